@@ -15,6 +15,7 @@
 #include "runtime/comm/shm/bootstrap.h"
 #include "runtime/comm/shm/process_group_shm.h"
 #include "runtime/comm/wire/announcement_board.h"
+#include "runtime/comm/wire/segment_counts.h"
 #include "runtime/comm/wire/wire.h"
 #include "runtime/rendezvous/consensus.h"
 #include "runtime/store/prefix_store.h"
@@ -63,12 +64,13 @@ std::size_t bytes_of_windows(const wire::Hosts& hosts) { return hosts.neighbours
 
 class SharedWithinHost final : public wire::HostMemory {
  public:
-  // `beside`: in the memory of `setup`, the windows and then the board.
+  // `beside`: in the memory of `setup`, the windows, the board and then the counts.
   SharedWithinHost(GroupContext context, shm::SharedSetup setup, std::byte* beside, const wire::Hosts& hosts)
       : memory_(setup.control),
         windows_(beside),
         window_bytes_(wire::window_bytes(hosts)),
         board_(beside + bytes_of_windows(hosts)),
+        counts_(board_ + wire::AnnouncementBoard::bytes_for(hosts)),
         group_(std::move(context), std::move(setup)) {}
 
   Arena allocate(std::size_t bytes) override {
@@ -78,22 +80,17 @@ class SharedWithinHost final : public wire::HostMemory {
   std::byte* address(std::size_t local, const comm::Place& place) override {
     return group_.address(static_cast<int>(local), place);
   }
-  void barrier() override {
-    unless_broken([&] { group_.barrier().wait(); });
-  }
   std::byte* board() override { return board_; }
+  std::byte* counts() override { return counts_; }
   std::byte* window(std::size_t local) override { return windows_ + local * window_bytes_; }
   void interrupt() override { group_.abort("the group over the wire has failed"); }
-  std::vector<std::size_t> awaited() override {
-    const std::vector<int> behind = group_.behind();
-    return {behind.begin(), behind.end()};
-  }
 
  private:
   const std::shared_ptr<shm::Mapping> memory_;
   std::byte* const windows_;  // in it
   const std::size_t window_bytes_;
-  std::byte* const board_;  // in it
+  std::byte* const board_;   // in it
+  std::byte* const counts_;  // in it
   shm::ProcessGroupShm group_;
 };
 
@@ -108,10 +105,12 @@ std::unique_ptr<wire::HostMemory> shared_within_hosts(const GroupContext& contex
   std::string problem;
   try {
     const std::size_t windows = bytes_of_windows(hosts);
-    setup = shm::set_up(of_host, deadline, windows + wire::AnnouncementBoard::bytes_for(hosts));
+    const std::size_t board = wire::AnnouncementBoard::bytes_for(hosts);
+    setup = shm::set_up(of_host, deadline, windows + board + wire::SegmentCounts::bytes_for(hosts));
     beside = shm::memory_beside(*setup, of_host.roster.size());
     // The consensus that follows comes before every use of it.
     wire::AnnouncementBoard::format(beside + windows, hosts);
+    wire::SegmentCounts::format(beside + windows + board, hosts);
   } catch (const BackendUnavailable& error) {
     problem = error.what();
   }

@@ -8,8 +8,8 @@
 // collective rings for all ranks of the host, so that each wakes once for a collective.
 //
 // A slot is used again after kSlots collectives. Nobody is still reading it then: a rank announces a collective no more
-// than kAhead after the last that it is through with, and with that it has read all of that one's announcements. So
-// once one rank announces n, all have announced n - kAhead, and all are through with n - kSlots.
+// than kAhead after the last whose announcements it has read, all of them. So once one rank announces n, all have
+// announced n - kAhead, and all have read those of n - kSlots.
 //
 // Words are stored with release after the memory that they stand for, and read with acquire before it.
 #pragma once
@@ -39,8 +39,9 @@ class AnnouncementBoard {
   // `memory` outlives it.
   AnnouncementBoard(std::byte* memory, const Hosts& hosts);
 
-  // This rank's.
+  // This rank's, and those of all ranks of the host by their places.
   DoorbellWords& bell() const { return *bells_[local_]; }
+  const std::vector<DoorbellWords*>& bells() const { return bells_; }
   // Who carries this rank's announcements to the other hosts.
   const std::vector<int>& carriers() const { return carriers_; }
   // Whose announcements the other ranks of this host carry.
@@ -53,8 +54,8 @@ class AnnouncementBoard {
   // for each such rank. It comes before the engine's own note of it: then this rank can't announce what would take the
   // place of an announcement that is not up yet.
   void post(int rank, std::uint64_t number, std::span<const std::byte> frame);
-  // That of collective `number`, the next of that rank, if it is up. Its payload lies on the board until this rank is
-  // through with that collective.
+  // That of collective `number`, the next of that rank, if it is up. Its payload lies on the board until this rank
+  // announces the one kSlots further.
   std::optional<Frame> read(int rank, std::uint64_t number) const;
 
  private:

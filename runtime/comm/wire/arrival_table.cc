@@ -56,20 +56,20 @@ Comparison compare(const comm::Task& task, std::uint64_t sequence, const Arrival
 void ArrivalTable::note(int rank, Announcement announcement) {
   const auto index = static_cast<std::size_t>(rank);
   const std::uint64_t sequence = ++heard_[index];
-  while (arrivals_.size() < sequence - done_) arrivals_.emplace_back(heard_.size());
-  arrivals_[sequence - done_ - 1][index] = std::move(announcement);
+  while (arrivals_.size() < sequence - taken_) arrivals_.emplace_back(heard_.size());
+  arrivals_[sequence - taken_ - 1][index] = std::move(announcement);
 }
 
-const Arrivals* ArrivalTable::complete() const {
-  if (arrivals_.empty()) return nullptr;
-  const Arrivals& front = arrivals_.front();
-  const bool all = std::all_of(front.begin(), front.end(), [](const auto& arrival) { return arrival.has_value(); });
-  return all ? &front : nullptr;
-}
-
-void ArrivalTable::pop() {
+std::optional<Arrivals> ArrivalTable::take() {
+  if (arrivals_.empty()) return std::nullopt;
+  Arrivals& front = arrivals_.front();
+  if (!std::all_of(front.begin(), front.end(), [](const auto& arrival) { return arrival.has_value(); })) {
+    return std::nullopt;
+  }
+  std::optional<Arrivals> taken(std::move(front));
   arrivals_.pop_front();
-  ++done_;
+  ++taken_;
+  return taken;
 }
 
 std::vector<int> ArrivalTable::absent(std::uint64_t sequence) const {

@@ -45,18 +45,16 @@ class ArrivalTable {
   std::uint64_t next_of(int rank) const { return heard_[static_cast<std::size_t>(rank)] + 1; }
   // It has come to next_of(rank).
   void note(int rank, Announcement announcement);
-  // Those of the oldest collective that is not done; null unless all ranks have come to it.
-  const Arrivals* complete() const;
-  // The last collective that is done.
-  std::uint64_t done() const { return done_; }
-  // The one after it is done.
-  void pop();
-  // Who has not come to collective `sequence`, which is not done.
+  // The last collective that take() has given.
+  std::uint64_t taken() const { return taken_; }
+  // Those of the one after it, once all ranks have come to it.
+  std::optional<Arrivals> take();
+  // Who has not come to collective `sequence`.
   std::vector<int> absent(std::uint64_t sequence) const;
 
  private:
-  std::uint64_t done_ = 0;
-  std::deque<Arrivals> arrivals_;     // of collectives done_ + 1 and later
+  std::uint64_t taken_ = 0;
+  std::deque<Arrivals> arrivals_;     // of collectives taken_ + 1 and later
   std::vector<std::uint64_t> heard_;  // by rank: the last that it has come to
 };
 

@@ -9,7 +9,6 @@
 #include "lockstep/base/error.h"
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/roster_cause.h"
-#include "runtime/comm/wire/hierarchy.h"
 
 namespace lockstep::wire {
 namespace {
@@ -28,8 +27,12 @@ WireEngine::WireEngine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, in
       host_memory_(std::move(host_memory)),
       board_(host_memory_ ? std::optional<AnnouncementBoard>(std::in_place, host_memory_->board(), hosts_)
                           : std::nullopt),
+      counts_(host_memory_
+                  ? std::optional<SegmentCounts>(std::in_place, host_memory_->counts(), hosts_, board_->bells())
+                  : std::nullopt),
       bell_(board_ ? board_->bell() : own_bell_),
       wire_(std::move(wire)),
+      pipeline_(hosts_, rank, size_, host_memory_.get(), counts_ ? &*counts_ : nullptr, *wire_),
       p2p_queue_(roster_, rank),
       arrival_table_(roster_.size()),
       shutdown_(
@@ -135,7 +138,7 @@ bool WireEngine::step() {
   bool leaving = false;
   {
     MutexLock lock(mutex_);
-    const std::uint64_t most = board_ ? arrival_table_.done() + AnnouncementBoard::kAhead : last_.load();
+    const std::uint64_t most = board_ ? arrival_table_.taken() + AnnouncementBoard::kAhead : last_.load();
     for (const auto& collective : queue_) {
       if (collective->sequence_ > announced_ && collective->sequence_ <= most) fresh.push_back(collective);
     }
@@ -201,30 +204,49 @@ void WireEngine::read_board() {
 
 bool WireEngine::run_collectives() {
   bool any = false;
-  for (;;) {
-    std::shared_ptr<WireCollective> next;
-    Arrivals arrivals;
-    {
-      MutexLock lock(mutex_);
-      read_board();
-      const Arrivals* const complete = arrival_table_.complete();
-      if (queue_.empty() || complete == nullptr) return any;
-      next = queue_.front();
-      arrivals = *complete;  // stays there until it is done, for who asks what is missing
-    }
-    execute(*next, arrivals);
-    any = true;
-    {
-      MutexLock lock(mutex_);
-      next->done_.store(true, std::memory_order_release);
-      queue_.pop_front();
-      arrival_table_.pop();
-    }
-    comm::ProgressEngine::ring();
-  }
+  while (start_next_collective()) any = true;
+  return pipeline_.step() || any;
 }
 
-void WireEngine::execute(WireCollective& collective, const Arrivals& arrivals) {
+bool WireEngine::start_next_collective() {
+  std::shared_ptr<WireCollective> next;
+  std::optional<Arrivals> arrivals;
+  {
+    MutexLock lock(mutex_);
+    read_board();
+    const auto found = std::find_if(
+        queue_.begin(), queue_.end(),
+        [number = arrival_table_.taken() + 1](const auto& collective) { return collective->sequence_ == number; });
+    if (found == queue_.end()) return false;
+    next = *found;
+    // What blocks comes after what is under way.
+    if (!fits_inline(next->task_) && next->task_.record.kind != comm::OpKind::all_reduce && !pipeline_.empty()) {
+      return false;
+    }
+    arrivals = arrival_table_.take();
+  }
+  if (!arrivals) return false;
+  agree_on(*next, *arrivals);
+  if (!fits_inline(next->task_) && next->task_.record.kind == comm::OpKind::all_reduce) {
+    // By address: the queue holds it until then, and works hold the engine.
+    pipeline_.add(next->task_, *arrivals, [this, collective = next.get()] { finish(*collective); });
+  } else {
+    execute(next->task_, *arrivals);
+    finish(*next);
+  }
+  return true;
+}
+
+void WireEngine::finish(WireCollective& collective) {
+  {
+    MutexLock lock(mutex_);
+    collective.done_.store(true, std::memory_order_release);
+    std::erase_if(queue_, [&](const auto& other) { return other.get() == &collective; });
+  }
+  comm::ProgressEngine::ring();
+}
+
+void WireEngine::agree_on(WireCollective& collective, const Arrivals& arrivals) {
   comm::Task& task = collective.task_;
   const Comparison comparison = compare(task, collective.sequence_, arrivals, roster_);
   if (comparison.mismatch) {
@@ -236,14 +258,13 @@ void WireEngine::execute(WireCollective& collective, const Arrivals& arrivals) {
     task.reduction.divisor = size_;
   }
   collective.words_ = comparison.words;
+}
+
+void WireEngine::execute(const comm::Task& task, const Arrivals& arrivals) {
   if (task.record.kind == comm::OpKind::allocate && shares_memory()) {
     return allocate(static_cast<std::size_t>(task.record.count));
   }
-  if (!fits_inline(task)) {
-    return shares_memory() && goes_by_hosts(task)
-               ? all_reduce_by_hosts(task, places_in(arrivals), hosts_, *host_memory_, *wire_, scratch_)
-               : move(task, *wire_, scratch_);
-  }
+  if (!fits_inline(task)) return move(task, *wire_, scratch_);
   std::vector<const std::byte*> sources;
   for (const auto& arrival : arrivals) sources.push_back(arrival->payload.data());
   comm::Scratch scratch;

@@ -3,8 +3,8 @@
 // are under way.
 //
 // The program's thread puts work into a queue and waits for it. The communication thread tells the others of each
-// collective as soon as it is queued, so that by the time its turn comes their answers are here, runs them in order,
-// and moves messages in between.
+// collective as soon as it is queued, so that by the time its turn comes their answers are here; runs them in order,
+// all-reduces several at once; and moves messages in between.
 //
 // Threads: the group's one thread; abort(), lose() and last() any; the listener's methods are the wire's.
 #pragma once
@@ -26,6 +26,7 @@
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/transfer.h"
+#include "runtime/comm/wire/all_reduce_pipeline.h"
 #include "runtime/comm/wire/announcement_board.h"
 #include "runtime/comm/wire/arrival_table.h"
 #include "runtime/comm/wire/doorbell.h"
@@ -103,9 +104,15 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   void announce(WireCollective& collective);
   // Notes what has come to the board. Whoever asks who has announced what looks there first.
   void read_board() REQUIRES(mutex_);
+  // True if there was anything to do.
   bool run_collectives();
+  // Runs the next one, or has the pipeline begin it.
+  bool start_next_collective();
   void check_departed_ranks();
-  void execute(WireCollective& collective, const Arrivals& arrivals);
+  // Compares what the ranks have announced, and notes what that means for the task.
+  void agree_on(WireCollective& collective, const Arrivals& arrivals);
+  void execute(const comm::Task& task, const Arrivals& arrivals);
+  void finish(WireCollective& collective);
   void allocate(std::size_t bytes) EXCLUDES(mutex_);
 
   // Waits until done() holds, the group fails or the deadline passes. It pushes the process's groups that only callers
@@ -129,10 +136,12 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   const Hosts hosts_;
   const std::unique_ptr<HostMemory> host_memory_;
   std::optional<AnnouncementBoard> board_;  // in it
+  std::optional<SegmentCounts> counts_;     // in it
   DoorbellWords own_bell_{};                // where there is no board
   Doorbell bell_;
   std::unique_ptr<Wire> wire_;
-  ScratchBuffer scratch_;  // the communication thread's
+  ScratchBuffer scratch_;       // the communication thread's
+  AllReducePipeline pipeline_;  // its too
   std::function<void()> join_;
 
   mutable Mutex mutex_;

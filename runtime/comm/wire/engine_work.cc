@@ -121,9 +121,9 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) {
     return result;
   };
   // A rank that is that far ahead has not announced it for want of room: who keeps it from that counts.
-  const std::uint64_t done = arrival_table_.done();
-  const bool announced = !board_ || collective.sequence_ <= done + AnnouncementBoard::kAhead;
-  std::vector<int> ranks = arrival_table_.absent(announced ? collective.sequence_ : done + 1);
+  const std::uint64_t taken = arrival_table_.taken();
+  const bool announced = !board_ || collective.sequence_ <= taken + AnnouncementBoard::kAhead;
+  std::vector<int> ranks = arrival_table_.absent(announced ? collective.sequence_ : taken + 1);
   const std::vector<int> unheard = board_ ? board_->take_unheard(ranks) : std::vector<int>();
   comm::Stragglers absent = others("not arrived: ", ranks);
   if (!unheard.empty()) absent.text += "; not heard of, since one of those tells this host of them: ";
@@ -132,7 +132,7 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) {
   comm::Stragglers awaited = others("all have arrived; data is still on its way to or from ", wire_->awaited());
   if (!awaited.ranks.empty()) return awaited;
   // Whom a rank waits for within its host may itself wait for another host: it is no culprit.
-  const auto neighbours = host_memory_ ? host_memory_->awaited() : std::vector<std::size_t>();
+  const std::vector<std::size_t> neighbours = pipeline_.awaited_neighbours();
   const auto name = [&](std::size_t local) { return who(hosts_.neighbours()[local]); };
   awaited.text = neighbours.empty()
                      ? "all have arrived, and their data is still on its way"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that the ranks of one host share, for a group over a wire: what is theirs alone need not travel.
 //
-// Threads: the group's communication thread, except interrupt() and awaited(): any.
+// Threads: the group's communication thread, except interrupt(): any.
 #pragma once
 
 #include <cstddef>
@@ -46,13 +46,12 @@ class HostMemory {
   virtual std::byte* address(std::size_t local, const comm::Place& place) = 0;
   // A rank's window.
   virtual std::byte* window(std::size_t local) = 0;
-  // Returns when all ranks of the host have called it. Throws Broken once one of them can't, or after interrupt().
-  virtual void barrier() = 0;
+  // Ends allocate(), and each later one.
   virtual void interrupt() = 0;
-  // The memory of the host's announcement_board.h, which every rank of it has formatted its part of.
+  // The memory of the host's announcement_board.h and of its segment_counts.h, which every rank has formatted its part
+  // of.
   virtual std::byte* board() = 0;
-  // Whom the barrier waits for, by their places on the host. Any thread.
-  virtual std::vector<std::size_t> awaited() = 0;
+  virtual std::byte* counts() = 0;
 };
 
 }  // namespace lockstep::wire

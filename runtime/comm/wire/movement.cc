@@ -41,7 +41,7 @@ class Pieces {
   std::vector<Piece> recvs_;
 };
 
-// Elements [chunk) of everybody's input, reduced share by share; whoever gets the result has it in its output.
+// Elements [chunk) of everybody's input, reduced share by share into the root's output.
 void reduce_chunk(const Task& task, const Chunk& chunk, Wire& wire, ScratchBuffer& scratch) {
   const std::size_t element = task.element_bytes();
   const Chunk own = share_of(task, chunk, task.rank);
@@ -61,15 +61,14 @@ void reduce_chunk(const Task& task, const Chunk& chunk, Wire& wire, ScratchBuffe
   std::vector<const std::byte*> sources;
   for (int r = 0; r < task.size; ++r) sources.push_back(r == task.rank ? at(task.input, own) : place_of(r));
   // A buffer that is not to change keeps its values: the result goes beside it.
-  const bool to_all = task.record.kind == OpKind::all_reduce;
-  std::byte* const result = to_all || task.rank == task.record.root ? at(task.output, own) : place_of(task.rank);
+  std::byte* const result = task.rank == task.record.root ? at(task.output, own) : place_of(task.rank);
   comm::reduce(task.reduction, sources, result, own.length);
 
   Pieces spread(task);
   spread.for_others([&](int r) {
     const Chunk theirs = share_of(task, chunk, r);
-    if (to_all || r == task.record.root) spread.send(r, result, own.length * element);
-    if (to_all || task.rank == task.record.root) spread.recv(r, at(task.output, theirs), theirs.length * element);
+    if (r == task.record.root) spread.send(r, result, own.length * element);
+    if (task.rank == task.record.root) spread.recv(r, at(task.output, theirs), theirs.length * element);
   });
   spread.go(wire);
 }
@@ -153,8 +152,8 @@ void pass_on(const Task& task, Wire& wire) {
 void move(const Task& task, Wire& wire, ScratchBuffer& scratch) {
   switch (task.record.kind) {
     case OpKind::barrier:
-    case OpKind::allocate: return;
-    case OpKind::all_reduce:
+    case OpKind::allocate:
+    case OpKind::all_reduce: return;  // all_reduce_pipeline.h
     case OpKind::reduce: {
       const std::size_t most = kReductionBytes / task.element_bytes();
       for (std::size_t offset = 0; offset < task.count(); offset += most) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a collective's data moves between ranks over a wire, once all have agreed on it.
+// How the data of a collective other than all-reduce moves between ranks over a wire, once all have agreed on it
+// (all_reduce_pipeline.h has those).
 //
 // Reductions are shared out: every rank gets all others' data for its share, reduces it in the fixed order of
 // comm/reduction.h, and hands the result on. That is a ring's bytes in two steps, and the same bits as in shared

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far the ranks of one host are with the segments of their all-reduces (all_reduce_pipeline.h), in memory that they
+// share.
+//
+// Each rank has two counts, which it alone writes and which only grow. Nobody is missed: a rank stores its own count
+// and then reads the others', all in the one order of sequentially consistent operations, so whichever is last to reach
+// a number sees all of them there, and rings for the other ranks. What was written before a count is seen by whoever
+// has read it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/comm/wire/doorbell.h"
+#include "runtime/comm/wire/host_memory.h"
+
+namespace lockstep::wire {
+
+class SegmentCounts {
+ public:
+  static std::size_t bytes_for(const Hosts& hosts);
+  // Starts the life of this rank's counts, in memory of zeros: before any rank of the host uses them.
+  static void format(std::byte* memory, const Hosts& hosts);
+
+  // `memory` and `bells`, those of the host's ranks, outlive it.
+  SegmentCounts(std::byte* memory, const Hosts& hosts, std::vector<DoorbellWords*> bells);
+
+  // This rank's window has its data of segment `number`.
+  void fill(std::uint64_t number);
+  bool all_filled(std::uint64_t number) const { return have_reached(&Words::filled, ranks_, number); }
+  // This rank has put its share of all segments up to `number` into the memory of every rank of its host, and touches
+  // none of it any more.
+  void finish(std::uint64_t number);
+  bool all_finished(std::uint64_t number) const { return have_reached(&Words::finished, lanes_, number); }
+  // Who keeps this host from the end of segment `number`, by places: who has yet to fill his window, if segments go
+  // through windows; else who has yet to finish. Any thread.
+  std::vector<std::size_t> awaited(std::uint64_t number, bool in_windows) const;
+
+ private:
+  struct alignas(64) Words {
+    std::atomic<std::uint64_t> filled;
+    std::atomic<std::uint64_t> finished;
+  };
+  using Count = std::atomic<std::uint64_t> Words::*;
+
+  // Of the first `places` ranks.
+  bool have_reached(Count count, std::size_t places, std::uint64_t number) const;
+  void reach(Count count, std::size_t places, std::uint64_t number);
+
+  Words* const words_;  // by place on the host
+  const std::size_t ranks_;
+  const std::size_t lanes_;
+  const std::size_t local_;
+  const std::vector<DoorbellWords*> bells_;
+};
+
+}  // namespace lockstep::wire
