@@ -52,14 +52,6 @@ auto unless_broken(const Call& call) -> decltype(call()) {
   }
 }
 
-// "2 hosts of 8 ranks", "3 hosts of 1 to 3 ranks".
-std::string describe(const wire::Hosts& hosts) {
-  std::size_t most = 0;
-  for (const auto& ranks : hosts.ranks) most = std::max(most, ranks.size());
-  return hosts.lanes == most ? fmt::format("{} hosts of {} ranks", hosts.ranks.size(), most)
-                             : fmt::format("{} hosts of {} to {} ranks", hosts.ranks.size(), hosts.lanes, most);
-}
-
 std::size_t bytes_of_windows(const wire::Hosts& hosts) { return hosts.neighbours().size() * wire::window_bytes(hosts); }
 
 class SharedWithinHost final : public wire::HostMemory {
@@ -127,11 +119,7 @@ std::unique_ptr<wire::HostMemory> shared_within_hosts(const GroupContext& contex
     return std::string();
   };
   const std::string why_not = consensus.decide(problem, first_problem, deadline);
-  if (why_not.empty()) {
-    const bool is_of_job = context.roster.front().group.empty();
-    if (context.identity.rank == 0 && is_of_job) log_info("{}: shared memory within", describe(hosts));
-    return std::make_unique<SharedWithinHost>(std::move(of_host), std::move(*setup), beside, hosts);
-  }
+  if (why_not.empty()) return std::make_unique<SharedWithinHost>(std::move(of_host), std::move(*setup), beside, hosts);
   if (context.identity.rank == 0) {
     log_warn("ranks of one host send each other everything over the network: no memory to share: {}", why_not);
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/wire/host_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 
@@ -46,6 +48,13 @@ bool keeps_rank_order(const Hosts& hosts) {
     }
   }
   return true;
+}
+
+std::string describe(const Hosts& hosts) {
+  std::size_t most = 0;
+  for (const auto& ranks : hosts.ranks) most = std::max(most, ranks.size());
+  const std::string fewest = hosts.lanes == most ? "" : fmt::format("{} to ", hosts.lanes);
+  return fmt::format("{} hosts x {}{} ranks", hosts.ranks.size(), fewest, most);
 }
 
 }  // namespace lockstep::wire

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -29,6 +30,8 @@ bool has_hierarchy(const Hosts& hosts);
 // Whether the tree over each host's ranks, and then over the hosts, is the one over all ranks (comm/reduction.h): ranks
 // are numbered host by host, as many on each, a power of two.
 bool keeps_rank_order(const Hosts& hosts);
+// "2 hosts x 8 ranks", "3 hosts x 1 to 3 ranks".
+std::string describe(const Hosts& hosts);
 
 // Bytes of a rank's window, through which its host gets memory of the program's own: as much on every host, and 32 MiB
 // at most on one of up to 128 ranks.

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/logging.h"
 #include "runtime/comm/arena_agreement.h"
 
 namespace lockstep::wire {
@@ -30,6 +31,10 @@ std::shared_ptr<ProcessGroup> ProcessGroupWire::create(std::string backend, Grou
                                                        std::unique_ptr<Wire> wire, const Deadline& deadline,
                                                        const ThreadMaker& make_thread,
                                                        std::unique_ptr<HostMemory> host_memory) {
+  const bool is_of_job = context.roster.front().group.empty();
+  if (host_memory && context.identity.rank == 0 && is_of_job) {
+    log_info("{}: shm within, {} between", describe(hosts_of(context.roster, 0)), backend);
+  }
   auto engine = std::make_shared<WireEngine>(std::move(wire), context.roster, context.identity.rank, context.store,
                                              context.on_throw, std::move(host_memory));
   engine->open(make_thread, deadline, context.check);
