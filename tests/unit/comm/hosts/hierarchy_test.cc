@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -291,6 +293,67 @@ TEST(Hierarchy, SharesOfEverySizeHaveTheSameBits) {
   }
 }
 
+// All but the first segment of all-reduces that follow each other are on their way while that one's data does not come.
+TEST(Hierarchy, SegmentsAndAllReducesAreUnderWayAtOnce) {
+  constexpr std::size_t kFloats = (std::size_t{9} << 20) / sizeof(float);  // several segments
+  for (const bool is_in_arena : {true, false}) {
+    on_hosts({2, 2}, [&](ProcessGroup& group, const Hub& hub) {
+      const Arena arena = group.allocate((kFloats + kCount) * sizeof(float));
+      std::vector<float> own(is_in_arena ? 0 : kFloats + kCount);
+      const std::span<float> data = is_in_arena ? floats_of(arena) : std::span(own);
+      std::fill(data.begin(), data.end(), 1.0f);
+      const Tag first{Tag::Kind::segment, 2};
+      {
+        MutexLock lock(hub->mutex);
+        hub->withholds = [first](Tag tag) { return tag == first; };
+      }
+      group.barrier().wait();
+      const std::array works = {group.all_reduce(BufferView(data.first(kCount))),
+                                group.all_reduce(BufferView(data.subspan(kCount)))};
+      float small = 1;
+      group.all_reduce(BufferView(std::span(&small, 1))).wait();  // comes after them, and needs no segment
+      {
+        MutexLock lock(hub->mutex);
+        for (std::uint64_t segment = 2; segment <= AllReducePipeline::kDepth; ++segment) {
+          while (hub->sent[{group.rank(), 2 * segment}] == 0) hub->changed.wait(hub->mutex);
+        }
+        EXPECT_EQ((hub->sent[{group.rank(), 2 * (AllReducePipeline::kDepth + 1)}]), 0) << "its memory is taken";
+      }
+      EXPECT_FALSE(works[0].done());
+      group.barrier().wait();
+      {
+        MutexLock lock(hub->mutex);
+        hub->withholds = {};
+        hub->notify();
+      }
+      for (const Work& work : works) work.wait();
+      for (const float value : data) ASSERT_EQ(value, 4.0f);
+    });
+  }
+}
+
+// A program's thread that computes, and does not ask what has become of its all-reduces.
+TEST(Hierarchy, ARankThatComputesHoldsUpNobody) {
+  for (const bool is_in_arena : {true, false}) {
+    std::latch over(3);
+    on_hosts({2, 2}, [&](ProcessGroup& group, const Hub&) {
+      const Arena arena = group.allocate(kCount * sizeof(float));
+      std::vector<float> own(is_in_arena ? 0 : kCount);
+      const std::span<float> data = is_in_arena ? floats_of(arena) : std::span(own);
+      std::fill(data.begin(), data.end(), 1.0f);
+      const Work work = group.all_reduce(BufferView(data));
+      if (group.rank() == 1) {
+        over.wait();
+      } else {
+        work.wait();
+        over.count_down();
+      }
+      work.wait();
+      for (const float value : data) ASSERT_EQ(value, 4.0f);
+    });
+  }
+}
+
 // Sums that are no sum of sums.
 TEST(Hierarchy, WhatIsRoundedOrDividedOnceGoesAllTheWay) {
   on_hosts({2, 2}, [&](ProcessGroup& group, const Hub&) {
@@ -353,6 +416,114 @@ TEST(Hierarchy, WhereNoMemoryCanBeSharedAllGoesOverTheWire) {
     EXPECT_GT((hub->carried[{0, 1}]), 0u) << "to its neighbour too";
   });
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+}
+
+// Where rank 1 comes to an end, of the steps of a segment: before it gives its data to its host, before its host's sum
+// is out, before the other hosts' have come, before its result is out, before the others' have.
+using Call = MemoryWire::Call;
+struct Stage {
+  const char* name;
+  Call call;
+  std::uint64_t trip;  // of the two between hosts
+};
+constexpr Stage kStages[] = {{"fill", Call::receive, 0},
+                             {"add up", Call::send, 0},
+                             {"collect", Call::done, 0},
+                             {"hand on", Call::send, 1},
+                             {"spread", Call::done, 1}};
+
+// Rank 1 of three hosts of two ranks stands still at `stage` of the second segment. `then` is called on every other
+// rank once it does, with the all-reduce that it waits for; what that throws is returned, by rank.
+std::vector<std::string> texts_when_rank_1_stops(
+    const Stage& stage, bool is_in_arena,
+    const std::function<std::string(ProcessGroup& group, const Hub& hub, const Work& work)>& then) {
+  constexpr std::size_t kFloats = (std::size_t{9} << 20) / sizeof(float);
+  std::vector<std::string> texts(6);
+  std::latch over(5);
+  on_hosts({2, 2, 2}, [&](ProcessGroup& group, const Hub& hub) {
+    const Arena arena = group.allocate(kFloats * sizeof(float));
+    std::vector<float> own(is_in_arena ? 0 : kFloats);
+    const std::span<float> data = is_in_arena ? floats_of(arena) : std::span(own);
+    group.barrier().wait();
+    if (group.rank() == 1) {
+      MutexLock lock(hub->mutex);
+      hub->stands_still = [&](int rank, Call call, Tag tag) {
+        return rank == 1 && call == stage.call && tag == Tag{Tag::Kind::segment, 2 * 2 + stage.trip};
+      };
+    }
+    group.barrier().wait();
+    const Work work = group.all_reduce(BufferView(data));
+    if (group.rank() == 1) {
+      over.wait();
+      {
+        MutexLock lock(hub->mutex);
+        hub->stands_still = {};
+        hub->notify();
+      }
+      try {
+        work.wait();
+      } catch (const Error&) {
+        // Unless all that it needs has come by then.
+      }
+      return;
+    }
+    {
+      MutexLock lock(hub->mutex);
+      while (!hub->is_anybody_standing) hub->changed.wait(hub->mutex);
+    }
+    texts[static_cast<std::size_t>(group.rank())] = then(group, hub, work);
+    over.count_down();
+  });
+  return texts;
+}
+
+TEST(Hierarchy, ARankThatDiesAtAnyStageIsNamed) {
+  for (const bool is_in_arena : {true, false}) {
+    for (const Stage& stage : kStages) {
+      SCOPED_TRACE(std::string(stage.name) + (is_in_arena ? ", arena" : ", the program's own memory"));
+      const auto texts =
+          texts_when_rank_1_stops(stage, is_in_arena, [](ProcessGroup& group, const Hub& hub, const Work& work) {
+            {
+              MutexLock lock(hub->mutex);
+              hub->lost[static_cast<std::size_t>(group.rank())].push_back(1);
+              hub->notify();
+            }
+            return error_of<PeerLost>([&] { work.wait(); });
+          });
+      for (const int rank : {0, 2, 3, 4, 5}) {
+        expect_text(texts[static_cast<std::size_t>(rank)],
+                    {"rank 1 (host host0, pid 101) has died", "was in all_reduce 6 ("});
+        EXPECT_EQ(texts[static_cast<std::size_t>(rank)], texts[0]);
+      }
+    }
+  }
+}
+
+// Nobody is told when a cable is out. Its neighbour and its counterparts, whichever gives up first, say whom they wait
+// for.
+TEST(Hierarchy, ARankThatIsSilentAtAnyStageIsNamedByWhoWaitsForIt) {
+  for (const bool is_in_arena : {true, false}) {
+    for (const Stage& stage : kStages) {
+      for (const int impatient : {0, 3}) {
+        SCOPED_TRACE(std::string(stage.name) + (is_in_arena ? ", arena, " : ", the program's own memory, ") +
+                     std::to_string(impatient));
+        const auto texts = texts_when_rank_1_stops(
+            stage, is_in_arena, [impatient](ProcessGroup& group, const Hub& hub, const Work& work) {
+              {
+                MutexLock lock(hub->mutex);
+                while (std::count(hub->sleeps.begin(), hub->sleeps.end(), true) < 5) hub->changed.wait(hub->mutex);
+              }
+              const auto limit = std::chrono::milliseconds(group.rank() == impatient ? 200 : 40000);
+              return error_of<Timeout>([&] { work.wait(Deadline::after(limit)); });
+            });
+        for (const int rank : {0, 2, 3, 4, 5}) {
+          expect_text(texts[static_cast<std::size_t>(rank)],
+                      {"all_reduce 6 (", "all have arrived; data is still on its way to or from ",
+                       "rank 1 (host host0, pid 101)"});
+        }
+      }
+    }
+  }
 }
 
 TEST(Hierarchy, AFailureEndsWhoWaitsInTheMemoryAndOnTheWire) {

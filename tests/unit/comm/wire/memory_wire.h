@@ -3,8 +3,10 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -17,6 +19,9 @@ namespace lockstep::wire {
 
 class MemoryWire final : public Wire {
  public:
+  // What is asked of a wire about a transfer.
+  enum class Call { receive, send, done };
+
   // What the wires of one group share.
   struct Hub {
     explicit Hub(int size)
@@ -25,6 +30,7 @@ class MemoryWire final : public Wire {
           lost(frames.size()),
           cancel_transfers(frames.size()),
           waits(frames.size()),
+          sleeps(frames.size()),
           stopped(frames.size()) {}
     // For who has changed any of this.
     void notify() REQUIRES(mutex) {
@@ -40,12 +46,17 @@ class MemoryWire final : public Wire {
     std::vector<std::deque<std::pair<int, FrameBytes>>> frames GUARDED_BY(mutex);  // by receiver, with the sender
     std::vector<std::deque<int>> lost GUARDED_BY(mutex);                           // by who is to hear of it
     std::vector<bool> cancel_transfers GUARDED_BY(mutex);
-    std::vector<int> waits GUARDED_BY(mutex);       // how often each rank has come to wait
-    bool holds_messages GUARDED_BY(mutex) = false;  // they are never through
-    bool message_held GUARDED_BY(mutex) = false;
+    std::vector<int> waits GUARDED_BY(mutex);                  // how often each rank has come to wait
+    std::vector<bool> sleeps GUARDED_BY(mutex);                // whether it waits
+    std::function<bool(Tag tag)> withholds GUARDED_BY(mutex);  // transfers that are never through, while it says true
+    bool is_anything_withheld GUARDED_BY(mutex) = false;
     std::vector<bool> stopped GUARDED_BY(mutex);                           // by rank: it gets no frames
     std::map<std::pair<int, int>, std::size_t> carried GUARDED_BY(mutex);  // bytes of collectives, from and to
     std::map<std::pair<int, int>, int> announced GUARDED_BY(mutex);        // frames about collectives, from and to
+    std::map<std::pair<int, std::uint64_t>, int> sent GUARDED_BY(mutex);   // of segments, by sender and tag's number
+    // While it says true, a rank stands still in a call about a transfer.
+    std::function<bool(int rank, Call call, Tag tag)> stands_still GUARDED_BY(mutex);
+    bool is_anybody_standing GUARDED_BY(mutex) = false;
     // From, to, kind and number of the tag.
     std::map<std::tuple<int, int, Tag::Kind, std::uint64_t>, std::deque<std::vector<std::byte>>> bulk GUARDED_BY(mutex);
   };
@@ -65,9 +76,10 @@ class MemoryWire final : public Wire {
     if (read_frame(frame)->kind == FrameKind::collective) ++hub_->announced[{rank_, peer}];
     hub_->notify();
   }
-  // A message that is held is not through: whoever is blocked in it hears what is said meanwhile.
   Transfer send(const Piece& piece, Tag tag) override {
     MutexLock lock(hub_->mutex);
+    stand_still_in(Call::send, tag);
+    if (tag.kind == Tag::Kind::segment) ++hub_->sent[{rank_, tag.number}];
     if (tag.kind != Tag::Kind::message) hub_->carried[{rank_, piece.peer}] += piece.bytes;
     hub_->bulk[{rank_, piece.peer, tag.kind, tag.number}].emplace_back(piece.data, piece.data + piece.bytes);
     hub_->notify();
@@ -75,17 +87,19 @@ class MemoryWire final : public Wire {
   }
   Transfer receive(const Piece& piece, Tag tag) override {
     MutexLock lock(hub_->mutex);
+    stand_still_in(Call::receive, tag);
     return post(piece, tag, true);
   }
   bool done(Transfer transfer) override {
     MutexLock lock(hub_->mutex);
     if (interrupted_) throw Broken("interrupted");
     const auto found = posted_.find(transfer);
+    stand_still_in(Call::done, found->second.tag);
     const Posted& posted = found->second;
-    if (posted.tag.kind == Tag::Kind::message && !posted.is_receive) {
-      hub_->message_held |= hub_->holds_messages;
+    if (hub_->withholds && hub_->withholds(posted.tag)) {
+      hub_->is_anything_withheld = true;
       hub_->changed.notify_all();
-      if (hub_->holds_messages) return false;
+      return false;
     }
     if (posted.is_receive) {
       auto& queue = hub_->bulk[{posted.piece.peer, rank_, posted.tag.kind, posted.tag.number}];
@@ -97,7 +111,17 @@ class MemoryWire final : public Wire {
     posted_.erase(found);
     return true;
   }
-  std::vector<int> awaited() override { return {}; }
+  std::vector<int> awaited() override {
+    MutexLock lock(hub_->mutex);
+    std::set<int> peers;
+    for (const auto& [transfer, posted] : posted_) {
+      if (!posted.is_receive || posted.tag != posted_.begin()->second.tag) continue;
+      if (hub_->bulk[{posted.piece.peer, rank_, posted.tag.kind, posted.tag.number}].empty()) {
+        peers.insert(posted.piece.peer);
+      }
+    }
+    return {peers.begin(), peers.end()};
+  }
   void sleep_on(Doorbell& bell) override {
     MutexLock lock(hub_->mutex);
     hub_->bells[static_cast<std::size_t>(rank_)] = bell_ = &bell;
@@ -109,12 +133,14 @@ class MemoryWire final : public Wire {
     {
       MutexLock lock(hub_->mutex);
       ++hub_->waits[own];
+      hub_->sleeps[own] = true;
       hub_->changed.notify_all();
     }
     // Whoever rings it has changed something, be it on the hub or in the memory of a host.
     if (!interrupted()) bell_->wait(deadline);
     {
       MutexLock lock(hub_->mutex);
+      hub_->sleeps[own] = false;
       if (!hub_->stopped[own]) frames.swap(hub_->frames[own]);
       lost.swap(hub_->lost[own]);
     }
@@ -139,6 +165,13 @@ class MemoryWire final : public Wire {
     Tag tag;
     bool is_receive;
   };
+  void stand_still_in(Call call, Tag tag) REQUIRES(hub_->mutex) {
+    while (!interrupted_ && hub_->stands_still && hub_->stands_still(rank_, call, tag)) {
+      hub_->is_anybody_standing = true;
+      hub_->changed.notify_all();
+      hub_->changed.wait(hub_->mutex);
+    }
+  }
   Transfer post(const Piece& piece, Tag tag, bool is_receive) {
     posted_[++last_] = {piece, tag, is_receive};
     return last_;

@@ -249,7 +249,7 @@ TEST(ProcessGroupWire, WhoLeavesWhileALargeMessageComesInFailsTheGroup) {
   const auto hub = std::make_shared<MemoryWire::Hub>(2);
   {
     MutexLock lock(hub->mutex);
-    hub->holds_messages = true;
+    hub->withholds = [](Tag tag) { return tag.kind == Tag::Kind::message; };
   }
   on_ranks(
       2,
@@ -258,7 +258,7 @@ TEST(ProcessGroupWire, WhoLeavesWhileALargeMessageComesInFailsTheGroup) {
         if (group.rank() == 0) {
           Work never_waited_for = group.recv(BufferView(std::span(x)), 1);
           MutexLock lock(hub->mutex);
-          while (!hub->message_held) hub->changed.wait(hub->mutex);
+          while (!hub->is_anything_withheld) hub->changed.wait(hub->mutex);
           return;
         }
         cause = error_of<PeerLost>([&] { group.send(BufferView(std::span(x)), 0).wait(); });
