@@ -6,6 +6,9 @@
 //                  HOW is "quiet", or what rank 1 does at step 100: "kill" (SIGKILL), "exit" (leaves the process, not
 //                  the group), "exit7", "quick7" (the same through exit(7) and quick_exit(7)), "stop" (SIGSTOP), "hang"
 //                  (for ever), "throw", "abort" (of the group; then every rank ends well)
+//   large MEMORY   all-reduces of 16 MiB in an "arena" or in memory of the "user"'s own, until an error comes; says
+//   "under
+//                  way" once the first is
 //   again          as loop abort, and then asks for another group: "refused: ..."
 //   split HOW      all-reduces in a group within the job's, "all" of its ranks or its even and its odd ones ("halves"):
 //                  "subgroup over BACKEND"
@@ -81,6 +84,22 @@ void loop(ProcessGroup& group, const std::string& how) {
   }
 }
 
+void large(ProcessGroup& group, const std::string& memory) {
+  constexpr std::size_t kFloats = 4 << 20;
+  const Arena arena = group.allocate(memory == "arena" ? kFloats * sizeof(float) : 0);
+  std::vector<float> own(memory == "arena" ? 0 : kFloats);
+  const BufferView data(memory == "arena" ? static_cast<void*>(arena.data) : own.data(), kFloats, DType::f32);
+  group.barrier().wait();
+  for (int step = 0;; ++step) {
+    const Work work = group.all_reduce(data);
+    if (step == 0) {
+      std::printf("under way\n");
+      std::fflush(stdout);
+    }
+    work.wait();
+  }
+}
+
 void leave(std::shared_ptr<ProcessGroup> group, const std::string& how) {
   const Arena arena = group->allocate(1 << 20);
   while (group->rank() != 0) ::pause();
@@ -136,7 +155,7 @@ int run(const std::string& what, const std::string& how) {
     return 0;
   }
   try {
-    loop(*group, how);
+    what == "large" ? large(*group, how) : loop(*group, how);
   } catch (const PeerLost& error) {
     std::printf("PeerLost: %s\n", error.what());
   } catch (const Timeout& error) {
