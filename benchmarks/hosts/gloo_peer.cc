@@ -43,9 +43,9 @@ struct GlooPeer::State {
   std::shared_ptr<::gloo::rendezvous::Context> context;
 };
 
-GlooPeer::GlooPeer(ProcessGroup& group, const std::string& address) : state_(std::make_unique<State>()) {
+GlooPeer::GlooPeer(ProcessGroup& group, const std::string& interface) : state_(std::make_unique<State>()) {
   ::gloo::transport::tcp::attr attributes;
-  attributes.hostname = address;
+  attributes.iface = interface;
   auto device = ::gloo::transport::tcp::CreateDevice(attributes);
   StoreForGloo store(group.store());
   state_->context = std::make_shared<::gloo::rendezvous::Context>(group.rank(), group.size());

@@ -14,8 +14,8 @@ class GlooPeer {
  public:
   enum class Algorithm { ring, halving_doubling };
 
-  // `address`: of this rank's host, where the others reach it.
-  GlooPeer(ProcessGroup& group, const std::string& address);
+  // `interface`: of this rank's host, at which the others reach it.
+  GlooPeer(ProcessGroup& group, const std::string& interface);
   ~GlooPeer();
 
   // In place, sum of float32; blocks.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_hosts ADDRESS [RATE]: all-reduce between hosts beside Gloo's own, in turns, in one run. ADDRESS: of this rank's
-// host. RATE: of a host's cable in Gbit/s, for the column of what it allows.
+// bench_hosts [--rate GBIT_PER_SECOND] [--short]: all-reduce between hosts beside Gloo's own, and Open MPI's in the
+// build with it, in turns, in one run. The rate is that of a host's cable, for the column of what it allows. Hosts
+// reach each other at eth0.
 //
 // Every rank runs it; rank 0 prints. The median over all samples of the slowest rank's time. "arena": memory of
 // ProcessGroup::allocate; "user": the program's own. "limit": 2(H-1)/H x bytes over the cable of each of H hosts.
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "benchmarks/all_reduce/measure.h"
+#include "benchmarks/all_reduce/peer.h"
 #include "benchmarks/hosts/gloo_peer.h"
 #include "lockstep/comm/init/init_process_group.h"
 
@@ -27,7 +29,8 @@ std::string size_text(std::size_t bytes) {
   return bytes < (1 << 20) ? fmt::format("{} KiB", bytes >> 10) : fmt::format("{} MiB", bytes >> 20);
 }
 
-Effort shorter(std::size_t bytes) {
+Effort effort_of(std::size_t bytes, bool is_short) {
+  if (is_short) return {2, 3, 1};
   if (bytes <= (16u << 10)) return {5, 20, 10};
   if (bytes <= (1u << 20)) return {5, 10, 2};
   return {3, bytes <= (8u << 20) ? 5 : 3, 1};
@@ -45,7 +48,12 @@ void check_sum(const char* who, const ProcessGroup& group, std::span<float> data
   std::fill(data.begin(), data.end(), 0.0f);
 }
 
-void measure(ProcessGroup& group, GlooPeer& gloo, std::size_t bytes, double gbit_per_second) {
+struct Options {
+  double gbit_per_second = 0;  // 0: no limit
+  bool is_short = false;
+};
+
+void measure(ProcessGroup& group, GlooPeer& gloo, std::size_t bytes, const Options& options) {
   const std::size_t count = bytes / sizeof(float);
   const Arena arena = group.allocate(bytes);
   const std::span<float> in_arena(reinterpret_cast<float*>(arena.data), count);
@@ -58,42 +66,62 @@ void measure(ProcessGroup& group, GlooPeer& gloo, std::size_t bytes, double gbit
     return [&gloo, algorithm, of_user, count] { gloo.all_reduce(algorithm, of_user.data(), count); };
   };
   const auto barrier = [&group] { group.barrier().wait(); };
-  const std::vector<Contender> contenders = {
+  std::vector<Contender> contenders = {
       {barrier, {}, ours(in_arena)},
       {barrier, {}, ours(of_user)},
       {barrier, {}, theirs(GlooPeer::Algorithm::ring)},
       {barrier, {}, theirs(GlooPeer::Algorithm::halving_doubling)},
   };
+  if (!peer_name().empty()) {
+    contenders.push_back({peer_barrier, {}, [of_user, count] { peer_all_reduce(of_user.data(), count); }});
+    check_sum("Open MPI", group, of_user, contenders.back().run);
+  }
   check_sum("lockstep, arena", group, in_arena, contenders[0].run);
   check_sum("lockstep, user", group, of_user, contenders[1].run);
   check_sum("gloo, ring", group, of_user, contenders[2].run);
   check_sum("gloo, halving-doubling", group, of_user, contenders[3].run);
   std::string line = fmt::format("{:>8} |", size_text(bytes));
   std::vector<double> medians;
-  for (auto& samples : measure_in_turns(group, contenders, shorter(bytes))) medians.push_back(median(samples));
+  for (auto& samples : measure_in_turns(group, contenders, effort_of(bytes, options.is_short))) {
+    medians.push_back(median(samples));
+  }
   for (const double seconds : medians) line += fmt::format(" {:>10.1f} |", seconds * 1e6);
+  if (peer_name().empty()) line += fmt::format(" {:>10} |", "");
   const int hosts = rendezvous::count_hosts(group.roster());
-  const double limit = 2.0 * (hosts - 1) / hosts * static_cast<double>(bytes) * 8e-9 / gbit_per_second;
-  line += gbit_per_second > 0 ? fmt::format(" {:>10.1f} | {:>11.2f} |", limit * 1e6, medians[0] / limit)
-                              : fmt::format(" {:>10} | {:>11} |", "", "");
-  line += fmt::format(" {:>10.2f}", std::min(medians[2], medians[3]) / medians[0]);
+  const double limit = 2.0 * (hosts - 1) / hosts * static_cast<double>(bytes) * 8e-9 / options.gbit_per_second;
+  line += options.gbit_per_second > 0 ? fmt::format(" {:>10.1f} | {:>11.2f} |", limit * 1e6, medians[0] / limit)
+                                      : fmt::format(" {:>10} | {:>11} |", "", "");
+  line += fmt::format(" {:>10.2f}", *std::min_element(medians.begin() + 2, medians.end()) / medians[0]);
   if (group.rank() == 0) std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
 }
 
 int run(int argc, char** argv) {
-  if (argc < 2 || argc > 3) {
-    std::fprintf(stderr, "usage: bench_hosts ADDRESS [GBIT_PER_SECOND]\n");
-    return 2;
+  peer_start(&argc, &argv);
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    if (argv[i] == std::string("--short")) {
+      options.is_short = true;
+    } else if (argv[i] == std::string("--rate") && i + 1 < argc) {
+      options.gbit_per_second = std::atof(argv[++i]);
+    } else {
+      std::fprintf(stderr, "usage: bench_hosts [--rate GBIT_PER_SECOND] [--short]\n");
+      return 2;
+    }
   }
-  const auto group = init_process_group({.backend = "gloo"});
-  GlooPeer gloo(*group, argv[1]);
-  if (group->rank() == 0) {
-    std::printf("all-reduce of float32, sum, over %s; us, median of the slowest rank\n",
-                rendezvous::describe_hosts(group->roster()).c_str());
-    std::printf("%8s | %10s | %10s | %10s | %10s | %10s | %11s | %10s\n", "size", "arena", "user", "gloo ring",
-                "gloo hd", "limit", "arena/limit", "gloo/arena");
+  {
+    const auto group = init_process_group({.backend = "gloo"});
+    GlooPeer gloo(*group, "eth0");
+    if (group->rank() == 0) {
+      std::printf("all-reduce of float32, sum, over %s; %s; us, median of the slowest rank\n",
+                  rendezvous::describe_hosts(group->roster()).c_str(),
+                  peer_name().empty() ? "no Open MPI in this build" : peer_name().c_str());
+      std::printf("%8s | %10s | %10s | %10s | %10s | %10s | %10s | %11s | %10s\n", "size", "arena", "user", "gloo ring",
+                  "gloo hd", "open mpi", "limit", "arena/limit", "peer/arena");
+    }
+    for (const std::size_t bytes : kSizes) measure(*group, gloo, bytes, options);
   }
-  for (const std::size_t bytes : kSizes) measure(*group, gloo, bytes, argc > 2 ? std::atof(argv[2]) : 0);
+  peer_end();
   return 0;
 }
 
