@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of a measurement: bench_libtorch_ddp MODEL RANK WORLD FOLDER DEVICE, started by benchmarks/run_libtorch_ddp.
 //
-// Reads lines "CONTENDER STEPS" and answers each with the microseconds of every step; all ranks get the same line at
-// once. Contenders: local (LibTorch alone), lockstep, c10d (c10d::Reducer over gloo, on the CPU). FOLDER is where the
-// ranks meet. DEVICE is cpu or cuda: rank r computes on GPU r, and a step ends when the GPU has done it.
+// Reads lines "CONTENDER STEPS" and answers each with the microseconds of every step, and of lockstep with the part of
+// its communication that ran behind backward: "... hidden 0.87"; all ranks get the same line at once. Contenders: local
+// (LibTorch alone), lockstep, c10d (c10d::Reducer over gloo, on the CPU). FOLDER is where the ranks meet. DEVICE is cpu
+// or cuda: rank r computes on GPU r, and a step ends when the GPU has done it.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>
 #include <torch/version.h>
@@ -83,13 +84,19 @@ class Rank {
     Contender& contender = contenders_.at(name);
     group_->barrier().wait();
     std::vector<double> times;
+    std::chrono::nanoseconds hidden{};
+    std::chrono::nanoseconds waited{};
     for (int i = 0; i < steps; ++i) {
       const auto begin = std::chrono::steady_clock::now();
       contender.step();
       if (device_.is_cuda()) ::torch::cuda::synchronize(device_.index());
       times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+      hidden += ddp_->last_step().under_way;
+      waited += ddp_->last_step().waited;
     }
     for (const double time : times) std::printf("%.2f ", time);
+    const auto all = static_cast<double>((hidden + waited).count());
+    if (name == "lockstep" && all > 0) std::printf("hidden %.4f", static_cast<double>(hidden.count()) / all);
     std::printf("\n");
     std::fflush(stdout);
   }

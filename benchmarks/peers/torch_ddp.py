@@ -2,7 +2,8 @@
 """One rank of PyTorch's DistributedDataParallel, over gloo or nccl: torch_ddp.py MODEL RANK WORLD FOLDER cpu|cuda
 
 Started by benchmarks/run_libtorch_ddp. The models and the protocol are those of benchmarks/libtorch_ddp: reads lines
-"CONTENDER STEPS", answers with the microseconds of every step. Contenders: local and ddp.
+"CONTENDER STEPS", answers with the microseconds of every step, and of ddp with the part of its communication that ran
+behind backward, where PyTorch's logging data have it. Contenders: local and ddp.
 """
 import math
 import os
@@ -81,6 +82,13 @@ def make(name, rank, device):
     return model, x.to(device), y.to(device), loss, optimizer
 
 
+def hidden(module):
+    """Of the mean over the steps that PyTorch samples; empty if it has measured nothing."""
+    data = module._get_ddp_logging_data()
+    total = data.get("avg_backward_comm_time", 0)
+    return f"hidden {data['avg_backward_compute_comm_overlap_time'] / total:.4f}" if total > 0 else ""
+
+
 def main(name, rank, world, folder, device):
     rank, world = int(rank), int(world)
     torch.set_num_threads(1)
@@ -97,19 +105,20 @@ def main(name, rank, world, folder, device):
             optimizer.zero_grad()
             loss(call(x), y).backward()
             optimizer.step()
-        steps[contender] = step
+        steps[contender] = step, call
     print(torch.__version__, *steps, flush=True)
     for line in sys.stdin:
         contender, count = line.split()
+        step, call = steps[contender]
         times = []
         dist.barrier()
         for _ in range(int(count)):
             begin = time.perf_counter()
-            steps[contender]()
+            step()
             if device != "cpu":
                 torch.cuda.synchronize()
             times.append(time.perf_counter() - begin)
-        print(*(f"{1e6 * t:.2f}" for t in times), flush=True)
+        print(*(f"{1e6 * t:.2f}" for t in times), hidden(call) if contender == "ddp" else "", flush=True)
     os._exit(0)  # at the end of 1.13's process group a rank was seen to spin for good
 
 
