@@ -32,15 +32,7 @@ std::size_t source_parts(OpKind kind, int size) {
   }
 }
 
-void stage(const Task& task, const Chunk& chunk, std::byte* to, std::size_t part_stride) {
-  if (!is_source(task.record, task.rank)) return;
-  const std::size_t element = task.element_bytes();
-  const std::size_t parts = source_parts(task.record.kind, task.size);
-  for (std::size_t part = 0; part < parts; ++part) {
-    copy_bytes(to + part * part_stride, bytes_of(task.input) + (part * task.count() + chunk.offset) * element,
-               chunk.length * element);
-  }
-}
+std::size_t part_read(OpKind kind, int rank) { return source_parts(kind, 2) == 1 ? 0 : static_cast<std::size_t>(rank); }
 
 void pull(const Task& task, const Chunk& chunk, const Sources& sources, Scratch& scratch) {
   const std::size_t element = task.element_bytes();
@@ -49,33 +41,33 @@ void pull(const Task& task, const Chunk& chunk, const Sources& sources, Scratch&
   const auto size = static_cast<std::size_t>(task.size);
   const auto root = static_cast<std::size_t>(task.record.root);
   if (bytes == 0) return;
+  const std::size_t part = part_read(task.record.kind, task.rank) * sources.part_stride;
+  const auto source = [&](std::size_t r) {
+    return r == rank && sources.own != nullptr ? sources.own : sources.base[r] + part;
+  };
   // Some ranks of some operations have none.
   std::byte* const output = task.output.data == nullptr ? nullptr : bytes_of(task.output) + chunk.offset * element;
   switch (task.record.kind) {
     case OpKind::barrier:
     case OpKind::allocate: return;
     case OpKind::broadcast:
-      if (rank != root) copy_bytes(output, sources.base[root], bytes);
+      if (rank != root) copy_bytes(output, source(root), bytes);
       return;
-    case OpKind::scatter: return copy_bytes(output, sources.base[root] + rank * sources.part_stride, bytes);
+    case OpKind::scatter: return copy_bytes(output, source(root), bytes);
     case OpKind::gather:
       if (rank != root) return;
       [[fallthrough]];
     case OpKind::all_gather:
-      for (std::size_t r = 0; r < size; ++r) copy_bytes(output + r * task.count() * element, sources.base[r], bytes);
-      return;
     case OpKind::all_to_all:
-      for (std::size_t r = 0; r < size; ++r) {
-        copy_bytes(output + r * task.count() * element, sources.base[r] + rank * sources.part_stride, bytes);
-      }
+      for (std::size_t r = 0; r < size; ++r) copy_bytes(output + r * task.count() * element, source(r), bytes);
       return;
     case OpKind::reduce:
       if (rank != root) return;
       [[fallthrough]];
-    case OpKind::all_reduce: return reduce(task.reduction, sources.base, output, chunk.length);
+    case OpKind::all_reduce:
     case OpKind::reduce_scatter:
-      scratch.sources.assign(sources.base.begin(), sources.base.end());
-      for (const std::byte*& source : scratch.sources) source += rank * sources.part_stride;
+      scratch.sources.clear();
+      for (std::size_t r = 0; r < size; ++r) scratch.sources.push_back(source(r));
       return reduce(task.reduction, scratch.sources, output, chunk.length);
   }
 }
@@ -93,7 +85,8 @@ Chunk share_of(const Task& task, const Chunk& chunk, int rank) {
 void collect_shares(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources) {
   const std::size_t element = task.element_bytes();
   std::byte* output = bytes_of(task.output) + chunk.offset * element;
-  for (int r = 0; r < task.size; ++r) {
+  for (int i = 0; i < task.size; ++i) {
+    const int r = (task.rank + i) % task.size;  // not all from one at once
     const Chunk share = share_of(task, {0, chunk.length}, r);
     const std::size_t at = share.offset * element;
     copy_bytes(output + at, sources[static_cast<std::size_t>(r)] + at, share.length * element);

@@ -45,10 +45,11 @@ struct Chunk {
 };
 
 // Where the sources are: of each rank (null if it gives nothing) the chunk of its part 0; part p is p * part_stride
-// bytes further.
+// bytes further. `own`: this rank's chunk of the part that it reads, if it is elsewhere.
 struct Sources {
   std::span<const std::byte* const> base;
   std::size_t part_stride = 0;
+  const std::byte* own = nullptr;
 };
 
 // Room for addresses, kept from call to call.
@@ -68,9 +69,19 @@ LOCKSTEP_INTERNAL_API bool is_source(const OpRecord& record, int rank);
 LOCKSTEP_INTERNAL_API bool is_reduction_in_place(OpKind kind);
 // Parts in a source: 1, or one for each rank.
 std::size_t source_parts(OpKind kind, int size);
+// The one that `rank` reads.
+std::size_t part_read(OpKind kind, int rank);
 
-// Copies the chunk of this rank's input, part after part, to `to`.
-void stage(const Task& task, const Chunk& chunk, std::byte* to, std::size_t part_stride);
+// Copies the chunk of this rank's input, part after part, to `to`, by `copy`.
+template <typename Copy = decltype(&copy_bytes)>
+void stage(const Task& task, const Chunk& chunk, std::byte* to, std::size_t part_stride, Copy copy = &copy_bytes) {
+  if (!is_source(task.record, task.rank)) return;
+  const std::size_t element = task.element_bytes();
+  const auto* const input = static_cast<const std::byte*>(task.input.data);
+  for (std::size_t part = 0; part < source_parts(task.record.kind, task.size); ++part) {
+    copy(to + part * part_stride, input + (part * task.count() + chunk.offset) * element, chunk.length * element);
+  }
+}
 // Reads the sources of all ranks into this rank's output.
 void pull(const Task& task, const Chunk& chunk, const Sources& sources, Scratch& scratch);
 

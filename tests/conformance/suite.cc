@@ -18,7 +18,7 @@
 namespace lockstep::testing {
 namespace {
 
-// Empty, one, odd, beside the record, in place only, more than a window of 128 KiB in several chunks.
+// Empty, one, odd, beside the record, and more.
 constexpr std::int64_t kCounts[] = {0, 1, 7, 64, 257, 5000, 40001};
 constexpr std::int64_t kLargest = 40001;
 constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
@@ -53,7 +53,9 @@ class Room {
     used_ += (result.size_bytes() + 127) / 64 * 64;
     return result;
   }
-  void reuse() { used_ = 0; }
+  // The next buffer is the first again, `shift` bytes from the room's start, and so are those behind it from a multiple
+  // of 64 there.
+  void reuse(std::size_t shift = 0) { used_ = shift; }
   // As a collective takes it.
   template <typename T>
   BufferView view(std::span<T> buffer) const {
@@ -99,15 +101,22 @@ class Room {
 template <typename T>
 class Check {
  public:
-  Check(ProcessGroup& group, Memory memory)
+  Check(ProcessGroup& group, Memory memory, std::span<const std::int64_t> counts = kCounts,
+        std::span<const ReduceOp> ops = kOps, std::size_t shift = 0)
       : group_(group),
         rank_(group.rank()),
         size_(group.size()),
-        room_(group, memory, (2 * static_cast<std::size_t>(size_) + 2) * kLargest * sizeof(T) + 1024) {}
+        counts_(counts),
+        ops_(ops),
+        shift_(shift * sizeof(T)),
+        room_(group, memory,
+              (2 * static_cast<std::size_t>(size_) + 2) *
+                      static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end())) * sizeof(T) +
+                  1024) {}
 
   void all() {
-    for (const std::int64_t count : kCounts) {
-      for (const ReduceOp op : kOps) {
+    for (const std::int64_t count : counts_) {
+      for (const ReduceOp op : ops_) {
         all_reduce(op, count);
         reduce(op, count, size_ - 1);
         reduce_scatter(op, count, false);
@@ -148,20 +157,20 @@ class Check {
   }
 
   void all_reduce(ReduceOp op, std::int64_t count) {
-    room_.reuse();
+    room_.reuse(shift_);
     auto buffer = filled(count, rank_);
     room_.run([&] { return group_.all_reduce(room_.view(buffer), {.op = op}); });
     compare("all_reduce", buffer, [&](std::int64_t i) { return reduced(op, size_, i); });
   }
   void reduce(ReduceOp op, std::int64_t count, int root) {
-    room_.reuse();
+    room_.reuse(shift_);
     auto buffer = filled(count, rank_);
     room_.run([&] { return group_.reduce(room_.view(buffer), root, op); });
     compare("reduce", buffer,
             [&](std::int64_t i) -> double { return rank_ == root ? reduced(op, size_, i) : value(rank_, i); });
   }
   void reduce_scatter(ReduceOp op, std::int64_t count, bool in_place) {
-    room_.reuse();
+    room_.reuse(shift_);
     auto input = filled(count * size_, rank_);
     auto output = in_place ? input.subspan(static_cast<std::size_t>(count * rank_), static_cast<std::size_t>(count))
                            : room_.take<T>(count);
@@ -169,14 +178,14 @@ class Check {
     compare("reduce_scatter", output, [&](std::int64_t i) { return reduced(op, size_, count * rank_ + i); });
   }
   void broadcast(std::int64_t count, int root) {
-    room_.reuse();
+    room_.reuse(shift_);
     auto buffer = filled(count, rank_);
     room_.run([&] { return group_.broadcast(room_.view(buffer), root); });
     compare("broadcast", buffer, [&](std::int64_t i) { return value(root, i); });
   }
   double gathered(std::int64_t count, std::int64_t i) const { return value(static_cast<int>(i / count), i % count); }
   void all_gather(std::int64_t count, bool in_place) {
-    room_.reuse();
+    room_.reuse(shift_);
     auto output = room_.take<T>(count * size_);
     fill(output, 3, 1);
     auto input = in_place ? output.subspan(static_cast<std::size_t>(count * rank_), static_cast<std::size_t>(count))
@@ -186,21 +195,21 @@ class Check {
     compare("all_gather", output, [&](std::int64_t i) { return gathered(count, i); });
   }
   void gather(std::int64_t count, int root) {
-    room_.reuse();
+    room_.reuse(shift_);
     auto input = filled(count, rank_);
     auto output = room_.take<T>(rank_ == root ? count * size_ : 0);
     room_.run([&] { return group_.gather(room_.view(input), room_.view(output), root); });
     compare("gather", output, [&](std::int64_t i) { return gathered(count, i); });
   }
   void scatter(std::int64_t count, int root) {
-    room_.reuse();
+    room_.reuse(shift_);
     auto input = filled(rank_ == root ? count * size_ : 0, root);
     auto output = filled(count, rank_ + 1);
     room_.run([&] { return group_.scatter(room_.view(input), room_.view(output), root); });
     compare("scatter", output, [&](std::int64_t i) { return value(root, count * rank_ + i); });
   }
   void all_to_all(std::int64_t count) {
-    room_.reuse();
+    room_.reuse(shift_);
     auto input = filled(count * size_, rank_);
     auto output = room_.take<T>(count * size_);
     room_.run([&] { return group_.all_to_all(room_.view(input), room_.view(output)); });
@@ -211,6 +220,9 @@ class Check {
   ProcessGroup& group_;
   int rank_;
   int size_;
+  std::span<const std::int64_t> counts_;
+  std::span<const ReduceOp> ops_;
+  std::size_t shift_;
   Room room_;
 };
 
@@ -249,6 +261,20 @@ void check_weights_of(ProcessGroup& group, Memory memory) {
   }
 }
 
+// `check` with a value of that type.
+template <typename Run>
+void with_type(DType dtype, Run check) {
+  switch (dtype) {
+    case DType::f32: return check(float{});
+    case DType::f64: return check(double{});
+    case DType::bf16: return check(bfloat16{});
+    case DType::f16: return check(float16{});
+    case DType::i32: return check(std::int32_t{});
+    case DType::i64: return check(std::int64_t{});
+    case DType::u8: return check(std::uint8_t{});
+  }
+}
+
 template <typename Error, typename Call>
 void require_refusal(const char* what, Call call) {
   try {
@@ -264,15 +290,12 @@ void require_refusal(const char* what, Call call) {
 }  // namespace
 
 void check_dtype(ProcessGroup& group, DType dtype, Memory memory) {
-  switch (dtype) {
-    case DType::f32: return Check<float>(group, memory).all();
-    case DType::f64: return Check<double>(group, memory).all();
-    case DType::bf16: return Check<bfloat16>(group, memory).all();
-    case DType::f16: return Check<float16>(group, memory).all();
-    case DType::i32: return Check<std::int32_t>(group, memory).all();
-    case DType::i64: return Check<std::int64_t>(group, memory).all();
-    case DType::u8: return Check<std::uint8_t>(group, memory).all();
-  }
+  with_type(dtype, [&](auto zero) { Check<decltype(zero)>(group, memory).all(); });
+}
+
+void check_counts(ProcessGroup& group, DType dtype, std::span<const std::int64_t> counts, std::size_t shift) {
+  constexpr ReduceOp kSumAndAvg[] = {ReduceOp::sum, ReduceOp::avg};
+  with_type(dtype, [&](auto zero) { Check<decltype(zero)>(group, Memory::user, counts, kSumAndAvg, shift).all(); });
 }
 
 void check_weights(ProcessGroup& group, Memory memory) {

@@ -3,7 +3,9 @@
 // what was wrong, at the first value that is not as it must be, so that it runs in threads and in processes alike.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 
 #include "lockstep/comm/process_group.h"
 
@@ -18,6 +20,9 @@ enum class Memory {
 
 // Every collective for one dtype, with counts that are empty, odd, small and larger than a window.
 void check_dtype(ProcessGroup& group, DType dtype, Memory memory);
+// Every collective in the user's memory for these counts, each buffer `shift` elements behind the start of a cache
+// line.
+void check_counts(ProcessGroup& group, DType dtype, std::span<const std::int64_t> counts, std::size_t shift);
 // Weighted sums, their totals, and weights that are all 0.
 void check_weights(ProcessGroup& group, Memory memory);
 // Notes that ride with an all-reduce, with a weight and without one: what each field comes to on every rank.

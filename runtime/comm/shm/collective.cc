@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
@@ -14,11 +15,14 @@
 namespace lockstep::shm {
 namespace {
 
-// Asks for the cache lines that the peers have read last time, all at once instead of one store after the other.
-void own_lines([[maybe_unused]] std::byte* begin, [[maybe_unused]] std::size_t bytes) {
-#if defined(__x86_64__)
-  for (std::size_t i = 0; i < bytes; i += 64) asm volatile("prefetchw %0" : : "m"(begin[i]));
-#endif
+// Little data takes small slots, so that no two collectives in a row meet in one place.
+constexpr std::size_t kSmallestSlot = 4096;
+// Slots of a window, at least. A reduction keeps every rank busy with a share of its own; what is only passed on is
+// read while the next slot is filled, which begins the sooner the smaller they are.
+constexpr std::size_t kSlotsToReduce = 4;
+constexpr std::size_t kSlotsToPassOn = 16;
+std::byte* at(const Task& task, const BufferView& buffer, std::size_t element) {
+  return static_cast<std::byte*>(buffer.data) + element * task.element_bytes();
 }
 
 }  // namespace
@@ -45,11 +49,14 @@ std::size_t ShmCollective::source_bytes() const {
 void ShmCollective::publish(const CollectiveContext& context) {
   const ControlBlock& control = context.session.control();
   Announcement& announcement = control.announcement(task_.rank, sequence_);
+  own_lines(reinterpret_cast<std::byte*>(&announcement), 64);  // while the payload is copied
   Place source;
   if (fits_inline()) {
     std::byte* payload = control.payload(task_.rank, sequence_);
-    if (comm::is_source(task_.record, task_.rank)) own_lines(payload, source_bytes());
-    stage(task_, {0, task_.count()}, payload, task_.count() * task_.element_bytes());
+    const auto copy = [&](std::byte* to, const std::byte* from, std::size_t bytes) {
+      context.writer.copy(to, from, bytes);
+    };
+    stage(task_, {0, task_.count()}, payload, task_.count() * task_.element_bytes(), copy);
   } else if (comm::is_source(task_.record, task_.rank)) {
     source = context.arenas.find(task_.input);
   }
@@ -131,14 +138,21 @@ void ShmCollective::choose_route(const CollectiveContext& context) {
       route_ = Route::window;
     }
   }
-  if (route_ == Route::direct) return;
+  if (route_ == Route::window) plan_window(context);
+}
 
+// Every rank plans the same.
+void ShmCollective::plan_window(const CollectiveContext& context) {
   const std::size_t parts = comm::source_parts(task_.record.kind, task_.size);
-  part_stride_ = kWindowBytes / parts / 64 * 64;
+  const std::size_t all = parts * ((task_.count() * task_.element_bytes() + 63) / 64 * 64);
+  const bool shared_out = comm::is_reduction_in_place(task_.record.kind);
+  const std::size_t most = context.session.control().window_bytes() / (shared_out ? kSlotsToReduce : kSlotsToPassOn);
+  slot_bytes_ = std::bit_ceil(std::clamp(all, kSmallestSlot, most));
+  part_stride_ = slot_bytes_ / parts / 64 * 64;
   chunk_elements_ = part_stride_ / task_.element_bytes();
   chunks_ = (task_.count() + chunk_elements_ - 1) / chunk_elements_;
-  first_tick_ = context.tick + 1;
-  context.tick += chunks_;
+  first_position_ = (context.position + slot_bytes_ - 1) / slot_bytes_ * slot_bytes_;
+  context.position = position_of(chunks_);
 }
 
 Blocker ShmCollective::step(const CollectiveContext& context) {
@@ -196,57 +210,95 @@ void ShmCollective::run_direct(const CollectiveContext& context) {
   reduce_into(task_, share_of(task_, all, task_.rank), context.sources, context.destinations, context.scratch);
 }
 
-// With two ranks each reads all of the other's window; with more they share the reduction out, chunk by chunk.
-bool ShmCollective::in_two_phases() const { return comm::is_reduction_in_place(task_.record.kind) && task_.size > 2; }
+// The ranks share out the reduction, chunk by chunk. Two ranks with a single chunk read all of each other's instead:
+// one wait less.
+bool ShmCollective::in_two_phases() const {
+  return comm::is_reduction_in_place(task_.record.kind) && (task_.size > 2 || chunks_ > 1);
+}
 
 Chunk ShmCollective::window_chunk(std::uint64_t index) const {
   const std::size_t offset = index * chunk_elements_;
   return {offset, std::min(chunk_elements_, task_.count() - offset)};
 }
 
-void ShmCollective::find_windows(const CollectiveContext& context, std::uint64_t tick) const {
+void ShmCollective::find_windows(const CollectiveContext& context, std::uint64_t index, const std::byte* own) const {
   for (int r = 0; r < task_.size; ++r) {
-    context.sources[static_cast<std::size_t>(r)] = context.session.control().window(r, tick);
+    context.sources[static_cast<std::size_t>(r)] = context.session.control().window(r, position_of(index));
+  }
+  context.sources[static_cast<std::size_t>(task_.rank)] = own;
+}
+
+const std::byte* ShmCollective::own_source(const Chunk& chunk) const {
+  if (!comm::is_source(task_.record, task_.rank)) return nullptr;
+  const std::size_t part = comm::part_read(task_.record.kind, task_.rank);
+  return at(task_, task_.input, part * task_.count() + chunk.offset);
+}
+
+bool ShmCollective::is_result_here() const {
+  return task_.record.kind == OpKind::all_reduce || task_.rank == task_.record.root;
+}
+
+void ShmCollective::fill_window(const CollectiveContext& context, const Chunk& chunk, std::byte* to) const {
+  if (!comm::is_source(task_.record, task_.rank)) return;
+  const std::size_t element = task_.element_bytes();
+  const auto copy = [&](std::size_t part, std::size_t begin, std::size_t end) {
+    context.writer.copy(to + part * part_stride_ + begin * element,
+                        at(task_, task_.input, part * task_.count() + chunk.offset + begin), (end - begin) * element);
+  };
+  const std::size_t parts = comm::source_parts(task_.record.kind, task_.size);
+  for (std::size_t part = 0; part < parts; ++part) {
+    if (parts > 1 && part == static_cast<std::size_t>(task_.rank)) continue;
+    const Chunk own = in_two_phases() ? share_of(task_, {0, chunk.length}, task_.rank) : Chunk{};
+    copy(part, 0, own.offset);
+    copy(part, own.offset + own.length, chunk.length);
   }
 }
 
 Blocker ShmCollective::stage_chunk(const CollectiveContext& context) {
-  const std::uint64_t tick = first_tick_ + staged_;
-  // The half that this tick fills has been read for the tick before the last.
-  const Blocker blocker = tick <= 2 ? Blocker{} : behind(context, &RankWords::drained, tick - 2);
+  const std::uint64_t position = position_of(staged_);
+  const std::uint64_t end = position_of(staged_ + 1);
+  const std::size_t window = context.session.control().window_bytes();
+  // What was in this place has been read by all.
+  const Blocker blocker = end <= window ? Blocker{} : behind(context, &RankWords::drained, end - window);
   if (!blocker.done()) return blocker;
-  stage(task_, window_chunk(staged_), context.session.control().window(task_.rank, tick), part_stride_);
-  context.session.post(&RankWords::staged, tick);
+  fill_window(context, window_chunk(staged_), context.session.control().window(task_.rank, position));
+  context.session.post(&RankWords::staged, end);
   ++staged_;
   return {};
 }
 
 Blocker ShmCollective::reduce_chunk(const CollectiveContext& context) {
-  const std::uint64_t tick = first_tick_ + reduced_;
-  const Blocker blocker = behind(context, &RankWords::staged, tick);
+  const Blocker blocker = behind(context, &RankWords::staged, position_of(reduced_ + 1));
   if (!blocker.done()) return blocker;
-  find_windows(context, tick);
-  // The result takes the place of this rank's own source, which nobody else reads.
-  std::byte* own = context.session.control().window(task_.rank, tick);
-  const Chunk share = share_of(task_, {0, window_chunk(reduced_).length}, task_.rank);
-  reduce_into(task_, share, context.sources, std::span(&own, 1), context.scratch);
-  context.session.post(&RankWords::reduced, tick);
+  const Chunk chunk = window_chunk(reduced_);
+  const std::size_t element = task_.element_bytes();
+  find_windows(context, reduced_, at(task_, task_.input, chunk.offset));
+  std::byte* const window = context.session.control().window(task_.rank, position_of(reduced_));
+  // Of another rank's reduce nothing but what is in the window changes.
+  std::byte* const result = is_result_here() ? at(task_, task_.output, chunk.offset) : window;
+  const Chunk share = share_of(task_, {0, chunk.length}, task_.rank);
+  reduce_into(task_, share, context.sources, std::span(&result, 1), context.scratch);
+  if (task_.record.kind == OpKind::all_reduce) {
+    context.writer.copy(window + share.offset * element, result + share.offset * element, share.length * element);
+  }
+  context.session.post(&RankWords::reduced, position_of(reduced_ + 1));
   ++reduced_;
   return {};
 }
 
 Blocker ShmCollective::drain_chunk(const CollectiveContext& context) {
-  const std::uint64_t tick = first_tick_ + drained_;
-  const Blocker blocker = behind(context, in_two_phases() ? &RankWords::reduced : &RankWords::staged, tick);
+  const auto word = in_two_phases() ? &RankWords::reduced : &RankWords::staged;
+  const Blocker blocker = behind(context, word, position_of(drained_ + 1));
   if (!blocker.done()) return blocker;
-  find_windows(context, tick);
   const Chunk chunk = window_chunk(drained_);
   if (!in_two_phases()) {
-    pull(task_, chunk, {context.sources, part_stride_}, context.scratch);
-  } else if (task_.record.kind == OpKind::all_reduce || task_.rank == task_.record.root) {
+    find_windows(context, drained_, nullptr);
+    pull(task_, chunk, {context.sources, part_stride_, own_source(chunk)}, context.scratch);
+  } else if (is_result_here()) {
+    find_windows(context, drained_, at(task_, task_.output, chunk.offset));
     collect_shares(task_, chunk, context.sources);
   }
-  context.session.post(&RankWords::drained, tick);
+  context.session.post(&RankWords::drained, position_of(drained_ + 1));
   ++drained_;
   return {};
 }

@@ -8,6 +8,7 @@
 #include "lockstep/comm/work.h"
 #include "runtime/comm/shm/arena.h"
 #include "runtime/comm/shm/session.h"
+#include "runtime/comm/shm/window_writer.h"
 #include "runtime/comm/transfer.h"
 
 namespace lockstep::shm {
@@ -26,7 +27,8 @@ enum class Route : std::uint8_t { inlined, direct, window };
 struct CollectiveContext {
   Session& session;
   ArenaTable& arenas;
-  std::uint64_t& tick;  // ticks of the windows used up by earlier collectives
+  std::uint64_t& position;  // in the windows, behind all earlier collectives
+  WindowWriter& writer;     // of this rank's window
   // Kept from one collective to the next: where the ranks' memory is (both of size()), and room for transfers.
   std::vector<const std::byte*>& sources;
   std::vector<std::byte*>& destinations;
@@ -74,8 +76,17 @@ class ShmCollective {
   Blocker run_window(const CollectiveContext& context);
   bool in_two_phases() const;
   std::size_t source_bytes() const;
+  void plan_window(const CollectiveContext& context);
   Chunk window_chunk(std::uint64_t index) const;
-  void find_windows(const CollectiveContext& context, std::uint64_t tick) const;
+  std::uint64_t position_of(std::uint64_t index) const { return first_position_ + index * slot_bytes_; }
+  // The chunk of all ranks in their windows; of this rank in `own`.
+  void find_windows(const CollectiveContext& context, std::uint64_t index, const std::byte* own) const;
+  // This rank's own chunk of the part that it reads; null if it gives nothing.
+  const std::byte* own_source(const Chunk& chunk) const;
+  // True if this rank gets what a reduction comes to.
+  bool is_result_here() const;
+  // Copies to this rank's window what others read of it.
+  void fill_window(const CollectiveContext& context, const Chunk& chunk, std::byte* to) const;
   // One chunk through one stage of the window.
   Blocker stage_chunk(const CollectiveContext& context);
   Blocker reduce_chunk(const CollectiveContext& context);
@@ -87,11 +98,14 @@ class ShmCollective {
   bool arrived_ = false;  // every rank has announced it, and the records agree
   comm::Words words_{};
 
-  // Of the window route: chunks in all, elements per chunk, and how many this rank has put through each stage.
+  // Of the window route. A chunk of so many elements of each part takes a slot of the window: a part of it every
+  // part_stride_ bytes.
   std::uint64_t chunks_ = 0;
   std::size_t chunk_elements_ = 0;
+  std::size_t slot_bytes_ = 0;
   std::size_t part_stride_ = 0;
-  std::uint64_t first_tick_ = 0;
+  std::uint64_t first_position_ = 0;
+  // Chunks that this rank has put through each stage.
   std::uint64_t staged_ = 0;
   std::uint64_t reduced_ = 0;
   std::uint64_t drained_ = 0;

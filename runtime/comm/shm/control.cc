@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <new>
 
@@ -21,7 +22,8 @@ struct ControlBlock::Layout {
     failures = add(n * sizeof(FailureText));
     announcements = add(n * kRing * sizeof(Announcement));
     payloads = add(n * kRing * kInlineBytes);
-    windows = add(n * 2 * kWindowBytes);
+    window_bytes = std::clamp((16u << 20) / std::bit_ceil(n), kSmallestWindow, kLargestWindow);
+    windows = add(n * window_bytes);
     channels = add(n * n * sizeof(Channel));
     // About 4 MiB for all pairs together.
     channel_window_bytes = std::clamp<std::size_t>((4u << 20) / (2 * n * n) / 64 * 64, 1024, 16384);
@@ -36,7 +38,7 @@ struct ControlBlock::Layout {
 
   std::size_t total = 0;
   std::size_t header, words, info, failures, announcements, payloads, windows, channels, channel_windows;
-  std::size_t channel_window_bytes;
+  std::size_t window_bytes, channel_window_bytes;
 };
 
 std::size_t ControlBlock::bytes_for(int ranks) { return Layout(ranks).total; }
@@ -67,6 +69,7 @@ ControlBlock::ControlBlock(std::byte* block, int ranks) : ranks_(ranks) {
   announcements_ = std::launder(reinterpret_cast<Announcement*>(block + layout.announcements));
   payloads_ = block + layout.payloads;
   windows_ = block + layout.windows;
+  window_bytes_ = layout.window_bytes;
   channels_ = std::launder(reinterpret_cast<Channel*>(block + layout.channels));
   channel_windows_ = block + layout.channel_windows;
   channel_window_bytes_ = layout.channel_window_bytes;

@@ -24,8 +24,12 @@ namespace lockstep::shm {
 inline constexpr std::size_t kRing = 64;
 // Up to this many bytes per rank travel beside the record and need one round of flags instead of two.
 inline constexpr std::size_t kInlineBytes = 2048;
-// Half of a rank's window, through which memory of the user's own is passed on: both halves stay in cache.
-inline constexpr std::size_t kWindowBytes = 128 << 10;
+// A rank's window, through which memory of the user's own is passed on: a ring that is filled again and again. It is
+// larger than a core's own cache and small in the one that cores share: a line has gone there from its last reader when
+// it is filled again, which takes half as long as to take it out of another core. Less with many ranks, in all 16 MiB
+// or this.
+inline constexpr std::size_t kLargestWindow = 1 << 20;
+inline constexpr std::size_t kSmallestWindow = 256 << 10;
 // Messages in flight per ordered pair of ranks, and the bytes that travel beside a message's description.
 inline constexpr std::size_t kMessages = 16;
 inline constexpr std::size_t kMessageInlineBytes = 128;
@@ -34,7 +38,7 @@ inline constexpr std::size_t kCauseBytes = 2040;
 inline constexpr int kMaxRanks = 256;
 
 // Changes with the layout: ranks of different builds must not meet.
-inline constexpr std::uint64_t kLayout = 0x6c6f636b73687034;  // "lockshp4"
+inline constexpr std::uint64_t kLayout = 0x6c6f636b73687035;  // "lockshp5"
 
 using comm::OpKind;
 using comm::OpRecord;
@@ -53,10 +57,12 @@ static_assert(sizeof(Announcement) == 128 && offsetof(Announcement, record) + of
 // A rank's progress. Collectives are numbered from 1. Peers sleep on the low half of a word.
 struct alignas(64) RankWords {
   std::atomic<std::uint64_t>
-      finished;                       // last collective whose part this rank has done: it reads no peer's memory for it
-  std::atomic<std::uint64_t> staged;  // last tick (collective.h) whose data is in this rank's window
-  std::atomic<std::uint64_t> reduced;   // last tick of which this rank has reduced its share
-  std::atomic<std::uint64_t> drained;   // last tick for which this rank has read all windows
+      finished;  // last collective whose part this rank has done: it reads no peer's memory for it
+  // Bytes of the windows, counted from the group's first: how far this rank has filled its own; has reduced its shares;
+  // has read all.
+  std::atomic<std::uint64_t> staged;
+  std::atomic<std::uint64_t> reduced;
+  std::atomic<std::uint64_t> drained;
   std::atomic<std::uint64_t> messages;  // changes with each word of a Message that this rank writes
   std::atomic<std::uint64_t> started;   // last collective it has announced; for messages
   // Read at every step and hardly ever written: a cache line of its own, which stays with all ranks.
@@ -121,8 +127,11 @@ class ControlBlock {
   std::byte* payload(int rank, std::uint64_t sequence) const {
     return payloads_ + (static_cast<std::size_t>(rank) * kRing + sequence % kRing) * kInlineBytes;
   }
-  std::byte* window(int rank, std::uint64_t tick) const {
-    return windows_ + (static_cast<std::size_t>(rank) * 2 + tick % 2) * kWindowBytes;
+  // A power of two.
+  std::size_t window_bytes() const { return window_bytes_; }
+  // Where byte `position` of the stream through rank's window is.
+  std::byte* window(int rank, std::uint64_t position) const {
+    return windows_ + static_cast<std::size_t>(rank) * window_bytes_ + position % window_bytes_;
   }
   Channel& channel(int sender, int receiver) const {
     return channels_[static_cast<std::size_t>(sender) * static_cast<std::size_t>(ranks_) +
@@ -147,6 +156,7 @@ class ControlBlock {
   Announcement* announcements_;
   std::byte* payloads_;
   std::byte* windows_;
+  std::size_t window_bytes_;
   Channel* channels_;
   std::byte* channel_windows_;
   std::size_t channel_window_bytes_;

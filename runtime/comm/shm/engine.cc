@@ -77,8 +77,9 @@ std::shared_ptr<Operation> ShmEngine::start(Task task, std::chrono::nanoseconds 
   const std::uint64_t sequence = last_ + 1;
   wait_for_slot(sequence, timeout);
   auto operation = std::make_shared<Operation>(shared_from_this(), std::move(task), sequence);
-  operation->collective().publish(context());
   ring_[sequence % kRing] = operation;
+  // From here to the announcement no atomic operation waits for the stores of the payload.
+  operation->collective().publish(context());
   last_ = sequence;
   session_.announce(sequence);
   push();

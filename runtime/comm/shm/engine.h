@@ -68,7 +68,9 @@ class ShmEngine final : public comm::CallerDrivenGroup, public std::enable_share
   void wait(Awaited& awaited, const Deadline& deadline) REQUIRES(mutex_) { session_.wait(awaited, deadline, *this); }
   // True if this rank's part of a collective is not done.
   bool has_collectives() const REQUIRES(mutex_) { return done_ < last_; }
-  CollectiveContext context() REQUIRES(mutex_) { return {session_, arenas_, tick_, sources_, destinations_, scratch_}; }
+  CollectiveContext context() REQUIRES(mutex_) {
+    return {session_, arenas_, position_, writer_, sources_, destinations_, scratch_};
+  }
   // Aborts for what this rank has done.
   void abort_for(std::string text) REQUIRES(mutex_);
   // No collective or message comes after this.
@@ -83,7 +85,8 @@ class ShmEngine final : public comm::CallerDrivenGroup, public std::enable_share
   std::array<std::shared_ptr<Operation>, kRing> ring_ GUARDED_BY(mutex_);
   std::uint64_t last_ GUARDED_BY(mutex_) = 0;  // started
   std::uint64_t done_ GUARDED_BY(mutex_) = 0;  // this rank's part is done
-  std::uint64_t tick_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t position_ GUARDED_BY(mutex_) = 0;
+  WindowWriter writer_ GUARDED_BY(mutex_);
   std::vector<const std::byte*> sources_ GUARDED_BY(mutex_);
   std::vector<std::byte*> destinations_ GUARDED_BY(mutex_);
   Scratch scratch_ GUARDED_BY(mutex_);
