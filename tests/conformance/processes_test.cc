@@ -86,6 +86,17 @@ TEST(Deaths, AKilledRankIsNamedWithHostPidAndOperation) {
   }
 }
 
+TEST(Deaths, ARankKilledAmidACollectiveIsNamed) {
+  if (!kIsShm) GTEST_SKIP() << "shows how far a rank is by its own memory, which shm alone fills bit by bit";
+  for (const int size : {2, 3}) {
+    const auto results = hurt_rank_1(size, "midway");
+    EXPECT_EQ(results[1].signal, SIGKILL);
+    expect_part(results[1].out, "the first is reduced, the last is not");
+    expect_part(results[0].out, "has died");
+    expect_part(results[0].out, "was in all_reduce ");
+  }
+}
+
 TEST(Deaths, AProcessThatExitsWithoutClosingItsGroup) {
   const auto results = hurt_rank_1(3, "exit");
   EXPECT_EQ(results[1].exit_code, 0);

@@ -16,14 +16,20 @@
 //   groups         three groups, one after the other
 //   leave HOW      rank 0 lets its group go and says "left"; the others wait for a signal. HOW is "idle", or "busy":
 //                  with a collective on the device to which the others do not come
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -69,7 +75,36 @@ void split(ProcessGroup& group, const std::string& how) {
   std::printf("subgroup over %s\n", std::string(half->backend()).c_str());
 }
 
+// Ends the process when `x`, which all ranks fill with 1, is reduced in part. Reads by way of the kernel: the
+// collective writes there, and a thread sanitizer would see two threads meet.
+void kill_midway(std::span<const float> x, float reduced) {
+  const int memory = ::open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+  const auto peek = [memory](const float& at) {
+    float value = 0;
+    const auto place = static_cast<off_t>(reinterpret_cast<std::uintptr_t>(&at));
+    if (::pread(memory, &value, sizeof(value), place) != sizeof(value)) throw SystemError("/proc/self/mem", errno);
+    return value;
+  };
+  while (peek(x.front()) != reduced || peek(x.back()) != 1) std::this_thread::yield();
+  std::printf("the first is reduced, the last is not\n");
+  std::fflush(stdout);
+  std::raise(SIGKILL);
+}
+
+void loop_until_midway(ProcessGroup& group) {
+  std::vector<float> x(16 << 20);
+  std::thread killer;
+  if (group.rank() == 1) {
+    killer = std::thread([&] { kill_midway(x, static_cast<float>(group.size())); });
+  }
+  for (;;) {
+    std::fill(x.begin(), x.end(), 1.0f);
+    group.all_reduce(BufferView(std::span(x))).wait();
+  }
+}
+
 void loop(ProcessGroup& group, const std::string& how) {
+  if (how == "midway") return loop_until_midway(group);
   Arena arena = group.allocate(1 << 20);
   const BufferView shared(arena.data, 1 << 18, DType::f32, group.device());
   std::vector<float> own(10000);

@@ -38,6 +38,24 @@ TEST(Failures, AMessageThatHasBegunSaysSo) {
   });
 }
 
+// Of ranks that are all in it, with memory that takes many rounds of the windows.
+TEST(Failures, WhoHoldsUpAWindowIsNamed) {
+  std::latch started(3);
+  std::latch over(2);
+  run_ranks(3, [&](const Group& group) {
+    std::vector<float> x(3000000);
+    Work work = group->all_reduce(view(x));
+    started.arrive_and_wait();
+    if (group->rank() == 2) {
+      over.wait();
+      return static_cast<void>(error_of<Timeout>([&] { work.wait(); }));
+    }
+    expect_text(error_of<Timeout>([&] { work.wait(Deadline::after(200ms)); }),
+                {"all_reduce 1 (sum, 3000000 x float32)", "all have arrived; not through: rank 2 (", "); see why"});
+    over.count_down();
+  });
+}
+
 TEST(Failures, TooMuchMemoryFailsTheCallAndNotTheGroup) {
   // If nothing refused it in time, this would take all memory of the machine.
   ASSERT_LT(available_memory(), std::uint64_t{1} << 46);

@@ -32,10 +32,18 @@ std::string ShmCollective::describe() const { return comm::describe(task_.record
 comm::Stragglers ShmCollective::missing(const Session& session) const {
   comm::Stragglers absent{.text = "not arrived: "};
   comm::Stragglers busy{.text = "all have arrived; not through: "};
+  // In the windows nobody is through before the slowest: whom all wait for has moved least.
+  const auto moved = [&](int r) {
+    const RankWords& words = session.words(r);
+    return words.staged.load(std::memory_order_acquire) + words.reduced.load(std::memory_order_acquire) +
+           words.drained.load(std::memory_order_acquire);
+  };
+  std::uint64_t least = ~std::uint64_t{0};
+  for (int r = 0; r < session.size() && route_ == Route::window; ++r) least = std::min(least, moved(r));
   for (int r = 0; r < session.size(); ++r) {
     if (session.control().announcement(r, sequence_).sequence.load(std::memory_order_acquire) < sequence_) {
       absent.add(r, session.who(r));
-    } else if (session.words(r).finished.load(std::memory_order_acquire) < sequence_) {
+    } else if (session.words(r).finished.load(std::memory_order_acquire) < sequence_ && moved(r) <= least) {
       busy.add(r, session.who(r));
     }
   }
