@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_all_reduce [--fresh | --note]: all-reduce over shared memory beside Open MPI and memcpy, in turns, in one run.
+// bench_all_reduce [--fresh | --note | --collectives]: collectives over shared memory beside Open MPI's, in turns, in
+// one run.
 //
-// Every rank runs it, started by any launcher; rank 0 prints. Columns: the median over all samples of the slowest
-// rank's time, the bus bandwidth as nccl-tests define it (2(N-1)/N · bytes / time), and how many times longer the peer
-// takes. "user": memory of the program's own. "arena": memory of ProcessGroup::allocate, reduced in place.
+// Every rank runs it, started by any launcher; rank 0 prints. Times are medians over all samples of the slowest rank's
+// time, ratios medians over the blocks. GB/s is bus bandwidth as nccl-tests define it, 2(N-1)/N · bytes / time.
+// "user": memory of the program's own. "arena": memory of ProcessGroup::allocate, reduced in place. "window": the least
+// that a window takes (plain_window.h).
 // --fresh: before each operation each rank writes all of its buffer, as backward does with gradients; else the caches
 // keep from one operation to the next what each rank has reduced, for all contenders alike.
 // --note: what a weight and a step's note cost beside the data, in arena memory, up to 64 KiB.
+// --collectives: broadcast, all-gather and reduce-scatter in user memory. The size is that of the larger buffer.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -17,6 +21,7 @@
 
 #include "benchmarks/all_reduce/measure.h"
 #include "benchmarks/all_reduce/peer.h"
+#include "benchmarks/all_reduce/plain_window.h"
 #include "lockstep/comm/init/init_process_group.h"
 #include "lockstep/ddp/step_note.h"
 
@@ -45,11 +50,17 @@ void check_sum(const char* who, ProcessGroup& group, std::span<float> data, cons
 
 class Bench {
  public:
-  Bench(ProcessGroup& group, bool fresh) : group_(group), fresh_(fresh), peer_(peer_name()) {}
+  Bench(ProcessGroup& group, bool fresh) : group_(group), window_(group), fresh_(fresh), peer_(peer_name()) {}
 
   void run() {
-    header();
+    say(fmt::format("all-reduce of float32, sum, in place, {} ranks{}", group_.size(),
+                    fresh_ ? "; each rank writes its buffer before each operation" : ""));
+    say_peer();
+    say(fmt::format("{:>8} | {:>10} {:>7} | {:>10} {:>7} | {:>10} | {:>10} | {:>10} | {:>10} {:>9} {:>11}", "size",
+                    "arena us", "GB/s", "user us", "GB/s", "window us", "peer us", "memcpy us", "peer/arena",
+                    "peer/user", "user/window"));
     for (const std::size_t bytes : kSizes) measure(bytes);
+    say_goals();
   }
 
   void run_notes() {
@@ -60,20 +71,22 @@ class Bench {
     for (const std::size_t bytes : kNoteSizes) measure_note(bytes);
   }
 
+  void run_collectives() {
+    say(fmt::format("collectives of float32 in user memory, {} ranks", group_.size()));
+    say_peer();
+    say(fmt::format("{:>8} | {:>32} | {:>32} | {:>32}", "size", "broadcast: user, peer us, ratio",
+                    "all_gather: user, peer us, ratio", "reduce_scatter: ..."));
+    for (const std::size_t bytes : kSizes) measure_collectives(bytes);
+  }
+
  private:
   void say(const std::string& line) {
     if (group_.rank() != 0) return;
     std::printf("%s\n", line.c_str());
     std::fflush(stdout);
   }
-
-  void header() {
-    say(fmt::format("all-reduce of float32, sum, in place, {} ranks; median of the slowest rank{}", group_.size(),
-                    fresh_ ? "; each rank writes its buffer before each operation" : ""));
+  void say_peer() {
     say(peer_.empty() ? "no peer: built without Open MPI (install libopenmpi-dev and build again)" : "peer: " + peer_);
-    say(fmt::format("{:>8} | {:>10} {:>7} | {:>10} {:>7} | {:>10} {:>7} | {:>10} {:>7} | {:>10} {:>10} {:>11}", "size",
-                    "arena us", "GB/s", "user us", "GB/s", "peer us", "GB/s", "memcpy us", "GB/s", "peer/arena",
-                    "peer/user", "arena/memcpy"));
   }
 
   Contender contender(std::span<float> data, std::function<void()> run, bool of_peer) const {
@@ -90,12 +103,14 @@ class Bench {
     Arena arena = group_.allocate(bytes);
     const std::span<float> shared(reinterpret_cast<float*>(arena.data), count);
     std::vector<float> own(count);
+    std::vector<float> in_window(count);
     std::vector<float> of_peer(count);
     std::vector<float> source(count);
     std::vector<float> target(count);
 
     const auto in_arena = [this, shared] { group_.all_reduce(BufferView(shared)).wait(); };
     const auto in_own = [this, &own] { group_.all_reduce(BufferView(std::span(own))).wait(); };
+    const auto by_window = [this, &in_window] { window_.all_reduce(in_window); };
     const auto by_peer = [&of_peer] { peer_all_reduce(of_peer.data(), of_peer.size()); };
     const auto copy = [&] {
       std::memcpy(target.data(), source.data(), bytes);
@@ -103,14 +118,70 @@ class Bench {
     };
     check_sum("shm, arena", group_, shared, in_arena);
     check_sum("shm, user memory", group_, own, in_own);
+    check_sum("window", group_, in_window, by_window);
     std::vector<Contender> contenders = {contender(shared, in_arena, false), contender(own, in_own, false),
-                                         contender(source, copy, false)};
+                                         contender(in_window, by_window, false), contender(source, copy, false)};
     if (!peer_.empty()) {
       check_sum(peer_.c_str(), group_, of_peer, by_peer);
       contenders.push_back(contender(of_peer, by_peer, true));
     }
-    const auto times = measure_in_turns(group_, contenders, effort_for(bytes));
-    print(bytes, median(times[0]), median(times[1]), median(times[2]), peer_.empty() ? 0 : median(times[3]));
+    const Effort effort = effort_for(bytes);
+    const auto times = measure_in_turns(group_, contenders, effort);
+    const auto microseconds = [&](std::size_t c) { return median(times[c]) * 1e6; };
+    const double bus = 2.0 * (group_.size() - 1) / group_.size() * static_cast<double>(bytes) / 1e3;
+    const double of_window = ratio(times[1], times[2], effort);
+    const double of_peer_time = peer_.empty() ? 0 : ratio(times[4], times[1], effort);
+    say(
+        fmt::format("{:>8} | {:>10.2f} {:>7.2f} | {:>10.2f} {:>7.2f} | {:>10.2f} | {:>10} | {:>10.2f} | {:>10} {:>9} "
+                    "{:>11.2f}",
+                    size_text(bytes), microseconds(0), bus / microseconds(0), microseconds(1), bus / microseconds(1),
+                    microseconds(2), of_peer_or_dash(peer_.empty() ? 0 : microseconds(4)), microseconds(3),
+                    of_peer_or_dash(peer_.empty() ? 0 : ratio(times[4], times[0], effort)),
+                    of_peer_or_dash(of_peer_time), of_window));
+    slowest_ = std::min(slowest_, of_peer_time);
+    worst_of_window_ = std::max(worst_of_window_, of_window);
+    if (bytes >= (64u << 10) && bytes <= (25u << 20)) middle_.push_back(of_peer_time);
+  }
+
+  static std::string of_peer_or_dash(double value) { return value > 0 ? fmt::format("{:.2f}", value) : "-"; }
+
+  void say_goals() {
+    if (!peer_.empty()) {
+      say(fmt::format("peer/user: {:.2f} at the least (goal 1), {:.2f} in the median of 64 KiB to 25 MiB (goal 1.3)",
+                      slowest_, median(middle_)));
+    }
+    say(fmt::format("user/window: {:.2f} at the most (goal 1.5)", worst_of_window_));
+  }
+
+  void measure_collectives(std::size_t bytes) {
+    const std::size_t whole = bytes / sizeof(float);
+    const std::size_t part = std::max<std::size_t>(whole / static_cast<std::size_t>(group_.size()), 1);
+    std::vector<float> large(part * static_cast<std::size_t>(group_.size()));
+    std::vector<float> small(part);
+    const BufferView all(std::span<float>{large});
+    const BufferView one(std::span<float>{small});
+    std::vector<Contender> contenders = {
+        contender(
+            large, [&] { group_.broadcast(all, 0).wait(); }, false),
+        contender(
+            large, [&] { peer_broadcast(large.data(), large.size()); }, true),
+        contender(
+            small, [&] { group_.all_gather(one, all).wait(); }, false),
+        contender(
+            small, [&] { peer_all_gather(small.data(), large.data(), part); }, true),
+        contender(
+            large, [&] { group_.reduce_scatter(all, one).wait(); }, false),
+        contender(
+            large, [&] { peer_reduce_scatter(large.data(), small.data(), part); }, true)};
+    const Effort effort = effort_for(bytes);
+    const auto times = measure_in_turns(group_, contenders, effort);
+    std::string line = fmt::format("{:>8}", size_text(bytes));
+    for (std::size_t c = 0; c < times.size(); c += 2) {
+      line += fmt::format(" | {:>10.2f} {:>10} {:>10}", median(times[c]) * 1e6,
+                          of_peer_or_dash(peer_.empty() ? 0 : median(times[c + 1]) * 1e6),
+                          of_peer_or_dash(peer_.empty() ? 0 : ratio(times[c + 1], times[c], effort)));
+    }
+    say(line);
   }
 
   // As the Reducer sends bucket 0, and without what rides along.
@@ -130,35 +201,33 @@ class Bench {
                     weight * 1e6, with_note * 1e6, weight / plain, with_note / weight));
   }
 
-  void print(std::size_t bytes, double arena, double user, double copy, double peer) {
-    const double factor = 2.0 * (group_.size() - 1) / group_.size();
-    const auto bus = [&](double seconds) { return factor * static_cast<double>(bytes) / seconds / 1e9; };
-    const auto ratio = [](double a, double b) {
-      return b > 0 && a > 0 ? fmt::format("{:.2f}", a / b) : std::string("-");
-    };
-    const auto peer_columns =
-        peer > 0 ? fmt::format("{:>10.2f} {:>7.2f}", peer * 1e6, bus(peer)) : fmt::format("{:>10} {:>7}", "-", "-");
-    say(fmt::format("{:>8} | {:>10.2f} {:>7.2f} | {:>10.2f} {:>7.2f} | {} | {:>10.2f} {:>7.2f} | {:>10} {:>10} {:>11}",
-                    size_text(bytes), arena * 1e6, bus(arena), user * 1e6, bus(user), peer_columns, copy * 1e6,
-                    static_cast<double>(bytes) / copy / 1e9, ratio(peer, arena), ratio(peer, user),
-                    ratio(arena, copy)));
-  }
-
   ProcessGroup& group_;
+  PlainWindow window_;
   bool fresh_;
   std::string peer_;
+  // Of all sizes so far.
+  double slowest_ = 1e9;
+  double worst_of_window_ = 0;
+  std::vector<double> middle_;
 };
 
 int run(int argc, char** argv) {
   const std::string mode = argc == 2 ? argv[1] : "";
-  if (argc > 2 || (argc == 2 && mode != "--fresh" && mode != "--note")) {
-    std::fprintf(stderr, "bench_all_reduce: unknown argument '%s'; usage: bench_all_reduce [--fresh | --note]\n",
-                 argv[argc - 1]);
+  if (argc > 2 || (argc == 2 && mode != "--fresh" && mode != "--note" && mode != "--collectives")) {
+    std::fprintf(
+        stderr, "bench_all_reduce: unknown argument '%s'; usage: bench_all_reduce [--fresh | --note | --collectives]\n",
+        argv[argc - 1]);
     return 2;
   }
   auto group = init_process_group();
   Bench bench(*group, mode == "--fresh");
-  mode == "--note" ? bench.run_notes() : bench.run();
+  if (mode == "--note") {
+    bench.run_notes();
+  } else if (mode == "--collectives") {
+    bench.run_collectives();
+  } else {
+    bench.run();
+  }
   return 0;
 }
 

@@ -49,6 +49,16 @@ std::vector<std::vector<double>> measure_in_turns(ProcessGroup& group, const std
   return times;
 }
 
+double ratio(const std::vector<double>& a, const std::vector<double>& b, const Effort& effort) {
+  const auto of_block = [&](const std::vector<double>& times, int block) {
+    const auto begin = times.begin() + block * effort.samples;
+    return median({begin, begin + effort.samples});
+  };
+  std::vector<double> ratios;
+  for (int block = 0; block < effort.blocks; ++block) ratios.push_back(of_block(a, block) / of_block(b, block));
+  return median(std::move(ratios));
+}
+
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

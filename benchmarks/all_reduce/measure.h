@@ -30,6 +30,10 @@ Effort effort_for(std::size_t bytes);
 std::vector<std::vector<double>> measure_in_turns(ProcessGroup& group, const std::vector<Contender>& contenders,
                                                   const Effort& effort);
 
+// How many times longer `a` takes than `b`, of times of one measure_in_turns(): the median over the blocks, so that
+// what the machine does from block to block is in neither.
+double ratio(const std::vector<double>& a, const std::vector<double>& b, const Effort& effort);
+
 // The middle one; of an even number the upper.
 double median(std::vector<double> values);
 

@@ -24,12 +24,23 @@ std::string peer_name() {
   int length = 0;
   check(MPI_Get_library_version(version.data(), &length), "MPI_Get_library_version");
   const std::string text(version.data(), static_cast<std::size_t>(length));
-  return text.substr(0, text.find(',')) + ", MPI_Allreduce in place";
+  return text.substr(0, text.find(','));
 }
 
 void peer_all_reduce(float* data, std::size_t count) {
   check(MPI_Allreduce(MPI_IN_PLACE, data, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD),
         "MPI_Allreduce");
+}
+void peer_broadcast(float* data, std::size_t count) {
+  check(MPI_Bcast(data, static_cast<int>(count), MPI_FLOAT, 0, MPI_COMM_WORLD), "MPI_Bcast");
+}
+void peer_all_gather(const float* input, float* output, std::size_t count) {
+  const int each = static_cast<int>(count);
+  check(MPI_Allgather(input, each, MPI_FLOAT, output, each, MPI_FLOAT, MPI_COMM_WORLD), "MPI_Allgather");
+}
+void peer_reduce_scatter(const float* input, float* output, std::size_t count) {
+  check(MPI_Reduce_scatter_block(input, output, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD),
+        "MPI_Reduce_scatter_block");
 }
 void peer_barrier() { check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier"); }
 
