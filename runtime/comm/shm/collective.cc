@@ -54,7 +54,7 @@ std::size_t ShmCollective::source_bytes() const {
   return task_.count() * task_.element_bytes() * comm::source_parts(task_.record.kind, task_.size);
 }
 
-void ShmCollective::publish(const CollectiveContext& context) {
+void ShmCollective::publish(const CollectiveContext& context, bool is_next) {
   const ControlBlock& control = context.session.control();
   Announcement& announcement = control.announcement(task_.rank, sequence_);
   own_lines(reinterpret_cast<std::byte*>(&announcement), 64);  // while the payload is copied
@@ -67,6 +67,12 @@ void ShmCollective::publish(const CollectiveContext& context) {
     stage(task_, {0, task_.count()}, payload, task_.count() * task_.element_bytes(), copy);
   } else if (comm::is_source(task_.record, task_.rank)) {
     source = context.arenas.find(task_.input);
+    // One source outside of arenas is enough for the window, so its first chunk can be there when the others hear of
+    // it.
+    if (source.arena < 0 && is_next) {
+      plan_window(context);
+      stage_chunk(context);
+    }
   }
   // Without a note the second cache line is left alone: to write it costs as much as the first.
   static_assert(std::is_trivially_copyable_v<OpRecord>);
@@ -146,7 +152,7 @@ void ShmCollective::choose_route(const CollectiveContext& context) {
       route_ = Route::window;
     }
   }
-  if (route_ == Route::window) plan_window(context);
+  if (route_ == Route::window && chunks_ == 0) plan_window(context);
 }
 
 // Every rank plans the same.

@@ -47,8 +47,9 @@ class ShmCollective {
 
   // True if its source fits beside the record.
   bool fits_inline() const { return source_bytes() <= kInlineBytes; }
-  // Writes the record, and the payload if it fits; the caller then announces it.
-  void publish(const CollectiveContext& context);
+  // Writes the record, and the payload if it fits; the caller then announces it. `is_next`: this rank's part of all
+  // earlier ones is done.
+  void publish(const CollectiveContext& context, bool is_next);
   // Does what can be done. Done when this rank's part is.
   Blocker step(const CollectiveContext& context);
   // After that: the rank whose reading of this rank's memory is not over.

@@ -79,7 +79,7 @@ std::shared_ptr<Operation> ShmEngine::start(Task task, std::chrono::nanoseconds 
   auto operation = std::make_shared<Operation>(shared_from_this(), std::move(task), sequence);
   ring_[sequence % kRing] = operation;
   // From here to the announcement no atomic operation waits for the stores of the payload.
-  operation->collective().publish(context());
+  operation->collective().publish(context(), done_ == last_);
   last_ = sequence;
   session_.announce(sequence);
   push();
