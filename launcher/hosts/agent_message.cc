@@ -20,6 +20,7 @@ struct EndRecord {
   int dumped_core = 0;
   int killed = 0;
   std::int64_t memory_kills = 0;
+  std::int64_t steps_done = -1;
   std::string texts = {};  // the log's path, then the last lines
 };
 
@@ -33,6 +34,7 @@ constexpr auto kEndFields = [](auto& end, auto& fields) {
   fields("core", end.dumped_core, 0, 1);
   fields("killed", end.killed, 0, 1);
   fields("memory-kills", end.memory_kills, std::int64_t{0});
+  fields("steps-done", end.steps_done, std::int64_t{-1});
   fields.rest("texts", end.texts);
 };
 
@@ -100,6 +102,7 @@ struct Encoder {
                                   .dumped_core = end.ending.dumped_core ? 1 : 0,
                                   .killed = end.killed ? 1 : 0,
                                   .memory_kills = static_cast<std::int64_t>(end.memory_kills),
+                                  .steps_done = end.steps_done.value_or(-1),
                                   .texts = write_texts(texts)},
                         kEndFields);
   }
@@ -131,6 +134,7 @@ std::optional<RankEnd> decode_end(std::string_view text) {
   end.ending = {.by_signal = record->by_signal == 1, .value = record->value, .dumped_core = record->dumped_core == 1};
   end.killed = record->killed == 1;
   end.memory_kills = static_cast<std::uint64_t>(record->memory_kills);
+  if (record->steps_done >= 0) end.steps_done = record->steps_done;
   return end;
 }
 

@@ -45,6 +45,7 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
       host_(host_name()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       ranks_(static_cast<std::size_t>(options_.contract.own().ranks)),
+      steps_(options_.contract.own().ranks),
       watch_({.hosts = options_.contract.hosts,
               .host = host_,
               .end_stopped = options_.contract.liveness.value_or(environment.get("LOCKSTEP_LIVENESS") != "off"),
@@ -252,7 +253,8 @@ RankFacts Job::facts_of(const RankProcess& process) const {
           .pid = process.pid,
           .log = process.err.path(),
           .last_lines = is_asked ? process.err.last_lines() : std::vector<std::string>{},
-          .memory_kills = by_sigkill ? memory_kills_.since_start() : 0};
+          .memory_kills = by_sigkill ? memory_kills_.since_start() : 0,
+          .steps_done = steps_.steps_done(process.rank - options_.contract.own().first_rank)};
 }
 
 RankFacts Job::facts_of(int rank) const {

@@ -23,6 +23,7 @@
 #include "launcher/watch/rank_watch.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
+#include "runtime/base/step_board.h"
 #include "runtime/membership/membership_table.h"
 #include "runtime/net/open_files.h"
 
@@ -101,6 +102,7 @@ class Job {
   bool children_changed_ = false;
 
   const MemoryKills memory_kills_;
+  const StepBoard steps_;
   RankWatch watch_;
   std::optional<Deadline> look_at_;  // while ranks run and none has failed
   int stop_signals_ = 0;             // that asked this process to end the job

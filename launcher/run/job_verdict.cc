@@ -31,6 +31,7 @@ JobVerdict::JobVerdict(Options options)
 void JobVerdict::rank_ended(RankEnd end) {
   ended_.push_back(std::move(end));
   const RankEnd& rank = ended_.back();
+  if (rank.steps_done) count_steps({.step = 0, .steps_done = *rank.steps_done});
   if (lost_host_) return;
   if (!root_cause_.first_failure() && agreed_.explains(rank.rank, rank.ending)) {
     // The others may still write what they go on from: they are given the time.
@@ -56,9 +57,7 @@ void JobVerdict::told(const membership::MemberNews& news) {
   // Of a group of some ranks only, and of an earlier start, the numbers mean other processes. Ranks send no messages.
   if (news.message || news.world_size != world_size(options_.hosts) || !news.scope.starts_with(options_.scope)) return;
   count_steps(news.position);
-  if (news.cause && news.cause->kind == Cause::Kind::stepped) {
-    count_steps({.step = 0, .steps_done = news.cause->step});
-  } else if (news.cause && news.cause->kind == Cause::Kind::stopped) {
+  if (news.cause && news.cause->kind == Cause::Kind::stopped) {
     agreed_.heard(*news.cause);
   } else if (news.cause) {
     heard(*news.cause);

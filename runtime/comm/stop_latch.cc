@@ -5,7 +5,6 @@
 
 #include <array>
 #include <span>
-#include <utility>
 
 #include "lockstep/base/cause.h"
 #include "lockstep/base/environment.h"
@@ -14,6 +13,7 @@
 #include "runtime/base/exit_code.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/signal_name.h"
+#include "runtime/base/step_board.h"
 #include "runtime/comm/roster_cause.h"
 
 namespace lockstep {
@@ -92,21 +92,16 @@ void StopLatch::set_steps_before(std::int64_t steps) noexcept {
   if (steps > 0) steps_done_.store(steps);
 }
 
-void StopLatch::step_begun(std::int64_t step) noexcept { StopSignals::step_begun(steps_before_.load() + step); }
+void StopLatch::step_begun(std::int64_t step) noexcept {
+  StopSignals::step_begun(steps_before_.load() + step);
+  keep_step_begun();
+}
 
-void StopLatch::step_ended(ProcessGroup& group, std::int64_t step) {
+void StopLatch::step_ended(std::int64_t step) noexcept {
   const std::int64_t done = steps_before_.load() + step + 1;
   steps_done_.store(done);
   StopSignals::step_ended(done);
-  if (std::exchange(has_told_step_, true)) return;
-  // Heartbeats have the later ones. Of ranks that all die before their next heartbeat this is all that is known.
-  const int rank = job_rank(group);
-  group.file({.kind = Cause::Kind::stepped,
-              .rank = rank,
-              .reporter = rank,
-              .step = done,
-              .ends_group = false,
-              .text = fmt::format("rank {} has finished its first step", rank)});
+  keep_steps_done(done);
 }
 
 std::optional<std::string> StopLatch::reason() const { return is_latched() ? std::optional(reason_) : std::nullopt; }
@@ -119,7 +114,7 @@ std::int64_t stop_word_of_step(ProcessGroup& group, std::int64_t step) {
 
 void end_step(ProcessGroup& group, std::int64_t words, std::int64_t step) {
   StopLatch& latch = *group.stop_latch();
-  latch.step_ended(group, step);
+  latch.step_ended(step);
   latch.agree(group, words);
 }
 

@@ -41,10 +41,9 @@ class StopLatch {
   void set_steps_before(std::int64_t steps) noexcept;
   // Those before included; 0: there was none. Any thread.
   std::int64_t steps_done() const noexcept { return std::max<std::int64_t>(0, steps_done_.load()); }
-  // Of this run, from 0. The end of the first one is known to the job's launcher when step_ended() returns: whatever
-  // becomes of the ranks from then on, their start has got somewhere.
+  // Of this run, from 0. The job's launcher knows of it when the call returns, whatever becomes of the ranks then.
   void step_begun(std::int64_t step) noexcept;
-  void step_ended(ProcessGroup& group, std::int64_t step);
+  void step_ended(std::int64_t step) noexcept;
 
   bool is_latched() const noexcept { return is_latched_.load(std::memory_order_acquire); }
   // Nothing before it is latched.
@@ -59,7 +58,6 @@ class StopLatch {
   std::atomic<bool> is_latched_{false};
   std::atomic<std::int64_t> steps_before_{0};
   std::atomic<std::int64_t> steps_done_{-1};  // those before included; -1: there was none
-  bool has_told_step_ = false;                // the launcher knows of this run's first
   // Written before it is latched.
   std::string reason_;
   bool by_signal_ = false;

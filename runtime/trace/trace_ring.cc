@@ -13,11 +13,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <memory>
-#include <system_error>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/memory_file.h"
 #include "runtime/base/resource_limit.h"
 
 namespace lockstep::trace {
@@ -84,14 +83,6 @@ UniqueFd create_file(const std::string& path, std::size_t bytes) {
   throw SystemError(fmt::format("allocate {} bytes for {}", bytes, path), error);
 }
 
-// Nothing where the kernel grants none: then nobody else sees it.
-UniqueFd memory_file(std::size_t bytes) {
-  if (!may_be_as_large(bytes)) return {};
-  UniqueFd file(::memfd_create(kMemoryName, MFD_CLOEXEC));
-  if (file && ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) file.reset();
-  return file;
-}
-
 TraceRing::Contents read_words(const Word* words, std::size_t capacity) {
   const auto load = [&](std::size_t i) { return words[i].load(std::memory_order_acquire); };
   TraceRing::Contents contents{.identity = {.rank = static_cast<int>(load(kRank)),
@@ -123,7 +114,8 @@ TraceRing::Contents read_words(const Word* words, std::size_t capacity) {
 
 TraceRing::TraceRing(const std::string& path, const TraceIdentity& identity, std::size_t events) : events_(events) {
   const std::size_t bytes = bytes_of(events);
-  file_ = path.empty() ? memory_file(bytes) : create_file(path, bytes);
+  // Without a file in memory nobody else sees it.
+  file_ = path.empty() ? make_memory_file(kMemoryName, bytes) : create_file(path, bytes);
   words_ = static_cast<Word*>(map(file_.get(), bytes, PROT_READ | PROT_WRITE));
   if (!path.empty()) file_.reset();
   const auto store = [&](std::size_t i, auto value) {
@@ -170,16 +162,6 @@ TraceRing::Contents TraceRing::read_file(const std::string& path) {
   return read_words(words.get(), static_cast<std::size_t>(capacity));
 }
 
-std::string trace_in_memory_of(int pid) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const std::string wanted = fmt::format("/memfd:{}", kMemoryName);
-  for (fs::directory_iterator it(fmt::format("/proc/{}/fd", pid), error), end; !error && it != end;
-       it.increment(error)) {
-    std::error_code gone;
-    if (fs::read_symlink(it->path(), gone).native().starts_with(wanted)) return it->path();
-  }
-  return {};
-}
+std::string trace_in_memory_of(int pid) { return memory_file_of(pid, kMemoryName); }
 
 }  // namespace lockstep::trace

@@ -22,6 +22,7 @@
 #include "runtime/base/host.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/step_board.h"
 #include "runtime/base/variables.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/choose_backend.h"
@@ -204,6 +205,9 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
   show_lines_at_once(environment);
   const auto ancestors = rendezvous::ancestors_of_this_process();
   rendezvous::install_guard(rendezvous::plan_launcher_guard(environment, ancestors));
+  if (const auto launcher = environment.get_int("LOCKSTEP_LAUNCHER_PID")) {
+    open_step_board(static_cast<int>(*launcher), identity.local_rank);
+  }
 
   const auto plan = rendezvous::plan_meeting(identity, settings.method, environment, ancestors);
   const rendezvous::Meeting meeting = rendezvous::meet(plan, identity, deadline);

@@ -6,9 +6,9 @@
 // Rank 0 says "at N" after every 10th step and "evaluating N" before it evaluates; the weights of a run that has come
 // to its end are in the file WEIGHTS. With LOCKSTEP_TEST_FAIL_AT=N the last rank ends with 9 before step N+1, each
 // time. With LOCKSTEP_TEST_KILLED_STARTS=N each rank of the first N starts is killed by SIGKILL as soon as it has
-// finished a step. With LOCKSTEP_TEST_VIRTUAL_SHARDS=V steps are cut into V virtual shards. With
-// LOCKSTEP_TEST_SLOW_DATA=MS reading a batch takes the last rank so much longer, and with LOCKSTEP_TEST_SLOW_FORWARD=MS
-// its forward.
+// finished a step; with LOCKSTEP_TEST_KILLED_FURTHER=1 a step more than in the start before. With
+// LOCKSTEP_TEST_VIRTUAL_SHARDS=V steps are cut into V virtual shards. With LOCKSTEP_TEST_SLOW_DATA=MS reading a batch
+// takes the last rank so much longer, and with LOCKSTEP_TEST_SLOW_FORWARD=MS its forward.
 #include <unistd.h>
 
 #include <chrono>
@@ -111,15 +111,16 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
   snapshots.restore();
   const std::int64_t fail_at = Environment::of_process().get_int("LOCKSTEP_TEST_FAIL_AT").value_or(-1);
   const Environment environment = Environment::of_process();
-  const bool is_killed_start = environment.get_int("LOCKSTEP_RESTART_COUNT").value_or(0) <
-                               environment.get_int("LOCKSTEP_TEST_KILLED_STARTS").value_or(0);
+  const std::int64_t start = environment.get_int("LOCKSTEP_RESTART_COUNT").value_or(0);
+  const bool is_killed_start = start < environment.get_int("LOCKSTEP_TEST_KILLED_STARTS").value_or(0);
+  const std::int64_t killed_after = environment.get_int("LOCKSTEP_TEST_KILLED_FURTHER").value_or(0) * start + 1;
   for (std::int64_t epoch = loader.epoch(); ddp.steps() < steps && !ddp.should_stop(); ++epoch) {
     loader.set_epoch(epoch);
     for (const data::Batch& batch : loader) {
       if (ddp.steps() == fail_at && group->rank() == group->size() - 1) _exit(9);
       const trace::Span span("training loop");
       ddp.backward(batch, [&](const data::Batch& rows) { return mse_loss(ddp(rows.x, rows.ids), rows.y); });
-      if (is_killed_start) ::kill(getpid(), SIGKILL);
+      if (is_killed_start && ddp.steps() >= killed_after) ::kill(getpid(), SIGKILL);
       optimizer.step();
       optimizer.zero_grad();
       snapshots.step();

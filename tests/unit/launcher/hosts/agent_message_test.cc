@@ -29,6 +29,7 @@ TEST(AgentMessage, ARankSEndKeepsWhatAReportSaysOfIt) {
   end.ending = {.by_signal = true, .value = SIGSEGV, .dumped_core = true};
   end.killed = true;
   end.memory_kills = 3;
+  end.steps_done = 570;
   const auto read = round_trip(end);
   EXPECT_EQ(read.rank, 5);
   EXPECT_EQ(read.host, "b");
@@ -39,6 +40,9 @@ TEST(AgentMessage, ARankSEndKeepsWhatAReportSaysOfIt) {
   EXPECT_TRUE(read.ending.dumped_core);
   EXPECT_TRUE(read.killed);
   EXPECT_EQ(read.memory_kills, 3u);
+  EXPECT_EQ(read.steps_done, 570);
+  end.steps_done.reset();
+  EXPECT_EQ(round_trip(end).steps_done, std::nullopt) << "not known";
 }
 
 TEST(AgentMessage, TheOthersTravelToo) {

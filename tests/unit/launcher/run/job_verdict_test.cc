@@ -2,6 +2,7 @@
 // The verdict over several hosts. Which rank is the root is root_cause_test.cc's.
 #include "launcher/run/job_verdict.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -398,21 +399,20 @@ TEST_F(RestartVerdict, StepsAreCountedAsRanksGoForTheStoreForgetsThem) {
   EXPECT_TRUE(judged.again());
 }
 
-// The ranks say it once per start, and wait until it is known.
-TEST_F(RestartVerdict, AFirstStepCountsByTheRanksOwnWordBeforeAnyHeartbeatHasIt) {
-  RestartPolicy restarts(1, false);
-  auto judged = verdict(restarts);
-  judged.told(
-      {.scope = "rendezvous/run/1/0",
-       .world_size = 2,
-       .cause = Cause{.kind = Cause::Kind::stepped, .rank = 0, .reporter = 0, .step = 58, .ends_group = false}});
-  EXPECT_FALSE(judged.due());
-  EXPECT_FALSE(judged.is_given());
-  members_.clear();
-  for (const int rank : {1, 0}) judged.rank_ended(end_of(rank, {.by_signal = true, .value = SIGKILL}));
-  judged.conclude(0);
-  ASSERT_TRUE(judged.again());
-  EXPECT_THAT(texts_of(judged), Contains("restart 1 of 1 (--max-restarts); 58 steps done"));
+TEST_F(RestartVerdict, AStepThatNoHeartbeatHasSpokenOfCountsByTheLaunchersMemoryOfTheRank) {
+  RestartPolicy restarts(2, false);
+  for (const std::int64_t steps : {58, 59}) {
+    auto judged = verdict(restarts);
+    for (const int rank : {1, 0}) {
+      RankEnd end = end_of(rank, {.by_signal = true, .value = SIGKILL});
+      end.steps_done = rank == 1 ? steps : steps - 1;
+      judged.rank_ended(std::move(end));
+    }
+    judged.conclude(0);
+    ASSERT_TRUE(judged.again());
+    EXPECT_EQ(judged.again()->count(), 0) << "a step further than the start before";
+    EXPECT_THAT(texts_of(judged), Contains(HasSubstr(fmt::format("{} steps done", steps))));
+  }
 }
 
 TEST_F(RestartVerdict, WhoAskedTheJobToStopGetsNoRestart) {

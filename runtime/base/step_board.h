@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far each rank of a host has come, in memory of its launcher's that every rank maps: the launcher reads it after
+// whatever end of the rank, and a step costs the rank a store.
+//
+// Heartbeats say the same up to half a second late, and of ranks that all end within that time nobody is left to say
+// it. They are what there is of a rank that does not reach its launcher's memory: one that runs as another user, or in
+// another namespace of processes.
+//
+// A rank has a word: 0 before its first step, then one more than the steps that it has seen done.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep {
+
+// The launcher's side: one at a time in a process.
+class StepBoard {
+ public:
+  // Where the kernel grants no such memory nothing is ever known.
+  explicit StepBoard(int ranks);
+  ~StepBoard();
+  StepBoard(const StepBoard&) = delete;
+  StepBoard& operator=(const StepBoard&) = delete;
+
+  // In all starts of the job, as the rank counts; 0: it has begun its first. Nothing: it has begun none, or does not
+  // reach this memory.
+  std::optional<std::int64_t> steps_done(int local_rank) const;
+
+ private:
+  UniqueFd file_;  // open for the sake of the ranks, which look for it in this process
+  std::size_t words_count_;
+  const std::atomic<std::uint64_t>* words_ = nullptr;  // mapped; null: there is no such memory
+};
+
+// The rank's side: one word for the process, whatever groups it has. Any thread. Nothing is kept before
+// open_step_board(), nor where there is no board.
+void open_step_board(int launcher_pid, int local_rank);
+void keep_step_begun() noexcept;
+// Of several numbers the largest stays.
+void keep_steps_done(std::int64_t steps) noexcept;
+
+}  // namespace lockstep

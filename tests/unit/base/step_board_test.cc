@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/base/step_board.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "tests/support/child.h"
+#include "tests/support/limited_to.h"
+
+namespace lockstep {
+namespace {
+
+using lockstep::testing::Child;
+using lockstep::testing::LimitedTo;
+using lockstep::testing::Line;
+
+TEST(StepBoard, HasTheLastStepOfARankThatWasKilled) {
+  const StepBoard board(3);
+  Child rank([](const Line& line) {
+    open_step_board(::getppid(), 1);
+    for (int steps = 57; steps <= 59; ++steps) keep_steps_done(steps);
+    line.tell(true);
+    return Child::stay();
+  });
+  ASSERT_TRUE(rank.told<bool>());
+  ASSERT_EQ(::kill(rank.pid(), SIGKILL), 0);
+  rank.wait();
+  EXPECT_EQ(board.steps_done(1), 59);
+  EXPECT_EQ(board.steps_done(0), std::nullopt) << "another rank's word";
+  EXPECT_EQ(board.steps_done(2), std::nullopt);
+}
+
+TEST(StepBoard, AStepThatHasBegunIsNoneThatIsDone) {
+  const StepBoard board(1);
+  Child rank([](const Line& line) {
+    open_step_board(::getppid(), 0);
+    keep_step_begun();
+    line.tell(true);
+    bool goes_on = false;
+    line.hear(goes_on);
+    keep_steps_done(58);
+    keep_step_begun();
+    keep_steps_done(3);  // of another group
+    return 0;
+  });
+  ASSERT_TRUE(rank.told<bool>());
+  EXPECT_EQ(board.steps_done(0), 0);
+  rank.line().tell(true);
+  EXPECT_EQ(rank.wait(), 0);
+  EXPECT_EQ(board.steps_done(0), 58);
+}
+
+TEST(StepBoard, AStartHasAWordOfItsOwn) {
+  for (const int steps : {8, 3}) {
+    const StepBoard board(1);
+    Child rank([steps](const Line&) {
+      open_step_board(::getppid(), 0);
+      keep_steps_done(steps);
+      return 0;
+    });
+    EXPECT_EQ(rank.wait(), 0);
+    EXPECT_EQ(board.steps_done(0), steps);
+  }
+}
+
+TEST(StepBoard, WhereThereIsNoneOrItHasNoWordForTheRankNothingIsKeptAndNothingFails) {
+  Child alone([](const Line&) {
+    open_step_board(::getppid(), 0);  // the test has none now
+    keep_step_begun();
+    keep_steps_done(8);
+    return 0;
+  });
+  EXPECT_EQ(alone.wait(), 0);
+  const StepBoard board(1);
+  Child one_too_many([](const Line&) {
+    open_step_board(::getppid(), 1);
+    keep_steps_done(8);
+    return 0;
+  });
+  EXPECT_EQ(one_too_many.wait(), 0);
+  EXPECT_EQ(board.steps_done(0), std::nullopt);
+}
+
+TEST(StepBoard, UnderALimitOnFilesNothingIsKnownAndNobodyEnds) {
+  const LimitedTo none(RLIMIT_FSIZE, 0);
+  const StepBoard board(4);
+  EXPECT_EQ(board.steps_done(3), std::nullopt);
+}
+
+}  // namespace
+}  // namespace lockstep
