@@ -50,7 +50,7 @@ Pipe output_pipe() {
 
 }  // namespace
 
-HelperResult run_helper(const std::vector<std::string>& command, const Deadline& deadline) {
+HelperResult run_helper(const std::vector<std::string>& command, const Deadline& deadline, const Guardian* guardian) {
   const UniqueFd null = open_file("/dev/null", false);
   Pipe out = output_pipe();
   Pipe err = output_pipe();
@@ -62,7 +62,8 @@ HelperResult run_helper(const std::vector<std::string>& command, const Deadline&
     if (name.starts_with("LOCKSTEP_STORE_SECRET")) continue;  // and _FILE: what it loads may be anybody's
     request.environment.push_back(fmt::format("{}={}", name, value));
   }
-  request.stdin_fd = request.inherited_fd = request.registration_fd = null.get();
+  request.stdin_fd = request.inherited_fd = null.get();
+  request.registration_fd = guardian == nullptr ? null.get() : guardian->registration_fd();
   request.stdout_fd = out.write_end.get();
   request.stderr_fd = err.write_end.get();
   sigemptyset(&request.signal_mask);  // what this process has blocked for its own sake the program may wait for
@@ -87,9 +88,11 @@ HelperResult run_helper(const std::vector<std::string>& command, const Deadline&
     if (err_open) err_open = drain(err.read_end, result.err);
     if (ended) result.ending = reap(program.pidfd.get());
   }
-  if (result.ending) return result;
-  kill(-program.pid, SIGKILL);
-  if (net::wait_readable(program.pidfd.get(), Deadline::after(kUnkillableLimit))) reap(program.pidfd.get());
+  if (!result.ending) {
+    kill(-program.pid, SIGKILL);
+    if (net::wait_readable(program.pidfd.get(), Deadline::after(kUnkillableLimit))) reap(program.pidfd.get());
+  }
+  if (guardian != nullptr) guardian->forget(program.pid);  // the number may be another group's from now on
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "launcher/watch/exit_status.h"
+#include "launcher/watch/guardian.h"
 #include "lockstep/base/deadline.h"
 
 namespace lockstep::launcher::doctor {
@@ -20,7 +21,9 @@ struct HelperResult {
 inline constexpr std::size_t kMostOutput = std::size_t{1} << 20;
 
 // `command` is argv, its first word the path. It inherits this process's environment and reads nothing. Call it from
-// the main thread: the program dies with it. Throws ExecError if it can't be executed, SystemError.
-HelperResult run_helper(const std::vector<std::string>& command, const Deadline& deadline);
+// the main thread: the program dies with it, and what it has started too where there is a guardian. Throws ExecError if
+// it can't be executed, SystemError.
+HelperResult run_helper(const std::vector<std::string>& command, const Deadline& deadline,
+                        const Guardian* guardian = nullptr);
 
 }  // namespace lockstep::launcher::doctor

@@ -27,7 +27,8 @@ bool detects_silence(const RunOptions& options, const Environment& environment) 
   return options.liveness.value_or(environment.get("LOCKSTEP_LIVENESS") != "off");
 }
 
-HostFacts look_at_this_host(const RunOptions& options, const Environment& environment, Preparation& preparation) {
+HostFacts look_at_this_host(const RunOptions& options, const Environment& environment, const Guardian& guardian,
+                            Preparation& preparation) {
   HostFacts facts{.node = options.node_rank.value_or(-1),
                   .name = host_name(),
                   .pid = getpid(),
@@ -35,7 +36,7 @@ HostFacts look_at_this_host(const RunOptions& options, const Environment& enviro
                   .least = options.least_nodes,
                   .nodes = options.nodes};
   try {
-    preparation = prepare(options, environment);
+    preparation = prepare(options, environment, guardian);
     facts.ranks = preparation.count.ranks;
     facts.exit_code = preparation.program.exit_code;
     facts.problem = preparation.program.problem;

@@ -22,7 +22,8 @@ store::Secret secret_of(const RunOptions& options, const Environment& environmen
 bool detects_silence(const RunOptions& options, const Environment& environment);
 
 // What keeps ranks from starting here is for all hosts to know, so it is no error. Fills in `preparation`.
-HostFacts look_at_this_host(const RunOptions& options, const Environment& environment, Preparation& preparation);
+HostFacts look_at_this_host(const RunOptions& options, const Environment& environment, const Guardian& guardian,
+                            Preparation& preparation);
 
 // Serves the job's store if that is for this host to do; null if not. Fills in the contract's run id and addresses.
 // `everywhere`: at every address of this host, since its name may mean loopback on the host itself.

@@ -134,7 +134,7 @@ void HostOfSeveral::join() {
 JobPlan HostOfSeveral::meet() {
   std::optional<SignalsLetThrough> until_the_start;
   if (!agents_) until_the_start.emplace(parts_.signals);
-  HostFacts facts = look_at_this_host(options_, environment_, preparation_);
+  HostFacts facts = look_at_this_host(options_, environment_, parts_.guardian, preparation_);
   if (input_ != nullptr && !input_->problem.empty()) {
     facts.problem = input_->problem;
     facts.exit_code = kExitUsage;

@@ -57,10 +57,10 @@ void make_log_dir(const std::string& folder) {
 // It may ask a driver that hangs.
 constexpr std::chrono::seconds kHealthLimit{30};
 
-void check_health(const std::string& command) {
+void check_health(const std::string& command, const Guardian& guardian) {
   if (command.empty()) return;
   const auto deadline = Deadline::after(kHealthLimit);
-  const auto result = doctor::run_helper({"/bin/sh", "-c", command}, deadline);
+  const auto result = doctor::run_helper({"/bin/sh", "-c", command}, deadline, &guardian);
   if (result.ending && result.ending->ok()) return;
   const std::string how =
       result.ending ? result.ending->describe() : fmt::format("did not end within {} s", kHealthLimit.count());
@@ -80,7 +80,7 @@ std::vector<RankBinding> bindings_of(Binding binding, int ranks) {
 
 }  // namespace
 
-Preparation prepare(const RunOptions& options, const Environment& environment) {
+Preparation prepare(const RunOptions& options, const Environment& environment, const Guardian& guardian) {
   Preparation preparation{.program = find_program(options.command.front(), environment)};
   if (preparation.program.path.empty()) return preparation;
   const RankGpus gpus = gpus_of_ranks(options, environment);
@@ -89,7 +89,7 @@ Preparation prepare(const RunOptions& options, const Environment& environment) {
   require_a_gpu_each(preparation.count.ranks, options.devices, options.oversubscribe_gpu);
   preparation.bindings = bindings_of(options.binding, preparation.count.ranks);
   if (!options.log_dir.empty()) make_log_dir(options.log_dir);
-  check_health(options.health_check);
+  check_health(options.health_check, guardian);
   return preparation;
 }
 

@@ -11,6 +11,7 @@
 #include "launcher/run/contract.h"
 #include "launcher/run/find_program.h"
 #include "launcher/run/rank_count.h"
+#include "launcher/watch/guardian.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launcher {
@@ -21,8 +22,8 @@ struct Preparation {
   std::optional<std::string> visible_devices = {};  // for the ranks, where the user chose
   std::vector<RankBinding> bindings = {};           // by local rank; empty: none
 };
-// Throws InvalidArgument for what isn't here.
-Preparation prepare(const RunOptions& options, const Environment& environment);
+// Throws InvalidArgument for what isn't here. What --health-check starts ends with this process, by the guardian.
+Preparation prepare(const RunOptions& options, const Environment& environment, const Guardian& guardian);
 
 // --stop-timeout, else what the environment says. InvalidArgument.
 std::chrono::nanoseconds stop_timeout_of(const RunOptions& options, const Environment& environment);

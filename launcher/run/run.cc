@@ -72,14 +72,18 @@ StartOutcome start_ranks(const RunOptions& options, const Preparation& preparati
 }
 
 int start_one_host(const RunOptions& options, const Environment& environment) {
-  Preparation preparation = prepare(options, environment);
+  HostParts parts;
+  Preparation preparation;
+  {
+    const SignalsLetThrough until_the_start(parts.signals);
+    preparation = prepare(options, environment, parts.guardian);
+  }
   if (preparation.program.path.empty()) return complain(preparation.program.exit_code, preparation.program.problem);
   JobOptions job_options;
   Contract& contract = job_options.contract = contract_of(options);
   contract.hosts = {{.name = host_name(), .ranks = preparation.count.ranks}};
   contract.run_id = "run-" + random_hex(8);
 
-  HostParts parts;
   contract.store_secret = store::Secret::random();
   WakingQueue<membership::MemberNews> news;
   RunStores stores(options, {.run_id = contract.run_id}, contract,
@@ -99,7 +103,7 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
                       fmt::format("stopped by {} between two starts; exit code {}", signal_name(*signal), requeue));
     }
     try {
-      preparation = prepare(options, environment);
+      preparation = prepare(options, environment, parts.guardian);
       if (preparation.program.path.empty()) return complain(preparation.program.exit_code, preparation.program.problem);
     } catch (const InvalidArgument& error) {  // this host has become unfit: another one may do
       return complain(requeue, fmt::format("{}; exit code {}", error.what(), requeue));

@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 
 #include "launcher/command_line.h"
+#include "runtime/base/procfs.h"
 #include "tests/e2e/training_job.h"
 #include "tests/support/leftovers.h"
+#include "tests/support/wait_until.h"
 
 namespace lockstep::e2e {
 namespace {
@@ -16,6 +19,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::wait_until;
 
 class RestartedJob : public TrainingJob {
  protected:
@@ -170,6 +174,22 @@ TEST_F(RestartedJob, StartsNoRankOnAHostThatIsNotHealthy) {
   EXPECT_EQ(result.exit_code, 75) << result.err;
   EXPECT_THAT(result.err,
               HasSubstr("--health-check `test ! -e " + mark + "` exited with code 1: no rank is started here"));
+}
+
+TEST_F(RestartedJob, WhoseLauncherIsKilledLeavesNothingThatTheHealthCheckHasStarted) {
+  const std::string mark = file("child");
+  Process running({.command = plain(1, {"print:started"},
+                                    {"--health-check", "sleep 3600 & echo $! >" + mark + ".new; mv " + mark + ".new " +
+                                                           mark + "; wait"})});
+  ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(mark); }));
+  pid_t child = 0;
+  std::ifstream(mark) >> child;
+  running.send(SIGKILL);
+  EXPECT_EQ(running.wait().signal, SIGKILL);
+  EXPECT_TRUE(wait_until([&] {
+    const auto entry = process_entry(child);
+    return !entry || !entry->alive();
+  }));
 }
 
 }  // namespace
