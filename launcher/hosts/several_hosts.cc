@@ -171,8 +171,10 @@ StartOutcome HostOfSeveral::start_ranks(const JobPlan& plan) {
   }
   parts_.console.message(describe_start(plan, contract.node_rank));
   if (starts_++ == 0) say_before_the_start(options_, preparation_, environment_, parts_.console);
-  return run_ranks(options_, preparation_, std::move(job_options), environment_, parts_,
-                   [&](auto facts) { return control(plan, scope, std::move(facts)); });
+  const auto outcome = run_ranks(options_, preparation_, std::move(job_options), environment_, parts_,
+                                 [&](auto facts) { return control(plan, scope, std::move(facts)); });
+  if (stores_) stores_->forget(scope);
+  return outcome;
 }
 
 std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const std::string& scope,

@@ -65,10 +65,12 @@ StartOutcome start_ranks(const RunOptions& options, const Preparation& preparati
                               .stacks = stack_of_hung_rank,
                               .on_conclusion = verdict_writer(options.log_dir, job_options.contract.run_id,
                                                               job_options.contract.restarts, parts.console)};
-  return run_ranks(options, preparation, std::move(job_options), environment, parts, [&](auto facts) {
+  const auto outcome = run_ranks(options, preparation, std::move(job_options), environment, parts, [&](auto facts) {
     verdict.facts = std::move(facts);
     return std::make_unique<OneHost>(std::move(verdict), news);
   });
+  stores.forget(scope);
+  return outcome;
 }
 
 int start_one_host(const RunOptions& options, const Environment& environment) {

@@ -29,6 +29,8 @@ class RunStores {
 
   // The ranks that have registered with the job's own store, in scopes whose names begin with `scope`.
   std::vector<membership::MemberView> members(const std::string& scope) const;
+  // No rank of that scope runs any more, nor will one: its keys go.
+  void forget(const std::string& scope) { own_.erase_all(scope); }
   // Where the job's own store listens.
   const net::HostPort& address() const { return own_.address(); }
   // Waits until the job's own store has no client any more, at most until the deadline.

@@ -92,6 +92,12 @@ bool KeyTable::erase(std::string_view key) {
   return true;
 }
 
+void KeyTable::erase_all(std::string_view prefix) {
+  for (const std::string_view key : keys()) {
+    if (key.starts_with(prefix)) erase(key);
+  }
+}
+
 std::vector<std::string_view> KeyTable::keys() const {
   std::vector<std::string_view> result;
   result.reserve(values_.size());

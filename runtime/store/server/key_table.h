@@ -43,6 +43,8 @@ class KeyTable {
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired);
   void append(std::string_view key, std::string_view value);
   bool erase(std::string_view key);
+  // Those that begin with `prefix`; queues are none of them.
+  void erase_all(std::string_view prefix);
   std::size_t size() const { return values_.size(); }
   // Another after each change of a value.
   std::uint64_t version() const { return version_; }

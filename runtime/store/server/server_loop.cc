@@ -75,6 +75,10 @@ void ServerLoop::stop_listening() {
   loop_.post([this] { close_listener(); });
 }
 
+void ServerLoop::erase_all(std::string prefix) {
+  post([this, prefix = std::move(prefix)] { state_.keys.erase_all(prefix); });
+}
+
 void ServerLoop::close_listener() {
   if (listener_) {
     loop_.remove(listener_.get());

@@ -2,7 +2,7 @@
 // The event loop of a TCP store's server: accepts, reads, serves and sends, for all clients in turn.
 //
 // tcp_store_server.h is the face that other threads see. Everything here belongs to the thread inside run(), and before
-// run() to whoever makes it, but for stop() and stop_listening().
+// run() to whoever makes it, but for stop(), stop_listening() and erase_all().
 #pragma once
 
 #include <chrono>
@@ -49,6 +49,7 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   // Any thread.
   void stop() { loop_.stop(); }
   void stop_listening();
+  void erase_all(std::string prefix);
 
  private:
   using Clock = std::chrono::steady_clock;

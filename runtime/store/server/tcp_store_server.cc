@@ -41,6 +41,8 @@ class TcpStoreServer::Impl {
     loop_.stop_listening();
   }
 
+  void erase_all(std::string prefix) { loop_.erase_all(std::move(prefix)); }
+
   bool wait_until_idle(const Deadline& deadline) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     while (!is_idle()) {
@@ -74,6 +76,7 @@ TcpStoreServer::~TcpStoreServer() = default;
 const net::HostPort& TcpStoreServer::address() const { return impl_->address(); }
 int TcpStoreServer::end_fd() const { return impl_->end_fd(); }
 std::size_t TcpStoreServer::client_count() const { return impl_->client_count(); }
+void TcpStoreServer::erase_all(std::string prefix) { impl_->erase_all(std::move(prefix)); }
 void TcpStoreServer::stop_listening() { impl_->stop_listening(); }
 bool TcpStoreServer::wait_until_idle(const Deadline& deadline) { return impl_->wait_until_idle(deadline); }
 

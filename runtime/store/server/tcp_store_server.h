@@ -75,6 +75,8 @@ class TcpStoreServer {
   const net::HostPort& address() const;
   // Connections at this moment. Any thread.
   std::size_t client_count() const;
+  // Takes out every key that begins with `prefix`, soon: for who has made them and will not ask again. Any thread.
+  void erase_all(std::string prefix);
   // Closes the address: who comes from now on finds nobody here, who is connected is served on. Any thread.
   void stop_listening();
   // Waits until no client is connected but those that the extension has given up, with the others of the same role;

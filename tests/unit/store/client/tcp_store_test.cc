@@ -20,6 +20,7 @@
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/server/tcp_store_server.h"
 #include "tests/support/error_of.h"
+#include "tests/support/wait_until.h"
 #include "tests/unit/store/server/server_test.h"
 
 namespace lockstep::store {
@@ -60,6 +61,14 @@ TEST_F(TcpStoreTest, RestLetsGoOfConnectionsThatNobodyHasUsedSinceTheLast) {
   store->rest();
   EXPECT_TRUE(server_->wait_until_idle(soon()));
   EXPECT_EQ(store->get("k", soon()), "v") << "on a new one";
+}
+
+TEST_F(TcpStoreTest, TheServerForgetsWhatOneStartHasLeft) {
+  const auto store = client();
+  for (const char* key : {"start/0/a", "start/0/b", "start/1/a"}) store->set(key, "v");
+  server_->erase_all("start/0/");
+  EXPECT_TRUE(
+      lockstep::testing::wait_until([&] { return store->list_keys() == std::vector<std::string>{"start/1/a"}; }));
 }
 
 TEST_F(TcpStoreTest, ConnectTimesOutNamingTheAddressAndWhatHappened) {

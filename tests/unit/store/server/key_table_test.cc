@@ -103,6 +103,20 @@ TEST(KeyTable, MemoryIsCountedAndBounded) {
   EXPECT_EQ(table.size(), 2u);
 }
 
+TEST(KeyTable, AllKeysWithOneBeginningGoTogether) {
+  KeyTable table({});
+  for (const char* key : {"run/1/a", "run/1/b", "run/10/a", "run/2/a"}) table.set(key, "value");
+  std::vector<std::string> seen;
+  table.observe([&seen](std::string_view key, const std::string*, const std::string* after) {
+    if (after == nullptr) seen.emplace_back(key);
+  });
+  table.erase_all("run/1/");
+  EXPECT_EQ(table.keys(), (std::vector<std::string_view>{"run/10/a", "run/2/a"}));
+  EXPECT_EQ(seen, (std::vector<std::string>{"run/1/a", "run/1/b"}));
+  table.erase_all("none");
+  EXPECT_EQ(table.size(), 2u);
+}
+
 // Who fills the store with data leaves room for ranks that meet and fail.
 TEST(KeyTable, TheLastSixteenthIsForSmallWrites) {
   constexpr std::size_t kLimit = 1 << 20;
