@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 
 #include <deque>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string_view>
+#include <system_error>
 
 #include "launcher/output/log_folder.h"
 #include "runtime/base/printable.h"
@@ -59,10 +62,12 @@ JobHistory read_history(const fs::path& folder) {
     history.verdicts.push_back({.text = fmt::format("start {}: {}", generation + 1, read_verdict(file))});
   }
   std::deque<HistoryLine> lines;
-  read_log(job_log(folder.native(), 1, 0), lines);
-  for (int node = 0; fs::exists(job_log(folder.native(), 2, node)); ++node) {
-    read_log(job_log(folder.native(), 2, node), lines);
+  std::set<fs::path> logs;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (is_job_log(entry.path().filename().native())) logs.insert(entry.path());
   }
+  for (const fs::path& log : logs) read_log(log, lines);
   history.lines.assign(lines.begin(), lines.end());
   return history;
 }

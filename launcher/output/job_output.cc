@@ -14,7 +14,7 @@ namespace {
 
 LogFile file_of_job(const OutputOptions& options) {
   if (options.log_dir.empty()) return {};
-  return LogFile(job_log(options.log_dir, options.hosts, options.node_rank));
+  return LogFile(job_log(options.log_dir, options.hosts, options.generation, options.node_rank));
 }
 
 }  // namespace

@@ -17,9 +17,13 @@ std::string rank_log(const std::string& log_dir, int generation, int rank, Strea
   return fmt::format("{}/{}", log_folder(log_dir, generation), rank_label(rank, stream));
 }
 
-std::string job_log(const std::string& log_dir, int hosts, int node_rank) {
-  return hosts > 1 ? fmt::format("{}/job.node{}.log", log_dir, node_rank) : log_dir + "/job.log";
+std::string job_log(const std::string& log_dir, int hosts, int generation, int node_rank) {
+  if (hosts == 1) return log_dir + "/job.log";
+  if (generation == 0) return fmt::format("{}/job.node{}.log", log_dir, node_rank);
+  return fmt::format("{}/job.generation{}.node{}.log", log_dir, generation, node_rank);
 }
+
+bool is_job_log(std::string_view file) { return file.starts_with("job.") && file.ends_with(".log"); }
 
 std::string verdict_file(const std::string& folder) { return folder + "/verdict.json"; }
 

@@ -25,7 +25,8 @@ struct OutputOptions {
   RankSet shown = {};            // of these ranks only something is shown
   bool keep_last_lines = false;  // of each rank's stderr, where there is no file
   int hosts = 1;                 // of the job
-  int node_rank = 0;             // of this one among them
+  int generation = 0;            // to which this host has come
+  int node_rank = 0;             // of this one among them then
 };
 
 }  // namespace lockstep::launcher

@@ -40,6 +40,7 @@ JobOutput& open_output(const RunOptions& options, const JobOptions& job, HostPar
                                        .shown = options.shown_ranks,
                                        .keep_last_lines = job.keep_last_lines,
                                        .hosts = std::max(hosts, options.nodes),
+                                       .generation = job.contract.restarts,
                                        .node_rank = job.contract.node_rank},
                          parts.console);
   }

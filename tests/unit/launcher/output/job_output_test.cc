@@ -135,9 +135,12 @@ TEST_F(JobOutputTest, TheLaunchersWordsAreInTheLogAndSoAreThoseBefore) {
 }
 
 TEST_F(JobOutputTest, EachOfSeveralHostsHasALogOfItsOwn) {
-  EXPECT_EQ(job_log("d", 1, 0), "d/job.log");
-  EXPECT_EQ(job_log("d", 3, 0), "d/job.node0.log");
-  EXPECT_EQ(job_log("d", 3, 2), "d/job.node2.log");
+  EXPECT_EQ(job_log("d", 1, 0, 0), "d/job.log");
+  EXPECT_EQ(job_log("d", 3, 0, 0), "d/job.node0.log");
+  EXPECT_EQ(job_log("d", 3, 0, 2), "d/job.node2.log");
+  EXPECT_EQ(job_log("d", 3, 4, 2), "d/job.generation4.node2.log") << "node rank 2 was another host's before";
+  for (const char* file : {"job.log", "job.node2.log", "job.generation4.node2.log"}) EXPECT_TRUE(is_job_log(file));
+  for (const char* file : {"report.jsonl", "verdict.json", "job.node2.txt"}) EXPECT_FALSE(is_job_log(file));
   JobOutput output({.log_dir = folder_, .hosts = 2, .node_rank = 1}, console_);
   write(output, 3, Stream::out, "x\n");
   EXPECT_THAT(without_times(content(folder_ / "job.node1.log")), ElementsAre("rank3.out: x"));
