@@ -13,7 +13,8 @@ RootCause::Step RootCause::ended(int rank, const ExitStatus& ending) {
     if (rank != *first_failure_) ++others_;
     return Step::go_on;
   }
-  if (ending.is_consequence()) it.is_witness = true;
+  // One that was silent and goes on hears that the others have given it up: that end follows from its own silence.
+  if (ending.is_consequence() && !is_silent(rank)) it.is_witness = true;
   if (!ending.ok()) {
     has_begun_ = true;
     implicate(rank);
@@ -60,10 +61,11 @@ RootCause::Step RootCause::heard(const Cause& cause) {
   return judge();
 }
 
-// What a rank hears after its own failure follows from it: the others end their group. Of a failure that the group
-// survived this holds while the rank has come no further.
+// What a rank hears after its own failure, or its silence, follows from it: the others end their group. Of a failure
+// that the group survived this holds while the rank has come no further.
 bool RootCause::has_failed_before(const Rank& witness, const Cause& accusation) {
-  if (!witness.word || witness.word->reporter < 0) return false;
+  if (!witness.word) return false;
+  if (witness.word->reporter < 0) return witness.word->kind == Cause::Kind::silent;
   return witness.word->ends_group || accusation.sequence <= witness.word->sequence + kCollectivesToTell;
 }
 

@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <regex>
 #include <string>
 #include <vector>
 
 #include "runtime/base/exit_code.h"
 #include "tests/multihost/launched_hosts.h"
+#include "tests/support/frozen_process.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/temporary_folder.h"
 
@@ -100,6 +102,30 @@ TEST_P(HarmedHosts, AHostWithAllOfItsProcessesIsALostHost) {
   hurt_host(2);
   expect_loss(2, {0, 1});
   expect_nothing_left();
+}
+
+// Its kernel does not say that the rank is stopped: its launcher, which has its heartbeats, finds it silent.
+class FrozenRank : public LaunchedHosts {};
+
+TEST_F(FrozenRank, OfAnotherHostIsNamedByItsLauncher) {
+  if (const std::string reason = FrozenProcess::why_not(); !reason.empty()) GTEST_SKIP() << reason;
+  const TemporaryFolder folder;
+  const Words program = {TRAINING_PROGRAM, folder.string(), (folder / "weights").string(), "100000000"};
+  auto launchers = launch_all(program, {{"LOCKSTEP_LIVENESS", "on"}});
+  ASSERT_TRUE(launchers[0].await_output("at 20\n"));
+  const auto pids = launchers[1].err();
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(pids, found, std::regex("rank 3\\] pid ([0-9]+)"))) << pids;
+  {
+    const FrozenProcess frozen(std::stoi(found[1]));
+    EXPECT_TRUE(launchers[0].await_output("rank 3 (host host1, pid " + found[1].str() + ") stopped answering"));
+  }
+  for (Process& launcher : launchers) {
+    const Result result = launcher.wait();
+    EXPECT_EQ(result.exit_code, kExitPeerLost) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("rank 3 failed first: "));
+  }
+  EXPECT_TRUE(live_ranks().empty());
 }
 
 class CutHosts : public HarmedHosts {};

@@ -42,6 +42,18 @@ TEST(RootCause, TheFirstToFailIsNamedAndTheRestCounted) {
   EXPECT_EQ(root_cause.exit_code(), 128 + SIGKILL);
 }
 
+// Frozen for a while, or a suspended machine: it finds that the others have given it up, and that they are gone.
+TEST(RootCause, OneThatWasSilentAndGoesOnIsTheRootWhateverItSaysThen) {
+  RootCause root_cause(3);
+  EXPECT_EQ(root_cause.heard(said(-1, 1, Cause::Kind::silent)), Step::await_root);
+  EXPECT_EQ(root_cause.heard(said(0, 1, Cause::Kind::silent)), Step::go_on);
+  EXPECT_EQ(root_cause.heard(said(1, 2)), Step::go_on);
+  EXPECT_EQ(root_cause.ended(0, kHeard), Step::go_on);
+  EXPECT_EQ(root_cause.ended(1, kHeard), Step::end_others);
+  EXPECT_EQ(root_cause.first_failure(), 1);
+  EXPECT_EQ(root_cause.exit_code(), kExitPeerLost);
+}
+
 TEST(RootCause, AWitnessIsNotTheRoot) {
   RootCause root_cause(4);
   EXPECT_EQ(root_cause.ended(0, kHeard), Step::await_root);
