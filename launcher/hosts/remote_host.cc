@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/hosts/remote_host.h"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <utility>
 
 #include "launcher/run/rank_process.h"
@@ -41,6 +43,11 @@ RemoteHost::RemoteHost(std::string name, std::vector<std::string> command, const
 void RemoteHost::close_input() {
   ends_input_ = true;
   if (input_.empty()) in_.reset();
+}
+
+void RemoteHost::kill() {
+  // Fails only if it has ended by itself.
+  if (!ending_) syscall(SYS_pidfd_send_signal, process_.pidfd.get(), SIGKILL, nullptr, 0);
 }
 
 void RemoteHost::add_to(std::vector<pollfd>& entries, bool reads) const {

@@ -30,6 +30,8 @@ class RemoteHost {
   // Goes to its standard input as it takes it.
   void send(std::string_view text) { input_ += text; }
   void close_input();
+  // Ends the remote shell; what it has started elsewhere finds its standard input ended, once it is told.
+  void kill();
   // What it waits for: its descriptors, for poll(2). `reads`: its output too.
   void add_to(std::vector<pollfd>& entries, bool reads) const;
   // After poll(2): writes, reads and reaps what can be. Lines go to the console, but for those that `on_line` takes.

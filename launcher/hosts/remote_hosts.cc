@@ -10,6 +10,7 @@
 #include <csignal>
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "launcher/hosts/agent_start.h"
 #include "launcher/hosts/remote_agents.h"
@@ -23,6 +24,9 @@ namespace {
 
 // After a launcher has failed the job's verdict ends the others, which may be saving; then their input ends.
 constexpr std::chrono::seconds kOthersEnd{40};
+// After the first host's launcher nothing of the job runs any more where the network still leads. A remote shell whose
+// connection is dead would wait for hours.
+constexpr std::chrono::seconds kShellsEnd{5};
 
 class RemoteHosts {
  public:
@@ -46,6 +50,7 @@ class RemoteHosts {
   void start_all();
   void step();
   void look_at_ends();
+  void kill_shells();
   void on_signals();
   bool on_line(std::size_t node, std::string_view line);
   int exit_code() const;
@@ -59,7 +64,9 @@ class RemoteHosts {
   std::vector<std::unique_ptr<RemoteHost>> hosts_;  // by node rank
   std::vector<bool> has_come_;                      // the launcher there has said so
   bool has_failed_ = false;                         // a launcher did not come
+  bool is_over_ = false;                            // the first host's launcher has ended
   std::optional<Deadline> end_at_;                  // of every launcher's input
+  std::optional<Deadline> kill_at_;                 // of the remote shells, after that
 };
 
 void RemoteHosts::start_all() {
@@ -85,7 +92,7 @@ void RemoteHosts::step() {
     if (console_.waiting(stream)) entries.push_back({console_.fd(stream), POLLOUT, 0});
   }
   for (const auto& host : hosts_) host->add_to(entries, reads);
-  const auto deadline = end_at_.value_or(Deadline::never());
+  const auto deadline = kill_at_.value_or(end_at_.value_or(Deadline::never()));
   if (poll(entries.data(), entries.size(), deadline.poll_timeout_ms()) < 0 && errno != EINTR) {
     throw SystemError("poll", errno);
   }
@@ -134,13 +141,29 @@ void RemoteHosts::look_at_ends() {
           hosts_[node]->name(), node, fmt::join(agent_command_on(hosts_[node]->name(), options_, environment_), " "),
           ending->describe()));
       end_at_ = Deadline::after(std::chrono::seconds(0));
+    } else if (node == 0 && !std::exchange(is_over_, true)) {
+      (kill_at_ ? kill_at_ : end_at_) = Deadline::after(kShellsEnd);
     } else if (!ending->ok() && !end_at_) {
       end_at_ = Deadline::after(kOthersEnd);
     }
   }
-  if (!end_at_ || !end_at_->expired()) return;
-  end_at_ = Deadline::never();
-  for (const auto& host : hosts_) host->close_input();
+  if (end_at_ && end_at_->expired() && !kill_at_) {
+    kill_at_ = Deadline::after(is_over_ ? kShellsEnd : kOthersEnd);
+    for (const auto& host : hosts_) host->close_input();
+  }
+  if (kill_at_ && kill_at_->expired()) kill_shells();
+}
+
+void RemoteHosts::kill_shells() {
+  kill_at_ = Deadline::never();
+  for (std::size_t node = 0; node < hosts_.size(); ++node) {
+    if (!hosts_[node]->running()) continue;
+    console_.message(
+        fmt::format("host {} (node rank {}): its remote shell does not end, and is killed; a launcher "
+                    "that is still there ends its ranks by itself",
+                    hosts_[node]->name(), node));
+    hosts_[node]->kill();
+  }
 }
 
 int RemoteHosts::exit_code() const {
