@@ -76,8 +76,8 @@ std::vector<std::pair<int, int>> connections_in(const std::string& proc_net_tcp)
   return ports;
 }
 
-// What each host has at the store: three of its launcher's, and one of each rank's for keys. Ranks of other hosts than
-// the store's are members over the launcher's.
+// What each host has at the store: three of its launcher's, and one of each rank's for keys, of which a rank lets go
+// when it has asked for none for a while. Ranks of other hosts than the store's are members over the launcher's.
 TEST_F(LaunchedHosts, HaveOneConnectionEachForTheMembershipOfTheirRanks) {
   constexpr int kRanks = 4;
   nnodes_ = "2";
@@ -86,9 +86,13 @@ TEST_F(LaunchedHosts, HaveOneConnectionEachForTheMembershipOfTheirRanks) {
     launchers.push_back(launch(host, kRanks, {RANK_PROGRAM, "backend:gloo", "init", "sum", "ready", "hang"}));
   }
   for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("ready", kRanks));
-  const auto connections = connections_in(run(hosts_->command(1, {"cat", "/proc/net/tcp"})).out);
-  const auto is_to_store = [](const auto& ports) { return ports.second == 29400; };
-  EXPECT_EQ(std::count_if(connections.begin(), connections.end(), is_to_store), 3 + kRanks);
+  const auto to_store = [&] {
+    const auto connections = connections_in(run(hosts_->command(1, {"cat", "/proc/net/tcp"})).out);
+    return std::count_if(connections.begin(), connections.end(),
+                         [](const auto& ports) { return ports.second == 29400; });
+  };
+  EXPECT_EQ(to_store(), 3 + kRanks);
+  EXPECT_TRUE(wait_until([&] { return to_store() == 3; }));
   launchers[1].send(SIGTERM);
   for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
 }
