@@ -86,7 +86,7 @@ class Execution {
  private:
   friend void fiber_main(void*);
   void run_block();
-  void run_threads();
+  void run_next(Fiber& self, bool is_free);
   void block_thread(Waits waits);
   std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
   Thread* pick();
@@ -131,8 +131,7 @@ void fiber_main(void*) {
     thread->has_ended = true;
     thread->fiber = nullptr;
     ++execution.ended_;
-    fibers().idle.push_back(self);
-    self->switch_to(fibers().main);
+    execution.run_next(*self, true);
   }
 }
 
@@ -143,12 +142,18 @@ Thread* Execution::pick() {
   return thread;
 }
 
-void Execution::run_threads() {
+// From `self`, which waits or, if it is free, has nothing to do, to the thread whose turn it is: one that begins does
+// so on a free fiber, so that threads which meet no barrier follow each other as calls do. Back to the main one if no
+// thread can go on. Returns once somebody comes back to `self`, and at once where it is to go on itself.
+void Execution::run_next(Fiber& self, bool is_free) {
   Fibers& own = fibers();
-  while (!ready_.empty()) {
+  Fiber* next = &own.main;
+  if (!ready_.empty()) {
     current_ = pick();
     current_->waits = Waits::no;
-    if (current_->fiber == nullptr) {
+    if (current_->fiber == nullptr && is_free) {
+      current_->fiber = &self;
+    } else if (current_->fiber == nullptr) {
       if (own.idle.empty()) {
         own.all.push_back(std::make_unique<Fiber>(&fiber_main, nullptr));
         own.idle.push_back(own.all.back().get());
@@ -156,8 +161,11 @@ void Execution::run_threads() {
       current_->fiber = own.idle.back();
       own.idle.pop_back();
     }
-    own.main.switch_to(*current_->fiber);
+    next = current_->fiber;
   }
+  if (next == &self) return;
+  if (is_free) own.idle.push_back(&self);
+  self.switch_to(*next);
 }
 
 void Execution::run_block() {
@@ -173,7 +181,7 @@ void Execution::run_block() {
     std::memset(part->bytes.data(), 0xff, part->bytes.size());
     std::fill(part->cells.begin(), part->cells.end(), Cell{});
   }
-  run_threads();
+  run_next(fibers().main, false);
   if (ended_ == threads()) return;
   int in_exchange = 0;
   for (Thread& thread : threads_) {
@@ -208,8 +216,7 @@ void Execution::run() {
 
 void Execution::block_thread(Waits waits) {
   current_->waits = waits;
-  Fiber* const self = current_->fiber;
-  self->switch_to(fibers().main);
+  run_next(*current_->fiber, false);
 }
 
 void Execution::wait_for_block() {

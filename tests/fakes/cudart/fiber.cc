@@ -11,9 +11,6 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#endif
 
 // swapcontext() asks the kernel for the signal mask each time, which costs more than all that a thread of a block does
 // between two barriers. Here: the registers that a function keeps, and the stack.
@@ -72,16 +69,9 @@ struct Fiber::Context {
 #if defined(__SANITIZE_ADDRESS__)
   void* fake_stack = nullptr;
 #endif
-#if defined(__SANITIZE_THREAD__)
-  void* tsan = nullptr;
-#endif
 };
 
-Fiber::Fiber() : context_(new Context) {
-#if defined(__SANITIZE_THREAD__)
-  context_->tsan = __tsan_get_current_fiber();
-#endif
-}
+Fiber::Fiber() : context_(new Context) {}
 
 Fiber::Fiber(void (*main)(void*), void* argument) : context_(new Context), main_(main), argument_(argument) {
   void* const stack =
@@ -92,9 +82,6 @@ Fiber::Fiber(void (*main)(void*), void* argument) : context_(new Context), main_
   context_->bytes = kStackBytes;
 #if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(stack, kStackBytes);
-#endif
-#if defined(__SANITIZE_THREAD__)
-  context_->tsan = __tsan_create_fiber(0);
 #endif
   const auto start = +[] { enter(entering); };
 #if defined(__x86_64__)
@@ -114,9 +101,6 @@ Fiber::Fiber(void (*main)(void*), void* argument) : context_(new Context), main_
 
 Fiber::~Fiber() {
   if (context_->stack != nullptr) {
-#if defined(__SANITIZE_THREAD__)
-    __tsan_destroy_fiber(context_->tsan);
-#endif
     ::munmap(context_->stack, kStackBytes);
   }
   delete context_;
@@ -134,10 +118,6 @@ void Fiber::switch_to(Fiber& other) {
   other.came_from_ = this;
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&context_->fake_stack, other.context_->bottom, other.context_->bytes);
-#endif
-#if defined(__SANITIZE_THREAD__)
-  // What one fiber did the next one sees: blocks.h has its own order of a block's threads.
-  __tsan_switch_to_fiber(other.context_->tsan, 0);
 #endif
 #if defined(__x86_64__)
   lockstep_fake_switch_stacks(&context_->top, other.context_->top);

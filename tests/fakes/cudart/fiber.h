@@ -2,6 +2,10 @@
 // A stack of its own that a thread of the host runs on for a while: the threads of a kernel's block, which wait for
 // each other in the middle of a function.
 //
+// To ThreadSanitizer all fibers of a thread are that thread: what they do to each other blocks.h finds in every build,
+// and a clock for each of hundreds of fibers makes a switch a hundred times as slow. Its traces of calls are then
+// mixed.
+//
 // Threads: a fiber stays with the thread that made it.
 #pragma once
 
