@@ -60,7 +60,7 @@ void CudaKernels::attention(float* out, float* weights, const float* qkv, const 
                   .ldc = time},
                  {.count = shape.heads, .a = size, .b = size, .c = time * time});
   }
-  (*launch_)(kCausalSoftmax, shape.batch * shape.heads * time, writes(weights, shape.batch * squares), time);
+  (*launch_)(kCausalSoftmax, {shape.batch * shape.heads * time, time}, writes(weights, shape.batch * squares), time);
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     batched_gemm({.rows = time,
                   .columns = size,
@@ -105,7 +105,7 @@ void CudaKernels::attention_backward(Into dqkv, const float* dout, const float* 
                   .c = {dw, false},
                   .ldc = time},
                  {.count = shape.heads, .a = size, .b = size, .c = square});
-    (*launch_)(kCausalSoftmaxBackward, shape.heads * time, writes(dw, shape.heads * square),
+    (*launch_)(kCausalSoftmaxBackward, {shape.heads * time, time}, writes(dw, shape.heads * square),
                reads(w, shape.heads * square), time);
     batched_gemm({.rows = time,
                   .columns = size,

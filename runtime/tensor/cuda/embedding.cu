@@ -76,15 +76,15 @@ const Kernel kEmbeddingBackward("embedding_backward", embedding_backward_kernel)
 void CudaKernels::check_indices(IndexedBy what, const std::int64_t* indices, std::int64_t count, std::int64_t limit,
                                 std::int64_t ignore) {
   if (count == 0) return;
-  (*launch_)(kCheckIndices, 1, reads(indices, count), limit, ignore, what, writes(&finding_->finding, 1),
+  (*launch_)(kCheckIndices, {1, count}, reads(indices, count), limit, ignore, what, writes(&finding_->finding, 1),
              writes(&finding_->is_there, 1));
 }
 
 void CudaKernels::embedding(float* out, const float* table, const std::int64_t* indices, std::int64_t count,
                             std::int64_t table_rows, std::int64_t columns) {
   if (count * columns == 0) return;
-  (*launch_)(kEmbedding, count, writes(out, count * columns), reads(table, table_rows * columns), reads(indices, count),
-             table_rows, columns);
+  (*launch_)(kEmbedding, {count, columns}, writes(out, count * columns), reads(table, table_rows * columns),
+             reads(indices, count), table_rows, columns);
 }
 
 void CudaKernels::embedding_backward(Into dtable, const float* dy, const std::int64_t* indices, std::int64_t count,

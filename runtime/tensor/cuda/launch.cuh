@@ -31,12 +31,12 @@ class Launch : public Launcher {
  public:
   using Launcher::Launcher;
 
-  // `work` blocks, or as many as fill the device, which then take turns. At least one.
   template <typename... Parameters, typename... Arguments>
-  void operator()(const Kernel<Parameters...>& kernel, std::int64_t work, const Arguments&... arguments) const {
+  void operator()(const Kernel<Parameters...>& kernel, const Work& work, const Arguments&... arguments) const {
     const CurrentDevice current(stream().device);
-    check_launch(kernel, submit(kernel.name(), kernel.typed(), blocks_for(work),
-                                static_cast<unsigned>(kernel.threads()), handle(), arguments...));
+    const int threads = threads_for(kernel, work);
+    check_launch(kernel, submit(kernel.name(), kernel.typed(), blocks_for(work, threads),
+                                static_cast<unsigned>(threads), handle(), arguments...));
   }
 };
 

@@ -12,8 +12,8 @@
 namespace lockstep::cuda {
 namespace {
 
-// Of 256 threads a multiprocessor holds eight blocks.
-constexpr std::int64_t kBlocksPerMultiprocessor = 8;
+constexpr std::int64_t kThreadsPerMultiprocessor = 2048;
+constexpr std::int64_t kWarpThreads = 32;
 
 std::vector<const AnyKernel*>& kernels_of_library() {
   static std::vector<const AnyKernel*> all;
@@ -45,10 +45,15 @@ Launcher::Launcher(StreamView stream) : stream_(stream) {
   }
 }
 
-unsigned Launcher::blocks_for(std::int64_t work) const {
+int Launcher::threads_for(const AnyKernel& kernel, const Work& work) {
+  const std::int64_t warps = (std::min<std::int64_t>(work.width, kernel.threads()) + kWarpThreads - 1) / kWarpThreads;
+  return static_cast<int>(std::max<std::int64_t>(warps, 1) * kWarpThreads);
+}
+
+unsigned Launcher::blocks_for(const Work& work, int threads) const {
   constexpr std::int64_t kMost = 0x7fffffff;
-  return static_cast<unsigned>(
-      std::clamp<std::int64_t>(work, 1, std::min(kMost, multiprocessors_ * kBlocksPerMultiprocessor)));
+  const std::int64_t at_once = multiprocessors_ * (kThreadsPerMultiprocessor / threads);
+  return static_cast<unsigned>(std::clamp<std::int64_t>(work.blocks, 1, std::min(kMost, at_once)));
 }
 
 void Launcher::check_launch(const AnyKernel& kernel, cudaError_t error) const {

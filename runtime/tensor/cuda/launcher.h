@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "lockstep/device/stream.h"
@@ -16,7 +17,7 @@ namespace lockstep::cuda {
 // A kernel of this library; launch.cuh has those with types. They live as long as the library.
 class AnyKernel {
  public:
-  // Threads of a block: whole warps. `name` is a literal.
+  // Most threads of a block: whole warps. `name` is a literal.
   AnyKernel(const char* name, const void* function, int threads);
   AnyKernel(const AnyKernel&) = delete;
   AnyKernel& operator=(const AnyKernel&) = delete;
@@ -37,6 +38,17 @@ class AnyKernel {
   int threads_;
 };
 
+// Blocks that a launch is for: as many run as fill the device, which then take turns, and at least one.
+struct Work {
+  Work(std::int64_t number) : blocks(number) {}  // NOLINT(google-explicit-constructor)
+  Work(std::int64_t number, std::int64_t wide) : blocks(number), width(wide) {}
+
+  std::int64_t blocks;
+  // What the threads of a block share out among themselves, where that may be little: a narrow row leaves most of 256
+  // threads with nothing to do.
+  std::int64_t width = std::numeric_limits<std::int64_t>::max();
+};
+
 class Launcher {
  public:
   // Loads all kernels on the device, which the first launch of each would do otherwise, and wait for what the device is
@@ -48,8 +60,9 @@ class Launcher {
   StreamView stream() const { return stream_; }
 
  protected:
-  // Blocks for `work` of them, where a block takes several as its turn comes: what fills the device and no more.
-  unsigned blocks_for(std::int64_t work) const;
+  // Whole warps, up to the kernel's threads: by the width alone, as the order of sums is.
+  static int threads_for(const AnyKernel& kernel, const Work& work);
+  unsigned blocks_for(const Work& work, int threads) const;
   void check_launch(const AnyKernel& kernel, cudaError_t error) const;
   cudaStream_t handle() const { return static_cast<cudaStream_t>(stream_.handle); }
 

@@ -75,7 +75,7 @@ void CudaKernels::layer_norm(float* out, double* mean, float* rstd, const float*
                              const float* bias, const LayerNormShape& shape) {
   const std::int64_t rows = shape.rows, columns = shape.columns;
   if (rows * columns == 0) return;
-  (*launch_)(kLayerNorm, rows, writes(out, rows * columns), writes(mean, rows), writes(rstd, rows),
+  (*launch_)(kLayerNorm, {rows, columns}, writes(out, rows * columns), writes(mean, rows), writes(rstd, rows),
              reads(x, rows * columns), reads(gain, columns), reads(bias, columns), shape.epsilon);
 }
 
@@ -96,7 +96,7 @@ void CudaKernels::layer_norm_backward(Into dx, Into dgain, Into dbias, const flo
     sum_column_parts(*launch_, dgain, parts, number, columns);
   }
   if (dx.data == nullptr || rows == 0) return;
-  (*launch_)(kLayerNormBackward, rows, writes(dx.data, count), dx.add, reads(dy, count), reads(x, count),
+  (*launch_)(kLayerNormBackward, {rows, columns}, writes(dx.data, count), dx.add, reads(dy, count), reads(x, count),
              reads(mean, rows), reads(rstd, rows), reads(gain, columns));
 }
 

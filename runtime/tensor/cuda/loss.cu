@@ -94,10 +94,10 @@ void CudaKernels::cross_entropy(float* loss, std::int64_t* counted, float* large
                                 std::int64_t ignore) {
   auto* const losses = scratch<double>(rows);
   if (rows > 0) {
-    (*launch_)(kCrossEntropy, rows, writes(losses, rows), writes(largest, rows), writes(sums, rows),
+    (*launch_)(kCrossEntropy, {rows, columns}, writes(losses, rows), writes(largest, rows), writes(sums, rows),
                reads(logits, rows * columns), reads(targets, rows), columns, ignore);
   }
-  (*launch_)(kCrossEntropyMean, 1, writes(loss, 1), writes(counted, 1), reads<double>(losses, rows),
+  (*launch_)(kCrossEntropyMean, {1, rows}, writes(loss, 1), writes(counted, 1), reads<double>(losses, rows),
              reads(targets, rows), columns, ignore);
 }
 
@@ -107,14 +107,15 @@ void CudaKernels::cross_entropy_backward(Into dlogits, const float* dloss, const
                                          std::int64_t ignore) {
   const std::int64_t count = rows * columns;
   if (count == 0) return;
-  (*launch_)(kCrossEntropyBackward, rows, writes(dlogits.data, count), dlogits.add, reads(dloss, 1), reads(counted, 1),
-             reads(largest, rows), reads(sums, rows), reads(logits, count), reads(targets, rows), columns, ignore);
+  (*launch_)(kCrossEntropyBackward, {rows, columns}, writes(dlogits.data, count), dlogits.add, reads(dloss, 1),
+             reads(counted, 1), reads(largest, rows), reads(sums, rows), reads(logits, count), reads(targets, rows),
+             columns, ignore);
 }
 
 void CudaKernels::mse(float* loss, const float* a, const float* b, std::int64_t count) {
   const std::int64_t number = parts_of(count, kPart);
   auto* const parts = scratch<double>(number);
-  if (number > 0) (*launch_)(kMse, number, writes(parts, number), reads(a, count), reads(b, count));
+  if (number > 0) (*launch_)(kMse, {number, count}, writes(parts, number), reads(a, count), reads(b, count));
   sum_parts(*launch_, {loss, false}, parts, number, 1, count == 0 ? 1.0 : static_cast<double>(count));
 }
 

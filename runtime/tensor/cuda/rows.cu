@@ -116,7 +116,7 @@ void sum_column_parts(const Launch& launch, Into out, const double* parts, std::
 
 void sum_parts(const Launch& launch, Into out, const double* parts, std::int64_t number, double factor,
                double divisor) {
-  launch(kSumParts, 1, writes(out.data, 1), out.add, reads(parts, number), factor, divisor);
+  launch(kSumParts, {1, number}, writes(out.data, 1), out.add, reads(parts, number), factor, divisor);
 }
 
 void CudaKernels::transpose(Into out, const float* a, std::int64_t rows, std::int64_t columns) {
@@ -129,7 +129,7 @@ void CudaKernels::transpose(Into out, const float* a, std::int64_t rows, std::in
 void CudaKernels::add_row(float* out, const float* a, const float* row, std::int64_t rows, std::int64_t columns) {
   const std::int64_t count = rows * columns;
   if (count == 0) return;
-  (*launch_)(kAddRow, rows, writes(out, count), reads(a, count), reads(row, columns), rows);
+  (*launch_)(kAddRow, {rows, columns}, writes(out, count), reads(a, count), reads(row, columns), rows);
 }
 
 void CudaKernels::sum_rows(Into out, const float* a, std::int64_t rows, std::int64_t columns) {
@@ -146,15 +146,15 @@ void CudaKernels::sum_rows(Into out, const float* a, std::int64_t rows, std::int
 void CudaKernels::sum(Into out, const float* a, float alpha, std::int64_t count) {
   const std::int64_t number = parts_of(count, kPart);
   auto* const parts = scratch<double>(number);
-  if (number > 0) (*launch_)(kSum, number, writes(parts, number), reads(a, count));
+  if (number > 0) (*launch_)(kSum, {number, count}, writes(parts, number), reads(a, count));
   sum_parts(*launch_, out, parts, number, static_cast<double>(alpha), 1);
 }
 
 void CudaKernels::sum_squares(double* out, const float* a, std::int64_t count) {
   const std::int64_t number = parts_of(count, kPart);
   auto* const parts = scratch<double>(number);
-  if (number > 0) (*launch_)(kSumSquares, number, writes(parts, number), reads(a, count));
-  (*launch_)(kSumPartsInDouble, 1, writes(out, 1), reads<double>(parts, number));
+  if (number > 0) (*launch_)(kSumSquares, {number, count}, writes(parts, number), reads(a, count));
+  (*launch_)(kSumPartsInDouble, {1, number}, writes(out, 1), reads<double>(parts, number));
 }
 
 void CudaKernels::clip_factor(double* norm, float* factor, const double* squares, std::int64_t count, double max_norm) {
