@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <deque>
+#include <map>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/device/device_runtime.h"
 #include "runtime/base/logging.h"
 #include "runtime/tensor/findings.h"
@@ -77,15 +80,64 @@ void copy_bytes(void* target, DeviceId to, const void* source, DeviceId from, st
   std::memcpy(target, staged.get(), bytes);
 }
 
-// Memory of the copy stream's order that the other one uses: the copy stream waits for that before it goes.
+// Memory of the copy stream's order that nobody has any more, and that stream() may still be at. It goes back once that
+// is known to be over: were the copy stream to wait for it, so would the next batch, for all of the step before.
+//
+// Threads: any.
+class UsedMemory {
+ public:
+  // Never destroyed: tensors may go after main() has ended.
+  static UsedMemory& of(DeviceId device) {
+    static Mutex& mutex = *new Mutex;
+    static auto& all = *new std::map<DeviceId, UsedMemory>;
+    MutexLock lock(mutex);
+    return all[device];
+  }
+
+  // `used`: its mark is behind the last use.
+  void put(std::shared_ptr<void> memory, std::size_t bytes, Event used) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    held_.push_back({std::move(memory), bytes, std::move(used)});
+    bytes_ += bytes;
+  }
+  // Gives back what is over, and in the order of the copy stream what is too much.
+  void release(StreamView copy_stream) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    while (!held_.empty()) {
+      const Held& first = held_.front();
+      if (!first.used.reached()) {
+        if (bytes_ <= kMostBytes) return;
+        first.used.block(copy_stream);
+      }
+      bytes_ -= first.bytes;
+      held_.pop_front();
+    }
+  }
+
+ private:
+  static constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+  struct Held {
+    std::shared_ptr<void> memory;
+    std::size_t bytes;
+    Event used;
+  };
+  Mutex mutex_;
+  std::deque<Held> held_ GUARDED_BY(mutex_);
+  std::size_t bytes_ GUARDED_BY(mutex_) = 0;
+};
+
+// What Tensor::to() has copied from the host: in the copy stream, for use in the other one.
 class Uploaded {
  public:
   Uploaded(DeviceRuntime& runtime, DeviceId device, std::size_t bytes)
-      : kernels_(kernels(device)), used_(device), memory_(runtime.allocate(bytes, kernels_.copy_stream())) {}
+      : kernels_(kernels(device)), used_(device), bytes_(bytes) {
+    UsedMemory::of(device).release(kernels_.copy_stream());
+    memory_ = runtime.allocate(bytes, kernels_.copy_stream());
+  }
   ~Uploaded() {
     try {
       used_.record(kernels_.stream());
-      used_.block(kernels_.copy_stream());
+      UsedMemory::of(used_.device()).put(memory_, bytes_, used_);
     } catch (const std::exception& error) {
       // The device has failed. Who would get this memory next could not be kept apart from who uses it.
       new std::shared_ptr<void>(std::move(memory_));
@@ -108,6 +160,7 @@ class Uploaded {
  private:
   Kernels& kernels_;
   Event used_;
+  std::size_t bytes_;
   std::shared_ptr<void> memory_;
 };
 

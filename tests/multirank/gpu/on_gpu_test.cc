@@ -10,6 +10,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "examples/02_char_gpt/gpt.h"
@@ -171,21 +172,60 @@ TEST(OnGpu, TwoHundredStepsLeaveReplicasOfTheSameBits) {
   });
 }
 
-// Or the copy of each batch would wait for the step before.
-TEST(OnGpu, ABatchComesFromTheHostWhileTheStreamComputes) {
-  const Tensor first = Tensor::zeros({1}).to(kGpu);  // the plug-in is there
-  void* const plugin = dlopen(LOCKSTEP_FAKE_PLUGIN_FOLDER "/liblockstep_cuda_nn.so", RTLD_NOW | RTLD_NOLOAD);
-  ASSERT_NE(plugin, nullptr);
-  const auto kernels_of = reinterpret_cast<decltype(&lockstep_plugin_kernels)>(dlsym(plugin, kPluginKernelsSymbol));
-  Kernels& kernels = *kernels_of(kGpu.index);
-  std::latch over(1);
-  fake_cuda::enqueue(static_cast<cudaStream_t>(kernels.stream().handle), "busy", [&] { over.wait(); }, {}, {});
-  std::vector<Tensor> batches;
-  for (int k = 0; k < 3; ++k) batches.push_back(Tensor::full({3}, static_cast<float>(k)).to(kGpu));
-  device_runtime(DeviceKind::cuda).synchronize(kernels.copy_stream(), Deadline::after(std::chrono::seconds(60)));
-  batches.erase(batches.begin());  // its memory goes back behind what is busy
-  over.count_down();
-  EXPECT_EQ(add(batches[0], batches[1]).to_vector(), (std::vector<float>{3, 3, 3}));
+// A stream that computes until told otherwise.
+class OnBusyGpu : public ::testing::Test {
+ protected:
+  OnBusyGpu() {
+    fake_cuda::enqueue(static_cast<cudaStream_t>(kernels_.stream().handle), "busy", [this] { over_.wait(); }, {}, {});
+  }
+  ~OnBusyGpu() override {
+    let();
+    runtime_.synchronize(kernels_.stream(), soon());
+  }
+  void let() {
+    if (!std::exchange(is_over_, true)) over_.count_down();
+  }
+  // That all copies from the host so far have ended.
+  void expect_copied() { runtime_.synchronize(kernels_.copy_stream(), soon()); }
+  static Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
+  static Kernels& kernels() {
+    const Tensor first = Tensor::zeros({1}).to(kGpu);  // the plug-in is there
+    void* const plugin = dlopen(LOCKSTEP_FAKE_PLUGIN_FOLDER "/liblockstep_cuda_nn.so", RTLD_NOW | RTLD_NOLOAD);
+    const auto kernels_of = reinterpret_cast<decltype(&lockstep_plugin_kernels)>(dlsym(plugin, kPluginKernelsSymbol));
+    return *kernels_of(kGpu.index);
+  }
+
+  Kernels& kernels_ = kernels();
+  DeviceRuntime& runtime_ = device_runtime(DeviceKind::cuda);
+  std::latch over_{1};
+  bool is_over_ = false;
+};
+
+// Each batch goes before the next one comes, as in a loop over them.
+TEST_F(OnBusyGpu, ABatchIsCopiedWhileTheStepsBeforeCompute) {
+  Tensor sum = Tensor::zeros({3}, DType::f32, kGpu);
+  for (int k = 0; k < 3; ++k) {
+    const Tensor batch = Tensor::full({3}, static_cast<float>(k)).to(kGpu);
+    sum = add(sum, batch);
+    expect_copied();
+  }
+  let();
+  EXPECT_EQ(sum.to_vector(), (std::vector<float>{3, 3, 3}));
+}
+
+TEST_F(OnBusyGpu, MemoryOfBatchesThatAreOverIsBounded) {
+  constexpr std::int64_t kFloats = 4 << 20;  // 16 MiB
+  const Tensor host = Tensor::full({kFloats}, 1);
+  Tensor sum = Tensor::zeros({kFloats}, DType::f32, kGpu);
+  const auto before = runtime_.memory(kGpu).used_bytes;
+  for (int k = 0; k < 20; ++k) static_cast<void>(host.to(kGpu));
+  let();
+  runtime_.synchronize(kernels_.stream(), soon());
+  expect_copied();
+  EXPECT_LE(runtime_.memory(kGpu).used_bytes - before, std::size_t{18} << 24);
+  static_cast<void>(Tensor::zeros({1}).to(kGpu));
+  expect_copied();
+  EXPECT_LE(runtime_.memory(kGpu).used_bytes, before + (1 << 20)) << "all of it has gone back";
 }
 
 // A bucket leaves before the last gradient is there.
