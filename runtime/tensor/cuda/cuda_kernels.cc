@@ -53,6 +53,7 @@ void* CudaKernels::scratch_bytes(std::size_t bytes) {
   if (bytes > scratch_bytes_) {
     const std::size_t size = std::max({kLeastScratch, bytes, scratch_bytes_ * 2});
     scratch_.reset();
+    scratch_bytes_ = 0;  // also where the device has no room for the new one
     scratch_ = runtime_.allocate(size, stream());
     scratch_bytes_ = size;
   }
