@@ -33,11 +33,21 @@ const char* remedy_of(cudaError_t error) {
     return "; it comes from an earlier kernel, and this process can't use the GPU any more: start it again, under "
            "compute-sanitizer, or as one rank alone with CUDA_LAUNCH_BLOCKING=1, to see which kernel";
   }
-  if (error == cudaErrorNoKernelImageForDevice) {
-    return "; the plug-in has no code for a GPU as old as this one; build lockstep with a CUDA toolkit that knows it "
-           "(CUDA 12 for a V100), or take a GPU of compute capability 7.5 or newer";
+  switch (error) {
+    // The second where the driver loads code once it is needed.
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidDeviceFunction:
+      return "; the plug-in has no code for a GPU as old as this one; build lockstep with a CUDA toolkit that knows it "
+             "(CUDA 12 for a V100), or take a GPU of compute capability 7.5 or newer";
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorJitCompilerNotFound:
+      return "; the plug-in was built before this GPU, and the driver can't translate its code: install a driver as "
+             "new as the CUDA toolkit that built lockstep, with its library libnvidia-ptxjitcompiler, or build "
+             "lockstep "
+             "with a toolkit that knows the GPU";
+    case cudaErrorMemoryAllocation: return "; other processes have the GPU's memory, or this one has: see nvidia-smi";
+    default: return "";
   }
-  return "";
 }
 
 }  // namespace

@@ -322,6 +322,9 @@ TEST_F(Cuda, ErrorsThatPointSomewhereSayWhere) {
     return why;
   };
   EXPECT_THAT(with("209"), AllOf(HasSubstr("no code for a GPU as old"), HasSubstr("CUDA 12 for a V100")));
+  EXPECT_THAT(with("98"), HasSubstr("no code for a GPU as old"));
+  EXPECT_THAT(with("222"), HasSubstr("install a driver as new as the CUDA toolkit"));
+  EXPECT_THAT(with("2"), HasSubstr("see nvidia-smi"));
   EXPECT_THAT(with("220"), HasSubstr("can't use the GPU any more")) << "an error of NVLink that can't be corrected";
   EXPECT_THAT(refusal([&] { cuda.allocate(std::size_t{1} << 40, stream); }), HasSubstr("emptyCache()"));
 }
