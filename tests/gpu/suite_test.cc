@@ -4,6 +4,7 @@
 //
 // Lines that begin with "measured: " are for people: no test asserts a time.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -11,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/device_runtime.h"
@@ -106,6 +108,41 @@ TEST_F(Gpu, ComputesOnTensorsAsTheCpuDoes) {
                             .wait(Deadline::after(kLimit));
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
 }
+
+// Not over the fakes, whose kernels run on the host.
+#ifdef LIBTORCH_RANK
+std::string compute_sanitizer() {
+  Words folders;
+  for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
+    if (const char* const home = std::getenv(name)) folders.push_back(std::string(home) + "/bin");
+  }
+  folders.emplace_back("/usr/local/cuda/bin");
+  if (const char* const path = std::getenv("PATH")) {
+    std::istringstream all(path);
+    for (std::string folder; std::getline(all, folder, ':');) folders.push_back(folder);
+  }
+  for (const std::string& folder : folders) {
+    const std::string file = folder + "/compute-sanitizer";
+    if (::access(file.c_str(), X_OK) == 0) return file;
+  }
+  return {};
+}
+
+class Sanitized : public Gpu, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(By, Sanitized, ::testing::Values("memcheck", "racecheck", "synccheck"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(Sanitized, KernelsOfTensorsHaveNoFault) {
+  if (!std::filesystem::exists(program(KERNELS))) GTEST_SKIP() << "the kernels of tensors are not built: no cublasLt.h";
+  const std::string tool = compute_sanitizer();
+  if (tool.empty()) GTEST_SKIP() << "there is no compute-sanitizer: it comes with the CUDA toolkit";
+  const Result result = Process({.command = {tool, "--tool", GetParam(), "--error-exitcode", "9", program(KERNELS),
+                                             "--gtest_brief=1", "--gtest_filter=Drawn/Formula.*/2:Drawn/Formula.*/0"},
+                                 .environment = variables()})
+                            .wait(Deadline::after(kLimit));
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+}
+#endif
 
 class Ranks : public Gpu, public ::testing::WithParamInterface<int> {};
 std::string ranks(const ::testing::TestParamInfo<int>& test) { return "ranks_" + std::to_string(test.param); }
