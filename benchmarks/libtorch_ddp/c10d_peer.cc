@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 
 namespace lockstep::benchmark {
@@ -15,7 +16,9 @@ class Gloo : public C10dPeer {
  public:
   Gloo(std::shared_ptr<Model> model, const std::string& file, int rank, int world) : model_(std::move(model)) {
     auto options = c10d::ProcessGroupGloo::Options::create();
-    options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+    const char* const interface = std::getenv("GLOO_SOCKET_IFNAME");  // Python's wrapper reads it
+    options->devices.push_back(interface != nullptr ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
+                                                    : c10d::ProcessGroupGloo::createDefaultDevice());
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::FileStore>(file, world), rank, world,
                                                          options);
     const std::vector<at::Tensor> parameters = model_->parameters();
