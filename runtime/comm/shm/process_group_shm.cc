@@ -88,18 +88,6 @@ std::int64_t ProcessGroupShm::last_sequence() const {
   return static_cast<std::int64_t>(engine_->session().own().started.load(std::memory_order_relaxed));
 }
 
-std::vector<int> ProcessGroupShm::behind() const {
-  const Session& session = engine_->session();
-  std::vector<int> ranks;
-  for (int r = 0; r < size(); ++r) {
-    if (session.words(r).started.load(std::memory_order_relaxed) <
-        session.own().started.load(std::memory_order_relaxed)) {
-      ranks.push_back(r);
-    }
-  }
-  return ranks;
-}
-
 Backend backend() {
   return {"shm",
           [](const GroupContext& context) -> std::string {

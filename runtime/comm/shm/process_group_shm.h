@@ -36,8 +36,6 @@ class ProcessGroupShm final : public comm::TaskGroup {
   // early.
   comm::Place place_of(const BufferView& buffer) { return engine_->find(buffer); }
   std::byte* address(int of_rank, const comm::Place& place) { return engine_->address(of_rank, place); }
-  // Ranks that have started less than this one. Any thread.
-  std::vector<int> behind() const;
 
  private:
   Work start(Task task) override;
