@@ -76,7 +76,7 @@ void AllReducePipeline::add(const Task& task, const Arrivals& arrivals, std::fun
                             .hosts = alone_,
                             .route = Route::alone,
                             .memory = {static_cast<std::byte*>(task.output.data)},
-                            .on_done = std::move(on_done)});
+                            .on_done = {std::move(on_done)}});
     return;
   }
   const auto places = places_in(arrivals);
@@ -88,7 +88,12 @@ void AllReducePipeline::add(const Task& task, const Arrivals& arrivals, std::fun
                           .hosts = hosts_,
                           .route = places ? Route::arenas : Route::windows,
                           .memory = std::move(memory),
-                          .on_done = std::move(on_done)});
+                          .on_done = {std::move(on_done)}});
+}
+
+void AllReducePipeline::after_all(std::function<void()> call) {
+  if (empty()) return call();
+  all_reduces_.back().on_done.push_back(std::move(call));
 }
 
 bool AllReducePipeline::step() {
@@ -187,9 +192,9 @@ void AllReducePipeline::end_segment() {
   oldest_in_windows_.store(any && segments_.front().of.route == Route::windows);
   oldest_in_memory_.store(any && segments_.front().of.route != Route::alone ? segments_.front().number : 0);
   if (!is_last) return;
-  const std::function<void()> on_done = std::move(all_reduces_.front().on_done);
+  const std::vector<std::function<void()>> on_done = std::move(all_reduces_.front().on_done);
   all_reduces_.pop_front();
-  on_done();
+  for (const auto& call : on_done) call();
 }
 
 std::vector<std::size_t> AllReducePipeline::awaited_neighbours() const {

@@ -47,6 +47,8 @@ class AllReducePipeline {
   // Takes over an all-reduce that all ranks have announced, in the same order on every rank. `task` and its memory stay
   // until `on_done` has been called, by step().
   void add(const comm::Task& task, const Arrivals& arrivals, std::function<void()> on_done);
+  // Calls it, by step(), once all that have been added are done; at once if there are none.
+  void after_all(std::function<void()> call);
   bool empty() const { return all_reduces_.empty(); }
   // Takes a step if there is one to take, and says whether there was: if not, it has to wait for the wire or the host.
   // Throws Broken.
@@ -63,7 +65,7 @@ class AllReducePipeline {
     Route route;
     std::vector<std::byte*> memory;  // by place on the host; in windows: none
     std::size_t begun = 0;           // elements of segments that have begun
-    std::function<void()> on_done;
+    std::vector<std::function<void()>> on_done;
   };
   enum class Phase { fill, add_up, collect, hand_on, wait_for_older, wait_for_host };
   struct Segment {

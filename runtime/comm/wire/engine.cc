@@ -227,12 +227,13 @@ bool WireEngine::start_next_collective() {
   }
   if (!arrivals) return false;
   agree_on(*next, *arrivals);
+  // By address: the queue holds it until then, and works hold the engine.
+  const auto finish_it = [this, collective = next.get()] { finish(*collective); };
   if (!fits_inline(next->task_) && next->task_.record.kind == comm::OpKind::all_reduce) {
-    // By address: the queue holds it until then, and works hold the engine.
-    pipeline_.add(next->task_, *arrivals, [this, collective = next.get()] { finish(*collective); });
+    pipeline_.add(next->task_, *arrivals, finish_it);
   } else {
     execute(next->task_, *arrivals);
-    finish(*next);
+    pipeline_.after_all(finish_it);  // none is done before those that were started before it
   }
   return true;
 }

@@ -297,6 +297,7 @@ TEST(Hierarchy, SharesOfEverySizeHaveTheSameBits) {
 TEST(Hierarchy, SegmentsAndAllReducesAreUnderWayAtOnce) {
   constexpr std::size_t kFloats = (std::size_t{9} << 20) / sizeof(float);  // several segments
   for (const bool is_in_arena : {true, false}) {
+    std::latch checked(4);
     on_hosts({2, 2}, [&](ProcessGroup& group, const Hub& hub) {
       const Arena arena = group.allocate((kFloats + kCount) * sizeof(float));
       std::vector<float> own(is_in_arena ? 0 : kFloats + kCount);
@@ -308,10 +309,10 @@ TEST(Hierarchy, SegmentsAndAllReducesAreUnderWayAtOnce) {
         hub->withholds = [first](Tag tag) { return tag == first; };
       }
       group.barrier().wait();
-      const std::array works = {group.all_reduce(BufferView(data.first(kCount))),
-                                group.all_reduce(BufferView(data.subspan(kCount)))};
       float small = 1;
-      group.all_reduce(BufferView(std::span(&small, 1))).wait();  // comes after them, and needs no segment
+      const std::array works = {group.all_reduce(BufferView(data.first(kCount))),
+                                group.all_reduce(BufferView(data.subspan(kCount))),
+                                group.all_reduce(BufferView(std::span(&small, 1)))};
       {
         MutexLock lock(hub->mutex);
         for (std::uint64_t segment = 2; segment <= AllReducePipeline::kDepth; ++segment) {
@@ -319,8 +320,8 @@ TEST(Hierarchy, SegmentsAndAllReducesAreUnderWayAtOnce) {
         }
         EXPECT_EQ((hub->sent[{group.rank(), 2 * (AllReducePipeline::kDepth + 1)}]), 0) << "its memory is taken";
       }
-      EXPECT_FALSE(works[0].done());
-      group.barrier().wait();
+      for (const Work& work : works) EXPECT_FALSE(work.done()) << "none is done before the one before it";
+      checked.arrive_and_wait();
       {
         MutexLock lock(hub->mutex);
         hub->withholds = {};
@@ -328,6 +329,7 @@ TEST(Hierarchy, SegmentsAndAllReducesAreUnderWayAtOnce) {
       }
       for (const Work& work : works) work.wait();
       for (const float value : data) ASSERT_EQ(value, 4.0f);
+      EXPECT_EQ(small, 4.0f);
     });
   }
 }
