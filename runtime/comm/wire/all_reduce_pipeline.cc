@@ -17,9 +17,10 @@ using comm::Task;
 
 // Bytes of a cable that a trip is taken to cost.
 constexpr std::size_t kBytesPerTrip = 16 << 10;
-// Bytes of a lane's share of a segment, for each host that gets a part of it: a transfer is then worth its wake-ups,
-// and kDepth of them keep a cable busy.
-constexpr std::size_t kBytesPerHost = 512 << 10;
+// Bytes that a rank sends to each other host for a segment: enough to be worth a transfer's wake-ups, and so little
+// that an all-reduce has segments to overlap, and ends soon after the last one's bytes have come.
+constexpr std::size_t kLeastPartBytes = 128 << 10;
+constexpr std::size_t kMostPartBytes = 512 << 10;
 constexpr std::size_t kMostShareBytes = 8 << 20;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -52,6 +53,12 @@ std::optional<std::vector<comm::Place>> places_in(const Arrivals& arrivals) {
     if (places[r].arena < 0) return std::nullopt;
   }
   return places;
+}
+
+// Of a lane, of an all-reduce of `share_bytes` for it.
+std::size_t share_bytes_of_segment(std::size_t share_bytes, std::size_t hosts) {
+  const std::size_t part = share_bytes / hosts / AllReducePipeline::kDepth;
+  return std::min(std::clamp(part, kLeastPartBytes, kMostPartBytes) * hosts, kMostShareBytes);
 }
 
 // True where one trip of the whole share to every host costs less than two of its parts.
@@ -114,7 +121,8 @@ bool AllReducePipeline::begin_segment() {
   const std::size_t element = of.task.element_bytes();
   const std::size_t slot = ++last_ % kDepth;
   const std::size_t window = of.route == Route::windows ? window_bytes(hosts_) / kDepth : 0;
-  const std::size_t share_bytes = std::min(kBytesPerHost * of.hosts.ranks.size(), kMostShareBytes);
+  const std::size_t share_bytes =
+      share_bytes_of_segment(of.task.count() * element / of.hosts.lanes, of.hosts.ranks.size());
   const std::size_t most = (window > 0 ? window : share_bytes * of.hosts.lanes) / element;
   const Chunk chunk{of.begun, std::min(most, of.task.count() - of.begun)};
   of.begun += chunk.length;

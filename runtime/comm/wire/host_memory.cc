@@ -35,7 +35,7 @@ std::size_t window_bytes(const Hosts& hosts) {
   std::size_t most = 1;
   for (const auto& ranks : hosts.ranks) most = std::max(most, ranks.size());
   constexpr std::size_t kAlignment = 4096;  // a page
-  return std::clamp<std::size_t>((32u << 20) / most / kAlignment * kAlignment, 256 << 10, 2 << 20);
+  return std::clamp<std::size_t>((32u << 20) / most / kAlignment * kAlignment, 256 << 10, 4 << 20);
 }
 
 bool keeps_rank_order(const Hosts& hosts) {
