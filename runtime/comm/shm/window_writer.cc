@@ -17,16 +17,18 @@ namespace {
 
 // Copies from one trial of the same stores to the next. Even, so that where copies of two kinds take turns (from the
 // user's memory, of a result that is in cache) both stores are tried with one kind.
-constexpr std::uint32_t kTrialEvery = 64;
-// The bytes of a trial: enough to show more than what a first line takes, and little where one kind is seven times
-// slower.
-constexpr std::size_t kTrialBytes = 8192;
+constexpr std::uint32_t kTrialEvery = 128;
+// The bytes of a trial, of little and of much: with little the first line's way to memory counts, which is the same for
+// much. They are few, since one kind of stores may be seven times slower.
+constexpr std::size_t kLittle = 1024;
+constexpr std::size_t kMuch = 8192;
 // Lines are asked for so many bytes ahead of the stores.
 constexpr std::size_t kBlockBytes = 4096;
-// An interrupt makes a trial long, and nothing makes it too short: a cost falls at once, and rises by this factor.
-constexpr double kMostRise = 1.5;
+// A cost follows its trials by this factor at most, up or down: an interrupt, or a line that nobody had, moves it
+// little.
+constexpr double kMostChange = 1.25;
 // How many times longer ordinary stores must take, to make up for what streaming costs those who read.
-constexpr double kWorthStreaming = 2;
+constexpr double kWorthStreaming = 1.5;
 
 void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
   std::size_t done = 0;
@@ -55,23 +57,25 @@ std::optional<Stores> StoreChoice::trial() {
 
 void StoreChoice::note(Stores stores, double seconds) {
   double& cost = cost_[static_cast<std::size_t>(stores)];
-  cost = cost == 0 ? seconds : std::min(seconds, cost * kMostRise);
+  cost = cost == 0 ? seconds : std::clamp(seconds, cost / kMostChange, cost * kMostChange);
   best_ = cost_[1] > 0 && cost_[0] > kWorthStreaming * cost_[1] ? Stores::streaming : Stores::ordinary;
 }
 
 void WindowWriter::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (bytes >= kTrialBytes) {
-    if (const auto stores = choice_.trial()) {
+  StoreChoice& choice = bytes < kMuch ? little_ : much_;
+  const std::size_t tried = bytes < kMuch ? kLittle : kMuch;
+  if (bytes >= tried) {
+    if (const auto stores = choice.trial()) {
       const auto start = std::chrono::steady_clock::now();
-      copy_by(*stores, to, from, kTrialBytes);
+      copy_by(*stores, to, from, tried);
       std::atomic_thread_fence(std::memory_order_seq_cst);  // ordinary stores wait for their lines behind the program
-      choice_.note(*stores, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-      to += kTrialBytes;
-      from += kTrialBytes;
-      bytes -= kTrialBytes;
+      choice.note(*stores, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      to += tried;
+      from += tried;
+      bytes -= tried;
     }
   }
-  copy_by(choice_.best(), to, from, bytes);
+  copy_by(choice.best(), to, from, bytes);
 }
 
 void own_lines([[maybe_unused]] std::byte* begin, [[maybe_unused]] std::size_t bytes) {

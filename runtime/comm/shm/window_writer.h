@@ -40,7 +40,8 @@ class WindowWriter {
   void copy(std::byte* to, const std::byte* from, std::size_t bytes);
 
  private:
-  StoreChoice choice_;
+  StoreChoice little_;
+  StoreChoice much_;
 };
 
 // Asks for cache lines that others have read, all at once instead of one store after the other.

@@ -22,7 +22,7 @@ TEST(StoreChoice, TriesBothNowAndThen) {
   StoreChoice choice;
   int ordinary = 0;
   int streaming = 0;
-  for (int i = 0; i < 640; ++i) {
+  for (int i = 0; i < 1280; ++i) {
     const auto stores = choice.trial();
     ordinary += stores == Stores::ordinary ? 1 : 0;
     streaming += stores == Stores::streaming ? 1 : 0;
@@ -34,26 +34,26 @@ TEST(StoreChoice, TriesBothNowAndThen) {
 TEST(StoreChoice, StreamsWhereOrdinaryStoresTakeManyTimesAsLong) {
   StoreChoice choice;
   EXPECT_EQ(choice.best(), Stores::ordinary);
-  run(choice, 64, 1.0, 1.0);
+  run(choice, 128, 1.0, 1.0);
   EXPECT_EQ(choice.best(), Stores::ordinary);
   // Where streaming saves little in the copy, who reads pays more.
-  run(choice, 640, 1.9, 1.0);
+  run(choice, 2560, 1.4, 1.0);
   EXPECT_EQ(choice.best(), Stores::ordinary);
   // A virtual core moves away, and comes back.
-  run(choice, 640, 20.0, 1.0);
+  run(choice, 2560, 20.0, 1.0);
   EXPECT_EQ(choice.best(), Stores::streaming);
-  run(choice, 64, 1.0, 1.0);
+  run(choice, 2560, 1.0, 1.0);
   EXPECT_EQ(choice.best(), Stores::ordinary);
 }
 
 TEST(StoreChoice, OneLongTrialChangesNothing) {
   StoreChoice choice;
-  run(choice, 640, 1.0, 1.0);
-  run(choice, 64, 1e6, 1.0);
+  run(choice, 2560, 1.0, 1.0);
+  run(choice, 128, 1e6, 1.0);
   EXPECT_EQ(choice.best(), Stores::ordinary);
-  run(choice, 640, 20.0, 1.0);
+  run(choice, 2560, 20.0, 1.0);
   ASSERT_EQ(choice.best(), Stores::streaming);
-  run(choice, 64, 20.0, 1e6);
+  run(choice, 128, 20.0, 1e6);
   EXPECT_EQ(choice.best(), Stores::streaming);
 }
 
@@ -88,8 +88,9 @@ TEST(WindowWriter, CopiesAllWhateverIsTimed) {
   std::vector<std::byte> room(source.size() + 64);
   std::byte* const window = room.data() + (64 - reinterpret_cast<std::uintptr_t>(room.data()) % 64) % 64;
   WindowWriter writer;
-  for (int copy = 0; copy < 128; ++copy) {
-    for (const std::size_t bytes : {std::size_t{8191}, std::size_t{8192}, std::size_t{8193}, source.size()}) {
+  for (int copy = 0; copy < 256; ++copy) {
+    for (const std::size_t bytes : {std::size_t{1023}, std::size_t{1025}, std::size_t{8191}, std::size_t{8192},
+                                    std::size_t{8193}, source.size()}) {
       std::fill(room.begin(), room.end(), std::byte{0});
       writer.copy(window, source.data(), bytes);
       ASSERT_TRUE(std::equal(source.begin(), source.begin() + static_cast<std::ptrdiff_t>(bytes), window));
