@@ -9,6 +9,7 @@
 #include "launcher/command_line.h"
 #include "launcher/run/contract.h"
 #include "runtime/membership/membership_server.h"
+#include "runtime/store/client/wire_keys.h"
 #include "runtime/store/server/tcp_store_server.h"
 
 namespace lockstep::launcher {
@@ -30,7 +31,7 @@ class RunStores {
   // The ranks that have registered with the job's own store, in scopes whose names begin with `scope`.
   std::vector<membership::MemberView> members(const std::string& scope) const;
   // No rank of that scope runs any more, nor will one: its keys go.
-  void forget(const std::string& scope) { own_.erase_all(scope); }
+  void forget(const std::string& scope) { own_.erase_all(store::wire_key("the job's", scope)); }
   // Where the job's own store listens.
   const net::HostPort& address() const { return own_.address(); }
   // Waits until the job's own store has no client any more, at most until the deadline.

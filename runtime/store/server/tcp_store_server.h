@@ -75,7 +75,8 @@ class TcpStoreServer {
   const net::HostPort& address() const;
   // Connections at this moment. Any thread.
   std::size_t client_count() const;
-  // Takes out every key that begins with `prefix`, soon: for who has made them and will not ask again. Any thread.
+  // Takes out every key that begins with `prefix`, both as they go over the wire, soon: for keys that nobody will ask
+  // for again. Any thread.
   void erase_all(std::string prefix);
   // Closes the address: who comes from now on finds nobody here, who is connected is served on. Any thread.
   void stop_listening();

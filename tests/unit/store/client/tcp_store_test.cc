@@ -18,6 +18,7 @@
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/client/tcp_store.h"
+#include "runtime/store/client/wire_keys.h"
 #include "runtime/store/server/tcp_store_server.h"
 #include "tests/support/error_of.h"
 #include "tests/support/wait_until.h"
@@ -66,7 +67,7 @@ TEST_F(TcpStoreTest, RestLetsGoOfConnectionsThatNobodyHasUsedSinceTheLast) {
 TEST_F(TcpStoreTest, TheServerForgetsWhatOneStartHasLeft) {
   const auto store = client();
   for (const char* key : {"start/0/a", "start/0/b", "start/1/a"}) store->set(key, "v");
-  server_->erase_all("start/0/");
+  server_->erase_all(wire_key("test", "start/0/"));
   EXPECT_TRUE(
       lockstep::testing::wait_until([&] { return store->list_keys() == std::vector<std::string>{"start/1/a"}; }));
 }
