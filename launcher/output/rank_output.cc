@@ -75,7 +75,7 @@ void RankOutput::pass_on(std::string_view bytes, Console& console) {
 
 std::size_t RankOutput::read_some(Console& console) {
   if (!fd_) return 0;
-  char buffer[64 * 1024];
+  char buffer[kPieceBytes];
   const auto bytes = uninterrupted([&] { return read(fd_.get(), buffer, sizeof buffer); });
   if (bytes > 0) {
     pass_on({buffer, static_cast<std::size_t>(bytes)}, console);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/run/job.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -123,6 +124,7 @@ void Job::start_rank(int local_rank, int null_fd) {
 RankOutput Job::output_of(int rank, Stream stream, UniqueFd& rank_end) const {
   Pipe pipe = make_pipe();
   set_non_blocking(pipe.read_end.get());
+  fcntl(pipe.read_end.get(), F_SETPIPE_SZ, RankOutput::kPieceBytes);  // a wish: users may have so much and no more
   rank_end = std::move(pipe.write_end);
   return options_.output->open(rank, stream, std::move(pipe.read_end), options_.contract.restarts);
 }
