@@ -186,8 +186,10 @@ struct RunCommand {
       options.command.assign(own.begin() + 1, own.end());
     }
     // First, for `-n ./train` has taken the program for a number.
-    take_variables(environment, raw);
-    if (auto problem = interpret(raw, options); !problem.empty()) return usage_error(" run", problem);
+    const auto variables = take_variables(environment, raw);
+    if (auto problem = interpret(raw, options); !problem.empty()) {
+      return usage_error(" run", problem + source_of(problem, variables));
+    }
     if (options.command.empty()) {
       return usage_error(" run", "no program was given; the form is lockstep run [OPTIONS] [--] PROGRAM [ARGS...]");
     }

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <variant>
 
 #include "launcher/bisect/bisect_step.h"
@@ -54,9 +55,11 @@ int main(int count, char** arguments) {
   if (!standard_streams_open()) return lockstep::launcher::kExitInternal;
   try {
     return run(count, arguments);
-  } catch (const std::exception& error) {  // no error of ours: memory, above all
-    std::fprintf(stderr, "lockstep: %s; raise the limits on memory of this process (ulimit -v) or its container\n",
-                 error.what());
-    return lockstep::launcher::kExitInternal;
+  } catch (const std::bad_alloc&) {
+    std::fputs("lockstep: out of memory; raise the limits on memory of this process (ulimit -v) or its container\n",
+               stderr);
+  } catch (const std::exception& error) {  // no error of ours
+    std::fprintf(stderr, "lockstep: %s\n", error.what());
   }
+  return lockstep::launcher::kExitInternal;
 }

@@ -31,7 +31,7 @@ class HostsExam {
     const auto entries = named_hosts(options.run);
     endpoint_ = endpoint_of(options.run, entries, environment);
     AgentStart start{.secret = store::Secret::random().hex(),
-                     .folder = std::filesystem::current_path().string(),
+                     .folder = folder_of_ranks(),
                      .arguments = {"doctor"},
                      .variables = travelling_variables(options.run, environment),
                      .nodes = static_cast<int>(entries.size()),

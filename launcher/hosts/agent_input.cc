@@ -66,7 +66,7 @@ std::string AgentInput::read_line() {
 std::string AgentInput::await_endpoint() {
   while (true) {
     const std::string line = read_line();
-    if (line.empty()) throw not_ours();
+    if (line.empty()) throw StoreError("the first host's launcher did not come up, or this command's input has ended");
     if (line.starts_with(kEndpointLine)) return line.substr(kEndpointLine.size());
     if (line.starts_with(kSignalLine)) raise(std::atoi(line.c_str() + kSignalLine.size()));
   }

@@ -27,7 +27,7 @@ class AgentInput {
   const store::Secret& secret() const { return *secret_; }
   // The next line, which is waited for; empty at the input's end. Not while watch() has the input.
   std::string read_line();
-  // Waits for the line "endpoint HOST:PORT". Throws as the constructor.
+  // Waits for the line "endpoint HOST:PORT". Throws StoreError where none comes.
   std::string await_endpoint();
   // From now on a thread turns each line "signal N" into that signal of this process, and the input's end into SIGTERM,
   // and into another one after `stop_timeout`, in which the ranks may save.

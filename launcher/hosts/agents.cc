@@ -30,6 +30,8 @@ constexpr const char* kNext = "agents/next";    // numbers of agents that the st
 constexpr const char* kStart = "agents/start";  // twice the number of the next start; one more: it is under way
 // How long the others wait for node rank 0's plan after their own time is over: it names who did not come.
 constexpr auto kPlanFollows = 10s;
+// After so long it is said for the first time who is waited for at the job's first start.
+constexpr auto kQuietWait = 10s;
 // Between two looks for what may end a wait. All agents together ask the store for the plan a thousand times a second
 // at most.
 constexpr std::chrono::nanoseconds look(int hosts) { return std::max<std::chrono::nanoseconds>(200ms, hosts * 1ms); }
@@ -160,6 +162,7 @@ void Agents::publish(JobPlan& plan) {
 JobPlan Agents::await_hosts(JobPlan draft) {
   const auto deadline = Deadline::after(options_.meet_timeout);
   std::optional<Deadline> more_until;
+  auto say_at = Deadline::after(kQuietWait);
   bool has_said = false;
   while (true) {
     if (auto end = take_news_of_meeting()) return *end;
@@ -176,7 +179,12 @@ JobPlan Agents::await_hosts(JobPlan draft) {
       options_.say(fmt::format("waiting for {} (--rdzv-timeout {:g} s)", count_of(missing, "host"),
                                std::chrono::duration<double>(options_.meet_timeout).count()));
     }
-    await(news_, options_.signals, more_until ? deadline.sooner(more_until->remaining()) : deadline);
+    if (meeting_.start() == 0 && !meeting_.has_least() && say_at.expired()) {
+      options_.say(plan_without(meeting_.hosts(), meeting_.needed(), deadline.progress()).problems.front());
+      say_at = Deadline::never();
+    }
+    Deadline next = more_until ? deadline.sooner(more_until->remaining()) : deadline;
+    await(news_, options_.signals, next.sooner(say_at.remaining()));
   }
 }
 

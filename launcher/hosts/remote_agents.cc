@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 
 #include "launcher/hosts/host_list.h"
 #include "launcher/run/find_program.h"
@@ -27,6 +28,10 @@ bool is_this_host(const std::string& name) {
 std::vector<HostEntry> named_hosts(const RunOptions& options) {
   std::vector<HostEntry> hosts = options.hosts;
   if (!options.hostfile.empty()) {
+    std::error_code none;
+    if (std::filesystem::is_directory(options.hostfile, none)) {
+      throw InvalidArgument(fmt::format("--hostfile {}: that is a folder; give a file in it", options.hostfile));
+    }
     std::ifstream file(options.hostfile, std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
     if (!file) throw InvalidArgument(fmt::format("--hostfile {}: it can't be read", options.hostfile));
@@ -36,6 +41,16 @@ std::vector<HostEntry> named_hosts(const RunOptions& options) {
     throw InvalidArgument(fmt::format("{} hosts are named; a job has at most {}", hosts.size(), kMaxNodes));
   }
   return options.ranks ? first_slots(hosts, *options.ranks) : hosts;
+}
+
+std::string folder_of_ranks() {
+  std::error_code error;
+  const auto folder = std::filesystem::current_path(error);
+  if (!error) return folder.string();
+  throw InvalidArgument(
+      fmt::format("-H: the folder that this command was started in, where the ranks start, is gone: {}; "
+                  "change to another",
+                  errno_text(error.value())));
 }
 
 std::string endpoint_of(const RunOptions& options, const std::vector<HostEntry>& hosts,

@@ -22,6 +22,9 @@ std::vector<HostEntry> named_hosts(const RunOptions& options);
 // this host; port 0 where none is given.
 std::string endpoint_of(const RunOptions& options, const std::vector<HostEntry>& hosts, const Environment& environment);
 
+// That the ranks start in, on each host: this process's. Throws InvalidArgument if that is not there any more.
+std::string folder_of_ranks();
+
 // "NAME=value" of what travels: lockstep's own variables, those of the libraries below it, and what -x names. Throws
 // InvalidArgument for one that -x names and that is not set.
 std::vector<std::string> travelling_variables(const RunOptions& options, const Environment& environment);

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -72,7 +71,7 @@ class RemoteHosts {
 void RemoteHosts::start_all() {
   const auto secret = store::Secret::of_environment(environment_).value_or(store::Secret::random());
   AgentStart start{.secret = secret.hex(),
-                   .folder = std::filesystem::current_path().string(),
+                   .folder = folder_of_ranks(),
                    .arguments = options_.arguments,
                    .variables = travelling_variables(options_, environment_),
                    .nodes = static_cast<int>(entries_.size()),

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <utility>
 
 #include "launcher/flag_values.h"
@@ -194,8 +196,9 @@ std::string interpret_hosts(const RawRunFlags& raw, RunOptions& options) {
   return {};
 }
 
-void take_variables(const Environment& environment, RawRunFlags& raw) {
-  if (!raw.hosts.empty() || !raw.hostfile.empty()) return;  // they speak of a launcher on one of the hosts
+std::vector<std::string> take_variables(const Environment& environment, RawRunFlags& raw) {
+  std::vector<std::string> taken;
+  if (!raw.hosts.empty() || !raw.hostfile.empty()) return taken;  // they speak of a launcher on one of the hosts
   const std::pair<const char*, std::string*> variables[] = {{"PET_NNODES", &raw.nnodes},
                                                             {"PET_NODE_RANK", &raw.node_rank},
                                                             {"PET_MASTER_ADDR", &raw.master_addr},
@@ -205,12 +208,26 @@ void take_variables(const Environment& environment, RawRunFlags& raw) {
                                                             {"PET_RDZV_CONF", &raw.rdzv_conf},
                                                             {"PET_RDZV_BACKEND", &raw.rdzv_backend},
                                                             {"PET_MAX_RESTARTS", &raw.max_restarts}};
-  for (const auto& [name, flag] : variables) {
-    if (flag->empty()) *flag = environment.get(name).value_or("");
+  const auto take = [&](const char* name, std::string& flag) {
+    if (!flag.empty() || !environment.has(name)) return;
+    flag = *environment.get(name);
+    taken.emplace_back(name);
+  };
+  for (const auto& [name, flag] : variables) take(name, *flag);
+  if (raw.ranks.empty()) take("PET_NPROC_PER_NODE", raw.nproc_per_node);
+  return taken;
+}
+
+std::string source_of(std::string_view problem, std::span<const std::string> variables) {
+  for (const std::string& variable : variables) {
+    std::string flag = "--" + variable.substr(std::string_view("PET_").size());
+    std::transform(flag.begin(), flag.end(), flag.begin(),
+                   [](unsigned char c) { return c == '_' ? '-' : static_cast<char>(std::tolower(c)); });
+    if (problem.starts_with(flag) && !problem.substr(flag.size()).starts_with('-')) {
+      return fmt::format("; the variable {} says so", variable);
+    }
   }
-  if (raw.nproc_per_node.empty() && raw.ranks.empty()) {
-    raw.nproc_per_node = environment.get("PET_NPROC_PER_NODE").value_or("");
-  }
+  return {};
 }
 
 std::string interpret(const RawRunFlags& raw, RunOptions& options) {

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "launcher/command_line.h"
 #include "lockstep/base/environment.h"
@@ -40,8 +43,11 @@ struct RawRunFlags {
   std::optional<std::string> devices;
 };
 
-// torchrun reads a variable PET_NAME for each of its flags: where a flag is not given, these count here too.
-void take_variables(const Environment& environment, RawRunFlags& raw);
+// torchrun reads a variable PET_NAME for each of its flags: where a flag is not given, these count here too. Returns
+// the names of those that do.
+std::vector<std::string> take_variables(const Environment& environment, RawRunFlags& raw);
+// "; PET_NNODES says so" behind a problem of a flag whose value one of `variables` has given; else nothing.
+std::string source_of(std::string_view problem, std::span<const std::string> variables);
 
 // -H, --hostfile and what goes with them alone, --rdzv-endpoint if there is one of the two: as interpret().
 std::string interpret_hosts(const RawRunFlags& raw, RunOptions& options);

@@ -440,6 +440,8 @@ TEST(LauncherUsage, WrongCommandLinesGetOneClearLine) {
       {{"run", "/etc/passwd"}, 126, "is not executable"},
       {{"run", "/tmp"}, 126, "is a folder"},
       {{"run", "--log-dir", "/dev/null/x", "true"}, 2, "/dev/null/x"},
+      {{"run", "--hostfile", "/tmp", "true"}, 2, "--hostfile /tmp: that is a folder; give a file in it"},
+      {{"run", "--hostfile", "/no/such/file", "true"}, 2, "--hostfile /no/such/file: it can't be read"},
       {{"run", "--ranks", "1,7", "-n", "2", "true"}, 2, "--ranks 1,7: the job has 2 ranks, from 0 to 1"},
       {{"run", "--bind", "core", "-n", "1000", "true"}, 2, "--bind core: 1000 ranks, and "},
       {{"logs", "run-of-nobody"}, 1, "no run of this user on this host begins with 'run-of-nobody'"},

@@ -369,6 +369,13 @@ TEST_F(LaunchedHosts, NameWhoDidNotCome) {
   }
 }
 
+TEST_F(LaunchedHosts, SayWhomTheyWaitForLongBeforeTheyGiveUp) {
+  auto first = launch(0, 1, {PLAIN_PROGRAM}, {"--rdzv-timeout", "3600"});
+  EXPECT_TRUE(first.await_output("1 of 3 hosts came, "));
+  first.send(SIGTERM);
+  EXPECT_EQ(first.wait().signal, SIGTERM);
+}
+
 TEST_F(LaunchedHosts, NameAHostWithoutTheProgramAndStartNoRank) {
   auto first = launch(0, 1, {PLAIN_PROGRAM, "print:started"});
   auto second = launch(1, 1, {"./no-such-program"});

@@ -146,13 +146,16 @@ TEST_F(RemoteHosts, EndWithTheCommandThatStartedThem) {
 }
 
 TEST_F(RemoteHosts, AHostThatIsNotReachedIsNamedAndEndsTheOthers) {
-  auto launcher = launch({"-H", NetworkHosts::address(0) + ":1,nowhere:1"}, {PLAIN_PROGRAM, "print:started"});
-  const Result result = launcher.wait();
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_EQ(result.out, "");
-  EXPECT_THAT(result.err, AllOf(HasSubstr("[nowhere] no route to nowhere\n"),
-                                HasSubstr("host nowhere (node rank 1): its launcher did not start: "),
-                                HasSubstr("exited with code 255")));
+  for (const std::string& hosts :
+       {NetworkHosts::address(0) + ":1,nowhere:1", "nowhere:1," + NetworkHosts::address(0)}) {
+    auto launcher = launch({"-H", hosts}, {PLAIN_PROGRAM, "print:started"});
+    const Result result = launcher.wait();
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, AllOf(HasSubstr("[nowhere] no route to nowhere\n"), HasSubstr("host nowhere (node rank "),
+                                  HasSubstr("): its launcher did not start: "), HasSubstr("exited with code 255"),
+                                  Not(HasSubstr("`lockstep agent` is started by"))));
+  }
 }
 
 // `lockstep doctor` on hosts of `names`.

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "launcher/run/run_flags.h"
 #include "launcher/serve/serve_flags.h"
 
 namespace lockstep::launcher {
@@ -183,6 +184,16 @@ TEST(CommandLine, TorchrunsVariablesCountWhereTheFlagIsNotGiven) {
   EXPECT_EQ(
       parsed_with({"run", "p"}, {{"PET_NNODES", "2"}, {"PET_MASTER_ADDR", "h"}, {"PET_MASTER_PORT", "9"}}).endpoint,
       (net::HostPort{"h", 9}));
+}
+
+TEST(CommandLine, AWrongValueOfAVariableIsCalledThat) {
+  RawRunFlags raw;
+  const auto variables = take_variables(Environment({{"PET_NNODES", "x"}, {"PET_NODE_RANK", "7"}}), raw);
+  EXPECT_EQ(raw.nnodes, "x");
+  EXPECT_EQ(source_of("--nnodes x: give a number", variables), "; the variable PET_NNODES says so");
+  EXPECT_EQ(source_of("--node-rank 7: give a number", variables), "; the variable PET_NODE_RANK says so");
+  EXPECT_EQ(source_of("--nnodes-of-another-name", variables), "");
+  EXPECT_EQ(source_of("--grace x", variables), "");
 }
 
 TEST(CommandLine, ReadsHostsThatItStartsLaunchersOn) {
