@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <regex>
+#include <set>
 #include <utility>
 
 #include "launcher/run/run_flags.h"
@@ -470,6 +473,68 @@ TEST(CommandLine, ReadsTheDoctorsFlags) {
   EXPECT_NE(refused({"doctor", "-H", "a:0"}).find("'0' is no number of slots"), std::string::npos);
   EXPECT_NE(refused({"doctor", "--rsh", "x"}).find("-H or --hostfile"), std::string::npos);
   EXPECT_NE(refused({"doctor", "--rdzv-endpoint", "x"}).find("-H or --hostfile"), std::string::npos);
+}
+
+// Held to --help, so that a new flag comes with its wrong value or says here why there is none.
+TEST(CommandLine, EachFlagWithAValueNamesItselfAndTheValueThatIsWrong) {
+  struct Wrong {
+    std::string value;
+    Arguments others = {};  // without which the value is not looked at
+  };
+  const Arguments several = {"--nnodes=2:4", "--rdzv-endpoint=h"};
+  const std::map<std::string, Wrong> wrong = {
+      {"--nproc-per-node", {"0"}},
+      {"-n", {"x"}},
+      {"--devices", {"0,x"}},
+      {"--log-dir", {""}},
+      {"--ranks", {"3-1"}},
+      {"--tee", {"=4"}},
+      {"--trace", {""}},
+      {"--metrics-port", {"65536"}},
+      {"--bind", {"socket"}},
+      {"--grace", {"-1"}},
+      {"--timeout", {"soon"}},
+      {"--liveness", {"maybe"}},
+      {"--hang-timeout", {"1"}},
+      {"--stop-timeout", {"0"}},
+      {"--requeue-exit-code", {"256"}},
+      {"--master-addr", {""}},
+      {"--master-port", {"x"}},
+      {"--nnodes", {"3:2"}},
+      {"--node-rank", {"7"}},
+      {"--rdzv-endpoint", {"h:x", {"--nnodes=2"}}},
+      {"--rdzv-id", {""}},
+      {"--rdzv-timeout", {"0"}},
+      {"--rdzv-wait", {"x", several}},
+      {"--rdzv-backend", {"etcd"}},
+      {"--rdzv-conf", {"read_timeout=3"}},
+      {"-H", {"a:0"}},
+      {"--hostfile", {""}},
+      {"--rsh", {""}},
+      {"-x", {"=1", {"-H", "a"}}},
+      {"--max-restarts", {"-1"}},
+      {"--health-check", {""}},
+  };
+  std::set<std::string> in_help;
+  const std::string help = answered({"run", "--help"}).out;
+  // "  --grace SECONDS", "  -H,--host HOST[:SLOTS],...", "  -t,--tee [1|2|3]"; a flag without a value stands alone.
+  const std::regex with_value("\n  (?:-t,)?(-[-a-zA-Z]+)(?:,--[a-z-]+)? \\[?[A-Za-z0-9]");
+  for (auto it = std::sregex_iterator(help.begin(), help.end(), with_value); it != std::sregex_iterator(); ++it) {
+    in_help.insert((*it)[1]);
+  }
+  for (const auto& flag : in_help) EXPECT_TRUE(wrong.contains(flag)) << flag << " has no wrong value in this table";
+  for (const auto& [flag, bad] : wrong) {
+    EXPECT_TRUE(in_help.contains(flag)) << flag << " is not in " << help;
+    Arguments arguments = {"run"};
+    arguments.insert(arguments.end(), bad.others.begin(), bad.others.end());
+    const bool is_joined = bad.value.starts_with("=") && flag != "-x";
+    arguments.push_back(is_joined ? flag + bad.value : flag);
+    if (!is_joined) arguments.push_back(bad.value);
+    arguments.push_back("p");
+    const std::string said = refused(arguments);
+    EXPECT_NE(said.find(flag), std::string::npos) << said;
+    EXPECT_NE(said.find(bad.value.substr(is_joined ? 1 : 0)), std::string::npos) << said;
+  }
 }
 
 TEST(CommandLine, AnswersHelpAndVersion) {
