@@ -17,8 +17,8 @@ namespace {
 constexpr std::string_view kMore = " ...";
 constexpr std::size_t kMostHostBytes = 255;
 
-constexpr std::array<std::string_view, 9> kKinds{"lost",    "silent",   "left",    "failed", "aborted",
-                                                 "timeout", "mismatch", "stopped", "stepped"};
+constexpr std::array<std::string_view, 8> kKinds{"lost",    "silent",  "left",     "failed",
+                                                 "aborted", "timeout", "mismatch", "stopped"};
 
 // Not within a character of UTF-8.
 std::string cut(std::string text, std::size_t most) {
@@ -114,8 +114,7 @@ void throw_error(const Cause& cause) {
     case Cause::Kind::left:
     case Cause::Kind::failed:
     case Cause::Kind::aborted:
-    case Cause::Kind::stopped:
-    case Cause::Kind::stepped: break;
+    case Cause::Kind::stopped: break;
   }
   throw PeerLost(cause);
 }

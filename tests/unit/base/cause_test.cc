@@ -20,8 +20,8 @@ using Kind = Cause::Kind;
 using ::testing::EndsWith;
 using ::testing::Pointee;
 
-const std::vector<Kind> kAllKinds{Kind::lost,    Kind::silent,   Kind::left,    Kind::failed, Kind::aborted,
-                                  Kind::timeout, Kind::mismatch, Kind::stopped, Kind::stepped};
+const std::vector<Kind> kAllKinds{Kind::lost,    Kind::silent,  Kind::left,     Kind::failed,
+                                  Kind::aborted, Kind::timeout, Kind::mismatch, Kind::stopped};
 
 Cause example() {
   return {.kind = Kind::timeout,

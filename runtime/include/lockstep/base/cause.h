@@ -29,7 +29,6 @@ struct LOCKSTEP_API Cause {
     timeout,   // a deadline passed
     mismatch,  // the ranks' calls or models differ
     stopped,   // no failure: the ranks have agreed to end their training (comm/stop.h). Ends no group
-    stepped,   // no failure: the rank's first step is over; `step` counts those of earlier runs in. Ends no group
   };
 
   Kind kind = Kind::lost;
