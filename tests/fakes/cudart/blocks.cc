@@ -250,7 +250,9 @@ unsigned Execution::vote(bool value) {
   // The exchange that has just ended: nobody can have ended the next one without this thread.
   const auto side = (warp.exchanges - 1) % 2;
   unsigned bits = 0;
-  for (int lane = 0; lane < kWarp; ++lane) bits |= (warp.values[side][lane] != 0 ? 1u : 0u) << lane;
+  for (int lane = 0; lane < kWarp; ++lane) {
+    if (warp.values[side][lane] != 0) bits |= 1u << lane;
+  }
   return bits;
 }
 
@@ -381,6 +383,8 @@ cudaError_t launch(cudaStream_t stream, const std::string& name, const void* ker
   if (blocks == 0 || blocks > 0x7fffffffu || threads == 0 || threads > kMostThreads)
     return cudaErrorInvalidConfiguration;
   Runtime& runtime = Runtime::get();
+  cudaError_t result = cudaSuccess;
+  if (!runtime.begin("cudaLaunchKernel", result)) return runtime.finish(result);
   std::uint64_t seed = 0;
   bool is_loaded = false;
   {

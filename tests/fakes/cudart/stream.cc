@@ -76,8 +76,8 @@ void FakeStream::run() {
     std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
-    // A stream that is sometimes late is all that the delays are for: no order ever rests on them. Rare, for a step of a
-    // model is hundreds of operations, and where cores are busy each pause is as long as somebody else's turn.
+    // A stream that is sometimes late is all that the delays are for: no order ever rests on them. Rare, for a step of
+    // a model is hundreds of operations, and where cores are busy each pause is as long as somebody else's turn.
     const std::uint64_t draw = random_() % 64;
     if (draw == 0) {
       std::this_thread::sleep_for(std::chrono::microseconds(random_() % 300));

@@ -167,14 +167,23 @@ TEST_F(Planted, MemoryOutsideOfAnAllocation) {
 }
 
 TEST_F(Planted, AnErrorNamesTheKernel) {
-  fake_cuda::inject("cudaFuncGetAttributes=98@1");
-  try {
-    const Launch second(stream_);
-    FAIL() << "no error";
-  } catch (const DeviceError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("loading the kernel scaled on cuda:0"));
-  }
-  fake_cuda::heal();
+  const auto error_with = [](const char* rule, const auto& call) {
+    fake_cuda::inject(rule);
+    std::string text = "no error";
+    try {
+      call();
+    } catch (const DeviceError& error) {
+      text = error.what();
+    }
+    fake_cuda::heal();
+    return text;
+  };
+  EXPECT_THAT(
+      error_with("cudaFuncGetAttributes=98@1", [&] { const Launch second(stream_); }),
+      ::testing::AllOf(HasSubstr("loading the kernel scaled on cuda:0"), HasSubstr("no code for a GPU as old")));
+  const float* const a = floats(64);
+  EXPECT_THAT(error_with("cudaLaunchKernel=719@1", [&] { launch_(kScaled, 1, writes(floats(64), 64), reads(a, 64)); }),
+              ::testing::AllOf(HasSubstr("the kernel scaled on cuda:0"), HasSubstr("can't use the GPU any more")));
 }
 
 TEST_F(Planted, AKernelThatWasNotLoaded) {
