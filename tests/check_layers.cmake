@@ -52,7 +52,7 @@ set(may_include_runtime/tensor/cuda runtime/tensor runtime/cuda)
 # Of the library's upper half it reads what a job has left on disk, which is bytes and JSON.
 set(may_include_launcher runtime/rendezvous runtime/checkpoint/snapshot runtime/trace)
 # A program beside the launcher, which must not load what this one is there to load.
-set(may_include_launcher/probe runtime/comm/init)
+set(may_include_launcher/probe runtime/comm/init runtime/tensor)
 
 # Packages and system headers that have one home: a pattern, then the rooms that may include it.
 set(homes

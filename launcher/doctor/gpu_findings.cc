@@ -57,6 +57,23 @@ Finding devices(const Gpus& gpus, const nlohmann::json& probe) {
   return finding;
 }
 
+// Whether the kernels of tensors give what the CPU's give there.
+Finding tensors(const nlohmann::json& trial) {
+  const auto reason = trial.at("reason").get<std::string>();
+  Finding finding{kGpus, "tensors on " + trial.at("device").get<std::string>(), ""};
+  if (!trial.at("tried").get<bool>()) {
+    finding.value = "not tried: " + reason;
+  } else if (!reason.empty()) {
+    finding.value = reason;
+    finding.health = Health::problem;
+    finding.remedy = "LOCKSTEP_DEVICE=cpu trains on the CPU; report this with the output of 'lockstep doctor --json'";
+  } else {
+    const int operations = trial.at("operations").get<int>(), compared = trial.at("compared").get<int>();
+    finding.value = fmt::format("{} of {} operations were tried, and give what the CPU's give", compared, operations);
+  }
+  return finding;
+}
+
 }  // namespace
 
 Findings gpu_findings(const Gpus& gpus, const std::string& version_file, const nlohmann::json& probe) {
@@ -65,6 +82,7 @@ Findings gpu_findings(const Gpus& gpus, const std::string& version_file, const n
   if (!probe.is_null()) {
     findings.push_back(devices(gpus, probe));
     add_gpus(probe, findings);
+    if (probe.contains("tensors")) findings.push_back(tensors(probe.at("tensors")));
   }
   return findings;
 }

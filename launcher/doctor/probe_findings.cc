@@ -70,6 +70,12 @@ void check_devices(const nlohmann::json& json) {
     device.at("memory_bytes").get<std::uint64_t>();
     for (const auto* number : {"driver_cuda_version", "runtime_cuda_version"}) device.at(number).get<int>();
   }
+  if (json.contains("tensors")) {
+    const auto& tensors = json.at("tensors");
+    for (const auto* text : {"device", "reason"}) tensors.at(text).get_ref<const std::string&>();
+    for (const auto* number : {"operations", "compared"}) tensors.at(number).get<int>();
+    tensors.at("tried").get<bool>();
+  }
   if (json.contains("no_gpu")) json.at("no_gpu").get_ref<const std::string&>();
 }
 

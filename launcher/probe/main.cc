@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lockstep-probe: what the library can do on this host, as one JSON object on stdout. `lockstep-probe devices`: its
-// devices only, without trying anything.
+// lockstep-probe: what the library can do on this host, as one JSON object on stdout: backends, and kernels of tensors
+// where there is a GPU, are tried. `lockstep-probe devices`: its devices only, without trying anything.
 //
 // A program of its own, so that `lockstep doctor` need not load the library, let alone a GPU's driver, and outlives it
 // if that hangs or crashes. Errors of the library are part of the answer; any exit code but 0 is a crash.
@@ -9,11 +9,13 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 #include "launcher/probe/backend_trial.h"
 #include "lockstep/base/error.h"
 #include "lockstep/device/device_runtime.h"
+#include "lockstep/tensor/kernel_trial.h"
 #include "runtime/base/cpu.h"
 #include "runtime/comm/init/plugins.h"
 
@@ -64,6 +66,25 @@ nlohmann::json devices_json() {
   return answer;
 }
 
+// Tensors on the first GPU beside the CPU's.
+nlohmann::json tensors_json(const std::string& device) {
+  constexpr std::chrono::seconds kLimit{2};
+  nlohmann::json answer = {{"device", device}, {"tried", true}, {"operations", 0}, {"compared", 0}, {"reason", ""}};
+  // All that is known of a device that hangs.
+  fmt::print(stderr, "lockstep-probe: comparing kernels on {} with the CPU's\n", device);
+  try {
+    const KernelTrial trial = try_kernels({DeviceKind::cuda, 0}, Deadline::after(kLimit));
+    answer["operations"] = trial.operations;
+    answer["compared"] = trial.compared;
+  } catch (const BackendUnavailable& error) {
+    answer["tried"] = false;
+    answer["reason"] = error.what();
+  } catch (const Error& error) {
+    answer["reason"] = error.what();
+  }
+  return answer;
+}
+
 }  // namespace
 }  // namespace lockstep::probe
 
@@ -75,7 +96,7 @@ int main(int count, char** arguments) {
     fmt::print(
         "Usage: lockstep-probe [devices]\nAnswers lockstep doctor, in one JSON object: devices, and without an "
         "argument "
-        "backends and plug-ins too.\n");
+        "backends, plug-ins and kernels too.\n");
     return std::fflush(stdout) == 0 ? 0 : 1;
   }
   if (count > known) {
@@ -87,6 +108,10 @@ int main(int count, char** arguments) {
   if (!devices_only) {
     answer["backends"] = backends_json();
     answer["plugins"] = plugins_json();
+    const std::string first_gpu = "cuda:0";
+    for (const auto& device : answer["devices"]) {
+      if (device["name"] == first_gpu) answer["tensors"] = tensors_json(first_gpu);
+    }
   }
   const auto text = answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const bool written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;

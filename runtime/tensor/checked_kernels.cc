@@ -424,6 +424,11 @@ class CheckedKernels final : public Kernels {
 
 }  // namespace
 
+double products_may_differ(const Environment& environment) {
+  // Factors of TF32 have 10 bits.
+  return environment.get("LOCKSTEP_ALLOW_TF32") == "1" ? 1e-2 : kClose;
+}
+
 std::unique_ptr<Kernels> checked_kernels(Kernels& device, Kernels& cpu, double products) {
   return std::make_unique<CheckedKernels>(device, cpu, products);
 }

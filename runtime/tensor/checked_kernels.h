@@ -11,11 +11,15 @@
 
 #include <memory>
 
+#include "lockstep/base/environment.h"
 #include "runtime/tensor/kernels.h"
 
 namespace lockstep {
 
-// Both live as long as the result. `products`: the part of its largest number that a matrix product may be off by.
+// The part of its largest number that a matrix product may be off by: more where LOCKSTEP_ALLOW_TF32 says so.
+double products_may_differ(const Environment& environment);
+
+// Both live as long as the result. `products`: as above.
 std::unique_ptr<Kernels> checked_kernels(Kernels& device, Kernels& cpu, double products = 1e-4);
 
 }  // namespace lockstep

@@ -33,16 +33,13 @@ Kernels& load_cuda_kernels(int index) {
   return *kernels_of(index);
 }
 
-// Whether each call is compared with the CPU's, and by what part of its largest number a matrix product may be off.
-bool is_checked(double& products) {
-  const Environment environment = Environment::of_process();
+// Whether each call is compared with the CPU's.
+bool is_checked(const Environment& environment) {
   const auto check = environment.get("LOCKSTEP_KERNEL_CHECK");
   if (check && *check != "0" && *check != "1") {
     throw InvalidArgument(
         fmt::format("environment: LOCKSTEP_KERNEL_CHECK='{}' is unknown; '1' or '0' (the default)", printable(*check)));
   }
-  // Factors of TF32 have 10 bits.
-  products = environment.get("LOCKSTEP_ALLOW_TF32") == "1" ? 1e-2 : 1e-4;
   return check == "1";
 }
 
@@ -57,9 +54,10 @@ Kernels& cuda_kernels(int index) {
   found = one.load(std::memory_order_acquire);
   if (found != nullptr) return *found;
   found = &load_cuda_kernels(index);
-  double products = 0;
+  const Environment environment = Environment::of_process();
   // Never destroyed: tensors may go after main() has ended.
-  if (is_checked(products)) found = checked_kernels(*found, cpu_kernels(), products).release();
+  if (is_checked(environment))
+    found = checked_kernels(*found, cpu_kernels(), products_may_differ(environment)).release();
   one.store(found, std::memory_order_release);
   return *found;
 }

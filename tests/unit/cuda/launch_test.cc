@@ -21,6 +21,7 @@ using ::testing::ElementsAreArray;
 Variables fakes(int gpus, Variables more = {}) {
   more.insert({{"LOCKSTEP_PLUGIN_PATH", LOCKSTEP_FAKE_PLUGIN_FOLDER},
                {"LOCKSTEP_NCCL_LIB", FAKE_NCCL},
+               {"LOCKSTEP_CUBLASLT_LIB", "none"},
                {"LOCKSTEP_FAKE_GPUS", std::to_string(gpus)}});
   return more;
 }
@@ -144,6 +145,19 @@ TEST(Gpus, DoctorShowsThem) {
   EXPECT_EQ(result.exit_code, 0) << result.out;
   expect_text(result.out,
               {"Fake GPU, " + uuid_of(1), "compute capability 9.0", "cpu, cuda:0, cuda:1", "liblockstep_cuda.so"});
+}
+
+// The fake GPU takes longer than the trial has.
+TEST(Gpus, DoctorComparesTensorsOnTheFirstOneWithTheCpus) {
+  const auto doctor = [](Variables more) {
+    return Process({.command = {LOCKSTEP_PROGRAM, "doctor"}, .environment = fakes(2, std::move(more))}).wait();
+  };
+  const auto good = doctor({});
+  EXPECT_EQ(good.exit_code, 0) << good.out;
+  expect_text(good.out, {"tensors on cuda:0", " of 49 operations were tried, and give what the CPU's give"});
+  const auto bad = doctor({{"LOCKSTEP_FAKE_CUDA", "cudaLaunchKernel=skip"}});
+  EXPECT_EQ(bad.exit_code, 1) << bad.out;
+  expect_text(bad.out, {"LOCKSTEP_KERNEL_CHECK: ", " on cuda:0 differs from the CPU's", "LOCKSTEP_DEVICE=cpu"});
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/base/error.h"
+#include "lockstep/tensor/kernel_trial.h"
 #include "lockstep/tensor/tensor.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 
@@ -40,6 +41,25 @@ TEST(KernelCheck, IsReadWithTheFirstTensorOfADevice) {
               HasSubstr("LOCKSTEP_KERNEL_CHECK: add of 2 on cuda:0 differs from the CPU's"));
   ::unsetenv("LOCKSTEP_KERNEL_CHECK");
   EXPECT_EQ(error_of_sum({DeviceKind::cuda, 1}), "no error");
+}
+
+TEST(KernelTrial, ComparesEveryOperation) {
+  const KernelTrial trial = try_kernels({DeviceKind::cuda, 2}, Deadline::after(std::chrono::seconds(60)));
+  EXPECT_EQ(trial.operations, 49);
+  EXPECT_EQ(trial.compared, 49);
+  EXPECT_EQ(try_kernels({DeviceKind::cuda, 2}, Deadline::after({})).compared, 0) << "past its time";
+}
+
+TEST(KernelTrial, NamesTheOperationThatDiffers) {
+  fake_cuda::inject("cudaLaunchKernel=skip@1");
+  std::string text = "no error";
+  try {
+    static_cast<void>(try_kernels({DeviceKind::cuda, 2}, Deadline::after(std::chrono::seconds(60))));
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  fake_cuda::heal();
+  EXPECT_THAT(text, HasSubstr("transpose of 6 x 10 on cuda:2 differs from the CPU's"));
 }
 
 }  // namespace
