@@ -39,6 +39,7 @@ CublasLt load_cublaslt(std::span<const std::string> candidates) {
   const ForeignLibrary library(kNames, candidates);
   CublasLt functions;
   functions.path = library.path();
+  library.need(functions.version, "cublasLtGetVersion");
   library.need(functions.status_name, "cublasLtGetStatusName");
   library.need(functions.status_text, "cublasLtGetStatusString");
   library.need(functions.create, "cublasLtCreate");
@@ -54,6 +55,10 @@ CublasLt load_cublaslt(std::span<const std::string> candidates) {
   library.need(functions.preference_set, "cublasLtMatmulPreferenceSetAttribute");
   library.need(functions.heuristic, "cublasLtMatmulAlgoGetHeuristic");
   library.need(functions.matmul, "cublasLtMatmul");
+  if (const std::size_t major = functions.version() / 10000; major != CUBLAS_VER_MAJOR) {
+    throw BackendUnavailable(fmt::format("{}: {} is cuBLASLt {}, and this was built with {}; {}", kNames.who,
+                                         functions.path, major, CUBLAS_VER_MAJOR, kNames.remedy));
+  }
   return functions;
 }
 

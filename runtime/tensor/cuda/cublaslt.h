@@ -17,6 +17,7 @@ namespace lockstep::cuda {
 struct CublasLt {
   std::string path;
 
+  decltype(&cublasLtGetVersion) version = nullptr;
   decltype(&cublasLtGetStatusName) status_name = nullptr;
   decltype(&cublasLtGetStatusString) status_text = nullptr;
   decltype(&cublasLtCreate) create = nullptr;
@@ -36,11 +37,11 @@ struct CublasLt {
   std::string describe(cublasStatus_t status) const;
 };
 
-// Where to look, in this order.
 // The file to take, or "none": products are then by kernels of our own.
 inline constexpr const char* kCublasLtVariable = "LOCKSTEP_CUBLASLT_LIB";
+// Where to look, in this order.
 std::vector<std::string> cublaslt_candidates(const Environment& environment);
-// Throws BackendUnavailable.
+// Throws BackendUnavailable, also for one of another major version than this was built with.
 CublasLt load_cublaslt(std::span<const std::string> candidates);
 // This process's, loaded at the first call; what failed is tried again at the next. Any thread.
 const CublasLt& cublaslt();

@@ -50,7 +50,10 @@ struct Matmul::Plan {
 Matmul::Matmul(DeviceRuntime& runtime, StreamView stream, bool tf32)
     : library_(cublaslt()), stream_(stream), tf32_(tf32), workspace_(runtime.allocate(kWorkspaceBytes, stream)) {
   const CurrentDevice current(stream.device);
-  check(library_.create(&handle_), "cublasLtCreate", {}, {});
+  if (const cublasStatus_t status = library_.create(&handle_); status != CUBLAS_STATUS_SUCCESS) {
+    throw DeviceError(fmt::format("cublasLtCreate on {}: {}; {} has no room on the GPU, or wants a newer driver",
+                                  stream_.device.str(), library_.describe(status), library_.path));
+  }
 }
 
 Matmul::~Matmul() {

@@ -12,6 +12,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <set>
@@ -165,7 +166,11 @@ void multiply(const Desc& desc, const Layout& a, const Layout& b, const Layout& 
 
 extern "C" {
 
-size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
+// LOCKSTEP_FAKE_CUBLASLT_VERSION: another one.
+size_t cublasLtGetVersion() {
+  const char* const value = std::getenv("LOCKSTEP_FAKE_CUBLASLT_VERSION");
+  return value == nullptr ? CUBLAS_VERSION : std::strtoul(value, nullptr, 10);
+}
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS";
 }

@@ -41,7 +41,15 @@ TEST(CublasLt, WhatIsMissingIsASentence) {
           HasSubstr("matrix product on cuda: the library can't be loaded (/nowhere/libcublasLt.so: cannot open"),
           HasSubstr("set LOCKSTEP_CUBLASLT_LIB to the file")));
   EXPECT_THAT(error_of([&] { load_cublaslt(other); }),
-              HasSubstr("has no function cublasLtGetStatusName: it is no cuBLASLt"));
+              HasSubstr("has no function cublasLtGetVersion: it is no cuBLASLt"));
+}
+
+TEST(CublasLt, OfAnotherMajorVersionIsRefused) {
+  const std::vector<std::string> fake{std::getenv("LOCKSTEP_CUBLASLT_LIB")};
+  ::setenv("LOCKSTEP_FAKE_CUBLASLT_VERSION", "110901", 1);
+  EXPECT_THAT(error_of([&] { load_cublaslt(fake); }),
+              HasSubstr("is cuBLASLt 11, and this was built with " + std::to_string(CUBLAS_VER_MAJOR)));
+  ::unsetenv("LOCKSTEP_FAKE_CUBLASLT_VERSION");
 }
 
 // A device's kernels read the variable with their first product.
