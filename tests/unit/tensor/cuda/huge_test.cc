@@ -13,6 +13,7 @@ namespace {
 
 const int set = [] {
   ::setenv("LOCKSTEP_FAKE_GPU_MEMORY", "137438953472", 1);
+  ::setenv("LOCKSTEP_CUBLASLT_LIB", "none", 1);  // products by kernels of our own
   return ::setenv("LOCKSTEP_FAKE_MULTIPROCESSORS", "268435455", 1);
 }();
 
@@ -74,6 +75,48 @@ TEST_F(Huge, Optimizer) {
             Floats({-4, -8}));
 }
 
+TEST_F(Huge, AdamW) {
+  const AdamWStep step{.learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8};
+  Floats w{1, 2}, m{0.5f, -0.5f}, v{0.25f, 1};
+  const Floats g{10, -20};
+  float* const weights = array<float>(kPast, w);
+  const float* const gradients = array<float>(kPast, g);
+  float* const moment1 = array<float>(kPast, m);
+  float* const moment2 = array<float>(kPast, v);
+  cpu_kernels().adamw(w.data(), g.data(), m.data(), v.data(), 2, step);
+  EXPECT_EQ(last_two(weights, kPast, (kPast + 255) / 256,
+                     [&] { k_.adamw(weights, gradients, moment1, moment2, kPast, step); }),
+            w);
+}
+
+TEST_F(Huge, Losses) {
+  const float* const a = array<float>(kPast, {1, 2});
+  const float* const b = array<float>(kPast, {3, 1});
+  const float* const dloss = array<float>(1, {static_cast<float>(kPast)});
+  float* const d = out(kPast);
+  EXPECT_EQ(last_two(d, kPast, (kPast + 255) / 256,
+                     [&] {
+                       k_.mse_backward({d, false}, dloss, a, b, 1, kPast);
+                     }),
+            Floats({-4, 2}));
+  EXPECT_EQ(last_two(d, kPast, (kPast + 255) / 256,
+                     [&] {
+                       k_.expand({d, false}, a + kPast - 1, 3, kPast);
+                     }),
+            Floats({6, 6}));
+}
+
+// Everything is kept.
+TEST_F(Huge, DropoutForward) {
+  const float* const x = array<float>(kPast, {1, 2});
+  const auto* const ids = array<std::int64_t>(1, {7});
+  std::uint8_t* const mask = array<std::uint8_t>(kPast, {0, 0});
+  float* const y = out(kPast);
+  const std::int64_t blocks = ((kPast + 3) / 4 + 255) / 256;
+  EXPECT_EQ(last_two(y, kPast, blocks, [&] { k_.dropout(y, mask, x, {.seed = 1}, ids, 1, kPast, 1.0f); }),
+            Floats({1, 2}));
+}
+
 TEST_F(Huge, Dropout) {
   const float* const dy = array<float>(kPast, {1, 2});
   const std::uint8_t* const mask = array<std::uint8_t>(kPast, {1, 0});
@@ -96,6 +139,68 @@ TEST_F(Huge, Rows) {
   EXPECT_EQ(last_two(c, count, kRows, [&] { k_.add_row(c, a, row, kRows, kColumns); }), Floats({11, 22}));
   const std::int64_t tiles = kColumns / 32 * ((kRows + 31) / 32);
   EXPECT_EQ(last_two(c, count, tiles, [&] { k_.transpose({c, false}, a, kRows, kColumns); })[1], 2);
+}
+
+TEST_F(Huge, LayerNorm) {
+  const std::int64_t count = kRows * kColumns;
+  Floats row(kColumns, 1), ones(kColumns, 1), zeros(kColumns, 0);
+  row[kColumns - 2] = 3;
+  row[kColumns - 1] = -5;
+  const float* const x = array<float>(count, row);
+  const float* const gain = array<float>(kColumns, ones);
+  const float* const bias = array<float>(kColumns, zeros);
+  double* const mean = array<double>(kRows, {0, 0});
+  float* const rstd = array<float>(kRows, {0, 0});
+  float* const y = out(count);
+  Floats wanted(kColumns), slope(kColumns);
+  double m = 0;
+  float s = 0;
+  cpu_kernels().layer_norm(wanted.data(), &m, &s, row.data(), ones.data(), zeros.data(), {1, kColumns});
+  const LayerNormShape shape{kRows, kColumns};
+  const Floats seen = last_two(y, count, kRows, [&] { k_.layer_norm(y, mean, rstd, x, gain, bias, shape); });
+  EXPECT_NEAR(seen[0], wanted[kColumns - 2], 1e-4);
+  EXPECT_NEAR(seen[1], wanted[kColumns - 1], 1e-4);
+  cpu_kernels().layer_norm_backward({slope.data(), false}, {}, {}, row.data(), row.data(), &m, &s, ones.data(),
+                                    {1, kColumns});
+  const Floats back = last_two(y, count, kRows, [&] {
+    k_.layer_norm_backward({y, false}, {}, {}, x, x, mean, rstd, gain, shape);
+  });
+  EXPECT_NEAR(back[0], slope[kColumns - 2], 1e-4);
+  EXPECT_NEAR(back[1], slope[kColumns - 1], 1e-4);
+}
+
+TEST_F(Huge, Product) {
+  const std::int64_t count = kRows * kColumns;
+  const float* const column = array<float>(kRows, {2, 3});
+  const float* const row = array<float>(kColumns, {10, 20});
+  float* const c = out(count);
+  const std::int64_t tiles = kColumns / 32 * ((kRows + 31) / 32);
+  EXPECT_EQ(last_two(c, count, tiles,
+                     [&] {
+                       k_.gemm({.rows = kRows,
+                                .columns = kColumns,
+                                .inner = 1,
+                                .a = {column, 1},
+                                .b = {row, kColumns},
+                                .c = {c, false},
+                                .ldc = kColumns});
+                     }),
+            Floats({30, 60}));
+  const Floats ones(kColumns, 1);
+  const float* const a = array<float>(count, ones);
+  const float* const b = array<float>(kColumns, ones);
+  float* const sums = out(kRows);
+  EXPECT_EQ(last_two(sums, kRows, (kRows + 31) / 32,
+                     [&] {
+                       k_.gemm({.rows = kRows,
+                                .columns = 1,
+                                .inner = kColumns,
+                                .a = {a, kColumns},
+                                .b = {b, 1},
+                                .c = {sums, false},
+                                .ldc = 1});
+                     })[1],
+            static_cast<float>(kColumns));
 }
 
 TEST_F(Huge, Embedding) {
@@ -122,10 +227,10 @@ TEST_F(Huge, CrossEntropy) {
   row[kColumns - 2] = row[kColumns - 1] = 0;
   const float* const logits = array<float>(count, row);
   const auto* const targets = array<std::int64_t>(kRows, {0, kColumns - 1});
-  const float* const largest = array<float>(kRows, {0, 0});
-  const float* const sums = array<float>(kRows, {2, 2});
+  float* const largest = array<float>(kRows, {0, 0});
+  float* const sums = array<float>(kRows, {2, 2});
   const float* const dloss = array<float>(1, {1});
-  const auto* const counted = array<std::int64_t>(1, {4});
+  auto* const counted = array<std::int64_t>(1, {4});
   float* const d = out(count);
   EXPECT_EQ(
       last_two(
@@ -134,6 +239,10 @@ TEST_F(Huge, CrossEntropy) {
             k_.cross_entropy_backward({d, false}, dloss, counted, largest, sums, logits, targets, kRows, kColumns, -1);
           }),
       Floats({0.125f, -0.125f}));
+  // The row before has no logits.
+  EXPECT_EQ(last_two(sums, kRows, kRows,
+                     [&] { k_.cross_entropy(d, counted, largest, sums, logits, targets, kRows, kColumns, -1); })[1],
+            2);
 }
 
 }  // namespace
