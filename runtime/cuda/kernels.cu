@@ -62,6 +62,20 @@ __global__ void divide(T* data, std::int64_t count, std::int64_t head, const std
   for (std::int64_t i = head + packs * kPack + thread; i < count; i += threads) data[i] = quotient(data[i], by);
 }
 
+// The exponent of a float of these bits, and its lowest bit: device/not_finite.cc has why.
+template <typename Bits>
+__global__ void first_not_finite(const Bits* numbers, std::int64_t count, Bits exponent, Bits one,
+                                 unsigned long long* first) {
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += threads) {
+    const Bits number = numbers[i];
+    if ((number & exponent) != exponent) continue;
+    // What this thread looks at later is behind it.
+    atomicMin(first, 2 * static_cast<unsigned long long>(i) + ((number & static_cast<Bits>(one - 1)) == 0 ? 1 : 0));
+    return;
+  }
+}
+
 __global__ void put(std::int64_t* to, std::int64_t value) { *to = value; }
 
 // Its own error is what a launch returns: cudaGetLastError() might be about something of the program's.
@@ -80,6 +94,18 @@ cudaError_t launch(void* data, std::int64_t count, const std::int64_t* divisor, 
                           stream);
 }
 
+template <typename Bits>
+cudaError_t launch_search(const void* data, std::int64_t count, Bits exponent, Bits one, std::int64_t* first,
+                          cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>((count + kThreads - 1) / kThreads, kMostBlocks));
+  // Never negative, so that it is the same number without a sign.
+  auto* to = reinterpret_cast<unsigned long long*>(first);
+  void* arguments[] = {&data, &count, &exponent, &one, &to};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(&first_not_finite<Bits>), dim3(blocks), dim3(kThreads),
+                          arguments, 0, stream);
+}
+
 template <typename Kernel>
 cudaError_t load(Kernel* kernel) {
   cudaFuncAttributes attributes;
@@ -91,7 +117,8 @@ cudaError_t load(Kernel* kernel) {
 cudaError_t load_kernels() {
   for (const cudaError_t error :
        {load(divide<float>), load(divide<double>), load(divide<__nv_bfloat16>), load(divide<__half>),
-        load(divide<std::int32_t>), load(divide<std::int64_t>), load(divide<std::uint8_t>), load(put)}) {
+        load(divide<std::int32_t>), load(divide<std::int64_t>), load(divide<std::uint8_t>), load(first_not_finite<std::uint16_t>),
+        load(first_not_finite<std::uint32_t>), load(first_not_finite<std::uint64_t>), load(put)}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -107,6 +134,21 @@ cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std
     case DType::i32: return launch<std::int32_t>(data, count, divisor, over_zero, stream);
     case DType::i64: return launch<std::int64_t>(data, count, divisor, over_zero, stream);
     case DType::u8: return launch<std::uint8_t>(data, count, divisor, over_zero, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+cudaError_t launch_first_not_finite(const void* data, std::int64_t count, DType dtype, std::int64_t* first,
+                                    cudaStream_t stream) {
+  switch (dtype) {
+    case DType::f32: return launch_search<std::uint32_t>(data, count, 0x7f80'0000, 0x0080'0000, first, stream);
+    case DType::f64:
+      return launch_search<std::uint64_t>(data, count, 0x7ff0'0000'0000'0000, 0x0010'0000'0000'0000, first, stream);
+    case DType::bf16: return launch_search<std::uint16_t>(data, count, 0x7f80, 0x0080, first, stream);
+    case DType::f16: return launch_search<std::uint16_t>(data, count, 0x7c00, 0x0400, first, stream);
+    case DType::i32:
+    case DType::i64:
+    case DType::u8: return cudaSuccess;
   }
   return cudaErrorInvalidValue;
 }

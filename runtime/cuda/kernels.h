@@ -18,6 +18,9 @@ cudaError_t load_kernels();
 // may come out as another (its sign and payload are the hardware's).
 cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std::int64_t* divisor, OverZero over_zero,
                           cudaStream_t stream);
+// As DeviceRuntime::first_not_finite.
+cudaError_t launch_first_not_finite(const void* data, std::int64_t count, DType dtype, std::int64_t* first,
+                                    cudaStream_t stream);
 // *to = value.
 cudaError_t launch_put(std::int64_t* to, std::int64_t value, cudaStream_t stream);
 

@@ -257,6 +257,12 @@ void CudaRuntime::divide(const BufferView& buffer, const std::int64_t* divisor, 
         fmt::format("the kernel that divides {} x {}", buffer.count, name_of(buffer.dtype)), stream.device);
 }
 
+void CudaRuntime::first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) {
+  const CurrentDevice current(stream.device);
+  check(launch_first_not_finite(buffer.data, buffer.count, buffer.dtype, first, handle_of(stream)),
+        fmt::format("the kernel that looks for NaN in {} x {}", buffer.count, name_of(buffer.dtype)), stream.device);
+}
+
 void CudaRuntime::put(std::int64_t* to, std::int64_t value, StreamView stream) {
   const CurrentDevice current(stream.device);
   check(launch_put(to, value, handle_of(stream)), "the kernel that puts a number", stream.device);

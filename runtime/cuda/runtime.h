@@ -47,6 +47,7 @@ class CudaRuntime final : public DeviceRuntime {
   void copy(void* to, const void* from, std::size_t bytes, StreamView stream) override;
   void zero(void* data, std::size_t bytes, StreamView stream) override;
   void divide(const BufferView& buffer, const std::int64_t* divisor, OverZero over_zero, StreamView stream) override;
+  void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) override;
   void put(std::int64_t* to, std::int64_t value, StreamView stream) override;
 
  private:

@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <new>
 
 #include "lockstep/base/error.h"
 #include "runtime/device/divide.h"
+#include "runtime/device/not_finite.h"
 
 namespace lockstep {
 namespace {
@@ -88,6 +90,10 @@ class CpuRuntime final : public DeviceRuntime {
   void divide(const BufferView& buffer, const std::int64_t* divisor, OverZero over_zero, StreamView stream) override {
     require_default(stream, "divide");
     divide_on_host(buffer.data, buffer.count, buffer.dtype, *divisor, over_zero);
+  }
+  void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) override {
+    require_default(stream, "first_not_finite");
+    *first = std::min(*first, first_not_finite_on_host(buffer.data, buffer.count, buffer.dtype));
   }
   void put(std::int64_t* to, std::int64_t value, StreamView stream) override {
     require_default(stream, "put");

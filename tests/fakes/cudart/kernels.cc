@@ -4,10 +4,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 
 #include "runtime/device/divide.h"
+#include "runtime/device/not_finite.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 
 namespace lockstep::cuda {
@@ -45,6 +47,19 @@ cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std
                               divide_on_host(data, count, dtype, *divisor, over_zero);
                             },
                             {{divisor, sizeof *divisor}, {data, bytes}}, {{data, bytes}});
+}
+
+cudaError_t launch_first_not_finite(const void* data, std::int64_t count, DType dtype, std::int64_t* first,
+                                    cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  load(false);
+  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
+  return fake_cuda::enqueue(stream, fmt::format("first_not_finite {} x {}", count, name_of(dtype)),
+                            [data = static_cast<const void*>(fake_cuda::host_address(data)), count, dtype,
+                             first = static_cast<std::int64_t*>(fake_cuda::host_address(first))] {
+                              *first = std::min(*first, first_not_finite_on_host(data, count, dtype));
+                            },
+                            {{data, bytes}, {first, sizeof *first}}, {{first, sizeof *first}});
 }
 
 cudaError_t launch_put(std::int64_t* to, std::int64_t value, cudaStream_t stream) {

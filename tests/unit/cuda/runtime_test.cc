@@ -141,6 +141,33 @@ TEST_F(Cuda, DividesAndPutsInTheStreamsOrder) {
   cuda.divide({nullptr, 0, DType::f32, kGpu}, divisor, OverZero::is_zero, stream);
 }
 
+TEST_F(Cuda, FindsTheFirstNumberThatIsNoneInTheStreamsOrder) {
+  Stream stream(kGpu);
+  const auto word = cuda.allocate(8, stream);
+  auto* const first = static_cast<std::int64_t*>(word.get());
+  const auto result = cuda.allocate_pinned(8, kGpu);
+  const auto host = cuda.allocate_pinned(37 * 8, kGpu);
+  const auto data = cuda.allocate(37 * 8, stream);
+  const auto found = [&](DType dtype, std::size_t at, std::vector<std::uint8_t> bits) {
+    std::memset(host.get(), 0, 37 * 8);
+    std::memcpy(static_cast<std::byte*>(host.get()) + at * size_of(dtype), bits.data(), bits.size());
+    cuda.copy(data.get(), host.get(), 37 * 8, stream);
+    cuda.put(first, kAllFinite, stream);
+    cuda.first_not_finite({data.get(), 37, dtype, kGpu}, first, stream);
+    cuda.copy(result.get(), first, 8, stream);
+    stream.synchronize(soon());
+    return *static_cast<const std::int64_t*>(result.get());
+  };
+  EXPECT_EQ(found(DType::f32, 36, {0, 0, 0x80, 0xff}), 2 * 36 + 1);
+  EXPECT_EQ(found(DType::f32, 0, {1, 0, 0x80, 0x7f}), 0);
+  EXPECT_EQ(found(DType::f32, 0, {0xff, 0xff, 0x7f, 0x7f}), kAllFinite);
+  EXPECT_EQ(found(DType::f64, 7, {0, 0, 0, 0, 0, 0, 0xf0, 0x7f}), 2 * 7 + 1);
+  EXPECT_EQ(found(DType::bf16, 20, {0xc0, 0x7f}), 2 * 20);
+  EXPECT_EQ(found(DType::f16, 20, {0, 0x7c}), 2 * 20 + 1);
+  EXPECT_EQ(found(DType::i32, 3, {0xff, 0xff, 0xff, 0xff}), kAllFinite);
+  cuda.first_not_finite({nullptr, 0, DType::f32, kGpu}, first, stream);
+}
+
 // What the other stream does may wait, by way of a peer, for what comes behind this launch.
 TEST_F(Cuda, NoLaunchWaitsForWhatAnotherStreamDoes) {
   const DeviceId fresh{DeviceKind::cuda, 5};
@@ -160,6 +187,7 @@ TEST_F(Cuda, NoLaunchWaitsForWhatAnotherStreamDoes) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
       cuda.divide(BufferView(data.get(), 8, dtype, fresh), static_cast<const std::int64_t*>(divisor.get()),
                   OverZero::is_zero, stream);
+      cuda.first_not_finite(BufferView(data.get(), 1, dtype, fresh), static_cast<std::int64_t*>(divisor.get()), stream);
     }
     launched = true;
   });

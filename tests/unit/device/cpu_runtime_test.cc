@@ -3,16 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/device_runtime.h"
 #include "lockstep/device/half.h"
 #include "runtime/device/divide.h"
+#include "runtime/device/not_finite.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep {
@@ -115,6 +118,55 @@ TEST(CudaRuntime, InAProgramWithTheRuntimeInsideIsASentence) {
                 Stream stream({DeviceKind::cuda, 0});
               }),
               AllOf(HasSubstr("device 'cuda' can't be used"), HasSubstr("link lockstep::core")));
+}
+
+// Every place of a buffer that has several blocks, and numbers that are as near to infinity as can be.
+template <typename T>
+void expect_found(DType dtype, T nan, T infinity, const std::vector<T>& finite) {
+  constexpr std::int64_t kCount = 2500;
+  std::vector<T> values;
+  for (std::int64_t i = 0; i < kCount; ++i) values.push_back(finite[static_cast<std::size_t>(i) % finite.size()]);
+  const auto first = [&](std::int64_t count) { return first_not_finite_on_host(values.data(), count, dtype); };
+  EXPECT_EQ(first(kCount), kAllFinite);
+  EXPECT_EQ(first(0), kAllFinite);
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    T& value = values[static_cast<std::size_t>(i)];
+    const T before = std::exchange(value, i % 2 == 0 ? nan : infinity);
+    EXPECT_EQ(first(kCount), 2 * i + i % 2);
+    EXPECT_EQ(first(i), kAllFinite) << "beyond its end";
+    value = before;
+  }
+  values[1700] = nan;
+  values[2400] = infinity;
+  EXPECT_EQ(first(kCount), 2 * 1700) << "the first";
+}
+
+TEST(FirstNotFinite, IsFoundAtEveryPlaceInEveryType) {
+  using Single = std::numeric_limits<float>;
+  using Wide = std::numeric_limits<double>;
+  expect_found<float>(DType::f32, Single::quiet_NaN(), -Single::infinity(),
+                      {0.0f, -0.0f, 1.0f, Single::max(), Single::lowest(), Single::min(), Single::denorm_min()});
+  expect_found<double>(DType::f64, Wide::signaling_NaN(), Wide::infinity(),
+                       {0.0, -1.0, Wide::max(), Wide::lowest(), Wide::min(), Wide::denorm_min()});
+  const auto brain = [](std::uint16_t bits) { return std::bit_cast<bfloat16>(bits); };
+  expect_found<bfloat16>(DType::bf16, brain(0x7fc0), brain(0xff80), {brain(0), brain(0x7f7f), brain(0xff7f), brain(1)});
+  const auto half = [](std::uint16_t bits) { return std::bit_cast<float16>(bits); };
+  expect_found<float16>(DType::f16, half(0xfe00), half(0x7c00), {half(0), half(0x7bff), half(0xfbff), half(1)});
+  const std::vector<std::int64_t> integers(8, -1);
+  for (const DType dtype : {DType::i32, DType::i64, DType::u8}) {
+    EXPECT_EQ(first_not_finite_on_host(integers.data(), 8, dtype), kAllFinite);
+  }
+}
+
+TEST(FirstNotFinite, OfTheRuntimeKeepsTheLeastThatItHasSeen) {
+  const std::vector<float> values{1.0f, std::numeric_limits<float>::infinity()};
+  std::int64_t first = kAllFinite;
+  const BufferView view(const_cast<float*>(values.data()), 2, DType::f32, {});
+  cpu().first_not_finite(view, &first, {});
+  EXPECT_EQ(first, 3);
+  first = 1;
+  cpu().first_not_finite(view, &first, {});
+  EXPECT_EQ(first, 1);
 }
 
 TEST(Divide, RoundsFloatsOnceAndTruncatesIntegers) {

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -53,6 +54,9 @@ struct DeviceCounters {
 
 // What divide() makes of its elements where the divisor is 0: they stay as they are, or all become 0.
 enum class OverZero : std::uint8_t { stays, is_zero };
+
+// What first_not_finite() leaves where every number is finite.
+inline constexpr std::int64_t kAllFinite = std::numeric_limits<std::int64_t>::max();
 
 class LOCKSTEP_API DeviceRuntime {
  public:
@@ -102,6 +106,9 @@ class LOCKSTEP_API DeviceRuntime {
   // In the stream's order: every element over *divisor, which lies on the device. Floats are divided in float32 or
   // wider, then rounded; integers in 64 bits, towards zero.
   virtual void divide(const BufferView& buffer, const std::int64_t* divisor, OverZero over_zero, StreamView stream) = 0;
+  // In the stream's order: *first, which lies on the device, becomes 2 i if element i is the first that is NaN or
+  // infinite and NaN, 2 i + 1 if it is infinite, where that is less than what it was. Integers are finite.
+  virtual void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) = 0;
   // In the stream's order: *to = value, without host memory that has to live on.
   virtual void put(std::int64_t* to, std::int64_t value, StreamView stream) = 0;
 };

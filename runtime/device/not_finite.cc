@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// A number is not finite if all bits of its exponent are set: one more in the exponent's lowest bit then carries into
+// the sign, which was cleared. That is three operations of the widest vectors that the processor has, for any width
+// of the numbers.
+#include "runtime/device/not_finite.h"
+
+#include <algorithm>
+
+// As in comm/reduction.cc: one binary serves every CPU.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define LOCKSTEP_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define LOCKSTEP_CLONES
+#endif
+
+namespace lockstep {
+namespace {
+
+// Numbers looked at before it is asked whether one was found.
+constexpr std::int64_t kBlock = 8192;
+
+template <typename Bits>
+struct Format {
+  Bits exponent;  // its bits
+  Bits one;       // the lowest of them
+
+  Bits carry(Bits number) const { return static_cast<Bits>((number & exponent) + one); }
+  bool has_carried(Bits carries) const { return (carries >> (8 * sizeof(Bits) - 1)) != 0; }
+  bool is_infinite(Bits number) const { return (number & static_cast<Bits>(one - 1)) == 0; }
+};
+
+template <typename Bits>
+LOCKSTEP_CLONES bool has_one(const Bits* numbers, std::int64_t count, Bits exponent, Bits one) {
+  Bits carries = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    carries = static_cast<Bits>(carries | static_cast<Bits>((numbers[i] & exponent) + one));
+  }
+  return Format<Bits>{exponent, one}.has_carried(carries);
+}
+
+template <typename Bits>
+std::int64_t first_of(const void* data, std::int64_t count, Format<Bits> format) {
+  const auto* const numbers = static_cast<const Bits*>(data);
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t end = std::min(begin + kBlock, count);
+    if (!has_one(numbers + begin, end - begin, format.exponent, format.one)) continue;
+    const auto* const first = std::find_if(numbers + begin, numbers + end,
+                                           [&](Bits number) { return format.has_carried(format.carry(number)); });
+    return 2 * (first - numbers) + (format.is_infinite(*first) ? 1 : 0);
+  }
+  return kAllFinite;
+}
+
+}  // namespace
+
+std::int64_t first_not_finite_on_host(const void* data, std::int64_t count, DType dtype) {
+  switch (dtype) {
+    case DType::f32: return first_of<std::uint32_t>(data, count, {0x7f80'0000, 0x0080'0000});
+    case DType::f64: return first_of<std::uint64_t>(data, count, {0x7ff0'0000'0000'0000, 0x0010'0000'0000'0000});
+    case DType::bf16: return first_of<std::uint16_t>(data, count, {0x7f80, 0x0080});
+    case DType::f16: return first_of<std::uint16_t>(data, count, {0x7c00, 0x0400});
+    case DType::i32:
+    case DType::i64:
+    case DType::u8: return kAllFinite;
+  }
+  return kAllFinite;
+}
+
+}  // namespace lockstep
