@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kMostCharacters = 255;
 constexpr std::size_t kMostNameCharacters = 64;     // of a collective
-constexpr std::size_t kMostTotalsCharacters = 512;  // with their name
+constexpr std::size_t kMostTotalsCharacters = 652;  // with their name
 
 bool is_printable(std::string_view text) {
   return text.size() <= kMostCharacters &&

@@ -123,6 +123,22 @@ void keep_span(SpanKind kind, Time begin, Time end) noexcept {
   to->put(words_of_span(kind, thread_number(), ns(begin), ns(end), {}));
 }
 
+void keep_wrong_step() noexcept {
+  if (ring() != nullptr) totals_keeper().add_wrong_step();
+}
+
+void keep_finding(Finding finding) {
+  TraceRing* const to = ring();
+  if (to == nullptr) return;
+  finding.time = ns(std::chrono::steady_clock::now());
+  totals_keeper().add_finding(finding);
+  to->put_finding(words_of(finding));
+}
+
+void keep_equal(std::int64_t step) noexcept {
+  if (ring() != nullptr) totals_keeper().set_equal_in(step);
+}
+
 void switch_trace(bool is_on) noexcept { is_switched_on.store(is_on, std::memory_order_relaxed); }
 
 std::optional<TraceRing::Contents> contents_of_trace() {

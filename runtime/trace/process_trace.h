@@ -13,6 +13,7 @@
 #include "lockstep/trace/span.h"
 #include "lockstep/trace/step_record.h"
 #include "runtime/base/internal_api.h"
+#include "runtime/trace/finding.h"
 #include "runtime/trace/rank_totals.h"
 #include "runtime/trace/trace_ring.h"
 
@@ -30,6 +31,13 @@ LOCKSTEP_INTERNAL_API void keep_step(const StepRecord& record, bool on_device) n
 LOCKSTEP_INTERNAL_API void keep_batch(std::int64_t step, std::int64_t weight, std::optional<double> loss) noexcept;
 // A span of this thread whose ends are no scope.
 LOCKSTEP_INTERNAL_API void keep_span(SpanKind kind, Time begin, Time end) noexcept;
+
+// This rank's own gradients had NaN or infinity in a step.
+void keep_wrong_step() noexcept;
+// Few: the trace has room for the first TraceRing::kMostFindings. The time is now.
+void keep_finding(Finding finding);
+// The replicas were equal in `step`, byte by byte.
+void keep_equal(std::int64_t step) noexcept;
 
 // Of all that was kept, also of what the ring has no room for any more.
 RankTotals totals();

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "lockstep/trace/span.h"
+#include "runtime/trace/finding.h"
 
 namespace lockstep::trace {
 
@@ -29,13 +30,16 @@ struct RankTotals {
   std::int64_t resident = 0;       // bytes of memory, now
   std::int64_t snapshot_age = -1;  // since the last one was handed over, until now; -1: there was none
   std::array<std::int64_t, kSpanKinds> spans = {};  // by SpanKind, without those within; program's is 0
-  std::optional<double> loss = {};                  // of the last step that told it
+  std::int64_t wrong_steps = 0;                     // with NaN or infinity in this rank's own gradients
+  std::int64_t equal_in = -1;       // the last step in which the replicas are known to have been equal, byte by byte
+  std::optional<double> loss = {};  // of the last step that told it
+  std::optional<Finding> finding = {};  // the first one, without its time
 
   bool operator==(const RankTotals&) const = default;
   std::int64_t of(SpanKind kind) const { return spans[static_cast<std::size_t>(kind)]; }
 };
 
-// A word of at most 500 characters, without a blank.
+// A word of at most 640 characters, without a blank.
 std::string encode(const RankTotals& totals);
 // nullopt if the text is none of encode(); numbers behind those that are known are passed over.
 std::optional<RankTotals> decode_rank_totals(std::string_view text);

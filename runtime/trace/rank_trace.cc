@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // An event's first word: kind, span's kind, thread and a flag, of 8 bits each, and 32 bits of a step's number. The
-// second and third are its begin and end; the other four are the kind's.
+// second and third are its begin and end; the other four are the kind's. A finding's: kind and, in the upper 32 bits,
+// rank; time; step; a name as a span has.
 #include "runtime/trace/rank_trace.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace lockstep::trace {
 namespace {
@@ -28,14 +30,25 @@ bool is_span_kind(std::uint64_t kind) {
          kind <= static_cast<std::uint64_t>(SpanKind::collective);
 }
 
-TracedSpan span_of(const TraceRing::Words& words) {
+std::string name_in(const TraceRing::Words& words) {
   char name[kNameWords * sizeof(std::uint64_t)];
   std::memcpy(name, &words[3], sizeof(name));
+  return {name, ::strnlen(name, sizeof(name))};
+}
+
+// The last byte stays 0.
+void put_name(TraceRing::Words& words, std::string_view name) {
+  if (!name.empty()) {
+    std::memcpy(&words[3], name.data(), std::min(name.size(), kNameWords * sizeof(std::uint64_t) - 1));
+  }
+}
+
+TracedSpan span_of(const TraceRing::Words& words) {
   return {.kind = static_cast<SpanKind>(words[0] >> 8 & 0xff),
           .thread = static_cast<int>(words[0] >> 16 & 0xff),
           .begin = number_of(words[1]),
           .end = number_of(words[2]),
-          .name = std::string(name, ::strnlen(name, sizeof(name)))};
+          .name = name_in(words)};
 }
 
 TracedStep step_of(const TraceRing::Words& words) {
@@ -55,6 +68,17 @@ TracedBucket bucket_of(const TraceRing::Words& words) {
           .launched = number_of(words[3]),
           .finished = number_of(words[2]),
           .gradients_ready = number_of(words[5])};
+}
+
+// Nothing if the kind is of a later version.
+std::optional<Finding> finding_of(const TraceRing::Words& words) {
+  const auto kind = static_cast<FindingKind>(words[0] & 0xff);
+  if (kind != FindingKind::nan && kind != FindingKind::infinity && kind != FindingKind::apart) return std::nullopt;
+  return Finding{.kind = kind,
+                 .rank = static_cast<std::int32_t>(words[0] >> 32),
+                 .step = number_of(words[2]),
+                 .parameter = name_in(words),
+                 .time = number_of(words[1])};
 }
 
 void take_batch(RankTrace& trace, const TraceRing::Words& words) {
@@ -91,6 +115,9 @@ RankTrace decode(const TraceRing::Contents& contents) {
   for (const TraceRing::Words& words : contents.events) {
     if (!take(trace, words)) ++trace.lost;
   }
+  for (const TraceRing::Words& words : contents.findings) {
+    if (auto finding = finding_of(words)) trace.findings.push_back(std::move(*finding));
+  }
   return trace;
 }
 
@@ -98,10 +125,7 @@ TraceRing::Words words_of_span(SpanKind kind, int thread, std::int64_t begin, st
   TraceRing::Words words{
       head_of(EventKind::span, static_cast<std::uint64_t>(kind), static_cast<std::uint64_t>(thread), false, 0),
       bits(begin), bits(end)};
-  // The last byte stays 0.
-  if (!name.empty()) {
-    std::memcpy(&words[3], name.data(), std::min(name.size(), kNameWords * sizeof(std::uint64_t) - 1));
-  }
+  put_name(words, name);
   return words;
 }
 
@@ -133,6 +157,14 @@ TraceRing::Words words_of_batch(std::int64_t step, std::int64_t weight, std::opt
           std::bit_cast<std::uint64_t>(loss.value_or(0)),
           loss ? 1u : 0u,
           bits(step)};
+}
+
+TraceRing::Words words_of(const Finding& finding) {
+  TraceRing::Words words{static_cast<std::uint64_t>(finding.kind) |
+                             static_cast<std::uint64_t>(static_cast<std::uint32_t>(finding.rank)) << 32,
+                         bits(finding.time), bits(finding.step)};
+  put_name(words, kept_name(finding.parameter));
+  return words;
 }
 
 std::string_view name_of(SpanKind kind) {

@@ -10,6 +10,7 @@
 
 #include "lockstep/trace/span.h"
 #include "lockstep/trace/step_record.h"
+#include "runtime/trace/finding.h"
 #include "runtime/trace/trace_ring.h"
 
 namespace lockstep::trace {
@@ -50,6 +51,7 @@ struct RankTrace {
   std::uint64_t lost = 0;       // events that the ring has no room for any more
   std::vector<TracedSpan> spans = {};
   std::vector<TracedStep> steps = {};
+  std::vector<Finding> findings = {};
 };
 
 // Pure. Words that are no event are counted as lost.
@@ -59,6 +61,8 @@ RankTrace decode(const TraceRing::Contents& contents);
 TraceRing::Words words_of_span(SpanKind kind, int thread, std::int64_t begin, std::int64_t end, std::string_view name);
 TraceRing::Words words_of(const TracedStep& step);
 TraceRing::Words words_of(const TracedBucket& bucket, std::int64_t step_number);
+// As it is put among the findings.
+TraceRing::Words words_of(const Finding& finding);
 TraceRing::Words words_of_batch(std::int64_t step, std::int64_t weight, std::optional<double> loss);
 
 // "data", "forward" ...; of the program's own "program".

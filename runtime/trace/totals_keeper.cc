@@ -56,6 +56,23 @@ void TotalsKeeper::add_batch(std::int64_t rows, std::optional<double> loss) noex
   if (loss) totals_.loss = loss;
 }
 
+void TotalsKeeper::add_wrong_step() noexcept {
+  MutexLock lock(mutex_);
+  totals_.wrong_steps += 1;
+}
+
+void TotalsKeeper::add_finding(const Finding& finding) {
+  MutexLock lock(mutex_);
+  if (totals_.finding) return;
+  totals_.finding = finding;
+  totals_.finding->time = 0;
+}
+
+void TotalsKeeper::set_equal_in(std::int64_t step) noexcept {
+  MutexLock lock(mutex_);
+  totals_.equal_in = step;
+}
+
 RankTotals TotalsKeeper::totals(std::int64_t now) const {
   RankTotals totals;
   {

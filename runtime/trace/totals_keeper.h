@@ -23,6 +23,9 @@ class TotalsKeeper {
   void end_span(SpanKind kind, std::int64_t own, std::int64_t now) noexcept;
   void end_step(const StepRecord& record, bool on_device) noexcept EXCLUDES(mutex_);
   void add_batch(std::int64_t rows, std::optional<double> loss) noexcept EXCLUDES(mutex_);
+  void add_wrong_step() noexcept EXCLUDES(mutex_);
+  void add_finding(const Finding& finding) EXCLUDES(mutex_);
+  void set_equal_in(std::int64_t step) noexcept EXCLUDES(mutex_);
 
   // As of the end of the last step, with this process's memory and the snapshot's age as they are at `now`.
   RankTotals totals(std::int64_t now) const EXCLUDES(mutex_);

@@ -27,12 +27,14 @@ static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(std::uint64_t)
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kMagic = 0x3143'5254'4b43'4f4c;  // "LOCKTRC1"
-enum : std::size_t { kKind, kCapacity, kWallClock, kRank, kWorldSize, kCount, kUnused, kPid };
+enum : std::size_t { kKind, kCapacity, kWallClock, kRank, kWorldSize, kCount, kFindings, kPid };
 constexpr std::size_t kHost = 16;
 constexpr std::size_t kRunId = 80;
 constexpr std::size_t kTextWords = 64;
+constexpr std::size_t kFirstFinding = 144;
 constexpr std::size_t kHeaderWords = 512;
 constexpr std::size_t kSlotWords = 8;
+static_assert(kFirstFinding + TraceRing::kMostFindings * kSlotWords <= kHeaderWords);
 constexpr std::size_t kMostEvents = std::size_t{1} << 24;
 constexpr const char* kMemoryName = "lockstep-trace";
 
@@ -83,6 +85,21 @@ UniqueFd create_file(const std::string& path, std::size_t bytes) {
   throw SystemError(fmt::format("allocate {} bytes for {}", bytes, path), error);
 }
 
+// Event or finding number `number`; false if the slot has another, or is being written.
+bool read_slot(const Word* slot, std::uint64_t number, TraceRing::Words& event) {
+  const bool was_whole = slot[0].load(std::memory_order_acquire) == number + 1;
+  for (std::size_t i = 0; i < event.size(); ++i) event[i] = slot[i + 1].load(std::memory_order_acquire);
+  // A writer has the slot if its number is another by now. Each word above was loaded before the number below.
+  return was_whole && slot[0].load(std::memory_order_relaxed) == number + 1;
+}
+
+void write_slot(Word* slot, std::uint64_t number, const TraceRing::Words& words) {
+  // Each store is a release, so that a reader who sees one of the words sees that the slot is being written.
+  slot[0].store(0, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < words.size(); ++i) slot[i + 1].store(words[i], std::memory_order_release);
+  slot[0].store(number + 1, std::memory_order_release);
+}
+
 TraceRing::Contents read_words(const Word* words, std::size_t capacity) {
   const auto load = [&](std::size_t i) { return words[i].load(std::memory_order_acquire); };
   TraceRing::Contents contents{.identity = {.rank = static_cast<int>(load(kRank)),
@@ -96,16 +113,17 @@ TraceRing::Contents read_words(const Word* words, std::size_t capacity) {
   contents.lost = first;
   contents.events.reserve(static_cast<std::size_t>(count - first));
   for (std::uint64_t number = first; number < count; ++number) {
-    const Word* const slot = words + kHeaderWords + (number & (capacity - 1)) * kSlotWords;
     TraceRing::Words event;
-    const bool was_whole = slot[0].load(std::memory_order_acquire) == number + 1;
-    for (std::size_t i = 0; i < event.size(); ++i) event[i] = slot[i + 1].load(std::memory_order_acquire);
-    // A writer has the slot if its number is another by now. Each word above was loaded before the number below.
-    if (was_whole && slot[0].load(std::memory_order_relaxed) == number + 1) {
+    if (read_slot(words + kHeaderWords + (number & (capacity - 1)) * kSlotWords, number, event)) {
       contents.events.push_back(event);
     } else {
       ++contents.lost;
     }
+  }
+  const std::uint64_t findings = std::min<std::uint64_t>(load(kFindings), TraceRing::kMostFindings);
+  for (std::uint64_t number = 0; number < findings; ++number) {
+    TraceRing::Words finding;
+    if (read_slot(words + kFirstFinding + number * kSlotWords, number, finding)) contents.findings.push_back(finding);
   }
   return contents;
 }
@@ -135,11 +153,12 @@ TraceRing::~TraceRing() { ::munmap(words_, bytes_of(events_)); }
 
 void TraceRing::put(const Words& words) noexcept {
   const std::uint64_t number = words_[kCount].fetch_add(1, std::memory_order_relaxed);
-  Word* const slot = words_ + kHeaderWords + (number & (events_ - 1)) * kSlotWords;
-  // Each store is a release, so that a reader who sees one of the words sees that the slot is being written.
-  slot[0].store(0, std::memory_order_relaxed);
-  for (std::size_t i = 0; i < words.size(); ++i) slot[i + 1].store(words[i], std::memory_order_release);
-  slot[0].store(number + 1, std::memory_order_release);
+  write_slot(words_ + kHeaderWords + (number & (events_ - 1)) * kSlotWords, number, words);
+}
+
+void TraceRing::put_finding(const Words& words) noexcept {
+  const std::uint64_t number = words_[kFindings].fetch_add(1, std::memory_order_relaxed);
+  if (number < kMostFindings) write_slot(words_ + kFirstFinding + number * kSlotWords, number, words);
 }
 
 TraceRing::Contents TraceRing::read() const { return read_words(words_, events_); }

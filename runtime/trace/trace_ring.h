@@ -7,12 +7,14 @@
 //
 //   0  "LOCKTRC1"      4  world size              7  process id
 //   1  events, 2^k     5  events put so far       16..79   name of the host, ends with a 0
-//   2  wall clock      6  (unused)                80..143  run id, ends with a 0
-//   3  rank                                       512 + 8 i  event number s in slot i = s mod 2^k
+//   2  wall clock      6  findings so far         80..143  run id, ends with a 0
+//   3  rank            144 + 8 i  finding number i, of 46: the first ones stay
+//                      512 + 8 i  event number s in slot i = s mod 2^k
 //
 // Word 2 is CLOCK_REALTIME less CLOCK_MONOTONIC when the file was made, in ns: what is added to an event's times to
 // compare hosts, as well as their wall clocks agree. A slot's first word is s + 1, or 0 while it is written; seven
-// words follow, of which rank_trace.h knows the meaning.
+// words follow, of which rank_trace.h knows the meaning. Findings have slots like events', and are not replaced: where
+// numbers went wrong first is what a run is asked for at its end.
 //
 // Threads: any may put, without a lock. A thread that stands still in put() for a whole round of the ring may leave an
 // event that is mixed of two.
@@ -41,6 +43,7 @@ class TraceRing {
  public:
   // Of 64 bytes each.
   static constexpr std::size_t kEvents = 16384;
+  static constexpr std::size_t kMostFindings = 46;
   using Words = std::array<std::uint64_t, 7>;
 
   struct Contents {
@@ -48,6 +51,7 @@ class TraceRing {
     std::int64_t wall_clock = 0;  // word 2
     std::uint64_t lost = 0;       // events that newer ones have replaced
     std::vector<Words> events = {};
+    std::vector<Words> findings = {};
   };
 
   // In a new file, in the place of the old one; an empty path: in this process's memory, where others find it as
@@ -58,6 +62,8 @@ class TraceRing {
   TraceRing& operator=(const TraceRing&) = delete;
 
   void put(const Words& words) noexcept;
+  // Nothing if there are kMostFindings already.
+  void put_finding(const Words& words) noexcept;
 
   // While others put, too.
   Contents read() const;

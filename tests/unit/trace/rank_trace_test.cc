@@ -31,6 +31,22 @@ TEST(RankTrace, NamesAreCutAt31Bytes) {
   EXPECT_EQ(trace.spans[0].name, std::string(31, 'n'));
 }
 
+TEST(RankTrace, FindingsComeBackWithTheEndOfTheirNames) {
+  const Finding nan{
+      .kind = FindingKind::nan, .rank = 300, .step = std::int64_t{1} << 40, .parameter = "fc.weight", .time = 77};
+  Finding apart{.kind = FindingKind::apart, .rank = -1, .step = 7, .parameter = std::string(40, 'x') + ".weight"};
+  TraceRing::Contents contents;
+  contents.findings = {words_of(nan), words_of(apart), TraceRing::Words{}};
+  const RankTrace trace = decode(contents);
+  ASSERT_EQ(trace.findings.size(), 2u) << "one is of no known kind";
+  EXPECT_EQ(trace.findings[0], nan);
+  apart.parameter = ".." + std::string(22, 'x') + ".weight";
+  EXPECT_EQ(trace.findings[1], apart);
+  EXPECT_EQ(describe(nan), "NaN in rank 300's gradient of 'fc.weight' in step 1099511627776");
+  EXPECT_EQ(describe({.kind = FindingKind::apart, .rank = 2, .step = 9, .parameter = "b"}),
+            "replicas not equal any more in step 9, from 'b' on: rank 2 differs");
+}
+
 TEST(RankTrace, AStepHasItsBucketsAndWhatIsKnownOfItLater) {
   const TracedStep step{.number = 9,
                         .step = 4,

@@ -49,6 +49,15 @@ TEST(TotalsKeeper, AddsUpWhatWasOverWhenTheLastStepEnded) {
   EXPECT_EQ(totals.snapshot_age, -1);
   keeper.end_span(SpanKind::snapshot, 4, 600);
   EXPECT_EQ(keeper.totals(650).snapshot_age, 50);
+  EXPECT_FALSE(totals.finding);
+  keeper.add_wrong_step();
+  keeper.add_wrong_step();
+  keeper.add_finding({.step = 4, .parameter = "a", .time = 7});
+  keeper.add_finding({.step = 9, .parameter = "b"});
+  keeper.set_equal_in(200);
+  EXPECT_EQ(keeper.totals(650).wrong_steps, 2);
+  EXPECT_EQ(keeper.totals(650).equal_in, 200);
+  EXPECT_EQ(keeper.totals(650).finding, (Finding{.step = 4, .parameter = "a"})) << "the first";
 }
 
 TEST(RankTotals, GoThroughAWord) {
@@ -66,6 +75,28 @@ TEST(RankTotals, GoThroughAWord) {
     EXPECT_EQ(decode_rank_totals(word), totals);
     EXPECT_EQ(decode_rank_totals(word + ",of a later version"), totals);
   }
+  totals.wrong_steps = 3;
+  totals.equal_in = 100;
+  totals.finding = {.kind = FindingKind::infinity, .rank = 2, .step = 12, .parameter = "fc.weight"};
+  EXPECT_EQ(decode_rank_totals(encode(totals)), totals);
+  totals.finding->parameter = "of my own, with: all";
+  const auto read = decode_rank_totals(encode(totals));
+  ASSERT_TRUE(read && read->finding);
+  EXPECT_EQ(read->finding->parameter, "of_my_own__with:_all");
+  // The longest that there can be.
+  RankTotals longest;
+  for (auto& span : longest.spans) span = std::numeric_limits<std::int64_t>::min();
+  for (auto* const number : {&longest.steps, &longest.until, &longest.on_device, &longest.in_steps, &longest.waited,
+                             &longest.hidden, &longest.after_steps, &longest.rows, &longest.resident,
+                             &longest.snapshot_age, &longest.wrong_steps, &longest.equal_in}) {
+    *number = std::numeric_limits<std::int64_t>::min();
+  }
+  longest.loss = -std::numeric_limits<double>::denorm_min();
+  longest.finding = {.kind = FindingKind::apart,
+                     .rank = std::numeric_limits<int>::min(),
+                     .step = std::numeric_limits<std::int64_t>::min(),
+                     .parameter = std::string(Finding::kMostNameBytes, 'n')};
+  EXPECT_EQ(decode_rank_totals(encode(longest)), longest);
 }
 
 TEST(RankTotals, WhatIsNoneOfThemIsNotTaken) {

@@ -46,6 +46,22 @@ TEST(TraceRing, HasWhatWasPutInOrder) {
   for (std::uint64_t i = 0; i < 5; ++i) EXPECT_EQ(contents.events[i], event(i));
 }
 
+TEST(TraceRing, KeepsTheFirstFindingsHoweverManyEventsCome) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "rank3.trace";
+  TraceRing ring(path, kRank, 8);
+  for (std::uint64_t i = 0; i < 2 * TraceRing::kMostFindings; ++i) {
+    ring.put_finding(event(1000 + i));
+    for (std::uint64_t k = 0; k < 20; ++k) ring.put(event(k));
+  }
+  for (const auto& contents : {ring.read(), TraceRing::read_file(path)}) {
+    EXPECT_EQ(contents.events.size(), 8u);
+    ASSERT_EQ(contents.findings.size(), TraceRing::kMostFindings);
+    for (std::uint64_t i = 0; i < contents.findings.size(); ++i) EXPECT_EQ(contents.findings[i], event(1000 + i));
+    EXPECT_EQ(contents.identity.run_id, "run-1");
+  }
+}
+
 TEST(TraceRing, KeepsTheLastEventsAndCountsTheOthers) {
   TraceRing ring("", kRank, 8);
   for (std::uint64_t i = 0; i < 21; ++i) ring.put(event(i));
