@@ -20,11 +20,13 @@ trace::Time now() { return trace::Time::clock::now(); }
 
 }  // namespace
 
-BucketQueue::BucketQueue(std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, BucketHook* hook)
+BucketQueue::BucketQueue(std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, BucketHook* hook,
+                         FiniteCheck* finite)
     : group_(std::move(group)),
       memory_(memory),
       marks_(memory.device() ? std::make_unique<StepMarks>(group_->device()) : nullptr),
-      hook_(hook) {}
+      hook_(hook),
+      finite_(finite) {}
 
 template <typename Call>
 auto BucketQueue::at_bucket(std::size_t bucket, Call call) const {
@@ -68,6 +70,7 @@ void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, const StepWei
   in_calls_ = {};
   in_last_call_ = {};
   if (marks_) marks_->begin(plan.buckets.size(), memory_.stream());
+  if (finite_ != nullptr) finite_->begin(plan, step);
   if (hook_ != nullptr) announce();
 }
 
@@ -125,6 +128,7 @@ void BucketQueue::launch_full() {
 }
 
 void BucketQueue::launch(std::size_t bucket) {
+  if (finite_ != nullptr) finite_->look(bucket, buffer_of(bucket));
   if (hook_ != nullptr) await_announcement();
   if (!marks_) record_.buckets[bucket].launched = now();
   record_.buckets[bucket].gradients_ready = record_.gradients_ready;
@@ -200,6 +204,7 @@ void BucketQueue::finish_on_device() {
   wait_in_stream();
   unread_.emplace_back(record_.step, works_.front());
   marks_->end(record_, works_);
+  if (finite_ != nullptr) finite_->end();
   last_works_ = std::move(works_);
   plan_ = nullptr;
   group_->set_step(record_.step);

@@ -20,6 +20,7 @@
 #include "lockstep/ddp/step_note.h"
 #include "lockstep/trace/step_record.h"
 #include "runtime/ddp/bucket_hook.h"
+#include "runtime/ddp/finite_check.h"
 #include "runtime/ddp/gradient_memory.h"
 #include "runtime/ddp/step_marks.h"
 
@@ -27,8 +28,9 @@ namespace lockstep {
 
 class BucketQueue {
  public:
-  // `memory` outlives it and holds the buckets of every plan that begin() is given. So does `hook`, which may be null.
-  BucketQueue(std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, BucketHook* hook);
+  // `memory` outlives it and holds the buckets of every plan that begin() is given. So do `hook` and `finite`, which
+  // may be null.
+  BucketQueue(std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, BucketHook* hook, FiniteCheck* finite);
 
   // Starts a step. `plan` outlives it; `note` rides with bucket 0, or ahead of it to a hook. On a device waits, at most
   // the group's timeout, until the one before the last step has got through its bucket 0, and reads its note.
@@ -87,6 +89,7 @@ class BucketQueue {
   std::unique_ptr<StepMarks> marks_;  // on a device, else null
   const BucketPlan* plan_ = nullptr;  // of the step that was begun, else null; owned by the Reducer
   BucketHook* hook_;
+  FiniteCheck* finite_;
   Work announcement_;          // of the step under way, with a hook
   bool is_announced_ = false;  // on all ranks
   StepWeight weight_;

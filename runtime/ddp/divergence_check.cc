@@ -7,6 +7,7 @@
 
 #include "runtime/base/logging.h"
 #include "runtime/comm/disagreement.h"
+#include "runtime/trace/process_trace.h"
 
 namespace lockstep {
 namespace {
@@ -46,7 +47,7 @@ void DivergenceCheck::judge(std::int64_t step, const NotedStep& noted) {
   judged_ = noted.step + 1;
   data_.judge(noted);
   if (noted.of_all.versions == 0 || noted.of_all.digest == 0) return compare(step, noted.step);
-  if (wants_digest(noted.step)) equal_in_ = noted.step;
+  if (wants_digest(noted.step)) see_equal(noted.step);
 }
 
 void DivergenceCheck::compare(std::int64_t step, std::int64_t seen_in) {
@@ -63,7 +64,12 @@ void DivergenceCheck::compare(std::int64_t step, std::int64_t seen_in) {
         equal_comparisons_, seen_in);
   }
   equal_versions_ = replica_.versions();
+  see_equal(step);
+}
+
+void DivergenceCheck::see_equal(std::int64_t step) {
   equal_in_ = step;
+  trace::keep_equal(step);
 }
 
 void DivergenceCheck::throw_mismatch(std::int64_t seen_in, const ReplicaComparison& comparison) const {
@@ -71,6 +77,8 @@ void DivergenceCheck::throw_mismatch(std::int64_t seen_in, const ReplicaComparis
                                          : fmt::format("between step {} and step {}", equal_in_, seen_in);
   // Of two replicas that differ nobody knows which one is wrong.
   const int rank = group_->size() > 2 && comparison.ranks.size() == 1 ? comparison.ranks.front() : -1;
+  trace::keep_finding(
+      {.kind = trace::FindingKind::apart, .rank = rank, .step = seen_in, .parameter = comparison.parameter});
   comm::throw_disagreement(*group_, describe_divergence(comparison, fmt::format("; they came apart {}", when)), rank,
                            seen_in);
 }

@@ -59,6 +59,7 @@ class LOCKSTEP_INTERNAL_API DivergenceCheck {
  private:
   bool wants_digest(std::int64_t step) const { return every_ > 0 && step > 0 && step % every_ == 0; }
   void compare(std::int64_t step, std::int64_t seen_in);
+  void see_equal(std::int64_t step);
   [[noreturn]] void throw_mismatch(std::int64_t seen_in, const ReplicaComparison& comparison) const;
 
   std::shared_ptr<ProcessGroup> group_;

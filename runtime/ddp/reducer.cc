@@ -51,7 +51,8 @@ Arena compare_and_allocate(ProcessGroup& group, std::span<const ParameterSpec> s
                    options.reproducible.batch_size, options.reproducible.threads)},
   };
   compare_parameters(group, specs, compared);
-  return group.allocate(plan.arena_bytes);
+  const bool is_on_device = group.device().kind != DeviceKind::cpu;
+  return group.allocate(plan.arena_bytes + (is_on_device ? FiniteCheck::bytes_behind(specs.size()) : 0));
 }
 
 bool has_hook(const ReducerOptions& options) { return options.comm_hook.run || !options.comm_hook.name.empty(); }
@@ -122,7 +123,10 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
       planned(with_used_map(require_some(specs), track_unused)),
       plan(plan_for(reverse_registration(specs.size()))),
       memory(*group, compare_and_allocate(*group, planned, options, the_options, plan)),
-      queue(group, memory, hook.get()),
+      finite(the_options.not_finite == NotFinite::ignore
+                 ? nullptr
+                 : std::make_unique<FiniteCheck>(the_options.not_finite, group, memory, plan.arena_bytes, planned)),
+      queue(group, memory, hook.get(), finite.get()),
       used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),
       used(specs.size(), Use::none) {

@@ -15,6 +15,7 @@
 #include "lockstep/ddp/reducer.h"
 #include "runtime/ddp/bucket_hook.h"
 #include "runtime/ddp/bucket_queue.h"
+#include "runtime/ddp/finite_check.h"
 #include "runtime/ddp/gradient_memory.h"
 #include "runtime/ddp/shard_sums.h"
 #include "runtime/ddp/step_digests.h"
@@ -84,6 +85,7 @@ struct Reducer::Impl {
   std::map<std::string, int, std::less<>> index;
   BucketPlan plan;
   GradientMemory memory;
+  std::unique_ptr<FiniteCheck> finite;  // null: nobody looks
   BucketQueue queue;
   std::unique_ptr<UsedMap> used_map;  // if track_unused
 

@@ -93,6 +93,7 @@ void Reducer::Impl::replan_as_observed() {
   for (const int parameter : reverse_registration(specs.size())) {
     if (!seen[static_cast<std::size_t>(parameter)]) observed.push_back(parameter);
   }
+  if (finite) in_group([&] { finite->settle(Deadline::after(group->timeout())); });
   adopt_order_of_rank0(std::move(observed));
   observed = {};
   order_is_known = true;

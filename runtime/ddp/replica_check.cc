@@ -77,8 +77,8 @@ std::string describe_outliers(std::span<const std::uint64_t> by_rank) {
                      ranks.size() == 1 ? "differs" : "differ");
 }
 
-std::string first_difference_of(ProcessGroup& group, std::span<const NamedBuffer> buffers,
-                                const std::vector<std::uint64_t>& hashes) {
+void describe_first_difference(ProcessGroup& group, std::span<const NamedBuffer> buffers,
+                               const std::vector<std::uint64_t>& hashes, ReplicaComparison& comparison) {
   const auto ranks = static_cast<std::size_t>(group.size());
   const std::vector<std::uint64_t> all = gather_numbers(group, hashes);
   std::vector<std::uint64_t> of_parameter(ranks);
@@ -87,10 +87,11 @@ std::string first_difference_of(ProcessGroup& group, std::span<const NamedBuffer
   for (std::size_t p = 0; p < hashes.size(); ++p) {
     for (std::size_t rank = 0; rank < ranks; ++rank) of_parameter[rank] = all[rank * hashes.size() + p];
     if (outliers(of_parameter).empty()) continue;
-    if (differing++ == 0)
-      first = fmt::format("parameter {}, '{}': {}", p, buffers[p].name, describe_outliers(of_parameter));
+    if (differing++ > 0) continue;
+    comparison.parameter = buffers[p].name;
+    first = fmt::format("parameter {}, '{}': {}", p, buffers[p].name, describe_outliers(of_parameter));
   }
-  return fmt::format("{} of {} parameters differ, the first is {}", differing, hashes.size(), first);
+  comparison.difference = fmt::format("{} of {} parameters differ, the first is {}", differing, hashes.size(), first);
 }
 
 }  // namespace
@@ -114,8 +115,10 @@ ReplicaComparison compare_replicas(ProcessGroup& group, std::span<const NamedBuf
                            describe_outliers(count_by_rank), fmt::join(count_by_rank, ", ")));
   }
   ReplicaComparison comparison{.hash = mine, .ranks = outliers(hash_by_rank)};
-  if (!comparison.are_equal()) comparison.difference = first_difference_of(group, buffers, hashes);
-  if (!comparison.are_equal()) await_all_told(group);
+  if (!comparison.are_equal()) {
+    describe_first_difference(group, buffers, hashes, comparison);
+    await_all_told(group);
+  }
   return comparison;
 }
 

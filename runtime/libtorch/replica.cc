@@ -215,6 +215,7 @@ std::unique_ptr<Reducer> ReplicaImpl::make_reducer() const {
                                                   .track_unused = true,
                                                   .loss = options_.loss,
                                                   .comm_hook = options_.comm_hook,
+                                                  .not_finite = options_.not_finite,
                                                   .reproducible = options_.reproducible});
 }
 

@@ -62,6 +62,7 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
                {.buckets = options.buckets,
                 .loss = options.loss,
                 .comm_hook = options.comm_hook,
+                .not_finite = options.not_finite,
                 .reproducible = options.reproducible}),
       divergence_(divergence_check(options)),
       failure_(std::make_unique<OwnFailure>(group_)),

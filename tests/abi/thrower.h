@@ -9,13 +9,14 @@
 
 #include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
+#include "lockstep/ddp/not_finite.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep::testing {
 
 // All of lockstep's errors that carry a text or a cause.
 using Errors = std::tuple<Error, InvalidArgument, Timeout, PeerLost, Mismatch, StoreError, store::StoreLost,
-                          BackendUnavailable, DeviceError, CorruptData>;
+                          BackendUnavailable, DeviceError, NotFiniteGradient, CorruptData>;
 
 struct Thrower {
   // Throws Errors[kind] of `text`; if `cause` is not null, with that.

@@ -53,6 +53,7 @@ constexpr bool kHasTheOptions = requires(Options o, DdpOptions ours) {
   requires std::is_same_v<decltype(o.overlap), decltype(ours.overlap)>;
   requires std::is_same_v<decltype(o.compare_every), decltype(ours.compare_every)>;
   requires std::is_same_v<decltype(o.comm_hook), decltype(ours.comm_hook)>;
+  requires std::is_same_v<decltype(o.not_finite), decltype(ours.not_finite)>;
   requires std::is_same_v<decltype(o.reproducible), decltype(ours.reproducible)>;
 };
 
@@ -294,6 +295,32 @@ TYPED_TEST_P(DdpContract, ALossThatIsNotFiniteIsNotANumberOnEveryRank) {
   });
 }
 
+TYPED_TEST_P(DdpContract, ANanIsRaisedOnEveryRankUnderTheNameOfWhoseItIs) {
+  using Fixture = DdpContract<TypeParam>;
+  for (const int ranks : {2, 3}) {
+    std::vector<std::string> texts(static_cast<std::size_t>(ranks));
+    Fixture::on(ranks, {.not_finite = NotFinite::raise}, [&](auto&, auto& ddp) {
+      const int rank = ddp.group()->rank();
+      const auto train = [&] {
+        for (int step = 0; step < 20; ++step) {
+          TypeParam::clear(ddp.module());
+          const auto loss = Fixture::loss_of(ddp(TypeParam::rows(0, 2)), Loss::mean);
+          ddp.backward(rank == 1 && step == 3 ? loss * std::numeric_limits<float>::quiet_NaN() : loss);
+        }
+      };
+      if (rank == 1) {
+        EXPECT_THROW(train(), NotFiniteGradient);
+      } else {
+        texts[static_cast<std::size_t>(rank)] = error_of<PeerLost>(train);
+      }
+    });
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (rank != 1)
+        expect_text(texts[static_cast<std::size_t>(rank)], {"NaN in rank 1's gradient of '", "' in step 3"});
+    }
+  }
+}
+
 TYPED_TEST_P(DdpContract, DeclaredUnusedParametersAreHeldToIt) {
   using Fixture = DdpContract<TypeParam>;
   const std::vector<std::string> side{"side.weight", "side.bias"};
@@ -410,8 +437,9 @@ TYPED_TEST_P(DdpContract, TellsAProgressBar) {
 REGISTER_TYPED_TEST_SUITE_P(DdpContract, GivesGradientsAndLossOfOneProcess, MicroBatchesWithoutSyncAreOneStep,
                             GradientsThatAreNotClearedAddUp, AGradientThatIsNotClearedOutlivesAStepInWhichNobodyHasRows,
                             AGivenWeightCountsInPlaceOfRows, ARankWithoutDataTakesPart,
-                            ALossThatIsNotFiniteIsNotANumberOnEveryRank, DeclaredUnusedParametersAreHeldToIt,
-                            GivesTheSameWithAndWithoutOverlap, ReplicasThatCameApartAreFoundWhenAskedAndBySteps,
-                            IsUsedAsTheModuleIs, ABackwardWithoutAForwardOfItsIsRefused, TellsAProgressBar);
+                            ALossThatIsNotFiniteIsNotANumberOnEveryRank, ANanIsRaisedOnEveryRankUnderTheNameOfWhoseItIs,
+                            DeclaredUnusedParametersAreHeldToIt, GivesTheSameWithAndWithoutOverlap,
+                            ReplicasThatCameApartAreFoundWhenAskedAndBySteps, IsUsedAsTheModuleIs,
+                            ABackwardWithoutAForwardOfItsIsRefused, TellsAProgressBar);
 
 }  // namespace lockstep::testing

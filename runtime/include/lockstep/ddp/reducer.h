@@ -54,6 +54,7 @@
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/loss.h"
+#include "lockstep/ddp/not_finite.h"
 #include "lockstep/ddp/reproducible.h"
 #include "lockstep/ddp/step_note.h"
 #include "lockstep/trace/step_record.h"
@@ -70,6 +71,8 @@ struct ReducerOptions {
   Loss loss = Loss::mean;
   // Exchanges the buckets in place of the group's all-reduce. Of one name on all ranks; see there.
   CommHook comm_hook = {};
+  // What becomes of NaN and infinity in this rank's own gradients.
+  NotFinite not_finite = NotFinite::tell;
   // The same bits at any number of ranks. Equal on all ranks. InvalidArgument from the constructor for fewer shards
   // than ranks or more than 2^20, a batch size or number of threads that can't be, with a comm_hook, on a device, and
   // for parameters of 16 bits.

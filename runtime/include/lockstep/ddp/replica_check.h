@@ -30,6 +30,7 @@ LOCKSTEP_API std::uint64_t hash_replica(std::span<const NamedBuffer> buffers, St
 struct ReplicaComparison {
   std::uint64_t hash = 0;       // of this rank's
   std::vector<int> ranks = {};  // that differ from what most have, or rank 0 has where there is no majority
+  std::string parameter = {};   // the first one that differs
   std::string difference =
       {};  // "2 of 3 parameters differ, the first is parameter 1, 'b': rank 2 differs from the others"
 

@@ -12,11 +12,12 @@
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/loss.h"
+#include "lockstep/ddp/not_finite.h"
 #include "lockstep/ddp/reproducible.h"
 
 namespace lockstep::libtorch {
 
-// Equal on all ranks. The first seven are those of lockstep::DdpOptions; a struct of their own, for designated
+// Equal on all ranks. The first eight are those of lockstep::DdpOptions; a struct of their own, for designated
 // initialisers don't reach into a base.
 struct DdpOptions {
   BucketOptions buckets = {};
@@ -38,6 +39,8 @@ struct DdpOptions {
   // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h, and tensor_of() in libtorch/comm_hook.h.
   // Of one name on all ranks; in groups on the CPU.
   CommHook comm_hook = {};
+  // What becomes of NaN and infinity in this rank's own gradients, where there are several ranks: ddp/not_finite.h.
+  NotFinite not_finite = NotFinite::tell;
   // The same bits at any number of ranks: each step is a backward(rows, loss_of), and seeds of generators are of
   // virtual shards in place of ranks. Sets torch's intra-op threads to its threads. InvalidArgument with a
   // SyncBatchNorm, and from a backward whose forward wrote a buffer (running statistics), on whose order they depend.

@@ -83,6 +83,8 @@ struct DdpOptions {
   std::optional<std::int64_t> compare_every = std::nullopt;
   // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h. Of one name on all ranks.
   CommHook comm_hook = {};
+  // What becomes of NaN and infinity in this rank's own gradients: ddp/not_finite.h.
+  NotFinite not_finite = NotFinite::tell;
   // The same bits at any number of ranks: each step is a backward(rows, loss_of). Sets intra_op_threads() to its
   // threads.
   Reproducible reproducible = {};

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/ddp/finite_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <span>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/rendezvous/roster.h"
+#include "runtime/base/logging.h"
+#include "runtime/device/not_finite.h"
+#include "runtime/trace/process_trace.h"
+
+namespace lockstep {
+
+FiniteCheck::FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group, const GradientMemory& memory,
+                         std::size_t behind, const std::vector<ParameterSpec>& specs)
+    : reaction_(reaction), group_(std::move(group)), memory_(memory), specs_(specs) {
+  if (memory_.device() == nullptr) return;
+  words_ = reinterpret_cast<std::int64_t*>(memory_.at(behind));
+  none_found_ = memory_.device()->allocate_pinned(bytes_behind(specs_.size()), group_->device());
+  std::fill_n(static_cast<std::int64_t*>(none_found_.get()), specs_.size(), kAllFinite);
+}
+
+FiniteCheck::~FiniteCheck() {
+  if (!owner_.is_here()) return;
+  try {
+    read_ended();
+  } catch (const Error& error) {
+    log_error("{}", error.what());
+  }
+}
+
+void FiniteCheck::begin(const BucketPlan& plan, std::int64_t step) {
+  read_ended();
+  plan_ = &plan;
+  step_ = step;
+  if (words_ == nullptr) return;
+  memory_.device()->copy(words_, none_found_.get(), plan.buckets.size() * sizeof(*words_), memory_.stream());
+}
+
+void FiniteCheck::look(std::size_t bucket, const BufferView& own) {
+  if (words_ != nullptr) return memory_.device()->first_not_finite(own, words_ + bucket, memory_.stream());
+  if (last_found_ == step_) return;
+  const std::int64_t at = first_not_finite_on_host(own.data, own.count, own.dtype);
+  if (at != kAllFinite) found(step_, bucket, at);
+}
+
+void FiniteCheck::end() {
+  if (words_ == nullptr) return;
+  DeviceRuntime& device = *memory_.device();
+  const std::size_t bytes = plan_->buckets.size() * sizeof(*words_);
+  Step step{.number = step_,
+            .found = device.allocate_pinned(bytes, group_->device()),
+            .copied = device.create_event(group_->device(), false)};
+  device.copy(step.found.get(), words_, bytes, memory_.stream());
+  device.record(step.copied.get(), memory_.stream());
+  pending_.push_back(std::move(step));
+}
+
+void FiniteCheck::read_ended() {
+  while (!pending_.empty() && memory_.device()->reached(pending_.front().copied.get())) {
+    const Step step = std::move(pending_.front());
+    pending_.pop_front();
+    read(step);
+  }
+}
+
+void FiniteCheck::settle(const Deadline& deadline) {
+  if (!pending_.empty()) memory_.device()->synchronize(pending_.back().copied.get(), deadline);
+  read_ended();
+}
+
+void FiniteCheck::read(const Step& step) {
+  const std::span buckets(static_cast<const std::int64_t*>(step.found.get()), plan_->buckets.size());
+  const auto first = std::find_if(buckets.begin(), buckets.end(), [](std::int64_t at) { return at != kAllFinite; });
+  if (first != buckets.end()) found(step.number, static_cast<std::size_t>(first - buckets.begin()), *first);
+}
+
+const ParameterSpec& FiniteCheck::parameter_at(std::size_t bucket, std::int64_t element) const {
+  const Bucket& it = plan_->buckets[bucket];
+  const std::size_t offset = it.offset + static_cast<std::size_t>(element) * size_of(it.dtype);
+  // They lie one behind the other, and what lies between them is zero.
+  const auto behind = std::find_if(it.parameters.begin(), it.parameters.end(), [&](int parameter) {
+    return plan_->slots[static_cast<std::size_t>(parameter)].offset > offset;
+  });
+  return specs_[static_cast<std::size_t>(*std::prev(behind))];
+}
+
+void FiniteCheck::found(std::int64_t step, std::size_t bucket, std::int64_t at) {
+  const trace::Finding finding{.kind = at % 2 == 0 ? trace::FindingKind::nan : trace::FindingKind::infinity,
+                               .rank = group_->rank(),
+                               .step = step,
+                               .parameter = parameter_at(bucket, at / 2).name};
+  const bool begins = !last_found_ || step != *last_found_ + 1;
+  last_found_ = step;
+  trace::keep_wrong_step();
+  if (begins) trace::keep_finding(finding);
+  const std::string text = trace::describe(finding);
+  if (reaction_ == NotFinite::raise) raise(text);
+  // A loss scaler makes one every now and then.
+  if (!begins || !std::has_single_bit(static_cast<unsigned>(++times_))) return;
+  log_warn(
+      "Reducer: {}{}. Where no rank names an earlier step, it began there. DdpOptions::not_finite raises it instead, "
+      "or "
+      "ignores it",
+      text, times_ == 1 ? std::string() : fmt::format(", which has begun {} times now", times_));
+}
+
+void FiniteCheck::raise(const std::string& text) {
+  const std::string whole = fmt::format(
+      "Reducer: {}, as NotFinite::raise wants it told. Look at this rank's batch of the step, at the learning rate, "
+      "and "
+      "for numbers too large for 16 bits",
+      text);
+  if (group_->size() > 1) {
+    const rendezvous::Member& self = group_->roster()[static_cast<std::size_t>(group_->rank())];
+    group_->abort(fmt::format("{}: {}", self.describe(), whole));
+  }
+  throw NotFiniteGradient(whole);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looks for NaN and infinity in this rank's own gradients, between their last write and the sum over the ranks.
+//
+// On a device a kernel looks, behind the gradients in the compute stream; what it left is read once the step's event
+// has been reached, in a later begin().
+//
+// Threads: the Reducer's. Failure: DeviceError; with NotFinite::raise NotFiniteGradient, from look() on the CPU, from
+// begin() and settle() on a device; the group has failed then, on every rank.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/owner_process.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/ddp/not_finite.h"
+#include "runtime/ddp/gradient_memory.h"
+
+namespace lockstep {
+
+class FiniteCheck {
+ public:
+  // What an arena needs on a device behind its gradients, whatever the plan.
+  static std::size_t bytes_behind(std::size_t parameters) { return parameters * sizeof(std::int64_t); }
+
+  // `memory` and `specs` outlive it; the arena has bytes_behind(specs.size()) more from `behind` on.
+  FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, std::size_t behind,
+              const std::vector<ParameterSpec>& specs);
+  // Reads what is known of the last steps.
+  ~FiniteCheck();
+  FiniteCheck(const FiniteCheck&) = delete;
+  FiniteCheck& operator=(const FiniteCheck&) = delete;
+
+  // In this order, for each step. `plan` outlives what is known of the step: settle() comes before another one.
+  void begin(const BucketPlan& plan, std::int64_t step);
+  // The bucket is final, and not yet on its way.
+  void look(std::size_t bucket, const BufferView& own);
+  // Every bucket has been looked at.
+  void end();
+
+  // Reads what was found in all steps that have ended; on a device the host waits for it.
+  void settle(const Deadline& deadline);
+
+ private:
+  // Of a step on a device.
+  struct Step {
+    std::int64_t number = 0;
+    std::shared_ptr<void> found = nullptr;   // on the host: what was found in each bucket
+    std::shared_ptr<void> copied = nullptr;  // the event behind it
+  };
+  void read_ended();
+  void read(const Step& step);
+  // `at`: as DeviceRuntime::first_not_finite leaves it.
+  void found(std::int64_t step, std::size_t bucket, std::int64_t at);
+  [[noreturn]] void raise(const std::string& text);
+  const ParameterSpec& parameter_at(std::size_t bucket, std::int64_t element) const;
+
+  NotFinite reaction_;
+  std::shared_ptr<ProcessGroup> group_;
+  const GradientMemory& memory_;
+  const std::vector<ParameterSpec>& specs_;
+  const BucketPlan* plan_ = nullptr;
+  std::int64_t step_ = -1;  // begun last
+
+  // On a device: words that kernels write to, one for each bucket, behind the gradients in the arena; and on the host
+  // what they begin with.
+  std::int64_t* words_ = nullptr;
+  std::shared_ptr<void> none_found_;
+  std::deque<Step> pending_;
+
+  std::optional<std::int64_t> last_found_ = {};  // step
+  int times_ = 0;                                // that it began, after steps in which all was finite
+  OwnerProcess owner_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// NaN and infinity in a rank's own gradients, on every backend: whose they are, in which parameter and step.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/cause.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/logging.h"
+#include "tests/multirank/reducer/suite.h"
+#include "tests/support/error_of.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// What the ranks, which are threads of one process, warn of while it lives.
+class Warnings {
+ public:
+  Warnings() {
+    set_log_sink([this](LogLevel level, std::string_view text) {
+      const std::lock_guard lock(mutex_);
+      if (level == LogLevel::warn) texts_.emplace_back(text);
+    });
+  }
+  ~Warnings() { set_log_sink({}); }
+  std::vector<std::string> take() {
+    const std::lock_guard lock(mutex_);
+    return std::move(texts_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
+
+// A backward in which the last element of some parameters is `wrong`.
+void backward_with(const Group& group, Reducer& reducer, double wrong, const std::vector<int>& parameters) {
+  for (const int p : kBackward) {
+    const bool is_wrong = std::find(parameters.begin(), parameters.end(), p) != parameters.end();
+    const std::int64_t last = reducer.parameters()[static_cast<std::size_t>(p)].count() - 1;
+    write_gradient(*group, reducer, p, [=](std::int64_t i) { return is_wrong && i == last ? wrong : 1.0; });
+    reducer.mark_ready(p);
+  }
+}
+
+TEST_P(ReducerSuite, NamesTheParameterAndTheRankThatANanCameFrom) {
+  Warnings warnings;
+  const int last = GetParam() - 1;
+  run([&](const Group& group) {
+    Reducer reducer(kSix, group, kTwoEach);
+    for (int step = 0; step < 12; ++step) {
+      reducer.begin_step({.weight = 1});
+      // In step 3 of parameters e, d and a: the first in the order of backward counts.
+      if (group->rank() == last && step == 3) {
+        backward_with(group, reducer, kNan, {4, 3, 0});
+      } else if (group->rank() == last && (step == 4 || step == 8)) {
+        backward_with(group, reducer, -kInfinity, {1});
+      } else {
+        backward_with(group, reducer, 0, {});
+      }
+      reducer.finish_step();
+      reducer.total_weight();
+      EXPECT_FALSE(std::isnan(first(group, reducer, 3))) << "of another element";
+    }
+  });
+  const std::string whose = " in rank " + std::to_string(last) + "'s gradient of ";
+  const auto texts = warnings.take();
+  ASSERT_EQ(texts.size(), 2u) << "step 4 goes on with what step 3 began, and on no other rank it begins";
+  expect_text(texts[0], {"Reducer: NaN" + whose + "'e' in step 3. "});
+  expect_text(texts[1], {"Reducer: infinity" + whose + "'b' in step 8, which has begun 2 times now. "});
+}
+
+// As an overflow does that a loss scaler makes every now and then.
+TEST_P(ReducerSuite, TellsOftenRepeatedOnesLessOften) {
+  Warnings warnings;
+  run([&](const Group& group) {
+    Reducer reducer(kSix, group, kTwoEach);
+    for (int step = 0; step < 40; ++step) {
+      reducer.begin_step({.weight = 1});
+      backward_with(group, reducer, kNan, group->rank() == 0 && step % 2 == 0 ? std::vector{5} : std::vector<int>{});
+      reducer.finish_step();
+      reducer.total_weight();
+    }
+  });
+  EXPECT_EQ(warnings.take().size(), 5u) << "the 1st, 2nd, 4th, 8th and 16th";
+}
+
+TEST_P(ReducerSuite, RaisesANanOnEveryRankBeforeItHasGoneIntoAnything) {
+  std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(GetParam()));
+  try {
+    run([&](const Group& group) {
+      try {
+        Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .not_finite = NotFinite::raise});
+        for (int step = 0; step < 50; ++step) {
+          reducer.begin_step({.weight = 1});
+          backward_with(group, reducer, kNan, group->rank() == 0 && step == 2 ? std::vector{2} : std::vector<int>{});
+          reducer.finish_step();
+          reducer.total_weight();
+        }
+      } catch (...) {
+        thrown[static_cast<std::size_t>(group->rank())] = std::current_exception();
+        throw;
+      }
+    });
+  } catch (const Error&) {  // of one rank, which is among them
+  }
+  for (std::size_t rank = 0; rank < thrown.size(); ++rank) {
+    ASSERT_NE(thrown[rank], nullptr) << "rank " << rank;
+    expect_text(text_of(thrown[rank]), {"NaN in rank 0's gradient of 'c' in step 2"});
+    const auto rethrow = [&] { std::rethrow_exception(thrown[rank]); };
+    if (rank == 0) {
+      EXPECT_THROW(rethrow(), NotFiniteGradient);
+    } else {
+      EXPECT_THROW(rethrow(), PeerLost);
+    }
+  }
+}
+
+TEST_P(ReducerSuite, LooksForNoNanWhereNobodyWantsIt) {
+  Warnings warnings;
+  run([&](const Group& group) {
+    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .not_finite = NotFinite::ignore});
+    for (int step = 0; step < 4; ++step) {
+      reducer.begin_step({.weight = 1});
+      backward_with(group, reducer, kNan, {2});
+      reducer.finish_step();
+      reducer.total_weight();
+    }
+  });
+  EXPECT_TRUE(warnings.take().empty());
+}
+
+}  // namespace
+}  // namespace lockstep::testing
