@@ -14,6 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/terminal.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -72,7 +73,7 @@ void Console::redraw(Stream stream, std::string_view text) {
   if (target.terminal) {
     bar_ = text;
     // A reader that is behind sees the newest state, not the history.
-    if (target.pending.empty()) put(target, fmt::format("{}\x1b[K\r", text));
+    if (target.pending.empty()) put(target, fmt::format("{}\x1b[K\r", in_one_line(text, target.fd)));
     return;
   }
   held_ = text;
@@ -130,7 +131,7 @@ void Console::put_line(Stream stream, std::string_view prefix, std::string_view 
   // On a terminal the bar keeps the last line: erase it, write, draw it again.
   const bool around_bar = !bar_.empty() && sink(stream).terminal;
   put(sink(stream), fmt::format("{}{}{}\n", around_bar ? kEraseLine : "", prefix, text));
-  if (around_bar) put(sink(bar_stream_), fmt::format("{}\x1b[K\r", bar_));
+  if (around_bar) put(sink(bar_stream_), fmt::format("{}\x1b[K\r", in_one_line(bar_, sink(bar_stream_).fd)));
 }
 
 void Console::put(Sink& target, std::string_view text) {

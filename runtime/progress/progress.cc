@@ -3,8 +3,11 @@
 
 #include <unistd.h>
 
+#include <string>
+
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/line_output.h"
+#include "runtime/base/terminal.h"
 #include "runtime/base/unwind_guard.h"
 #include "runtime/progress/progress_line.h"
 
@@ -13,7 +16,11 @@ namespace {
 
 // One write per redraw, so that it can't mix with other ranks' lines. A terminal that is gone or paused must not hold
 // up training.
-void write_stderr(std::string_view text) { stderr_output().write(text); }
+void write_stderr(std::string_view text) {
+  if (!text.ends_with('\r')) return stderr_output().write(text);
+  text.remove_suffix(1);
+  stderr_output().write(std::string(in_one_line(text, STDERR_FILENO)) + "\r");
+}
 
 }  // namespace
 

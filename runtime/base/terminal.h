@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What fits into one line of a terminal.
+#pragma once
+
+#include <string_view>
+
+namespace lockstep {
+
+// The beginning of `text` that stays in one line of the terminal `fd`: what went on in the next one would stay there
+// when the line is drawn again. All of it where that is no terminal. Whole letters of UTF-8, each a column; the last
+// column stays empty, for a cursor behind it may have gone on already. Asks the terminal each time, since it may be
+// resized.
+std::string_view in_one_line(std::string_view text, int fd) noexcept;
+
+}  // namespace lockstep
