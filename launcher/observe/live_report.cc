@@ -43,6 +43,9 @@ ReportedRank reported(const LiveRank& live) {
     rank.waited_s = static_cast<double>(totals.waited + totals.of(trace::SpanKind::collective)) * kNs;
     rank.hidden_s = static_cast<double>(totals.hidden) * kNs;
     rank.loss = totals.loss;
+    rank.wrong_steps = static_cast<double>(totals.wrong_steps);
+    rank.equal_in = totals.equal_in;
+    rank.finding = totals.finding;
     if (totals.snapshot_age >= 0) rank.snapshot_age_s = static_cast<double>(totals.snapshot_age) * kNs;
   }
   if (live.recent) {
@@ -91,6 +94,11 @@ void rank_fields(Rank& rank, Field field) {
   field("rows_per_s", rank.rows_per_s);
   field("loss", rank.loss);
   field("snapshot_age_s", rank.snapshot_age_s);
+  field("gpu_use", rank.gpu_use);
+  field("gpu_memory_bytes", rank.gpu_memory_bytes);
+  field("wrong_steps", rank.wrong_steps);
+  field("equal_in", rank.equal_in);
+  field("finding", rank.finding);
 }
 
 struct Write {
@@ -101,6 +109,14 @@ struct Write {
   }
   void operator()(const char* name, const std::optional<double>& value) const {
     to[name] = value ? Json(*value) : Json();
+  }
+  void operator()(const char* name, const std::optional<trace::Finding>& found) const {
+    to[name] = found ? Json{{"kind", std::string(trace::name_of(found->kind))},
+                            {"rank", found->rank},
+                            {"step", found->step},
+                            {"parameter", found->parameter},
+                            {"text", trace::describe(*found)}}
+                     : Json();
   }
 };
 
@@ -116,6 +132,14 @@ struct Read {
   }
   void operator()(const char* name, std::optional<double>& value) const {
     if (const Json& found = from.at(name); !found.is_null()) value = found.get<double>();
+  }
+  void operator()(const char* name, std::optional<trace::Finding>& value) const {
+    const Json& found = from.at(name);
+    if (found.is_null()) return;
+    const auto kind = trace::finding_kind(found.at("kind").get<std::string>());
+    if (!kind) return;
+    value = {.kind = *kind, .rank = found.at("rank").get<int>(), .step = found.at("step").get<std::int64_t>()};
+    Read{found}("parameter", value->parameter);
   }
 };
 
@@ -141,6 +165,14 @@ LiveReport report_from(const Json& json) {
 }
 
 }  // namespace
+
+std::optional<trace::Finding> first_finding(const LiveReport& report) {
+  std::optional<trace::Finding> first;
+  for (const ReportedRank& rank : report.ranks) {
+    if (rank.finding && (!first || rank.finding->step < first->step)) first = rank.finding;
+  }
+  return first;
+}
 
 LiveReport live_report(const RunFacts& facts, const LiveRun& run) {
   LiveReport report{.facts = facts};

@@ -11,6 +11,7 @@
 
 #include "launcher/observe/live_run.h"
 #include "launcher/runs/run_socket.h"
+#include "runtime/trace/finding.h"
 
 namespace lockstep::launcher {
 
@@ -33,6 +34,11 @@ struct ReportedRank {
   std::vector<double> shares = {};  // of a step's time, by Phase; empty: not known
   std::optional<double> loss = {};
   std::optional<double> snapshot_age_s = {};
+  std::optional<double> gpu_use = {};           // of its GPU, 0 to 1: of ranks on the host that asks (gpu_use.h)
+  std::optional<double> gpu_memory_bytes = {};  // as gpu_use
+  double wrong_steps = 0;                       // with NaN or infinity in its own gradients
+  std::int64_t equal_in = -1;                   // a step in which the replicas were equal; -1: not known
+  std::optional<trace::Finding> finding = {};   // its first
 };
 
 struct LiveReport {
@@ -42,6 +48,9 @@ struct LiveReport {
   double straggler_share = 0;
   std::string straggler_text = {};
 };
+
+// The one of all ranks that came first, step by step; nothing if there is none.
+std::optional<trace::Finding> first_finding(const LiveReport& report);
 
 LiveReport live_report(const RunFacts& facts, const LiveRun& run);
 

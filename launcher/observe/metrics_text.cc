@@ -101,6 +101,19 @@ std::string as_metrics(const LiveReport& report) {
   writer.of_ranks(report, [](const ReportedRank& rank) { return rank.loss; });
   writer.family("snapshot_age_seconds", "gauge", "Since a rank handed over its last snapshot.");
   writer.of_ranks(report, [](const ReportedRank& rank) { return rank.snapshot_age_s; });
+  writer.family("wrong_gradient_steps_total", "counter", "Steps in which a rank's own gradients had NaN or infinity.");
+  writer.of_ranks(report, of_training(&ReportedRank::wrong_steps));
+  writer.family("first_finding_step", "gauge", "Step in which a rank's numbers went wrong first.");
+  for (const ReportedRank& rank : report.ranks) {
+    if (!rank.finding) continue;
+    writer.value(static_cast<double>(rank.finding->step),
+                 fmt::format("{},kind=\"{}\",parameter=\"{}\"", MetricsWriter::labels_of(rank),
+                             trace::name_of(rank.finding->kind), label_value(rank.finding->parameter)));
+  }
+  writer.family("replicas_equal_step", "gauge", "Last step in which the replicas are known to have been equal.");
+  writer.of_ranks(report, [](const ReportedRank& rank) {
+    return rank.equal_in < 0 ? std::nullopt : std::optional<double>(static_cast<double>(rank.equal_in));
+  });
   writer.family("straggler_share", "gauge", "Share of every step that the slowest rank costs the others.");
   if (report.straggler >= 0) writer.value(report.straggler_share, fmt::format("rank=\"{}\"", report.straggler));
   return writer.take();

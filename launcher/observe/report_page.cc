@@ -151,6 +151,21 @@ std::string slowest_by_step(const ReportedStart& start) {
          heat_map(rows, "own work beyond the median, by rank and step");
 }
 
+std::string findings_table(const RunReport& report) {
+  std::string rows;
+  for (const ReportedStart& start : report.starts) {
+    for (const trace::Finding& finding : start.findings) {
+      rows += fmt::format("<tr><td>start {}</td><td class=\"text\">{}</td></tr>\n", start.generation + 1,
+                          escaped(trace::describe(finding)));
+    }
+  }
+  if (rows.empty()) return {};
+  return heading("Numbers that went wrong") +
+         paragraph(
+             "The first line of a start is where it began; what is NaN on one rank is so on all in the next step.") +
+         "<table>\n" + rows + "</table>\n";
+}
+
 std::string bucket_table(const RunReport& report) {
   if (report.buckets.empty()) return {};
   std::string html = heading("Buckets") +
@@ -194,7 +209,7 @@ std::string as_page(const RunReport& report) {
   for (const ReportedStart& start : report.starts) {
     if (start.straggler) html += paragraph(describe(*start.straggler), "straggler");
   }
-  html += curves(report);
+  html += findings_table(report) + curves(report);
   if (!report.starts.empty()) html += where_time_goes(report.starts.back()) + slowest_by_step(report.starts.back());
   return html + bucket_table(report) + history_table(report.history) + "</body>\n</html>\n";
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -52,6 +53,16 @@ std::vector<ReportedBucket> buckets_of(const std::vector<const trace::RankTrace*
   return buckets;
 }
 
+// Every rank has those of the replicas; one of them is told.
+void add_findings(const std::vector<trace::Finding>& found, std::vector<trace::Finding>& all) {
+  const auto key = [](const trace::Finding& it) { return std::tuple(it.step, it.rank, it.kind, it.parameter); };
+  for (const trace::Finding& finding : found) {
+    const auto place = std::lower_bound(all.begin(), all.end(), finding,
+                                        [&](const auto& a, const auto& b) { return key(a) < key(b); });
+    if (place == all.end() || key(*place) != key(finding)) all.insert(place, finding);
+  }
+}
+
 double ms(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
 OrderedJson phases_json(const StepRow& row) {
@@ -84,6 +95,7 @@ RunReport report_of(const RunTraces& traces) {
     report.world_size = trace.rank.identity.world_size;
     report.lost_events += trace.rank.lost;
     report.starts.back().ranks.push_back(table_of(trace.rank));
+    add_findings(trace.rank.findings, report.starts.back().findings);
     last.push_back(&trace.rank);
   }
   for (ReportedStart& start : report.starts) start.straggler = find_straggler(start.ranks);
@@ -155,6 +167,14 @@ std::string as_json_lines(const RunReport& report) {
                    {"cause", std::string(name_of(start.straggler->cause))}};
     }
     line({{"type", "start"}, {"generation", start.generation}, {"straggler", std::move(straggler)}});
+    for (const trace::Finding& finding : start.findings) {
+      line({{"type", "finding"},
+            {"generation", start.generation},
+            {"rank", finding.rank},
+            {"step", finding.step},
+            {"kind", std::string(trace::name_of(finding.kind))},
+            {"parameter", finding.parameter}});
+    }
     for (const RankTable& table : start.ranks) {
       for (const StepRow& row : table.rows) {
         line({{"type", "step"},

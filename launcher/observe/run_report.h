@@ -19,6 +19,7 @@ struct ReportedStart {
   int generation = 0;
   std::vector<RankTable> ranks = {};  // by rank
   std::optional<Straggler> straggler = {};
+  std::vector<trace::Finding> findings = {};  // by step, then rank; each once
 };
 
 // A bucket of the plan that the last step had, over all steps with as many buckets; times are medians over steps and
@@ -47,7 +48,7 @@ RunReport report_of(const RunTraces& traces);
 // InvalidArgument if `folder` is none or has no trace; SystemError.
 RunReport read_report(const std::filesystem::path& folder);
 
-// A line of JSON for the run, each rank of each start, each step of each rank.
+// A line of JSON for the run, each start, each of its findings, each step of each rank.
 std::string as_json_lines(const RunReport& report);
 // One page that needs nothing else.
 std::string as_page(const RunReport& report);

@@ -49,6 +49,7 @@ class Writer {
     auto& host = names_[rank_];
     if (host.empty()) host = fmt::format("rank {} (host {})", rank_, trace.rank.identity.host);
     for (const TracedSpan& span : trace.rank.spans) put_span(trace.rank, span);
+    for (const trace::Finding& finding : trace.rank.findings) put_finding(finding);
     std::vector<std::int64_t> lane_ends;  // of communication
     for (const TracedStep& step : trace.rank.steps) {
       if (step.end > step.last_gradient_ready) {
@@ -90,6 +91,15 @@ class Writer {
                            "\n",
                            rank_, lane, json_text(name), us(clocks_.common(host_, begin) - begin_), us(end - begin),
                            arguments);
+  }
+
+  // A flag on the rank.
+  void put_finding(const trace::Finding& finding) {
+    events_ +=
+        fmt::format(R"({{"ph": "i", "s": "p", "pid": {}, "tid": {}, "name": {}, "ts": {}, "args": {{"step": {}}}}},)"
+                    "\n",
+                    rank_, static_cast<int>(kCompute), json_text(trace::describe(finding)),
+                    us(clocks_.common(host_, finding.time) - begin_), finding.step);
   }
 
   // Of a backward the compute lane has what is before the last gradient; the rest is waiting.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "launcher/columns.h"
+#include "launcher/observe/gpu_use.h"
 #include "launcher/run/job_report.h"
 #include "launcher/signals.h"
 #include "launcher/system.h"
@@ -50,30 +51,46 @@ std::string memory(double bytes) {
   return mebibytes < 1024 ? fmt::format("{:.0f}M", mebibytes) : fmt::format("{:.1f}G", mebibytes / 1024);
 }
 
-std::vector<std::string> row_of_rank(const ReportedRank& rank) {
-  return {fmt::format("{}", rank.rank),
-          rank.host,
-          rank.state,
-          rank.step < 0 ? "-" : fmt::format("{}", rank.step),
-          rank.step_s > 0 ? duration(rank.step_s) : "-",
-          percent(rank, {Phase::exposed}),
-          percent(rank, {Phase::hidden}),
-          percent(rank, {Phase::data}),
-          percent(rank, {Phase::forward}),
-          percent(rank, {Phase::backward}),
-          percent(rank, {Phase::optimizer}),
-          percent(rank, {Phase::snapshot, Phase::evaluation, Phase::other}),
-          memory(rank.resident_bytes),
-          fmt::format("{}", rank.pid),
-          rank.collectives == 0
-              ? "-"
-              : fmt::format("{} {}, {}", rank.collectives, rank.collective, duration(rank.unchanged_s))};
+// "87% 12.3G".
+std::string gpu_of(const ReportedRank& rank) {
+  if (!rank.gpu_use && !rank.gpu_memory_bytes) return "-";
+  return fmt::format("{} {}", rank.gpu_use ? fmt::format("{:.0f}%", 100 * *rank.gpu_use) : "-",
+                     memory(rank.gpu_memory_bytes.value_or(0)));
+}
+
+std::vector<std::string> row_of_rank(const ReportedRank& rank, bool has_gpus) {
+  std::vector<std::string> row = {fmt::format("{}", rank.rank),
+                                  rank.host,
+                                  rank.state,
+                                  rank.step < 0 ? "-" : fmt::format("{}", rank.step),
+                                  rank.step_s > 0 ? duration(rank.step_s) : "-",
+                                  percent(rank, {Phase::exposed}),
+                                  percent(rank, {Phase::hidden}),
+                                  percent(rank, {Phase::data}),
+                                  percent(rank, {Phase::forward}),
+                                  percent(rank, {Phase::backward}),
+                                  percent(rank, {Phase::optimizer}),
+                                  percent(rank, {Phase::snapshot, Phase::evaluation, Phase::other}),
+                                  memory(rank.resident_bytes)};
+  if (has_gpus) row.push_back(gpu_of(rank));
+  row.push_back(fmt::format("{}", rank.pid));
+  row.push_back(rank.collectives == 0
+                    ? "-"
+                    : fmt::format("{} {}, {}", rank.collectives, rank.collective, duration(rank.unchanged_s)));
+  return row;
 }
 
 // Its own work, as far as a share of the step says it.
 double busy(const ReportedRank& rank) { return 1 - share_of(rank, Phase::exposed) - share_of(rank, Phase::hidden); }
 
 bool is_well(const ReportedRank& rank) { return rank.state == "training" || rank.state == "starting"; }
+
+std::string describe_finding(const trace::Finding& finding, const LiveReport& report) {
+  const auto others = std::count_if(report.ranks.begin(), report.ranks.end(),
+                                    [](const ReportedRank& rank) { return rank.wrong_steps > 0; });
+  return trace::describe(finding) +
+         (others > 1 ? fmt::format("; by now {} have had some", count_of(others, "rank")) : "");
+}
 
 std::vector<std::string> heading(const LiveReport& report) {
   const RunFacts& facts = report.facts;
@@ -91,10 +108,12 @@ std::vector<std::string> heading(const LiveReport& report) {
     std::string line = fmt::format("step {}, {} each", fastest->step, duration(fastest->step_s));
     if (fastest->rows_per_s > 0) line += fmt::format(", {:.0f} samples/s", fastest->rows_per_s);
     if (fastest->loss) line += fmt::format(", loss {:.4g}", *fastest->loss);
+    if (fastest->equal_in >= 0) line += fmt::format(", replicas equal in step {}", fastest->equal_in);
     if (fastest->snapshot_age_s) line += fmt::format(", snapshot {} ago", duration(*fastest->snapshot_age_s));
     lines.push_back(std::move(line));
   }
   if (!report.straggler_text.empty()) lines.push_back(report.straggler_text);
+  if (const auto finding = first_finding(report)) lines.push_back(describe_finding(*finding, report));
   return lines;
 }
 
@@ -141,12 +160,19 @@ std::string as_screen(const LiveReport& report, const Screen& screen) {
     left_out = ranks.size() - room;
     ranks.resize(room);
   }
+  const bool has_gpus = std::any_of(report.ranks.begin(), report.ranks.end(),
+                                    [](const ReportedRank& rank) { return rank.gpu_use || rank.gpu_memory_bytes; });
   std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "STATE", "STEP", "TIME", "WAITED", "HIDDEN", "DATA",
                                                  "FWD", "BWD", "OPTIM", "OTHER", "MEMORY", "PID",
                                                  "LAST COLLECTIVE, AGO"}};
-  for (const ReportedRank* rank : ranks) rows.push_back(row_of_rank(*rank));
+  if (has_gpus) rows.front().insert(rows.front().end() - 2, "GPU");
+  for (const ReportedRank* rank : ranks) rows.push_back(row_of_rank(*rank, has_gpus));
   std::string text;
-  for (const std::string& line : lines) text += cut(line, screen.columns) + "\n";
+  for (const std::string& line : lines) {
+    const std::string shown = cut(line, screen.columns);
+    const bool is_wrong = first_finding(report) && &line == &lines.back();
+    text += (is_wrong && screen.has_colours ? coloured(shown, kRed) : shown) + "\n";
+  }
   text += "\n";
   const auto table = in_columns(rows);
   for (std::size_t i = 0; i < table.size(); ++i) {
@@ -160,27 +186,53 @@ std::string as_screen(const LiveReport& report, const Screen& screen) {
   return text;
 }
 
-LiveReport ask_for_report(const FoundRun& run) {
+LiveReport ask_launcher(const FoundRun& run) {
   auto report = read_live_report(answer_to(run, {.what = RunRequest::What::top}));
   if (!report) throw Error(fmt::format("{} has ended, or is of another version of lockstep", run.run_id));
-  if (report->facts.node_rank != 0) {
-    throw Error(
-        fmt::format("{}: its ranks report to the launcher of node rank 0, and this host has node rank {}; run "
-                    "this command there",
-                    run.run_id, report->facts.node_rank));
-  }
   return *report;
 }
 
+LiveReport ask_for_report(const FoundRun& run) {
+  LiveReport report = ask_launcher(run);
+  if (report.facts.node_rank != 0) {
+    throw Error(
+        fmt::format("{}: its ranks report to the launcher of node rank 0, and this host has node rank {}; run "
+                    "this command there",
+                    run.run_id, report.facts.node_rank));
+  }
+  return report;
+}
+
+namespace {
+
+// With what the GPUs of this host say, as long as there are any.
+class ReportWithGpus {
+ public:
+  LiveReport ask(const FoundRun& run) {
+    LiveReport report = ask_for_report(run);
+    if (!has_gpus_) return report;
+    const auto processes = ask_gpu_use();
+    has_gpus_ = !processes.empty();
+    add_gpu_use(report, report.facts.host, processes);
+    return report;
+  }
+
+ private:
+  bool has_gpus_ = true;
+};
+
+}  // namespace
+
 void show_top(const FoundRun& run, const RunsOptions& options) {
-  if (options.json) return write_to_stdout(as_json(ask_for_report(run)));
-  if (options.once || !terminal()) return write_to_stdout(as_screen(ask_for_report(run), {}));
+  ReportWithGpus reports;
+  if (options.json) return write_to_stdout(as_json(reports.ask(run)));
+  if (options.once || !terminal()) return write_to_stdout(as_screen(reports.ask(run), {}));
   Signals signals;
   write_to_stdout(kToTheTop + std::string(kClearBelow));
   do {
     LiveReport report;
     try {
-      report = ask_for_report(run);
+      report = reports.ask(run);
     } catch (const Error&) {
       // Below the last state of a run that has ended meanwhile.
       return write_to_stdout(fmt::format("{} has ended, or answers no more\n", run.run_id));

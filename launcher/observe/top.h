@@ -13,6 +13,8 @@ namespace lockstep::launcher {
 
 // Throws Error.
 void show_top(const FoundRun& run, const RunsOptions& options);
+// What the run's launcher on this host tells: of ranks only if it is node rank 0's. Throws Error.
+LiveReport ask_launcher(const FoundRun& run);
 // What the run's launcher tells of its ranks. Throws Error; where the store is another host's, that names the host's
 // command.
 LiveReport ask_for_report(const FoundRun& run);

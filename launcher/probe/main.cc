@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // lockstep-probe: what the library can do on this host, as one JSON object on stdout: backends, and kernels of tensors
-// where there is a GPU, are tried. `lockstep-probe devices`: its devices only, without trying anything.
+// where there is a GPU, are tried. `lockstep-probe devices`: its devices only, without trying anything. `lockstep-probe
+// gpu-use`: how busy its GPUs are, and nothing else.
 //
 // A program of its own, so that `lockstep doctor` need not load the library, let alone a GPU's driver, and outlives it
 // if that hangs or crashes. Errors of the library are part of the answer; any exit code but 0 is a crash.
@@ -13,6 +14,7 @@
 #include <string_view>
 
 #include "launcher/probe/backend_trial.h"
+#include "launcher/probe/gpu_use.h"
 #include "lockstep/base/error.h"
 #include "lockstep/device/device_runtime.h"
 #include "lockstep/tensor/kernel_trial.h"
@@ -90,22 +92,23 @@ nlohmann::json tensors_json(const std::string& device) {
 
 int main(int count, char** arguments) {
   using namespace lockstep::probe;
-  const bool devices_only = count > 1 && std::string_view(arguments[1]) == "devices";
-  const int known = devices_only ? 2 : 1;
+  const std::string_view what = count > 1 ? arguments[1] : "";
+  const bool devices_only = what == "devices";
+  const int known = devices_only || what == "gpu-use" ? 2 : 1;
   if (count == 2 && std::string_view(arguments[1]) == "--help") {
     fmt::print(
-        "Usage: lockstep-probe [devices]\nAnswers lockstep doctor, in one JSON object: devices, and without an "
-        "argument "
-        "backends, plug-ins and kernels too.\n");
+        "Usage: lockstep-probe [devices|gpu-use]\nAnswers lockstep doctor and top, in one JSON object: devices, or how "
+        "busy GPUs are, and without an argument devices, backends, plug-ins and kernels.\n");
     return std::fflush(stdout) == 0 ? 0 : 1;
   }
   if (count > known) {
-    fmt::print(stderr, "lockstep-probe: unknown argument '{}'; usage: lockstep-probe [devices]\n", arguments[known]);
+    fmt::print(stderr, "lockstep-probe: unknown argument '{}'; usage: lockstep-probe [devices|gpu-use]\n",
+               arguments[known]);
     return 2;
   }
-  nlohmann::json answer = devices_json();
+  nlohmann::json answer = what == "gpu-use" ? gpu_use() : devices_json();
   answer["lockstep"] = LOCKSTEP_VERSION;
-  if (!devices_only) {
+  if (known == 1) {
     answer["backends"] = backends_json();
     answer["plugins"] = plugins_json();
     const std::string first_gpu = "cuda:0";

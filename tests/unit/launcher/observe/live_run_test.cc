@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "launcher/observe/gpu_use.h"
 #include "launcher/observe/live_report.h"
 #include "launcher/observe/metrics_text.h"
 #include "launcher/observe/top.h"
@@ -195,6 +196,61 @@ TEST(LiveReport, IsAScreenThatFitsItsTerminal) {
     begin = end + 1;
   }
   expect_text(as_screen(live_report({.run_id = "run-1"}, {}), {}), {"no rank has come to init_process_group"});
+}
+
+// Rank 1 brought the first NaN; a step later rank 0 has it from the sum.
+LiveReport report_of_nan() {
+  RankTotals one = totals_of(20);
+  one.wrong_steps = 8;
+  one.equal_in = 10;
+  one.finding = {.kind = trace::FindingKind::nan, .rank = 1, .step = 12, .parameter = "fc2.\"weight\""};
+  RankTotals other = totals_of(20);
+  other.wrong_steps = 7;
+  other.finding = {.kind = trace::FindingKind::nan, .rank = 0, .step = 13, .parameter = "fc3.bias"};
+  LiveRun run;
+  run.look(job_of({other, one, totals_of(20)}));
+  return live_report({.run_id = "run-1", .world_size = 3}, run);
+}
+
+TEST(LiveReport, SaysWhereNumbersWentWrongFirst) {
+  const LiveReport report = report_of_nan();
+  const auto first = first_finding(report);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->rank, 1);
+  const auto read = read_live_report(as_json(report));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(first_finding(*read), first);
+  EXPECT_EQ(as_json(*read), as_json(report));
+  EXPECT_EQ(read->ranks[1].wrong_steps, 8);
+  EXPECT_EQ(read->ranks[1].equal_in, 10);
+  const std::string text = "NaN in rank 1's gradient of 'fc2.\"weight\"' in step 12; by now 2 ranks have had some\n";
+  expect_text(as_screen(report, {}), {"\n" + text});
+  expect_text(as_screen(report, {.columns = 200, .rows = 50, .has_colours = true}), {"\x1b[31m" + text.substr(0, 20)});
+  const std::string metrics = as_metrics(report);
+  expect_text(metrics, {"lockstep_wrong_gradient_steps_total{run=\"run-1\",rank=\"1\",host=\"n0\"} 8\n",
+                        "lockstep_first_finding_step{run=\"run-1\",rank=\"1\",host=\"n0\",kind=\"nan\","
+                        "parameter=\"fc2.\\\"weight\\\"\"} 12\n",
+                        "lockstep_replicas_equal_step{run=\"run-1\",rank=\"1\",host=\"n0\"} 10\n"});
+  EXPECT_FALSE(first_finding(report_of_three()));
+}
+
+TEST(GpuUse, IsThatOfTheRanksProcesses) {
+  LiveReport report = report_of_three();
+  EXPECT_EQ(as_screen(report, {}).find("GPU"), std::string::npos) << "none has one";
+  const auto processes = read_gpu_use(
+      R"({"gpus": [{"uuid": "a", "use": 0.87, "processes": [{"pid": 100, "memory_bytes": 13207024435}, {"pid": 7}]},
+                   {"uuid": "b", "processes": [{"pid": 100, "memory_bytes": 1073741824}, {"pid": 101}, {"pid": 102}]}]})");
+  ASSERT_EQ(processes.size(), 5u);
+  add_gpu_use(report, "n0", processes);
+  EXPECT_EQ(report.ranks[0].gpu_use, 0.87);
+  EXPECT_EQ(report.ranks[0].gpu_memory_bytes, 13207024435.0 + 1073741824.0) << "of both GPUs";
+  EXPECT_FALSE(report.ranks[1].gpu_use);
+  EXPECT_FALSE(report.ranks[2].gpu_memory_bytes) << "it is on another host";
+  expect_text(as_screen(report, {}), {"MEMORY  GPU        PID", "64M     87% 13.3G  100", "64M     -          101"});
+  EXPECT_EQ(as_json(*read_live_report(as_json(report))), as_json(report));
+  for (const char* const none : {"", "{", R"({"no_gpu": "why"})", R"({"gpus": [{"processes": [{"pid": "x"}]}]})"}) {
+    EXPECT_TRUE(read_gpu_use(none).empty()) << none;
+  }
 }
 
 TEST(Metrics, AreLinesThatPrometheusReads) {

@@ -39,6 +39,35 @@ std::vector<json> lines_of(const RunReport& report) {
   return lines;
 }
 
+TEST(RunReport, HasWhatWentWrongInTheOrderOfTheSteps) {
+  const trace::Finding later{.kind = trace::FindingKind::infinity, .rank = 0, .step = 8, .parameter = "a<b"};
+  const trace::Finding first{
+      .kind = trace::FindingKind::nan, .rank = 1, .step = 7, .parameter = "fc.weight", .time = 5};
+  const trace::Finding apart{.kind = trace::FindingKind::apart, .rank = 1, .step = 30, .parameter = "fc.bias"};
+  RunTraces traces;
+  traces.traces = {{0, trace_of(0, kSteps, {}, 10'000)}, {0, trace_of(1, kSteps, {}, 10'000)}};
+  traces.traces[0].rank.findings = {later, apart};
+  traces.traces[1].rank.findings = {first, apart};
+  const RunReport report = report_of(traces);
+  std::vector<json> found = lines_of(report);
+  std::erase_if(found, [](const json& line) { return line["type"] != "finding"; });
+  ASSERT_EQ(found.size(), 3u) << "what all ranks have found once";
+  EXPECT_EQ(found[0], (json{{"type", "finding"},
+                            {"generation", 0},
+                            {"rank", 1},
+                            {"step", 7},
+                            {"kind", "nan"},
+                            {"parameter", "fc.weight"}}));
+  EXPECT_EQ(found[1]["kind"], "infinity");
+  EXPECT_EQ(found[2]["kind"], "apart");
+  const std::string page = as_page(report);
+  EXPECT_EQ(fault_of_markup(page), "");
+  expect_text(page, {"Numbers that went wrong", "NaN in rank 1's gradient of 'fc.weight' in step 7",
+                     "infinity in rank 0's gradient of 'a&lt;b' in step 8",
+                     "replicas not equal any more in step 30, from 'fc.bias' on: rank 1 differs"});
+  EXPECT_EQ(count_of(as_page(lockstep::launcher::report_of({})), "Numbers that went wrong"), 0u);
+}
+
 TEST(RunReport, HasTheNumbersOfEachStepAsJsonLines) {
   const auto lines = lines_of(report());
   ASSERT_EQ(lines.size(), 2u + 2 * (kSteps - 1));

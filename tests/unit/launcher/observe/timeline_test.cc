@@ -25,6 +25,26 @@ std::vector<json> events_of(const json& timeline, const std::string& phase) {
   return events;
 }
 
+TEST(Timeline, HasAFlagWhereNumbersWentWrong) {
+  RunTrace one{0, trace_of(1, 3, {}, 10'000)};
+  const std::int64_t time = one.rank.steps[1].end;
+  one.rank.findings = {
+      {.kind = trace::FindingKind::nan, .rank = 1, .step = 1, .parameter = "fc.\"weight\"", .time = time}};
+  const json timeline = json::parse(timeline_of({one}));
+  const auto flags = events_of(timeline, "i");
+  ASSERT_EQ(flags.size(), 1u);
+  EXPECT_EQ(flags[0]["name"], "NaN in rank 1's gradient of 'fc.\"weight\"' in step 1");
+  EXPECT_EQ(flags[0]["pid"], 1);
+  EXPECT_EQ(flags[0]["s"], "p");
+  double end = 0;
+  for (const json& span : events_of(timeline, "X")) {
+    if (span["name"] == "bucket 0" && span["args"]["step"] == 1) {
+      end = span["ts"].get<double>() + span["dur"].get<double>();
+    }
+  }
+  EXPECT_NEAR(flags[0]["ts"].get<double>(), end, 0.002);
+}
+
 // Spans of a lane lie within each other or apart.
 void expect_nesting(const std::vector<json>& spans) {
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> lanes;
