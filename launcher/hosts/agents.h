@@ -87,6 +87,8 @@ class Agents {
   JobPlan stop(int signal);
   // Where the ranks of this host are to send what they say to the job's membership; empty: to the store, which is here.
   std::string relay_address() const { return relay_ ? relay_->address().to_string() : std::string(); }
+  // The job's, while it can be reached.
+  store::Store& store() { return store_; }
   // In the last plan.
   int node_rank() const { return node_rank_; }
   // To node rank 0; from there to all others. What can't be sent for want of the store is dropped: that is news too.

@@ -171,8 +171,9 @@ StartOutcome HostOfSeveral::start_ranks(const JobPlan& plan) {
   }
   parts_.console.message(describe_start(plan, contract.node_rank));
   if (starts_++ == 0) say_before_the_start(options_, preparation_, environment_, parts_.console);
-  const auto outcome = run_ranks(options_, preparation_, std::move(job_options), environment_, parts_,
-                                 [&](auto facts) { return control(plan, scope, std::move(facts)); });
+  const auto outcome = run_ranks(
+      options_, preparation_, std::move(job_options), environment_, parts_,
+      [&](auto facts) { return control(plan, scope, std::move(facts)); }, &agents_->store());
   if (stores_) stores_->forget(scope);
   return outcome;
 }

@@ -12,6 +12,7 @@
 #include "launcher/observe/event_file.h"
 #include "launcher/observe/run_report.h"
 #include "launcher/observe/timeline.h"
+#include "launcher/observe/trace_exchange.h"
 #include "launcher/output/log_folder.h"
 #include "launcher/run/job_report.h"
 #include "launcher/system.h"
@@ -29,6 +30,15 @@ std::string last_straggler(const RunReport& report) {
   std::string text;
   for (const ReportedStart& start : report.starts) {
     if (start.straggler) text = describe(*start.straggler);
+  }
+  return text;
+}
+
+// The first of the last start that has one.
+std::string last_finding(const RunReport& report) {
+  std::string text;
+  for (const ReportedStart& start : report.starts) {
+    if (!start.findings.empty()) text = trace::describe(start.findings.front());
   }
   return text;
 }
@@ -60,7 +70,9 @@ int report_command(const ReportOptions& options) {
         fmt::format("{}: {}, {}\n", (folder / "report.html").native(), count_of(report.world_size, "rank"),
                     count_of(static_cast<std::int64_t>(report.steps()), "step"));
     for (const std::string& problem : report.problems) text += printable(problem) + "\n";
-    if (const auto straggler = last_straggler(report); !straggler.empty()) text += straggler + "\n";
+    for (const std::string& line : {last_straggler(report), last_finding(report)}) {
+      if (!line.empty()) text += line + "\n";
+    }
     if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
     return 0;
   } catch (const Error& error) {
@@ -82,32 +94,84 @@ std::string make_trace_folder(const RunOptions& options, int generation) {
   return path;
 }
 
-void write_timeline(const RunOptions& options, const Layout& hosts, int node_rank, Console& console) {
+namespace {
+
+// For node rank 0 to have all traces, and for the others to have an answer.
+constexpr std::chrono::seconds kTaking{30};
+constexpr std::chrono::seconds kGiving{60};
+
+std::vector<TraceFile> files_of(const RunTraces& traces) {
+  std::vector<TraceFile> files;
+  for (const RunTrace& trace : traces.traces) files.push_back({trace.generation, trace.rank.identity.rank});
+  return files;
+}
+
+void write_traces(const RunTraces& traces, const std::string& file, Console& console) {
+  if (traces.traces.empty()) {
+    console.message(
+        fmt::format("no trace in {}: none of the ranks has called init_process_group, or their folder had no "
+                    "room",
+                    file));
+    return;
+  }
+  write_file(file, timeline_of(traces.traces));
+  const RunReport report = report_of(traces);
+  const auto ranks = report.starts.back().ranks.size();
+  console.message(fmt::format("the timeline of {} is in {}", count_of(static_cast<std::int64_t>(ranks), "rank"), file));
+  for (const std::string& line : {last_straggler(report), last_finding(report)}) {
+    if (!line.empty()) console.message(line);
+  }
+}
+
+void write_of_all_hosts(const std::string& folder, const std::string& file, const Layout& hosts, store::Store& store,
+                        Console& console) {
+  TakenTraces taken(store, static_cast<int>(hosts.size()));
+  auto has = TakenTraces::Has::none;
+  try {
+    RunTraces traces = read_traces(folder);
+    if (has_every_rank(traces)) {  // the hosts share the folder
+      has = TakenTraces::Has::all;
+    } else {
+      taken.take(folder, files_of(traces), Deadline::after(kTaking));
+      traces = read_traces(folder);
+      has = TakenTraces::Has::those_there;
+    }
+    write_traces(traces, file, console);
+  } catch (const Error&) {
+    taken.end(TakenTraces::Has::none);
+    throw;
+  }
+  taken.end(has);
+}
+
+// Whether node rank 0's timeline has the traces of this host.
+bool is_taken(const std::string& folder, const RunTraces& traces, int node_rank, store::Store& store,
+              Console& console) {
+  try {
+    return give_traces(store, node_rank, folder, files_of(traces), Deadline::after(kGiving));
+  } catch (const Error& error) {
+    console.message(fmt::format("node rank 0 has not taken the traces of this host: {}", error.what()));
+    return false;
+  }
+}
+
+}  // namespace
+
+void write_timeline(const RunOptions& options, const Layout& hosts, int node_rank, store::Store* store,
+                    Console& console) {
   if (options.trace.empty()) return;
-  std::string file = timeline_file(options.trace, hosts.size(), node_rank);
+  std::string file = options.trace;
   try {
     const std::string folder = trace_folder(options.log_dir, options.trace);
-    RunTraces traces = read_traces(folder, hosts[static_cast<std::size_t>(node_rank)]);
-    if (node_rank == 0 && hosts.size() > 1) {
-      // Where the hosts share the folder one file has all of them.
-      if (RunTraces all = read_traces(folder); has_every_rank(all)) {
-        traces = std::move(all);
-        file = options.trace;
-      }
-    }
-    if (traces.traces.empty()) {
-      console.message(
-          fmt::format("no trace in {}: none of the ranks has called init_process_group, or their folder had no "
-                      "room",
-                      file));
+    if (store != nullptr && node_rank == 0) return write_of_all_hosts(folder, file, hosts, *store, console);
+    const HostShare& own = hosts[static_cast<std::size_t>(node_rank)];
+    const RunTraces traces = read_traces(folder, own);
+    if (store != nullptr && is_taken(folder, traces, node_rank, *store, console)) {
+      console.message(fmt::format("the timeline of this host's ranks is in that of {}", describe_host(hosts, 0)));
       return;
     }
-    write_file(file, timeline_of(traces.traces));
-    const RunReport report = report_of(traces);
-    const auto ranks = report.starts.back().ranks.size();
-    console.message(
-        fmt::format("the timeline of {} is in {}", count_of(static_cast<std::int64_t>(ranks), "rank"), file));
-    if (const auto straggler = last_straggler(report); !straggler.empty()) console.message(straggler);
+    file = timeline_file(options.trace, hosts.size(), node_rank);
+    write_traces(traces, file, console);
   } catch (const Error& error) {
     console.message(fmt::format("no timeline in {}: {}", file, error.what()));
   }

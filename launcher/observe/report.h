@@ -7,6 +7,7 @@
 #include "launcher/command_line.h"
 #include "launcher/hosts/layout.h"
 #include "launcher/output/console.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep::launcher {
 
@@ -17,8 +18,10 @@ int report_command(const ReportOptions& options);
 // The folder that the ranks of a start write their traces to, which is made; empty: none is wanted. An absolute path,
 // since ranks may go elsewhere. Throws SystemError, and InvalidArgument if --trace names a folder.
 std::string make_trace_folder(const RunOptions& options, int generation);
-// After the last start: --trace FILE from the traces of this host's ranks, with a line on the console about it, or
-// about why there is none.
-void write_timeline(const RunOptions& options, const Layout& hosts, int node_rank, Console& console);
+// After the last start: --trace FILE, with a line on the console about it, or about why there is none. Node rank 0's
+// has the ranks of all hosts that came with their traces to `store`, the job's (trace_exchange.h), within half a
+// minute; where a host could not, it has a file of its own. `store` is null for a job on one host.
+void write_timeline(const RunOptions& options, const Layout& hosts, int node_rank, store::Store* store,
+                    Console& console);
 
 }  // namespace lockstep::launcher

@@ -120,7 +120,8 @@ HostParts::HostParts()
                 .life_end = life.pipe().write_end.get()}) {}
 
 StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation, JobOptions job_options,
-                       const Environment& environment, HostParts& parts, const MakeControl& make_control) {
+                       const Environment& environment, HostParts& parts, const MakeControl& make_control,
+                       store::Store* store) {
   require_shown_ranks(options, job_options.contract.hosts, parts.console);
   job_options.output = &open_output(options, job_options, parts);
   if (!preparation.bindings.empty()) {
@@ -147,7 +148,7 @@ StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation
   const int code = job->run();
   const auto again = control->again();
   if (!again) parts.guardian.disarm();
-  if (!again) write_timeline(options, hosts, node_rank, parts.console);
+  if (!again) write_timeline(options, hosts, node_rank, store, parts.console);
   return {code, again};
 }
 

@@ -16,6 +16,7 @@
 #include "launcher/runs/run_server.h"
 #include "launcher/signals.h"
 #include "launcher/watch/guardian.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep::launcher {
 
@@ -46,8 +47,10 @@ struct StartOutcome {
   int exit_code = 0;
   std::optional<std::chrono::milliseconds> again = {};
 };
-// Starts the ranks, and returns once nothing of them runs any more.
+// Starts the ranks, and returns once nothing of them runs any more. `store`: the job's, if it is on several hosts; for
+// what they tell each other when it is over.
 StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation, JobOptions job_options,
-                       const Environment& environment, HostParts& parts, const MakeControl& make_control);
+                       const Environment& environment, HostParts& parts, const MakeControl& make_control,
+                       store::Store* store = nullptr);
 
 }  // namespace lockstep::launcher

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/observe/trace_exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "launcher/system.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/base/printable.h"
+#include "runtime/base/text.h"
+
+namespace lockstep::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Answers that are no file.
+constexpr std::string_view kTaken = "taken";
+constexpr std::string_view kLeft = "left";
+// All launchers hear at once that the job is over.
+constexpr std::chrono::seconds kOffersCome{5};
+
+std::string key(int node, std::string_view what) { return fmt::format("traces/{}/{}", node, what); }
+std::string want_key(int node, int k) { return key(node, fmt::format("want/{}", k)); }
+std::string file_key(int node, int k) { return key(node, fmt::format("file/{}", k)); }
+
+std::string read_whole(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw SystemError("open " + file.native(), errno);
+  std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  if (bytes.size() > store::kMaxValueBytes) throw SystemError("send " + file.native(), EFBIG);
+  return bytes;
+}
+
+// Takes it off the text; nothing if it doesn't begin with a number.
+std::optional<int> take_number(std::string_view& text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+}  // namespace
+
+std::string TraceFile::name() const { return fmt::format("generation{}/rank{}.trace", generation, rank); }
+
+std::optional<TraceFile> TraceFile::of_name(std::string_view text) {
+  const std::string_view whole = text;
+  TraceFile file;
+  for (const auto& [before, number] : {std::pair{std::string_view("generation"), &file.generation},
+                                       std::pair{std::string_view("/rank"), &file.rank}}) {
+    if (!text.starts_with(before)) return std::nullopt;
+    text.remove_prefix(before.size());
+    const auto found = take_number(text);
+    if (!found) return std::nullopt;
+    *number = *found;
+  }
+  if (file.name() != whole) return std::nullopt;  // a zero in front, say
+  return file;
+}
+
+bool give_traces(store::Store& store, int node_rank, const fs::path& folder, const std::vector<TraceFile>& files,
+                 const Deadline& deadline) {
+  std::string offer;
+  for (const TraceFile& file : files) offer += file.name() + "\n";
+  store.set(key(node_rank, "offer"), offer);
+  for (int k = 0;; ++k) {
+    const std::string wanted = store.get(want_key(node_rank, k), deadline);
+    store.erase(want_key(node_rank, k));
+    if (wanted == kTaken || wanted == kLeft) return wanted == kTaken;
+    const auto file = TraceFile::of_name(wanted);
+    const bool is_ours = file && std::find(files.begin(), files.end(), *file) != files.end();
+    store.set(file_key(node_rank, k), is_ours ? read_whole(folder / wanted) : std::string());
+  }
+}
+
+TakenTraces::TakenTraces(store::Store& store, int nodes) : store_(store), hosts_(static_cast<std::size_t>(nodes)) {}
+
+void TakenTraces::take(const fs::path& folder, const std::vector<TraceFile>& own, const Deadline& deadline) {
+  const Deadline offers = deadline.sooner(kOffersCome);
+  for (int node = 1; node < static_cast<int>(hosts_.size()); ++node) {
+    try {
+      const std::string offer = store_.get(key(node, "offer"), offers);
+      store_.erase(key(node, "offer"));
+      take_of(node, offer, folder, own, deadline);
+      hosts_[static_cast<std::size_t>(node)].is_there = true;
+    } catch (const Timeout&) {
+      log_warn("the traces of the host with node rank {} did not come", node);
+    }
+  }
+}
+
+void TakenTraces::take_of(int node, std::string_view offer, const fs::path& folder, const std::vector<TraceFile>& own,
+                          const Deadline& deadline) {
+  int& k = hosts_[static_cast<std::size_t>(node)].next;
+  while (!offer.empty()) {
+    const auto file = TraceFile::of_name(take_word(offer, '\n'));
+    if (!file || std::find(own.begin(), own.end(), *file) != own.end()) continue;
+    store_.set(want_key(node, k), file->name());
+    const std::string bytes = store_.get(file_key(node, k), deadline);
+    store_.erase(file_key(node, k));
+    ++k;
+    const fs::path path = folder / file->name();
+    std::error_code made;
+    fs::create_directories(path.parent_path(), made);
+    if (made) throw SystemError("make the folder " + path.parent_path().native(), made.value());
+    write_file(path.native(), bytes);
+  }
+}
+
+void TakenTraces::end(Has timeline) {
+  for (int node = 1; node < static_cast<int>(hosts_.size()); ++node) {
+    const Host& host = hosts_[static_cast<std::size_t>(node)];
+    const bool has = timeline == Has::all || (timeline == Has::those_there && host.is_there);
+    store_.set(want_key(node, host.next), has ? kTaken : kLeft);
+  }
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/observe/trace_exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <future>
+#include <iterator>
+
+#include "runtime/store/hash_store.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::chrono::seconds kPatience{60};
+
+std::string text_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void put(const fs::path& folder, const TraceFile& file, const std::string& text) {
+  fs::create_directories((folder / file.name()).parent_path());
+  std::ofstream(folder / file.name(), std::ios::binary) << text;
+}
+
+TEST(TraceFile, HasANameThatComesBackAndNoOther) {
+  const TraceFile file{.generation = 3, .rank = 12};
+  EXPECT_EQ(file.name(), "generation3/rank12.trace");
+  EXPECT_EQ(TraceFile::of_name(file.name()), file);
+  for (const char* const other :
+       {"", "generation3", "generation3/rank12", "generation03/rank12.trace", "generation3/rank-1.trace",
+        "../generation3/rank12.trace", "generation3/rank12.trace/..", "generation99999999999/rank1.trace"}) {
+    EXPECT_FALSE(TraceFile::of_name(other)) << other;
+  }
+}
+
+// Three hosts with a folder each. Node rank 0 has two of the files already; the last host has been lost.
+TEST(TraceExchange, TakesWhatNodeRank0LacksAndTellsWhoeverWasThere) {
+  const testing::TemporaryFolder first;
+  const testing::TemporaryFolder second;
+  store::HashStore store;
+  const std::string large(1 << 20, 'x');
+  put(first, {0, 0}, "of rank 0");
+  put(second, {0, 1}, "of rank 1");
+  put(second, {1, 1}, large);
+  put(second, {1, 0}, "what the first host has too");
+  auto given = std::async(std::launch::async, [&] {
+    return give_traces(store, 1, second, {{0, 1}, {1, 0}, {1, 1}}, Deadline::after(kPatience));
+  });
+  TakenTraces taken(store, 3);
+  taken.take(first, {{0, 0}, {1, 0}}, Deadline::after(kPatience));
+  EXPECT_EQ(text_of(first / "generation0/rank0.trace"), "of rank 0");
+  EXPECT_EQ(text_of(first / "generation0/rank1.trace"), "of rank 1");
+  EXPECT_EQ(text_of(first / "generation1/rank1.trace"), large);
+  EXPECT_FALSE(fs::exists(first / "generation1/rank0.trace"));
+  EXPECT_EQ(given.wait_for(std::chrono::seconds(0)), std::future_status::timeout) << "it has no timeline yet";
+  taken.end(TakenTraces::Has::those_there);
+  EXPECT_TRUE(given.get());
+  // A host that comes too late has an answer.
+  EXPECT_FALSE(give_traces(store, 2, second, {}, Deadline::after(kPatience)));
+  EXPECT_LE(store.num_keys(), 1) << "its offer";
+}
+
+TEST(TraceExchange, WhoSharesTheFolderIsAskedForNothing) {
+  store::HashStore store;
+  TakenTraces taken(store, 2);
+  taken.end(TakenTraces::Has::all);
+  EXPECT_TRUE(give_traces(store, 1, "/nowhere", {{0, 1}}, Deadline::after(kPatience)));
+}
+
+TEST(TraceExchange, AskedForWhatItHasNotOfferedAHostGivesNothing) {
+  const testing::TemporaryFolder folder;
+  put(folder, {0, 7}, "of another rank");
+  store::HashStore store;
+  store.set("traces/1/want/0", "generation0/rank7.trace");
+  store.set("traces/1/want/1", "../../etc/passwd");
+  store.set("traces/1/want/2", "left");
+  EXPECT_FALSE(give_traces(store, 1, folder, {{0, 1}}, Deadline::after(kPatience)));
+  EXPECT_EQ(store.get("traces/1/file/0", Deadline::after(kPatience)), "");
+  EXPECT_EQ(store.get("traces/1/file/1", Deadline::after(kPatience)), "");
+}
+
+}  // namespace
+}  // namespace lockstep::launcher
