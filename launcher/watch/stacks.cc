@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "launcher/doctor/helper_program.h"
 #include "launcher/run/find_program.h"
@@ -47,6 +48,14 @@ std::vector<std::string> stack_command(pid_t pid) {
   return {};
 }
 
+// Why there is nothing to be asked of a debugger; empty if there is.
+std::string why_no_stacks(pid_t pid) {
+  const auto process = process_entry(pid);
+  if (!process || !process->alive()) return "the process has ended";
+  // The debugger would wait for it to go on.
+  return process->state == 'T' || process->state == 't' ? "the process is stopped" : "";
+}
+
 // Threads and frames, without what gdb says of itself.
 std::vector<std::string> frames_in(std::string_view text) {
   std::vector<std::string> lines;
@@ -80,6 +89,7 @@ std::vector<std::string> threads_of(pid_t pid) {
 bool can_show_stacks() { return !stack_command(0).empty(); }
 
 Stacks stacks_of(pid_t pid, const Deadline& deadline) {
+  if (std::string problem = why_no_stacks(pid); !problem.empty()) return {.problem = std::move(problem)};
   const auto command = stack_command(pid);
   if (command.empty()) return {.problem = "neither eu-stack (Debian's elfutils) nor gdb is installed"};
   const auto result = doctor::run_helper(command, deadline);
@@ -93,9 +103,7 @@ Stacks stacks_of(pid_t pid, const Deadline& deadline) {
 
 std::vector<std::string> stack_of_hung_rank(pid_t pid) noexcept {
   try {
-    const auto process = process_entry(pid);
-    const bool runs = process && process->alive() && process->state != 'T' && process->state != 't';
-    if (!runs || !can_show_stacks()) return {};
+    if (!can_show_stacks()) return {};
     auto lines = stacks_of(pid, Deadline::after(kHungLimit)).lines;
     lines.resize(std::min(lines.size(), kHungLines));
     return lines;
