@@ -4,9 +4,11 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <vector>
 
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
@@ -55,6 +57,42 @@ std::string get(const net::HostPort& where, const std::string& path) {
   return text;
 }
 
+// As the GPU's driver tells it, which lockstep-probe asks.
+TEST_F(Live, TheUseOfGpusIsShownWhereThereAreSome) {
+  Process launcher = slow_job("");
+  ASSERT_TRUE(launcher.await_output("at 10\n"));
+  const std::string id = id_of(launcher);
+  const auto pids = numbers_in(launcher.err(), "pid (\\d+)\n");
+  ASSERT_EQ(pids.size(), 2u);
+  const auto top = [&](const std::string& gpus) {
+    return run({LOCKSTEP_PROGRAM, "top", id}, {{"LOCKSTEP_NVML_LIB", FAKE_NVML}, {"LOCKSTEP_FAKE_NVML", gpus}}).out;
+  };
+  const std::string first = std::to_string(pids[0]);
+  const std::string shown = top("55 " + first + ":3221225472 1:7;- " + std::to_string(pids[1]) + ":-");
+  expect_text(shown, {"  GPU  ", "55% 3.0G  " + first});
+  EXPECT_FALSE(contains(top("fails"), "GPU"));
+  EXPECT_FALSE(contains(top(""), "GPU"));
+  EXPECT_FALSE(contains(run({LOCKSTEP_PROGRAM, "top", id}, {{"LOCKSTEP_NVML_LIB", "/none.so"}}).out, "GPU"));
+  const auto seen = json::parse(run({LOCKSTEP_PROGRAM, "top", "--json", id},
+                                    {{"LOCKSTEP_NVML_LIB", FAKE_NVML}, {"LOCKSTEP_FAKE_NVML", "7 " + first + ":9"}})
+                                    .out);
+  double most = 0;
+  for (const auto& rank : seen["ranks"]) {
+    if (!rank["gpu_use"].is_null()) most = rank["gpu_use"];
+  }
+  EXPECT_EQ(most, 0.07);
+  launcher.send(SIGTERM);
+  launcher.wait();
+}
+
+net::HostPort metrics_of(const Process& launcher) {
+  std::smatch port;
+  const std::string said = launcher.err();
+  EXPECT_TRUE(std::regex_search(said, port, std::regex("metrics for Prometheus: http://127.0.0.1:(\\d+)/metrics")))
+      << said;
+  return {"127.0.0.1", static_cast<std::uint16_t>(port.empty() ? 0 : std::stoi(port[1]))};
+}
+
 TEST_F(Live, ARankThatIsSlowIsNamedAndShownInEveryView) {
   Process launcher = slow_job("", {"--metrics-port", "0"});
   ASSERT_TRUE(launcher.await_output(" % of every step: data\n"));
@@ -101,11 +139,7 @@ TEST_F(Live, ARankThatIsSlowIsNamedAndShownInEveryView) {
   EXPECT_EQ(inspected.exit_code, 0) << inspected.err;
   expect_text(inspected.out, {"\nrank 0 (host ", "\nrank 1 (host ", "    thread ", " (e2e_training): "});
 
-  std::smatch port;
-  const std::string said = launcher.err();
-  ASSERT_TRUE(std::regex_search(said, port, std::regex("metrics for Prometheus: http://127.0.0.1:(\\d+)/metrics")))
-      << said;
-  const std::string metrics = get({"127.0.0.1", static_cast<std::uint16_t>(std::stoi(port[1]))}, "/metrics");
+  const std::string metrics = get(metrics_of(launcher), "/metrics");
   expect_text(metrics, {"HTTP/1.1 200 OK", "lockstep_members{run=\"" + id + "\",state=\"training\"} 2\n",
                         "lockstep_straggler_share{run=\"" + id + "\",rank=\"1\"} ", "lockstep_steps_total{"});
   launcher.send(SIGTERM);
@@ -125,6 +159,151 @@ TEST_F(Live, ARankThatIsSlowIsNamedOverGloo) {
   EXPECT_TRUE(std::filesystem::exists(file("live.json"))) << "from the files of --log-dir";
   launcher.send(SIGTERM);
   launcher.wait();
+}
+
+// Rank 1 brings it in step 5; in the next one every rank has it from its weights.
+void expect_nan_in_every_view(const Words& job, const std::string& logs, const std::string& timeline) {
+  Process launcher({.command = job, .environment = {{"LOCKSTEP_TEST_NAN_AT", "5"}}});
+  const std::string text = "NaN in rank 1's gradient of '3.weight' in step 5";
+  ASSERT_TRUE(launcher.await_output("Reducer: " + text + "."));
+  ASSERT_TRUE(launcher.await_output("Reducer: NaN in rank 0's gradient of '3.weight' in step 6."));
+  const std::string id = id_of(launcher);
+  const net::HostPort metrics = metrics_of(launcher);
+  // Heartbeats bring it.
+  ASSERT_TRUE(wait_until([&] {
+    return contains(run({LOCKSTEP_PROGRAM, "top", id}).out, text + "; by now 2 ranks have had some\n");
+  }));
+  expect_text(get(metrics, "/metrics"),
+              {"kind=\"nan\",parameter=\"3.weight\"} 5\n", "kind=\"nan\",parameter=\"3.weight\"} 6\n",
+               "lockstep_wrong_gradient_steps_total{"});
+  launcher.send(SIGTERM);
+  expect_text(launcher.wait().err, {"lockstep run: " + text + "\n"});
+  const auto report = run({LOCKSTEP_PROGRAM, "report", logs});
+  EXPECT_EQ(report.exit_code, 0) << report.err;
+  expect_text(report.out, {text + "\n"});
+  std::ifstream page(logs + "/report.html");
+  expect_text(std::string(std::istreambuf_iterator<char>(page), {}),
+              {"Numbers that went wrong", "gradient of '3.weight' in step 5"});
+  std::vector<std::string> flags;
+  const json events = json::parse(std::ifstream(timeline));
+  for (const json& event : events["traceEvents"]) {
+    if (event["ph"] == "i") flags.push_back(event["name"]);
+  }
+  ASSERT_EQ(flags.size(), 2u);
+  EXPECT_EQ(flags[1], text) << "on rank 1, behind rank 0's";
+}
+
+TEST_F(Live, ANanIsNamedWithItsRankAndParameterInEveryView) {
+  expect_nan_in_every_view(
+      job(2, program("job", "", kEndless),
+          {"--metrics-port", "0", "--log-dir", file("logs"), "--tee", "3", "--trace", file("run.json")}),
+      file("logs"), file("run.json"));
+}
+
+TEST_F(Live, ANanIsNamedOverGloo) {
+  if (!HAS_GLOO) GTEST_SKIP() << "this build has no plug-in for Gloo";
+  expect_nan_in_every_view(
+      job(2, program("job", "gloo", kEndless),
+          {"--metrics-port", "0", "--log-dir", file("logs"), "--tee", "3", "--trace", file("run.json")}),
+      file("logs"), file("run.json"));
+}
+
+// Where replicas are known to be equal is in top and the metrics, and where they came apart in the report.
+TEST_F(Live, ReplicasThatComeApartAreInTheViews) {
+  Process launcher({.command = job(3, program("job", "", kEndless),
+                                   {"--metrics-port", "0", "--log-dir", file("logs"), "--tee", "3"}),
+                    .environment = {{"LOCKSTEP_TEST_APART_AT", "3050"}, {"LOCKSTEP_TEST_SLOW_DATA", "2"}}});
+  ASSERT_TRUE(launcher.await_output("at 210\n"));
+  const std::string id = id_of(launcher);
+  const net::HostPort metrics = metrics_of(launcher);
+  ASSERT_TRUE(wait_until([&] {
+    return contains(run({LOCKSTEP_PROGRAM, "top", id}).out, ", replicas equal in step ");
+  }));
+  expect_text(get(metrics, "/metrics"), {"\nlockstep_replicas_equal_step{run=\"" + id + "\",rank=\"2\""});
+  EXPECT_NE(launcher.wait().exit_code, 0);
+  const std::string text = "replicas not equal any more in step 3100, from '3.bias' on: rank 2 differs";
+  expect_text(run({LOCKSTEP_PROGRAM, "report", file("logs")}).out, {text + "\n"});
+  std::ifstream lines(file("logs/report.jsonl"));
+  expect_text(std::string(std::istreambuf_iterator<char>(lines), {}), {"\"kind\":\"apart\""});
+}
+
+// What `lockstep inspect` has of each rank, by rank.
+std::map<int, std::string> inspected(const std::string& id) {
+  const auto result = run({LOCKSTEP_PROGRAM, "inspect", id});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::map<int, std::string> ranks;
+  const std::regex head("\\nrank (\\d+) \\(host [^\n]*");
+  for (auto it = std::sregex_iterator(result.out.begin(), result.out.end(), head); it != std::sregex_iterator(); ++it) {
+    const auto begin = static_cast<std::size_t>(it->position());
+    const auto end = result.out.find("\nrank ", begin + 1);
+    ranks[std::stoi((*it)[1])] = result.out.substr(begin, end - begin);
+  }
+  return ranks;
+}
+
+bool has_stacks() { return testing::has_program("gdb") || testing::has_program("eu-stack"); }
+
+// Rank 1 hangs in code of its own, and the others wait for it in a collective: each is seen where it is.
+void expect_hang_seen(const Words& job) {
+  Process launcher({.command = job});
+  ASSERT_TRUE(launcher.await_output("sum 6 of 3", 3));
+  const std::string id = id_of(launcher);
+  std::map<int, std::string> ranks;
+  ASSERT_TRUE(wait_until([&] {
+    ranks = inspected(id);
+    return ranks.size() == 3 && contains(ranks[0], "collective 2 (all_reduce)") &&
+           contains(ranks[2], "collective 2 (all_reduce)");
+  }));
+  expect_text(ranks[1], {", collective 1 (all_reduce) started ", "    thread ", ": sleeping"});
+  if (has_stacks()) {
+    EXPECT_TRUE(std::regex_search(ranks[1], std::regex("\n    #0 [^\n]*pause"))) << ranks[1];
+    expect_text(ranks[1], {"perform"});
+    for (const int rank : {0, 2}) {
+      EXPECT_FALSE(contains(ranks[rank], "pause")) << ranks[rank];
+      EXPECT_TRUE(std::regex_search(ranks[rank], std::regex("\n    #\\d+ [^\n]*lockstep::[^\n]*wait"))) << ranks[rank];
+    }
+  }
+  launcher.send(SIGKILL);
+}
+
+TEST_F(Live, InspectShowsWhereEachRankOfAJobThatHangsStands) {
+  expect_hang_seen(run_command({"-n", "3"}, RANK_PROGRAM, {"init", "sum", "hang@1", "loop"}));
+}
+
+TEST_F(Live, InspectShowsWhereEachRankThatHangsOverGlooStands) {
+  if (!HAS_GLOO) GTEST_SKIP() << "this build has no plug-in for Gloo";
+  expect_hang_seen(run_command({"-n", "3"}, GLOO_RANK_PROGRAM, {"backend:gloo", "init", "sum", "hang@1", "loop"}));
+}
+
+TEST_F(Live, InspectShowsARankThatHasNotComeToTheGroup) {
+  Process launcher({.command = run_command({"-n", "3"}, RANK_PROGRAM, {"print:begun", "hang@1", "init", "sum"})});
+  ASSERT_TRUE(launcher.await_output("begun", 3));
+  const std::string id = id_of(launcher);
+  std::map<int, std::string> ranks;
+  ASSERT_TRUE(wait_until([&] {
+    ranks = inspected(id);
+    return ranks.size() == 3 && contains(ranks[0], ": starting") && contains(ranks[2], ": starting");
+  }));
+  expect_text(ranks[1], {"): has not come to init_process_group\n    thread "});
+  if (has_stacks()) {
+    EXPECT_TRUE(std::regex_search(ranks[1], std::regex("\n    #0 [^\n]*pause"))) << ranks[1];
+  }
+  launcher.send(SIGKILL);
+}
+
+// A debugger would wait for a process that is stopped to go on.
+TEST_F(Live, InspectSaysThatARankIsStopped) {
+  Process launcher({.command = run_command({"-n", "3"}, RANK_PROGRAM, {"init", "sum", "raise:19@1", "loop"})});
+  ASSERT_TRUE(launcher.await_output("sum 6 of 3", 3));
+  const std::string id = id_of(launcher);
+  std::map<int, std::string> ranks;
+  ASSERT_TRUE(wait_until([&] {
+    ranks = inspected(id);
+    return contains(ranks[1], ": stopped") && contains(ranks[0], "collective 2 (all_reduce)");
+  }));
+  EXPECT_FALSE(contains(ranks[1], "#0 ")) << ranks[1];
+  expect_text(ranks[1], {"no stacks: the process is stopped"});
+  launcher.send(SIGKILL);
 }
 
 TEST_F(Live, AProgramThatIsNoneOfOursIsShownForWhatItIs) {

@@ -12,11 +12,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/exit_code.h"
 #include "runtime/store/secret.h"
+#include "tests/e2e/delayed_rank.h"
 #include "tests/multihost/launched_hosts.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/network_namespaces.h"
@@ -39,7 +41,27 @@ TEST_F(LaunchedHosts, TrainAsOneProcessDoes) {
   EXPECT_THAT(results[0].err, HasSubstr("host0 (node rank 0 of 3): ranks 0 and 1 of 6"));
 }
 
-// They share the folder here. Where they don't, each has a file with its own ranks.
+// All buckets of the job in one file of two ranks each of three hosts: a bucket ends nowhere before it is launched
+// everywhere, as far as the clocks are known.
+void expect_one_timeline(const std::string& file) {
+  const nlohmann::json timeline = nlohmann::json::parse(std::ifstream(file));
+  EXPECT_THAT(timeline["otherData"]["clock"].get<std::string>(), HasSubstr("by their common buckets"));
+  const double error = timeline["otherData"]["clock_error_us"];
+  std::map<std::pair<int, std::string>, std::pair<double, double>> buckets;  // last launch, first end
+  std::set<int> ranks;
+  for (const nlohmann::json& event : timeline["traceEvents"]) {
+    if (event["ph"] != "X" || !event["name"].get<std::string>().starts_with("bucket")) continue;
+    ranks.insert(event["pid"].get<int>());
+    const double begin = event["ts"];
+    const double end = begin + event["dur"].get<double>();
+    const auto [at, is_new] = buckets.try_emplace({event["args"]["number"], event["name"]}, begin, end);
+    at->second = {std::max(at->second.first, begin), std::min(at->second.second, end)};
+  }
+  EXPECT_EQ(ranks.size(), 6u);
+  EXPECT_FALSE(buckets.empty());
+  for (const auto& [key, times] : buckets) EXPECT_LE(times.first, times.second + 2 * error + 1) << key.second;
+}
+
 TEST_F(LaunchedHosts, LeaveOneTimelineOfAllRanksByOneClock) {
   const TemporaryFolder folder;
   const std::string file = folder / "run.json";
@@ -48,21 +70,86 @@ TEST_F(LaunchedHosts, LeaveOneTimelineOfAllRanksByOneClock) {
   for (Process& launcher : launchers) results.push_back(launcher.wait());
   for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(results[0].err, HasSubstr("the timeline of 6 ranks is in " + file + "\n"));
-  EXPECT_THAT(results[1].err,
-              HasSubstr("the timeline of 2 ranks is in " + (folder / "run.node1.json").native() + "\n"));
-  const nlohmann::json timeline = nlohmann::json::parse(std::ifstream(file));
-  EXPECT_THAT(timeline["otherData"]["clock"].get<std::string>(), HasSubstr("by their common buckets"));
-  const double error = timeline["otherData"]["clock_error_us"];
-  std::map<std::pair<int, std::string>, std::pair<double, double>> buckets;  // last launch, first end
-  for (const nlohmann::json& event : timeline["traceEvents"]) {
-    if (event["ph"] != "X" || !event["name"].get<std::string>().starts_with("bucket")) continue;
-    const double begin = event["ts"];
-    const double end = begin + event["dur"].get<double>();
-    const auto [at, is_new] = buckets.try_emplace({event["args"]["number"], event["name"]}, begin, end);
-    at->second = {std::max(at->second.first, begin), std::min(at->second.second, end)};
+  EXPECT_THAT(results[1].err, HasSubstr("the timeline of this host's ranks is in that of host host0 (node rank 0)\n"));
+  expect_one_timeline(file);
+}
+
+// Node rank 0 has the others' traces sent.
+TEST_F(LaunchedHosts, LeaveOneTimelineWhereTheyShareNoFolder) {
+  const TemporaryFolder folder;
+  std::vector<Process> launchers;
+  for (int host = 0; host < kHosts; ++host) {
+    const std::filesystem::path own = folder / NetworkHosts::name(host);
+    std::filesystem::create_directory(own);
+    launchers.push_back(launch(host, 2, {RAW_GRADIENTS}, {"--trace", own / "run.json", "--log-dir", own / "logs"}));
   }
-  EXPECT_FALSE(buckets.empty());
-  for (const auto& [key, times] : buckets) EXPECT_LE(times.first, times.second + 2 * error + 1) << key.second;
+  std::vector<Result> results;
+  for (Process& launcher : launchers) results.push_back(launcher.wait());
+  for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
+  const std::string file = folder / "host0" / "run.json";
+  EXPECT_THAT(results[0].err, HasSubstr("the timeline of 6 ranks is in " + file + "\n"));
+  expect_one_timeline(file);
+  for (const int host : {1, 2}) {
+    EXPECT_THAT(results[static_cast<std::size_t>(host)].err, HasSubstr("the timeline of this host's ranks is in that"));
+    EXPECT_FALSE(std::filesystem::exists(folder / NetworkHosts::name(host) / "run.json"));
+  }
+  const Result report = run({LOCKSTEP_PROGRAM, "report", folder / "host0" / "logs"});
+  EXPECT_THAT(report.out, HasSubstr("report.html: 6 ranks, "));
+}
+
+// Between hosts, and within them over shared memory: the last rank of the last host is late.
+class LateRank : public LaunchedHosts, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(LateRank, IsNamedWithItsHostAndCauseInEveryView) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "run.json";
+  const DelayedRank late{.rank = 5, .host = "host2", .phase = GetParam()};
+  auto launchers =
+      launch_all({DELAYED_PROGRAM, "gloo", late.phase}, {}, {"--trace", file, "--log-dir", folder / "logs"});
+  ASSERT_TRUE(launchers[0].await_output(line_about(late)));
+  EXPECT_THAT(launchers[0].err(), HasSubstr("lockstep run: rank 5 (host host2) costs "));
+  launchers[0].send(SIGTERM);
+  for (Process& launcher : launchers) launcher.wait();
+  const Result report = run({LOCKSTEP_PROGRAM, "report", folder / "logs"});
+  EXPECT_THAT(report.out, HasSubstr("rank 5 (host host2) costs "));
+  expect_in_report(folder / "logs" / "report.jsonl", late);
+  expect_in_timeline(file, late);
+}
+
+INSTANTIATE_TEST_SUITE_P(Phases, LateRank, ::testing::Values("data", "forward", "backward"),
+                         [](const auto& test) { return std::string(test.param); });
+
+// Every rank waits as long for the cable: nobody is late, and the report has it as communication.
+TEST_F(LaunchedHosts, ASlowCableIsNoRanksFault) {
+  const TemporaryFolder folder;
+  const Result slowed = run(hosts_->command(
+      2, {"tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "4mbit", "burst", "32kbit", "latency", "2s"}));
+  if (slowed.exit_code != 0) GTEST_SKIP() << "this kernel's cables can't be slowed: " << slowed.err;
+  auto launchers = launch_all({DELAYED_PROGRAM, "gloo", "nothing"}, {}, {"--log-dir", folder / "logs"});
+  // Longer than a rank that is late takes to be named: eleven windows, of half a second or a step.
+  ASSERT_TRUE(wait_until([&] {
+    const auto top =
+        nlohmann::json::parse(run(hosts_->command(0, {LOCKSTEP_PROGRAM, "top", "--json"})).out, nullptr, false);
+    return top.is_object() && !top["ranks"].empty() && top["age_ms"] > 12'000 && top["ranks"][0]["steps"] > 60;
+  }));
+  launchers[0].send(SIGTERM);
+  std::vector<Result> results;
+  for (Process& launcher : launchers) results.push_back(launcher.wait());
+  EXPECT_THAT(results[0].err, Not(HasSubstr(" of every step: ")));
+  const Result report = run({LOCKSTEP_PROGRAM, "report", folder / "logs"});
+  EXPECT_THAT(report.out, Not(HasSubstr(" of every step: ")));
+  std::vector<double> waited;
+  std::ifstream lines(folder / "logs" / "report.jsonl");
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json["type"] != "step") continue;
+    const double communication = json["phases_ms"]["exposed communication"].get<double>() +
+                                 json["phases_ms"]["hidden communication"].get<double>();
+    waited.push_back(communication / json["ms"].get<double>());
+  }
+  ASSERT_FALSE(waited.empty());
+  std::sort(waited.begin(), waited.end());
+  EXPECT_GT(waited[waited.size() / 2], 0.5) << "of a step";
 }
 
 // Ports of both ends of the TCP connections that stand, from a /proc/net/tcp.
@@ -107,6 +194,10 @@ TEST_F(LaunchedHosts, ShowTheRanksOfAllOfThemWhereTheStoreIs) {
   for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("training", 2));
   const auto top = [this](int host) { return run(hosts_->command(host, {LOCKSTEP_PROGRAM, "top", "--json"})); };
   nlohmann::json seen;
+  const Result there = run(hosts_->command(1, {LOCKSTEP_PROGRAM, "inspect"}));
+  EXPECT_EQ(there.exit_code, 0) << there.err;
+  EXPECT_THAT(there.out, AllOf(HasSubstr("\nrank 2 (host host1, pid "), HasSubstr("\nrank 3 (host host1, pid "),
+                               HasSubstr("    thread "), Not(HasSubstr("rank 0 "))));
   EXPECT_TRUE(wait_until([&] {
     seen = nlohmann::json::parse(top(0).out, nullptr, false);
     return seen.is_object() && seen["ranks"].size() == 4 &&

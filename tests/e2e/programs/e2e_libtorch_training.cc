@@ -5,16 +5,20 @@
 //
 // cnn has batch norm, dropout and SGD with momentum, lstm dropout and Adam; both a schedule, clipped gradients and a
 // worker that reads ahead. Rank 0 says "at N" after every 10th step; the weights of a run that has come to its end are
-// in the file WEIGHTS. With LOCKSTEP_TEST_VIRTUAL_SHARDS=V steps are cut into V virtual shards.
+// in the file WEIGHTS. With LOCKSTEP_TEST_VIRTUAL_SHARDS=V steps are cut into V virtual shards. With
+// LOCKSTEP_TEST_DELAY=data, forward or backward that takes the last rank 20 ms longer, from step 20 on.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "lockstep/base/environment.h"
 
@@ -23,9 +27,21 @@ namespace {
 
 constexpr std::int64_t kSamples = 240, kSide = 8, kBatch = 12;
 
+// The fault: time that a slow disk or processor would take.
+struct Delay {
+  std::string phase = Environment::of_process().get("LOCKSTEP_TEST_DELAY").value_or("");
+  std::atomic<bool> is_on{false};
+  void in(const char* name, std::chrono::milliseconds time = std::chrono::milliseconds(20)) const {
+    if (is_on && phase == name) std::this_thread::sleep_for(time);
+  }
+};
+Delay delay;
+
 // Images of stripes, and how close they are.
 struct Stripes : torch::data::datasets::Dataset<Stripes> {
   torch::data::Example<> get(std::size_t index) override {
+    // A worker reads ahead of the steps: a batch of six takes longer than they do.
+    delay.in("data", std::chrono::milliseconds(10));
     const double frequency = 0.2 + 0.01 * static_cast<double>(index);
     return {torch::arange(kSide * kSide).mul(frequency).sin().view({1, kSide, kSide}), torch::full({1}, frequency)};
   }
@@ -38,7 +54,10 @@ struct Cnn : torch::nn::Module {
   torch::nn::Dropout dropout = register_module("dropout", torch::nn::Dropout(0.2));
   torch::nn::Linear out = register_module("out", torch::nn::Linear(54, 1));
   torch::Tensor forward(const torch::Tensor& x) {
-    return out(dropout(torch::max_pool2d(torch::relu(norm(conv(x))), 2).flatten(1)));
+    delay.in("forward");
+    const torch::Tensor hidden = norm(conv(x));
+    if (hidden.requires_grad()) hidden.register_hook([](const torch::Tensor&) { delay.in("backward"); });
+    return out(dropout(torch::max_pool2d(torch::relu(hidden), 2).flatten(1)));
   }
   static std::unique_ptr<torch::optim::Optimizer> make_optimizer(std::vector<torch::Tensor> parameters) {
     return std::make_unique<torch::optim::SGD>(std::move(parameters), torch::optim::SGDOptions(0.01).momentum(0.9));
@@ -77,6 +96,7 @@ int train(const std::string& folder, const std::string& weights, std::int64_t st
   snapshots.restore();
   while (ddp.steps() < steps && !ddp.should_stop()) {
     for (auto& batch : loader) {
+      delay.is_on = group->rank() == group->size() - 1 && ddp.steps() >= 20;
       const double progress = static_cast<double>(ddp.steps()) / static_cast<double>(steps);
       for (auto& parameters : optimizer->param_groups()) parameters.options().set_lr(0.01 * (1 - 0.9 * progress));
       optimizer->zero_grad();

@@ -8,7 +8,9 @@
 // time. With LOCKSTEP_TEST_KILLED_STARTS=N each rank of the first N starts is killed by SIGKILL as soon as it has
 // finished a step; with LOCKSTEP_TEST_KILLED_FURTHER=1 a step more than in the start before. With
 // LOCKSTEP_TEST_VIRTUAL_SHARDS=V steps are cut into V virtual shards. With LOCKSTEP_TEST_SLOW_DATA=MS reading a batch
-// takes the last rank so much longer, and with LOCKSTEP_TEST_SLOW_FORWARD=MS its forward.
+// takes the last rank so much longer, with LOCKSTEP_TEST_SLOW_FORWARD=MS its forward. With LOCKSTEP_TEST_NAN_AT=N its
+// batch of step N has a NaN, and with LOCKSTEP_TEST_APART_AT=N it writes to a parameter before step N in a way that
+// nobody counts.
 #include <unistd.h>
 
 #include <chrono>
@@ -16,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <span>
 #include <string>
 #include <thread>
@@ -53,8 +56,9 @@ void take_longer(std::int64_t ms) {
   if (ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(ms));
 }
 
-std::int64_t fault(const std::shared_ptr<ProcessGroup>& group, const char* name) {
-  return group->rank() == group->size() - 1 ? Environment::of_process().get_int(name).value_or(0) : 0;
+// Of the last rank; of others `none`.
+std::int64_t fault(const std::shared_ptr<ProcessGroup>& group, const char* name, std::int64_t none = 0) {
+  return group->rank() == group->size() - 1 ? Environment::of_process().get_int(name).value_or(none) : none;
 }
 
 struct SlowDataset {
@@ -110,6 +114,8 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
   snapshots.add("data", loader);
   snapshots.restore();
   const std::int64_t fail_at = Environment::of_process().get_int("LOCKSTEP_TEST_FAIL_AT").value_or(-1);
+  const std::int64_t nan_at = fault(group, "LOCKSTEP_TEST_NAN_AT", -1);
+  const std::int64_t apart_at = fault(group, "LOCKSTEP_TEST_APART_AT", -1);
   const Environment environment = Environment::of_process();
   const std::int64_t start = environment.get_int("LOCKSTEP_RESTART_COUNT").value_or(0);
   const bool is_killed_start = start < environment.get_int("LOCKSTEP_TEST_KILLED_STARTS").value_or(0);
@@ -118,6 +124,8 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
     loader.set_epoch(epoch);
     for (const data::Batch& batch : loader) {
       if (ddp.steps() == fail_at && group->rank() == group->size() - 1) _exit(9);
+      if (ddp.steps() == nan_at) batch.x.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+      if (ddp.steps() == apart_at) ddp.parameters()[3].data<float>()[0] += 1;
       const trace::Span span("training loop");
       ddp.backward(batch, [&](const data::Batch& rows) { return mse_loss(ddp(rows.x, rows.ids), rows.y); });
       if (is_killed_start && ddp.steps() >= killed_after) ::kill(getpid(), SIGKILL);

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every view says of a job of which one rank has been late since some step, by more than ten steps' time in each.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/process.h"
+
+namespace lockstep::testing {
+
+struct DelayedRank {
+  int rank = 1;
+  std::string host = {};   // empty: any
+  std::string phase = {};  // data, forward, backward
+  int first_step = 20;
+  double ms = 20;
+};
+
+// What the launcher says of it while the job runs, but for who it is.
+inline std::string line_about(const DelayedRank& late) { return " % of every step: " + late.phase + "\n"; }
+
+// `lockstep report` of the job's --log-dir: who is named, and that it is in these steps that the time is lost.
+inline void expect_in_report(const std::string& jsonl, const DelayedRank& late) {
+  std::map<int, std::vector<double>> delayed;  // by rank: ms of the phase
+  bool has_start = false;
+  std::ifstream in(jsonl);
+  for (std::string line; std::getline(in, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json["type"] == "start") {
+      has_start = true;
+      ASSERT_FALSE(json["straggler"].is_null());
+      EXPECT_EQ(json["straggler"]["rank"], late.rank) << json;
+      EXPECT_EQ(json["straggler"]["cause"], late.phase) << json;
+      if (!late.host.empty()) {
+        EXPECT_EQ(json["straggler"]["host"], late.host) << json;
+      }
+    }
+    if (json["type"] == "step" && json["step"] >= late.first_step) {
+      delayed[json["rank"]].push_back(json["phases_ms"][late.phase]);
+    }
+  }
+  EXPECT_TRUE(has_start);
+  ASSERT_GE(delayed.size(), 2u);
+  for (auto& [rank, values] : delayed) {
+    std::sort(values.begin(), values.end());
+    if (rank == late.rank) {
+      EXPECT_GE(values[values.size() / 2], 0.9 * late.ms) << "in most of these steps";
+    } else {
+      EXPECT_LT(values[values.size() / 2], late.ms) << "rank " << rank;
+    }
+  }
+}
+
+// The file of --trace: in these steps the rank's own span is that long, or, in backward, which a rank's timer can't
+// tell from a wait, it is the last one to launch its bucket.
+inline void expect_in_timeline(const std::string& file, const DelayedRank& late) {
+  const auto timeline = nlohmann::json::parse(std::ifstream(file));
+  std::map<int, std::vector<double>> spans;       // by rank: us of the phase
+  std::map<int, std::map<int, double>> launches;  // by step and rank: of bucket 0
+  for (const auto& event : timeline["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    if (event["name"] == late.phase) spans[event["pid"]].push_back(event["dur"]);
+    if (event["name"] == "bucket 0") launches[event["args"]["step"]][event["pid"]] = event["ts"];
+  }
+  std::size_t delayed = 0;
+  std::size_t last = 0;
+  for (const auto& [step, by_rank] : launches) {
+    if (step < late.first_step || !by_rank.contains(late.rank)) continue;
+    ++delayed;
+    const auto latest = std::max_element(by_rank.begin(), by_rank.end(),
+                                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (latest->first == late.rank) ++last;
+  }
+  ASSERT_GT(delayed, 20u);
+  if (late.phase == "backward") {
+    EXPECT_GT(2 * last, delayed) << "it launches last, in more than half of these steps";
+    return;
+  }
+  const auto long_ones = [&](int rank) {
+    return static_cast<std::size_t>(
+        std::count_if(spans[rank].begin(), spans[rank].end(), [&](double us) { return us >= 900 * late.ms; }));
+  };
+  EXPECT_GT(2 * long_ones(late.rank), delayed);
+  for (const auto& [rank, us] : spans) {
+    if (rank == late.rank) continue;
+    EXPECT_LT(2 * long_ones(rank), delayed) << "rank " << rank;
+  }
+}
+
+}  // namespace lockstep::testing

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// `lockstep top` and the progress bar as a terminal shows them: tmux's, of 80 and of 200 columns, with colours and
+// without.
+#include <filesystem>
+#include <regex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/e2e/training_job.h"
+#include "tests/support/error_of.h"
+
+namespace lockstep::e2e {
+namespace {
+
+using lockstep::testing::expect_text;
+using testing::run;
+using testing::wait_until;
+
+// A terminal of so many columns in which `command` runs. The tmux server behind it is this object's own, and ends with
+// it.
+class Tmux {
+ public:
+  Tmux(const std::filesystem::path& folder, int columns, bool has_colours, const Words& command)
+      : socket_(folder / ("tmux" + std::to_string(columns) + (has_colours ? "c" : "p"))) {
+    Words words = {"-f", "/dev/null", "new-session", "-d", "-x", std::to_string(columns), "-y", "24", "env"};
+    if (has_colours) words.push_back("-u");
+    words.push_back(has_colours ? "NO_COLOR" : "NO_COLOR=1");
+    words.insert(words.end(), command.begin(), command.end());
+    const Result started = tmux(words);
+    EXPECT_EQ(started.exit_code, 0) << started.err;
+  }
+  ~Tmux() { tmux({"kill-server"}); }
+  Tmux(const Tmux&) = delete;
+  Tmux& operator=(const Tmux&) = delete;
+
+  // What is on the screen, with escapes for its colours.
+  std::string screen() const { return tmux({"capture-pane", "-p", "-e"}).out; }
+  std::string plain_screen() const { return tmux({"capture-pane", "-p"}).out; }
+
+ private:
+  Result tmux(const Words& words) const { return run(joined({"tmux", "-S", socket_.string()}, words)); }
+  std::filesystem::path socket_;
+};
+
+class Terminal : public TrainingJob, public ::testing::WithParamInterface<std::tuple<int, bool>> {
+ protected:
+  void SetUp() override {
+    if (!testing::has_program("tmux")) GTEST_SKIP() << "tmux is not installed: apt-get install tmux";
+  }
+  static int columns() { return std::get<0>(GetParam()); }
+  static bool has_colours() { return std::get<1>(GetParam()); }
+};
+
+// Of a line, what is to be seen: letters, not bytes.
+std::size_t width_of(const std::string& line) {
+  std::size_t letters = 0;
+  for (const char byte : line) letters += (static_cast<unsigned char>(byte) & 0xc0) != 0x80 ? 1 : 0;
+  return letters;
+}
+
+// As `lockstep ps` has it.
+std::string run_id_of(const Process& launcher) {
+  std::smatch found;
+  const std::string table = run({LOCKSTEP_PROGRAM, "ps"}).out;
+  const std::regex row("(run-\\w+) +" + std::to_string(launcher.pid()) + " ");
+  return std::regex_search(table, found, row) ? found[1].str() : "";
+}
+
+TEST_P(Terminal, ShowsTopWithALineForEachRank) {
+  Process launcher(
+      {.command = job(2, program("job", "", 1'000'000)), .environment = {{"LOCKSTEP_TEST_SLOW_DATA", "20"}}});
+  ASSERT_TRUE(launcher.await_output(" % of every step: data\n"));
+  const Tmux tmux(folder_, columns(), has_colours(),
+                  {LOCKSTEP_PROGRAM, "top", "--interval", "0.2", run_id_of(launcher)});
+  std::vector<std::string> lines;
+  ASSERT_TRUE(wait_until([&] {
+    lines = lines_of(tmux.plain_screen());
+    return lines.size() >= 7 && lines[4].starts_with("RANK  HOST") && contains(lines[2], "costs");
+  })) << tmux.plain_screen();
+  EXPECT_TRUE(lines[0].starts_with("run-")) << lines[0];
+  EXPECT_TRUE(lines[1].starts_with("step ")) << lines[1];
+  EXPECT_TRUE(lines[5].starts_with("0 ")) << lines[5];
+  EXPECT_TRUE(lines[6].starts_with("1 ")) << "no line goes on in the next one: " << lines[6];
+  for (const auto& line : lines) EXPECT_LE(width_of(line), static_cast<std::size_t>(columns()));
+  EXPECT_EQ(contains(lines[4], "LAST COLLECTIVE, AGO"), columns() == 200);
+  ASSERT_TRUE(wait_until([&] { return contains(tmux.screen(), "\x1b[33m") == has_colours(); })) << tmux.screen();
+  if (!has_colours()) {
+    EXPECT_FALSE(contains(tmux.screen(), "\x1b[")) << tmux.screen();
+  }
+  launcher.send(SIGTERM);
+  launcher.wait();
+}
+
+// By the launcher, and of a rank that has none.
+TEST_P(Terminal, ShowsTheBarInOneLine) {
+  const Words program = {BAR_PROGRAM, "--steps", "100000", "--eval-every", "100000"};
+  for (const Words& command : {joined({LOCKSTEP_PROGRAM, "run", "-n", "2"}, program), program}) {
+    const Tmux tmux(folder_, columns(), has_colours(), command);
+    std::string bar;
+    const auto bars = [&] {
+      Words found;
+      for (const auto& line : lines_of(tmux.plain_screen())) {
+        if (contains(line, "/100000")) found.push_back(line);
+      }
+      return found;
+    };
+    ASSERT_TRUE(wait_until([&] {
+      const Words found = bars();
+      if (!found.empty()) bar = found.front();
+      return contains(bar, "loss");
+    })) << tmux.plain_screen();
+    EXPECT_LT(width_of(bar), static_cast<std::size_t>(columns()));
+    // It is drawn over what it was, and leaves nothing behind.
+    ASSERT_TRUE(wait_until([&] {
+      const Words found = bars();
+      return found.size() == 1 && found.front() != bar;
+    })) << tmux.plain_screen();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Terminal, ::testing::Combine(::testing::Values(80, 200), ::testing::Bool()),
+                         [](const auto& test) {
+                           return std::to_string(std::get<0>(test.param)) +
+                                  (std::get<1>(test.param) ? "_columns_with_colours" : "_columns_without_colours");
+                         });
+
+}  // namespace
+}  // namespace lockstep::e2e
