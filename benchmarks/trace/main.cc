@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank's trace costs: steps of a small MLP with it and without, in turns.
+// What a rank's trace costs, or its look for NaN in its gradients: steps of an MLP with it and without, in turns.
 //
-//   lockstep run -n 2 --trace run.json bench_trace [PAIRS]
+//   lockstep run -n 2 --trace run.json bench_trace [PAIRS] [trace|nan] [WIDTH]
 //
-// A pair is two blocks of 100 steps on the same ranks, one with the trace; which comes first changes from pair to pair.
+// A pair is two blocks of 100 steps on the same ranks, one with it; which comes first changes from pair to pair. WIDTH
+// is that of the hidden layers, 128 unless said otherwise: the small MLP.
 // Printed are the median block of each kind, and the median of the pairs' ratios with its quartiles.
 #include <fmt/format.h>
 
@@ -11,6 +12,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/lockstep.h"
@@ -28,12 +31,23 @@ double quantile(std::vector<double> values, double q) {
   return values[static_cast<std::size_t>(std::lround(q * static_cast<double>(values.size() - 1)))];
 }
 
-void run(int pairs) {
+// An MLP with an optimizer of its own.
+struct Training {
+  Training(std::int64_t width, const std::shared_ptr<ls::ProcessGroup>& group, ls::NotFinite not_finite)
+      : model{ls::nn::Linear(64, width), ls::nn::ReLU(), ls::nn::Linear(width, width), ls::nn::ReLU(),
+              ls::nn::Linear(width, 10)},
+        ddp(model, group, {.not_finite = not_finite}),
+        optimizer(ddp.parameters(), {.lr = 1e-3}) {}
+
+  ls::nn::Sequential model;
+  ls::DistributedDataParallel ddp;
+  ls::optim::SGD optimizer;
+};
+
+void run(int pairs, bool is_trace, std::int64_t width) {
   const auto group = ls::init_process_group();
-  ls::nn::Sequential model{ls::nn::Linear(64, 128), ls::nn::ReLU(), ls::nn::Linear(128, 128), ls::nn::ReLU(),
-                           ls::nn::Linear(128, 10)};
-  ls::DistributedDataParallel ddp(model, group);
-  ls::optim::SGD optimizer(ddp.parameters(), {.lr = 1e-3});
+  Training looks(width, group, ls::NotFinite::tell);
+  Training ignores(width, group, ls::NotFinite::ignore);
   ls::Generator random(static_cast<std::uint64_t>(group->rank()) + 1);
   std::vector<float> values(static_cast<std::size_t>(kRows * 74));
   std::generate(values.begin(), values.end(), [&] { return random.normal(); });
@@ -41,13 +55,14 @@ void run(int pairs) {
   const auto y = ls::Tensor::of({kRows, 10}, std::span(values).last(kRows * 10));
   // Microseconds of a step.
   const auto block = [&](bool is_on) {
-    ls::trace::switch_trace(is_on);
+    if (is_trace) ls::trace::switch_trace(is_on);
+    Training& it = is_trace || is_on ? looks : ignores;
     group->barrier().wait();
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < kBlock; ++i) {
-      ddp.backward(ls::mse_loss(ddp(x), y));
-      optimizer.step();
-      optimizer.zero_grad();
+      it.ddp.backward(ls::mse_loss(it.ddp(x), y));
+      it.optimizer.step();
+      it.optimizer.zero_grad();
     }
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / kBlock;
   };
@@ -66,12 +81,20 @@ void run(int pairs) {
   }
   if (group->rank() != 0) return;
   fmt::print(
-      "{} pairs of {} steps, {} ranks: a step takes {:.1f} us without, {:.1f} us with; with / without {:.4f} ({:.4f} "
-      "to {:.4f})\n",
-      pairs, kBlock, group->size(), quantile(without, 0.5), quantile(with, 0.5), quantile(ratios, 0.5),
-      quantile(ratios, 0.25), quantile(ratios, 0.75));
+      "{}, width {}, {} pairs of {} steps, {} ranks: a step takes {:.1f} us without, {:.1f} us with; with / without "
+      "{:.4f} ({:.4f} to {:.4f})\n",
+      is_trace ? "trace" : "look for NaN", width, pairs, kBlock, group->size(), quantile(without, 0.5),
+      quantile(with, 0.5), quantile(ratios, 0.5), quantile(ratios, 0.25), quantile(ratios, 0.75));
 }
 
 }  // namespace
 
-int main(int count, char** arguments) { run(count > 1 ? std::max(1, std::atoi(arguments[1])) : 200); }
+int main(int count, char** arguments) {
+  const std::string what = count > 2 ? arguments[2] : "trace";
+  if (what != "trace" && what != "nan") {
+    fmt::print(stderr, "bench_trace [PAIRS] [trace|nan] [WIDTH]\n");
+    return 2;
+  }
+  run(count > 1 ? std::max(1, std::atoi(arguments[1])) : 200, what == "trace",
+      count > 3 ? std::max(1, std::atoi(arguments[3])) : 128);
+}
