@@ -100,7 +100,7 @@ std::vector<std::string> heading(const LiveReport& report) {
   const auto fastest = std::max_element(report.ranks.begin(), report.ranks.end(),
                                         [](const auto& a, const auto& b) { return a.step < b.step; });
   if (fastest == report.ranks.end()) {
-    lines.emplace_back("no rank has come to init_process_group");
+    lines.emplace_back("no rank has told of itself yet, as it does within a second of init_process_group");
   } else if (fastest->step_s <= 0) {
     lines.push_back(
         fmt::format("{} of {} ranks are here; no rates before the second step", report.ranks.size(), facts.world_size));

@@ -64,6 +64,9 @@ TEST_F(Live, TheUseOfGpusIsShownWhereThereAreSome) {
   const std::string id = id_of(launcher);
   const auto pids = numbers_in(launcher.err(), "pid (\\d+)\n");
   ASSERT_EQ(pids.size(), 2u);
+  ASSERT_TRUE(wait_until([&] {
+    return json::parse(run({LOCKSTEP_PROGRAM, "top", "--json", id}).out)["ranks"].size() == 2;
+  })) << "ranks tell of themselves in heartbeats";
   const auto top = [&](const std::string& gpus) {
     return run({LOCKSTEP_PROGRAM, "top", id}, {{"LOCKSTEP_NVML_LIB", FAKE_NVML}, {"LOCKSTEP_FAKE_NVML", gpus}}).out;
   };
@@ -310,7 +313,7 @@ TEST_F(Live, AProgramThatIsNoneOfOursIsShownForWhatItIs) {
   Process launcher({.command = plain(2, {"ready", "hang"})});
   ASSERT_TRUE(launcher.await_output("ready", 2));
   const std::string id = id_of(launcher);
-  expect_text(run({LOCKSTEP_PROGRAM, "top", id}).out, {"no rank has come to init_process_group"});
+  expect_text(run({LOCKSTEP_PROGRAM, "top", id}).out, {"no rank has told of itself yet"});
   const auto trace = run({LOCKSTEP_PROGRAM, "trace", id});
   EXPECT_EQ(trace.exit_code, 1);
   expect_text(trace.err, {"lockstep trace: " + id + ": no rank on this host has a trace yet"});

@@ -195,7 +195,7 @@ TEST(LiveReport, IsAScreenThatFitsItsTerminal) {
     EXPECT_LE(end - begin, 60u + 9u) << "with a colour";
     begin = end + 1;
   }
-  expect_text(as_screen(live_report({.run_id = "run-1"}, {}), {}), {"no rank has come to init_process_group"});
+  expect_text(as_screen(live_report({.run_id = "run-1"}, {}), {}), {"no rank has told of itself yet"});
 }
 
 // Rank 1 brought the first NaN; a step later rank 0 has it from the sum.
