@@ -46,8 +46,8 @@ void RemoteHost::close_input() {
 }
 
 void RemoteHost::kill() {
-  // Fails only if it has ended by itself.
-  if (!ending_) syscall(SYS_pidfd_send_signal, process_.pidfd.get(), SIGKILL, nullptr, 0);
+  // With what it has started, such as the ssh of a script. It is not reaped yet, so its number is its own.
+  if (!ending_) ::kill(-process_.pid, SIGKILL);
 }
 
 void RemoteHost::add_to(std::vector<pollfd>& entries, bool reads) const {
@@ -57,14 +57,15 @@ void RemoteHost::add_to(std::vector<pollfd>& entries, bool reads) const {
   if (!ending_) entries.push_back({process_.pidfd.get(), POLLIN, 0});
 }
 
-void RemoteHost::move(Console& console, bool reads, const OnLine& on_line) {
+bool RemoteHost::move(Console& console, bool reads, const OnLine& on_line) {
   write_input();
+  bool has_read = false;
   if (reads) {
-    read(Stream::out, out_, out_lines_, console, on_line);
-    read(Stream::err, err_, err_lines_, console, on_line);
+    has_read = read(Stream::out, out_, out_lines_, console, on_line);
+    has_read |= read(Stream::err, err_, err_lines_, console, on_line);
   }
   if (!ending_) ending_ = reap(process_.pidfd.get());
-  if (!ending_ || !reads) return;
+  if (!ending_ || !reads) return has_read;
   // What it has left behind, such as the master of a shared connection of ssh's, may hold the pipes for ever.
   while (read(Stream::out, out_, out_lines_, console, on_line)) {
   }
@@ -72,6 +73,7 @@ void RemoteHost::move(Console& console, bool reads, const OnLine& on_line) {
   }
   out_.reset();
   err_.reset();
+  return has_read;
 }
 
 void RemoteHost::write_input() {

@@ -35,7 +35,8 @@ class RemoteHost {
   // What it waits for: its descriptors, for poll(2). `reads`: its output too.
   void add_to(std::vector<pollfd>& entries, bool reads) const;
   // After poll(2): writes, reads and reaps what can be. Lines go to the console, but for those that `on_line` takes.
-  void move(Console& console, bool reads, const OnLine& on_line);
+  // True if there was anything to read.
+  bool move(Console& console, bool reads, const OnLine& on_line);
 
   bool running() const { return !ending_ || out_ || err_; }
   // How the remote shell ended: with the agent's exit code, if it has come that far.

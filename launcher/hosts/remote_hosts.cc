@@ -49,6 +49,8 @@ class RemoteHosts {
   void start_all();
   void step();
   void look_at_ends();
+  // Gives what is left of the shells their time, from now on.
+  void end_after_first_host();
   void kill_shells();
   void on_signals();
   bool on_line(std::size_t node, std::string_view line);
@@ -96,10 +98,14 @@ void RemoteHosts::step() {
     throw SystemError("poll", errno);
   }
   on_signals();
+  bool has_read = false;
   for (std::size_t node = 0; node < hosts_.size(); ++node) {
-    hosts_[node]->move(console_, reads, [this, node](std::string_view line) { return on_line(node, line); });
+    has_read |=
+        hosts_[node]->move(console_, reads, [this, node](std::string_view line) { return on_line(node, line); });
   }
   console_.flush();
+  // Who still sends, or waits for this program's reader, is not dead.
+  if (is_over_ && (has_read || !reads)) end_after_first_host();
   look_at_ends();
 }
 
@@ -141,7 +147,7 @@ void RemoteHosts::look_at_ends() {
           ending->describe()));
       end_at_ = Deadline::after(std::chrono::seconds(0));
     } else if (node == 0 && !std::exchange(is_over_, true)) {
-      (kill_at_ ? kill_at_ : end_at_) = Deadline::after(kShellsEnd);
+      end_after_first_host();
     } else if (!ending->ok() && !end_at_) {
       end_at_ = Deadline::after(kOthersEnd);
     }
@@ -151,6 +157,11 @@ void RemoteHosts::look_at_ends() {
     for (const auto& host : hosts_) host->close_input();
   }
   if (kill_at_ && kill_at_->expired()) kill_shells();
+}
+
+void RemoteHosts::end_after_first_host() {
+  if (kill_at_ && kill_at_->is_never()) return;  // they have been killed
+  (kill_at_ ? kill_at_ : end_at_) = Deadline::after(kShellsEnd + options_.grace);
 }
 
 void RemoteHosts::kill_shells() {

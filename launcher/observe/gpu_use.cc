@@ -16,19 +16,19 @@ constexpr std::chrono::seconds kLimit{5};
 
 }  // namespace
 
-std::vector<GpuProcess> ask_gpu_use() {
+std::optional<std::vector<GpuProcess>> ask_gpu_use() {
   try {
     const auto result = doctor::run_helper({probe_path(), "gpu-use"}, Deadline::after(kLimit));
     if (result.ending && result.ending->ok()) return read_gpu_use(result.out);
-  } catch (const ExecError&) {  // this host's installation has no probe: `lockstep doctor` says so
+  } catch (const Error&) {  // there is no probe, which `lockstep doctor` says, or no process to be had
   }
-  return {};
+  return std::nullopt;
 }
 
-std::vector<GpuProcess> read_gpu_use(std::string_view answer) {
+std::optional<std::vector<GpuProcess>> read_gpu_use(std::string_view answer) {
   const auto json = nlohmann::json::parse(answer, nullptr, false);
   std::vector<GpuProcess> processes;
-  if (!json.is_object() || !json.contains("gpus")) return processes;
+  if (!json.is_object() || !json.contains("gpus")) return std::nullopt;
   try {
     for (const auto& gpu : json["gpus"]) {
       for (const auto& process : gpu.at("processes")) {
@@ -38,7 +38,7 @@ std::vector<GpuProcess> read_gpu_use(std::string_view answer) {
       }
     }
   } catch (const nlohmann::json::exception&) {
-    return {};
+    return std::nullopt;
   }
   return processes;
 }

@@ -3,6 +3,7 @@
 // driver's library.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -16,10 +17,10 @@ struct GpuProcess {
   double memory_bytes = -1;  // of this one; below 0: not known
 };
 
-// Nothing where there is no GPU, or the probe has no answer within 5 s. Main thread. Throws SystemError.
-std::vector<GpuProcess> ask_gpu_use();
+// Nothing where there is no GPU, or the probe has no answer within 5 s; none if no process uses one. Main thread.
+std::optional<std::vector<GpuProcess>> ask_gpu_use();
 // What is made of the probe's answer. Pure.
-std::vector<GpuProcess> read_gpu_use(std::string_view answer);
+std::optional<std::vector<GpuProcess>> read_gpu_use(std::string_view answer);
 // Fills in what the report's ranks on `host` use; by process, so that a container which numbers its own sees none.
 // Pure.
 void add_gpu_use(LiveReport& report, std::string_view host, const std::vector<GpuProcess>& processes);

@@ -212,8 +212,8 @@ class ReportWithGpus {
     LiveReport report = ask_for_report(run);
     if (!has_gpus_) return report;
     const auto processes = ask_gpu_use();
-    has_gpus_ = !processes.empty();
-    add_gpu_use(report, report.facts.host, processes);
+    has_gpus_ = processes.has_value();
+    if (processes) add_gpu_use(report, report.facts.host, *processes);
     return report;
   }
 

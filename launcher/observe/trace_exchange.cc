@@ -26,6 +26,8 @@ constexpr std::string_view kTaken = "taken";
 constexpr std::string_view kLeft = "left";
 // All launchers hear at once that the job is over.
 constexpr std::chrono::seconds kOffersCome{5};
+// One slow host does not take the others' time.
+constexpr std::chrono::seconds kOneFile{5};
 
 std::string key(int node, std::string_view what) { return fmt::format("traces/{}/{}", node, what); }
 std::string want_key(int node, int k) { return key(node, fmt::format("want/{}", k)); }
@@ -78,7 +80,13 @@ bool give_traces(store::Store& store, int node_rank, const fs::path& folder, con
     if (wanted == kTaken || wanted == kLeft) return wanted == kTaken;
     const auto file = TraceFile::of_name(wanted);
     const bool is_ours = file && std::find(files.begin(), files.end(), *file) != files.end();
-    store.set(file_key(node_rank, k), is_ours ? read_whole(folder / wanted) : std::string());
+    std::string bytes;
+    try {
+      if (is_ours) bytes = read_whole(folder / wanted);
+    } catch (const SystemError& error) {
+      log_warn("{}", error.what());
+    }
+    store.set(file_key(node_rank, k), bytes);
   }
 }
 
@@ -104,10 +112,11 @@ void TakenTraces::take_of(int node, std::string_view offer, const fs::path& fold
   while (!offer.empty()) {
     const auto file = TraceFile::of_name(take_word(offer, '\n'));
     if (!file || std::find(own.begin(), own.end(), *file) != own.end()) continue;
-    store_.set(want_key(node, k), file->name());
-    const std::string bytes = store_.get(file_key(node, k), deadline);
-    store_.erase(file_key(node, k));
-    ++k;
+    const int asked = k++;  // before the wait: that all is over is said behind this question
+    store_.set(want_key(node, asked), file->name());
+    const std::string bytes = store_.get(file_key(node, asked), deadline.sooner(kOneFile));
+    store_.erase(file_key(node, asked));
+    if (bytes.empty()) continue;  // it can't be read there
     const fs::path path = folder / file->name();
     std::error_code made;
     fs::create_directories(path.parent_path(), made);

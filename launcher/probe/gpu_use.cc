@@ -98,7 +98,13 @@ nlohmann::json gpu_use() {
     unsigned count = 0;
     nvml.check(nvml.count(&count), "nvmlDeviceGetCount_v2");
     nlohmann::json answer = {{"gpus", nlohmann::json::array()}};
-    for (unsigned i = 0; i < count; ++i) answer["gpus"].push_back(use_of(nvml, i));
+    for (unsigned i = 0; i < count; ++i) {
+      try {
+        answer["gpus"].push_back(use_of(nvml, i));
+      } catch (const BackendUnavailable& error) {  // of this one: lost, or not this user's
+        answer["gpus"].push_back({{"unknown", error.what()}, {"processes", nlohmann::json::array()}});
+      }
+    }
     return answer;
   } catch (const Error& error) {
     return {{"no_gpu", error.what()}};

@@ -29,6 +29,7 @@ constexpr std::uint64_t tag(Source source, int rank = 0) {
 // Of one rank: two pipes, its end, and its connections to the stores.
 constexpr std::uint64_t kDescriptorsPerRank = 12;
 constexpr std::uint64_t kSpareDescriptors = 1024;
+constexpr std::size_t kRanksWithLargePipes = 32;  // on this host
 
 }  // namespace
 
@@ -124,7 +125,8 @@ void Job::start_rank(int local_rank, int null_fd) {
 RankOutput Job::output_of(int rank, Stream stream, UniqueFd& rank_end) const {
   Pipe pipe = make_pipe();
   set_non_blocking(pipe.read_end.get());
-  fcntl(pipe.read_end.get(), F_SETPIPE_SZ, RankOutput::kPieceBytes);  // a wish: users may have so much and no more
+  // A wish: a user may have so much and no more, and of many ranks each would take from what others of his need.
+  if (ranks_.size() <= kRanksWithLargePipes) fcntl(pipe.read_end.get(), F_SETPIPE_SZ, RankOutput::kPieceBytes);
   rank_end = std::move(pipe.write_end);
   return options_.output->open(rank, stream, std::move(pipe.read_end), options_.contract.restarts);
 }

@@ -26,13 +26,13 @@ Word* map(int fd, std::size_t words, int protection) {
 }
 
 // This process's; stays mapped until it ends.
-Word*& own_word() {
-  static Word* word = nullptr;
+std::atomic<Word*>& own_word() {
+  static std::atomic<Word*> word = nullptr;
   return word;
 }
 
 void raise_to(std::uint64_t value) noexcept {
-  Word* const word = own_word();
+  Word* const word = own_word().load(std::memory_order_acquire);
   if (word == nullptr) return;
   std::uint64_t old = word->load(std::memory_order_relaxed);
   while (old < value && !word->compare_exchange_weak(old, value, std::memory_order_relaxed)) {
@@ -57,6 +57,7 @@ std::optional<std::int64_t> StepBoard::steps_done(int local_rank) const {
 }
 
 void open_step_board(int launcher_pid, int local_rank) {
+  if (own_word().load(std::memory_order_acquire) != nullptr) return;  // of an earlier group
   const std::string path = memory_file_of(launcher_pid, kName);
   const UniqueFd file(path.empty() ? -1 : ::open(path.c_str(), O_RDWR | O_CLOEXEC));
   const auto index = static_cast<std::size_t>(local_rank);
@@ -68,7 +69,7 @@ void open_step_board(int launcher_pid, int local_rank) {
   }
   Word* const words = map(file.get(), index + 1, PROT_READ | PROT_WRITE);
   if (words == nullptr) return log_debug("steps: mmap: {}", errno_text(errno));
-  own_word() = words + index;
+  own_word().store(words + index, std::memory_order_release);
 }
 
 void keep_step_begun() noexcept { raise_to(1); }

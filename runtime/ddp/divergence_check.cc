@@ -7,6 +7,7 @@
 
 #include "runtime/base/logging.h"
 #include "runtime/comm/disagreement.h"
+#include "runtime/comm/roster_cause.h"
 #include "runtime/trace/process_trace.h"
 
 namespace lockstep {
@@ -77,8 +78,10 @@ void DivergenceCheck::throw_mismatch(std::int64_t seen_in, const ReplicaComparis
                                          : fmt::format("between step {} and step {}", equal_in_, seen_in);
   // Of two replicas that differ nobody knows which one is wrong.
   const int rank = group_->size() > 2 && comparison.ranks.size() == 1 ? comparison.ranks.front() : -1;
-  trace::keep_finding(
-      {.kind = trace::FindingKind::apart, .rank = rank, .step = seen_in, .parameter = comparison.parameter});
+  trace::keep_finding({.kind = trace::FindingKind::apart,
+                       .rank = comm::job_rank(group_->roster(), rank),
+                       .step = seen_in,
+                       .parameter = comparison.parameter});
   comm::throw_disagreement(*group_, describe_divergence(comparison, fmt::format("; they came apart {}", when)), rank,
                            seen_in);
 }

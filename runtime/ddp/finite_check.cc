@@ -11,14 +11,21 @@
 #include "lockstep/base/error.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/roster_cause.h"
 #include "runtime/device/not_finite.h"
 #include "runtime/trace/process_trace.h"
 
 namespace lockstep {
 
 FiniteCheck::FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group, const GradientMemory& memory,
-                         std::size_t behind, const std::vector<ParameterSpec>& specs)
-    : reaction_(reaction), group_(std::move(group)), memory_(memory), specs_(specs) {
+                         std::size_t behind, const std::vector<ParameterSpec>& specs, std::size_t gradients,
+                         const ShardSums* shards)
+    : reaction_(reaction),
+      group_(std::move(group)),
+      memory_(memory),
+      specs_(specs),
+      gradients_(gradients),
+      shards_(shards) {
   if (memory_.device() == nullptr) return;
   words_ = reinterpret_cast<std::int64_t*>(memory_.at(behind));
   none_found_ = memory_.device()->allocate_pinned(bytes_behind(specs_.size()), group_->device());
@@ -45,8 +52,24 @@ void FiniteCheck::begin(const BucketPlan& plan, std::int64_t step) {
 void FiniteCheck::look(std::size_t bucket, const BufferView& own) {
   if (words_ != nullptr) return memory_.device()->first_not_finite(own, words_ + bucket, memory_.stream());
   if (last_found_ == step_) return;
+  if (shards_ != nullptr) return look_at_shards(bucket);
   const std::int64_t at = first_not_finite_on_host(own.data, own.count, own.dtype);
   if (at != kAllFinite) found(step_, bucket, at);
+}
+
+void FiniteCheck::look_at_shards(std::size_t bucket) {
+  const Bucket& it = plan_->buckets[bucket];
+  for (const int parameter : it.parameters) {
+    if (static_cast<std::size_t>(parameter) >= gradients_) continue;
+    const ParameterSpec& spec = specs_[static_cast<std::size_t>(parameter)];
+    const std::size_t offset = plan_->slots[static_cast<std::size_t>(parameter)].offset;
+    for (const std::byte* node : shards_->nodes(memory_.at(offset))) {
+      const std::int64_t at = first_not_finite_on_host(node, spec.count(), spec.dtype);
+      if (at == kAllFinite) continue;
+      const auto before = static_cast<std::int64_t>((offset - it.offset) / size_of(it.dtype));
+      return found(step_, bucket, at + 2 * before);
+    }
+  }
 }
 
 void FiniteCheck::end() {
@@ -92,7 +115,7 @@ const ParameterSpec& FiniteCheck::parameter_at(std::size_t bucket, std::int64_t 
 
 void FiniteCheck::found(std::int64_t step, std::size_t bucket, std::int64_t at) {
   const trace::Finding finding{.kind = at % 2 == 0 ? trace::FindingKind::nan : trace::FindingKind::infinity,
-                               .rank = group_->rank(),
+                               .rank = comm::job_rank(group_->roster(), group_->rank()),
                                .step = step,
                                .parameter = parameter_at(bucket, at / 2).name};
   const bool begins = !last_found_ || step != *last_found_ + 1;

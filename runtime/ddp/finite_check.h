@@ -22,6 +22,7 @@
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/not_finite.h"
 #include "runtime/ddp/gradient_memory.h"
+#include "runtime/ddp/shard_sums.h"
 
 namespace lockstep {
 
@@ -31,8 +32,10 @@ class FiniteCheck {
   static std::size_t bytes_behind(std::size_t parameters) { return parameters * sizeof(std::int64_t); }
 
   // `memory` and `specs` outlive it; the arena has bytes_behind(specs.size()) more from `behind` on.
+  // `specs` from `gradients` on are no parameter's. `shards`: those whose sums the ranks exchange, which outlive it;
+  // null if the arena is all of it.
   FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, std::size_t behind,
-              const std::vector<ParameterSpec>& specs);
+              const std::vector<ParameterSpec>& specs, std::size_t gradients, const ShardSums* shards);
   // Reads what is known of the last steps.
   ~FiniteCheck();
   FiniteCheck(const FiniteCheck&) = delete;
@@ -55,6 +58,8 @@ class FiniteCheck {
     std::shared_ptr<void> found = nullptr;   // on the host: what was found in each bucket
     std::shared_ptr<void> copied = nullptr;  // the event behind it
   };
+  // Of virtual shards the sums before the last one lie outside the arena.
+  void look_at_shards(std::size_t bucket);
   void read_ended();
   void read(const Step& step);
   // `at`: as DeviceRuntime::first_not_finite leaves it.
@@ -66,6 +71,8 @@ class FiniteCheck {
   std::shared_ptr<ProcessGroup> group_;
   const GradientMemory& memory_;
   const std::vector<ParameterSpec>& specs_;
+  std::size_t gradients_;
+  const ShardSums* shards_;
   const BucketPlan* plan_ = nullptr;
   std::int64_t step_ = -1;  // begun last
 

@@ -125,7 +125,8 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
       memory(*group, compare_and_allocate(*group, planned, options, the_options, plan)),
       finite(the_options.not_finite == NotFinite::ignore
                  ? nullptr
-                 : std::make_unique<FiniteCheck>(the_options.not_finite, group, memory, plan.arena_bytes, planned)),
+                 : std::make_unique<FiniteCheck>(the_options.not_finite, group, memory, plan.arena_bytes, planned,
+                                                 specs.size(), shards.get())),
       queue(group, memory, hook.get(), finite.get()),
       used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),

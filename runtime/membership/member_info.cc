@@ -17,9 +17,8 @@ constexpr std::size_t kMostCharacters = 255;
 constexpr std::size_t kMostNameCharacters = 64;     // of a collective
 constexpr std::size_t kMostTotalsCharacters = 652;  // with their name
 
-bool is_printable(std::string_view text) {
-  return text.size() <= kMostCharacters &&
-         std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
+bool is_printable(std::string_view text, std::size_t most = kMostCharacters) {
+  return text.size() <= most && std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }
 
 // Text that is_printable() accepts at the server, whatever the host's name is.
@@ -94,13 +93,13 @@ MemberPosition position_of(std::int64_t sequence, std::string_view flags, bool& 
     const std::string_view word = flags.substr(0, flags.find(' '));
     flags.remove_prefix(std::min(flags.size(), word.size() + 1));
     if (word == "traced") traced = true;
-    if (word.starts_with("in=") && is_printable(word) && word.size() <= kMostNameCharacters) {
+    if (word.starts_with("in=") && is_printable(word, kMostNameCharacters)) {
       position.collective = word.substr(3);
     }
     if (word.starts_with("step=")) position.step = std::max<std::int64_t>(-1, parse_int(word.substr(5)).value_or(-1));
     if (word.starts_with("done="))
       position.steps_done = std::max<std::int64_t>(0, parse_int(word.substr(5)).value_or(0));
-    if (word.starts_with("totals=") && is_printable(word) && word.size() <= kMostTotalsCharacters) {
+    if (word.starts_with("totals=") && is_printable(word, kMostTotalsCharacters)) {
       position.totals = word.substr(7);
     }
   }

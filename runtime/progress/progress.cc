@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 
 #include "lockstep/base/owner_process.h"
@@ -17,9 +18,12 @@ namespace {
 // One write per redraw, so that it can't mix with other ranks' lines. A terminal that is gone or paused must not hold
 // up training.
 void write_stderr(std::string_view text) {
-  if (!text.ends_with('\r')) return stderr_output().write(text);
+  const char end = text.back();
   text.remove_suffix(1);
-  stderr_output().write(std::string(in_one_line(text, STDERR_FILENO)) + "\r");
+  const std::string_view first_line = in_one_line(text, STDERR_FILENO);
+  // Of a line that stays all letters are shown, and of the blanks behind them those that fit.
+  const std::size_t letters = end == '\r' ? 0 : text.find_last_not_of(' ') + 1;
+  stderr_output().write(std::string(text.substr(0, std::max(letters, first_line.size()))) + end);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -180,6 +181,27 @@ TEST(Reproducible, WeightsOfTheProgramsOwnCount) {
   };
   const Values alone = gradients(1);
   for (const int ranks : {2, 3, 4, 6}) EXPECT_EQ(gradients(ranks), alone) << ranks;
+}
+
+// Rank 1 has shards 2, 3 and 4, whose sums are two: that of the first two, and the third.
+TEST(Reproducible, ANanInAnyShardIsNamedBeforeItIsInTheWeights) {
+  for (int shard = 0; shard < 3; ++shard) {
+    const std::string text = error_of<Error>([&] {
+      run_ranks(3, [&](const Group& group) {
+        nn::Sequential model = Program::make_model(1);
+        DistributedDataParallel ddp(
+            model, group, {.not_finite = NotFinite::raise, .reproducible = {.virtual_shards = 8, .batch_size = 16}});
+        const data::BatchShardSampler sampler(kSamples, group->rank(), group->size(), {.virtual_shards = 8});
+        int shards = 0;
+        ddp.backward(dataset().batch(sampler.batch(0, 16)), [&](const data::Batch& rows) {
+          const Tensor loss = mse_loss(ddp(rows.x, rows.ids), rows.y);
+          return group->rank() == 1 && shards++ == shard ? scale(loss, std::numeric_limits<float>::quiet_NaN()) : loss;
+        });
+      });
+    });
+    EXPECT_NE(text.find("NaN in rank 1's gradient of '"), std::string::npos) << shard << ": " << text;
+    EXPECT_NE(text.find("in step 0"), std::string::npos) << shard << ": " << text;
+  }
 }
 
 // Of two rows in a shard one counts, or both, so that the weights of some ranks are as many as their rows.

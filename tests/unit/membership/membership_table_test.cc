@@ -229,8 +229,8 @@ TEST(MemberPosition, GoesThroughFlagsAndUnknownWordsArePassedOver) {
        {MemberPosition{.sequence = 4}, MemberPosition{.sequence = 4, .collective = "all_reduce", .step = 12},
         MemberPosition{.sequence = 4, .collective = "barrier"}, MemberPosition{.sequence = 4, .step = 0},
         MemberPosition{.sequence = 4, .step = 3, .steps_done = 515},
-        MemberPosition{.sequence = 4, .step = 3, .totals = "3,-1,0.25"},
-        MemberPosition{.sequence = 4, .totals = "1"}}) {
+        MemberPosition{.sequence = 4, .step = 3, .totals = "3,-1,0.25"}, MemberPosition{.sequence = 4, .totals = "1"},
+        MemberPosition{.sequence = 4, .totals = std::string(640, '1')}}) {
     bool traced = false;
     EXPECT_EQ(position_of(4, flags_of(at), traced), at);
     EXPECT_FALSE(traced);

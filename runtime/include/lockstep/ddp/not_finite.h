@@ -11,7 +11,7 @@ namespace lockstep {
 
 // Each rank looks at its own gradients, bucket by bucket, before they are added to the others': once the sum is NaN it
 // is so on every rank, and nobody can tell whose it was. Each reads its gradients once for that; on a device a kernel
-// does, no host waits, and what it found is known up to two steps later.
+// does, no host waits, and what it found is known up to three steps later.
 enum class NotFinite : std::uint8_t {
   // The rank logs the parameter, the first in the order of backward, and the step, and goes on: a loss scaler skips
   // such steps. It is in the trace and in every view of the run (docs/OBSERVE.md).

@@ -240,8 +240,9 @@ TEST(GpuUse, IsThatOfTheRanksProcesses) {
   const auto processes = read_gpu_use(
       R"({"gpus": [{"uuid": "a", "use": 0.87, "processes": [{"pid": 100, "memory_bytes": 13207024435}, {"pid": 7}]},
                    {"uuid": "b", "processes": [{"pid": 100, "memory_bytes": 1073741824}, {"pid": 101}, {"pid": 102}]}]})");
-  ASSERT_EQ(processes.size(), 5u);
-  add_gpu_use(report, "n0", processes);
+  ASSERT_TRUE(processes);
+  ASSERT_EQ(processes->size(), 5u);
+  add_gpu_use(report, "n0", *processes);
   EXPECT_EQ(report.ranks[0].gpu_use, 0.87);
   EXPECT_EQ(report.ranks[0].gpu_memory_bytes, 13207024435.0 + 1073741824.0) << "of both GPUs";
   EXPECT_FALSE(report.ranks[1].gpu_use);
@@ -249,8 +250,11 @@ TEST(GpuUse, IsThatOfTheRanksProcesses) {
   expect_text(as_screen(report, {}), {"MEMORY  GPU        PID", "64M     87% 13.3G  100", "64M     -          101"});
   EXPECT_EQ(as_json(*read_live_report(as_json(report))), as_json(report));
   for (const char* const none : {"", "{", R"({"no_gpu": "why"})", R"({"gpus": [{"processes": [{"pid": "x"}]}]})"}) {
-    EXPECT_TRUE(read_gpu_use(none).empty()) << none;
+    EXPECT_FALSE(read_gpu_use(none)) << none;
   }
+  const auto idle = read_gpu_use(R"({"gpus": [{"unknown": "why", "processes": []}]})");
+  ASSERT_TRUE(idle) << "a GPU that nobody uses yet";
+  EXPECT_TRUE(idle->empty());
 }
 
 TEST(Metrics, AreLinesThatPrometheusReads) {
