@@ -301,7 +301,10 @@ std::vector<int> WireGloo::awaited() {
   std::optional<wire::Tag> oldest;
   for (auto& [transfer, posted] : posted_) {
     if (posted.buffer->is_over()) continue;
-    if (!oldest) oldest = posted.tag;
+    if (!oldest || posted.tag.goes_before(*oldest)) {
+      peers.clear();
+      oldest = posted.tag;
+    }
     if (posted.tag == *oldest) peers.insert(posted.peer);
   }
   return {peers.begin(), peers.end()};

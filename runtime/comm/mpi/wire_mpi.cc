@@ -7,6 +7,7 @@
 #include <chrono>
 #include <iterator>
 #include <set>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "runtime/comm/failure/patience.h"
@@ -140,7 +141,7 @@ bool WireMpi::push_transfers() {
 bool WireMpi::done(wire::Transfer transfer) {
   if (interrupted_.load()) throw wire::Broken("interrupted");
   const auto found = posted_.find(transfer);
-  if (!found->second.is_over) push_transfers();
+  if (!found->second.is_over) has_ended_ |= push_transfers();
   if (!found->second.is_over) return false;
   posted_.erase(found);
   return true;
@@ -151,7 +152,10 @@ void WireMpi::note_awaited() {
   const Posted* oldest = nullptr;
   for (const auto& [transfer, posted] : posted_) {
     if (posted.is_over) continue;
-    if (oldest == nullptr) oldest = &posted;
+    if (oldest == nullptr || posted.tag.goes_before(oldest->tag)) {
+      peers.clear();
+      oldest = &posted;
+    }
     if (posted.tag == oldest->tag) peers.insert(posted.peer);
   }
   MutexLock lock(mutex_);
@@ -188,7 +192,8 @@ void WireMpi::wait(const Deadline& deadline) {
   idle_rounds_ = 0;
   for (;;) {
     reap_frames();
-    if (take_frames() || push_transfers() || interrupted_.load() || deadline.expired()) break;
+    const bool has_news = take_frames() || push_transfers() || std::exchange(has_ended_, false);
+    if (has_news || interrupted_.load() || deadline.expired()) break;
     {
       MutexLock lock(mutex_);
       if (woken_) break;

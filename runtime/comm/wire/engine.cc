@@ -220,9 +220,10 @@ bool WireEngine::start_next_collective() {
     if (found == queue_.end()) return false;
     next = *found;
     // What blocks comes after what is under way.
-    if (!fits_inline(next->task_) && next->task_.record.kind != comm::OpKind::all_reduce && !pipeline_.empty()) {
-      return false;
-    }
+    const comm::OpKind kind = next->task_.record.kind;
+    const bool blocks =
+        kind == comm::OpKind::allocate || (!fits_inline(next->task_) && kind != comm::OpKind::all_reduce);
+    if (blocks && !pipeline_.empty()) return false;
     arrivals = arrival_table_.take();
   }
   if (!arrivals) return false;

@@ -10,7 +10,7 @@
 namespace lockstep::wire {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x3477736c;  // "lsw4": changes with the layout, and with who is told
+constexpr std::uint32_t kMagic = 0x3577736c;  // "lsw5": changes with the layout, with who is told, and how bulk goes
 constexpr std::size_t kPayloadAt = kFrameBytes - kInlineBytes;
 constexpr std::size_t kWordsAt = 64;
 

@@ -56,6 +56,9 @@ struct Tag {
   std::uint64_t number = 0;
 
   bool operator==(const Tag&) const = default;
+  // True if a rank that waits for `this` and for `other` is held up by `this`: a message that its peer has still to
+  // deliver holds up no collective.
+  bool goes_before(const Tag& other) const { return kind != Kind::message && other.kind == Kind::message; }
 };
 
 // A posted transfer: numbers that grow.
@@ -87,7 +90,8 @@ class Wire {
   virtual Transfer receive(const Piece& piece, Tag tag) = 0;
   // True if it is through: then the wire has forgotten it. wait() ends when one is. Throws Broken.
   virtual bool done(Transfer transfer) = 0;
-  // The peers of the oldest transfer that is not through, and of all others with its tag. Any thread.
+  // The peers of the oldest transfer that is not through, and of all others with its tag; of messages where nothing
+  // else is under way. Any thread.
   virtual std::vector<int> awaited() = 0;
   // What wait() sleeps on, for a wire that does: wake() rings it, and so may others. Before open(); it outlives the
   // wire.
