@@ -42,6 +42,12 @@ class ConnectedPair final : public tcp::Pair {
     changeState(CONNECTED);
   }
 
+  // Closes while on_io_ is there: Gloo's thread may be in handleReadWrite(), where it holds the lock.
+  ~ConnectedPair() override {
+    const std::lock_guard<std::mutex> lock(m_);
+    if (state_ != CLOSED) Pair::changeState(CLOSED);
+  }
+
  private:
   void handleReadWrite(int events) override {
     Pair::handleReadWrite(events);
