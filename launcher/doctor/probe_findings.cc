@@ -70,13 +70,14 @@ void check_devices(const nlohmann::json& json) {
     device.at("memory_bytes").get<std::uint64_t>();
     for (const auto* number : {"driver_cuda_version", "runtime_cuda_version"}) device.at(number).get<int>();
   }
-  if (json.contains("tensors")) {
-    const auto& tensors = json.at("tensors");
-    for (const auto* text : {"device", "reason"}) tensors.at(text).get_ref<const std::string&>();
-    for (const auto* number : {"operations", "compared"}) tensors.at(number).get<int>();
-    tensors.at("tried").get<bool>();
-  }
   if (json.contains("no_gpu")) json.at("no_gpu").get_ref<const std::string&>();
+}
+
+constexpr const char* kFirstGpu = "cuda:0";
+
+bool has_gpu(const nlohmann::json& json) {
+  const auto& devices = json.at("devices");
+  return std::any_of(devices.begin(), devices.end(), [](const auto& device) { return device.at("name") == kFirstGpu; });
 }
 
 }  // namespace
@@ -112,9 +113,38 @@ ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std:
   }
 }
 
+nlohmann::json read_tensors(const HelperResult& result, std::chrono::milliseconds limit) {
+  const auto failed = [](std::string reason) {
+    return nlohmann::json{
+        {"device", kFirstGpu}, {"tried", true}, {"operations", 0}, {"compared", 0}, {"reason", std::move(reason)}};
+  };
+  if (!result.ending) {
+    return failed(fmt::format("the kernels gave no answer within {} s: a kernel or the driver hangs",
+                              static_cast<double>(limit.count()) / 1000));
+  }
+  if (!result.ending->ok()) {
+    return failed(fmt::format("the process that tried the kernels {}{}", result.ending->describe(),
+                              result.err.empty() ? "" : ": " + excerpt(result.err)));
+  }
+  const auto answer = nlohmann::json::parse(result.out, nullptr, false);
+  try {
+    const auto& tensors = answer.at("tensors");
+    for (const auto* text : {"device", "reason"}) tensors.at(text).get_ref<const std::string&>();
+    for (const auto* number : {"operations", "compared"}) tensors.at(number).get<int>();
+    tensors.at("tried").get<bool>();
+    return tensors;
+  } catch (const nlohmann::json::exception& error) {
+    return failed(fmt::format("the answer of `lockstep-probe tensors` can't be used: {}", error.what()));
+  }
+}
+
 ProbeAnswer ask_probe(const std::string& path, std::chrono::milliseconds limit) {
   try {
-    return read_probe(path, run_helper({path}, Deadline::after(limit)), limit);
+    ProbeAnswer answer = read_probe(path, run_helper({path}, Deadline::after(limit)), limit);
+    if (!answer.json.is_null() && has_gpu(answer.json)) {
+      answer.json["tensors"] = read_tensors(run_helper({path, "tensors"}, Deadline::after(limit)), limit);
+    }
+    return answer;
   } catch (const ExecError& error) {
     return without_answer(error.what(), kInstallAgain);
   }

@@ -16,10 +16,13 @@ struct ProbeAnswer {
   Findings findings;
 };
 
-// Runs the program at `path` with a limit of `limit`. Main thread.
+// Runs the program at `path` with a limit of `limit`; where there is a GPU once more, for its kernels. Main thread.
 ProbeAnswer ask_probe(const std::string& path, std::chrono::milliseconds limit);
 
 // What is made of its output. Pure.
 ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std::chrono::milliseconds limit);
+// What is made of the output of `lockstep-probe tensors`, as it has it; a hang, a crash or nonsense is its reason.
+// Pure.
+nlohmann::json read_tensors(const HelperResult& result, std::chrono::milliseconds limit);
 
 }  // namespace lockstep::launcher::doctor

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// lockstep-probe: what the library can do on this host, as one JSON object on stdout: backends, and kernels of tensors
-// where there is a GPU, are tried. `lockstep-probe devices`: its devices only, without trying anything. `lockstep-probe
-// gpu-use`: how busy its GPUs are, and nothing else.
+// lockstep-probe: what the library can do on this host, as one JSON object on stdout: backends are tried.
+// `lockstep-probe devices`: its devices only, without trying anything. `lockstep-probe tensors`: whether kernels of
+// tensors on the first GPU give what the CPU's give; a call of its own, since a GPU on which a kernel hangs or crashes
+// must not hide the rest. `lockstep-probe gpu-use`: how busy its GPUs are.
 //
 // A program of its own, so that `lockstep doctor` need not load the library, let alone a GPU's driver, and outlives it
 // if that hangs or crashes. Errors of the library are part of the answer; any exit code but 0 is a crash.
@@ -94,27 +95,27 @@ int main(int count, char** arguments) {
   using namespace lockstep::probe;
   const std::string_view what = count > 1 ? arguments[1] : "";
   const bool devices_only = what == "devices";
-  const int known = devices_only || what == "gpu-use" ? 2 : 1;
+  const int known = devices_only || what == "tensors" || what == "gpu-use" ? 2 : 1;
   if (count == 2 && std::string_view(arguments[1]) == "--help") {
     fmt::print(
-        "Usage: lockstep-probe [devices|gpu-use]\nAnswers lockstep doctor and top, in one JSON object: devices, or how "
-        "busy GPUs are, and without an argument devices, backends, plug-ins and kernels.\n");
+        "Usage: lockstep-probe [devices|tensors|gpu-use]\nAnswers lockstep doctor and top, in one JSON object: "
+        "devices, "
+        "or kernels of tensors on the first GPU, or how busy GPUs are, and without an argument devices, backends and "
+        "plug-ins.\n");
     return std::fflush(stdout) == 0 ? 0 : 1;
   }
   if (count > known) {
-    fmt::print(stderr, "lockstep-probe: unknown argument '{}'; usage: lockstep-probe [devices|gpu-use]\n",
+    fmt::print(stderr, "lockstep-probe: unknown argument '{}'; usage: lockstep-probe [devices|tensors|gpu-use]\n",
                arguments[known]);
     return 2;
   }
-  nlohmann::json answer = what == "gpu-use" ? gpu_use() : devices_json();
+  nlohmann::json answer = what == "gpu-use"   ? gpu_use()
+                          : what == "tensors" ? nlohmann::json{{"tensors", tensors_json("cuda:0")}}
+                                              : devices_json();
   answer["lockstep"] = LOCKSTEP_VERSION;
   if (known == 1) {
     answer["backends"] = backends_json();
     answer["plugins"] = plugins_json();
-    const std::string first_gpu = "cuda:0";
-    for (const auto& device : answer["devices"]) {
-      if (device["name"] == first_gpu) answer["tensors"] = tensors_json(first_gpu);
-    }
   }
   const auto text = answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const bool written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;

@@ -185,6 +185,26 @@ TEST(Probe, NoAnswerACrashAndNonsenseAreProblems) {
   }
 }
 
+TEST(Probe, AGpuOnWhichKernelsHangOrCrashHidesNothingElse) {
+  const nlohmann::json good = {
+      {"device", "cuda:0"}, {"tried", true}, {"operations", 49}, {"compared", 49}, {"reason", ""}};
+  EXPECT_EQ(read_tensors(said(nlohmann::json{{"tensors", good}}.dump()), 1500ms), good);
+  const auto reason = [](const HelperResult& result) {
+    const auto tensors = read_tensors(result, 1500ms);
+    EXPECT_EQ(tensors.at("device"), "cuda:0");
+    EXPECT_EQ(tensors.at("tried"), true);
+    EXPECT_EQ(tensors.at("compared"), 0);
+    return tensors.at("reason").get<std::string>();
+  };
+  EXPECT_NE(reason({.ending = std::nullopt, .out = "", .err = ""}).find("within 1.5 s"), std::string::npos);
+  const auto crash =
+      reason({.ending = ExitStatus{.by_signal = true, .value = 11}, .out = "", .err = "comparing kernels\n"});
+  EXPECT_NE(crash.find("(SIGSEGV): comparing kernels"), std::string::npos) << crash;
+  for (const auto* nonsense : {"", "hello", "[]", "{}", "{\"tensors\":{}}"}) {
+    EXPECT_NE(reason(said(nonsense)).find("can't be used"), std::string::npos) << nonsense;
+  }
+}
+
 TEST(Probe, AnotherVersionsAnswerIsRefused) {
   auto json = good_answer();
   json["lockstep"] = "99.0";
