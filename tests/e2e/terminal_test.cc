@@ -22,7 +22,7 @@ using testing::wait_until;
 class Tmux {
  public:
   Tmux(const std::filesystem::path& folder, int columns, bool has_colours, const Words& command)
-      : socket_(folder / ("tmux" + std::to_string(columns) + (has_colours ? "c" : "p"))) {
+      : socket_(folder / ("tmux" + std::to_string(++servers_))) {
     Words words = {"-f", "/dev/null", "new-session", "-d", "-x", std::to_string(columns), "-y", "24", "env"};
     if (has_colours) words.push_back("-u");
     words.push_back(has_colours ? "NO_COLOR" : "NO_COLOR=1");
@@ -40,6 +40,8 @@ class Tmux {
 
  private:
   Result tmux(const Words& words) const { return run(joined({"tmux", "-S", socket_.string()}, words)); }
+  // The one before may still be about to end.
+  static inline int servers_ = 0;
   std::filesystem::path socket_;
 };
 
