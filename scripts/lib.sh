@@ -16,7 +16,7 @@ build_packages=(g++ cmake ninja-build pkg-config libspdlog-dev libcli11-dev nloh
 plugin_packages=(libopenmpi-dev libgloo-dev)
 gtest_packages=(libgtest-dev libgmock-dev)
 test_packages=("${gtest_packages[@]}" libyaml-cpp-dev "${plugin_packages[@]}" openmpi-bin clang-format git iproute2
-               dpkg-dev)
+               dpkg-dev tmux)
 sanitizer_packages=(clang libclang-rt-dev lld llvm clang-tidy)  # rt: the sanitizers themselves; llvm: names in their stacks
 peer_packages=(python3-torch libtorch-dev)  # both 1.13, with gloo; Python's runs under Debian's own python3
 
