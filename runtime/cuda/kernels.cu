@@ -117,8 +117,9 @@ cudaError_t load(Kernel* kernel) {
 cudaError_t load_kernels() {
   for (const cudaError_t error :
        {load(divide<float>), load(divide<double>), load(divide<__nv_bfloat16>), load(divide<__half>),
-        load(divide<std::int32_t>), load(divide<std::int64_t>), load(divide<std::uint8_t>), load(first_not_finite<std::uint16_t>),
-        load(first_not_finite<std::uint32_t>), load(first_not_finite<std::uint64_t>), load(put)}) {
+        load(divide<std::int32_t>), load(divide<std::int64_t>), load(divide<std::uint8_t>),
+        load(first_not_finite<std::uint16_t>), load(first_not_finite<std::uint32_t>),
+        load(first_not_finite<std::uint64_t>), load(put)}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
