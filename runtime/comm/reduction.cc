@@ -8,15 +8,7 @@
 #include <type_traits>
 
 #include "lockstep/device/half.h"
-
-// One binary serves every CPU: the loops are compiled for several instruction sets and chosen when the library loads.
-// Sanitizers can't run the resolvers that early, and clang 14 has no clones for templates.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define LOCKSTEP_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define LOCKSTEP_CLONES
-#endif
+#include "runtime/base/clones.h"
 
 // The loops below work element by element, so a destination that is a source carries nothing from one to the next.
 #if defined(__clang__)
@@ -94,28 +86,29 @@ struct Max {
 
 // out may be a or b.
 template <typename Op, typename A>
-LOCKSTEP_CLONES void combine(const A* a, const A* b, A* out, std::size_t count) {
+LOCKSTEP_VECTOR_CLONES void combine(const A* a, const A* b, A* out, std::size_t count) {
   LOCKSTEP_INDEPENDENT
   for (std::size_t i = 0; i < count; ++i) out[i] = Op::apply(a[i], b[i]);
 }
 template <typename Op, typename T, typename A>
-LOCKSTEP_CLONES void combine_two(const T* __restrict a, const T* __restrict b, A* __restrict out, std::size_t count) {
+LOCKSTEP_VECTOR_CLONES void combine_two(const T* __restrict a, const T* __restrict b, A* __restrict out,
+                                        std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) out[i] = Op::apply(Accumulate<T>::load(a[i]), Accumulate<T>::load(b[i]));
 }
 template <typename T, typename A>
-LOCKSTEP_CLONES void load(const T* __restrict from, A* __restrict out, std::size_t count) {
+LOCKSTEP_VECTOR_CLONES void load(const T* __restrict from, A* __restrict out, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) out[i] = Accumulate<T>::load(from[i]);
 }
 template <typename T, typename A>
-LOCKSTEP_CLONES void store(const A* __restrict from, T* __restrict out, std::size_t count) {
+LOCKSTEP_VECTOR_CLONES void store(const A* __restrict from, T* __restrict out, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) out[i] = Accumulate<T>::store(from[i]);
 }
 template <typename A>
-LOCKSTEP_CLONES void divide(A* values, A divisor, std::size_t count) {
+LOCKSTEP_VECTOR_CLONES void divide(A* values, A divisor, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<A>(values[i] / divisor);
 }
 template <typename A>
-LOCKSTEP_CLONES void multiply(A* values, A factor, std::size_t count) {
+LOCKSTEP_VECTOR_CLONES void multiply(A* values, A factor, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) values[i] *= factor;
 }
 
@@ -182,7 +175,7 @@ void fold(const T* const* sources, std::size_t ranks, typename Accumulate<T>::Ty
 
 // The common case of two ranks: both get the result while it is in a register. Nothing is lost by a factor of 1.
 template <typename Op, typename A>
-LOCKSTEP_CLONES void combine_for_both(const A* a, const A* b, A* x, A* y, A factor, std::size_t count) {
+LOCKSTEP_VECTOR_CLONES void combine_for_both(const A* a, const A* b, A* x, A* y, A factor, std::size_t count) {
   LOCKSTEP_INDEPENDENT
   for (std::size_t i = 0; i < count; ++i) {
     A value = Op::apply(a[i], b[i]);

@@ -6,13 +6,7 @@
 
 #include <algorithm>
 
-// As in comm/reduction.cc: one binary serves every CPU.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define LOCKSTEP_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define LOCKSTEP_CLONES
-#endif
+#include "runtime/base/clones.h"
 
 namespace lockstep {
 namespace {
@@ -31,7 +25,7 @@ struct Format {
 };
 
 template <typename Bits>
-LOCKSTEP_CLONES bool has_one(const Bits* numbers, std::int64_t count, Bits exponent, Bits one) {
+LOCKSTEP_VECTOR_CLONES bool has_one(const Bits* numbers, std::int64_t count, Bits exponent, Bits one) {
   Bits carries = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     carries = static_cast<Bits>(carries | static_cast<Bits>((numbers[i] & exponent) + one));
