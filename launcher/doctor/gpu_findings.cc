@@ -68,8 +68,7 @@ Finding tensors(const nlohmann::json& trial) {
     finding.health = Health::problem;
     finding.remedy =
         "LOCKSTEP_DEVICE=cpu trains on the CPU; if other processes have the GPU (nvidia-smi) try again without them, "
-        "and "
-        "else report this with the output of 'lockstep doctor --json'";
+        "and else report this with the output of 'lockstep doctor --json'";
   } else {
     const int operations = trial.at("operations").get<int>(), compared = trial.at("compared").get<int>();
     finding.value = fmt::format("{} of {} operations were tried, and give what the CPU's give", compared, operations);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/hosts/remote_host.h"
 
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>

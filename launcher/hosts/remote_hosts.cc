@@ -153,7 +153,7 @@ void RemoteHosts::look_at_ends() {
     }
   }
   if (end_at_ && end_at_->expired() && !kill_at_) {
-    kill_at_ = Deadline::after(is_over_ ? kShellsEnd : kOthersEnd);
+    kill_at_ = Deadline::after((is_over_ ? kShellsEnd : kOthersEnd) + options_.grace);
     for (const auto& host : hosts_) host->close_input();
   }
   if (kill_at_ && kill_at_->expired()) kill_shells();

@@ -128,16 +128,14 @@ void FiniteCheck::found(std::int64_t step, std::size_t bucket, std::int64_t at) 
   if (!begins || !std::has_single_bit(static_cast<unsigned>(++times_))) return;
   log_warn(
       "Reducer: {}{}. Where no rank names an earlier step, it began there. DdpOptions::not_finite raises it instead, "
-      "or "
-      "ignores it",
+      "or ignores it",
       text, times_ == 1 ? std::string() : fmt::format(", which has begun {} times now", times_));
 }
 
 void FiniteCheck::raise(const std::string& text) {
   const std::string whole = fmt::format(
       "Reducer: {}, as NotFinite::raise wants it told. Look at this rank's batch of the step, at the learning rate, "
-      "and "
-      "for numbers too large for 16 bits",
+      "and for numbers too large for 16 bits",
       text);
   if (group_->size() > 1) {
     const rendezvous::Member& self = group_->roster()[static_cast<std::size_t>(group_->rank())];

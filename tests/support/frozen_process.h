@@ -3,12 +3,15 @@
 // has to wait. A control group's freezer, for which root is needed.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
+
+#include "tests/support/wait_until.h"
 
 namespace lockstep::testing {
 
@@ -28,8 +31,12 @@ class FrozenProcess {
   ~FrozenProcess() {
     is_version_1() ? write(group_ / "freezer.state", "THAWED") : write(group_ / "cgroup.freeze", "0");
     write(hierarchy() / "cgroup.procs", std::to_string(pid_));
-    std::error_code still_used;
-    while (!std::filesystem::remove(group_, still_used) && still_used) ::usleep(1000);
+    // The kernel counts a process that has moved, or ended, for a moment longer.
+    EXPECT_TRUE(wait_until([&] {
+      std::error_code still_used;
+      std::filesystem::remove(group_, still_used);
+      return !still_used;
+    })) << group_;
   }
   FrozenProcess(const FrozenProcess&) = delete;
   FrozenProcess& operator=(const FrozenProcess&) = delete;
