@@ -28,11 +28,7 @@ if(LOCKSTEP_BUILD_TESTS)
   include(GoogleTest)
 endif()
 
-# What the plug-ins bring (LockstepPlugins.cmake). Debian's Gloo has no file that says its version.
-if(NOT LOCKSTEP_GLOO STREQUAL "OFF")
-  find_package(Gloo CONFIG QUIET)
-endif()
-lockstep_plugin_choice(gloo "${Gloo_FOUND}" "Gloo from ${Gloo_DIR}" libgloo-dev)
+# What the plug-ins bring (LockstepPlugins.cmake).
 if(NOT LOCKSTEP_MPI STREQUAL "OFF")
   find_package(MPI QUIET COMPONENTS C)
 endif()

@@ -1,6 +1,6 @@
 # The install tree: bin/lockstep, lib/liblockstep*.so, include/lockstep/, lib/cmake/lockstep for find_package and
 # lib/pkgconfig for pkg-config. It may be moved as a whole. Components: runtime (what runs), devel (what compiles), libtorch,
-# gloo, mpi and cuda (the plug-ins), and one per example, of its folder's name.
+# mpi and cuda (the plug-ins), and one per example, of its folder's name.
 # SPDX-License-Identifier: Apache-2.0
 include(CMakePackageConfigHelpers)
 set(config_folder "${CMAKE_INSTALL_LIBDIR}/cmake/lockstep")
@@ -23,7 +23,7 @@ function(lockstep_pkgconfig name component)
 endfunction()
 
 install(TARGETS lockstep_launcher lockstep_probe RUNTIME COMPONENT runtime)
-foreach(plugin gloo mpi cuda)
+foreach(plugin mpi cuda)
   if(TARGET lockstep_plugin_${plugin})
     install(TARGETS lockstep_plugin_${plugin} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${plugin})
   endif()

@@ -46,11 +46,6 @@ set(CPACK_DEBIAN_DEVEL_PACKAGE_SHLIBDEPS OFF)
 file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/triggers" CONTENT "activate-noawait ldconfig\n")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA "${PROJECT_BINARY_DIR}/triggers")
 set(CPACK_DEBIAN_LIBTORCH_PACKAGE_CONTROL_EXTRA "${PROJECT_BINARY_DIR}/triggers")
-if(TARGET lockstep_plugin_gloo)
-  lockstep_package(gloo NAME lockstep-plugin-gloo SECTION science DEPENDS "lockstep ${same}"
-    SUMMARY "data-parallel training in C++: several hosts over Gloo"
-    TEXT "The plug-in for the backend gloo: collectives between hosts over TCP.")
-endif()
 if(TARGET lockstep_plugin_mpi)
   lockstep_package(mpi NAME lockstep-plugin-mpi SECTION science DEPENDS "lockstep ${same}" RECOMMENDS openmpi-bin
     SUMMARY "data-parallel training in C++: several hosts over Open MPI"

@@ -5,7 +5,7 @@
 # and what they then report is its locking and its memory. comm/wire, all but the bytes' way, runs under them without it.
 # SPDX-License-Identifier: Apache-2.0
 
-foreach(name gloo mpi cuda)
+foreach(name mpi cuda)
   string(TOUPPER "${name}" upper)
   set(LOCKSTEP_${upper} ${LOCKSTEP_PACKAGES_DEFAULT} CACHE STRING
       "Build the plug-in ${name}: AUTO (if its packages are there), ON or OFF")
@@ -40,7 +40,7 @@ string(SUBSTRING "${stamp_hash}" 0 16 stamp_hash)
 set(LOCKSTEP_BUILD_STAMP "${PROJECT_VERSION} ${CMAKE_CXX_COMPILER_ID}-${CMAKE_CXX_COMPILER_VERSION} \
 ${CMAKE_SYSTEM_PROCESSOR} ${stamp_hash}")
 
-# lockstep_plugin(NAME gloo DIR comm/gloo LIBS packages...): liblockstep_NAME.so of every .cc in the folder, or of SOURCES.
+# lockstep_plugin(NAME mpi DIR comm/mpi LIBS packages...): liblockstep_NAME.so of every .cc in the folder, or of SOURCES.
 function(lockstep_plugin)
   cmake_parse_arguments(P "" "NAME;DIR" "SOURCES;LIBS" ${ARGN})
   if(P_DIR)

@@ -13,7 +13,7 @@ cd "$root"
 # What the build needs, and what the tests need beside it. Nothing else is ever installed or downloaded.
 build_packages=(g++ cmake ninja-build pkg-config libspdlog-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
                 libdnnl-dev libssl-dev)
-plugin_packages=(libopenmpi-dev libgloo-dev)
+plugin_packages=(libopenmpi-dev)
 gtest_packages=(libgtest-dev libgmock-dev)
 test_packages=("${gtest_packages[@]}" libyaml-cpp-dev "${plugin_packages[@]}" openmpi-bin clang-format git iproute2
                dpkg-dev tmux)

@@ -6,7 +6,7 @@ cmake_minimum_required(VERSION 3.25)
 
 set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/store/server runtime/store/client
           runtime/membership runtime/rendezvous runtime/device runtime/comm runtime/comm/failure runtime/comm/shm
-          runtime/comm/wire runtime/comm/hosts runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/data runtime/ddp
+          runtime/comm/wire runtime/comm/hosts runtime/comm/tcp runtime/comm/mpi runtime/comm/init runtime/data runtime/ddp
           runtime/metrics runtime/progress
           runtime/checkpoint runtime/checkpoint/snapshot runtime/snapshot
           runtime/tensor runtime/tensor/cpu runtime/autograd runtime/data/tensor runtime/nn runtime/optim runtime/train
@@ -27,9 +27,9 @@ set(may_include_runtime/comm/failure runtime/comm)
 set(may_include_runtime/comm/shm runtime/comm/failure runtime/net)
 set(may_include_runtime/comm/wire runtime/comm/failure)
 set(may_include_runtime/comm/hosts runtime/comm/shm runtime/comm/wire)
-set(may_include_runtime/comm/gloo runtime/comm/hosts)
+set(may_include_runtime/comm/tcp runtime/comm/hosts runtime/net)
 set(may_include_runtime/comm/mpi runtime/comm/wire)
-set(may_include_runtime/comm/init runtime/comm runtime/comm/shm runtime/comm/wire runtime/trace)
+set(may_include_runtime/comm/init runtime/comm runtime/comm/shm runtime/comm/tcp runtime/trace)
 set(may_include_runtime/data runtime/trace)
 set(may_include_runtime/ddp runtime/comm runtime/trace runtime/data)
 set(may_include_runtime/metrics runtime/comm)
@@ -61,11 +61,10 @@ set(homes
     "^(oneapi/|dnnl)|runtime/tensor/cpu"
     "^nlohmann/|runtime/checkpoint runtime/checkpoint/snapshot runtime/rendezvous launcher launcher/probe"
     "^CLI/|launcher"
-    # Sockets are made in net; the store's server and clients send and receive on those they were given.
-    "^sys/socket\\.h$|runtime/net runtime/store/server runtime/store/client runtime/membership"
+    # Sockets are made in net; the store's server and clients and comm/tcp send and receive on those they were given.
+    "^sys/socket\\.h$|runtime/net runtime/store/server runtime/store/client runtime/membership runtime/comm/tcp"
     "^(sys/un|netdb)\\.h$|runtime/net"
     "^(netinet|arpa)/|runtime/net"
-    "^gloo/|runtime/comm/gloo"
     "^mpi\\.h$|runtime/comm/mpi"
     "^(torch/|ATen/|c10/)|runtime/libtorch"
     "^cuda|runtime/cuda runtime/comm/nccl runtime/tensor/cuda"

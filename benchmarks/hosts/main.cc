@@ -110,7 +110,7 @@ int run(int argc, char** argv) {
     }
   }
   {
-    const auto group = init_process_group({.backend = "gloo"});
+    const auto group = init_process_group({.backend = "tcp"});
     GlooPeer gloo(*group, "eth0");
     if (group->rank() == 0) {
       std::printf("all-reduce of float32, sum, over %s; %s; us, median of the slowest rank\n",

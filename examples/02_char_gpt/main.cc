@@ -73,7 +73,7 @@ void add_flags(CLI::App& app, Flags& flags) {
                  "Of a step: the same bits at any number of ranks up to this; 0: as fast as may be")
       ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str();
-  app.add_option("--backend", flags.backend, "Of the ranks' collectives: auto, shm, gloo, mpi, nccl")
+  app.add_option("--backend", flags.backend, "Of the ranks' collectives: auto, shm, tcp, mpi, nccl")
       ->capture_default_str();
   app.add_option("--device", flags.device, "To compute on: auto, cpu, cuda")->capture_default_str();
   app.add_option("--eval-every", flags.eval_every, "Measure on held-out text every so many steps")

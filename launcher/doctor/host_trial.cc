@@ -131,7 +131,7 @@ std::vector<TrialResult> try_all(const std::vector<TrialPeer>& peers) {
   return results;
 }
 
-// As a rank's backends choose it: comm/gloo/device_choice.h, net/route.h.
+// As a rank's backends choose it: comm/tcp/own_address.h, net/route.h.
 void choose_address(const std::string& endpoint, TrialHost& host) {
   const auto environment = Environment::of_process();
   const auto interfaces = net::interfaces_of_this_host();

@@ -4,6 +4,8 @@
 // Threads: any.
 #pragma once
 
+#include <utility>
+
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep {
@@ -12,6 +14,8 @@ class EventFd {
  public:
   // Throws SystemError.
   EventFd();
+  // Of another process, or of another thread's: `fd` is a duplicate of its descriptor.
+  explicit EventFd(UniqueFd fd) : fd_(std::move(fd)) {}
   // Readable from notify() to clear().
   int fd() const { return fd_.get(); }
   // From notify() to clear(). Never waits.

@@ -32,7 +32,7 @@ std::string read_file(const std::string& path) {
   return content;
 }
 
-// "libgloo.so.0: cannot open shared object file: No such file or directory": the loader's words for a library that is
+// "libmpi.so.40: cannot open shared object file: No such file or directory": the loader's words for a library that is
 // not there. What it says of the plug-in's own file begins with a slash.
 std::string missing_library_of(const std::string& error) {
   const std::size_t colon = error.find(": cannot open shared object file");
@@ -91,8 +91,7 @@ void* LoadedPlugin::symbol(const char* name) const {
   return address;
 }
 
-LoadedPlugin load_plugin(std::string_view name, std::span<const std::string> folders, std::string_view stamp,
-                         const PluginLibrary& library) {
+LoadedPlugin load_plugin(std::string_view name, std::span<const std::string> folders, std::string_view stamp) {
   const std::string file = fmt::format("liblockstep_{}.so", name);
   LoadedPlugin plugin;
   for (const std::string& folder : folders) {
@@ -117,13 +116,7 @@ LoadedPlugin load_plugin(std::string_view name, std::span<const std::string> fol
     plugin.problem = error.what();
   }
   if (!plugin.problem.empty()) return plugin;
-  const SymbolClash clash = library.name.empty() ? SymbolClash() : symbol_clash(library.function);
-  plugin.problem = clash.problem(library.name, plugin.path);
-  if (!plugin.problem.empty()) {
-    plugin.clashing_library = library.function.library;
-    return plugin;
-  }
-  plugin.handle = dlopen(plugin.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | clash.flags());
+  plugin.handle = dlopen(plugin.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (plugin.handle != nullptr) return plugin;
   const std::string error = dlerror();
   plugin.missing_library = missing_library_of(error);
@@ -142,13 +135,10 @@ LoadedPlugin load_own_plugin(std::string_view name, const PluginNeeds& needs) {
         name, module);
     return plugin;
   }
-  plugin = load_plugin(name, plugin_folders(Environment::of_process(), module), build_stamp(), needs.library);
+  plugin = load_plugin(name, plugin_folders(Environment::of_process(), module), build_stamp());
   if (plugin.problem.empty()) return plugin;
   std::string remedy = "build lockstep and its plug-ins together";
   if (!plugin.missing_library.empty()) remedy = "install " + needs.runs_with;
-  if (!plugin.clashing_library.empty()) {
-    remedy = fmt::format("run without the latter, or with LD_PRELOAD={}", plugin.clashing_library);
-  }
   if (plugin.path.empty()) {
     // What brings the plug-in cuda brings cuda_nn too.
     std::string upper(name.substr(0, name.find('_')));

@@ -16,7 +16,6 @@
 
 #include "lockstep/base/environment.h"
 #include "runtime/base/internal_api.h"
-#include "runtime/base/symbol_clash.h"
 
 namespace lockstep {
 
@@ -39,32 +38,21 @@ struct LoadedPlugin {
   std::string path = {};     // of the file that was found; empty if there is none
   std::string problem = {};  // why it can't be used, without a remedy; empty if it can
   void* handle = nullptr;    // of dlopen(3)
-  // With a problem: the shared library that it needs and this machine lacks ("libgloo.so.0"), if that is the problem.
+  // With a problem: the shared library that it needs and this machine lacks ("libmpi.so.40"), if that is the problem.
   std::string missing_library = {};
-  // The same, of one that LD_PRELOAD has to put before the program's own: a clash that nothing else helps against.
-  std::string clashing_library = {};
 
   // The address of a symbol it must have. Throws BackendUnavailable.
   LOCKSTEP_INTERNAL_API void* symbol(const char* name) const;
 };
 
-// A library that a plug-in needs and that LibTorch, say, may have in itself: "Gloo", and a function of it that the
-// plug-in calls. Such a plug-in stays apart from that one (symbol_clash.h). A plug-in without one has no name here.
-struct PluginLibrary {
-  std::string name = {};
-  LibraryFunction function = {};
-};
-
 // Finds liblockstep_NAME.so in the first of `folders` that has one, checks its stamp against `stamp` and loads it.
 LoadedPlugin load_plugin(std::string_view name, std::span<const std::string> folders,
-                         std::string_view stamp = build_stamp(), const PluginLibrary& library = {});
+                         std::string_view stamp = build_stamp());
 
-// The packages that a plug-in stands on, for its remedies: "libgloo0", "libgloo-dev"; and what it must not find
-// elsewhere.
+// The packages that a plug-in stands on, for its remedies: "libopenmpi3", "libopenmpi-dev".
 struct PluginNeeds {
   std::string runs_with;
   std::string built_with;
-  PluginLibrary library = {};
 };
 // The plug-in `name` of this process: in plugin_folders() of LOCKSTEP_PLUGIN_PATH and this module. Its problem names it
 // and holds the remedy. A program that has the runtime linked in can load none: the plug-in stands on liblockstep.so,

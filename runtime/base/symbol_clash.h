@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library of which the process has another one's functions already: LibTorch has an NCCL and a Gloo in itself. The
+// A library of which the process has another one's functions already: LibTorch has an NCCL in itself. The
 // dynamic linker would bind our calls, and those that the library makes to itself, to these. Opened with RTLD_DEEPBIND,
 // a library looks among its own and those that it needs first.
 //

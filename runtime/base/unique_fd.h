@@ -31,4 +31,7 @@ class LOCKSTEP_INTERNAL_API UniqueFd {
   int fd_ = -1;
 };
 
+// Another descriptor of the same file, which a program that this one becomes does not get. Throws SystemError.
+LOCKSTEP_INTERNAL_API UniqueFd duplicate(int fd);
+
 }  // namespace lockstep

@@ -50,7 +50,7 @@ auto cost(const Interface& one) {
   return std::tuple(one.loopback, is_link_local(one), !one.running, is_inward(one), is_ipv6(one));
 }
 
-// NCCL's form of a wish; Gloo's is its case of whole names.
+// NCCL's form of a wish; Gloo's, as PyTorch has it, is its case of whole names.
 struct Wish {
   bool all_but = false;
   bool whole = false;

@@ -57,7 +57,7 @@ build() {
   compile -c room.cc -o room.o
   ar rc lib/liblockstep_room.a room.o
   compile -shared -Wl,--version-script=map room.o -o lib/liblockstep.so
-  compile -shared plugin.cc -o lib/liblockstep_gloo.so
+  compile -shared plugin.cc -o lib/liblockstep_mpi.so
 }
 
 # expect NAME FRAGMENT: the check fails with FRAGMENT in what it says; empty: it passes.

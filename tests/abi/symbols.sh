@@ -169,7 +169,7 @@ symbols_of --defined-only "${archives[@]}" | awk '$1 ~ /^[TDBR]$/' | judged | aw
   }' >>"$complaints"
 
 # A plug-in has its entry points.
-for name in gloo mpi cuda; do
+for name in mpi cuda; do
   library=$lib/liblockstep_$name.so
   [[ -f $library ]] || continue
   symbols_of -D --defined-only --with-symbol-versions "$library" | judged | awk -v library="$(basename "$library")" '

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// For programs that load Gloo or Open MPI, which no sanitizer has been through: what the sanitizers ask for by name.
+// For programs that load Open MPI, which no sanitizer has been through: what the sanitizers ask for by name.
 //
-// LeakSanitizer: Open MPI keeps memory to the end. ThreadSanitizer: what these libraries do with memory is not looked
-// at, since it does not see how they synchronise. Nothing of ours is in them.
+// LeakSanitizer: Open MPI keeps memory to the end. ThreadSanitizer: what the library does with memory is not looked
+// at, since it does not see how it synchronises. Nothing of ours is in it.
 
 // NOLINTBEGIN(bugprone-reserved-identifier)
 extern "C" const char* __lsan_default_suppressions();

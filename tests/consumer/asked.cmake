@@ -1,9 +1,9 @@
-# Included right after the project() of a project that has lockstep in it and asks for gloo and libtorch: at its end, that what
+# Included right after the project() of a project that has lockstep in it and asks for mpi and libtorch: at its end, that what
 # was found can be built and linked there.
 # SPDX-License-Identifier: Apache-2.0
 function(check_asked)
-  if(Gloo_DIR AND NOT TARGET lockstep_plugin_gloo)
-    message(SEND_ERROR "Gloo is in ${Gloo_DIR}, and there is no target lockstep_plugin_gloo")
+  if(MPI_C_FOUND AND NOT TARGET lockstep_plugin_mpi)
+    message(SEND_ERROR "MPI is in ${MPI_C_INCLUDE_DIRS}, and there is no target lockstep_plugin_mpi")
   endif()
   if(TARGET lockstep::libtorch)
     if(NOT TARGET torch)

@@ -49,5 +49,5 @@ in_project fetched _deps/lockstep-build
 in_project folder lockstep
 if [[ $what == run ]]; then exit 0; fi
 # What is off within another project, asked for, where its packages are.
-"$cmake" -S "$work/folder" -B "$work/asked" -G "$generator" -DLOCKSTEP_GLOO=AUTO -DLOCKSTEP_LIBTORCH=AUTO \
+"$cmake" -S "$work/folder" -B "$work/asked" -G "$generator" -DLOCKSTEP_MPI=AUTO -DLOCKSTEP_LIBTORCH=AUTO \
   -DCMAKE_PROJECT_train_INCLUDE="$source/tests/consumer/asked.cmake" >"$work/asked.log" 2>&1 || { cat "$work/asked.log"; exit 1; }

@@ -8,9 +8,6 @@
 #include "tests/support/error_of.h"
 
 // What the build lacks, and why.
-#ifndef WHY_NO_GLOO
-#define WHY_NO_GLOO ""
-#endif
 #ifndef WHY_NO_NCCL
 #define WHY_NO_NCCL ""
 #else
@@ -34,7 +31,6 @@ class Delayed : public TrainingJob, public ::testing::WithParamInterface<std::tu
   static std::string backend() { return std::get<0>(GetParam()); }
   static std::string phase() { return std::get<1>(GetParam()); }
   static std::string why_not() {
-    if (backend() == "gloo") return WHY_NO_GLOO;
     if (backend() == "nccl") return WHY_NO_NCCL;
     return backend() == "libtorch" ? WHY_NO_LIBTORCH : "";
   }
@@ -67,7 +63,7 @@ TEST_P(Delayed, IsNamedWithItsCauseInEveryView) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Everywhere, Delayed,
-                         ::testing::Combine(::testing::Values("shm", "gloo", "nccl", "libtorch"),
+                         ::testing::Combine(::testing::Values("shm", "tcp", "nccl", "libtorch"),
                                             ::testing::Values("data", "forward", "backward")),
                          [](const auto& test) { return std::get<0>(test.param) + "_" + std::get<1>(test.param); });
 

@@ -73,7 +73,7 @@ TEST(Doctor, Alone) {
   EXPECT_EQ(report.value("who am I", "launcher"), "alone");
   EXPECT_TRUE(report.value("who am I", "rank").starts_with("0/1 ")) << report.value("who am I", "rank");
   EXPECT_TRUE(contains(report.value("backends", "shm"), "tried with 2 ranks"));
-  for (const auto* name : {"gloo", "mpi", "cuda"}) {  // found, or the reason why not
+  for (const auto* name : {"mpi", "cuda"}) {  // found, or the reason why not
     const auto value = report.value("plug-ins", name);
     EXPECT_TRUE(contains(value, std::string("liblockstep_") + name + ".so")) << value;
   }
@@ -220,12 +220,12 @@ TEST(Doctor, UnderTorchrunTheAgentsStoreIsAsked) {
 
 TEST(Doctor, AFileThatIsNoPlugInIsRefusedWithTheReason) {
   const testing::TemporaryFolder folder;
-  folder.write("liblockstep_gloo.so", "no library at all");
+  folder.write("liblockstep_mpi.so", "no library at all");
   const auto report = doctor({{"LOCKSTEP_PLUGIN_PATH", folder.native()}});
   EXPECT_EQ(report.exit_code, 0) << "what nobody asked for is no problem: " << report.problems();
-  const auto value = report.value("plug-ins", "gloo");
+  const auto value = report.value("plug-ins", "mpi");
   EXPECT_TRUE(value.starts_with("not here: ")) << value;
-  EXPECT_TRUE(contains(value, (folder / "liblockstep_gloo.so").native())) << value;
+  EXPECT_TRUE(contains(value, (folder / "liblockstep_mpi.so").native())) << value;
 }
 
 class DoctorFiles : public ::testing::Test {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each way in which a rank can come to harm, to rank 0 and to another one, over shared memory and over Gloo: the cells
+// Each way in which a rank can come to harm, to rank 0 and to another one, over shared memory and over TCP: the cells
 // of docs/FAILURES.md for one host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,13 +39,9 @@ class HarmTo : public ::testing::TestWithParam<std::tuple<std::string, int, Harm
  protected:
   std::string backend() const { return std::get<0>(GetParam()); }
   int victim() const { return std::get<1>(GetParam()); }
-  std::string program() const { return backend() == "gloo" ? GLOO_RANK_PROGRAM : RANK_PROGRAM; }
 };
 
-std::vector<std::string> backends() {
-  if (std::string(GLOO_RANK_PROGRAM).empty()) return {"shm"};
-  return {"shm", "gloo"};
-}
+std::vector<std::string> backends() { return {"shm", "tcp"}; }
 
 INSTANTIATE_TEST_SUITE_P(Cells, HarmTo,
                          ::testing::Combine(::testing::ValuesIn(backends()), ::testing::Values(0, 1),
@@ -60,7 +56,7 @@ TEST_P(HarmTo, OneRankIsNamedAndNothingIsLeft) {
   const testing::Footprint footprint;
   const std::string rank = std::to_string(victim());
   const Words actions = {"backend:" + backend(), "init", "sum", harm.action + "@" + rank, "loop"};
-  const auto result = testing::run(run_command(joined({"-n", "3", "--grace", "3"}, harm.flags), program(), actions));
+  const auto result = testing::run(run_command(joined({"-n", "3", "--grace", "3"}, harm.flags), RANK_PROGRAM, actions));
   EXPECT_EQ(result.exit_code, harm.exit_code) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("lockstep run: rank " + rank + " (host "),
                                 HasSubstr("lockstep run: rank " + rank + " failed first: " + harm.verdict)));
@@ -72,11 +68,10 @@ TEST_P(HarmTo, OneRankIsNamedAndNothingIsLeft) {
 }
 
 // What it does for all, such as saving weights: the others hear of it, and may end first.
-TEST(HarmToAll, OfRankZerosFullDiskOverGlooOrSharedMemory) {
+TEST(HarmToAll, OfRankZerosFullDiskOverTcpOrSharedMemory) {
   for (const auto& backend : backends()) {
-    const std::string program = backend == "gloo" ? GLOO_RANK_PROGRAM : RANK_PROGRAM;
     const auto result =
-        testing::run(run_command({"-n", "3"}, program, {"backend:" + backend, "init", "sum", "rank0:28", "loop"}));
+        testing::run(run_command({"-n", "3"}, RANK_PROGRAM, {"backend:" + backend, "init", "sum", "rank0:28", "loop"}));
     EXPECT_EQ(result.exit_code, 1) << result.err;
     EXPECT_THAT(result.err, AllOf(HasSubstr("lockstep run: rank 0 failed first: it exited with code 1"),
                                   HasSubstr("No space left on device")));

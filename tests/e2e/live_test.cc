@@ -152,9 +152,8 @@ TEST_F(Live, ARankThatIsSlowIsNamedAndShownInEveryView) {
   expect_text(gone.err, {"lockstep top: no run of this user on this host begins with '" + id + "'"});
 }
 
-TEST_F(Live, ARankThatIsSlowIsNamedOverGloo) {
-  if (!HAS_GLOO) GTEST_SKIP() << "this build has no plug-in for Gloo";
-  Process launcher = slow_job("gloo", {"--log-dir", file("logs")});
+TEST_F(Live, ARankThatIsSlowIsNamedOverTcp) {
+  Process launcher = slow_job("tcp", {"--log-dir", file("logs")});
   ASSERT_TRUE(launcher.await_output(" % of every step: data\n"));
   expect_text(launcher.err(), {"lockstep run: rank 1 (host "});
   const auto trace = run({LOCKSTEP_PROGRAM, "trace", "-o", file("live.json"), id_of(launcher)});
@@ -203,10 +202,9 @@ TEST_F(Live, ANanIsNamedWithItsRankAndParameterInEveryView) {
       file("logs"), file("run.json"));
 }
 
-TEST_F(Live, ANanIsNamedOverGloo) {
-  if (!HAS_GLOO) GTEST_SKIP() << "this build has no plug-in for Gloo";
+TEST_F(Live, ANanIsNamedOverTcp) {
   expect_nan_in_every_view(
-      job(2, program("job", "gloo", kEndless),
+      job(2, program("job", "tcp", kEndless),
           {"--metrics-port", "0", "--log-dir", file("logs"), "--tee", "3", "--trace", file("run.json")}),
       file("logs"), file("run.json"));
 }
@@ -273,9 +271,8 @@ TEST_F(Live, InspectShowsWhereEachRankOfAJobThatHangsStands) {
   expect_hang_seen(run_command({"-n", "3"}, RANK_PROGRAM, {"init", "sum", "hang@1", "loop"}));
 }
 
-TEST_F(Live, InspectShowsWhereEachRankThatHangsOverGlooStands) {
-  if (!HAS_GLOO) GTEST_SKIP() << "this build has no plug-in for Gloo";
-  expect_hang_seen(run_command({"-n", "3"}, GLOO_RANK_PROGRAM, {"backend:gloo", "init", "sum", "hang@1", "loop"}));
+TEST_F(Live, InspectShowsWhereEachRankThatHangsOverTcpStands) {
+  expect_hang_seen(run_command({"-n", "3"}, RANK_PROGRAM, {"backend:tcp", "init", "sum", "hang@1", "loop"}));
 }
 
 TEST_F(Live, InspectShowsARankThatHasNotComeToTheGroup) {

@@ -1,8 +1,8 @@
-# C files with what a program may bring of NCCL, CUDA's runtime or Gloo: each of their functions, which says that it was
+# C files with what a program may bring of NCCL or CUDA's runtime: each of their functions, which says that it was
 # called, and ends the process.
 # SPDX-License-Identifier: Apache-2.0
 
-# lockstep_foreign_functions(FILE FUNCTIONS... [TABLES names...] AT_LEAST count): TABLES are data that holds functions.
+# lockstep_foreign_functions(FILE FUNCTIONS... AT_LEAST count)
 function(lockstep_foreign_functions file)
   cmake_parse_arguments(F "" "AT_LEAST" "TABLES" ${ARGN})
   set(names ${F_UNPARSED_ARGUMENTS})
@@ -36,15 +36,4 @@ function(lockstep_foreign_names file)
     endforeach()
   endforeach()
   lockstep_foreign_functions("${file}" ${names} AT_LEAST 200)
-endfunction()
-
-# lockstep_foreign_symbols(FILE LIBRARY NAMESPACE): what the library exports of a C++ namespace, with its vtables and type
-# information.
-function(lockstep_foreign_symbols file library namespace)
-  execute_process(COMMAND "${CMAKE_NM}" -D --defined-only "${library}" OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
-  string(LENGTH "${namespace}" length)
-  set(of "${length}${namespace}")
-  string(REGEX MATCHALL "_Z(Th[0-9]+_|)N[KVR]*${of}[A-Za-z0-9_]+" functions "${symbols}")
-  string(REGEX MATCHALL "_ZT[VIS]N${of}[A-Za-z0-9_]+" tables "${symbols}")
-  lockstep_foreign_functions("${file}" ${functions} TABLES ${tables} AT_LEAST 200)
 endfunction()

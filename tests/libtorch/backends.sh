@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# backends.sh BIN WORK BACKEND: two ranks train a LibTorch model through BACKEND (gloo; mpi under mpirun) and through shm,
+# backends.sh BIN WORK BACKEND: two ranks train a LibTorch model through BACKEND (tcp; mpi under mpirun) and through shm,
 # with gradients as they are and as bfloat16. Sums of two ranks have one order, so that both end with the same bits.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail

@@ -105,7 +105,7 @@ TEST_P(LateRank, IsNamedWithItsHostAndCauseInEveryView) {
   const std::string file = folder / "run.json";
   const DelayedRank late{.rank = 5, .host = "host2", .phase = GetParam()};
   auto launchers =
-      launch_all({DELAYED_PROGRAM, "gloo", late.phase}, {}, {"--trace", file, "--log-dir", folder / "logs"});
+      launch_all({DELAYED_PROGRAM, "tcp", late.phase}, {}, {"--trace", file, "--log-dir", folder / "logs"});
   ASSERT_TRUE(launchers[0].await_output(line_about(late)));
   EXPECT_THAT(launchers[0].err(), HasSubstr("lockstep run: rank 5 (host host2) costs "));
   launchers[0].send(SIGTERM);
@@ -125,7 +125,7 @@ TEST_F(LaunchedHosts, ASlowCableIsNoRanksFault) {
   const Result slowed = run(hosts_->command(
       2, {"tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "4mbit", "burst", "32kbit", "latency", "2s"}));
   if (slowed.exit_code != 0) GTEST_SKIP() << "this kernel's cables can't be slowed: " << slowed.err;
-  auto launchers = launch_all({DELAYED_PROGRAM, "gloo", "nothing"}, {}, {"--log-dir", folder / "logs"});
+  auto launchers = launch_all({DELAYED_PROGRAM, "tcp", "nothing"}, {}, {"--log-dir", folder / "logs"});
   // Longer than a rank that is late takes to be named: eleven windows, of half a second or a step.
   ASSERT_TRUE(wait_until([&] {
     const auto top =
@@ -170,7 +170,7 @@ TEST_F(LaunchedHosts, HaveOneConnectionEachForTheMembershipOfTheirRanks) {
   nnodes_ = "2";
   std::vector<Process> launchers;
   for (const int host : {0, 1}) {
-    launchers.push_back(launch(host, kRanks, {RANK_PROGRAM, "backend:gloo", "init", "sum", "ready", "hang"}));
+    launchers.push_back(launch(host, kRanks, {RANK_PROGRAM, "backend:tcp", "init", "sum", "ready", "hang"}));
   }
   for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("ready", kRanks));
   const auto to_store = [&] {
@@ -189,7 +189,7 @@ TEST_F(LaunchedHosts, ShowTheRanksOfAllOfThemWhereTheStoreIs) {
   nnodes_ = "2";
   std::vector<Process> launchers;
   for (const int host : {0, 1}) {
-    launchers.push_back(launch(host, 2, {RANK_PROGRAM, "backend:gloo", "init", "train"}));
+    launchers.push_back(launch(host, 2, {RANK_PROGRAM, "backend:tcp", "init", "train"}));
   }
   for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("training", 2));
   const auto top = [this](int host) { return run(hosts_->command(host, {LOCKSTEP_PROGRAM, "top", "--json"})); };
@@ -213,26 +213,26 @@ TEST_F(LaunchedHosts, ShowTheRanksOfAllOfThemWhereTheStoreIs) {
 }
 
 // Below those that the kernel gives, so that a port tells which end of a connection listened.
-TEST_F(LaunchedHosts, TakePortsOfTheRangeAndNoOthersForGloo) {
+TEST_F(LaunchedHosts, TakePortsOfTheRangeAndNoOthersForTcp) {
   constexpr int kStorePort = 29400;
   nnodes_ = "2";
   std::vector<Process> launchers;
   for (const int host : {0, 1}) {
-    launchers.push_back(launch(host, 3, {RANK_PROGRAM, "backend:gloo", "init", "sum", "ready", "hang"}, {},
+    launchers.push_back(launch(host, 3, {RANK_PROGRAM, "backend:tcp", "init", "sum", "ready", "hang"}, {},
                                {{"LOCKSTEP_PORT_RANGE", "30100-30115"}}));
   }
   for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("ready", 3));
-  int of_gloo = 0;
+  int of_tcp = 0;
   for (const int host : {0, 1}) {
     const Result table = run(hosts_->command(host, {"cat", "/proc/net/tcp"}));
     for (const auto& [own, other] : connections_in(table.out)) {
       const int listening = std::min(own, other);
       if (listening == kStorePort) continue;
-      ++of_gloo;
+      ++of_tcp;
       EXPECT_TRUE(listening >= 30100 && listening <= 30115) << own << " and " << other;
     }
   }
-  EXPECT_GT(of_gloo, 0);
+  EXPECT_GT(of_tcp, 0);
   launchers[0].send(SIGTERM);
   for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
 }
@@ -242,7 +242,7 @@ TEST_F(LaunchedHosts, SayThatTheRangeHasTooFewPortsForTheirRanks) {
   std::vector<Process> launchers;
   for (const int host : {0, 1}) {
     launchers.push_back(
-        launch(host, 3, {RANK_PROGRAM, "backend:gloo", "init", "sum"}, {}, {{"LOCKSTEP_PORT_RANGE", "30100-30101"}}));
+        launch(host, 3, {RANK_PROGRAM, "backend:tcp", "init", "sum"}, {}, {{"LOCKSTEP_PORT_RANGE", "30100-30101"}}));
   }
   std::string said;
   for (Process& launcher : launchers) {

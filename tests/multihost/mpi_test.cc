@@ -101,11 +101,10 @@ TEST_F(MpiHosts, PassTheConformanceSuite) {
   EXPECT_NE(result.out.find("suite passed", first + 1), std::string::npos) << "of one rank only: " << result.out;
 }
 
-TEST_F(MpiHosts, GroupsWithinTheJobsGoOverGloo) {
-  if (!LOCKSTEP_TEST_HAS_GLOO) GTEST_SKIP() << "the plug-in gloo is not built";
+TEST_F(MpiHosts, GroupsWithinTheJobsGoOverTcp) {
   const Result result = run_process(job({CONFORMANCE_RANK, "split", "all"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("backend mpi\nsubgroup over gloo")));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("backend mpi\nsubgroup over tcp")));
 }
 
 TEST_F(MpiHosts, AKilledRankEndsTheJobOnEveryHost) {

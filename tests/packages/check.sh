@@ -22,7 +22,6 @@ for package in "$packages"/lockstep*.deb; do
   # What the system has for it, as dpkg-shlibdeps found, and its own kin of the same version.
   case $name in
     lockstep) wanted='libc6 libspdlog libdnnl' ;;
-    lockstep-plugin-gloo) wanted='lockstep libgloo' ;;
     lockstep-plugin-mpi) wanted='lockstep libopenmpi' ;;
     lockstep-libtorch) wanted='lockstep lockstep-dev libtorch-dev libtorch1' ;;
     *) wanted=lockstep ;;

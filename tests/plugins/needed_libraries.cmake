@@ -1,4 +1,4 @@
-# cmake -DREADELF=... -DCORE=... -DNN=... -DLAUNCHER=... [-DGLOO=... -DMPI=... -DCUDA=...] -P needed_libraries.cmake
+# cmake -DREADELF=... -DCORE=... -DNN=... -DLAUNCHER=... [-DMPI=... -DCUDA=...] -P needed_libraries.cmake
 #
 # The libraries and the launcher need none of what the plug-ins bring; each plug-in needs its own, which shows that this
 # looks at the right thing.
@@ -7,7 +7,7 @@ cmake_minimum_required(VERSION 3.25)
 if(NOT READELF)
   message(FATAL_ERROR "readelf was not found: install binutils")
 endif()
-set(foreign "libgloo|libmpi|libopen-rte|libopen-pal|libhiredis|libibverbs|libnccl|libcuda|libcublas")
+set(foreign "libmpi|libopen-rte|libopen-pal|libhiredis|libibverbs|libnccl|libcuda|libcublas")
 
 function(needed_of file result)
   execute_process(COMMAND "${READELF}" -d "${file}" OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
@@ -25,12 +25,6 @@ foreach(file "${CORE}" "${NN}" "${LAUNCHER}")
   endif()
   message(STATUS "${file}: ${needed}")
 endforeach()
-if(GLOO)
-  needed_of("${GLOO}" needed)
-  if(NOT "${needed}" MATCHES "libgloo" OR NOT "${needed}" MATCHES "liblockstep\\.so")
-    message(FATAL_ERROR "${GLOO} should need libgloo and liblockstep.so: ${needed}")
-  endif()
-endif()
 # cudart is inside, the driver, NCCL and cuBLASLt are looked for when they are wanted: without them they load all the same.
 foreach(file ${CUDA} ${CUDA_NN})
   needed_of("${file}" needed)

@@ -6,11 +6,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "runtime/base/plugin.h"
 #include "runtime/comm/init/plugins.h"
 #include "tests/support/error_of.h"
-#include "tests/support/rank_processes.h"
+#include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
 
 namespace lockstep::testing {
@@ -32,18 +33,17 @@ class PluginFile : public ::testing::Test {
     const std::size_t at = bytes.find(from);
     ASSERT_NE(at, std::string::npos) << from;
     bytes.replace(at, from.size(), to);
-    temporary_.write("liblockstep_gloo.so", bytes);
+    temporary_.write("liblockstep_mpi.so", bytes);
   }
-  // What a rank that asks for gloo says.
-  std::string refusal(Variables environment) {
-    environment["CONFORMANCE_BACKEND"] = "gloo";
-    RankProcesses ranks(2, {.command = {RANK_PROGRAM, "suite"}, .environment = std::move(environment)});
-    std::string text;
-    for (const Result& result : ranks.wait()) {
-      EXPECT_EQ(result.exit_code, 1);
-      text = result.err;
+  // Why a process can't use it.
+  static std::string refusal(const Variables& environment) {
+    const Result result = Process({.command = {PROBE}, .environment = environment}).wait();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const auto answer = nlohmann::json::parse(result.out);
+    for (const auto& plugin : answer.at("plugins")) {
+      if (plugin.at("name") == "mpi") return plugin.at("reason");
     }
-    return text;
+    return "";
   }
 
   const TemporaryFolder temporary_;
@@ -55,14 +55,14 @@ TEST_F(PluginFile, AnotherBuildsIsRefusedWithBothStamps) {
   std::string other = own;
   other.back() = other.back() == '0' ? '1' : '0';
   put_with(own, other);
-  expect_text(refusal({{"LOCKSTEP_PLUGIN_PATH", folder_}}),
-              {"backend 'gloo' was asked for", folder_ + "/liblockstep_gloo.so", "'" + own + "'", "'" + other + "'",
-               "build lockstep"});
+  expect_text(refusal({{"LOCKSTEP_PLUGIN_PATH", folder_}}), {"plug-in 'mpi': ", folder_ + "/liblockstep_mpi.so",
+                                                             "'" + own + "'", "'" + other + "'", "build lockstep"});
 }
 
 TEST_F(PluginFile, AMissingLibraryIsASentenceWithItsPackage) {
-  put_with("libgloo.so", "libgl0o.so");
-  expect_text(refusal({{"LOCKSTEP_PLUGIN_PATH", folder_}}), {"needs libgl0o.so", "does not have", "install libgloo0"});
+  put_with("libmpi.so", "libmp1.so");
+  expect_text(refusal({{"LOCKSTEP_PLUGIN_PATH", folder_}}),
+              {"needs libmp1.so", "does not have", "install libopenmpi3"});
 }
 
 TEST_F(PluginFile, AMissingPlugInIsASentenceWithWhatToDo) {
@@ -74,20 +74,20 @@ TEST_F(PluginFile, AMissingPlugInIsASentenceWithWhatToDo) {
     fs::copy_file(fs::canonical(entry.path()), folder_ + "/lib/" + entry.path().filename().string());
   }
   expect_text(refusal({{"LD_LIBRARY_PATH", folder_ + "/lib"}}),
-              {"liblockstep_gloo.so is not in " + folder_ + "/lib", "which takes libgloo-dev", "LOCKSTEP_GLOO=ON",
+              {"liblockstep_mpi.so is not in " + folder_ + "/lib", "which takes libopenmpi-dev", "LOCKSTEP_MPI=ON",
                "LOCKSTEP_PLUGIN_PATH"});
 }
 
 TEST(Plugins, AreListedWithTheirFileOrTheReason) {
-  bool gloo = false;
+  bool mpi = false;
   for (const PluginStatus& plugin : plugins()) {
     EXPECT_EQ(plugin.available, plugin.reason.empty()) << plugin.name << ": " << plugin.reason;
-    if (plugin.name != "gloo") continue;
-    gloo = true;
+    if (plugin.name != "mpi") continue;
+    mpi = true;
     EXPECT_TRUE(plugin.available) << plugin.reason;
     EXPECT_EQ(fs::canonical(plugin.path), fs::canonical(PLUGIN_FILE));
   }
-  EXPECT_TRUE(gloo);
+  EXPECT_TRUE(mpi);
 }
 
 }  // namespace

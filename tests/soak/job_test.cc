@@ -54,7 +54,7 @@ struct Harm {
 Harm draw(std::uint64_t seed) {
   Generator random(seed);
   Harm harm;
-  harm.backend = SOAK_HAS_GLOO && random.below(2) == 0 ? "gloo" : "shm";
+  harm.backend = random.below(2) == 0 ? "tcp" : "shm";
   harm.ranks = 2 + static_cast<int>(random.below(3));
   harm.victim = static_cast<int>(random.below(static_cast<std::uint64_t>(harm.ranks)));
   harm.signal = kSignals[random.below(kSignals.size())];

@@ -54,6 +54,12 @@ auto unless_broken(const Call& call) -> decltype(call()) {
 
 std::size_t bytes_of_windows(const wire::Hosts& hosts) { return hosts.neighbours().size() * wire::window_bytes(hosts); }
 
+std::vector<std::shared_ptr<const EventFd>> event_fds(std::vector<UniqueFd> files) {
+  std::vector<std::shared_ptr<const EventFd>> result;
+  for (UniqueFd& file : files) result.push_back(std::make_shared<EventFd>(std::move(file)));
+  return result;
+}
+
 class SharedWithinHost final : public wire::HostMemory {
  public:
   // `beside`: in the memory of `setup`, the windows, the board and then the counts.
@@ -63,6 +69,7 @@ class SharedWithinHost final : public wire::HostMemory {
         window_bytes_(wire::window_bytes(hosts)),
         board_(beside + bytes_of_windows(hosts)),
         counts_(board_ + wire::AnnouncementBoard::bytes_for(hosts)),
+        bell_files_(event_fds(std::move(setup.files))),
         group_(std::move(context), std::move(setup)) {}
 
   Arena allocate(std::size_t bytes) override {
@@ -74,6 +81,7 @@ class SharedWithinHost final : public wire::HostMemory {
   }
   std::byte* board() override { return board_; }
   std::byte* counts() override { return counts_; }
+  std::span<const std::shared_ptr<const EventFd>> bell_files() override { return bell_files_; }
   std::byte* window(std::size_t local) override { return windows_ + local * window_bytes_; }
   void interrupt() override { group_.abort("the group over the wire has failed"); }
 
@@ -83,6 +91,7 @@ class SharedWithinHost final : public wire::HostMemory {
   const std::size_t window_bytes_;
   std::byte* const board_;   // in it
   std::byte* const counts_;  // in it
+  const std::vector<std::shared_ptr<const EventFd>> bell_files_;
   shm::ProcessGroupShm group_;
 };
 
@@ -98,7 +107,9 @@ std::unique_ptr<wire::HostMemory> shared_within_hosts(const GroupContext& contex
   try {
     const std::size_t windows = bytes_of_windows(hosts);
     const std::size_t board = wire::AnnouncementBoard::bytes_for(hosts);
-    setup = shm::set_up(of_host, deadline, windows + board + wire::SegmentCounts::bytes_for(hosts));
+    const EventFd bell;
+    setup = shm::set_up(of_host, deadline,
+                        {.bytes = windows + board + wire::SegmentCounts::bytes_for(hosts), .file = bell.fd()});
     beside = shm::memory_beside(*setup, of_host.roster.size());
     // The consensus that follows comes before every use of it.
     wire::AnnouncementBoard::format(beside + windows, hosts);

@@ -4,6 +4,7 @@
 #include "runtime/comm/init/plugins.h"
 #include "runtime/comm/shm/process_group_shm.h"
 #include "runtime/comm/single.h"
+#include "runtime/comm/tcp/backend.h"
 
 namespace lockstep {
 
@@ -11,6 +12,7 @@ const std::vector<Backend>& backends() {
   static const std::vector<Backend> all = [] {
     std::vector<Backend> list = {single_backend(), shm::backend()};
     for (Backend& plugin : plugin_backends()) list.push_back(std::move(plugin));
+    list.push_back(tcp::backend());  // under mpirun Open MPI comes first, which may know a faster network
     return list;
   }();
   return all;

@@ -22,7 +22,11 @@ std::string names(std::span<const Backend> candidates) {
   return fmt::format("{}", fmt::join(result, ", "));
 }
 
-const Backend* find(std::string_view name, std::span<const Backend> candidates) {
+// What PyTorch calls the backend that carries tensors of the CPU between hosts.
+std::string_view own_name(std::string_view name) { return name == "gloo" ? "tcp" : name; }
+
+const Backend* find(std::string_view asked_for, std::span<const Backend> candidates) {
+  const std::string_view name = own_name(asked_for);
   const auto found =
       std::find_if(candidates.begin(), candidates.end(), [&](const Backend& backend) { return backend.name == name; });
   return found == candidates.end() ? nullptr : &*found;
@@ -73,7 +77,7 @@ BackendChoice choose_backend(std::string_view name, std::span<const Backend> can
   for (const Backend& backend : candidates) {
     if (backend.device != context.device.kind) continue;
     const std::string reason = backend.why_not(context);
-    if (backend.must_agree) {
+    if (backend.must_agree || !to_agree.empty()) {  // what comes after a plug-in is for those that can't have it
       to_agree.push_back({backend.name, reason});
       continue;
     }

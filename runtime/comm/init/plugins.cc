@@ -24,12 +24,6 @@ struct Known {
   DeviceKind device = DeviceKind::cpu;
 };
 
-std::string gloo_why_not(const GroupContext& context) {
-  if (context.device.kind == DeviceKind::cpu) return {};
-  return fmt::format("backend 'gloo' computes on the CPU, this rank's device is {}; use device 'cpu'",
-                     context.device.str());
-}
-
 // MPI under any other launcher starts, and is a world of one.
 std::string mpi_why_not(const GroupContext& context) {
   if (context.device.kind != DeviceKind::cpu) {
@@ -38,15 +32,12 @@ std::string mpi_why_not(const GroupContext& context) {
   }
   if (context.identity.source == "Open MPI") return {};
   return fmt::format(
-      "backend 'mpi' needs ranks that mpirun started, and {}; start with mpirun, or use backend 'gloo'",
+      "backend 'mpi' needs ranks that mpirun started, and {}; start with mpirun, or use backend 'tcp'",
       context.identity.source == "alone" ? "this one was started alone" : "these are from " + context.identity.source);
 }
 
 const std::vector<Known>& known_plugins() {
-  // gloo::transport::tcp::CreateDevice(const attr&)
-  const PluginLibrary gloo{"Gloo", {"_ZN4gloo9transport3tcp12CreateDeviceERKNS1_4attrE", "libgloo.so.0"}};
   static const std::vector<Known> all = {{"mpi", "mpi", {"libopenmpi3", "libopenmpi-dev"}, &mpi_why_not},
-                                         {"gloo", "gloo", {"libgloo0", "libgloo-dev", gloo}, &gloo_why_not},
                                          {"nccl",
                                           kCudaPlugin,
                                           {kCudaRunsWith, kCudaBuiltWith},

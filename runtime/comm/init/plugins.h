@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backends that are not linked in: gloo, mpi and nccl, each of a plug-in that is loaded when it is asked for.
+// The backends that are not linked in: mpi and nccl, each of a plug-in that is loaded when it is asked for.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 namespace lockstep {
 
 struct PluginStatus {
-  std::string name;  // of the plug-in: "gloo", "cuda"
+  std::string name;  // of the plug-in: "mpi", "cuda"
   std::string path;  // of its file; empty if there is none
   bool available = false;
   std::string reason;  // why not, with the remedy

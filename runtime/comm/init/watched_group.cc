@@ -9,7 +9,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/logging.h"
-#include "runtime/comm/init/agree.h"
 
 namespace lockstep {
 
@@ -60,7 +59,7 @@ bool may_share_memory(const Backend& backend, const GroupContext& parent, const 
 
 std::shared_ptr<ProcessGroup> create(const Backend& backend, const GroupContext& parent, const GroupContext& own,
                                      const std::shared_ptr<WatchedJob>& job, const Deadline& deadline) {
-  const Backend& otherwise = backend.name == kMpi ? backend_named("gloo") : backend;
+  const Backend& otherwise = backend.name == kMpi ? backend_named("tcp") : backend;
   if (may_share_memory(backend, parent, own)) {
     try {
       return create_over(backend_named("shm"), own, job, deadline);
@@ -72,13 +71,7 @@ std::shared_ptr<ProcessGroup> create(const Backend& backend, const GroupContext&
     }
   }
   if (backend.name != kMpi) return backend.create(own, deadline);
-  // It may be there on some of the hosts only.
-  const auto reasons = agree_on_reasons("backend", {{otherwise.name, otherwise.why_not(own)}}, own, deadline);
-  if (reasons.front().why_not.empty()) return create_over(otherwise, own, job, deadline);
-  throw BackendUnavailable(
-      fmt::format("group '{}': within a group of backend 'mpi' groups of several hosts go over "
-                  "backend 'gloo': {}",
-                  own.roster.front().group, reasons.front().why_not));
+  return create_over(otherwise, own, job, deadline);
 }
 
 }  // namespace

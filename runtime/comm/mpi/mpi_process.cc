@@ -105,7 +105,7 @@ std::function<void()> run_on_mpi_thread(std::function<void()> body) {
       throw BackendUnavailable(
           "backend 'mpi': this process has a group of it already, and MPI serves one at a time; let that one go first, "
           "or "
-          "use backend 'gloo'");
+          "use backend 'tcp'");
     }
     if (!self.running) {
       start_quiet_thread(&serve).detach();
@@ -130,7 +130,7 @@ void never_finalize() { group_failed.store(true); }
 std::string why_not_again() {
   if (!group_failed.load()) return {};
   return "backend 'mpi': a group of this process has failed, and MPI can't be used any more after that; restart the "
-         "process, or use backend 'gloo'";
+         "process, or use backend 'tcp'";
 }
 
 std::string mpi_error(int code, const char* call) {

@@ -82,19 +82,27 @@ void attach_rank(const Mapping& mapping, int ranks, int rank) {
   hold_life_lock(mapping.fd(), rank);
 }
 
-// A rank that has connected says which one it is, and brings its bell. -1 for any other connection: rank 0 goes on
-// without it, since a rank that could not introduce itself tells the others so through the store.
-int introduced_rank(int fd, int ranks, std::vector<UniqueFd>& bell, const Deadline& deadline, bool& warned) {
+// What a rank brings: its bell, and what it has beside.
+std::vector<int> own_files(const Beside& beside) {
+  std::vector<int> files = {comm::ProgressEngine::of_process().bell_file()};
+  if (beside.file >= 0) files.push_back(beside.file);
+  return files;
+}
+
+// A rank that has connected says which one it is, and brings `wanted` files. -1 for any other connection: rank 0 goes
+// on without it, since a rank that could not introduce itself tells the others so through the store.
+int introduced_rank(int fd, int ranks, std::size_t wanted, std::vector<UniqueFd>& files, const Deadline& deadline,
+                    bool& warned) {
   std::string why;
   try {
     check_user(fd);
     std::array<std::byte, sizeof(std::int32_t)> bytes;
-    net::recv_with_fds(fd, bytes, bell, deadline.sooner(kConnectLimit));
+    net::recv_with_fds(fd, bytes, files, deadline.sooner(kConnectLimit));
     std::int32_t rank = 0;
     std::memcpy(&rank, bytes.data(), sizeof(rank));
-    if (rank > 0 && rank < ranks && bell.size() == 1) return rank;
-    why =
-        fmt::format("it says that it is rank {} of {}, and sent {} descriptors instead of 1", rank, ranks, bell.size());
+    if (rank > 0 && rank < ranks && files.size() == wanted) return rank;
+    why = fmt::format("it says that it is rank {} of {}, and sent {} descriptors instead of {}", rank, ranks,
+                      files.size(), wanted);
   } catch (const Error& error) {
     why = error.what();
   }
@@ -104,16 +112,18 @@ int introduced_rank(int fd, int ranks, std::vector<UniqueFd>& bell, const Deadli
   return -1;
 }
 
-// What rank 0 has of the others, by rank: a line to each, and its bell.
+// What rank 0 has of the others, by rank: a line to each, and its files.
+using Files = std::vector<std::vector<UniqueFd>>;
 struct Arrived {
   std::vector<UniqueFd> sockets;
-  std::vector<UniqueFd> bells;
+  Files files;
 };
 
-Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int control_fd, const Deadline& deadline) {
+Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int control_fd, std::size_t files_of_each,
+                   const Deadline& deadline) {
   const int ranks = static_cast<int>(context.roster.size());
   bool warned = false;
-  Arrived arrived{std::vector<UniqueFd>(context.roster.size()), std::vector<UniqueFd>(context.roster.size())};
+  Arrived arrived{std::vector<UniqueFd>(context.roster.size()), Files(context.roster.size())};
   auto& sockets = arrived.sockets;
   const rendezvous::Consensus consensus = consensus_of(context);
   const auto awaited = [&] {
@@ -126,35 +136,34 @@ Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int co
   while (!deadline.expired() && awaited()) {
     if (!net::wait_readable(listener.get(), deadline.sooner(comm::ProgressEngine::kSlice))) continue;
     UniqueFd socket = net::unix_accept(listener, deadline);
-    std::vector<UniqueFd> bell;
-    const int rank = introduced_rank(socket.get(), ranks, bell, deadline, warned);
+    std::vector<UniqueFd> files;
+    const int rank = introduced_rank(socket.get(), ranks, files_of_each, files, deadline, warned);
     if (rank < 0) continue;
-    arrived.bells[static_cast<std::size_t>(rank)] = std::move(bell.front());
+    arrived.files[static_cast<std::size_t>(rank)] = std::move(files);
     net::send_with_fds(socket.get(), std::span(&kWithDescriptor, 1), std::span(&control_fd, 1), deadline);
     sockets[static_cast<std::size_t>(rank)] = std::move(socket);
   }
   return arrived;
 }
 
-// `bells` gets the files of the others' bells.
-SharedSetup host(const GroupContext& context, std::vector<UniqueFd>& bells, std::size_t bytes,
+// `files` gets those of the others.
+SharedSetup host(const GroupContext& context, const Beside& beside, Files& files, std::size_t bytes,
                  const Deadline& deadline) {
   const int ranks = static_cast<int>(context.roster.size());
   auto mapping = Mapping::of(create_memory("lockstep-control", bytes), bytes);
-  comm::ProgressEngine::of_process()
-      .bell_file();  // what it throws is a reason against shared memory, before all agree on it
+  const std::vector<int> own = own_files(beside);  // what it throws is a reason against it, before all agree
   ControlBlock::format(mapping->data(), ranks);
   attach_rank(*mapping, ranks, 0);
-  if (ranks == 1) return {mapping, DescriptorChannels(std::vector<UniqueFd>(1)), {}};
+  if (ranks == 1) return {mapping, DescriptorChannels(std::vector<UniqueFd>(1)), {}, {}};
   const std::string name = "lockstep-" + random_hex(16);
   const UniqueFd listener = net::unix_listen_abstract(name);
   context.store->set(kEndpoint, name);
-  Arrived arrived = accept_all(listener, context, mapping->fd(), deadline);
-  bells = std::move(arrived.bells);
-  return {mapping, DescriptorChannels(std::move(arrived.sockets)), {}};
+  Arrived arrived = accept_all(listener, context, mapping->fd(), own.size(), deadline);
+  files = std::move(arrived.files);
+  return {mapping, DescriptorChannels(std::move(arrived.sockets)), {}, {}};
 }
 
-SharedSetup join(const GroupContext& context, const std::string& endpoint, std::size_t bytes,
+SharedSetup join(const GroupContext& context, const Beside& beside, const std::string& endpoint, std::size_t bytes,
                  const Deadline& deadline) {
   const int ranks = static_cast<int>(context.roster.size());
   const std::int32_t rank = context.identity.rank;
@@ -168,14 +177,13 @@ SharedSetup join(const GroupContext& context, const std::string& endpoint, std::
                     context.roster[0].describe(), error.what()));
   }
   check_user(sockets[0].get());
-  const int bell = comm::ProgressEngine::of_process().bell_file();
-  net::send_with_fds(sockets[0].get(), std::as_bytes(std::span(&rank, 1)), std::span(&bell, 1), deadline);
+  net::send_with_fds(sockets[0].get(), std::as_bytes(std::span(&rank, 1)), own_files(beside), deadline);
   DescriptorChannels channels(std::move(sockets));
   UniqueFd fd = channels.receive(deadline);
   if (!fd) throw BackendUnavailable("got no descriptor from rank 0");
   auto mapping = Mapping::of(std::move(fd), bytes);
   attach_rank(*mapping, ranks, rank);
-  return {mapping, std::move(channels), {}};
+  return {mapping, std::move(channels), {}, {}};
 }
 
 // For a rank whose deadline has passed: the others need not wait for theirs.
@@ -189,20 +197,28 @@ void give_up(const GroupContext& context, const rendezvous::Consensus::Judge& ju
   }
 }
 
-// Gives every rank the bells of all. `files` are rank 0's: those of the others.
-Bells exchange_bells(const GroupContext& context, DescriptorChannels& channels, std::vector<UniqueFd> files,
-                     const Deadline& deadline) {
+// Gives every rank the files of all. `files` are rank 0's: those of the others.
+void exchange_files(const GroupContext& context, const Beside& beside, SharedSetup& setup, Files files,
+                    const Deadline& deadline) {
   comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
-  Bells bells;
-  for (std::size_t r = 0; r < context.roster.size(); ++r) {
-    if (context.identity.rank != 0) {
-      bells.push_back(progress.map_bell(channels.receive(deadline, context.check)));
-    } else {
-      channels.send_to_all(r == 0 ? progress.bell_file() : files[r].get(), deadline);
-      bells.push_back(r == 0 ? progress.own_bell() : progress.map_bell(files[r]));
-    }
+  const std::vector<int> own = own_files(beside);
+  if (context.identity.rank == 0) {
+    for (const int file : own) files[0].push_back(duplicate(file));
   }
-  return bells;
+  for (std::size_t r = 0; r < context.roster.size(); ++r) {
+    std::vector<UniqueFd> received;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      if (context.identity.rank == 0) {
+        setup.channels.send_to_all(files[r][i].get(), deadline);
+        received.push_back(std::move(files[r][i]));
+      } else {
+        received.push_back(setup.channels.receive(deadline, context.check));
+      }
+    }
+    const bool is_own = static_cast<int>(r) == context.identity.rank;
+    setup.bells.push_back(is_own ? progress.own_bell() : progress.map_bell(received[0]));
+    if (received.size() > 1) setup.files.push_back(std::move(received[1]));
+  }
 }
 
 std::string endpoint_of_rank_0(const GroupContext& context, const Deadline& deadline) {
@@ -248,22 +264,22 @@ std::byte* memory_beside(const SharedSetup& setup, std::size_t ranks) {
   return setup.control->data() + ControlBlock::bytes_for(static_cast<int>(ranks));
 }
 
-SharedSetup set_up(const GroupContext& context, const Deadline& deadline, std::size_t bytes_beside) {
+SharedSetup set_up(const GroupContext& context, const Deadline& deadline, const Beside& beside) {
   const int rank = context.identity.rank;
-  const std::size_t bytes = ControlBlock::bytes_for(static_cast<int>(context.roster.size())) + bytes_beside;
+  const std::size_t bytes = ControlBlock::bytes_for(static_cast<int>(context.roster.size())) + beside.bytes;
   SharedSetup setup;
-  std::vector<UniqueFd> bells;
+  Files files(context.roster.size());
   std::string outcome(kOk);
   const auto judge = [&](std::span<const std::string> outcomes) { return verdict_on(context.roster, outcomes); };
   try {
     if (rank == 0) {
-      setup = host(context, bells, bytes, deadline);
+      setup = host(context, beside, files, bytes, deadline);
     } else {
       const std::string endpoint = endpoint_of_rank_0(context, deadline);
       if (endpoint == kNoEndpoint) {
         outcome = kFollows;
       } else {
-        setup = join(context, endpoint, bytes, deadline);
+        setup = join(context, beside, endpoint, bytes, deadline);
       }
     }
   } catch (const Timeout& error) {
@@ -276,7 +292,7 @@ SharedSetup set_up(const GroupContext& context, const Deadline& deadline, std::s
   const std::string reasons = consensus_of(context).decide(outcome, judge, deadline);
   if (!reasons.empty()) throw BackendUnavailable(fmt::format("backend 'shm' can't be used: {}", reasons));
   try {
-    setup.bells = exchange_bells(context, setup.channels, std::move(bells), deadline);
+    exchange_files(context, beside, setup, std::move(files), deadline);
   } catch (const Error& error) {
     // The others take the group for made: they hear of this failure where they would hear of any. A peer that died is
     // its cause rather than the socket that closed.

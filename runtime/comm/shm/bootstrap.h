@@ -41,12 +41,18 @@ struct SharedSetup {
   std::shared_ptr<Mapping> control;  // formatted; every rank holds its life lock and has described itself
   DescriptorChannels channels;
   Bells bells;
+  std::vector<UniqueFd> files;  // by rank: what it brought to Beside::file; empty if nobody did
+};
+
+// What somebody else has a use for, on every rank or on none.
+struct Beside {
+  std::size_t bytes = 0;  // of memory behind the control block, of zeros; the same on every rank
+  int file = -1;          // a descriptor of this rank's that every rank gets
 };
 
 // Collective. Throws BackendUnavailable with every rank's reasons, Timeout with the ranks that did not come.
-// `bytes_beside`: memory behind the control block, of zeros, for who has a use of his own; the same on every rank.
-SharedSetup set_up(const GroupContext& context, const Deadline& deadline, std::size_t bytes_beside = 0);
-// Where that begins.
+SharedSetup set_up(const GroupContext& context, const Deadline& deadline, const Beside& beside = {});
+// Where the bytes beside begin.
 std::byte* memory_beside(const SharedSetup& setup, std::size_t ranks);
 
 }  // namespace lockstep::shm

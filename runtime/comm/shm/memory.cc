@@ -63,7 +63,7 @@ UniqueFd create_memory(const std::string& name, std::size_t bytes) {
   if (largest && bytes > *largest) {
     throw BackendUnavailable(
         fmt::format("shared memory: {:.1f} MB are needed, and the limit on a file's size is {:.1f} MB, which holds for "
-                    "shared memory too; raise it with 'ulimit -f unlimited', or use backend 'gloo'",
+                    "shared memory too; raise it with 'ulimit -f unlimited', or use backend 'tcp'",
                     mb(bytes), mb(*largest)));
   }
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));

@@ -50,15 +50,16 @@ std::size_t AnnouncementBoard::bytes_for(const Hosts& hosts) {
 }
 
 void AnnouncementBoard::format(std::byte* memory, const Hosts& hosts) {
-  const AnnouncementBoard board(memory, hosts);
-  new (board.bells_[board.local_]) DoorbellWords{};
+  const AnnouncementBoard board(memory, hosts, {});
+  new (board.bells_[board.local_].words) DoorbellWords{};
   if (board.local_ == 0) std::uninitialized_value_construct_n(board.counts_, kSlots);
   for (std::size_t rank = 0; rank < board.ranks_; ++rank) {
     if (board.carrier_[rank] == board.local_) std::uninitialized_value_construct_n(board.slots_[rank], kSlots);
   }
 }
 
-AnnouncementBoard::AnnouncementBoard(std::byte* memory, const Hosts& hosts)
+AnnouncementBoard::AnnouncementBoard(std::byte* memory, const Hosts& hosts,
+                                     std::span<const std::shared_ptr<const EventFd>> bell_files)
     : ranks_(carriers_on(hosts, hosts.host).size()),
       local_(hosts.local),
       neighbours_(hosts.neighbours()),
@@ -67,7 +68,10 @@ AnnouncementBoard::AnnouncementBoard(std::byte* memory, const Hosts& hosts)
       counts_(reinterpret_cast<Count*>(memory + sizeof(DoorbellWords))) {
   const std::size_t neighbours = hosts.neighbours().size();
   const std::size_t part = bytes_for(hosts) / neighbours;
-  for (std::size_t i = 0; i < neighbours; ++i) bells_.push_back(reinterpret_cast<DoorbellWords*>(memory + i * part));
+  for (std::size_t i = 0; i < neighbours; ++i) {
+    bells_.push_back(
+        {reinterpret_cast<DoorbellWords*>(memory + i * part), bell_files.empty() ? nullptr : bell_files[i]});
+  }
   std::vector<std::size_t> carried(neighbours);
   for (std::size_t rank = 0; rank < ranks_; ++rank) {
     const std::size_t carrier = carrier_[rank];
@@ -94,8 +98,8 @@ void AnnouncementBoard::post(int rank, std::uint64_t number, std::span<const std
   const std::uint64_t all = ((number - 1) / kSlots + 1) * ranks_;
   Count& count = counts_[(number - 1) % kSlots];
   if (count.posted.fetch_add(1, std::memory_order_acq_rel) + 1 != all) return;
-  for (DoorbellWords* const other : bells_) {
-    if (other != bells_[local_]) other->ring();
+  for (std::size_t i = 0; i < bells_.size(); ++i) {
+    if (i != local_) bells_[i].ring();
   }
 }
 

@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -36,12 +37,12 @@ class AnnouncementBoard {
   // Starts the life of this rank's part of it, in memory of zeros: before any rank of the host uses the board.
   static void format(std::byte* memory, const Hosts& hosts);
 
-  // `memory` outlives it.
-  AnnouncementBoard(std::byte* memory, const Hosts& hosts);
+  // `memory` outlives it. `bell_files`: what the ranks of the host sleep on, by their places.
+  AnnouncementBoard(std::byte* memory, const Hosts& hosts, std::span<const std::shared_ptr<const EventFd>> bell_files);
 
   // This rank's, and those of all ranks of the host by their places.
-  DoorbellWords& bell() const { return *bells_[local_]; }
-  const std::vector<DoorbellWords*>& bells() const { return bells_; }
+  DoorbellWords& bell() const { return *bells_[local_].words; }
+  const std::vector<DoorbellButton>& bells() const { return bells_; }
   // Who carries this rank's announcements to the other hosts.
   const std::vector<int>& carriers() const { return carriers_; }
   // Whose announcements the other ranks of this host carry.
@@ -67,7 +68,7 @@ class AnnouncementBoard {
   const std::size_t ranks_;  // of all hosts
   const std::size_t local_;
   const std::vector<int> neighbours_;  // the ranks of this host
-  std::vector<DoorbellWords*> bells_;  // by place on the host
+  std::vector<DoorbellButton> bells_;  // by place on the host
   std::vector<Slot*> slots_;           // by rank
   std::vector<std::size_t> carrier_;   // by rank: its place on the host
   Count* counts_;                      // by number modulo kSlots

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a communication thread sleeps on while it has nothing to do: a count that anybody adds to, of this process or,
-// where it lies in memory that they share, of another one.
+// where it lies in memory that they share, of another one; and a file, so that it can sleep on its sockets too.
 //
 // No ring is missed: the sleeper first says that it sleeps and then reads the count; a ringer first adds to the count
 // and then reads whether anybody sleeps. All four are in the one order of sequentially consistent operations. What was
-// written before a ring is seen by the wait() that it ends.
+// written before a ring is seen by whoever has heard it.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 
 #include "lockstep/base/deadline.h"
+#include "runtime/base/event_fd.h"
 #include "runtime/base/internal_api.h"
 
 namespace lockstep::wire {
@@ -18,23 +20,41 @@ namespace lockstep::wire {
 struct alignas(64) DoorbellWords {
   std::atomic<std::uint64_t> rings;
   std::atomic<std::uint64_t> asleep;  // 1 while the owner sleeps, or is about to
-
-  // Any thread, any process.
-  LOCKSTEP_INTERNAL_API void ring();
 };
 
+// What rings a doorbell. Any thread, any process that has both.
+struct DoorbellButton {
+  DoorbellWords* words = nullptr;
+  std::shared_ptr<const EventFd> file = {};
+
+  LOCKSTEP_INTERNAL_API void ring() const;
+};
+
+// Its owner's end. One thread, but for ring(): any.
 class Doorbell {
  public:
   // `words` outlives it; other processes may ring them.
-  explicit Doorbell(DoorbellWords& words) : words_(words) {}
+  LOCKSTEP_INTERNAL_API explicit Doorbell(DoorbellWords& words,
+                                          std::shared_ptr<const EventFd> file = std::make_shared<EventFd>());
 
-  // Any thread.
-  void ring() { words_.ring(); }
-  // Blocks until it has been rung since the last wait(), or until the deadline. One thread.
+  void ring() const { button_.ring(); }
+  // True if it has been rung since it was last heard, by this or wait().
+  LOCKSTEP_INTERNAL_API bool hear();
+  // Blocks until it has been rung since it was last heard, or until the deadline.
   LOCKSTEP_INTERNAL_API void wait(const Deadline& deadline);
+  // Sleeps as `sleep` does, which looks at file() and whatever else there is, unless it has been rung since it was last
+  // heard: a ring from now on makes file() readable.
+  template <typename Sleep>
+  void sleep_unless_rung(Sleep sleep) {
+    button_.words->asleep.store(1, std::memory_order_seq_cst);
+    if (button_.words->rings.load(std::memory_order_seq_cst) == heard_) sleep();
+    button_.words->asleep.store(0, std::memory_order_relaxed);
+    button_.file->clear();
+  }
+  int file() const { return button_.file->fd(); }
 
  private:
-  DoorbellWords& words_;
+  const DoorbellButton button_;
   std::uint64_t heard_ = 0;
 };
 

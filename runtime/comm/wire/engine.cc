@@ -25,12 +25,13 @@ WireEngine::WireEngine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, in
       size_(static_cast<int>(roster_.size())),
       hosts_(host_memory ? hosts_of(roster_, rank) : Hosts{}),
       host_memory_(std::move(host_memory)),
-      board_(host_memory_ ? std::optional<AnnouncementBoard>(std::in_place, host_memory_->board(), hosts_)
+      board_(host_memory_ ? std::optional<AnnouncementBoard>(std::in_place, host_memory_->board(), hosts_,
+                                                             host_memory_->bell_files())
                           : std::nullopt),
       counts_(host_memory_
                   ? std::optional<SegmentCounts>(std::in_place, host_memory_->counts(), hosts_, board_->bells())
                   : std::nullopt),
-      bell_(board_ ? board_->bell() : own_bell_),
+      bell_(board_ ? Doorbell(board_->bell(), host_memory_->bell_files()[hosts_.local]) : Doorbell(own_bell_)),
       wire_(std::move(wire)),
       pipeline_(hosts_, rank, size_, host_memory_.get(), counts_ ? &*counts_ : nullptr, *wire_),
       p2p_queue_(roster_, rank),

@@ -58,7 +58,7 @@ FrameBytes write_frame(const Frame& frame) {
 std::size_t used_bytes(std::span<const std::byte> frame) { return kPayloadAt + take<std::uint32_t>(frame, 40); }
 
 std::optional<Frame> read_frame(std::span<const std::byte> bytes) {
-  if (bytes.size() != kFrameBytes || take<std::uint32_t>(bytes, 0) != kMagic) return std::nullopt;
+  if (bytes.size() < kPayloadAt || take<std::uint32_t>(bytes, 0) != kMagic) return std::nullopt;
   Frame frame;
   const auto kind = take<std::uint8_t>(bytes, 4);
   const auto operation = take<std::uint8_t>(bytes, 5);
@@ -67,7 +67,8 @@ std::optional<Frame> read_frame(std::span<const std::byte> bytes) {
   const auto length = take<std::uint32_t>(bytes, 40);
   if (kind < static_cast<std::uint8_t>(FrameKind::collective) || kind > static_cast<std::uint8_t>(FrameKind::failed) ||
       operation > static_cast<std::uint8_t>(comm::OpKind::allocate) || dtype > static_cast<std::uint8_t>(DType::u8) ||
-      op > static_cast<std::uint8_t>(ReduceOp::product) || length > kInlineBytes) {
+      op > static_cast<std::uint8_t>(ReduceOp::product) || length > kInlineBytes ||
+      length > bytes.size() - kPayloadAt) {
     return std::nullopt;
   }
   frame.kind = static_cast<FrameKind>(kind);

@@ -34,7 +34,7 @@ struct Frame {
 };
 
 FrameBytes write_frame(const Frame& frame);
-// Of a written frame: what is beyond them is zero and means nothing.
+// Of a written frame: what is beyond them is zero and means nothing, so it need not be sent.
 std::size_t used_bytes(std::span<const std::byte> frame);
 // Nothing if the bytes are no frame.
 std::optional<Frame> read_frame(std::span<const std::byte> bytes);

@@ -5,11 +5,14 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/rendezvous/roster.h"
+#include "runtime/base/event_fd.h"
 #include "runtime/comm/transfer.h"
 
 namespace lockstep::wire {
@@ -55,6 +58,8 @@ class HostMemory {
   // of.
   virtual std::byte* board() = 0;
   virtual std::byte* counts() = 0;
+  // What the ranks of the host sleep on (doorbell.h).
+  virtual std::span<const std::shared_ptr<const EventFd>> bell_files() = 0;
 };
 
 }  // namespace lockstep::wire

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process group over a wire: the backends across hosts, gloo and mpi.
+// The process group over a wire: the backends across hosts, tcp and mpi.
 //
 // One communication thread per group moves everything, in the order of the calls. Arenas are plain memory of this rank,
 // or shared by the ranks of its host.

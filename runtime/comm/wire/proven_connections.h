@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TCP connections of every rank with every other, on which both ends have proved that they are of the job. For a wire
-// whose library takes connected sockets and would else talk to whoever comes first.
+// TCP connections of every rank with every other, on which both ends have proved that they are of the job.
 //
 // Each rank listens at a port of its own while the ranks connect, and no longer; it tells through the group's store
 // where, with a ticket drawn by chance. A rank connects to all of lower number, and says before anything else:
@@ -12,7 +11,7 @@
 //
 // A proof is the HMAC-SHA256 with the job's secret of proto/proof.h's text: both draws, the listener's ticket in place
 // of a run's id, and "rank 3 to rank 1" in place of a role. The other side checks it before it reads or sends anything
-// else, and no library has seen the connection by then. A job without a secret proves with an empty one: the ticket
+// else, and the wire has not seen the connection by then. A job without a secret proves with an empty one: the ticket
 // keeps out who can't read the job's store.
 //
 // Whoever does not prove himself is turned away and named in the log; the others don't wait for him. A listener that
@@ -36,7 +35,7 @@
 namespace lockstep::wire {
 
 struct ConnectOptions {
-  std::string name;            // of the library, for messages, and in lower case of the store's keys: "Gloo"
+  std::string name;            // of the wire, for messages, and in lower case of the store's keys: "TCP"
   std::string interface = {};  // where to listen: the first address of this interface, or
   std::string address = {};    // this one of the host's, numeric
   std::string remedy = {};     // where a rank can't be reached: "name another interface in GLOO_SOCKET_IFNAME"

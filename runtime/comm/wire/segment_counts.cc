@@ -13,7 +13,7 @@ void SegmentCounts::format(std::byte* memory, const Hosts& hosts) {
   new (memory + hosts.local * sizeof(Words)) Words{};
 }
 
-SegmentCounts::SegmentCounts(std::byte* memory, const Hosts& hosts, std::vector<DoorbellWords*> bells)
+SegmentCounts::SegmentCounts(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells)
     : words_(reinterpret_cast<Words*>(memory)),
       ranks_(hosts.neighbours().size()),
       lanes_(hosts.lanes),
@@ -29,7 +29,7 @@ void SegmentCounts::reach(Count count, std::size_t places, std::uint64_t number)
   (words_[local_].*count).store(number, std::memory_order_seq_cst);
   if (!have_reached(count, places, number)) return;
   for (std::size_t i = 0; i < bells_.size(); ++i) {
-    if (i != local_) bells_[i]->ring();
+    if (i != local_) bells_[i].ring();
   }
 }
 

@@ -25,7 +25,7 @@ class SegmentCounts {
   static void format(std::byte* memory, const Hosts& hosts);
 
   // `memory` and `bells`, those of the host's ranks, outlive it.
-  SegmentCounts(std::byte* memory, const Hosts& hosts, std::vector<DoorbellWords*> bells);
+  SegmentCounts(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells);
 
   // This rank's window has its data of segment `number`.
   void fill(std::uint64_t number);
@@ -53,7 +53,7 @@ class SegmentCounts {
   const std::size_t ranks_;
   const std::size_t lanes_;
   const std::size_t local_;
-  const std::vector<DoorbellWords*> bells_;
+  const std::vector<DoorbellButton> bells_;
 };
 
 }  // namespace lockstep::wire

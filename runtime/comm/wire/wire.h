@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a library that carries bytes between ranks has to offer, so that a process group can be made of it.
+// What carries bytes between ranks has to offer, so that a process group can be made of it.
 //
-// Gloo and Open MPI each fill one in. They carry; what is sent, to whom, and what is made of it is this room's
+// TCP and Open MPI each fill one in. They carry; what is sent, to whom, and what is made of it is this room's
 // business: so every backend across hosts gives the same bits, for every element type, and fails in the same words.
 //
 // Frames are small and come unasked, in order per peer. Bulk goes straight from memory to memory, between ranks that
@@ -74,7 +74,7 @@ class Wire {
  public:
   virtual ~Wire() = default;
 
-  // "Gloo", for messages.
+  // "TCP", for messages.
   virtual std::string_view name() const = 0;
   // Connects all ranks. Collective; blocks. Throws Timeout, PeerLost, Mismatch or BackendUnavailable.
   virtual void open(Listener& listener, const Deadline& deadline) = 0;

@@ -152,7 +152,7 @@ class LOCKSTEP_API ProcessGroup {
   //
   // A new group counts its ranks from 0 and has everything a group has: a store, arenas, a stream, groups of its own.
   // It has this one's backend; but one on a single host within a group of several shares memory (shm), and so do those
-  // within a group of Open MPI's, which go over Gloo between hosts. Collectives of several groups may be started and
+  // within a group of Open MPI's, which go over TCP between hosts. Collectives of several groups may be started and
   // waited for in any order on the CPU; on GPUs in one order on all ranks.
   // Failure: a timeout, a mismatch, an abort() and a goodbye end the group that they are of and no other; a process
   //   that dies, and a rank that fails the job, end every group that has the rank; the store's loss ends all. A message

@@ -154,6 +154,20 @@ TEST(ChooseBackend, APlugInIsTakenOnlyIfEveryRankHasIt) {
   EXPECT_THAT(asked[1], AllOf(HasSubstr("rank 0 (host on-a"), HasSubstr("x is missing; install it")));
 }
 
+// Else a rank that knows of what is built in would not wait for those that may have the plug-in.
+TEST(ChooseBackend, WhatComesAfterAPlugInIsAgreedOnWithIt) {
+  const std::vector<Backend> both = {plug_in("x", ""), backend("built in", "")};
+  const std::vector<Backend> second_only = {plug_in("x", "x is missing; install it"), backend("built in", "")};
+  EXPECT_EQ(choices_of_two("auto", both, both), (std::vector<std::string>{"x", "x"}));
+  EXPECT_EQ(choices_of_two("auto", second_only, both), (std::vector<std::string>{"built in", "built in"}));
+}
+
+TEST(ChooseBackend, PyTorchsNameForTcpIsUnderstood) {
+  const std::vector<Backend> candidates = {backend("shm", ""), backend("tcp", "")};
+  EXPECT_NO_THROW(require_known_backend("gloo", candidates));
+  EXPECT_EQ(choose_backend("gloo", candidates, context_of({"a"}), Deadline::after(kPatience)).backend->name, "tcp");
+}
+
 TEST(ChooseBackend, ARankThatDoesNotComeToAgreeIsNamed) {
   const std::vector<Backend> candidates = {plug_in("x", "")};
   GroupContext context = context_of({"a", "b"});
@@ -227,12 +241,11 @@ TEST(ChooseBackend, AVerdictThatIsNoneAndOneThatNeverCameAreSaid) {
               HasSubstr("all 2 ranks came, but the last of them stopped"));
 }
 
-TEST(ChooseBackend, TheBuiltInOnesServeOneHostOnly) {
+TEST(ChooseBackend, TheBuiltInOnesServeAnyNumberOfHosts) {
   EXPECT_EQ(choose_backend("auto", backends(), context_of({"a"}), Deadline::after(kPatience)).backend->name, "single");
   EXPECT_EQ(choose_backend("auto", backends(), context_of({"a", "a"}), Deadline::after(kPatience)).backend->name,
             "shm");
-  EXPECT_THROW(choose_backend("auto", backends(), context_of({"a", "b"}), Deadline::after(kPatience)),
-               BackendUnavailable);
+  EXPECT_EQ(choices_of_two("auto", backends(), backends()), (std::vector<std::string>{"tcp", "tcp"}));
   EXPECT_THROW(choose_backend("shm", backends(), context_of({"a", "b"}), Deadline::after(kPatience)),
                BackendUnavailable);
 }

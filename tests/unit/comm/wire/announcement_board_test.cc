@@ -35,7 +35,7 @@ class Boards {
       AnnouncementBoard::format(memory_.get(), hosts_of_rank(host, local));
     }
     for (std::size_t local = 0; local < ranks; ++local) {
-      boards_.emplace_back(memory_.get(), hosts_of_rank(host, local));
+      boards_.emplace_back(memory_.get(), hosts_of_rank(host, local), bell_files_);
     }
   }
   AnnouncementBoard& operator[](std::size_t local) { return boards_[local]; }
@@ -55,6 +55,7 @@ class Boards {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
   std::unique_ptr<std::byte, Free> memory_;
+  std::vector<std::shared_ptr<const EventFd>> bell_files_{3, std::make_shared<EventFd>()};
   std::vector<AnnouncementBoard> boards_;
 };
 
@@ -117,7 +118,7 @@ TEST(Doorbell, EndsAWaitThatBeganBeforeAndAfter) {
   bell.wait(Deadline::after({}));
   std::thread sleeper([&] { bell.wait(Deadline::never()); });
   while (words.asleep.load() == 0) std::this_thread::yield();
-  words.ring();
+  bell.ring();
   sleeper.join();
   EXPECT_EQ(words.asleep.load(), 0u);
 }

@@ -60,7 +60,9 @@ TEST(Frames, HaveTheirBytesWhereTheFormatSays) {
 TEST(Frames, WhatIsNoneIsRefused) {
   const FrameBytes good = write_frame(example());
   ASSERT_TRUE(read_frame(good));
-  EXPECT_FALSE(read_frame(std::span(good).first(kFrameBytes - 1)));
+  EXPECT_TRUE(read_frame(std::span(good).first(used_bytes(good))));
+  EXPECT_FALSE(read_frame(std::span(good).first(used_bytes(good) - 1)));
+  EXPECT_FALSE(read_frame(std::span(good).first(20)));
   struct Change {
     std::size_t at;
     int value;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process group over a wire that is nothing but memory: what does not depend on Gloo or Open MPI.
+// The process group over a wire that is nothing but memory: what does not depend on TCP or Open MPI.
 #include "runtime/comm/wire/process_group_wire.h"
 
 #include <gtest/gtest.h>

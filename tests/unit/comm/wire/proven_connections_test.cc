@@ -97,7 +97,7 @@ std::vector<Outcome> connect_ranks(int ranks, const std::function<std::shared_pt
       Outcome& own = outcomes[static_cast<std::size_t>(rank)];
       try {
         own.sockets =
-            connect_all(store, roster, rank, {.name = "Gloo", .address = "127.0.0.1", .secret = secret_of(rank)},
+            connect_all(store, roster, rank, {.name = "TCP", .address = "127.0.0.1", .secret = secret_of(rank)},
                         Deadline::after(limit));
       } catch (...) {
         own.error = std::current_exception();
@@ -178,12 +178,12 @@ void expect_turned_away(const Stranger& stranger, std::initializer_list<std::str
   const auto outcomes = connect_ranks(
       3, [](int) { return a_secret(); },
       [&](std::string_view key, std::string_view value) {
-        if (key == "gloo/0") stranger(strangers, place_in(value));
+        if (key == "tcp/0") stranger(strangers, place_in(value));
         return std::string(value);
       });
   expect_connected(outcomes);
   const std::string own_address = net::local_address(strangers.sockets.front().get()).to_string();
-  if (reasons.size() > 0) expect_text(log.text(), {"Gloo: rank 0 (host host0, pid 100) turned away " + own_address});
+  if (reasons.size() > 0) expect_text(log.text(), {"TCP: rank 0 (host host0, pid 100) turned away " + own_address});
   expect_text(log.text(), reasons);
 }
 
@@ -198,7 +198,7 @@ TEST(ProvenConnections, AStrangerWithoutASecretIsNamedAndHoldsUpNobody) {
       {"calls itself rank 2 and could not prove that it knows the job's secret"});
   expect_turned_away(
       [](Strangers& them, const Place& place) {
-        net::send_all(them.connect(place), "GET / HTTP/1.1\r\nHost: gloo\r\nUser-Agent: a scanner of ports\r\n\r\n",
+        net::send_all(them.connect(place), "GET / HTTP/1.1\r\nHost: host0\r\nUser-Agent: a scanner of ports\r\n\r\n",
                       kSoon);
       },
       {"it sent another greeting"});
@@ -226,11 +226,11 @@ TEST(ProvenConnections, AStrangerWithAnotherSecretIsTurnedAway) {
   const store::Secret other = store::Secret::random();
   const auto roster = roster_of(2);
   store::HashStore store;
-  const ConnectOptions options{.name = "Gloo", .address = "127.0.0.1", .secret = a_secret()};
+  const ConnectOptions options{.name = "TCP", .address = "127.0.0.1", .secret = a_secret()};
   std::vector<Outcome> outcomes(2);
   std::thread rank_0([&] { outcomes[0].sockets = connect_all(store, roster, 0, options, kSoon); });
-  const Place place = place_in(store.get("gloo/0", kSoon));
-  store.set("gloo/1", "ticket 127.0.0.1:1");
+  const Place place = place_in(store.get("tcp/0", kSoon));
+  store.set("tcp/1", "ticket 127.0.0.1:1");
   const UniqueFd socket = net::tcp_connect(place.address, kSoon);
   net::send_all(socket.get(), wire_hello(1, kDraw), kSoon);
   std::string challenge(kDrawBytes, '\0');
@@ -241,7 +241,7 @@ TEST(ProvenConnections, AStrangerWithAnotherSecretIsTurnedAway) {
   outcomes[1].sockets = connect_all(store, roster, 1, options, kSoon);
   rank_0.join();
   expect_connected(outcomes);
-  expect_text(log.text(), {"Gloo: rank 0 (host host0, pid 100) turned away 127.0.0.1:",
+  expect_text(log.text(), {"TCP: rank 0 (host host0, pid 100) turned away 127.0.0.1:",
                            "calls itself rank 1 and could not prove that it knows the job's secret"});
 }
 
@@ -279,14 +279,14 @@ TEST(ProvenConnections, AListenerThatProvesNothingEndsTheStartWithItsAddress) {
   const auto outcomes = connect_ranks(
       2, [](int) { return a_secret(); },
       [&](std::string_view key, std::string_view value) {
-        return key == "gloo/0" ? place_in(value).ticket + " " + where : std::string(value);
+        return key == "tcp/0" ? place_in(value).ticket + " " + where : std::string(value);
       },
       2s);
   impostor.join();
   expect_text(text_of(outcomes[1].error),
-              {"BackendUnavailable: Gloo: who listens at " + where + ", where rank 0 (host host0, pid 100) should",
+              {"BackendUnavailable: TCP: who listens at " + where + ", where rank 0 (host host0, pid 100) should",
                "could not prove to rank 1 (host host1, pid 101) that it knows the job's secret, 3 times"});
-  expect_text(text_of(outcomes[0].error), {"Timeout: Gloo: rank 1 (host host1, pid 101) did not connect to rank 0"});
+  expect_text(text_of(outcomes[0].error), {"Timeout: TCP: rank 1 (host host1, pid 101) did not connect to rank 0"});
 }
 
 TEST(ProvenConnections, RanksOfTwoSecretsEndWithASentence) {
@@ -295,29 +295,29 @@ TEST(ProvenConnections, RanksOfTwoSecretsEndWithASentence) {
   const auto outcomes = connect_ranks(
       2, [&](int rank) { return rank == 0 ? a_secret() : other; }, unchanged, 2s);
   expect_text(text_of(outcomes[1].error),
-              {"BackendUnavailable: Gloo: who listens at 127.0.0.1:", "3 times", "all ranks have one secret"});
+              {"BackendUnavailable: TCP: who listens at 127.0.0.1:", "3 times", "all ranks have one secret"});
   expect_text(text_of(outcomes[0].error),
-              {"Timeout: Gloo: rank 1 (host host1, pid 101) did not connect to rank 0",
+              {"Timeout: TCP: rank 1 (host host1, pid 101) did not connect to rank 0",
                "3 that proved nothing were turned away, the last was 127.0.0.1:", "calls itself rank 1"});
 }
 
 TEST(ProvenConnections, AnInterfaceThatIsNotThereIsNamed) {
   store::HashStore store;
   const auto roster = roster_of(1);
-  expect_text(error_of<BackendUnavailable>(
-                  [&] { connect_all(store, roster, 0, {.name = "Gloo", .interface = "nic9"}, kSoon); }),
-              {"Gloo: this host has no interface 'nic9' (it has ", "lo 127.0.0.1"});
+  expect_text(
+      error_of<BackendUnavailable>([&] { connect_all(store, roster, 0, {.name = "TCP", .interface = "nic9"}, kSoon); }),
+      {"TCP: this host has no interface 'nic9' (it has ", "lo 127.0.0.1"});
 }
 
 TEST(ProvenConnections, AWaitEndsWhenTheCheckThrows) {
   store::HashStore store;
   const auto roster = roster_of(2);
   std::thread rank_1([&] {  // tells where it is, and never comes
-    store.set("gloo/1", "ticket 127.0.0.1:1");
+    store.set("tcp/1", "ticket 127.0.0.1:1");
   });
   EXPECT_EQ(error_of<PeerLost>([&] {
               connect_all(store, roster, 0,
-                          {.name = "Gloo", .address = "127.0.0.1", .check = [] { throw PeerLost("rank 1 is lost"); }},
+                          {.name = "TCP", .address = "127.0.0.1", .check = [] { throw PeerLost("rank 1 is lost"); }},
                           kSoon);
             }),
             "rank 1 is lost");

@@ -26,7 +26,7 @@ class SegmentCountsTest : public ::testing::Test {
     for (const Hosts& hosts : hosts_) {
       SegmentCounts::format(memory, hosts);
       counts_.push_back(std::make_unique<SegmentCounts>(
-          memory, hosts, std::vector<DoorbellWords*>{&bells_[0], &bells_[1], &bells_[2]}));
+          memory, hosts, std::vector<DoorbellButton>{{&bells_[0]}, {&bells_[1]}, {&bells_[2]}}));
     }
   }
   std::vector<std::uint64_t> rings() const { return {bells_[0].rings, bells_[1].rings, bells_[2].rings}; }

@@ -6,9 +6,9 @@
 
 #include "lockstep/base/environment.h"
 
-namespace lockstep::gloo_backend {
+namespace lockstep::tcp {
 
-struct DeviceChoice {
+struct OwnAddress {
   std::string interface = {};  // "eth0", or:
   std::string address = {};    // "10.0.0.7"
 
@@ -18,6 +18,6 @@ struct DeviceChoice {
 
 // GLOO_SOCKET_IFNAME names an interface (of a list, the first), as for PyTorch; else it is the address from which this
 // host reaches the job's store, or loopback where that is in this process. A pure function.
-DeviceChoice choose_device(const Environment& environment, const std::string& local_address);
+OwnAddress choose_own_address(const Environment& environment, const std::string& local_address);
 
-}  // namespace lockstep::gloo_backend
+}  // namespace lockstep::tcp

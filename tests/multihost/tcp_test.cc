@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks on three hosts, over Gloo: training, the conformance suite, and what becomes of a host.
+// Ranks on three hosts, over TCP: training, the conformance suite, and what becomes of a host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 constexpr int kHosts = 3;
 
 // The parameter: ranks of each host. Several share its memory.
-class GlooHosts : public ::testing::TestWithParam<int> {
+class TcpHosts : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     const std::string reason = NetworkHosts::why_not();
@@ -55,35 +55,35 @@ class GlooHosts : public ::testing::TestWithParam<int> {
   }
 };
 
-// Nobody asks for gloo: the ranks are on several hosts, and mpirun did not start them.
-TEST_P(GlooHosts, TrainAsOneProcessDoes) {
+// Nobody asks for tcp: the ranks are on several hosts, and mpirun did not start them.
+TEST_P(TcpHosts, TrainAsOneProcessDoes) {
   const NetworkHosts hosts(kHosts);
   auto ranks = ranks_on(hosts, {RAW_GRADIENTS});
   std::vector<Result> results;
   for (Process& rank : ranks) results.push_back(rank.wait());
   for (const Result& result : results) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.err, HasSubstr("backend gloo, "));
+    EXPECT_THAT(result.err, HasSubstr("backend tcp, "));
   }
   EXPECT_THAT(results[0].out,
               HasSubstr(std::to_string(world()) + " replicas, all bit-equal; weights equal those of one process"));
   if (GetParam() > 1) {
-    EXPECT_THAT(results[0].err, HasSubstr("3 hosts x 2 ranks: shm within, gloo between"));
+    EXPECT_THAT(results[0].err, HasSubstr("3 hosts x 2 ranks: shm within, tcp between"));
   }
-  EXPECT_THAT(results[0].err, AllOf(HasSubstr("backend gloo (auto; "), HasSubstr("are on different ones")));
+  EXPECT_THAT(results[0].err, AllOf(HasSubstr("backend tcp (auto; "), HasSubstr("are on different ones")));
 }
 
-TEST_P(GlooHosts, PassTheConformanceSuite) {
+TEST_P(TcpHosts, PassTheConformanceSuite) {
   const NetworkHosts hosts(kHosts);
   auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "suite"});
   for (Process& rank : ranks) {
     const Result result = rank.wait(Deadline::after(std::chrono::seconds(200)));
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.out, HasSubstr("backend gloo\nsuite passed"));
+    EXPECT_THAT(result.out, HasSubstr("backend tcp\nsuite passed"));
   }
 }
 
-TEST_P(GlooHosts, NameTheRankThatDied) {
+TEST_P(TcpHosts, NameTheRankThatDied) {
   const NetworkHosts hosts(kHosts);
   auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "loop", "kill"});
   const std::string pid = std::to_string(ranks[1].pid());
@@ -99,7 +99,7 @@ TEST_P(GlooHosts, NameTheRankThatDied) {
 
 // A collective would wait for five minutes. The words are membership's, which saw that rank 0, and its store, stand
 // still.
-TEST_P(GlooHosts, NameRankZeroThatIsStoppedWithTheStoreItHosts) {
+TEST_P(TcpHosts, NameRankZeroThatIsStoppedWithTheStoreItHosts) {
   const NetworkHosts hosts(kHosts);
   auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "loop", "quiet"}, {{"LOCKSTEP_LIVENESS", "on"}});
   for (const Process& rank : ranks) ASSERT_TRUE(rank.await_output("looping"));
@@ -116,7 +116,7 @@ TEST_P(GlooHosts, NameRankZeroThatIsStoppedWithTheStoreItHosts) {
 
 // Nobody is told when a cable is out: the two that still reach each other end with one cause, and say whom they wait
 // for.
-TEST_P(GlooHosts, EndWithOneCauseWhenAHostIsCutOff) {
+TEST_P(TcpHosts, EndWithOneCauseWhenAHostIsCutOff) {
   NetworkHosts hosts(kHosts);
   auto ranks =
       ranks_on(hosts, {CONFORMANCE_RANK, "loop", "quiet"}, {{"LOCKSTEP_TIMEOUT", "5"}, {"LOCKSTEP_LIVENESS", "off"}});
@@ -142,7 +142,7 @@ void slow_cables_down(const NetworkHosts& hosts) {
   }
 }
 
-TEST_P(GlooHosts, NameTheRankThatDiesWhileDataIsOnItsWay) {
+TEST_P(TcpHosts, NameTheRankThatDiesWhileDataIsOnItsWay) {
   for (const std::string& memory : memories()) {
     SCOPED_TRACE(memory);
     const NetworkHosts hosts(kHosts);
@@ -160,7 +160,7 @@ TEST_P(GlooHosts, NameTheRankThatDiesWhileDataIsOnItsWay) {
   }
 }
 
-TEST_P(GlooHosts, NameARankOfTheHostThatIsCutOffWhileDataIsOnItsWay) {
+TEST_P(TcpHosts, NameARankOfTheHostThatIsCutOffWhileDataIsOnItsWay) {
   for (const std::string& memory : memories()) {
     SCOPED_TRACE(memory);
     NetworkHosts hosts(kHosts);
@@ -197,7 +197,7 @@ std::set<std::string> open_ports(const NetworkHosts& hosts, int host) {
 
 // They prove themselves to each other at ports that are closed again by the time that the group is there. Who comes to
 // the one that is left gets nothing, whatever he says, and holds up nobody: no secret, a wrong one, an old proof.
-TEST_P(GlooHosts, ListenAtTheStoreAlone) {
+TEST_P(TcpHosts, ListenAtTheStoreAlone) {
   if (!has_program("python3")) GTEST_SKIP() << "python3 is not installed";
   const NetworkHosts hosts(kHosts);
   const Variables secret = {{"LOCKSTEP_STORE_SECRET", std::string(64, 'a')}};
@@ -225,7 +225,7 @@ TEST_P(GlooHosts, ListenAtTheStoreAlone) {
   EXPECT_THAT(ranks[0].wait().err, HasSubstr("10.77.0.12"));
 }
 
-TEST_P(GlooHosts, TakeTheInterfaceThatTheVariableNames) {
+TEST_P(TcpHosts, TakeTheInterfaceThatTheVariableNames) {
   const NetworkHosts hosts(kHosts);
   auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "groups"}, {{"GLOO_SOCKET_IFNAME", "eth0"}});
   for (Process& rank : ranks) EXPECT_THAT(rank.wait().out, HasSubstr("3 groups done"));
@@ -238,7 +238,7 @@ TEST_P(GlooHosts, TakeTheInterfaceThatTheVariableNames) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(RanksOfEach, GlooHosts, ::testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(RanksOfEach, TcpHosts, ::testing::Values(1, 2));
 
 }  // namespace
 }  // namespace lockstep::testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gloo takes whoever connects first, and one packet of a stranger's ends its process: so none gets as far as Gloo.
+// Who comes to a port of a group that connects and does not prove himself is turned away, and sends nobody data.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,7 +7,6 @@
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <cstring>
 #include <fstream>
 #include <functional>
 #include <mutex>
@@ -18,6 +17,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/wire/frame.h"
 #include "runtime/store/hash_store.h"
 #include "runtime/store/prefix_store.h"
 #include "tests/conformance/errors.h"
@@ -66,17 +66,14 @@ std::set<std::string> open_ports() {
   return ports;
 }
 
-// To Gloo: payload for a receive that nobody has posted. Its check of that throws on its own thread.
-std::string deadly_packet() {
-  struct {
-    std::size_t bytes = 48 + 8, opcode = 1, slot = 77, offset = 0, length = 8, remote_offset = 0;
-  } preamble;
-  std::string bytes(sizeof(preamble), '\0');
-  std::memcpy(bytes.data(), &preamble, sizeof(preamble));
-  return bytes + "payload.";
+// What rank 1 would send once it has proved itself: a frame with an announcement.
+std::string frame_of_rank_1() {
+  const wire::FrameBytes frame = wire::write_frame({.number = 1});
+  std::string bytes = {1, 0, 0, 0, static_cast<char>(wire::used_bytes(frame)), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  return bytes.append(reinterpret_cast<const char*>(frame.data()), wire::used_bytes(frame));
 }
 
-TEST(GlooStrangers, WhoComesFirstWithGloosOwnBytesIsTurnedAway) {
+TEST(Strangers, WhoComesFirstWithTheWiresOwnBytesIsTurnedAway) {
   std::mutex mutex;
   std::string log;
   set_log_sink([&](LogLevel, std::string_view line) {
@@ -87,14 +84,14 @@ TEST(GlooStrangers, WhoComesFirstWithGloosOwnBytesIsTurnedAway) {
   TcpStranger stranger;
   const auto store = std::make_shared<AnnouncingStore>(std::make_shared<store::HashStore>(),
                                                        [&](std::string_view key, std::string_view value) {
-                                                         if (key != "pair/gloo/0") return;
+                                                         if (key != "pair/tcp/0") return;
                                                          place = value.substr(value.find(' ') + 1);
                                                          EXPECT_EQ(stranger.connect(place), 0);
-                                                         stranger.send(deadly_packet());
+                                                         stranger.send(frame_of_rank_1());
                                                        });
   const auto before = open_ports();
   const auto body = [&](int rank) {
-    const auto group = make_group("pair", "gloo", {0, 1}, rank, store);
+    const auto group = make_group("pair", "tcp", {0, 1}, rank, store);
     std::vector<float> x(100000, static_cast<float>(rank + 1));
     group->all_reduce(view(x)).wait();
     EXPECT_EQ(x, std::vector<float>(100000, 3.0f));
@@ -109,7 +106,7 @@ TEST(GlooStrangers, WhoComesFirstWithGloosOwnBytesIsTurnedAway) {
   body(0);
   other.join();
   set_log_sink({});
-  expect_text(log, {"Gloo: rank 0 (host ", "turned away 127.0.0.1:", "it sent another greeting"});
+  expect_text(log, {"TCP: rank 0 (host ", "turned away 127.0.0.1:", "it sent another greeting"});
 }
 
 }  // namespace

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/tcp/wire_tcp.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <exception>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/cpu.h"
+#include "runtime/comm/wire/frame.h"
+#include "runtime/comm/wire/proven_connections.h"
+
+namespace lockstep::tcp {
+namespace {
+
+using std::chrono::nanoseconds;
+
+// All ranks are there when they begin to connect. One that dies just then must not cost the whole timeout of the job.
+constexpr std::chrono::seconds kConnectTimeout{30};
+// About what a thread needs to wake.
+constexpr std::chrono::microseconds kLook{50};
+constexpr int kMostEvents = 64;
+constexpr std::chrono::hours kMostSleep{1};
+// In epoll's data, beside ranks.
+constexpr std::uint64_t kBell = ~std::uint64_t{0};
+
+// A rank computes on one core and communicates on another: only what is left of the host's can look in vain.
+nanoseconds look_on(const rendezvous::Roster& roster, int rank) {
+  return 2 * rendezvous::ranks_beside(roster, rank).size() <= static_cast<std::size_t>(allowed_cores()) ? kLook
+                                                                                                        : nanoseconds{};
+}
+
+void watch(int epoll, int operation, int fd, std::uint32_t events, std::uint64_t what) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = what;
+  if (::epoll_ctl(epoll, operation, fd, &event) != 0) throw SystemError("epoll_ctl", errno);
+}
+
+}  // namespace
+
+WireTcp::WireTcp(GroupContext context)
+    : context_(std::move(context)),
+      rank_(context_.identity.rank),
+      address_(choose_own_address(Environment::of_process(), context_.local_address)),
+      look_(look_on(context_.roster, rank_)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      peers_(context_.roster.size()) {
+  if (!epoll_) throw SystemError("epoll_create1", errno);
+}
+
+WireTcp::~WireTcp() { close(Deadline::after({})); }
+
+std::string WireTcp::opening() const { return fmt::format("connections to every rank from {}", address_.describe()); }
+
+void WireTcp::open(wire::Listener& listener, const Deadline& deadline) {
+  const Deadline patience = deadline.sooner(kConnectTimeout);
+  listener_ = &listener;
+  std::vector<UniqueFd> sockets;
+  try {
+    sockets = wire::connect_all(*context_.store, context_.roster, rank_,
+                                {.name = "TCP",
+                                 .interface = address_.interface,
+                                 .address = address_.address,
+                                 .remedy = "name another interface in GLOO_SOCKET_IFNAME",
+                                 .secret = context_.secret,
+                                 .check =
+                                     [this] {
+                                       if (interrupted_.load()) throw wire::Broken("interrupted");
+                                     }},
+                                patience);
+  } catch (const SystemError& error) {
+    // What the system says of an address needs more words; what is said of ranks and strangers has them.
+    const std::string text = fmt::format(
+        "TCP: {} can't connect to every rank from {}, {}: {}; see that the hosts reach each other there, or name "
+        "another interface in GLOO_SOCKET_IFNAME",
+        context_.roster[static_cast<std::size_t>(rank_)].describe(), address_.describe(), patience.progress(),
+        error.what());
+    if (patience.expired()) throw Timeout(text);
+    throw BackendUnavailable(text);
+  }
+  watch(epoll_.get(), EPOLL_CTL_ADD, bell_->file(), EPOLLIN, kBell);
+  for (std::size_t r = 0; r < sockets.size(); ++r) {
+    if (!sockets[r]) continue;
+    peers_[r] = std::make_unique<Peer>(*this, static_cast<int>(r), std::move(sockets[r]));
+    watch(epoll_.get(), EPOLL_CTL_ADD, peers_[r]->connection().fd(), EPOLLIN, r);
+  }
+}
+
+void WireTcp::Peer::on_frame(std::span<const std::byte> frame) {
+  wire_.has_news_ = true;
+  wire_.listener_->on_frame(rank_, frame);
+}
+
+void WireTcp::Peer::on_through(wire::Transfer transfer) {
+  wire_.has_news_ = true;
+  MutexLock lock(wire_.mutex_);
+  const auto found = wire_.posted_.find(transfer);
+  if (found != wire_.posted_.end()) found->second.is_through = true;
+}
+
+void WireTcp::send_frame(int peer, const wire::FrameBytes& frame) {
+  Peer* const to = find(peer);
+  if (to == nullptr) return;
+  to->connection().send_frame(std::span(frame).first(wire::used_bytes(frame)));
+  push(*to);
+}
+
+wire::Transfer WireTcp::note_posted(const wire::Piece& piece, wire::Tag tag) {
+  MutexLock lock(mutex_);
+  posted_[++last_] = {.peer = piece.peer, .tag = tag};
+  return last_;
+}
+
+wire::Transfer WireTcp::send(const wire::Piece& piece, wire::Tag tag) {
+  const wire::Transfer transfer = note_posted(piece, tag);
+  if (Peer* const to = find(piece.peer)) {
+    to->connection().send(piece, tag, transfer);
+    push(*to);
+  }
+  return transfer;
+}
+
+wire::Transfer WireTcp::receive(const wire::Piece& piece, wire::Tag tag) {
+  const wire::Transfer transfer = note_posted(piece, tag);
+  if (Peer* const from = find(piece.peer)) {
+    from->connection().receive(piece, tag, transfer);
+    push(*from);
+  }
+  return transfer;
+}
+
+bool WireTcp::done(wire::Transfer transfer) {
+  const auto look = [&] {
+    if (interrupted_.load()) throw wire::Broken("interrupted");
+    MutexLock lock(mutex_);
+    const auto found = posted_.find(transfer);
+    if (found->second.is_through) {
+      posted_.erase(found);
+      return true;
+    }
+    if (find(found->second.peer) == nullptr) throw wire::Broken("a connection has ended");
+    return false;
+  };
+  if (look()) return true;
+  serve_sockets({});
+  return look();
+}
+
+std::vector<int> WireTcp::awaited() {
+  MutexLock lock(mutex_);
+  std::set<int> peers;
+  std::optional<wire::Tag> oldest;
+  for (const auto& [transfer, posted] : posted_) {
+    if (posted.is_through) continue;
+    if (!oldest || posted.tag.goes_before(*oldest)) {
+      peers.clear();
+      oldest = posted.tag;
+    }
+    if (posted.tag == *oldest) peers.insert(posted.peer);
+  }
+  return {peers.begin(), peers.end()};
+}
+
+void WireTcp::push(Peer& peer) {
+  peer.connection().write();
+  const bool waits = peer.connection().wants_to_write();
+  if (std::exchange(peer.waits_to_write, waits) == waits) return;
+  watch(epoll_.get(), EPOLL_CTL_MOD, peer.connection().fd(), EPOLLIN | (waits ? EPOLLOUT : 0u),
+        static_cast<std::uint64_t>(peer.rank()));
+}
+
+bool WireTcp::serve_sockets(nanoseconds limit) {
+  std::array<epoll_event, kMostEvents> events;
+  const auto limit_ms = std::chrono::ceil<std::chrono::milliseconds>(std::min<nanoseconds>(limit, kMostSleep));
+  const int count = ::epoll_wait(epoll_.get(), events.data(), kMostEvents, static_cast<int>(limit_ms.count()));
+  if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
+  for (int i = 0; i < count; ++i) {
+    const epoll_event& event = events[static_cast<std::size_t>(i)];
+    if (event.data.u64 != kBell) serve(static_cast<int>(event.data.u64), event.events);
+  }
+  return count > 0;
+}
+
+void WireTcp::serve(int rank, std::uint32_t events) {
+  Peer* const peer = find(rank);
+  if (peer == nullptr) return;  // lost a moment ago
+  try {
+    if ((events & ~std::uint32_t{EPOLLOUT}) != 0) peer->connection().read();
+    push(*peer);  // what a receive that has become ready waited for, too
+  } catch (const ConnectionEnded& ended) {
+    lose(rank, ended.what());
+  } catch (const wire::Broken& broken) {
+    lose(rank, broken.what());
+    listener_->on_broken(broken.what());
+  }
+}
+
+void WireTcp::lose(int rank, const std::string& how) {
+  peers_[static_cast<std::size_t>(rank)].reset();  // which takes it out of epoll
+  has_news_ = true;
+  listener_->on_lost(rank, how);
+}
+
+bool WireTcp::take_news() { return bell_->hear() | std::exchange(has_news_, false); }
+
+void WireTcp::wait(const Deadline& deadline) {
+  Deadline look = Deadline::after(look_);
+  while (!interrupted_.load() && !take_news() && !deadline.expired()) {
+    if (look.expired()) {
+      bell_->sleep_unless_rung([&] { serve_sockets(deadline.remaining()); });
+      look = Deadline::after(look_);
+    } else if (serve_sockets({})) {
+      look = Deadline::after(look_);
+    } else {
+      ::sched_yield();  // to the program's thread, if there is no other core for it
+    }
+  }
+}
+
+void WireTcp::interrupt() {
+  interrupted_.store(true);
+  if (bell_ != nullptr) bell_->ring();
+}
+
+void WireTcp::cancel_transfers() {
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) peer->connection().cancel_transfers();
+  }
+  MutexLock lock(mutex_);
+  posted_.clear();
+}
+
+void WireTcp::close(const Deadline& deadline) {
+  const auto has_more = [](const std::unique_ptr<Peer>& peer) {
+    return peer != nullptr && peer->connection().wants_to_write();
+  };
+  // The peers send theirs now too, and each waits for the other to take them.
+  while (std::any_of(peers_.begin(), peers_.end(), has_more) && !deadline.expired()) {
+    serve_sockets(deadline.remaining());
+  }
+  // A socket that is closed over what it has not read tells the peer to throw away what it has not read either.
+  for (std::unique_ptr<Peer>& peer : peers_) {
+    if (peer == nullptr) continue;
+    peer->connection().shut_down();
+    try {
+      peer->connection().read();
+    } catch (const std::exception&) {
+      // It has ended too.
+    }
+    peer.reset();
+  }
+}
+
+}  // namespace lockstep::tcp

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes between ranks over TCP.
+//
+// The communication thread does it all: it reads and writes the sockets when it is asked about a transfer, and sleeps
+// on them and on its bell when there is nothing to do. Where the host has cores to spare it looks for a moment before
+// it sleeps, for to be woken takes longer than a small message.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/mutex.h"
+#include "runtime/base/unique_fd.h"
+#include "runtime/comm/backend.h"
+#include "runtime/comm/tcp/connection.h"
+#include "runtime/comm/tcp/own_address.h"
+#include "runtime/comm/wire/wire.h"
+
+namespace lockstep::tcp {
+
+class WireTcp final : public wire::Wire {
+ public:
+  explicit WireTcp(GroupContext context);
+  ~WireTcp() override;
+
+  std::string_view name() const override { return "TCP"; }
+  void open(wire::Listener& listener, const Deadline& deadline) override;
+  std::string opening() const override;
+  void send_frame(int peer, const wire::FrameBytes& frame) override;
+  wire::Transfer send(const wire::Piece& piece, wire::Tag tag) override;
+  wire::Transfer receive(const wire::Piece& piece, wire::Tag tag) override;
+  bool done(wire::Transfer transfer) override;
+  std::vector<int> awaited() override;
+  void sleep_on(wire::Doorbell& bell) override { bell_ = &bell; }
+  void wait(const Deadline& deadline) override;
+  void wake() override { bell_->ring(); }
+  void interrupt() override;
+  void cancel_transfers() override;
+  void close(const Deadline& deadline) override;
+
+ private:
+  // A peer, and what its connection tells of.
+  class Peer final : public Connection::Listener {
+   public:
+    Peer(WireTcp& wire, int rank, UniqueFd socket) : wire_(wire), rank_(rank), connection_(std::move(socket), *this) {}
+    void on_frame(std::span<const std::byte> frame) override;
+    void on_through(wire::Transfer transfer) override;
+
+    Connection& connection() { return connection_; }
+    int rank() const { return rank_; }
+    bool waits_to_write = false;  // epoll has been told so
+
+   private:
+    WireTcp& wire_;
+    const int rank_;
+    Connection connection_;
+  };
+
+  // A transfer that done() has not said to be through.
+  struct Posted {
+    int peer = -1;
+    wire::Tag tag = {};
+    bool is_through = false;
+  };
+
+  Peer* find(int rank) const { return peers_[static_cast<std::size_t>(rank)].get(); }
+  wire::Transfer note_posted(const wire::Piece& piece, wire::Tag tag);
+  // Sends what `peer` takes now, and has epoll tell when it takes more.
+  void push(Peer& peer);
+  // Reads and writes where that can be done, after `limit` at most. False if there was nothing to do.
+  bool serve_sockets(std::chrono::nanoseconds limit);
+  void serve(int rank, std::uint32_t events);
+  void lose(int rank, const std::string& how);
+  bool take_news();
+
+  const GroupContext context_;
+  const int rank_;
+  const OwnAddress address_;
+  // How long it looks before it sleeps.
+  const std::chrono::nanoseconds look_;
+  UniqueFd epoll_;
+  wire::Doorbell* bell_ = nullptr;
+  wire::Listener* listener_ = nullptr;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: this rank, and who is lost
+  std::atomic<bool> interrupted_{false};
+  bool has_news_ = false;  // since the last wait()
+  wire::Transfer last_ = 0;
+
+  Mutex mutex_;  // for awaited(); the connection thread alone writes
+  std::map<wire::Transfer, Posted> posted_ GUARDED_BY(mutex_);
+};
+
+}  // namespace lockstep::tcp

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two ends of a connection, each moved by hand, over a pair of sockets of this process.
+#include "runtime/comm/tcp/connection.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lockstep::tcp {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using wire::Tag;
+
+constexpr Tag kTag{Tag::Kind::segment, 7};
+constexpr Tag kOther{Tag::Kind::message, 7};
+
+std::vector<std::byte> bytes_of(std::size_t count, int seed) {
+  std::vector<std::byte> bytes(count);
+  for (std::size_t i = 0; i < count; ++i)
+    bytes[i] = static_cast<std::byte>(i * 31 + i / 251 + static_cast<std::size_t>(seed));
+  return bytes;
+}
+
+// What an end has been told, in order: "frame hello", "through 3".
+class Heard final : public Connection::Listener {
+ public:
+  void on_frame(std::span<const std::byte> frame) override {
+    said.push_back("frame " + std::string(reinterpret_cast<const char*>(frame.data()), frame.size()));
+  }
+  void on_through(wire::Transfer transfer) override { said.push_back("through " + std::to_string(transfer)); }
+
+  std::vector<std::string> said;
+};
+
+struct End {
+  Heard heard;
+  std::unique_ptr<Connection> connection;
+
+  void frame(std::string_view text) { connection->send_frame(std::as_bytes(std::span(text))); }
+  void send(std::vector<std::byte>& data, wire::Transfer transfer, Tag tag = kTag) {
+    connection->send({0, data.data(), data.size()}, tag, transfer);
+  }
+  void receive(std::vector<std::byte>& data, wire::Transfer transfer, Tag tag = kTag) {
+    connection->receive({0, data.data(), data.size()}, tag, transfer);
+  }
+};
+
+class ConnectionTest : public ::testing::Test {
+ protected:
+  ConnectionTest() {
+    std::array<int, 2> fds{};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()) != 0) std::abort();
+    a_.connection = std::make_unique<Connection>(UniqueFd(fds[0]), a_.heard);
+    b_.connection = std::make_unique<Connection>(UniqueFd(fds[1]), b_.heard);
+  }
+  // Moves both until neither has anything more to say.
+  void move() {
+    do {
+      for (End* const end : {&a_, &b_}) end->connection->write();
+      for (End* const end : {&a_, &b_}) end->connection->read();
+    } while (a_.connection->wants_to_write() || b_.connection->wants_to_write());
+  }
+  // What a stranger, or another version, says to b. Throws what b does about it.
+  void say(const std::vector<int>& bytes) {
+    std::string text;
+    for (const int byte : bytes) text.push_back(static_cast<char>(byte));
+    ASSERT_EQ(::send(a_.connection->fd(), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+    b_.connection->read();
+  }
+
+  End a_;
+  End b_;
+};
+
+TEST_F(ConnectionTest, FramesComeInOrder) {
+  a_.frame("one");
+  a_.frame("");
+  b_.frame("back");
+  a_.frame(std::string(wire::kFrameBytes, 'x'));
+  move();
+  EXPECT_THAT(b_.heard.said, ElementsAre("frame one", "frame ", "frame " + std::string(wire::kFrameBytes, 'x')));
+  EXPECT_THAT(a_.heard.said, ElementsAre("frame back"));
+}
+
+TEST_F(ConnectionTest, DataWaitsAtItsSenderForItsReceive) {
+  auto data = bytes_of(1000, 1);
+  std::vector<std::byte> got(1000);
+  a_.send(data, 1);
+  a_.connection->write();
+  char byte = 0;
+  EXPECT_EQ(::recv(b_.connection->fd(), &byte, 1, MSG_PEEK), -1) << "nothing has gone out";
+  EXPECT_EQ(errno, EAGAIN);
+  b_.receive(got, 2);
+  move();
+  EXPECT_EQ(got, data);
+  EXPECT_THAT(a_.heard.said, ElementsAre("through 1"));
+  EXPECT_THAT(b_.heard.said, ElementsAre("through 2"));
+}
+
+TEST_F(ConnectionTest, TransfersOfManySizesArriveWhole) {
+  std::vector<std::vector<std::byte>> data;
+  std::vector<std::vector<std::byte>> got;
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4079}, std::size_t{4080},
+                                  std::size_t{4081}, Connection::kMostChunk - 1, Connection::kMostChunk,
+                                  Connection::kMostChunk + 1, 5 * Connection::kMostChunk + 17}) {
+    data.push_back(bytes_of(bytes, static_cast<int>(data.size())));
+    got.emplace_back(bytes);
+  }
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    // Of each second one the receive is posted first.
+    if (i % 2 == 0) a_.send(data[i], i, {Tag::Kind::segment, i});
+    b_.receive(got[i], i, {Tag::Kind::segment, i});
+    if (i % 2 == 1) a_.send(data[i], i, {Tag::Kind::segment, i});
+  }
+  move();
+  EXPECT_EQ(got, data);
+  EXPECT_EQ(a_.heard.said.size(), data.size());
+  EXPECT_EQ(b_.heard.said.size(), data.size());
+}
+
+TEST_F(ConnectionTest, TagsSayWhichIsWhichAndOfOneTagTheFirstMeetsTheFirst) {
+  auto first = bytes_of(300000, 1), second = bytes_of(300000, 2), message = bytes_of(300000, 3);
+  std::vector<std::byte> got_first(300000), got_second(300000), got_message(300000);
+  b_.receive(got_message, 1, kOther);
+  b_.receive(got_first, 2);
+  b_.receive(got_second, 3);
+  a_.send(first, 4);
+  a_.send(second, 5);
+  a_.send(message, 6, kOther);
+  move();
+  EXPECT_EQ(got_first, first);
+  EXPECT_EQ(got_second, second);
+  EXPECT_EQ(got_message, message);
+}
+
+// News of a failure does not queue behind a bucket.
+TEST_F(ConnectionTest, AFrameOvertakesTheRestOfATransfer) {
+  auto data = bytes_of(8 << 20, 1);
+  std::vector<std::byte> got(data.size());
+  b_.receive(got, 1);
+  a_.send(data, 2);
+  b_.connection->write();
+  a_.connection->read();
+  a_.connection->write();
+  ASSERT_TRUE(a_.connection->wants_to_write()) << "it does not fit into the socket";
+  a_.frame("news");
+  move();
+  EXPECT_THAT(b_.heard.said, ElementsAre("frame news", "through 1"));
+  EXPECT_EQ(got, data);
+}
+
+// As from a network that delivers what it likes.
+TEST_F(ConnectionTest, WhateverItIsCutInto) {
+  auto data = bytes_of(10000, 1);
+  a_.frame("before");
+  a_.receive(data, 1, kOther);
+  a_.connection->write();
+  std::array<char, 1000> stream;
+  const ssize_t bytes = ::recv(b_.connection->fd(), stream.data(), stream.size(), 0);
+  ASSERT_GT(bytes, 0);
+  for (ssize_t i = 0; i < bytes; ++i) {
+    ASSERT_EQ(::send(a_.connection->fd(), &stream[static_cast<std::size_t>(i)], 1, 0), 1);
+    b_.connection->read();
+  }
+  EXPECT_THAT(b_.heard.said, ElementsAre("frame before"));
+  auto sent = bytes_of(10000, 2);
+  b_.send(sent, 2, kOther);
+  b_.connection->write();
+  std::vector<char> all(20000);
+  const ssize_t answer = ::recv(a_.connection->fd(), all.data(), all.size(), 0);
+  ASSERT_GT(answer, 10000);
+  for (ssize_t i = 0; i < answer; ++i) {
+    ASSERT_EQ(::send(b_.connection->fd(), &all[static_cast<std::size_t>(i)], 1, 0), 1);
+    a_.connection->read();
+  }
+  EXPECT_EQ(data, sent);
+  EXPECT_THAT(a_.heard.said, ElementsAre("through 1"));
+}
+
+// The memory is the program's again, and what the peer gets of a chunk that had begun is what was in it.
+TEST_F(ConnectionTest, ATransferThatIsGivenUpEndsWithItsChunk) {
+  auto data = bytes_of(8 << 20, 1);
+  std::vector<std::byte> got(data.size());
+  b_.receive(got, 1);
+  a_.send(data, 2);
+  b_.connection->write();
+  a_.connection->read();
+  a_.connection->write();
+  ASSERT_TRUE(a_.connection->wants_to_write());
+  a_.connection->cancel_transfers();
+  const auto before = std::exchange(data, {});
+  a_.frame("the cause");
+  move();
+  EXPECT_THAT(b_.heard.said, ElementsAre("frame the cause"));
+  const auto end = std::find_if(got.rbegin(), got.rend(), [](std::byte byte) { return byte != std::byte{}; });
+  const auto come = static_cast<std::size_t>(std::distance(end, got.rend()));
+  EXPECT_GT(come, 0u);
+  EXPECT_TRUE(std::equal(got.begin(), got.begin() + static_cast<std::ptrdiff_t>(come), before.begin()));
+  EXPECT_THAT(a_.heard.said, IsEmpty());
+}
+
+TEST_F(ConnectionTest, WhatComesForAReceiveThatIsGivenUpIsDropped) {
+  auto data = bytes_of(4 << 20, 1);
+  std::vector<std::byte> got(data.size());
+  b_.receive(got, 1);
+  a_.send(data, 2);
+  b_.connection->write();
+  a_.connection->read();
+  a_.connection->write();
+  b_.connection->read();
+  b_.connection->cancel_transfers();
+  const auto before = got;
+  a_.frame("more");
+  move();
+  EXPECT_THAT(b_.heard.said, ElementsAre("frame more"));
+  EXPECT_EQ(got, before) << "no byte has been written since";
+}
+
+TEST_F(ConnectionTest, TwoSizesOfOneTransferAreRefused) {
+  auto data = bytes_of(1000, 1);
+  std::vector<std::byte> got(999);
+  b_.receive(got, 1);
+  b_.connection->write();
+  a_.connection->read();
+  EXPECT_THROW(a_.send(data, 2), wire::Broken);
+}
+
+TEST_F(ConnectionTest, WhatIsNoStreamOfThisVersionIsRefused) {
+  const auto header = [](int what, int kind, std::vector<int> bytes, int number) {
+    std::vector<int> all = {what, kind, 0, 0};
+    bytes.resize(4);
+    all.insert(all.end(), bytes.begin(), bytes.end());
+    all.push_back(number);
+    all.resize(16);
+    return all;
+  };
+  const std::vector<std::vector<int>> wrong = {std::vector<int>(16, 'G'), header(0, 0, {}, 0),  header(4, 0, {8}, 0),
+                                               header(1, 0, {0, 5}, 0),   header(2, 0, {7}, 0), header(3, 1, {1}, 7),
+                                               header(3, 1, {0, 0, 1}, 9)};
+  for (const auto& bytes : wrong) {
+    std::array<int, 2> fds{};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()), 0);
+    a_.connection = std::make_unique<Connection>(UniqueFd(fds[0]), a_.heard);
+    b_.connection = std::make_unique<Connection>(UniqueFd(fds[1]), b_.heard);
+    std::vector<std::byte> room(100);
+    b_.receive(room, 1, {Tag::Kind::segment, 9});
+    EXPECT_THROW(say(bytes), wire::Broken) << ::testing::PrintToString(bytes);
+  }
+}
+
+TEST_F(ConnectionTest, AnEndComesAfterWhatWasSentBefore) {
+  a_.frame("goodbye");
+  a_.connection->write();
+  a_.connection.reset();
+  b_.frame("too late");
+  b_.connection->write();  // nobody takes it, and that is no error yet
+  EXPECT_THROW(
+      {
+        b_.connection->read();
+        b_.connection->read();
+      },
+      ConnectionEnded);
+  EXPECT_THAT(b_.heard.said, ElementsAre("frame goodbye"));
+  EXPECT_FALSE(b_.connection->wants_to_write());
+}
+
+}  // namespace
+}  // namespace lockstep::tcp
