@@ -27,8 +27,6 @@ constexpr std::size_t kBlock = 1024;
 template <typename T>
 struct Accumulate {
   using Type = T;
-  static T load(T value) { return value; }
-  static T store(T value) { return value; }
 };
 template <>
 struct Accumulate<bfloat16> {
@@ -54,6 +52,23 @@ struct Accumulate<std::uint8_t> {
   static std::int32_t load(std::uint8_t value) { return value; }
   static std::uint8_t store(std::int32_t value) { return static_cast<std::uint8_t>(value); }
 };
+
+template <typename A, typename T>
+A loaded(T value) {
+  if constexpr (std::is_same_v<T, A>) {
+    return value;
+  } else {
+    return Accumulate<T>::load(value);
+  }
+}
+template <typename T, typename A>
+T stored(A value) {
+  if constexpr (std::is_same_v<T, A>) {
+    return value;
+  } else {
+    return Accumulate<T>::store(value);
+  }
+}
 
 template <typename A>
 using Wrapping = typename std::conditional_t<std::is_integral_v<A>, std::make_unsigned<A>, std::type_identity<A>>::type;
@@ -93,15 +108,15 @@ LOCKSTEP_VECTOR_CLONES void combine(const A* a, const A* b, A* out, std::size_t 
 template <typename Op, typename T, typename A>
 LOCKSTEP_VECTOR_CLONES void combine_two(const T* __restrict a, const T* __restrict b, A* __restrict out,
                                         std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) out[i] = Op::apply(Accumulate<T>::load(a[i]), Accumulate<T>::load(b[i]));
+  for (std::size_t i = 0; i < count; ++i) out[i] = Op::apply(loaded<A>(a[i]), loaded<A>(b[i]));
 }
 template <typename T, typename A>
 LOCKSTEP_VECTOR_CLONES void load(const T* __restrict from, A* __restrict out, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) out[i] = Accumulate<T>::load(from[i]);
+  for (std::size_t i = 0; i < count; ++i) out[i] = loaded<A>(from[i]);
 }
 template <typename T, typename A>
 LOCKSTEP_VECTOR_CLONES void store(const A* __restrict from, T* __restrict out, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) out[i] = Accumulate<T>::store(from[i]);
+  for (std::size_t i = 0; i < count; ++i) out[i] = stored<T>(from[i]);
 }
 template <typename A>
 LOCKSTEP_VECTOR_CLONES void divide(A* values, A divisor, std::size_t count) {
@@ -152,9 +167,8 @@ Scale<A> scale_of(const Reduction& reduction) {
 
 // The tree over sources[0, ranks) into `out`, one block. A node's left child has the largest power of two below its
 // size. If `out` is a source, it is rank 0's block or the ranks are at most two: a destination is written last.
-template <typename T, typename Op>
-void fold(const T* const* sources, std::size_t ranks, typename Accumulate<T>::Type* out, std::size_t count) {
-  using A = typename Accumulate<T>::Type;
+template <typename Op, typename T, typename A>
+void fold(const T* const* sources, std::size_t ranks, A* out, std::size_t count) {
   if (ranks == 1) return load(sources[0], out, count);
   if (ranks == 2) {
     if constexpr (std::is_same_v<T, A>) {
@@ -164,12 +178,12 @@ void fold(const T* const* sources, std::size_t ranks, typename Accumulate<T>::Ty
     }
   }
   const std::size_t left = std::bit_ceil(ranks) / 2;
-  fold<T, Op>(sources, left, out, count);
+  fold<Op>(sources, left, out, count);
   if constexpr (std::is_same_v<T, A>) {
     if (ranks - left == 1) return combine<Op>(out, sources[left], out, count);
   }
   alignas(64) A right[kBlock];
-  fold<T, Op>(sources + left, ranks - left, right, count);
+  fold<Op>(sources + left, ranks - left, right, count);
   combine<Op>(out, right, out, count);
 }
 
@@ -186,11 +200,9 @@ LOCKSTEP_VECTOR_CLONES void combine_for_both(const A* a, const A* b, A* x, A* y,
 }
 
 // One block into out.
-template <typename T, typename Op>
-void reduce_block(const T* const* blocks, std::size_t ranks, const Scale<typename Accumulate<T>::Type>& scale, T* out,
-                  std::size_t length) {
-  using A = typename Accumulate<T>::Type;
-  if constexpr (std::is_same_v<T, A>) {
+template <typename Op, typename A, typename From, typename To>
+void reduce_block(const From* const* blocks, std::size_t ranks, const Scale<A>& scale, To* out, std::size_t length) {
+  if constexpr (std::is_same_v<From, A> && std::is_same_v<To, A>) {
     if (ranks == 2) {  // nothing in between
       combine<Op>(blocks[0], blocks[1], out, length);
       if (scale.is_needed()) scale.apply(out, length);
@@ -198,7 +210,7 @@ void reduce_block(const T* const* blocks, std::size_t ranks, const Scale<typenam
     }
   }
   alignas(64) A accumulated[kBlock];
-  fold<T, Op>(blocks, ranks, accumulated, length);
+  fold<Op>(blocks, ranks, accumulated, length);
   if (scale.is_needed()) scale.apply(accumulated, length);
   store(accumulated, out, length);
 }
@@ -206,52 +218,96 @@ void reduce_block(const T* const* blocks, std::size_t ranks, const Scale<typenam
 using SourceSpans = std::span<const std::byte* const>;
 using Destinations = std::span<std::byte* const>;
 
-template <typename T, typename Op>
-void reduce_as(const Reduction& reduction, SourceSpans sources, Destinations destinations, std::size_t count) {
-  using A = typename Accumulate<T>::Type;
-  const Scale<A> scale = scale_of<A>(reduction);
-  if constexpr (std::is_same_v<T, A>) {
+// From elements, or partials, to either, accumulated as A.
+template <typename Op, typename A, typename From, typename To>
+void reduce_as(const Scale<A>& scale, SourceSpans sources, Destinations destinations, std::size_t count) {
+  if constexpr (std::is_same_v<From, A> && std::is_same_v<To, A>) {
     if (sources.size() == 2 && destinations.size() == 2 && scale.is_a_factor()) {
-      return combine_for_both<Op>(reinterpret_cast<const T*>(sources[0]), reinterpret_cast<const T*>(sources[1]),
-                                  reinterpret_cast<T*>(destinations[0]), reinterpret_cast<T*>(destinations[1]),
+      return combine_for_both<Op>(reinterpret_cast<const From*>(sources[0]), reinterpret_cast<const From*>(sources[1]),
+                                  reinterpret_cast<To*>(destinations[0]), reinterpret_cast<To*>(destinations[1]),
                                   scale.factor, count);
     }
   }
-  const T* blocks[kMaxContributions];
+  const From* blocks[kMaxContributions];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t length = std::min(kBlock, count - begin);
-    for (std::size_t r = 0; r < sources.size(); ++r) blocks[r] = reinterpret_cast<const T*>(sources[r]) + begin;
-    T* out = reinterpret_cast<T*>(destinations[0]) + begin;
-    reduce_block<T, Op>(blocks, sources.size(), scale, out, length);
+    for (std::size_t r = 0; r < sources.size(); ++r) blocks[r] = reinterpret_cast<const From*>(sources[r]) + begin;
+    To* out = reinterpret_cast<To*>(destinations[0]) + begin;
+    reduce_block<Op>(blocks, sources.size(), scale, out, length);
     for (std::byte* other : destinations.subspan(1)) {
-      std::memcpy(reinterpret_cast<T*>(other) + begin, out, length * sizeof(T));
+      std::memcpy(reinterpret_cast<To*>(other) + begin, out, length * sizeof(To));
     }
+  }
+}
+
+enum class Half { whole, to_partial, of_partials };
+
+template <typename Op, typename T>
+void reduce_half(Half half, const Scale<typename Accumulate<T>::Type>& scale, SourceSpans sources,
+                 Destinations destinations, std::size_t count) {
+  using A = typename Accumulate<T>::Type;
+  switch (half) {
+    case Half::whole: return reduce_as<Op, A, T, T>(scale, sources, destinations, count);
+    case Half::to_partial: return reduce_as<Op, A, T, A>({}, sources, destinations, count);
+    case Half::of_partials: return reduce_as<Op, A, A, T>(scale, sources, destinations, count);
   }
 }
 
 template <typename T>
-void reduce_as(const Reduction& reduction, SourceSpans sources, Destinations destinations, std::size_t count) {
+void reduce_half(Half half, const Reduction& reduction, SourceSpans sources, Destinations destinations,
+                 std::size_t count) {
+  const auto scale = scale_of<typename Accumulate<T>::Type>(reduction);
   switch (reduction.op) {
     case ReduceOp::sum:
-    case ReduceOp::avg: return reduce_as<T, Sum>(reduction, sources, destinations, count);
-    case ReduceOp::min: return reduce_as<T, Min>(reduction, sources, destinations, count);
-    case ReduceOp::max: return reduce_as<T, Max>(reduction, sources, destinations, count);
-    case ReduceOp::product: return reduce_as<T, Product>(reduction, sources, destinations, count);
+    case ReduceOp::avg: return reduce_half<Sum, T>(half, scale, sources, destinations, count);
+    case ReduceOp::min: return reduce_half<Min, T>(half, scale, sources, destinations, count);
+    case ReduceOp::max: return reduce_half<Max, T>(half, scale, sources, destinations, count);
+    case ReduceOp::product: return reduce_half<Product, T>(half, scale, sources, destinations, count);
   }
 }
+
+void reduce_half(Half half, const Reduction& reduction, SourceSpans sources, Destinations destinations,
+                 std::size_t count) {
+  switch (reduction.dtype) {
+    case DType::f32: return reduce_half<float>(half, reduction, sources, destinations, count);
+    case DType::f64: return reduce_half<double>(half, reduction, sources, destinations, count);
+    case DType::bf16: return reduce_half<bfloat16>(half, reduction, sources, destinations, count);
+    case DType::f16: return reduce_half<float16>(half, reduction, sources, destinations, count);
+    case DType::i32: return reduce_half<std::int32_t>(half, reduction, sources, destinations, count);
+    case DType::i64: return reduce_half<std::int64_t>(half, reduction, sources, destinations, count);
+    case DType::u8: return reduce_half<std::uint8_t>(half, reduction, sources, destinations, count);
+  }
+}
+
+// Values as they are, of partials that have the elements' type.
+Reduction undivided(const Reduction& reduction) { return {.dtype = reduction.dtype, .op = reduction.op}; }
 
 }  // namespace
 
 void reduce(const Reduction& reduction, SourceSpans sources, Destinations destinations, std::size_t count) {
+  reduce_half(Half::whole, reduction, sources, destinations, count);
+}
+
+DType dtype_of_partials(const Reduction& reduction) {
+  const bool selects = reduction.op == ReduceOp::min || reduction.op == ReduceOp::max;
+  const bool divides = reduction.divisor != 0 && reduction.divisor != 1;
   switch (reduction.dtype) {
-    case DType::f32: return reduce_as<float>(reduction, sources, destinations, count);
-    case DType::f64: return reduce_as<double>(reduction, sources, destinations, count);
-    case DType::bf16: return reduce_as<bfloat16>(reduction, sources, destinations, count);
-    case DType::f16: return reduce_as<float16>(reduction, sources, destinations, count);
-    case DType::i32: return reduce_as<std::int32_t>(reduction, sources, destinations, count);
-    case DType::i64: return reduce_as<std::int64_t>(reduction, sources, destinations, count);
-    case DType::u8: return reduce_as<std::uint8_t>(reduction, sources, destinations, count);
+    case DType::bf16:
+    case DType::f16: return selects && !divides && reduction.scale == 1 ? reduction.dtype : DType::f32;
+    case DType::i32: return divides ? DType::i64 : DType::i32;
+    case DType::u8: return divides ? DType::i32 : DType::u8;
+    default: return reduction.dtype;
   }
+}
+
+void reduce_to_partial(const Reduction& reduction, SourceSpans sources, std::byte* partial, std::size_t count) {
+  const Half half = dtype_of_partials(reduction) == reduction.dtype ? Half::whole : Half::to_partial;
+  reduce_half(half, undivided(reduction), sources, Destinations(&partial, 1), count);
+}
+
+void reduce_partials(const Reduction& reduction, SourceSpans partials, Destinations destinations, std::size_t count) {
+  const Half half = dtype_of_partials(reduction) == reduction.dtype ? Half::whole : Half::of_partials;
+  reduce_half(half, reduction, partials, destinations, count);
 }
 
 }  // namespace lockstep::comm

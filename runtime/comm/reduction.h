@@ -25,7 +25,7 @@ struct Reduction {
   std::int64_t scale = 1;       // a power of two that accumulated values are multiplied by, before; for integers 1
 };
 
-// Most contributions that reduce() takes.
+// Most contributions that reduce() and its two halves take.
 inline constexpr std::size_t kMaxContributions = 1024;
 
 // Each destination's element i = tree over sources[rank][i]. A destination may be one of the sources, else it is apart
@@ -36,5 +36,15 @@ inline void reduce(const Reduction& reduction, std::span<const std::byte* const>
                    std::size_t count) {
   reduce(reduction, sources, std::span<std::byte* const>(&destination, 1), count);
 }
+
+// The same in two halves, for ranks on several hosts: reduce_to_partial() over the ranks of each host, then
+// reduce_partials() over the hosts. A partial has the type that values accumulate in, where elements of their own type
+// would be rounded or divided twice; else theirs. The bits are those of reduce() where the two trees are the one over
+// all ranks.
+DType dtype_of_partials(const Reduction& reduction);
+void reduce_to_partial(const Reduction& reduction, std::span<const std::byte* const> sources, std::byte* partial,
+                       std::size_t count);
+void reduce_partials(const Reduction& reduction, std::span<const std::byte* const> partials,
+                     std::span<std::byte* const> destinations, std::size_t count);
 
 }  // namespace lockstep::comm

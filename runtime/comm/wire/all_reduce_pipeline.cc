@@ -32,18 +32,6 @@ Hosts each_alone(int rank, int size) {
   return hosts;
 }
 
-// False where a sum of sums is another than the sum: of 16-bit floats, which are rounded once, and of integers that are
-// divided.
-bool sums_in_parts(const Task& task) {
-  switch (task.record.dtype) {
-    case DType::f32:
-    case DType::f64: return true;
-    case DType::f16:
-    case DType::bf16: return false;
-    default: return !task.record.weighted && task.record.op != ReduceOp::avg;
-  }
-}
-
 // By rank; nothing if one of the buffers is in no arena.
 std::optional<std::vector<comm::Place>> places_in(const Arrivals& arrivals) {
   std::vector<comm::Place> places(arrivals.size());
@@ -61,9 +49,9 @@ std::size_t share_bytes_of_segment(std::size_t share_bytes, std::size_t hosts) {
   return std::min(std::clamp(part, kLeastPartBytes, kMostPartBytes) * hosts, kMostShareBytes);
 }
 
-// True where one trip of the whole share to every host costs less than two of its parts.
-bool goes_whole(std::size_t share_bytes, std::size_t hosts) {
-  return hosts < 2 || share_bytes * (hosts - 1) * (hosts - 2) / hosts <= kBytesPerTrip;
+// True where one trip of a whole share to every host costs less than two of its parts: sums first, and then results.
+bool goes_whole(std::size_t length, std::size_t sum_bytes, std::size_t element_bytes, std::size_t hosts) {
+  return hosts < 2 || length * (hosts - 1) * ((hosts - 1) * sum_bytes - element_bytes) / hosts <= kBytesPerTrip;
 }
 
 }  // namespace
@@ -75,14 +63,18 @@ std::vector<std::byte> written(const comm::Place& place) {
 
 AllReducePipeline::AllReducePipeline(const Hosts& hosts, int rank, int size, HostMemory* memory, SegmentCounts* counts,
                                      Wire& wire)
-    : hosts_(hosts), alone_(each_alone(rank, size)), memory_(memory), counts_(counts), wire_(wire), scratch_(kDepth) {}
+    : hosts_(memory != nullptr ? hosts : each_alone(rank, size)),
+      memory_(memory),
+      counts_(counts),
+      wire_(wire),
+      scratch_(kDepth) {}
 
 void AllReducePipeline::add(const Task& task, const Arrivals& arrivals, std::function<void()> on_done) {
-  if (memory_ == nullptr || !sums_in_parts(task)) {
+  if (memory_ == nullptr) {
     all_reduces_.push_back({.task = task,
-                            .hosts = alone_,
                             .route = Route::alone,
                             .memory = {static_cast<std::byte*>(task.output.data)},
+                            .sums = task.record.dtype,
                             .on_done = {std::move(on_done)}});
     return;
   }
@@ -92,9 +84,9 @@ void AllReducePipeline::add(const Task& task, const Arrivals& arrivals, std::fun
     memory.push_back(memory_->address(i, (*places)[static_cast<std::size_t>(hosts_.neighbours()[i])]));
   }
   all_reduces_.push_back({.task = task,
-                          .hosts = hosts_,
                           .route = places ? Route::arenas : Route::windows,
                           .memory = std::move(memory),
+                          .sums = comm::dtype_of_partials(task.reduction),
                           .on_done = {std::move(on_done)}});
 }
 
@@ -121,9 +113,9 @@ bool AllReducePipeline::begin_segment() {
   const std::size_t element = of.task.element_bytes();
   const std::size_t slot = ++last_ % kDepth;
   const std::size_t window = of.route == Route::windows ? window_bytes(hosts_) / kDepth : 0;
-  const std::size_t share_bytes =
-      share_bytes_of_segment(of.task.count() * element / of.hosts.lanes, of.hosts.ranks.size());
-  const std::size_t most = (window > 0 ? window : share_bytes * of.hosts.lanes) / element;
+  const std::size_t sum = size_of(of.sums);
+  const std::size_t share_bytes = share_bytes_of_segment(of.task.count() * sum / hosts_.lanes, hosts_.ranks.size());
+  const std::size_t most = window > 0 ? window / element : share_bytes * hosts_.lanes / sum;
   const Chunk chunk{of.begun, std::min(most, of.task.count() - of.begun)};
   of.begun += chunk.length;
   Segment segment{.of = of, .number = last_, .chunk = chunk, .memory = of.memory, .share = {}};
@@ -133,8 +125,8 @@ bool AllReducePipeline::begin_segment() {
       segment.memory.push_back(memory_->window(i) + slot * window);
     }
   }
-  if (of.hosts.local < of.hosts.lanes) {
-    segment.share = comm::share_of({0, chunk.length}, element, of.hosts.lanes, of.hosts.local);
+  if (hosts_.local < hosts_.lanes) {
+    segment.share = comm::share_of({0, chunk.length}, element, hosts_.lanes, hosts_.local);
   }
   if (segments_.empty()) {
     oldest_in_windows_.store(window > 0);
@@ -211,16 +203,27 @@ std::vector<std::size_t> AllReducePipeline::awaited_neighbours() const {
 }
 
 Chunk AllReducePipeline::part_of(const Segment& segment, std::size_t host) const {
-  const std::size_t element = segment.of.task.element_bytes();
-  const std::size_t hosts = segment.of.hosts.ranks.size();
-  if (goes_whole(segment.share.length * element, hosts)) return segment.share;
-  return comm::share_of(segment.share, element, hosts, host);
+  if (goes_whole(segment)) return segment.share;
+  return comm::share_of(segment.share, segment.of.task.element_bytes(), hosts_.ranks.size(), host);
 }
 
+bool AllReducePipeline::goes_whole(const Segment& segment) const {
+  return wire::goes_whole(segment.share.length, size_of(segment.of.sums), segment.of.task.element_bytes(),
+                          hosts_.ranks.size());
+}
+
+// Behind all other hosts' sums is this one's, if it is not in this rank's memory.
 std::byte* AllReducePipeline::place_of(const Segment& segment, std::size_t host) {
-  const Hosts& hosts = segment.of.hosts;
-  const std::size_t stride = aligned(part_of(segment, hosts.host).length * segment.of.task.element_bytes());
-  return scratch_[segment.number % kDepth].take(stride * hosts.ranks.size()) + stride * host;
+  const std::size_t sum = size_of(segment.of.sums);
+  const std::size_t stride = aligned(part_of(segment, hosts_.host).length * sum);
+  const std::size_t own = segment.of.sums_in_place() ? 0 : segment.share.length * sum;
+  return scratch_[segment.number % kDepth].take(stride * hosts_.ranks.size() + own) + stride * host;
+}
+
+std::byte* AllReducePipeline::own_sums(const Segment& segment) {
+  if (!segment.of.sums_in_place()) return place_of(segment, hosts_.ranks.size());
+  // No other rank reads or writes its share there.
+  return segment.memory[hosts_.local] + segment.share.offset * segment.of.task.element_bytes();
 }
 
 std::byte* AllReducePipeline::user_data(const Segment& segment) const {
@@ -229,69 +232,68 @@ std::byte* AllReducePipeline::user_data(const Segment& segment) const {
 }
 
 template <typename What>
-void AllReducePipeline::for_other_hosts(const Segment& segment, What what) const {
-  const std::size_t count = segment.of.hosts.ranks.size();
-  for (std::size_t i = 1; i < count; ++i) what((segment.of.hosts.host + i) % count);
+void AllReducePipeline::for_other_hosts(What what) const {
+  const std::size_t count = hosts_.ranks.size();
+  for (std::size_t i = 1; i < count; ++i) what((hosts_.host + i) % count);
 }
 
 // Before there is anything to send: the peers then need not ask whether this rank is ready.
 void AllReducePipeline::expect_sums(Segment& segment) {
-  const Hosts& hosts = segment.of.hosts;
-  const std::size_t bytes = part_of(segment, hosts.host).length * segment.of.task.element_bytes();
+  const std::size_t bytes = part_of(segment, hosts_.host).length * size_of(segment.of.sums);
   if (bytes == 0) return;
-  for_other_hosts(segment, [&](std::size_t host) {
-    segment.transfers.push_back(wire_.receive({hosts.ranks[host][hosts.local], place_of(segment, host), bytes},
+  for_other_hosts([&](std::size_t host) {
+    segment.transfers.push_back(wire_.receive({hosts_.ranks[host][hosts_.local], place_of(segment, host), bytes},
                                               {Tag::Kind::segment, 2 * segment.number}));
   });
 }
 
-// In this rank's memory: no other rank reads or writes its share there.
 void AllReducePipeline::add_up_host(Segment& segment) {
-  if (segment.memory.size() == 1) return;
+  if (segment.memory.size() == 1 && segment.of.sums_in_place()) return;
   const std::size_t offset = segment.share.offset * segment.of.task.element_bytes();
   std::vector<const std::byte*> sources;
   for (const std::byte* const memory : segment.memory) sources.push_back(memory + offset);
-  const comm::Reduction sum{.dtype = segment.of.task.reduction.dtype, .op = segment.of.task.reduction.op};
-  comm::reduce(sum, sources, segment.memory[hosts_.local] + offset, segment.share.length);
+  comm::reduce_to_partial(segment.of.task.reduction, sources, own_sums(segment), segment.share.length);
 }
 
 void AllReducePipeline::send_sums(Segment& segment) {
-  const Hosts& hosts = segment.of.hosts;
-  const std::size_t element = segment.of.task.element_bytes();
-  for_other_hosts(segment, [&](std::size_t host) {
+  const std::size_t sum = size_of(segment.of.sums);
+  for_other_hosts([&](std::size_t host) {
     const Chunk part = part_of(segment, host);
     if (part.length == 0) return;
-    segment.transfers.push_back(wire_.send(
-        {hosts.ranks[host][hosts.local], segment.memory[hosts.local] + part.offset * element, part.length * element},
-        {Tag::Kind::segment, 2 * segment.number}));
+    segment.transfers.push_back(
+        wire_.send({hosts_.ranks[host][hosts_.local], own_sums(segment) + (part.offset - segment.share.offset) * sum,
+                    part.length * sum},
+                   {Tag::Kind::segment, 2 * segment.number}));
   });
 }
 
 // In one order on every host, so to the same bits; straight into the memory of all ranks of this one.
 void AllReducePipeline::add_up_hosts(Segment& segment) {
-  const Hosts& hosts = segment.of.hosts;
-  const Chunk part = part_of(segment, hosts.host);
+  const Chunk part = part_of(segment, hosts_.host);
   const std::size_t offset = part.offset * segment.of.task.element_bytes();
-  std::vector<const std::byte*> sources(hosts.ranks.size());
-  sources[hosts.host] = segment.memory[hosts.local] + offset;
-  for_other_hosts(segment, [&](std::size_t host) { sources[host] = place_of(segment, host); });
+  std::vector<const std::byte*> sources(hosts_.ranks.size());
+  sources[hosts_.host] = own_sums(segment) + (part.offset - segment.share.offset) * size_of(segment.of.sums);
+  for_other_hosts([&](std::size_t host) { sources[host] = place_of(segment, host); });
   std::vector<std::byte*> destinations;
   for (std::byte* const memory : segment.memory) destinations.push_back(memory + offset);
-  comm::reduce(segment.of.task.reduction, sources, destinations, part.length);
+  if (memory_ == nullptr) {
+    comm::reduce(segment.of.task.reduction, sources, destinations, part.length);
+  } else {
+    comm::reduce_partials(segment.of.task.reduction, sources, destinations, part.length);
+  }
 }
 
 // This rank's part to its lane, and the others' from it; nothing if all parts are here.
 void AllReducePipeline::hand_on(Segment& segment) {
-  const Hosts& hosts = segment.of.hosts;
+  if (goes_whole(segment)) return;
   const std::size_t element = segment.of.task.element_bytes();
-  if (goes_whole(segment.share.length * element, hosts.ranks.size())) return;
   const Tag tag{Tag::Kind::segment, 2 * segment.number + 1};
   const auto piece = [&](std::size_t host, const Chunk& part) {
-    return Piece{hosts.ranks[host][hosts.local], segment.memory[hosts.local] + part.offset * element,
+    return Piece{hosts_.ranks[host][hosts_.local], segment.memory[hosts_.local] + part.offset * element,
                  part.length * element};
   };
-  const Chunk own = part_of(segment, hosts.host);
-  for_other_hosts(segment, [&](std::size_t host) {
+  const Chunk own = part_of(segment, hosts_.host);
+  for_other_hosts([&](std::size_t host) {
     const Chunk part = part_of(segment, host);
     if (part.length > 0) segment.transfers.push_back(wire_.receive(piece(host, part), tag));
     if (own.length > 0) segment.transfers.push_back(wire_.send(piece(host, own), tag));
@@ -300,13 +302,12 @@ void AllReducePipeline::hand_on(Segment& segment) {
 
 // The other hosts' parts to the other ranks of this one, which have its own part already.
 void AllReducePipeline::spread(const Segment& segment) {
-  const Hosts& hosts = segment.of.hosts;
+  if (goes_whole(segment)) return;
   const std::size_t element = segment.of.task.element_bytes();
-  if (goes_whole(segment.share.length * element, hosts.ranks.size())) return;
-  for_other_hosts(segment, [&](std::size_t host) {
+  for_other_hosts([&](std::size_t host) {
     const Chunk part = part_of(segment, host);
     for (std::byte* const memory : segment.memory) {
-      comm::copy_bytes(memory + part.offset * element, segment.memory[hosts.local] + part.offset * element,
+      comm::copy_bytes(memory + part.offset * element, segment.memory[hosts_.local] + part.offset * element,
                        part.length * element);
     }
   });

@@ -7,7 +7,9 @@
 // on its host, exchanges the sums with its lane, and puts the result into all memory on its host. What is added up is
 // the tree over a host's ranks, then the tree over the hosts: where every host has the same power of two of ranks, in
 // the order of the hosts, that is the tree of comm/reduction.h over all ranks, and the bits are those of one host.
-// Where no memory is shared, and where a sum of sums is another than the sum, every rank is a host of its own.
+// Sums cross as values accumulate where their own type would be rounded or divided twice: of 16-bit floats as float32.
+// Results, of which there is one trip too, cross in their own type. Where no memory is shared every rank is a host of
+// its own, and what crosses is its data.
 //
 // A segment goes through phases. Each phase is a step that never waits, and is taken when what it needs is there: a
 // transfer of the wire, or a count of the host's (segment_counts.h). All ranks number the segments of all their
@@ -61,11 +63,14 @@ class AllReducePipeline {
   enum class Route { alone, arenas, windows };
   struct AllReduce {
     const comm::Task& task;
-    const Hosts& hosts;  // as far as this all-reduce sees them
     Route route;
     std::vector<std::byte*> memory;  // by place on the host; in windows: none
+    DType sums;                      // as what a host's sums cross
     std::size_t begun = 0;           // elements of segments that have begun
     std::vector<std::function<void()>> on_done;
+
+    // True if a host's sums take the place of a rank's data.
+    bool sums_in_place() const { return sums == task.record.dtype; }
   };
   enum class Phase { fill, add_up, collect, hand_on, wait_for_older, wait_for_host };
   struct Segment {
@@ -92,23 +97,26 @@ class AllReducePipeline {
   bool are_through(std::vector<Transfer>& transfers);
 
   comm::Chunk part_of(const Segment& segment, std::size_t host) const;
-  // Another host's sum of this rank's part, or of the whole share.
+  // True if all of a share crosses at once, to every host.
+  bool goes_whole(const Segment& segment) const;
+  // Where another host's sum of this rank's part, or of the whole share, comes to; and where this host's of the share
+  // is.
   std::byte* place_of(const Segment& segment, std::size_t host);
+  std::byte* own_sums(const Segment& segment);
   std::byte* user_data(const Segment& segment) const;
   // Calls what(host) for the other hosts, each host beginning with the one after it, so that not all turn to the same
   // one.
   template <typename What>
-  void for_other_hosts(const Segment& segment, What what) const;
+  void for_other_hosts(What what) const;
 
-  const Hosts& hosts_;
-  const Hosts alone_;  // every rank a host
+  const Hosts hosts_;
   HostMemory* const memory_;
   SegmentCounts* const counts_;
   Wire& wire_;
   std::deque<AllReduce> all_reduces_;  // not done, in order; none moves while it is there
   std::deque<Segment> segments_;       // under way, in order
   std::uint64_t last_ = 0;
-  std::vector<ScratchBuffer> scratch_;              // by number modulo kDepth: other hosts' sums
+  std::vector<ScratchBuffer> scratch_;              // by number modulo kDepth: hosts' sums
   std::atomic<std::uint64_t> oldest_in_memory_{0};  // the oldest segment, if a host's memory is in it; 0: there is none
   std::atomic<bool> oldest_in_windows_{false};
 };

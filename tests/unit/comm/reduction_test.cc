@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/base/random.h"
@@ -14,6 +17,19 @@
 
 namespace lockstep::comm {
 namespace {
+
+template <typename T>
+struct Number {
+  static T of(float x) { return static_cast<T>(x); }
+};
+template <>
+struct Number<bfloat16> {
+  static bfloat16 of(float x) { return to_bfloat16(x); }
+};
+template <>
+struct Number<float16> {
+  static float16 of(float x) { return to_float16(x); }
+};
 
 template <typename T>
 std::vector<const std::byte*> pointers(const std::vector<std::vector<T>>& sources) {
@@ -150,6 +166,84 @@ TEST(Reduction, SeveralDestinationsGetTheSameBits) {
       }
     }
   }
+}
+
+// The first half over `each` ranks at a time, the second over what they give.
+template <typename T>
+std::vector<T> reduced_in_halves(const std::vector<std::vector<T>>& sources, std::size_t each, Reduction reduction) {
+  reduction.dtype = dtype_of<T>();
+  const std::size_t count = sources[0].size();
+  const std::vector<const std::byte*> all = pointers(sources);
+  std::vector<std::vector<std::byte>> partials;
+  std::vector<const std::byte*> of_hosts;
+  for (std::size_t first = 0; first < all.size(); first += each) {
+    const auto of_host = std::span(all).subspan(first, std::min(each, all.size() - first));
+    partials.emplace_back(count * size_of(dtype_of_partials(reduction)));
+    reduce_to_partial(reduction, of_host, partials.back().data(), count);
+  }
+  for (const auto& partial : partials) of_hosts.push_back(partial.data());
+  std::vector<T> out(count);
+  std::byte* const destination = reinterpret_cast<std::byte*>(out.data());
+  reduce_partials(reduction, of_hosts, std::span(&destination, 1), count);
+  return out;
+}
+
+template <typename T>
+void expect_bits_of_the_whole(ReduceOp op, std::int64_t divisor, Generator& random) {
+  for (const std::size_t each : {1, 2, 4}) {
+    for (const std::size_t hosts : {1, 2, 3, 5}) {
+      std::vector<std::vector<T>> sources(each * hosts, std::vector<T>(1500));
+      for (auto& source : sources) {
+        for (T& x : source) {
+          if constexpr (std::is_integral_v<T>) {
+            x = static_cast<T>(random.below(std::uint64_t{1} << (8 * sizeof(T) - 1)));
+          } else {
+            x = Number<T>::of(random.normal() * std::pow(10.0f, static_cast<float>(random.below(4))));
+          }
+        }
+      }
+      const auto whole = reduced(sources, {.op = op, .divisor = divisor});
+      const auto in_halves = reduced_in_halves(sources, each, {.op = op, .divisor = divisor});
+      EXPECT_EQ(std::memcmp(whole.data(), in_halves.data(), whole.size() * sizeof(T)), 0)
+          << name_of(dtype_of<T>()) << " " << name_of(op) << " over " << divisor << ", " << hosts << " x " << each;
+    }
+  }
+}
+
+// Sums of 16 bits and of integers that are divided would not.
+TEST(Reduction, HalvesOfEqualPowersOfTwoHaveTheBitsOfTheWhole) {
+  Generator random(3);
+  for (const auto& [op, divisor] : {std::pair{ReduceOp::sum, 1},
+                                    {ReduceOp::avg, 7},
+                                    {ReduceOp::min, 1},
+                                    {ReduceOp::max, 1},
+                                    {ReduceOp::product, 1},
+                                    {ReduceOp::sum, 0}}) {
+    expect_bits_of_the_whole<float>(op, divisor, random);
+    expect_bits_of_the_whole<double>(op, divisor, random);
+    expect_bits_of_the_whole<bfloat16>(op, divisor, random);
+    expect_bits_of_the_whole<float16>(op, divisor, random);
+    expect_bits_of_the_whole<std::int32_t>(op, divisor, random);
+    expect_bits_of_the_whole<std::int64_t>(op, divisor, random);
+    expect_bits_of_the_whole<std::uint8_t>(op, divisor, random);
+  }
+}
+
+TEST(Reduction, PartialsAreNoWiderThanTheirSumsNeed) {
+  const auto of = [](DType dtype, ReduceOp op, std::int64_t divisor = 1) {
+    return dtype_of_partials({.dtype = dtype, .op = op, .divisor = divisor});
+  };
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    EXPECT_EQ(of(dtype, ReduceOp::sum), DType::f32);
+    EXPECT_EQ(of(dtype, ReduceOp::avg, 4), DType::f32);
+    EXPECT_EQ(of(dtype, ReduceOp::product), DType::f32);
+    EXPECT_EQ(of(dtype, ReduceOp::max), dtype);
+  }
+  EXPECT_EQ(of(DType::i32, ReduceOp::sum), DType::i32);
+  EXPECT_EQ(of(DType::i32, ReduceOp::avg, 4), DType::i64);
+  EXPECT_EQ(of(DType::u8, ReduceOp::avg, 4), DType::i32);
+  EXPECT_EQ(of(DType::i64, ReduceOp::avg, 4), DType::i64);
+  EXPECT_EQ(of(DType::f32, ReduceOp::avg, 4), DType::f32);
 }
 
 TEST(Reduction, NothingIsWrittenForNoElements) {

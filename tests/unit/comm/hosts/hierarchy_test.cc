@@ -11,11 +11,14 @@
 #include <functional>
 #include <latch>
 #include <thread>
+#include <type_traits>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/half.h"
 #include "runtime/base/host.h"
 #include "runtime/comm/hosts/shared_within_hosts.h"
 #include "runtime/comm/reduction.h"
+#include "runtime/comm/shm/process_group_shm.h"
 #include "runtime/comm/wire/announcement_board.h"
 #include "runtime/comm/wire/process_group_wire.h"
 #include "runtime/store/hash_store.h"
@@ -42,9 +45,9 @@ rendezvous::Roster roster_of(const std::vector<int>& ranks_of_hosts) {
   return roster;
 }
 
-void on_hosts(const std::vector<int>& ranks_of_hosts, const Body& body) {
-  const rendezvous::Roster roster = roster_of(ranks_of_hosts);
-  const Hub hub = std::make_shared<MemoryWire::Hub>(static_cast<int>(roster.size()));
+// Calls on_rank(context, deadline) on a thread for each rank.
+template <typename OnRank>
+void on_ranks(const rendezvous::Roster& roster, OnRank on_rank) {
   const auto store = std::make_shared<store::HashStore>();
   std::vector<std::thread> threads;
   for (const rendezvous::Member& member : roster) {
@@ -54,13 +57,21 @@ void on_hosts(const std::vector<int>& ranks_of_hosts, const Body& body) {
       context.roster = roster;
       context.store = store;
       context.timeout = std::chrono::seconds(40);
-      const Deadline deadline = Deadline::after(context.timeout);
-      const auto group = ProcessGroupWire::create("memory", context, std::make_unique<MemoryWire>(hub, rank), deadline,
-                                                  start_own_thread, shared_within_hosts(context, deadline));
-      body(*group, hub);
+      on_rank(context, Deadline::after(context.timeout));
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+void on_hosts(const std::vector<int>& ranks_of_hosts, const Body& body) {
+  const rendezvous::Roster roster = roster_of(ranks_of_hosts);
+  const Hub hub = std::make_shared<MemoryWire::Hub>(static_cast<int>(roster.size()));
+  on_ranks(roster, [&](const GroupContext& context, const Deadline& deadline) {
+    auto wire = std::make_unique<MemoryWire>(hub, context.identity.rank);
+    const auto group = ProcessGroupWire::create("memory", context, std::move(wire), deadline, start_own_thread,
+                                                shared_within_hosts(context, deadline));
+    body(*group, hub);
+  });
 }
 
 float noise(int rank, std::size_t element) {
@@ -133,11 +144,12 @@ TEST(Hierarchy, SumsAreTheSameOnAllRanksOfAnyHosts) {
   }
 }
 
-void expect_bytes_of_one_rank_per_host(bool is_in_arena) {
-  constexpr std::size_t kFloats = 16 * 6 * 500;  // cut into whole cache lines by lanes and hosts
+// `bytes_each`: of an element, out of a host.
+void expect_bytes_of_one_rank_per_host(DType dtype, bool is_in_arena, std::size_t bytes_each) {
+  constexpr std::size_t kElements = 32 * 6 * 500;  // cut into whole cache lines by lanes and hosts
   on_hosts({3, 3}, [&](ProcessGroup& group, const Hub& hub) {
-    const Arena arena = group.allocate(kFloats * sizeof(float));
-    std::vector<float> own(kFloats);
+    const Arena arena = group.allocate(kElements * size_of(dtype));
+    std::vector<std::byte> own(kElements * size_of(dtype));
     group.barrier().wait();
     std::map<std::pair<int, int>, std::size_t> before;
     {
@@ -145,7 +157,7 @@ void expect_bytes_of_one_rank_per_host(bool is_in_arena) {
       before = hub->carried;
     }
     group.barrier().wait();
-    group.all_reduce(BufferView(is_in_arena ? floats_of(arena) : std::span(own))).wait();
+    group.all_reduce(BufferView(is_in_arena ? arena.data : own.data(), kElements, dtype)).wait();
     group.barrier().wait();
     MutexLock lock(hub->mutex);
     std::size_t out_of_host_0 = 0;
@@ -155,13 +167,15 @@ void expect_bytes_of_one_rank_per_host(bool is_in_arena) {
       EXPECT_EQ(way.first % 3, way.second % 3) << "to its counterpart alone";
       if (way.first < 3) out_of_host_0 += fresh;
     }
-    EXPECT_EQ(out_of_host_0, kFloats * sizeof(float)) << "2(H-1)/H of the bytes";
+    EXPECT_EQ(out_of_host_0, kElements * bytes_each) << name_of(dtype);
   });
 }
 
 TEST(Hierarchy, AHostsCableCarriesWhatOneRankPerHostWould) {
-  expect_bytes_of_one_rank_per_host(true);
-  expect_bytes_of_one_rank_per_host(false);
+  for (const bool is_in_arena : {true, false}) {
+    expect_bytes_of_one_rank_per_host(DType::f32, is_in_arena, 4);   // 2(H-1)/H of the bytes
+    expect_bytes_of_one_rank_per_host(DType::bf16, is_in_arena, 3);  // half of the float32 sums, half of the results
+  }
 }
 
 // An announcement goes to one rank of each other host, which tells its neighbours.
@@ -356,15 +370,119 @@ TEST(Hierarchy, ARankThatComputesHoldsUpNobody) {
   }
 }
 
-// Sums that are no sum of sums.
-TEST(Hierarchy, WhatIsRoundedOrDividedOnceGoesAllTheWay) {
-  on_hosts({2, 2}, [&](ProcessGroup& group, const Hub&) {
-    const Arena arena = group.allocate(kCount * sizeof(std::int32_t));
-    const std::span<std::int32_t> integers(reinterpret_cast<std::int32_t*>(arena.data), kCount);
-    std::fill(integers.begin(), integers.end(), group.rank() == 0 ? 3 : 1);
-    group.all_reduce(BufferView(integers), {.op = ReduceOp::avg}).wait();
-    for (const std::int32_t value : integers) ASSERT_EQ(value, 1) << "6 / 4, not 4 / 2 / 2 + 2 / 2 / 2";
+// What is rounded, or divided, once: its sums cross hosts as they are accumulated.
+template <typename T>
+std::vector<T> values_of(int rank, std::size_t count) {
+  std::vector<T> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      values[i] = to_bfloat16(noise(rank, i));
+    } else if constexpr (std::is_same_v<T, float16>) {
+      values[i] = to_float16(noise(rank, i));
+    } else {
+      values[i] = static_cast<T>((i * 2654435761u + static_cast<std::size_t>(rank) * 40503) >> 1);
+    }
+  }
+  return values;
+}
+
+// By rank, of a group; those of an arena and of memory of the program's own are the same.
+template <typename T>
+class Results {
+ public:
+  Results(int ranks, std::size_t count, AllReduceOptions options)
+      : count_(count), options_(options), of_ranks_(static_cast<std::size_t>(ranks)) {}
+
+  void reduce_on(ProcessGroup& group) {
+    AllReduceOptions options = options_;
+    if (options.weight) options.weight = *options.weight + group.rank();
+    const std::vector<T> own = values_of<T>(group.rank(), count_);
+    const Arena arena = group.allocate(count_ * sizeof(T));
+    const std::span<T> in_arena(reinterpret_cast<T*>(arena.data), count_);
+    std::copy(own.begin(), own.end(), in_arena.begin());
+    group.all_reduce(BufferView(in_arena), options).wait();
+    std::vector<T>& mine = of_ranks_[static_cast<std::size_t>(group.rank())];
+    mine = own;
+    group.all_reduce(BufferView(std::span(mine)), options).wait();
+    EXPECT_EQ(std::memcmp(mine.data(), in_arena.data(), count_ * sizeof(T)), 0);
+  }
+  void expect_all_are(const std::vector<T>& wanted, const std::string& where) const {
+    for (const std::vector<T>& of_rank : of_ranks_) {
+      ASSERT_EQ(std::memcmp(of_rank.data(), wanted.data(), count_ * sizeof(T)), 0)
+          << where << ", " << name_of(dtype_of<T>()) << " x " << count_;
+    }
+  }
+  const std::vector<T>& first() const { return of_ranks_[0]; }
+
+ private:
+  const std::size_t count_;
+  const AllReduceOptions options_;
+  std::vector<std::vector<T>> of_ranks_;
+};
+
+template <typename T>
+std::vector<T> on_one_host(int ranks, std::size_t count, AllReduceOptions options) {
+  Results<T> results(ranks, count, options);
+  on_ranks(roster_of({ranks}), [&](const GroupContext& context, const Deadline& deadline) {
+    results.reduce_on(*shm::backend().create(context, deadline));
   });
+  results.expect_all_are(results.first(), "shm");
+  return results.first();
+}
+
+std::string text_of(const std::vector<int>& hosts) {
+  std::string text = std::to_string(hosts.size()) + " hosts of";
+  for (const int ranks : hosts) text += " " + std::to_string(ranks);
+  return text;
+}
+
+template <typename T>
+void expect_bits_of_shm(const std::vector<int>& hosts, std::size_t count, AllReduceOptions options) {
+  const int ranks = static_cast<int>(roster_of(hosts).size());
+  Results<T> results(ranks, count, options);
+  on_hosts(hosts, [&](ProcessGroup& group, const Hub&) { results.reduce_on(group); });
+  results.expect_all_are(on_one_host<T>(ranks, count, options), text_of(hosts));
+}
+
+constexpr AllReduceOptions kWeighted{.weight = 3};
+constexpr AllReduceOptions kMean{.op = ReduceOp::avg};
+
+TEST(Hierarchy, WhatIsRoundedOrDividedOnceHasTheBitsOfOneHostForEqualPowersOfTwo) {
+  for (const std::vector<int>& hosts : {std::vector<int>{1, 1}, {2, 2}, {4, 4}, {1, 1, 1}, {2, 2, 2}, {4, 4, 4}}) {
+    for (const std::size_t count : {std::size_t{1031}, kCount}) {
+      expect_bits_of_shm<bfloat16>(hosts, count, {});
+      expect_bits_of_shm<float16>(hosts, count, kWeighted);
+    }
+    expect_bits_of_shm<bfloat16>(hosts, kCount, kWeighted);
+    expect_bits_of_shm<float16>(hosts, kCount, {.op = ReduceOp::max});
+    expect_bits_of_shm<std::int32_t>(hosts, kCount, kMean);
+    expect_bits_of_shm<std::int64_t>(hosts, kCount, kMean);
+    expect_bits_of_shm<std::uint8_t>(hosts, kCount, kMean);
+  }
+  // Of several segments.
+  expect_bits_of_shm<bfloat16>({2, 2}, 500009, kWeighted);
+  expect_bits_of_shm<float16>({2, 2, 2}, 300007, {});
+}
+
+// The order of addition is another where hosts are: integers know none, floats stay within a rounding of float32 and
+// the one to 16 bits.
+TEST(Hierarchy, WhatIsRoundedOnceIsTheSameOnAllRanksOfAnyHostsAndFromRunToRun) {
+  for (const std::vector<int>& hosts : {std::vector<int>{1, 3, 2}, {3, 1}, {3, 3}}) {
+    const int ranks = static_cast<int>(roster_of(hosts).size());
+    Results<bfloat16> before(ranks, kCount, kWeighted);
+    on_hosts(hosts, [&](ProcessGroup& group, const Hub&) { before.reduce_on(group); });
+    Results<bfloat16> again(ranks, kCount, kWeighted);
+    on_hosts(hosts, [&](ProcessGroup& group, const Hub&) { again.reduce_on(group); });
+    before.expect_all_are(before.first(), text_of(hosts));
+    again.expect_all_are(before.first(), text_of(hosts));
+    const std::vector<bfloat16> wanted = on_one_host<bfloat16>(ranks, kCount, kWeighted);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const float magnitude = std::pow(10.0f, static_cast<float>(i % 9) - 4);
+      ASSERT_NEAR(to_float(before.first()[i]), to_float(wanted[i]),
+                  std::abs(to_float(wanted[i])) / 128 + 1e-6f * magnitude);
+    }
+    expect_bits_of_shm<std::int32_t>(hosts, kCount, kMean);
+  }
 }
 
 // More than a window holds, and where only one rank's buffer is in no arena.
