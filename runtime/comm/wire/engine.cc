@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/roster_cause.h"
+#include "runtime/comm/wire/all_reduce_steps.h"
 
 namespace lockstep::wire {
 namespace {
@@ -221,9 +222,8 @@ bool WireEngine::start_next_collective() {
     if (found == queue_.end()) return false;
     next = *found;
     // What blocks comes after what is under way.
-    const comm::OpKind kind = next->task_.record.kind;
-    const bool blocks =
-        kind == comm::OpKind::allocate || (!fits_inline(next->task_) && kind != comm::OpKind::all_reduce);
+    const bool blocks = next->task_.record.kind == comm::OpKind::allocate ||
+                        (!fits_inline(next->task_) && !pipeline_.serves(next->task_));
     if (blocks && !pipeline_.empty()) return false;
     arrivals = arrival_table_.take();
   }
@@ -231,7 +231,7 @@ bool WireEngine::start_next_collective() {
   agree_on(*next, *arrivals);
   // By address: the queue holds it until then, and works hold the engine.
   const auto finish_it = [this, collective = next.get()] { finish(*collective); };
-  if (!fits_inline(next->task_) && next->task_.record.kind == comm::OpKind::all_reduce) {
+  if (!fits_inline(next->task_) && pipeline_.serves(next->task_)) {
     pipeline_.add(next->task_, *arrivals, finish_it);
   } else {
     execute(next->task_, *arrivals);

@@ -4,7 +4,7 @@
 //
 // The program's thread puts work into a queue and waits for it. The communication thread tells the others of each
 // collective as soon as it is queued, so that by the time its turn comes their answers are here; runs them in order,
-// all-reduces several at once; and moves messages in between.
+// those of the pipeline several at once; and moves messages in between.
 //
 // Threads: the group's one thread; abort(), lose() and last() any; the listener's methods are the wire's.
 #pragma once
@@ -26,13 +26,13 @@
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/transfer.h"
-#include "runtime/comm/wire/all_reduce_pipeline.h"
 #include "runtime/comm/wire/announcement_board.h"
 #include "runtime/comm/wire/arrival_table.h"
 #include "runtime/comm/wire/doorbell.h"
 #include "runtime/comm/wire/host_memory.h"
 #include "runtime/comm/wire/movement.h"
 #include "runtime/comm/wire/p2p_queue.h"
+#include "runtime/comm/wire/segment_pipeline.h"
 #include "runtime/comm/wire/shutdown.h"
 #include "runtime/comm/wire/wire.h"
 
@@ -140,8 +140,8 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   DoorbellWords own_bell_{};                // where there is no board
   Doorbell bell_;
   std::unique_ptr<Wire> wire_;
-  ScratchBuffer scratch_;       // the communication thread's
-  AllReducePipeline pipeline_;  // its too
+  ScratchBuffer scratch_;     // the communication thread's
+  SegmentPipeline pipeline_;  // its too
   std::function<void()> join_;
 
   mutable Mutex mutex_;

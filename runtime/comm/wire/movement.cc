@@ -153,7 +153,7 @@ void move(const Task& task, Wire& wire, ScratchBuffer& scratch) {
   switch (task.record.kind) {
     case OpKind::barrier:
     case OpKind::allocate:
-    case OpKind::all_reduce: return;  // all_reduce_pipeline.h
+    case OpKind::all_reduce: return;  // segment_pipeline.h
     case OpKind::reduce: {
       const std::size_t most = kReductionBytes / task.element_bytes();
       for (std::size_t offset = 0; offset < task.count(); offset += most) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the data of a collective other than all-reduce moves between ranks over a wire, once all have agreed on it
-// (all_reduce_pipeline.h has those).
+// How the data of a collective moves between ranks over a wire, once all have agreed on it, where it does not go by
+// segments (segment_pipeline.h).
 //
 // Reductions are shared out: every rank gets all others' data for its share, reduces it in the fixed order of
 // comm/reduction.h, and hands the result on. That is a ring's bytes in two steps, and the same bits as in shared

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far the ranks of one host are with the segments of their all-reduces (all_reduce_pipeline.h), in memory that they
+// How far the ranks of one host are with the segments of their collectives (segment_pipeline.h), in memory that they
 // share.
 //
 // Each rank has two counts, which it alone writes and which only grow. Nobody is missed: a rank stores its own count

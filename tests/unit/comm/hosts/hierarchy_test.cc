@@ -329,10 +329,10 @@ TEST(Hierarchy, SegmentsAndAllReducesAreUnderWayAtOnce) {
                                 group.all_reduce(BufferView(std::span(&small, 1)))};
       {
         MutexLock lock(hub->mutex);
-        for (std::uint64_t segment = 2; segment <= AllReducePipeline::kDepth; ++segment) {
+        for (std::uint64_t segment = 2; segment <= kSegmentDepth; ++segment) {
           while (hub->sent[{group.rank(), 2 * segment}] == 0) hub->changed.wait(hub->mutex);
         }
-        EXPECT_EQ((hub->sent[{group.rank(), 2 * (AllReducePipeline::kDepth + 1)}]), 0) << "its memory is taken";
+        EXPECT_EQ((hub->sent[{group.rank(), 2 * (kSegmentDepth + 1)}]), 0) << "its memory is taken";
       }
       for (const Work& work : works) EXPECT_FALSE(work.done()) << "none is done before the one before it";
       checked.arrive_and_wait();

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/wire/all_reduce_steps.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "runtime/comm/reduction.h"
+
+namespace lockstep::wire {
+namespace {
+
+using comm::Chunk;
+using comm::Task;
+
+// Bytes that a rank sends to each other host for a segment: enough to be worth a transfer's wake-ups, and so little
+// that an all-reduce has segments to overlap, and ends soon after the last one's bytes have come.
+constexpr std::size_t kLeastPartBytes = 128 << 10;
+constexpr std::size_t kMostPartBytes = 512 << 10;
+constexpr std::size_t kMostShareBytes = 8 << 20;
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Where the ranks of the host have the buffer; nothing if some rank of any host has it in no arena.
+std::vector<std::byte*> arenas_of(const SegmentSteps::Place& place, const Task& task, const Arrivals& arrivals) {
+  if (place.memory == nullptr) return {static_cast<std::byte*>(task.output.data)};
+  std::vector<comm::Place> places(arrivals.size());
+  for (std::size_t r = 0; r < arrivals.size(); ++r) {
+    if (arrivals[r]->payload.size() != sizeof(comm::Place)) return {};
+    std::memcpy(&places[r], arrivals[r]->payload.data(), sizeof(comm::Place));
+    if (places[r].arena < 0) return {};
+  }
+  std::vector<std::byte*> arenas;
+  for (std::size_t i = 0; i < place.hosts.neighbours().size(); ++i) {
+    arenas.push_back(place.memory->address(i, places[static_cast<std::size_t>(place.hosts.neighbours()[i])]));
+  }
+  return arenas;
+}
+
+// Of a lane, of an all-reduce of `share_bytes` for it.
+std::size_t share_bytes_of_segment(std::size_t share_bytes, std::size_t hosts) {
+  const std::size_t part = share_bytes / hosts / kSegmentDepth;
+  return std::min(std::clamp(part, kLeastPartBytes, kMostPartBytes) * hosts, kMostShareBytes);
+}
+
+}  // namespace
+
+std::vector<std::byte> written(const comm::Place& place) {
+  const auto bytes = std::as_bytes(std::span(&place, 1));
+  return {bytes.begin(), bytes.end()};
+}
+
+AllReduceSteps::AllReduceSteps(const Task& task, const Place& place, const Arrivals& arrivals,
+                               std::vector<ScratchBuffer>& scratch)
+    : AllReduceSteps(task, place, arenas_of(place, task, arrivals), scratch) {}
+
+AllReduceSteps::AllReduceSteps(const Task& task, const Place& place, std::vector<std::byte*> arenas,
+                               std::vector<ScratchBuffer>& scratch)
+    : SegmentSteps(task, place,
+                   place.memory == nullptr ? Route::alone
+                   : arenas.empty()        ? Route::windows
+                                           : Route::arenas),
+      arenas_(std::move(arenas)),
+      sums_(place.memory == nullptr ? task.record.dtype : comm::dtype_of_partials(task.reduction)),
+      scratch_(scratch) {}
+
+std::size_t AllReduceSteps::most_elements() const {
+  if (route_ == Route::windows) return slot_bytes() / task_.element_bytes();
+  const std::size_t sum = size_of(sums_);
+  return share_bytes_of_segment(task_.count() * sum / hosts_.lanes, hosts_.ranks.size()) * hosts_.lanes / sum;
+}
+
+void AllReduceSteps::begin(Segment& segment) {
+  const std::size_t element = task_.element_bytes();
+  if (route_ == Route::windows) segment.memory = slots(segment);
+  for (std::byte* const arena : arenas_) segment.memory.push_back(arena + segment.chunk.offset * element);
+  if (!is_in_lane()) return;
+  segment.share = comm::share_of({0, segment.chunk.length}, element, hosts_.lanes, hosts_.local);
+  const std::size_t bytes = part_of(segment, hosts_.host).length * size_of(sums_);
+  if (bytes == 0) return;
+  for_other_hosts([&](std::size_t host) { post_receive(segment, host, place_of(segment, host), bytes, 0); });
+}
+
+void AllReduceSteps::fill(const Segment& segment) {
+  comm::copy_bytes(segment.memory[hosts_.local], user_data(segment), segment.chunk.length * task_.element_bytes());
+}
+
+void AllReduceSteps::send(Segment& segment) {
+  add_up_host(segment);
+  const std::size_t sum = size_of(sums_);
+  for_other_hosts([&](std::size_t host) {
+    const Chunk part = part_of(segment, host);
+    std::byte* const sums = own_sums(segment) + (part.offset - segment.share.offset) * sum;
+    post_send(segment, host, sums, part.length * sum, 0);
+  });
+}
+
+// This rank's part to its lane, and the others' from it; nothing if all parts are here.
+void AllReduceSteps::hand_on(Segment& segment) {
+  add_up_hosts(segment);
+  if (goes_whole(segment)) return;
+  const std::size_t element = task_.element_bytes();
+  std::byte* const memory = segment.memory[hosts_.local];
+  const Chunk own = part_of(segment, hosts_.host);
+  for_other_hosts([&](std::size_t host) {
+    const Chunk part = part_of(segment, host);
+    post_receive(segment, host, memory + part.offset * element, part.length * element, 1);
+    post_send(segment, host, memory + own.offset * element, own.length * element, 1);
+  });
+}
+
+// The other hosts' parts to the other ranks of this one, which have its own part already.
+void AllReduceSteps::spread(const Segment& segment) {
+  if (goes_whole(segment)) return;
+  const std::size_t element = task_.element_bytes();
+  for_other_hosts([&](std::size_t host) {
+    const Chunk part = part_of(segment, host);
+    copy_to_all(segment, segment.memory[hosts_.local], part.offset * element, part.length * element);
+  });
+}
+
+void AllReduceSteps::take(const Segment& segment) {
+  comm::copy_bytes(user_data(segment), segment.memory[hosts_.local], segment.chunk.length * task_.element_bytes());
+}
+
+void AllReduceSteps::add_up_host(const Segment& segment) {
+  if (segment.memory.size() == 1 && sums_in_place()) return;
+  const std::size_t offset = segment.share.offset * task_.element_bytes();
+  std::vector<const std::byte*> sources;
+  for (const std::byte* const memory : segment.memory) sources.push_back(memory + offset);
+  comm::reduce_to_partial(task_.reduction, sources, own_sums(segment), segment.share.length);
+}
+
+// In one order on every host, so to the same bits; straight into the memory of all ranks of this one.
+void AllReduceSteps::add_up_hosts(const Segment& segment) {
+  const Chunk part = part_of(segment, hosts_.host);
+  const std::size_t offset = part.offset * task_.element_bytes();
+  std::vector<const std::byte*> sources(hosts_.ranks.size());
+  sources[hosts_.host] = own_sums(segment) + (part.offset - segment.share.offset) * size_of(sums_);
+  for_other_hosts([&](std::size_t host) { sources[host] = place_of(segment, host); });
+  std::vector<std::byte*> destinations;
+  for (std::byte* const memory : segment.memory) destinations.push_back(memory + offset);
+  if (route_ == Route::alone) {
+    comm::reduce(task_.reduction, sources, destinations, part.length);
+  } else {
+    comm::reduce_partials(task_.reduction, sources, destinations, part.length);
+  }
+}
+
+// Where one trip of a whole share to every host costs less than two of its parts: sums first, and then results.
+bool AllReduceSteps::goes_whole(const Segment& segment) const {
+  const std::size_t hosts = hosts_.ranks.size();
+  const std::size_t more = (hosts - 1) * size_of(sums_) - task_.element_bytes();
+  return segment.share.length * (hosts - 1) * more / hosts <= kBytesPerTrip;
+}
+
+Chunk AllReduceSteps::part_of(const Segment& segment, std::size_t host) const {
+  if (goes_whole(segment)) return segment.share;
+  return comm::share_of(segment.share, task_.element_bytes(), hosts_.ranks.size(), host);
+}
+
+// Behind all other hosts' sums is this one's, if it is not in this rank's memory.
+std::byte* AllReduceSteps::place_of(const Segment& segment, std::size_t host) {
+  const std::size_t sum = size_of(sums_);
+  const std::size_t stride = aligned(part_of(segment, hosts_.host).length * sum);
+  const std::size_t own = sums_in_place() ? 0 : segment.share.length * sum;
+  return scratch_[segment.number % kSegmentDepth].take(stride * hosts_.ranks.size() + own) + stride * host;
+}
+
+std::byte* AllReduceSteps::own_sums(const Segment& segment) {
+  if (!sums_in_place()) return place_of(segment, hosts_.ranks.size());
+  // No other rank reads or writes its share there.
+  return segment.memory[hosts_.local] + segment.share.offset * task_.element_bytes();
+}
+
+std::byte* AllReduceSteps::user_data(const Segment& segment) const {
+  return static_cast<std::byte*>(task_.output.data) + segment.chunk.offset * task_.element_bytes();
+}
+
+}  // namespace lockstep::wire

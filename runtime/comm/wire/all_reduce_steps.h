@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// All-reduces by segments: each rank of a lane adds up its share of all memory on its host, exchanges the sums with its
+// lane, and puts the result into all memory on its host.
+//
+// What is added up is the tree over a host's ranks, then the tree over the hosts: where every host has the same power
+// of two of ranks, in the order of the hosts, that is the tree of comm/reduction.h over all ranks, and the bits are
+// those of one host. Sums cross as values accumulate where their own type would be rounded or divided twice: of 16-bit
+// floats as float32. Results, of which there is one trip too, cross in their own type. Where no memory is shared every
+// rank is a host of its own, and what crosses is its data.
+#pragma once
+
+#include "runtime/comm/wire/arrival_table.h"
+#include "runtime/comm/wire/movement.h"
+#include "runtime/comm/wire/segment_steps.h"
+
+namespace lockstep::wire {
+
+// A place as it travels with the announcement of an all-reduce.
+std::vector<std::byte> written(const comm::Place& place);
+
+class AllReduceSteps final : public SegmentSteps {
+ public:
+  // `scratch`: by number of the segment modulo kSegmentDepth, kept from one reduction to the next.
+  AllReduceSteps(const comm::Task& task, const Place& place, const Arrivals& arrivals,
+                 std::vector<ScratchBuffer>& scratch);
+
+  std::size_t most_elements() const override;
+  void begin(Segment& segment) override;
+  void fill(const Segment& segment) override;
+  void send(Segment& segment) override;
+  void hand_on(Segment& segment) override;
+  void spread(const Segment& segment) override;
+  void take(const Segment& segment) override;
+
+ private:
+  AllReduceSteps(const comm::Task& task, const Place& place, std::vector<std::byte*> arenas,
+                 std::vector<ScratchBuffer>& scratch);
+  void add_up_host(const Segment& segment);
+  void add_up_hosts(const Segment& segment);
+
+  // True if all of a share crosses at once, to every host.
+  bool goes_whole(const Segment& segment) const;
+  comm::Chunk part_of(const Segment& segment, std::size_t host) const;
+  // True if a host's sums take the place of a rank's data.
+  bool sums_in_place() const { return sums_ == task_.record.dtype; }
+  // Where another host's sum of this rank's part, or of the whole share, comes to; and where this host's of the share
+  // is.
+  std::byte* place_of(const Segment& segment, std::size_t host);
+  std::byte* own_sums(const Segment& segment);
+  std::byte* user_data(const Segment& segment) const;
+
+  const std::vector<std::byte*> arenas_;  // by place on the host; through windows: none
+  const DType sums_;                      // as what a host's sums cross
+  std::vector<ScratchBuffer>& scratch_;
+};
+
+}  // namespace lockstep::wire

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/wire/segment_pipeline.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/comm/wire/all_reduce_steps.h"
+
+namespace lockstep::wire {
+namespace {
+
+using comm::Task;
+
+Hosts each_alone(int rank, int size) {
+  Hosts hosts;
+  for (int r = 0; r < size; ++r) hosts.ranks.push_back({r});
+  hosts.host = static_cast<std::size_t>(rank);
+  return hosts;
+}
+
+}  // namespace
+
+SegmentPipeline::SegmentPipeline(const Hosts& hosts, int rank, int size, HostMemory* memory, SegmentCounts* counts,
+                                 Wire& wire)
+    : hosts_(memory != nullptr ? hosts : each_alone(rank, size)),
+      memory_(memory),
+      counts_(counts),
+      wire_(wire),
+      scratch_(kSegmentDepth) {}
+
+bool SegmentPipeline::serves(const Task& task) { return task.record.kind == comm::OpKind::all_reduce; }
+
+void SegmentPipeline::add(const Task& task, const Arrivals& arrivals, std::function<void()> on_done) {
+  const SegmentSteps::Place place{hosts_, memory_, wire_};
+  auto steps = std::make_unique<AllReduceSteps>(task, place, arrivals, scratch_);
+  collectives_.push_back({.task = task, .steps = std::move(steps), .on_done = {std::move(on_done)}});
+}
+
+void SegmentPipeline::after_all(std::function<void()> call) {
+  if (empty()) return call();
+  collectives_.back().on_done.push_back(std::move(call));
+}
+
+bool SegmentPipeline::step() {
+  bool older_are_finished = true;
+  for (UnderWay& one : segments_) {
+    if (advance(one, older_are_finished)) return true;
+    older_are_finished = one.phase == Phase::wait_for_host;
+  }
+  return begin_segment();
+}
+
+bool SegmentPipeline::begin_segment() {
+  if (segments_.size() == kSegmentDepth) return false;
+  const auto next = std::find_if(collectives_.begin(), collectives_.end(),
+                                 [](const Collective& one) { return one.begun < one.task.count(); });
+  if (next == collectives_.end()) return false;
+  const std::size_t length = std::min(next->steps->most_elements(), next->task.count() - next->begun);
+  segments_.push_back({.segment = {.number = ++last_, .chunk = {next->begun, length}}, .steps = *next->steps});
+  next->begun += length;
+  segments_.back().is_last = next->begun == next->task.count();
+  note_oldest();
+  next->steps->begin(segments_.back().segment);
+  return true;
+}
+
+bool SegmentPipeline::advance(UnderWay& one, bool older_are_finished) {
+  Segment& segment = one.segment;
+  const Route route = one.steps.route();
+  switch (one.phase) {
+    case Phase::fill:
+      if (route == Route::windows) {
+        one.steps.fill(segment);
+        counts_->fill(segment.number);
+      }
+      one.phase = segment.share.length > 0 ? Phase::send : Phase::wait_for_older;
+      return true;
+    case Phase::send:
+      if (route == Route::windows && !counts_->all_filled(segment.number)) return false;
+      one.steps.send(segment);
+      one.phase = Phase::hand_on;
+      return true;
+    case Phase::hand_on:
+      if (!are_through(segment.transfers)) return false;
+      one.steps.hand_on(segment);
+      one.phase = Phase::spread;
+      return true;
+    case Phase::spread:
+      if (!are_through(segment.transfers)) return false;
+      one.steps.spread(segment);
+      one.phase = Phase::wait_for_older;
+      return true;
+    case Phase::wait_for_older:
+      // A count stands for all segments before it too.
+      if (!older_are_finished) return false;
+      if (route != Route::alone && hosts_.local < hosts_.lanes) counts_->finish(segment.number);
+      one.phase = Phase::wait_for_host;
+      return true;
+    case Phase::wait_for_host:
+      if (&one != &segments_.front()) return false;
+      if (route != Route::alone && !counts_->all_finished(segment.number)) return false;
+      end_segment();
+      return true;
+  }
+  return false;
+}
+
+void SegmentPipeline::end_segment() {
+  const UnderWay& one = segments_.front();
+  if (one.steps.route() == Route::windows) one.steps.take(one.segment);
+  const bool is_last = one.is_last;
+  segments_.pop_front();
+  note_oldest();
+  if (!is_last) return;
+  const std::vector<std::function<void()>> on_done = std::move(collectives_.front().on_done);
+  collectives_.pop_front();
+  for (const auto& call : on_done) call();
+}
+
+void SegmentPipeline::note_oldest() {
+  const UnderWay* const oldest = segments_.empty() ? nullptr : &segments_.front();
+  const Route route = oldest == nullptr ? Route::alone : oldest->steps.route();
+  oldest_in_windows_.store(route == Route::windows);
+  oldest_in_memory_.store(route == Route::alone ? 0 : oldest->segment.number);
+}
+
+std::vector<std::size_t> SegmentPipeline::awaited_neighbours() const {
+  const std::uint64_t number = oldest_in_memory_.load();
+  return number == 0 ? std::vector<std::size_t>() : counts_->awaited(number, oldest_in_windows_.load());
+}
+
+bool SegmentPipeline::are_through(std::vector<Transfer>& transfers) {
+  while (!transfers.empty() && wire_.done(transfers.back())) transfers.pop_back();
+  return transfers.empty();
+}
+
+}  // namespace lockstep::wire

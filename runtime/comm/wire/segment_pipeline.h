@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives whose data goes beside frames, cut into segments of which several are under way at once, so that the
+// cable carries one while another is added up or handed round.
+//
+// A segment goes through phases. Each phase is a step that never waits, and is taken when what it needs is there: a
+// transfer of the wire, or a count of the host's (segment_counts.h). All ranks number the segments of all their
+// collectives alike, so no order between steps has to be agreed on. What a step does is the business of the kind of
+// collective (segment_steps.h).
+//
+// Threads: the group's communication thread, except awaited_neighbours(): any.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/transfer.h"
+#include "runtime/comm/wire/arrival_table.h"
+#include "runtime/comm/wire/host_memory.h"
+#include "runtime/comm/wire/movement.h"
+#include "runtime/comm/wire/segment_counts.h"
+#include "runtime/comm/wire/segment_steps.h"
+#include "runtime/comm/wire/wire.h"
+
+namespace lockstep::wire {
+
+class SegmentPipeline {
+ public:
+  // `memory` and `counts`: null if the ranks of a host share none. All outlive it.
+  SegmentPipeline(const Hosts& hosts, int rank, int size, HostMemory* memory, SegmentCounts* counts, Wire& wire);
+
+  // Whether a collective goes by segments: all-reduces. The rest blocks (movement.h).
+  static bool serves(const comm::Task& task);
+  // Takes over a collective that all ranks have announced, in the same order on every rank. `task` and its memory stay
+  // until `on_done` has been called, by step().
+  void add(const comm::Task& task, const Arrivals& arrivals, std::function<void()> on_done);
+  // Calls it, by step(), once all that have been added are done; at once if there are none.
+  void after_all(std::function<void()> call);
+  bool empty() const { return collectives_.empty(); }
+  // Takes a step if there is one to take, and says whether there was: if not, it has to wait for the wire or the host.
+  // Throws Broken.
+  bool step();
+  // Whom of this host the oldest segment waits for, by their places.
+  std::vector<std::size_t> awaited_neighbours() const;
+
+ private:
+  struct Collective {
+    const comm::Task& task;
+    std::unique_ptr<SegmentSteps> steps;
+    std::size_t begun = 0;  // elements of segments that have begun
+    std::vector<std::function<void()>> on_done;
+  };
+  enum class Phase { fill, send, hand_on, spread, wait_for_older, wait_for_host };
+  struct UnderWay {
+    Segment segment;
+    SegmentSteps& steps;
+    Phase phase = Phase::fill;
+    bool is_last = false;  // of its collective
+  };
+
+  bool begin_segment();
+  // Takes a step of a segment, if it can. `older_are_finished`: those before it.
+  bool advance(UnderWay& one, bool older_are_finished);
+  void end_segment();
+  bool are_through(std::vector<Transfer>& transfers);
+  // Tells awaited_neighbours() which segment is the oldest.
+  void note_oldest();
+
+  const Hosts hosts_;
+  HostMemory* const memory_;
+  SegmentCounts* const counts_;
+  Wire& wire_;
+  std::deque<Collective> collectives_;  // not done, in order; none moves while it is there
+  std::deque<UnderWay> segments_;       // in order
+  std::uint64_t last_ = 0;
+  std::vector<ScratchBuffer> scratch_;              // of reductions
+  std::atomic<std::uint64_t> oldest_in_memory_{0};  // the oldest segment, if a host's memory is in it; 0: there is none
+  std::atomic<bool> oldest_in_windows_{false};
+};
+
+}  // namespace lockstep::wire

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/wire/segment_steps.h"
+
+namespace lockstep::wire {
+
+void SegmentSteps::post_send(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes,
+                             std::uint64_t trip) {
+  if (bytes > 0) segment.transfers.push_back(wire_.send({counterpart(host), data, bytes}, segment.tag(trip)));
+}
+
+void SegmentSteps::post_receive(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes,
+                                std::uint64_t trip) {
+  if (bytes > 0) segment.transfers.push_back(wire_.receive({counterpart(host), data, bytes}, segment.tag(trip)));
+}
+
+std::vector<std::byte*> SegmentSteps::slots(const Segment& segment) const {
+  std::vector<std::byte*> slots;
+  for (std::size_t i = 0; i < hosts_.neighbours().size(); ++i) {
+    slots.push_back(memory_->window(i) + segment.number % kSegmentDepth * slot_bytes());
+  }
+  return slots;
+}
+
+void SegmentSteps::copy_to_all(const Segment& segment, const std::byte* from, std::size_t offset, std::size_t bytes) {
+  for (std::byte* const memory : segment.memory) comm::copy_bytes(memory + offset, from + offset, bytes);
+}
+
+}  // namespace lockstep::wire

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// A segment of a collective, and the steps that a kind of collective takes with each of its segments
+// (segment_pipeline.h).
+//
+// Between hosts whose ranks share memory lane l is the ranks that are l-th on their hosts. Of every segment a lane has
+// a share, which its ranks exchange with each other alone, and put into the memory of all ranks of their host.
+//
+// Threads: the group's communication thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/comm/transfer.h"
+#include "runtime/comm/wire/host_memory.h"
+#include "runtime/comm/wire/wire.h"
+
+namespace lockstep::wire {
+
+// Segments under way at once: each has a slot of every rank's window.
+inline constexpr std::size_t kSegmentDepth = 4;
+// Bytes of a cable that a trip is taken to cost.
+inline constexpr std::size_t kBytesPerTrip = 16 << 10;
+
+struct Segment {
+  std::uint64_t number;
+  comm::Chunk chunk;                     // of the elements of a part
+  std::vector<std::byte*> memory = {};   // by place on the host: where a rank has it
+  comm::Chunk share = {};                // this rank's, counted from there; empty if it carries none
+  std::vector<Transfer> transfers = {};  // under way
+
+  // Of the first transfers between two ranks, and of what follows them.
+  Tag tag(std::uint64_t trip) const { return {Tag::Kind::segment, 2 * number + trip}; }
+};
+
+// Where the ranks of a host find each other's data.
+enum class Route { alone, arenas, windows };
+
+class SegmentSteps {
+ public:
+  // All outlive it.
+  struct Place {
+    const Hosts& hosts;
+    HostMemory* memory;  // null if the ranks of a host share none
+    Wire& wire;
+  };
+
+  virtual ~SegmentSteps() = default;
+
+  Route route() const { return route_; }
+  // Elements of a segment, at most.
+  virtual std::size_t most_elements() const = 0;
+  // Notes where the segment is, and what this rank carries of it. Posts what is to come before there is anything to
+  // send: then the peers need not ask whether this rank is ready.
+  virtual void begin(Segment& segment) = 0;
+  // Through windows: puts this rank's data into its own.
+  virtual void fill(const Segment& segment) = 0;
+  // All ranks of the host have filled their windows. This step and the next two: of ranks that carry a share.
+  virtual void send(Segment& segment) = 0;
+  // What was posted is through.
+  virtual void hand_on(Segment& segment) = 0;
+  // What was posted since is through. Puts what has come into the memory of all ranks of the host.
+  virtual void spread(const Segment& segment) = 0;
+  // Through windows: every share is there. Gets the result out of this rank's window.
+  virtual void take(const Segment& segment) = 0;
+
+ protected:
+  SegmentSteps(const comm::Task& task, const Place& place, Route route)
+      : task_(task), hosts_(place.hosts), memory_(place.memory), wire_(place.wire), route_(route) {}
+
+  // Calls what(host) for the other hosts, each host beginning with the one after it, so that not all turn to the same
+  // one.
+  template <typename What>
+  void for_other_hosts(What what) const {
+    const std::size_t count = hosts_.ranks.size();
+    for (std::size_t i = 1; i < count; ++i) what((hosts_.host + i) % count);
+  }
+  // The rank of this one's lane there.
+  int counterpart(std::size_t host) const { return hosts_.ranks[host][hosts_.local]; }
+  bool is_in_lane() const { return hosts_.local < hosts_.lanes; }
+  void post_send(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes, std::uint64_t trip);
+  void post_receive(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes, std::uint64_t trip);
+  // Bytes of a segment in a window, and where the ranks of the host have it in theirs.
+  std::size_t slot_bytes() const { return window_bytes(hosts_) / kSegmentDepth; }
+  std::vector<std::byte*> slots(const Segment& segment) const;
+  // Bytes [offset, offset + bytes) from one rank's memory to that of all ranks of the host.
+  static void copy_to_all(const Segment& segment, const std::byte* from, std::size_t offset, std::size_t bytes);
+
+  const comm::Task& task_;
+  const Hosts& hosts_;
+  HostMemory* const memory_;
+  Wire& wire_;
+  const Route route_;
+};
+
+}  // namespace lockstep::wire
