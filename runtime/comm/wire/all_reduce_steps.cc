@@ -120,6 +120,7 @@ void AllReduceSteps::spread(const Segment& segment) {
 }
 
 void AllReduceSteps::take(const Segment& segment) {
+  if (task_.record.kind == comm::OpKind::reduce && task_.rank != task_.record.root) return;
   comm::copy_bytes(user_data(segment), segment.memory[hosts_.local], segment.chunk.length * task_.element_bytes());
 }
 

@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/comm/wire/all_gather_steps.h"
 #include "runtime/comm/wire/all_reduce_steps.h"
+#include "runtime/comm/wire/broadcast_steps.h"
 
 namespace lockstep::wire {
 namespace {
 
+using comm::OpKind;
 using comm::Task;
 
 Hosts each_alone(int rank, int size) {
@@ -28,11 +31,24 @@ SegmentPipeline::SegmentPipeline(const Hosts& hosts, int rank, int size, HostMem
       wire_(wire),
       scratch_(kSegmentDepth) {}
 
-bool SegmentPipeline::serves(const Task& task) { return task.record.kind == comm::OpKind::all_reduce; }
+bool SegmentPipeline::serves(const Task& task) const {
+  switch (task.record.kind) {
+    case OpKind::all_reduce: return true;
+    case OpKind::reduce:
+    case OpKind::broadcast: return memory_ != nullptr;
+    case OpKind::all_gather: return memory_ != nullptr && AllGatherSteps::serves(task, hosts_);
+    default: return false;
+  }
+}
 
 void SegmentPipeline::add(const Task& task, const Arrivals& arrivals, std::function<void()> on_done) {
   const SegmentSteps::Place place{hosts_, memory_, wire_};
-  auto steps = std::make_unique<AllReduceSteps>(task, place, arrivals, scratch_);
+  std::unique_ptr<SegmentSteps> steps;
+  switch (task.record.kind) {
+    case OpKind::broadcast: steps = std::make_unique<BroadcastSteps>(task, place); break;
+    case OpKind::all_gather: steps = std::make_unique<AllGatherSteps>(task, place); break;
+    default: steps = std::make_unique<AllReduceSteps>(task, place, arrivals, scratch_);
+  }
   collectives_.push_back({.task = task, .steps = std::move(steps), .on_done = {std::move(on_done)}});
 }
 

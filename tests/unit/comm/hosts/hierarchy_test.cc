@@ -96,6 +96,12 @@ std::vector<float> reduced(int ranks, std::size_t count, const comm::Reduction& 
   return result;
 }
 
+std::string text_of(const std::vector<int>& hosts) {
+  std::string text = std::to_string(hosts.size()) + " hosts of";
+  for (const int ranks : hosts) text += " " + std::to_string(ranks);
+  return text;
+}
+
 std::span<float> floats_of(const Arena& arena) {
   return {reinterpret_cast<float*>(arena.data), arena.bytes / sizeof(float)};
 }
@@ -144,38 +150,74 @@ TEST(Hierarchy, SumsAreTheSameOnAllRanksOfAnyHosts) {
   }
 }
 
-// `bytes_each`: of an element, out of a host.
-void expect_bytes_of_one_rank_per_host(DType dtype, bool is_in_arena, std::size_t bytes_each) {
-  constexpr std::size_t kElements = 32 * 6 * 500;  // cut into whole cache lines by lanes and hosts
-  on_hosts({3, 3}, [&](ProcessGroup& group, const Hub& hub) {
-    const Arena arena = group.allocate(kElements * size_of(dtype));
-    std::vector<std::byte> own(kElements * size_of(dtype));
+using Bytes = std::vector<std::size_t>;  // by host
+
+// What `collective` carries out of, and into, each host; each rank to its counterparts alone.
+void expect_bytes(const std::vector<int>& hosts, const Body& collective, const Bytes& wanted_out,
+                  const Bytes& wanted_in) {
+  std::vector<std::pair<std::size_t, int>> place;  // by rank: its host, and which one it is there
+  for (std::size_t host = 0; host < hosts.size(); ++host) {
+    for (int local = 0; local < hosts[host]; ++local) place.emplace_back(host, local);
+  }
+  Bytes out(hosts.size());
+  Bytes in(hosts.size());
+  on_hosts(hosts, [&](ProcessGroup& group, const Hub& hub) {
+    collective(group, hub);
     group.barrier().wait();
-    std::map<std::pair<int, int>, std::size_t> before;
-    {
-      MutexLock lock(hub->mutex);
-      before = hub->carried;
-    }
-    group.barrier().wait();
-    group.all_reduce(BufferView(is_in_arena ? arena.data : own.data(), kElements, dtype)).wait();
-    group.barrier().wait();
+    if (group.rank() != 0) return;
     MutexLock lock(hub->mutex);
-    std::size_t out_of_host_0 = 0;
     for (const auto& [way, bytes] : hub->carried) {
-      const std::size_t fresh = bytes - before[way];
-      if (fresh == 0) continue;
-      EXPECT_EQ(way.first % 3, way.second % 3) << "to its counterpart alone";
-      if (way.first < 3) out_of_host_0 += fresh;
+      const auto& [from, from_local] = place[static_cast<std::size_t>(way.first)];
+      const auto& [to, to_local] = place[static_cast<std::size_t>(way.second)];
+      EXPECT_EQ(from_local, to_local) << way.first << " to " << way.second;
+      out[from] += bytes;
+      in[to] += bytes;
     }
-    EXPECT_EQ(out_of_host_0, kElements * bytes_each) << name_of(dtype);
   });
+  EXPECT_EQ(out, wanted_out);
+  EXPECT_EQ(in, wanted_in);
 }
 
+constexpr std::size_t kEven = 32 * 6 * 500;  // elements that are cut into whole cache lines by lanes and hosts
+
 TEST(Hierarchy, AHostsCableCarriesWhatOneRankPerHostWould) {
+  const auto reduce_all = [](DType dtype, bool is_in_arena) {
+    return [=](ProcessGroup& group, const Hub&) {
+      const Arena arena = group.allocate(kEven * size_of(dtype));
+      std::vector<std::byte> own(kEven * size_of(dtype));
+      group.all_reduce(BufferView(is_in_arena ? arena.data : own.data(), kEven, dtype)).wait();
+    };
+  };
   for (const bool is_in_arena : {true, false}) {
-    expect_bytes_of_one_rank_per_host(DType::f32, is_in_arena, 4);   // 2(H-1)/H of the bytes
-    expect_bytes_of_one_rank_per_host(DType::bf16, is_in_arena, 3);  // half of the float32 sums, half of the results
+    SCOPED_TRACE(is_in_arena ? "arena" : "the program's own memory");
+    // Of float32 2(H-1)/H of the bytes; of 16 bits half of the float32 sums, and half of the results.
+    expect_bytes({3, 3}, reduce_all(DType::f32, is_in_arena), {4 * kEven, 4 * kEven}, {4 * kEven, 4 * kEven});
+    expect_bytes({3, 3}, reduce_all(DType::bf16, is_in_arena), {3 * kEven, 3 * kEven}, {3 * kEven, 3 * kEven});
   }
+}
+
+TEST(Hierarchy, ABroadcastCrossesEachCableOnce) {
+  const auto broadcast_from = [](int root) {
+    return [root](ProcessGroup& group, const Hub&) {
+      std::vector<float> data(kEven);
+      group.broadcast(BufferView(std::span(data)), root).wait();
+    };
+  };
+  constexpr std::size_t kBytes = kEven * sizeof(float);
+  expect_bytes({3, 3}, broadcast_from(1), {kBytes, 0}, {0, kBytes});
+  // Root sends a half to each other host, which hands it on to the other one.
+  expect_bytes({2, 3, 2}, broadcast_from(4), {kBytes / 2, kBytes, kBytes / 2}, {kBytes, 0, kBytes});
+}
+
+TEST(Hierarchy, ARowCrossesTheCableOfEachOtherHostOnce) {
+  const Body gather_all = [](ProcessGroup& group, const Hub&) {
+    std::vector<float> row(kEven);
+    std::vector<float> all(kEven * static_cast<std::size_t>(group.size()));
+    group.all_gather(BufferView(std::span(row)), BufferView(std::span(all))).wait();
+  };
+  constexpr std::size_t kBytes = kEven * sizeof(float);
+  expect_bytes({3, 3}, gather_all, {3 * kBytes, 3 * kBytes}, {3 * kBytes, 3 * kBytes});
+  expect_bytes({1, 3, 2}, gather_all, {2 * kBytes, 6 * kBytes, 4 * kBytes}, {5 * kBytes, 3 * kBytes, 4 * kBytes});
 }
 
 // An announcement goes to one rank of each other host, which tells its neighbours.
@@ -214,6 +256,92 @@ TEST(Hierarchy, ManyCollectivesAreUnderWayAtOnce) {
       for (int i = 0; i < kWorks; ++i) EXPECT_EQ(data[static_cast<std::size_t>(i) * 512], wanted) << i;
     });
   }
+}
+
+// Of one trip, of two, of several segments; every rank is root once, of several segments two are.
+TEST(Hierarchy, WhatIsHandedRoundComesToEveryRank) {
+  for (const std::vector<int>& hosts : {std::vector<int>{2, 2}, {2, 2, 2}, {1, 3, 2}}) {
+    const int ranks = static_cast<int>(roster_of(hosts).size());
+    for (const std::size_t count : {std::size_t{300}, kCount, std::size_t{270007}}) {
+      SCOPED_TRACE(text_of(hosts) + ", " + std::to_string(count));
+      std::vector<std::vector<float>> sums(static_cast<std::size_t>(ranks));
+      on_hosts(hosts, [&](ProcessGroup& group, const Hub&) {
+        std::vector<float> all(count * static_cast<std::size_t>(ranks));
+        for (int root = 0; root < ranks; ++root) {
+          const std::vector<float> of_root = noise_of(root, count);
+          std::copy(of_root.begin(), of_root.end(), all.begin() + root * static_cast<std::ptrdiff_t>(count));
+          if (count > kCount && root % 3 != 0) continue;
+          std::vector<float> data = group.rank() == root ? of_root : std::vector<float>(count);
+          group.broadcast(BufferView(std::span(data)), root).wait();
+          EXPECT_EQ(data, of_root) << "rank " << group.rank() << " from " << root;
+          if (count == kCount) {
+            std::vector<float> own = noise_of(group.rank(), count);
+            group.reduce(BufferView(std::span(own)), root).wait();
+            if (group.rank() == root) {
+              sums[static_cast<std::size_t>(root)] = own;
+            } else {
+              EXPECT_EQ(own, noise_of(group.rank(), count)) << "an input is kept";
+            }
+          }
+        }
+        std::vector<float> row = noise_of(group.rank(), count);
+        std::vector<float> rows(all.size());
+        group.all_gather(BufferView(std::span(row)), BufferView(std::span(rows))).wait();
+        EXPECT_EQ(rows, all);
+        std::fill(rows.begin(), rows.end(), 0.0f);
+        const auto in_place = std::span(rows).subspan(count * static_cast<std::size_t>(group.rank()), count);
+        std::copy(row.begin(), row.end(), in_place.begin());
+        group.all_gather(BufferView(in_place), BufferView(std::span(rows))).wait();
+        EXPECT_EQ(rows, all) << "in place";
+        std::copy(row.begin(), row.end(), rows.begin());
+        const auto sum = std::span(rows).first(count);
+        group.all_reduce(BufferView(sum)).wait();
+        if (count == kCount) {
+          EXPECT_TRUE(std::equal(sum.begin(), sum.end(), sums[static_cast<std::size_t>(group.rank())].begin()))
+              << "a sum that one rank gets is that of all";
+        }
+      });
+    }
+  }
+}
+
+// One after the other in each rank's memory, in which slots of windows are taken again and again.
+TEST(Hierarchy, CollectivesOfAllKindsAreUnderWayAtOnce) {
+  constexpr int kRounds = 12;
+  on_hosts({2, 3, 2}, [&](ProcessGroup& group, const Hub&) {
+    const auto size = static_cast<std::size_t>(group.size());
+    const Arena arena = group.allocate(kRounds * kCount * sizeof(float));
+    const std::span<float> sums = floats_of(arena);
+    std::vector<float> roots(kRounds * kCount);
+    std::vector<float> row(kCount, static_cast<float>(group.rank()));
+    std::vector<float> rows(kRounds * kCount * size);
+    std::vector<float> reduced(kRounds * kCount, 1.0f);
+    std::fill(sums.begin(), sums.end(), 1.0f);
+    std::vector<Work> works;
+    for (int i = 0; i < kRounds; ++i) {
+      const std::size_t at = static_cast<std::size_t>(i) * kCount;
+      const int root = i % group.size();
+      const std::span<float> of_root = std::span(roots).subspan(at, kCount);
+      if (group.rank() == root) std::fill(of_root.begin(), of_root.end(), static_cast<float>(i));
+      works.push_back(group.all_reduce(BufferView(sums.subspan(at, kCount))));
+      works.push_back(group.broadcast(BufferView(of_root), root));
+      works.push_back(
+          group.all_gather(BufferView(std::span(row)), BufferView(std::span(rows).subspan(at * size, kCount * size))));
+      works.push_back(group.reduce(BufferView(std::span(reduced).subspan(at, kCount)), root));
+      works.push_back(group.barrier());
+    }
+    for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
+    for (std::size_t i = 0; i < kRounds * kCount; ++i) {
+      const std::size_t round = i / kCount;
+      ASSERT_EQ(sums[i], static_cast<float>(size));
+      ASSERT_EQ(roots[i], static_cast<float>(round));
+      const bool is_root = group.rank() == static_cast<int>(round % size);
+      ASSERT_EQ(reduced[i], is_root ? static_cast<float>(size) : 1.0f);
+      for (std::size_t r = 0; r < size; ++r) {
+        ASSERT_EQ(rows[(round * size + r) * kCount + i % kCount], static_cast<float>(r));
+      }
+    }
+  });
 }
 
 TEST(Hierarchy, WhoDoesNotComeIsNamedWhicheverHostHeIsOn) {
@@ -430,12 +558,6 @@ std::vector<T> on_one_host(int ranks, std::size_t count, AllReduceOptions option
   return results.first();
 }
 
-std::string text_of(const std::vector<int>& hosts) {
-  std::string text = std::to_string(hosts.size()) + " hosts of";
-  for (const int ranks : hosts) text += " " + std::to_string(ranks);
-  return text;
-}
-
 template <typename T>
 void expect_bits_of_shm(const std::vector<int>& hosts, std::size_t count, AllReduceOptions options) {
   const int ranks = static_cast<int>(roster_of(hosts).size());
@@ -552,10 +674,13 @@ constexpr Stage kStages[] = {{"fill", Call::receive, 0},
                              {"hand on", Call::send, 1},
                              {"spread", Call::done, 1}};
 
+using Start = std::function<Work(ProcessGroup&, std::span<float>)>;
+Work reduce_all(ProcessGroup& group, std::span<float> data) { return group.all_reduce(BufferView(data)); }
+
 // Rank 1 of three hosts of two ranks stands still at `stage` of the second segment. `then` is called on every other
-// rank once it does, with the all-reduce that it waits for; what that throws is returned, by rank.
+// rank once it does, with the collective that it waits for; what that throws is returned, by rank.
 std::vector<std::string> texts_when_rank_1_stops(
-    const Stage& stage, bool is_in_arena,
+    const Stage& stage, bool is_in_arena, const Start& start,
     const std::function<std::string(ProcessGroup& group, const Hub& hub, const Work& work)>& then) {
   constexpr std::size_t kFloats = (std::size_t{9} << 20) / sizeof(float);
   std::vector<std::string> texts(6);
@@ -572,7 +697,7 @@ std::vector<std::string> texts_when_rank_1_stops(
       };
     }
     group.barrier().wait();
-    const Work work = group.all_reduce(BufferView(data));
+    const Work work = start(group, data);
     if (group.rank() == 1) {
       over.wait();
       {
@@ -601,15 +726,15 @@ TEST(Hierarchy, ARankThatDiesAtAnyStageIsNamed) {
   for (const bool is_in_arena : {true, false}) {
     for (const Stage& stage : kStages) {
       SCOPED_TRACE(std::string(stage.name) + (is_in_arena ? ", arena" : ", the program's own memory"));
-      const auto texts =
-          texts_when_rank_1_stops(stage, is_in_arena, [](ProcessGroup& group, const Hub& hub, const Work& work) {
-            {
-              MutexLock lock(hub->mutex);
-              hub->lost[static_cast<std::size_t>(group.rank())].push_back(1);
-              hub->notify();
-            }
-            return error_of<PeerLost>([&] { work.wait(); });
-          });
+      const auto texts = texts_when_rank_1_stops(stage, is_in_arena, reduce_all,
+                                                 [](ProcessGroup& group, const Hub& hub, const Work& work) {
+                                                   {
+                                                     MutexLock lock(hub->mutex);
+                                                     hub->lost[static_cast<std::size_t>(group.rank())].push_back(1);
+                                                     hub->notify();
+                                                   }
+                                                   return error_of<PeerLost>([&] { work.wait(); });
+                                                 });
       for (const int rank : {0, 2, 3, 4, 5}) {
         expect_text(texts[static_cast<std::size_t>(rank)],
                     {"rank 1 (host host0, pid 101) has died", "was in all_reduce 6 ("});
@@ -628,7 +753,7 @@ TEST(Hierarchy, ARankThatIsSilentAtAnyStageIsNamedByWhoWaitsForIt) {
         SCOPED_TRACE(std::string(stage.name) + (is_in_arena ? ", arena, " : ", the program's own memory, ") +
                      std::to_string(impatient));
         const auto texts = texts_when_rank_1_stops(
-            stage, is_in_arena, [impatient](ProcessGroup& group, const Hub& hub, const Work& work) {
+            stage, is_in_arena, reduce_all, [impatient](ProcessGroup& group, const Hub& hub, const Work& work) {
               {
                 MutexLock lock(hub->mutex);
                 while (std::count(hub->sleeps.begin(), hub->sleeps.end(), true) < 5) hub->changed.wait(hub->mutex);
@@ -641,6 +766,78 @@ TEST(Hierarchy, ARankThatIsSilentAtAnyStageIsNamedByWhoWaitsForIt) {
                       {"all_reduce 6 (", "all have arrived; data is still on its way to or from ",
                        "rank 1 (host host0, pid 101)"});
         }
+      }
+    }
+  }
+}
+
+// The same of what goes through windows alone; who has no need of rank 1 goes on to the next collective.
+struct HandedRound {
+  const char* name;
+  Start start;
+  std::vector<Stage> stages;
+  int waits;  // a rank that waits for rank 1
+};
+const std::vector<HandedRound>& handed_round() {
+  static const auto broadcast_from = [](int root) {
+    return [root](ProcessGroup& group, std::span<float> data) { return group.broadcast(BufferView(data), root); };
+  };
+  static const Start gather_all = [](ProcessGroup& group, std::span<float> data) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    const std::size_t count = data.size() / 6;
+    return group.all_gather(BufferView(data.subspan(rank * count, count)), BufferView(data.first(6 * count)));
+  };
+  static const std::vector<HandedRound> all = {
+      {"broadcast within rank 1's host", broadcast_from(0), {{"send", Call::send, 0}}, 3},
+      {"broadcast to it", broadcast_from(2), {{"collect", Call::done, 0}, {"spread", Call::done, 1}}, 0},
+      {"broadcast by way of it", broadcast_from(2), {{"hand on", Call::send, 1}}, 5},
+      {"all_gather", gather_all, {{"send", Call::send, 0}, {"collect", Call::done, 0}}, 3}};
+  return all;
+}
+
+TEST(Hierarchy, ARankThatDiesWhileDataIsHandedRoundIsNamed) {
+  for (const HandedRound& one : handed_round()) {
+    for (const Stage& stage : one.stages) {
+      SCOPED_TRACE(std::string(one.name) + ", " + stage.name);
+      const auto texts =
+          texts_when_rank_1_stops(stage, false, one.start, [](ProcessGroup& group, const Hub& hub, const Work& work) {
+            {
+              MutexLock lock(hub->mutex);
+              hub->lost[static_cast<std::size_t>(group.rank())].push_back(1);
+              hub->notify();
+            }
+            return error_of<PeerLost>([&] {
+              work.wait();
+              group.barrier().wait();
+            });
+          });
+      for (const int rank : {0, 2, 3, 4, 5}) {
+        expect_text(texts[static_cast<std::size_t>(rank)], {"rank 1 (host host0, pid 101) has died"});
+        EXPECT_EQ(texts[static_cast<std::size_t>(rank)], texts[0]);
+      }
+    }
+  }
+}
+
+TEST(Hierarchy, ARankThatIsSilentWhileDataIsHandedRoundIsNamedByWhoWaitsForIt) {
+  for (const HandedRound& one : handed_round()) {
+    for (const Stage& stage : one.stages) {
+      SCOPED_TRACE(std::string(one.name) + ", " + stage.name);
+      const auto texts = texts_when_rank_1_stops(
+          stage, false, one.start, [&one](ProcessGroup& group, const Hub& hub, const Work& work) {
+            {
+              MutexLock lock(hub->mutex);
+              while (std::count(hub->sleeps.begin(), hub->sleeps.end(), true) < 5) hub->changed.wait(hub->mutex);
+            }
+            return error_of<Timeout>([&] {
+              if (group.rank() == one.waits) work.wait(Deadline::after(std::chrono::milliseconds(200)));
+              work.wait();
+              group.barrier().wait();
+            });
+          });
+      for (const int rank : {0, 2, 3, 4, 5}) {
+        expect_text(texts[static_cast<std::size_t>(rank)],
+                    {" 6 (", "all have arrived; data is still on its way to or from ", "rank 1 (host host0, pid 101)"});
       }
     }
   }

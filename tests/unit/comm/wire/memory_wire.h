@@ -95,18 +95,15 @@ class MemoryWire final : public Wire {
     if (interrupted_) throw Broken("interrupted");
     const auto found = posted_.find(transfer);
     stand_still_in(Call::done, found->second.tag);
-    const Posted& posted = found->second;
+    Posted& posted = found->second;
     if (hub_->withholds && hub_->withholds(posted.tag)) {
       hub_->is_anything_withheld = true;
       hub_->changed.notify_all();
       return false;
     }
     if (posted.is_receive) {
-      auto& queue = hub_->bulk[{posted.piece.peer, rank_, posted.tag.kind, posted.tag.number}];
-      if (queue.empty()) return false;
-      if (queue.front().size() != posted.piece.bytes) throw Broken("a piece of another size");
-      std::copy(queue.front().begin(), queue.front().end(), posted.piece.data);
-      queue.pop_front();
+      deliver(posted.piece.peer, posted.tag);
+      if (!posted.has_come) return false;
     }
     posted_.erase(found);
     return true;
@@ -115,7 +112,7 @@ class MemoryWire final : public Wire {
     MutexLock lock(hub_->mutex);
     std::set<int> peers;
     for (const auto& [transfer, posted] : posted_) {
-      if (!posted.is_receive || posted.tag != posted_.begin()->second.tag) continue;
+      if (!posted.is_receive || posted.has_come || posted.tag != posted_.begin()->second.tag) continue;
       if (hub_->bulk[{posted.piece.peer, rank_, posted.tag.kind, posted.tag.number}].empty()) {
         peers.insert(posted.piece.peer);
       }
@@ -164,7 +161,20 @@ class MemoryWire final : public Wire {
     Piece piece;
     Tag tag;
     bool is_receive;
+    bool has_come = false;
   };
+  // To what was posted with this tag, the first to the first, whichever is asked about.
+  void deliver(int peer, Tag tag) REQUIRES(hub_->mutex) {
+    auto& queue = hub_->bulk[{peer, rank_, tag.kind, tag.number}];
+    for (auto& [transfer, posted] : posted_) {
+      if (queue.empty()) return;
+      if (!posted.is_receive || posted.has_come || posted.piece.peer != peer || posted.tag != tag) continue;
+      if (queue.front().size() != posted.piece.bytes) throw Broken("a piece of another size");
+      std::copy(queue.front().begin(), queue.front().end(), posted.piece.data);
+      queue.pop_front();
+      posted.has_come = true;
+    }
+  }
   void stand_still_in(Call call, Tag tag) REQUIRES(hub_->mutex) {
     while (!interrupted_ && hub_->stands_still && hub_->stands_still(rank_, call, tag)) {
       hub_->is_anybody_standing = true;

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/wire/all_gather_steps.h"
+
+namespace lockstep::wire {
+namespace {
+
+constexpr std::size_t kLeastPieceBytes = 4 << 10;
+
+std::byte* bytes_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
+
+}  // namespace
+
+bool AllGatherSteps::serves(const comm::Task& task, const Hosts& hosts) {
+  return window_bytes(hosts) / kSegmentDepth / static_cast<std::size_t>(task.size) >= kLeastPieceBytes;
+}
+
+template <typename What>
+void AllGatherSteps::for_carried_rows(const Segment& segment, std::size_t host, What what) const {
+  const std::vector<int>& ranks = hosts_.ranks[host];
+  for (std::size_t i = hosts_.local; i < ranks.size(); i += hosts_.lanes) {
+    what(i, static_cast<std::size_t>(ranks[i]) * piece_bytes(segment));
+  }
+}
+
+void AllGatherSteps::begin(Segment& segment) {
+  segment.memory = slots(segment);
+  if (!is_in_lane()) return;
+  segment.share = {0, segment.chunk.length};
+  for_other_hosts([&](std::size_t host) {
+    for_carried_rows(segment, host, [&](std::size_t, std::size_t place) {
+      post_receive(segment, host, segment.memory[hosts_.local] + place, piece_bytes(segment), 0);
+    });
+  });
+}
+
+void AllGatherSteps::fill(const Segment& segment) {
+  comm::copy_bytes(segment.memory[hosts_.local] + static_cast<std::size_t>(task_.rank) * piece_bytes(segment),
+                   bytes_of(task_.input) + segment.chunk.offset * task_.element_bytes(), piece_bytes(segment));
+}
+
+void AllGatherSteps::send(Segment& segment) {
+  for_other_hosts([&](std::size_t host) {
+    for_carried_rows(segment, hosts_.host, [&](std::size_t owner, std::size_t place) {
+      post_send(segment, host, segment.memory[owner] + place, piece_bytes(segment), 0);
+    });
+  });
+}
+
+void AllGatherSteps::spread(const Segment& segment) {
+  for (std::size_t host = 0; host < hosts_.ranks.size(); ++host) {
+    for_carried_rows(segment, host, [&](std::size_t owner, std::size_t place) {
+      const std::byte* const from = segment.memory[host == hosts_.host ? owner : hosts_.local];
+      copy_to_all(segment, from, place, piece_bytes(segment));
+    });
+  }
+}
+
+void AllGatherSteps::take(const Segment& segment) {
+  const std::size_t element = task_.element_bytes();
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(task_.size); ++rank) {
+    comm::copy_bytes(bytes_of(task_.output) + (rank * task_.count() + segment.chunk.offset) * element,
+                     segment.memory[hosts_.local] + rank * piece_bytes(segment), piece_bytes(segment));
+  }
+}
+
+}  // namespace lockstep::wire

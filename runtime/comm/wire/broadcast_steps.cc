@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/wire/broadcast_steps.h"
+
+#include <algorithm>
+
+namespace lockstep::wire {
+
+using comm::Chunk;
+
+BroadcastSteps::BroadcastSteps(const comm::Task& task, const Place& place) : SegmentSteps(task, place, Route::windows) {
+  for (std::size_t host = 0; host < hosts_.ranks.size(); ++host) {
+    const std::vector<int>& ranks = hosts_.ranks[host];
+    const auto found = std::find(ranks.begin(), ranks.end(), task.record.root);
+    if (found == ranks.end()) continue;
+    root_host_ = host;
+    root_local_ = static_cast<std::size_t>(found - ranks.begin());
+  }
+}
+
+void BroadcastSteps::begin(Segment& segment) {
+  segment.memory = slots(segment);
+  if (!is_in_lane()) return;
+  segment.share = comm::share_of({0, segment.chunk.length}, task_.element_bytes(), hosts_.lanes, hosts_.local);
+  if (hosts_.host == root_host_) return;
+  const Chunk part = part_of(segment, hosts_.host);
+  post_receive(segment, root_host_, segment.memory[hosts_.local] + part.offset, part.length, 0);
+}
+
+void BroadcastSteps::fill(const Segment& segment) {
+  if (task_.rank != task_.record.root) return;
+  comm::copy_bytes(segment.memory[hosts_.local], user_data(segment), segment.chunk.length * task_.element_bytes());
+}
+
+void BroadcastSteps::send(Segment& segment) {
+  if (hosts_.host != root_host_) return;
+  for_other_hosts([&](std::size_t host) {
+    const Chunk part = part_of(segment, host);
+    post_send(segment, host, segment.memory[root_local_] + part.offset, part.length, 0);
+  });
+}
+
+void BroadcastSteps::hand_on(Segment& segment) {
+  if (hosts_.host == root_host_ || goes_whole(segment)) return;
+  std::byte* const memory = segment.memory[hosts_.local];
+  const Chunk own = part_of(segment, hosts_.host);
+  for_other_hosts([&](std::size_t host) {
+    if (host == root_host_) return;
+    const Chunk part = part_of(segment, host);
+    post_receive(segment, host, memory + part.offset, part.length, 1);
+    post_send(segment, host, memory + own.offset, own.length, 1);
+  });
+}
+
+void BroadcastSteps::spread(const Segment& segment) {
+  const std::size_t element = task_.element_bytes();
+  const std::byte* const from = segment.memory[hosts_.host == root_host_ ? root_local_ : hosts_.local];
+  copy_to_all(segment, from, segment.share.offset * element, segment.share.length * element);
+}
+
+void BroadcastSteps::take(const Segment& segment) {
+  if (task_.rank == task_.record.root) return;
+  comm::copy_bytes(user_data(segment), segment.memory[hosts_.local], segment.chunk.length * task_.element_bytes());
+}
+
+// Where one trip costs root's host less than two.
+bool BroadcastSteps::goes_whole(const Segment& segment) const {
+  return segment.share.length * task_.element_bytes() * (hosts_.ranks.size() - 2) <= kBytesPerTrip;
+}
+
+Chunk BroadcastSteps::part_of(const Segment& segment, std::size_t host) const {
+  const std::size_t element = task_.element_bytes();
+  const std::size_t index = host < root_host_ ? host : host - 1;
+  const Chunk part =
+      goes_whole(segment) ? segment.share : comm::share_of(segment.share, element, hosts_.ranks.size() - 1, index);
+  return {part.offset * element, part.length * element};
+}
+
+std::byte* BroadcastSteps::user_data(const Segment& segment) const {
+  return static_cast<std::byte*>(task_.output.data) + segment.chunk.offset * task_.element_bytes();
+}
+
+}  // namespace lockstep::wire

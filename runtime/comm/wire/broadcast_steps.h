@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// A broadcast by segments, between hosts whose ranks share memory: the data crosses each host's cable once, whatever
+// its number of ranks.
+//
+// Root puts a segment into its window, and each rank of its host sends a share of it to its lane: a part to each other
+// host, which hands it on to the others, so that root's host sends all of it only once. Small shares go whole to every
+// host.
+#pragma once
+
+#include "runtime/comm/wire/segment_steps.h"
+
+namespace lockstep::wire {
+
+class BroadcastSteps final : public SegmentSteps {
+ public:
+  BroadcastSteps(const comm::Task& task, const Place& place);
+
+  std::size_t most_elements() const override { return slot_bytes() / task_.element_bytes(); }
+  void begin(Segment& segment) override;
+  void fill(const Segment& segment) override;
+  void send(Segment& segment) override;
+  void hand_on(Segment& segment) override;
+  void spread(const Segment& segment) override;
+  void take(const Segment& segment) override;
+
+ private:
+  bool goes_whole(const Segment& segment) const;
+  // In bytes: what root's host sends to another one.
+  comm::Chunk part_of(const Segment& segment, std::size_t host) const;
+  std::byte* user_data(const Segment& segment) const;
+
+  std::size_t root_host_ = 0;
+  std::size_t root_local_ = 0;
+};
+
+}  // namespace lockstep::wire
