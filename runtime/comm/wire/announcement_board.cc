@@ -9,7 +9,8 @@
 namespace lockstep::wire {
 
 struct alignas(64) AnnouncementBoard::Slot {
-  std::atomic<std::uint64_t> number;  // of the collective whose announcement is there
+  std::atomic<std::uint64_t> number;         // of the collective whose announcement is there
+  std::chrono::steady_clock::time_point at;  // when it was put up: all of a host have one such clock
   alignas(64) FrameBytes frame;
 };
 
@@ -92,6 +93,7 @@ AnnouncementBoard::Slot& AnnouncementBoard::slot(int rank, std::uint64_t number)
 void AnnouncementBoard::post(int rank, std::uint64_t number, std::span<const std::byte> frame) {
   Slot& to = slot(rank, number);
   std::copy_n(frame.begin(), std::min(used_bytes(frame), kFrameBytes), to.frame.begin());
+  to.at = std::chrono::steady_clock::now();
   to.number.store(number, std::memory_order_release);
   // Each rank has posted one for every earlier use of the place, and none for a later one. The last one's addition
   // follows all others', so whoever is rung reads all slots as they were filled.
@@ -121,6 +123,10 @@ std::optional<Frame> AnnouncementBoard::read(int rank, std::uint64_t number) con
   const Slot& from = slot(rank, number);
   if (from.number.load(std::memory_order_acquire) != number) return std::nullopt;
   return read_frame(from.frame);
+}
+
+std::chrono::steady_clock::time_point AnnouncementBoard::time_of(int rank, std::uint64_t number) const {
+  return slot(rank, number).at;
 }
 
 }  // namespace lockstep::wire

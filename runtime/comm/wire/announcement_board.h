@@ -14,6 +14,7 @@
 // Words are stored with release after the memory that they stand for, and read with acquire before it.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -58,6 +59,8 @@ class AnnouncementBoard {
   // That of collective `number`, the next of that rank, if it is up. Its payload lies on the board until this rank
   // announces the one kSlots further.
   std::optional<Frame> read(int rank, std::uint64_t number) const;
+  // When one that read() gives was put up.
+  std::chrono::steady_clock::time_point time_of(int rank, std::uint64_t number) const;
 
  private:
   struct Slot;

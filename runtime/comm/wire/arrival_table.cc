@@ -53,6 +53,12 @@ Comparison compare(const comm::Task& task, std::uint64_t sequence, const Arrival
   return comparison;
 }
 
+LastArrival last_of(const Arrivals& arrivals) {
+  const auto earlier = [](const auto& a, const auto& b) { return a->at < b->at; };
+  const auto [first, last] = std::minmax_element(arrivals.begin(), arrivals.end(), earlier);
+  return {static_cast<int>(last - arrivals.begin()), (*last)->at - (*first)->at};
+}
+
 void ArrivalTable::note(int rank, Announcement announcement) {
   const auto index = static_cast<std::size_t>(rank);
   const std::uint64_t sequence = ++heard_[index];

@@ -2,6 +2,7 @@
 // Which ranks have announced which collective, with their records: compared before any data moves.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -19,9 +20,18 @@ namespace lockstep::wire {
 struct Announcement {
   comm::OpRecord record;
   std::vector<std::byte> payload;  // its data, if fits_inline(); else its place in its host's memory, if there is one
+  std::chrono::steady_clock::time_point at = {};  // when it came to this host
 };
 // By rank.
 using Arrivals = std::vector<std::optional<Announcement>>;
+
+// The rank that came last, by when its announcement was on this host, and how long after the first one.
+struct LastArrival {
+  int rank = 0;
+  std::chrono::nanoseconds behind{0};
+};
+// All have arrived.
+LastArrival last_of(const Arrivals& arrivals);
 
 // True if what each rank gives to the collective fits beside its record: what is there on every rank, so that all see
 // it alike.

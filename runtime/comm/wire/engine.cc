@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 
 #include "lockstep/base/error.h"
@@ -13,6 +14,8 @@
 
 namespace lockstep::wire {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 constexpr Shutdown::Limits kLimits;
 
@@ -75,7 +78,7 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
   if (frame->number == expected && (!board_ || board_->is_carrier_of(peer))) {
     if (board_) board_->post(peer, frame->number, bytes);  // first: announcement_board.h says why
     MutexLock lock(mutex_);
-    return arrival_table_.note(peer, {frame->record, {frame->payload.begin(), frame->payload.end()}});
+    return arrival_table_.note(peer, {frame->record, {frame->payload.begin(), frame->payload.end()}, Clock::now()});
   }
   propose(Cause::Kind::mismatch, -1,
           fmt::format("{} got word of collective {} over {} from {}, and collective {} is next; run one version of "
@@ -192,14 +195,16 @@ void WireEngine::announce(WireCollective& collective) {
     for (int i = 1; i < size_; ++i) wire_->send_frame((rank_ + i) % size_, bytes);
   }
   MutexLock lock(mutex_);
-  arrival_table_.note(rank_, {task.record, std::move(payload)});
+  arrival_table_.note(rank_, {task.record, std::move(payload), Clock::now()});
 }
 
 void WireEngine::read_board() {
   if (!board_) return;
   for (const int rank : board_->carried_by_others()) {
     while (const auto frame = board_->read(rank, arrival_table_.next_of(rank))) {
-      arrival_table_.note(rank, {frame->record, {frame->payload.begin(), frame->payload.end()}});
+      arrival_table_.note(rank, {frame->record,
+                                 {frame->payload.begin(), frame->payload.end()},
+                                 board_->time_of(rank, arrival_table_.next_of(rank))});
     }
   }
 }
@@ -226,8 +231,9 @@ bool WireEngine::start_next_collective() {
                         (!fits_inline(next->task_) && !pipeline_.serves(next->task_));
     if (blocks && !pipeline_.empty()) return false;
     arrivals = arrival_table_.take();
+    if (!arrivals) return false;
+    next->last_arrival_ = last_of(*arrivals);
   }
-  if (!arrivals) return false;
   agree_on(*next, *arrivals);
   // By address: the queue holds it until then, and works hold the engine.
   const auto finish_it = [this, collective = next.get()] { finish(*collective); };

@@ -124,7 +124,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   // The library is in Wire::open(), and `why` nobody waits for it any longer.
   void give_up_opening(const Error& why, std::future<void>& outcome);
   void set_closed();
-  // Ranks but this one.
+  // Ranks but this one, and who came last if all have arrived.
   comm::Stragglers missing(const WireCollective& collective) REQUIRES(mutex_);
   // "rank 1 (...) was in all_reduce 7 (...)".
   std::string where_this_rank_was() const;
@@ -176,7 +176,8 @@ class WireCollective final : public WorkState {
   std::shared_ptr<WireEngine> engine_;
   comm::Task task_;
   const std::uint64_t sequence_;
-  comm::Words words_{};  // of all ranks, once it is done
+  std::optional<LastArrival> last_arrival_;  // once all have arrived; under the engine's lock
+  comm::Words words_{};                      // of all ranks, once it is done
   std::atomic<bool> done_{false};
 };
 

@@ -2,6 +2,8 @@
 // Collectives and messages as the program's thread starts them and waits for them.
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "runtime/base/text.h"
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/wire/engine.h"
@@ -130,14 +132,19 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) {
   absent.text += joined(unheard, [this](int rank) { return who(rank); });
   if (!absent.ranks.empty()) return absent;
   comm::Stragglers awaited = others("all have arrived; data is still on its way to or from ", wire_->awaited());
-  if (!awaited.ranks.empty()) return awaited;
-  // Whom a rank waits for within its host may itself wait for another host: it is no culprit.
-  const std::vector<std::size_t> neighbours = pipeline_.awaited_neighbours();
-  const auto name = [&](std::size_t local) { return who(hosts_.neighbours()[local]); };
-  awaited.text = neighbours.empty()
-                     ? "all have arrived, and their data is still on its way"
-                     : fmt::format("all have arrived; data is still on its way to or from {} of this host",
-                                   joined(neighbours, name));
+  if (awaited.ranks.empty()) {
+    // Whom a rank waits for within its host may itself wait for another host: it is no culprit.
+    const std::vector<std::size_t> neighbours = pipeline_.awaited_neighbours();
+    const auto name = [&](std::size_t local) { return who(hosts_.neighbours()[local]); };
+    awaited.text = neighbours.empty()
+                       ? "all have arrived, and their data is still on its way"
+                       : fmt::format("all have arrived; data is still on its way to or from {} of this host",
+                                     joined(neighbours, name));
+  }
+  if (const auto& last = collective.last_arrival_) {
+    awaited.text += fmt::format("; the last to arrive was {}, {:.3f} s after the first", who(last->rank),
+                                std::chrono::duration<double>(last->behind).count());
+  }
   return awaited;
 }
 

@@ -402,6 +402,37 @@ TEST(Hierarchy, WhoeverIsNotHeardOfForAnothersSakeIsNoCulprit) {
   }
 }
 
+// Rank 2 comes when all that the others have said is on every host's board. All that is sent stays under way.
+TEST(Hierarchy, WhoeverCameLastIsNamedWhenDataIsOnItsWay) {
+  std::vector<std::string> texts(4);
+  on_hosts({2, 2}, [&](ProcessGroup& group, const Hub& hub) {
+    std::vector<float> data(kCount);
+    group.barrier().wait();
+    {
+      MutexLock lock(hub->mutex);
+      hub->withholds = [](Tag tag) { return tag.kind == Tag::Kind::segment; };
+      const auto all_is_told = [&]() REQUIRES(hub->mutex) {
+        std::size_t told = 0;
+        for (const auto& [way, frames] : hub->announced) told += way.first != 2 && frames == 2 ? 1 : 0;
+        return told == 3 && std::count(hub->sleeps.begin(), hub->sleeps.end(), true) == 4 &&
+               std::all_of(hub->frames.begin(), hub->frames.end(), [](const auto& frames) { return frames.empty(); });
+      };
+      while (group.rank() == 2 && !all_is_told()) hub->changed.wait(hub->mutex);
+    }
+    const Work work = group.all_reduce(BufferView(std::span(data)));
+    {
+      MutexLock lock(hub->mutex);
+      while (hub->sent[{group.rank(), 2}] == 0) hub->changed.wait(hub->mutex);  // all have come
+    }
+    const auto limit = group.rank() == 0 ? std::chrono::milliseconds(200) : std::chrono::milliseconds(40000);
+    texts[static_cast<std::size_t>(group.rank())] = error_of<Timeout>([&] { work.wait(Deadline::after(limit)); });
+  });
+  for (const std::string& text : texts) {
+    expect_text(text,
+                {"all_reduce 2 (", "; the last to arrive was rank 2 (host host1, pid 102), ", " s after the first"});
+  }
+}
+
 TEST(Hierarchy, ADifferenceIsNamedOnEveryHost) {
   for (const int other : {1, 2}) {
     std::vector<std::string> texts(4);

@@ -93,6 +93,7 @@ TEST(AnnouncementBoard, ReadsWhatIsUpAndNothingElse) {
   EXPECT_FALSE(boards[0].read(3, 1)) << "of another rank";
   for (std::uint64_t number = 2; number <= 1 + AnnouncementBoard::kSlots; ++number) boards.post(4, number);
   EXPECT_FALSE(boards[0].read(4, 1)) << "another is in its place";
+  EXPECT_LE(boards[0].time_of(4, AnnouncementBoard::kSlots), boards[0].time_of(4, 1 + AnnouncementBoard::kSlots));
   EXPECT_EQ(boards[0].read(4, 1 + AnnouncementBoard::kSlots)->record.count, 4001 + 64);
 }
 

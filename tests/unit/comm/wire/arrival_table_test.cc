@@ -34,6 +34,15 @@ TEST(ArrivalTable, AnyRankMayBeAhead) {
   EXPECT_THAT(call.absent(2), IsEmpty());
 }
 
+TEST(ArrivalTable, TellsWhoCameLastAndHowLongAfterTheFirst) {
+  const auto at = [](int seconds) {
+    return Announcement{{}, {}, std::chrono::steady_clock::time_point(std::chrono::seconds(seconds))};
+  };
+  const LastArrival last = last_of({at(12), at(30), at(10), at(29)});
+  EXPECT_EQ(last.rank, 1);
+  EXPECT_EQ(last.behind, std::chrono::seconds(20));
+}
+
 class Compare : public ::testing::Test {
  protected:
   Compare() {
