@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_hosts [--rate GBIT_PER_SECOND] [--short]: all-reduce between hosts beside Gloo's own, and Open MPI's in the
-// build with it, in turns, in one run. The rate is that of a host's cable, for the column of what it allows. Hosts
-// reach each other at eth0.
+// bench_hosts [--rate GBIT_PER_SECOND] [--short] [--collectives]: all-reduce between hosts beside Gloo's own, and Open
+// MPI's in the build with it, in turns, in one run. The rate is that of a host's cable, for the column of what it
+// allows. Hosts reach each other at eth0.
 //
 // Every rank runs it; rank 0 prints. The median over all samples of the slowest rank's time. "arena": memory of
 // ProcessGroup::allocate; "user": the program's own. "limit": 2(H-1)/H x bytes over the cable of each of H hosts.
+//
+// --collectives: lockstep alone: all-reduce of bfloat16, broadcast, all_gather and reduce of user memory, each beside
+// what the cables allow for what it carries.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "benchmarks/all_reduce/measure.h"
@@ -51,7 +56,53 @@ void check_sum(const char* who, const ProcessGroup& group, std::span<float> data
 struct Options {
   double gbit_per_second = 0;  // 0: no limit
   bool is_short = false;
+  bool collectives = false;
 };
+
+double limit_of(double bytes, const Options& options) { return bytes * 8e-9 / options.gbit_per_second; }
+
+// `bytes`: of the larger buffer.
+void measure_collectives(ProcessGroup& group, std::size_t bytes, const Options& options) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const std::size_t count = bytes / sizeof(float) / ranks * ranks;
+  std::vector<float> memory(count, 0.0f);
+  std::vector<float> rows(count, 0.0f);
+  const BufferView floats(std::span<float>{memory});
+  const BufferView halves(memory.data(), static_cast<std::int64_t>(2 * count), DType::bf16);
+  const BufferView row(std::span<float>{memory}.first(count / ranks));
+  const BufferView all(std::span<float>{rows});
+  const double others = 1 - 1.0 / rendezvous::count_hosts(group.roster());
+  const auto barrier = [&group] { group.barrier().wait(); };
+  // What a cable carries of each byte: of bfloat16 float32 sums and 16-bit results.
+  const std::vector<std::pair<std::function<void()>, double>> calls = {
+      {[&] { group.all_reduce(halves).wait(); }, 3 * others},
+      {[&] { group.broadcast(floats, 0).wait(); }, 1},
+      {[&] { group.all_gather(row, all).wait(); }, others},
+      {[&] { group.reduce(floats, 0).wait(); }, 2 * others}};
+  std::vector<Contender> contenders;
+  for (const auto& [run, carried] : calls) contenders.push_back({barrier, {}, run});
+  std::string line = fmt::format("{:>8}", size_text(bytes));
+  const auto samples = measure_in_turns(group, contenders, effort_of(bytes, options.is_short));
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const double seconds = median(samples[i]);
+    line += fmt::format(" | {:>10.1f}", seconds * 1e6);
+    if (options.gbit_per_second > 0) {
+      line += fmt::format(" {:>5.2f}", seconds / limit_of(calls[i].second * static_cast<double>(bytes), options));
+    }
+  }
+  if (group.rank() == 0) std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+void run_collectives(ProcessGroup& group, const Options& options) {
+  if (group.rank() == 0) {
+    std::printf("over %s; us, median of the slowest rank%s\n%8s", rendezvous::describe_hosts(group.roster()).c_str(),
+                options.gbit_per_second > 0 ? "; beside it how many times the limit" : "", "size");
+    for (const char* name : {"all_reduce bfloat16", "broadcast", "all_gather", "reduce"}) std::printf(" | %s", name);
+    std::printf("\n");
+  }
+  for (const std::size_t bytes : kSizes) measure_collectives(group, bytes, options);
+}
 
 void measure(ProcessGroup& group, GlooPeer& gloo, std::size_t bytes, const Options& options) {
   const std::size_t count = bytes / sizeof(float);
@@ -88,7 +139,7 @@ void measure(ProcessGroup& group, GlooPeer& gloo, std::size_t bytes, const Optio
   for (const double seconds : medians) line += fmt::format(" {:>10.1f} |", seconds * 1e6);
   if (peer_name().empty()) line += fmt::format(" {:>10} |", "");
   const int hosts = rendezvous::count_hosts(group.roster());
-  const double limit = 2.0 * (hosts - 1) / hosts * static_cast<double>(bytes) * 8e-9 / options.gbit_per_second;
+  const double limit = limit_of(2.0 * (hosts - 1) / hosts * static_cast<double>(bytes), options);
   line += options.gbit_per_second > 0 ? fmt::format(" {:>10.1f} | {:>11.2f} |", limit * 1e6, medians[0] / limit)
                                       : fmt::format(" {:>10} | {:>11} |", "", "");
   line += fmt::format(" {:>10.2f}", *std::min_element(medians.begin() + 2, medians.end()) / medians[0]);
@@ -104,12 +155,16 @@ int run(int argc, char** argv) {
       options.is_short = true;
     } else if (argv[i] == std::string("--rate") && i + 1 < argc) {
       options.gbit_per_second = std::atof(argv[++i]);
+    } else if (argv[i] == std::string("--collectives")) {
+      options.collectives = true;
     } else {
-      std::fprintf(stderr, "usage: bench_hosts [--rate GBIT_PER_SECOND] [--short]\n");
+      std::fprintf(stderr, "usage: bench_hosts [--rate GBIT_PER_SECOND] [--short] [--collectives]\n");
       return 2;
     }
   }
-  {
+  if (options.collectives) {
+    run_collectives(*init_process_group({.backend = "tcp"}), options);
+  } else {
     const auto group = init_process_group({.backend = "tcp"});
     GlooPeer gloo(*group, "eth0");
     if (group->rank() == 0) {
