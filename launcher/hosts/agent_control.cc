@@ -18,8 +18,14 @@ constexpr std::chrono::milliseconds kStandstill{1500};
 
 }  // namespace
 
-FirstHost::FirstHost(const JobVerdict::Options& options, int start, Agents& agents, WakingQueue<AgentNews>& news)
-    : hosts_(options.hosts), start_(start), verdict_(options), agents_(agents), news_(news) {
+FirstHost::FirstHost(const JobVerdict::Options& options, int start, Agents& agents, WakingQueue<AgentNews>& news,
+                     std::function<void(TakenStacks)> on_stacks)
+    : hosts_(options.hosts),
+      start_(start),
+      verdict_(options),
+      agents_(agents),
+      news_(news),
+      on_stacks_(std::move(on_stacks)) {
   for (std::size_t node = 0; node < hosts_.size(); ++node) waited_for_.insert(static_cast<int>(node));
 }
 
@@ -56,6 +62,9 @@ void FirstHost::take_news() {
       }
     } else if (const auto* word = std::get_if<AgentWord>(&news)) {
       take(*word);
+    } else if (const auto* asked = std::get_if<StacksAsked>(&news)) {
+      asked_.push_back(
+          {.kind = Order::Kind::take_stacks, .rank = asked->rank, .pid = asked->pid, .question = asked->question});
     } else {
       for (const int node : std::set<int>(waited_for_)) {
         if (node == 0) continue;
@@ -85,6 +94,14 @@ void FirstHost::signalled(int signal) {
   }
 }
 
+void FirstHost::stacks_taken(TakenStacks stacks) {
+  if (stacks.question == 0) {
+    verdict_.stacks_taken(stacks.lines);
+  } else {
+    on_stacks_(std::move(stacks));
+  }
+}
+
 void FirstHost::take(const AgentWord& word) {
   const AgentMessage& message = word.message;
   if (const auto* host = std::get_if<HostCame>(&message)) agents_.came(*host, word.start);
@@ -96,6 +113,8 @@ void FirstHost::take(const AgentWord& word) {
     verdict_.heard(*cause);
   } else if (const auto* stop = std::get_if<StopAsked>(&message)) {
     if (stop->insists || verdict_.stop_signal() == 0) verdict_.signalled(stop->signal);
+  } else if (const auto* stacks = std::get_if<TakenStacks>(&message)) {
+    stacks_taken(*stacks);
   } else if (const auto* gone = std::get_if<RanksGone>(&message)) {
     host_is_gone(gone->node, gone->exit_code);
   }
@@ -119,6 +138,7 @@ void FirstHost::check_timers() {
 // What this host is told the others are told too.
 std::vector<Order> FirstHost::take_orders() {
   auto orders = verdict_.take_orders();
+  for (Order& order : std::exchange(asked_, {})) orders.push_back(std::move(order));
   for (const Order& order : orders) {
     if (order.kind != Order::Kind::detail) agents_.send(order);
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <set>
 #include <utility>
@@ -17,12 +18,15 @@ namespace lockstep::launcher {
 // Node rank 0's.
 class FirstHost final : public JobControl {
  public:
-  // `start`: of the job's starts the one that it is the control of. `agents` and `news` outlive it.
-  FirstHost(const JobVerdict::Options& options, int start, Agents& agents, WakingQueue<AgentNews>& news);
+  // `start`: of the job's starts the one that it is the control of. `agents` and `news` outlive it. `on_stacks` gets
+  // what StacksAsked has asked for.
+  FirstHost(const JobVerdict::Options& options, int start, Agents& agents, WakingQueue<AgentNews>& news,
+            std::function<void(TakenStacks)> on_stacks);
 
   void rank_ended(RankEnd end) override;
   void heard(const Cause& cause) override;
   void signalled(int signal) override;
+  void stacks_taken(TakenStacks stacks) override;
   void ranks_are_gone(int exit_code) override { host_is_gone(0, exit_code); }
   int news_fd() const override { return news_.fd(); }
   void take_news() override;
@@ -47,6 +51,8 @@ class FirstHost final : public JobControl {
   StopRequest stop_;  // of this host
   Agents& agents_;
   WakingQueue<AgentNews>& news_;
+  std::function<void(TakenStacks)> on_stacks_;
+  std::vector<Order> asked_;  // for stacks
   std::chrono::steady_clock::time_point observed_at_ = std::chrono::steady_clock::now();
   std::set<int> waited_for_;   // node ranks of hosts with ranks that may run
   int complaint_ = 0;          // the first host's that had one beside how its ranks ended
@@ -70,6 +76,7 @@ class OtherHost final : public JobControl {
   void rank_ended(RankEnd end) override;
   void heard(const Cause& cause) override { agents_.send(cause); }
   void signalled(int signal) override;
+  void stacks_taken(TakenStacks stacks) override { agents_.send(stacks); }
   void ranks_are_gone(int exit_code) override;
   int news_fd() const override { return news_.fd(); }
   void take_news() override;

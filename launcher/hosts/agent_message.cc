@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/watch/stacks.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/record.h"
 
@@ -58,14 +59,33 @@ constexpr auto kGoneFields = [](auto& gone, auto& fields) {
 struct OrderRecord {
   int kind = 0;
   int signal = 0;
+  int rank = -1;
+  int pid = 0;
+  int question = 0;
   std::string text = {};
 };
 
 constexpr auto kOrderFields = [](auto& order, auto& fields) {
   fields.kind("order 1");
-  fields("what", order.kind, 0, static_cast<int>(Order::Kind::stop_to_resize));
+  fields("what", order.kind, 0, static_cast<int>(Order::Kind::take_stacks));
   fields("signal", order.signal, 0, 64);
+  fields("rank", order.rank, -1);
+  fields("pid", order.pid, 0);
+  fields("question", order.question, 0);
   fields.rest("text", order.text);
+};
+
+struct StacksRecord {
+  int question = 0;
+  int rank = 0;
+  std::string lines = {};
+};
+
+constexpr auto kStacksFields = [](auto& stacks, auto& fields) {
+  fields.kind("stacks 1");
+  fields("question", stacks.question, 0);
+  fields("rank", stacks.rank, 0);
+  fields.rest("lines", stacks.lines);
 };
 
 struct OverRecord {
@@ -112,8 +132,18 @@ struct Encoder {
   }
   std::string operator()(const RanksGone& gone) const { return write_record(gone, kGoneFields); }
   std::string operator()(const Order& order) const {
-    return write_record(OrderRecord{.kind = static_cast<int>(order.kind), .signal = order.signal, .text = order.text},
+    return write_record(OrderRecord{.kind = static_cast<int>(order.kind),
+                                    .signal = order.signal,
+                                    .rank = order.rank,
+                                    .pid = order.pid,
+                                    .question = order.question,
+                                    .text = order.text},
                         kOrderFields);
+  }
+  std::string operator()(const TakenStacks& stacks) const {
+    return write_record(
+        StacksRecord{.question = stacks.question, .rank = stacks.rank, .lines = write_texts(stacks.lines)},
+        kStacksFields);
   }
   std::string operator()(const HostCame& came) const { return lockstep::launcher::encode(came.host); }
   std::string operator()(const StartOver& over) const {
@@ -138,6 +168,14 @@ std::optional<RankEnd> decode_end(std::string_view text) {
   return end;
 }
 
+std::optional<TakenStacks> decode_stacks(std::string_view text) {
+  const auto record = read_record<StacksRecord>(text, kStacksFields);
+  auto lines = record ? read_texts(record->lines) : std::nullopt;
+  if (!lines || lines->size() > kMostStackLines) return std::nullopt;
+  for (std::string& line : *lines) line = printable(line, kMostStackLineBytes);
+  return TakenStacks{.question = record->question, .rank = record->rank, .lines = std::move(*lines)};
+}
+
 std::optional<AgentMessage> decode_message(std::string_view text) {
   if (auto end = decode_end(text)) return std::move(*end);
   if (auto cause = decode_cause(text)) return std::move(*cause);
@@ -150,9 +188,14 @@ std::optional<AgentMessage> decode_message(std::string_view text) {
   }
   if (auto host = decode_host_facts(text)) return HostCame{std::move(*host)};
   if (auto order = read_record<OrderRecord>(text, kOrderFields)) {
-    return Order{
-        .kind = static_cast<Order::Kind>(order->kind), .text = std::move(order->text), .signal = order->signal};
+    return Order{.kind = static_cast<Order::Kind>(order->kind),
+                 .text = std::move(order->text),
+                 .signal = order->signal,
+                 .rank = order->rank,
+                 .pid = order->pid,
+                 .question = order->question};
   }
+  if (auto stacks = decode_stacks(text)) return std::move(*stacks);
   return std::nullopt;
 }
 

@@ -30,6 +30,8 @@ struct RanksGone {
   int exit_code = 0;
 };
 
+// And TakenStacks, which it has ordered.
+
 // From the first host's agent to all others, beside its orders.
 
 // No rank of this start runs any more, on any host.
@@ -38,7 +40,7 @@ struct StartOver {
   bool again = false;  // the ranks are started again
 };
 
-using AgentMessage = std::variant<RankEnd, Cause, StopAsked, RanksGone, HostCame, Order, StartOver>;
+using AgentMessage = std::variant<RankEnd, Cause, StopAsked, RanksGone, HostCame, TakenStacks, Order, StartOver>;
 
 struct AgentWord {
   int start = 0;  // of the job's starts the one that it is about, from 0

@@ -42,9 +42,15 @@ struct StoreGone {
   std::string how = {};      // of the store's host: "its launcher (pid 4711) has ended"
   bool is_expelled = false;  // this host was silent, and the job went on without it
 };
+// `lockstep inspect` on the store's host, which asks for the stacks of another host's rank. As Order has them.
+struct StacksAsked {
+  int question = 1;
+  int rank = 0;
+  int pid = 0;
+};
 inline constexpr std::string_view kStoodStill = "this launcher has stood still, and the job went on without this host";
-// Of the store's members (at its host alone), of another agent, or of the store.
-using AgentNews = std::variant<membership::MemberNews, AgentWord, StoreGone>;
+// Of the store's members (at its host alone), of another agent, of the store, or of who asks this process.
+using AgentNews = std::variant<membership::MemberNews, AgentWord, StoreGone, StacksAsked>;
 // For the server of the job's store: what its members have for node rank 0.
 void put_news(WakingQueue<AgentNews>& queue, const membership::MemberNews& news);
 

@@ -13,7 +13,6 @@
 #include "launcher/run/host_parts.h"
 #include "launcher/run/job_report.h"
 #include "launcher/system.h"
-#include "launcher/watch/stacks.h"
 #include "lockstep/base/error.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/exit_code.h"
@@ -165,7 +164,12 @@ StartOutcome HostOfSeveral::start_ranks(const JobPlan& plan) {
   contract.master_port = plan.master_port;
   contract.torch_store = plan.torch_store;
   const std::string scope = rendezvous::attempt_prefix(plan.run_id, plan.start);
-  if (stores_) job_options.members = [this, scope] { return stores_->members(scope); };
+  if (stores_) {
+    job_options.members = [this, scope] { return stores_->members(scope); };
+    job_options.ask_for_stacks = [this](int question, int rank, int pid) {
+      news_.put(StacksAsked{.question = question, .rank = rank, .pid = pid});
+    };
+  }
   if (starts_ == 0 && stores_ && !stores_->open_address().empty()) {
     parts_.console.message(torch_store_warning(stores_->open_address()));
   }
@@ -203,9 +207,10 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
                           .restarts = &restarts_,
                           .members = [this, scope] { return stores_->members(scope); },
                           .facts = std::move(facts_of),
-                          .stacks = stack_of_hung_rank,
                           .on_conclusion = verdict_writer(options_.log_dir, plan.run_id, plan.start, parts_.console)},
-      plan.start, *agents_, news_);
+      plan.start, *agents_, news_, [this](TakenStacks stacks) {
+        if (parts_.server) parts_.server->stacks_came(stacks.question, std::move(stacks.lines));
+      });
 }
 
 // A host that has lost the store's host may only have been cut off from it: where the job goes on, it comes back.

@@ -4,12 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <string_view>
+#include <vector>
 
 #include "launcher/observe/top.h"
 #include "launcher/system.h"
 #include "launcher/watch/process_table.h"
 #include "launcher/watch/stacks.h"
+#include "runtime/base/text.h"
 #include "runtime/membership/member_info.h"
 
 namespace lockstep::launcher {
@@ -17,28 +21,85 @@ namespace {
 
 // gdb reads the symbols of all that is loaded, LibTorch's too.
 constexpr std::chrono::seconds kStackLimit{30};
+// Of other hosts' ranks, whose launchers are asked for so many at a time, and waited for so long; and for all of them.
+constexpr std::size_t kAskedAtOnce = 16;
+constexpr std::chrono::seconds kAnswersCome{20};
+constexpr std::chrono::seconds kOtherHosts{60};
 
-std::string threads_and_stacks(pid_t pid) {
+using Lines = std::vector<std::string>;
+
+std::string indented(const Lines& lines) {
   std::string text;
-  const auto threads = threads_of(pid);
-  for (const std::string& line : threads) text += fmt::format("    {}\n", line);
-  if (threads.empty() || !can_show_stacks()) return text;
-  const Stacks stacks = stacks_of(pid, Deadline::after(kStackLimit));
-  for (const std::string& line : stacks.lines) text += fmt::format("    {}\n", line);
-  if (!stacks.problem.empty()) text += fmt::format("    no stacks: {}\n", stacks.problem);
+  for (const std::string& line : lines) text += fmt::format("    {}\n", line);
   return text;
 }
 
-std::string describe(const ReportedRank& rank, std::string_view here) {
+std::string here_of(pid_t pid) { return indented(threads_and_stacks(pid, Deadline::after(kStackLimit))); }
+
+std::string describe(const ReportedRank& rank) {
   std::string text = fmt::format("\nrank {} (host {}, pid {}): {}", rank.rank, rank.host, rank.pid, rank.state);
   if (rank.collectives > 0) {
     text +=
         fmt::format(", collective {} ({}) started {:.1f} s ago", rank.collectives, rank.collective, rank.unchanged_s);
   }
-  text += "\n";
-  if (rank.host == here) return text + threads_and_stacks(rank.pid);
-  return text + "    on another host: lockstep inspect shows its threads and stacks there\n";
+  return text + "\n";
 }
+
+// By rank, what the launchers of other hosts tell of their ranks. One that has not answered is not asked again.
+class OthersStacks {
+ public:
+  OthersStacks(const FoundRun& run, const LiveReport& report, std::string_view here) : run_(run) {
+    for (const ReportedRank& rank : report.ranks) {
+      const bool has_gone = rank.state == "left" || rank.state == "lost";
+      if (rank.host != here && !has_gone) others_.push_back(&rank);
+    }
+  }
+
+  std::map<int, Lines> take() {
+    const Deadline all = Deadline::after(kOtherHosts);
+    for (std::size_t begin = 0; begin < others_.size(); begin += kAskedAtOnce) {
+      const auto end = std::min(begin + kAskedAtOnce, others_.size());
+      take_some(
+          {others_.begin() + static_cast<std::ptrdiff_t>(begin), others_.begin() + static_cast<std::ptrdiff_t>(end)},
+          all.sooner(kAnswersCome));
+    }
+    return std::move(taken_);
+  }
+
+ private:
+  void take_some(const std::vector<const ReportedRank*>& ranks, const Deadline& deadline) {
+    std::map<int, UniqueFd> asked;
+    for (const ReportedRank* rank : ranks) {
+      if (deadline.expired() || silent_.contains(rank->host)) continue;
+      asked[rank->rank] = ask(run_, {.what = RunRequest::What::stacks, .rank = rank->rank, .pid = rank->pid});
+    }
+    for (const ReportedRank* rank : ranks) {
+      Lines& lines = taken_[rank->rank];
+      const auto fd = asked.find(rank->rank);
+      if (fd == asked.end()) {
+        lines.push_back(
+            fmt::format("no stacks: the launcher of host {} was not asked: {}", rank->host,
+                        silent_.contains(rank->host) ? "it has not answered before" : "other hosts' took too long"));
+        continue;
+      }
+      const auto answer = read_answer(fd->second.get(), kMostStackLines * (kMostStackLineBytes + 1), deadline);
+      if (answer && answer->starts_with(kStacksHeader)) {
+        std::string_view rest = std::string_view(*answer).substr(kStacksHeader.size());
+        while (!rest.empty()) lines.emplace_back(take_word(rest, '\n'));
+        if (lines.empty()) lines.emplace_back("the process has ended");
+      } else {
+        silent_.insert(rank->host);
+        lines.push_back(fmt::format("no stacks: the launcher of host {} has not answered within {} s", rank->host,
+                                    kAnswersCome.count()));
+      }
+    }
+  }
+
+  const FoundRun& run_;
+  std::vector<const ReportedRank*> others_;
+  std::set<std::string> silent_;  // hosts
+  std::map<int, Lines> taken_;
+};
 
 // The ranks of this host that the launcher was told nothing of: their processes, which have the variables it gave them.
 std::string describe_others(const LiveReport& report, std::string_view here) {
@@ -55,7 +116,7 @@ std::string describe_others(const LiveReport& report, std::string_view here) {
     text += fmt::format(
         "\nrank {} (host {}, pid {}): {}\n{}", rank, here, process->pid,
         facts.node_rank == 0 ? "has not come to init_process_group" : "reports to the launcher of node rank 0",
-        threads_and_stacks(process->pid));
+        here_of(process->pid));
   }
   return text;
 }
@@ -66,9 +127,17 @@ void inspect(const FoundRun& run) {
   const LiveReport report = ask_launcher(run);
   const std::string here = membership::ProcessInfo::of_this_process().host;
   std::string text = report.facts.node_rank == 0 ? as_screen(report, {}) : std::string();
-  for (const ReportedRank& rank : report.ranks) text += describe(rank, here);
+  const auto others = OthersStacks(run, report, here).take();
+  for (const ReportedRank& rank : report.ranks) {
+    text += describe(rank);
+    const auto other = others.find(rank.rank);
+    if (other != others.end()) {
+      text += indented(other->second);
+    } else if (rank.host == here) {
+      text += here_of(rank.pid);
+    }
+  }
   text += describe_others(report, here);
-  if (!can_show_stacks()) text += "\nno stacks: install eu-stack (Debian's elfutils) or gdb\n";
   write_to_stdout(text);
 }
 

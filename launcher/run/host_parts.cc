@@ -73,7 +73,7 @@ void serve_run(const RunOptions& options, const JobOptions& job, HostParts& part
     parts.console.message(fmt::format("lockstep ps, top, logs and stop can't reach this run: {}", error.what()));
     return;
   }
-  parts.server->set_run(facts_of(options, job.contract), job.members);
+  parts.server->set_run(facts_of(options, job.contract), job.members, job.ask_for_stacks);
 }
 
 // Where the job's store is, and so all that is known of its ranks. Throws as MetricsServer: who asks for metrics shall

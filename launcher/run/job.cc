@@ -13,6 +13,8 @@
 #include "launcher/command_line.h"
 #include "launcher/run/job_report.h"
 #include "launcher/run/spawn.h"
+#include "launcher/watch/process_table.h"
+#include "launcher/watch/stacks.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/net/stream.h"
@@ -275,7 +277,21 @@ void Job::obey(const Order& order) {
     case Order::Kind::pass_on: signal_all(order.signal); return;
     case Order::Kind::stop_to_resize: ending_.ask_to_stop(); return;
     case Order::Kind::kill: ending_.kill(); return;
+    case Order::Kind::take_stacks: take_stacks(order); return;
   }
+}
+
+// Who asks may name any process; one that is not the job's is none of his business.
+void Job::take_stacks(const Order& order) {
+  if (!options_.contract.own().has(order.rank)) return;
+  const auto below = descendants_of(getpid());
+  const bool is_known = std::any_of(below.begin(), below.end(), [&](const auto& it) { return it.pid == order.pid; });
+  const pid_t started = ranks_[static_cast<std::size_t>(order.rank - options_.contract.own().first_rank)].pid;
+  const pid_t pid = is_known ? order.pid : started;
+  control_.stacks_taken(
+      {.question = order.question,
+       .rank = order.rank,
+       .lines = order.question == 0 ? stacks_of_hung_rank(pid) : threads_and_stacks(pid, Deadline::after(kHungLimit))});
 }
 
 void Job::reap_others() {

@@ -40,6 +40,9 @@ struct JobOptions {
   Contract contract = {};
   // Who has registered with the job's store; nothing if it is another host's, or doesn't answer.
   std::function<std::vector<membership::MemberView>()> members = {};
+  // Has another host's launcher asked for the stacks of a rank's process, as Order::Kind::take_stacks; any thread. May
+  // be null, as is `members`.
+  std::function<void(int question, int rank, int pid)> ask_for_stacks = {};
 };
 
 // Driven by descriptors (signals, ends of processes, output), so that nothing is polled. Main thread only, which must
@@ -79,6 +82,7 @@ class Job {
   bool finished();
 
   void obey(const Order& order);
+  void take_stacks(const Order& order);
   RankFacts facts_of(const RankProcess& process) const;
   int conclude();
   int report_leftovers();

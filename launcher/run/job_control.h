@@ -25,10 +25,20 @@ struct Order {
     pass_on,         // `signal`, to the ranks: somebody asks the job to stop
     kill,            // the ranks, at once: somebody insists
     stop_to_resize,  // SIGTERM, to those that handle it and so stop after a step
+    take_stacks,     // of `rank`, by the launcher of its host, which answers with stacks_taken()
   };
   Kind kind = Kind::say;
   std::string text = {};
   int signal = 0;
+  int rank = -1;
+  int pid = 0;       // of the rank's process, which may be behind a wrapper; 0: not known
+  int question = 0;  // 0: the verdict's, of a rank that hangs; else lockstep inspect's, for all of its threads
+};
+
+struct TakenStacks {
+  int question = 0;  // Order's
+  int rank = -1;
+  std::vector<std::string> lines = {};  // empty: nothing can be told
 };
 
 class JobControl {
@@ -41,6 +51,7 @@ class JobControl {
   virtual void heard(const Cause& cause) = 0;
   // Somebody has sent this process a signal that asks the job to end.
   virtual void signalled(int signal) = 0;
+  virtual void stacks_taken(TakenStacks stacks) = 0;
   // Nothing of this host's ranks runs any more. `exit_code`: what this host's launcher has to complain of; 0 if
   // nothing.
   virtual void ranks_are_gone(int exit_code) = 0;

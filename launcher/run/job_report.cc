@@ -82,8 +82,6 @@ FailureReport describe_failure(const RootCause& root_cause, const RankFacts& ran
     report.details.push_back(
         fmt::format("  {} failed too, and accused nobody", rendezvous::describe_ranks(root_cause.other_roots())));
   }
-  if (!rank.frames.empty()) report.details.push_back("  where it is:");
-  for (const auto& line : rank.frames) report.details.push_back("  | " + line);
   if (!rank.last_lines.empty()) {
     report.details.push_back(fmt::format("  the end of {}:", rank.log.empty() ? "its stderr" : rank.log));
   } else if (!rank.log.empty()) {

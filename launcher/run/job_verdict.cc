@@ -8,6 +8,7 @@
 #include <map>
 
 #include "launcher/run/job_report.h"
+#include "launcher/watch/stacks.h"
 #include "launcher/watch/unstopped_ranks.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/signal_name.h"
@@ -19,6 +20,8 @@ namespace {
 // later.
 constexpr std::chrono::milliseconds kHostPatience{1500};
 constexpr std::chrono::seconds kAloneSteps{5};
+// For a rank's stacks, which its host's launcher takes for no longer than kHungLimit (watch/stacks.h).
+constexpr std::chrono::seconds kStacksCome = kHungLimit + std::chrono::seconds(3);
 
 }  // namespace
 
@@ -69,6 +72,7 @@ void JobVerdict::told(const membership::MemberNews& news) {
 void JobVerdict::host_lost(int node, const std::string& how) {
   if (std::find(lost_hosts_.begin(), lost_hosts_.end(), node) != lost_hosts_.end()) return;
   lost_hosts_.push_back(node);
+  tell_failure_without_stacks();
   const HostShare& host = options_.hosts[static_cast<std::size_t>(node)];
   lost_ranks_ += host.ranks - static_cast<int>(std::count_if(ended_.begin(), ended_.end(),
                                                              [&](const RankEnd& rank) { return host.has(rank.rank); }));
@@ -103,6 +107,7 @@ bool JobVerdict::blame_standstill() {
 
 void JobVerdict::signalled(int signal) {
   const int first = stop_.signal();
+  tell_failure_without_stacks();
   switch (stop_.asked(signal)) {
     case StopRequest::Step::pass_on:
       judge_at_.reset();
@@ -135,8 +140,11 @@ void JobVerdict::resize() {
 }
 
 std::optional<Deadline> JobVerdict::due() const {
-  if (!judge_at_ || !stop_late_at_) return judge_at_ ? judge_at_ : stop_late_at_;
-  return judge_at_->remaining() < stop_late_at_->remaining() ? judge_at_ : stop_late_at_;
+  std::optional<Deadline> next;
+  for (const auto& timer : {judge_at_, stop_late_at_, stacks_until_}) {
+    if (timer && (!next || timer->remaining() < next->remaining())) next = timer;
+  }
+  return next;
 }
 
 void JobVerdict::say_who_has_not_stopped() {
@@ -157,6 +165,7 @@ void JobVerdict::say_who_has_not_stopped() {
 
 void JobVerdict::check_timers() {
   if (stop_late_at_ && stop_late_at_->expired()) say_who_has_not_stopped();
+  if (stacks_until_ && stacks_until_->expired()) tell_failure_without_stacks();
   if (!judge_at_ || !judge_at_->expired()) return;
   judge_at_.reset();
   obey(root_cause_.overdue());
@@ -170,17 +179,39 @@ void JobVerdict::obey(RootCause::Step step) {
   if (step != RootCause::Step::end_others) return;
   judge_at_.reset();
   const auto age = std::chrono::steady_clock::now() - started_;
-  RankFacts failed = facts_of(*root_cause_.first_failure());
+  const RankFacts failed = facts_of(*root_cause_.first_failure());
+  failure_ = describe_failure(root_cause_, failed, age, running());
+  if (root_cause_.ending()) return tell_failure({});
   // Of one that still runs somebody wants to know where. Its process may be behind a wrapper.
-  if (!root_cause_.ending() && options_.stacks && failed.pid != 0) {
-    const Cause* const cause = root_cause_.cause();
-    const bool names_it = cause != nullptr && cause->rank == failed.rank && cause->pid > 0;
-    failed.frames = options_.stacks(names_it ? static_cast<pid_t>(cause->pid) : failed.pid);
-  }
-  const auto report = describe_failure(root_cause_, failed, age, running());
-  say(report.message);
-  for (const auto& line : report.details) orders_.push_back({.kind = Order::Kind::detail, .text = line});
+  const Cause* const cause = root_cause_.cause();
+  const bool names_it = cause != nullptr && cause->rank == failed.rank && cause->pid > 0;
+  stacks_until_ = Deadline::after(kStacksCome);
+  orders_.push_back({.kind = Order::Kind::take_stacks, .rank = failed.rank, .pid = names_it ? cause->pid : failed.pid});
+}
+
+void JobVerdict::stacks_taken(const std::vector<std::string>& lines) {
+  std::vector<std::string> where;
+  if (!lines.empty()) where.emplace_back("  where it is:");
+  for (const auto& line : lines) where.push_back("  | " + line);
+  tell_failure(where);
+}
+
+void JobVerdict::tell_failure(const std::vector<std::string>& where) {
+  if (!failure_) return;
+  stacks_until_.reset();
+  say(failure_->message);
+  std::vector<std::string> details = std::move(failure_->details);
+  details.insert(details.end(), where.begin(), where.end());
+  for (const auto& line : details) orders_.push_back({.kind = Order::Kind::detail, .text = line});
   orders_.push_back({.kind = Order::Kind::end_ranks});
+  failure_.reset();
+}
+
+void JobVerdict::tell_failure_without_stacks() {
+  if (!failure_) return;
+  const int node = node_of(options_.hosts, *root_cause_.first_failure());
+  tell_failure(
+      {fmt::format("  where it is: the launcher of {} has not told yet", describe_host(options_.hosts, node))});
 }
 
 RankFacts JobVerdict::facts_of(int rank) const {
@@ -256,6 +287,7 @@ void JobVerdict::count_steps(const membership::MemberPosition& position) {
 }
 
 void JobVerdict::conclude(int complaint) {
+  tell_failure_without_stacks();
   decide(complaint);
   if (options_.on_conclusion) options_.on_conclusion(record());
 }

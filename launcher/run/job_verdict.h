@@ -15,6 +15,7 @@
 #include "launcher/hosts/layout.h"
 #include "launcher/run/agreed_stop.h"
 #include "launcher/run/job_control.h"
+#include "launcher/run/job_report.h"
 #include "launcher/run/restart_policy.h"
 #include "launcher/run/stop_request.h"
 #include "launcher/run/verdict_record.h"
@@ -40,8 +41,6 @@ class JobVerdict {
     std::function<std::vector<membership::MemberView>()> members = {};
     // What is known of a rank that has not ended.
     std::function<RankFacts(int rank)> facts = {};
-    // The stacks of a process of this host; may be null.
-    std::function<std::vector<std::string>(pid_t)> stacks = {};
     // Gets what conclude() has come to; may be null.
     std::function<void(const VerdictRecord&)> on_conclusion = {};
   };
@@ -61,6 +60,8 @@ class JobVerdict {
   // Once a step has been finished, the ranks stop after one, so that a host may be taken in; at once, or never where
   // something else ends them before. Any number of times.
   void resize();
+  // Answer to Order::Kind::take_stacks, which comes once at most and is waited for for some seconds.
+  void stacks_taken(const std::vector<std::string>& lines);
   std::optional<Deadline> due() const;
   void check_timers();
 
@@ -87,6 +88,9 @@ class JobVerdict {
   VerdictRecord::FirstFailure first_failure() const;
   void count_steps(const membership::MemberPosition& position);
   void obey(RootCause::Step step);
+  // Says who failed first, and has the ranks ended. Nothing if that has been said. `where`: its stacks, or why not.
+  void tell_failure(const std::vector<std::string>& where);
+  void tell_failure_without_stacks();
   // The job has failed for this host.
   void blame(int node, const std::string& how);
   // True if what is being heard follows from a standstill of this process, for which the job has then failed.
@@ -102,6 +106,8 @@ class JobVerdict {
   std::chrono::steady_clock::time_point started_;
   RootCause root_cause_;
   std::optional<Deadline> judge_at_;              // the root must have shown itself by then
+  std::optional<FailureReport> failure_;          // that is still to be said: its rank's stacks are waited for
+  std::optional<Deadline> stacks_until_;          // as long as that
   StopRequest stop_{Deadline::Duration::zero()};  // what is one request, its host has found out
   std::optional<Deadline> stop_late_at_;          // when it is said who has not stopped
   std::chrono::nanoseconds stood_still_{0};       // how long this process did last

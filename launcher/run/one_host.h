@@ -18,6 +18,7 @@ class OneHost final : public JobControl {
   void signalled(int signal) override {
     if (stop_.asked(signal) != StopRequest::Step::ignore) verdict_.signalled(signal);
   }
+  void stacks_taken(TakenStacks stacks) override { verdict_.stacks_taken(stacks.lines); }
   void ranks_are_gone(int exit_code) override {
     verdict_.conclude(exit_code);
     is_over_ = true;

@@ -24,7 +24,6 @@ struct RankFacts {
   pid_t pid = 0;                             // 0: not known
   std::string log = {};                      // file of its stderr; empty: it goes to the console
   std::vector<std::string> last_lines = {};  // of its stderr, at most kShownLines
-  std::vector<std::string> frames = {};      // of its stacks, of one that hangs
   // Processes that the kernel has killed for want of memory in the launcher's control group while the job ran; of a
   // rank that SIGKILL ended, else 0.
   std::uint64_t memory_kills = 0;

@@ -14,7 +14,6 @@
 #include "launcher/run/run_stores.h"
 #include "launcher/run/spawn.h"
 #include "launcher/system.h"
-#include "launcher/watch/stacks.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/host.h"
@@ -62,7 +61,6 @@ StartOutcome start_ranks(const RunOptions& options, const Preparation& preparati
                               .scope = scope,
                               .restarts = &restarts,
                               .members = job_options.members,
-                              .stacks = stack_of_hung_rank,
                               .on_conclusion = verdict_writer(options.log_dir, job_options.contract.run_id,
                                                               job_options.contract.restarts, parts.console)};
   const auto outcome = run_ranks(options, preparation, std::move(job_options), environment, parts, [&](auto facts) {

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <span>
 #include <tuple>
@@ -60,18 +59,8 @@ std::optional<Pending> ask_for_facts(const std::string& socket) {
 }
 
 std::optional<RunFacts> answer_of(int fd, const Deadline& deadline) {
-  std::string text;
-  std::array<std::byte, 4096> buffer;
-  try {
-    while (text.size() < kMostAnswerBytes) {
-      const auto bytes = net::recv_some(fd, buffer, deadline);
-      text.append(reinterpret_cast<const char*>(buffer.data()), bytes);
-    }
-  } catch (const net::ConnectionClosed&) {
-    return decode_run_facts(text);
-  } catch (const Timeout&) {
-  }
-  return std::nullopt;
+  const auto text = read_answer(fd, kMostAnswerBytes, deadline);
+  return text ? decode_run_facts(*text) : std::nullopt;
 }
 
 std::string describe_found(const FoundRun& run) { return fmt::format("{} (pid {})", run.run_id, run.pid); }
@@ -145,21 +134,26 @@ UniqueFd ask(const FoundRun& run, const RunRequest& request) {
   }
 }
 
-std::string answer_to(const FoundRun& run, const RunRequest& request) {
-  const UniqueFd fd = ask(run, request);
-  const Deadline deadline = Deadline::after(kAnswerLimit);
+std::optional<std::string> read_answer(int fd, std::size_t most, const Deadline& deadline) {
   std::string text;
-  std::array<std::byte, 64 * 1024> buffer;
+  std::vector<std::byte> buffer(64 * 1024);
   try {
-    while (text.size() < kMostReportBytes) {
-      const auto bytes = net::recv_some(fd.get(), buffer, deadline);
+    while (text.size() < most) {
+      const auto bytes = net::recv_some(fd, buffer, deadline);
       text.append(reinterpret_cast<const char*>(buffer.data()), bytes);
     }
   } catch (const net::ConnectionClosed&) {
     return text;
   } catch (const Timeout&) {
   }
-  throw Error(describe_silent(run));
+  return std::nullopt;
+}
+
+std::string answer_to(const FoundRun& run, const RunRequest& request) {
+  const UniqueFd fd = ask(run, request);
+  auto text = read_answer(fd.get(), kMostReportBytes, Deadline::after(kAnswerLimit));
+  if (!text) throw Error(describe_silent(run));
+  return std::move(*text);
 }
 
 }  // namespace lockstep::launcher

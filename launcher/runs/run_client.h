@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "launcher/runs/run_socket.h"
+#include "lockstep/base/deadline.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::launcher {
@@ -39,6 +40,9 @@ std::string describe_silent(const FoundRun& run);
 
 // Connects to a run's launcher and sends the request. Throws Error if it has ended or is another user's.
 UniqueFd ask(const FoundRun& run, const RunRequest& request);
+
+// What comes to the end; nothing if it has not come by the deadline, or is as long as `most` bytes.
+std::optional<std::string> read_answer(int fd, std::size_t most, const Deadline& deadline);
 
 // What it answers, to the end. Throws Error too if that does not come within kAnswerLimit.
 std::string answer_to(const FoundRun& run, const RunRequest& request);

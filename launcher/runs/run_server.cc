@@ -125,11 +125,32 @@ void RunServer::answer(Session& session, const RunRequest& request) {
     session.until = lines_.last(0);
     return;
   }
+  if (request.what == RunRequest::What::stacks) return ask_for_stacks(session, request);
   if (request.what == RunRequest::What::stop) {
     ++stops_;
     stop_();
   }
   session.out = request.what == RunRequest::What::top ? as_json(report()) : encode(facts_now());
+}
+
+void RunServer::ask_for_stacks(Session& session, const RunRequest& request) {
+  MutexLock lock(mutex_);
+  if (!ask_) return;
+  session.question = ++questions_;
+  ask_(session.question, request.rank, request.pid);
+}
+
+void RunServer::stacks_came(int question, std::vector<std::string> lines) {
+  loop_.post([this, question, lines = std::move(lines)] {
+    for (auto& [fd, session] : sessions_) {
+      if (session.question != question) continue;
+      session.question = 0;
+      session.out = kStacksHeader;
+      for (const std::string& line : lines) session.out += line + "\n";
+      if (!send(session)) close_session(fd);
+      return;
+    }
+  });
 }
 
 LiveReport RunServer::report() const {
@@ -159,15 +180,17 @@ RunFacts RunServer::facts_now() const {
   return facts;
 }
 
-void RunServer::set_run(RunFacts facts, Members members) {
+void RunServer::set_run(RunFacts facts, Members members, AskForStacks ask) {
   MutexLock lock(mutex_);
   facts_ = std::move(facts);
   members_ = std::move(members);
+  ask_ = std::move(ask);
 }
 
 void RunServer::forget_members() {
   MutexLock lock(mutex_);
   members_ = {};
+  ask_ = {};
   live_.look({});
 }
 
@@ -194,8 +217,9 @@ bool RunServer::send(Session& session) {
     loop_.change(session.fd.get(), EPOLLOUT);
     return true;
   }
-  if (!session.follows || ending_) return false;
-  loop_.change(session.fd.get(), 0);  // until there are lines, or it goes
+  const bool waits = session.follows || session.question != 0;
+  if (!waits || ending_) return false;
+  loop_.change(session.fd.get(), 0);  // until there is something for it, or it goes
   return true;
 }
 

@@ -36,11 +36,15 @@ class RunServer {
   RunServer& operator=(const RunServer&) = delete;
 
   using Members = std::function<std::vector<membership::MemberView>()>;
+  using AskForStacks = std::function<void(int question, int rank, int pid)>;
   // What is told from now on: `facts` all but age, step and stops; `members` says who has registered with the job's
-  // store, and is called by the server's thread; nothing where the store is another host's.
-  void set_run(RunFacts facts, Members members) EXCLUDES(mutex_);
-  // Once it returns, what was given to set_run() as `members` is not called any more.
+  // store; nothing where the store is another host's. `ask` has a rank's stacks taken on another host, and
+  // stacks_came() called with them; nothing where there is no other. The server's thread calls both.
+  void set_run(RunFacts facts, Members members, AskForStacks ask = {}) EXCLUDES(mutex_);
+  // Once it returns, what was given to set_run() as `members` and `ask` is not called any more.
   void forget_members() EXCLUDES(mutex_);
+  // Any thread. Who has asked that question may have gone.
+  void stacks_came(int question, std::vector<std::string> lines);
 
   // What `lockstep top` is told. Any thread.
   LiveReport report() const EXCLUDES(mutex_);
@@ -53,6 +57,7 @@ class RunServer {
     std::string request = {};  // as far as it has come
     bool answered = false;     // `out` is being sent, and what follows
     std::string out = {};
+    int question = 0;  // whose answer is waited for; 0: none is
     bool reads_log = false;
     bool follows = false;
     RecentLines::Position position = 0;  // in the log, behind what is in `out`
@@ -66,6 +71,7 @@ class RunServer {
   bool read_request(Session& session);
   bool send(Session& session);
   void answer(Session& session, const RunRequest& request);
+  void ask_for_stacks(Session& session, const RunRequest& request) EXCLUDES(mutex_);
   bool take_more(Session& session);
   void close_session(int fd);
   void pump_followers();
@@ -83,9 +89,11 @@ class RunServer {
   mutable Mutex mutex_;
   RunFacts facts_ GUARDED_BY(mutex_);
   Members members_ GUARDED_BY(mutex_);
+  AskForStacks ask_ GUARDED_BY(mutex_);
   LiveRun live_ GUARDED_BY(mutex_);
   std::map<int, Session> sessions_;  // by descriptor
   std::atomic<int> stops_{0};
+  int questions_ = 0;
   bool ending_ = false;
   std::atomic<bool> is_waking_{false};  // the loop will look for new lines
   std::thread thread_;                  // last: it uses the rest

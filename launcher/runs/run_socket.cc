@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 #include <set>
 
 #include "lockstep/base/environment.h"
@@ -63,6 +64,7 @@ std::string encode(const RunRequest& request) {
     case RunRequest::What::ps: return "ps\n";
     case RunRequest::What::top: return "top\n";
     case RunRequest::What::stop: return "stop\n";
+    case RunRequest::What::stacks: return fmt::format("stacks {} {}\n", request.rank, request.pid);
     case RunRequest::What::logs: return fmt::format("logs {} {}\n", request.lines, request.follow ? 1 : 0);
   }
   return {};
@@ -72,7 +74,15 @@ std::optional<RunRequest> decode_run_request(std::string_view line) {
   if (line == "ps") return RunRequest{.what = RunRequest::What::ps};
   if (line == "top") return RunRequest{.what = RunRequest::What::top};
   if (line == "stop") return RunRequest{.what = RunRequest::What::stop};
-  if (take_word(line) != "logs") return std::nullopt;
+  const std::string_view what = take_word(line);
+  if (what == "stacks") {
+    const auto rank = parse_int(take_word(line));
+    const auto pid = parse_int(line);
+    constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+    if (!rank || !pid || *rank < 0 || *pid < 0 || *rank > kMost || *pid > kMost) return std::nullopt;
+    return RunRequest{.what = RunRequest::What::stacks, .rank = static_cast<int>(*rank), .pid = static_cast<int>(*pid)};
+  }
+  if (what != "logs") return std::nullopt;
   const auto lines = parse_int(take_word(line));
   if (!lines || *lines < 0 || (line != "0" && line != "1")) return std::nullopt;
   return RunRequest{.what = RunRequest::What::logs,

@@ -11,6 +11,7 @@
 //   ps           a record of the run
 //   top          JSON: the run, and what each rank does (observe/live_report.h)
 //   stop         the same, once the launcher has been sent SIGTERM
+//   stacks 5 71  "lockstep stacks 1", then what the launcher of rank 5's host tells of process 71 there, once it does
 //   logs 50 1    "lockstep logs 1", then the last 50 lines of its log, and with 1 those that follow until it ends
 #pragma once
 
@@ -48,12 +49,15 @@ std::string encode(const RunFacts& facts);
 std::optional<RunFacts> decode_run_facts(std::string_view text);
 
 inline constexpr std::string_view kLogsHeader = "lockstep logs 1\n";
+inline constexpr std::string_view kStacksHeader = "lockstep stacks 1\n";
 
 struct RunRequest {
-  enum class What { ps, top, stop, logs };
+  enum class What { ps, top, stop, stacks, logs };
   What what = What::ps;
   std::size_t lines = 50;  // of logs: the last ones
   bool follow = false;     // of logs
+  int rank = 0;            // of stacks
+  int pid = 0;             // of stacks: of the rank's process
 };
 // With the line's end.
 std::string encode(const RunRequest& request);

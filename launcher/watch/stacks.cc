@@ -20,9 +20,7 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr std::chrono::seconds kHungLimit{10};
 constexpr std::size_t kHungLines = 16;
-constexpr std::size_t kMostFrameBytes = 400;
 
 std::string state_in_words(char state) {
   switch (state) {
@@ -62,13 +60,11 @@ std::vector<std::string> frames_in(std::string_view text) {
   while (!text.empty()) {
     const std::string_view line = take_word(text, '\n');
     if (line.starts_with("#") || line.starts_with("Thread ") || line.starts_with("TID ")) {
-      lines.push_back(printable(line, kMostFrameBytes));
+      lines.push_back(printable(line, kMostStackLineBytes));
     }
   }
   return lines;
 }
-
-}  // namespace
 
 std::vector<std::string> threads_of(pid_t pid) {
   namespace fs = std::filesystem;
@@ -86,8 +82,12 @@ std::vector<std::string> threads_of(pid_t pid) {
   return lines;
 }
 
-bool can_show_stacks() { return !stack_command(0).empty(); }
+struct Stacks {
+  std::vector<std::string> lines = {};
+  std::string problem = {};  // why there are none
+};
 
+// Throws SystemError.
 Stacks stacks_of(pid_t pid, const Deadline& deadline) {
   if (std::string problem = why_no_stacks(pid); !problem.empty()) return {.problem = std::move(problem)};
   const auto command = stack_command(pid);
@@ -101,9 +101,28 @@ Stacks stacks_of(pid_t pid, const Deadline& deadline) {
   return stacks;
 }
 
-std::vector<std::string> stack_of_hung_rank(pid_t pid) noexcept {
+}  // namespace
+
+std::vector<std::string> threads_and_stacks(pid_t pid, const Deadline& deadline) noexcept {
+  auto lines = threads_of(pid);
+  if (lines.empty()) return lines;
+  Stacks stacks;
   try {
-    if (!can_show_stacks()) return {};
+    stacks = stacks_of(pid, deadline);
+  } catch (const Error& error) {
+    stacks.problem = error.what();
+  }
+  lines.insert(lines.end(), stacks.lines.begin(), stacks.lines.end());
+  if (!stacks.problem.empty()) lines.push_back(fmt::format("no stacks: {}", stacks.problem));
+  if (const std::size_t all = lines.size(); all > kMostStackLines) {
+    lines.resize(kMostStackLines - 1);
+    lines.push_back(fmt::format("... and {} lines more", all - lines.size()));
+  }
+  return lines;
+}
+
+std::vector<std::string> stacks_of_hung_rank(pid_t pid) noexcept {
+  try {
     auto lines = stacks_of(pid, Deadline::after(kHungLimit)).lines;
     lines.resize(std::min(lines.size(), kHungLines));
     return lines;

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -12,21 +13,19 @@
 
 namespace lockstep::launcher {
 
-// The threads of a process, a line each: what they do, and where in the kernel they wait. Empty if it has ended.
-std::vector<std::string> threads_of(pid_t pid);
+// More lines are left out, which the last one then says.
+inline constexpr std::size_t kMostStackLines = 2000;
+inline constexpr std::size_t kMostStackLineBytes = 400;
 
-// Whether eu-stack (elfutils) or gdb is installed.
-bool can_show_stacks();
+// The threads of a process, a line each: what they do, and where in the kernel they wait. Then their stacks, the main
+// thread's first, or why there are none. Empty if it has ended. It stands still while eu-stack (elfutils) or gdb looks.
+// Main thread only: that program dies with it. Throws nothing.
+std::vector<std::string> threads_and_stacks(pid_t pid, const Deadline& deadline) noexcept;
 
-struct Stacks {
-  std::vector<std::string> lines = {};  // of threads and their frames, the main thread's first
-  std::string problem = {};             // why there are none
-};
-// The process stands still meanwhile. Main thread only: the program dies with it. Throws SystemError.
-Stacks stacks_of(pid_t pid, const Deadline& deadline);
-
-// Of a rank that hangs: the first lines of the above; none where there is no program for it, the process is stopped, or
-// whatever else is in the way. Waits for some seconds at most, and throws nothing.
-std::vector<std::string> stack_of_hung_rank(pid_t pid) noexcept;
+// How long stacks_of_hung_rank() takes at most.
+inline constexpr std::chrono::seconds kHungLimit{10};
+// The first lines of the stacks alone; none where there is no program for it, the process is stopped, or whatever else
+// is in the way.
+std::vector<std::string> stacks_of_hung_rank(pid_t pid) noexcept;
 
 }  // namespace lockstep::launcher

@@ -29,6 +29,7 @@ namespace lockstep::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -184,7 +185,9 @@ TEST_F(LaunchedHosts, HaveOneConnectionEachForTheMembershipOfTheirRanks) {
   for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
 }
 
-// Each host's launcher passes on what its ranks' heartbeats say.
+bool has_stacks() { return has_program("gdb") || has_program("eu-stack"); }
+
+// Each host's launcher passes on what its ranks' heartbeats say, and looks at its ranks where it is asked to.
 TEST_F(LaunchedHosts, ShowTheRanksOfAllOfThemWhereTheStoreIs) {
   nnodes_ = "2";
   std::vector<Process> launchers;
@@ -208,8 +211,53 @@ TEST_F(LaunchedHosts, ShowTheRanksOfAllOfThemWhereTheStoreIs) {
   EXPECT_EQ(elsewhere.exit_code, 1);
   EXPECT_THAT(elsewhere.err,
               HasSubstr("its ranks report to the launcher of node rank 0, and this host has node rank 1"));
+  const Result everywhere = run(hosts_->command(0, {LOCKSTEP_PROGRAM, "inspect"}));
+  EXPECT_EQ(everywhere.exit_code, 0) << everywhere.err;
+  for (const int rank : {0, 1, 2, 3}) {
+    const std::string head = "\nrank " + std::to_string(rank) + " \\(host host[01], pid [^\n]*\n";
+    EXPECT_THAT(everywhere.out, ContainsRegex(head + "    thread [0-9]+ \\(e2e_rank_shared"));
+    if (!has_stacks()) continue;
+    EXPECT_THAT(everywhere.out, ContainsRegex(head + "(    [^\n]*\n)*    #[0-9]+ [^\n]* main "));
+  }
   launchers[0].send(SIGTERM);
   for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
+}
+
+// A launcher that is stopped can't look at its ranks.
+class SilentLauncher : public LaunchedHosts {};
+
+TEST_F(SilentLauncher, IsNamedByInspectAndNotWaitedForWithoutEnd) {
+  auto launchers = launch_all({RANK_PROGRAM, "backend:gloo", "init", "sum", "ready", "hang"});
+  await_ranks(launchers);
+  ASSERT_TRUE(wait_until([&] {
+    const Result top = run(hosts_->command(0, {LOCKSTEP_PROGRAM, "top", "--json"}));
+    const auto seen = nlohmann::json::parse(top.out, nullptr, false);
+    return seen.is_object() && seen["ranks"].size() == 6;
+  }));
+  launchers[1].send(SIGSTOP);
+  const Result seen = run(hosts_->command(0, {LOCKSTEP_PROGRAM, "inspect"}));
+  launchers[1].send(SIGCONT);
+  EXPECT_EQ(seen.exit_code, 0) << seen.err;
+  const std::string silent = "    no stacks: the launcher of host host1 has not answered within 20 s\n";
+  EXPECT_THAT(seen.out, ContainsRegex("\nrank 2 \\(host host1, [^\n]*\n" + silent));
+  EXPECT_THAT(seen.out, ContainsRegex("\nrank 3 \\(host host1, [^\n]*\n" + silent));
+  EXPECT_THAT(seen.out, ContainsRegex("\nrank 4 \\(host host2, [^\n]*\n    thread "));
+  launchers[0].send(SIGTERM);
+  for (Process& launcher : launchers) launcher.wait();
+}
+
+TEST_F(LaunchedHosts, SayWhereARankOfAnotherHostHangs) {
+  auto launchers =
+      launch_all({RANK_PROGRAM, "backend:gloo", "init", "sum", "hang@3", "loop"}, {}, {"--hang-timeout", "2"});
+  std::vector<Result> results;
+  for (Process& launcher : launchers) results.push_back(launcher.wait());
+  for (const Result& result : results) {
+    EXPECT_EQ(result.exit_code, kExitPeerLost) << result.err;
+    EXPECT_THAT(result.err, ContainsRegex("rank 3 \\(host host1, pid [0-9]+\\) hangs: the last that it started"));
+  }
+  if (has_stacks()) {
+    EXPECT_THAT(results[0].err, ContainsRegex("\n  where it is:\n(  \\| [^\n]*\n)*  \\| #0 [^\n]*pause"));
+  }
 }
 
 // Below those that the kernel gives, so that a port tells which end of a connection listened.

@@ -5,6 +5,8 @@
 
 #include <csignal>
 
+#include "launcher/watch/stacks.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -59,8 +61,16 @@ TEST(AgentMessage, TheOthersTravelToo) {
   const HostFacts host{.agent = 3, .name = "b", .pid = 9, .build = "x", .least = 2, .nodes = 4, .ranks = 2};
   EXPECT_EQ(round_trip(HostCame{host}).host.agent, 3);
   EXPECT_EQ(round_trip(HostCame{host}).host.name, "b");
+  const TakenStacks stacks{.question = 4, .rank = 5, .lines = {"TID 7:", "", "#0 1:2"}};
+  EXPECT_EQ(round_trip(stacks).question, 4);
+  EXPECT_EQ(round_trip(stacks).rank, 5);
+  EXPECT_EQ(round_trip(stacks).lines, stacks.lines);
+  const auto take = round_trip(Order{.kind = Order::Kind::take_stacks, .rank = 5, .pid = 4711, .question = 4});
+  EXPECT_EQ(take.rank, 5);
+  EXPECT_EQ(take.pid, 4711);
+  EXPECT_EQ(take.question, 4);
   for (const auto kind : {Order::Kind::say, Order::Kind::end_ranks, Order::Kind::pass_on, Order::Kind::kill,
-                          Order::Kind::stop_to_resize}) {
+                          Order::Kind::stop_to_resize, Order::Kind::take_stacks}) {
     const auto read = round_trip(Order{.kind = kind, .text = "two\nlines", .signal = SIGINT});
     EXPECT_EQ(read.kind, kind);
     EXPECT_EQ(read.text, "two\nlines");
@@ -80,6 +90,9 @@ TEST(AgentMessage, AnythingElseIsNone) {
   RankEnd end;
   end.last_lines.assign(kShownLines + 1, "x");
   EXPECT_FALSE(decode_agent_word(encode(AgentWord{.message = end}))) << "more lines than an agent sends";
+  TakenStacks stacks{.rank = 1};
+  stacks.lines.assign(kMostStackLines + 1, "x");
+  EXPECT_FALSE(decode_agent_word(encode(AgentWord{.message = stacks}))) << "more lines than an agent sends";
 }
 
 }  // namespace

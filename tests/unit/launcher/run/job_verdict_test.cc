@@ -9,6 +9,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "launcher/watch/stacks.h"
 #include "runtime/base/exit_code.h"
 
 namespace lockstep::launcher {
@@ -168,34 +169,64 @@ TEST_F(Verdict, AHostThatIsLostWhileItsRankIsJudgedIsTheRoot) {
   EXPECT_FALSE(verdict_.due());
 }
 
-TEST(VerdictOfOneHost, OfARankThatStillRunsItSaysWhere) {
-  std::vector<pid_t> asked;
-  const auto verdict_on = [&asked](pid_t known) {
-    return JobVerdict({.hosts = with_first_ranks({{.name = "a", .ranks = 2}}),
-                       .grace = std::chrono::milliseconds(0),
-                       .facts = [known](int rank) { return RankFacts{.rank = rank, .host = "a", .pid = known}; },
-                       .stacks =
-                           [&asked](pid_t pid) {
-                             asked.push_back(pid);
-                             return std::vector<std::string>{"Thread 1:", "#0  main"};
-                           }});
-  };
-  const auto said_of = [](JobVerdict& verdict) {
-    while (verdict.due()) verdict.check_timers();  // another rank may be the root
-    std::vector<std::string> texts;
-    for (const Order& order : verdict.take_orders()) texts.push_back(order.text);
-    return texts;
-  };
-  const Cause hangs{.kind = Cause::Kind::silent, .rank = 1, .host = "a", .pid = 71, .text = "rank 1 (host a) hangs"};
-  JobVerdict of_wrapper = verdict_on(70);
-  of_wrapper.heard(hangs);
-  EXPECT_THAT(said_of(of_wrapper),
-              ElementsAre(HasSubstr("rank 1 (host a) hangs"), "  where it is:", "  | Thread 1:", "  | #0  main", ""));
-  EXPECT_THAT(asked, ElementsAre(71)) << "the member's process, not the wrapper's";
-  JobVerdict of_another_host = verdict_on(0);
-  of_another_host.heard(hangs);
-  EXPECT_THAT(said_of(of_another_host), ElementsAre(HasSubstr("rank 1 (host a) hangs"), ""));
-  EXPECT_EQ(asked.size(), 1u);
+// A rank that hangs on host b, whose process the launcher started behind a wrapper.
+class HungVerdict : public Verdict {
+ protected:
+  // Heard of it, and waited for whoever else may be the root: has its stacks taken.
+  Order judged() {
+    verdict_.heard({.kind = Cause::Kind::silent, .rank = 3, .host = "b", .pid = 71, .text = "rank 3 (host b) hangs"});
+    std::vector<Order> orders;
+    while (orders.empty()) {
+      verdict_.check_timers();
+      orders = verdict_.take_orders();
+    }
+    EXPECT_EQ(orders.size(), 1u);
+    return orders.front();
+  }
+};
+
+TEST_F(HungVerdict, HasItsHostsLauncherTakeItsStacksAndSaysWhereItIs) {
+  const Order order = judged();
+  EXPECT_EQ(order.kind, Order::Kind::take_stacks);
+  EXPECT_EQ(order.rank, 3);
+  EXPECT_EQ(order.pid, 71) << "the member's process, not the wrapper's";
+  EXPECT_EQ(order.question, 0);
+  end(0, kLostAnother);
+  EXPECT_THAT(said(), IsEmpty()) << "it is to be looked at before it is ended";
+  ASSERT_TRUE(verdict_.due());
+  EXPECT_GT(verdict_.due()->remaining(), kHungLimit);
+  verdict_.stacks_taken({"Thread 1:", "#0  main"});
+  EXPECT_THAT(said(), ElementsAre(AllOf(HasSubstr("rank 3 (host b) hangs"), HasSubstr("; ending the other 4 ranks")),
+                                  "  where it is:", "  | Thread 1:", "  | #0  main"));
+  EXPECT_EQ(ends_, 1);
+  EXPECT_FALSE(verdict_.due());
+  verdict_.stacks_taken({"late"});
+  EXPECT_THAT(said(), IsEmpty());
+}
+
+TEST_F(HungVerdict, SaysNothingOfWhereWhereNothingCanBeTold) {
+  judged();
+  verdict_.stacks_taken({});
+  EXPECT_THAT(said(), ElementsAre(HasSubstr("rank 3 (host b) hangs")));
+  EXPECT_EQ(ends_, 1);
+}
+
+TEST_F(HungVerdict, WaitsForNoLauncherThatIsLost) {
+  judged();
+  verdict_.host_lost(1, "is gone: its launcher (pid 7) does not answer");
+  EXPECT_THAT(said(), ElementsAre(HasSubstr("rank 3 (host b) hangs"),
+                                  "  where it is: the launcher of host b (node rank 1) has not told yet",
+                                  "host b (node rank 1) is gone: its launcher (pid 7) does not answer"));
+  EXPECT_EQ(ends_, 1);
+}
+
+TEST_F(HungVerdict, IsGivenWithoutItsStacksAtASignal) {
+  judged();
+  verdict_.signalled(SIGTERM);
+  EXPECT_THAT(said(), ElementsAre(HasSubstr("rank 3 (host b) hangs"), HasSubstr("has not told yet"),
+                                  HasSubstr("SIGTERM: passed on to ")));
+  EXPECT_EQ(ends_, 1);
+  EXPECT_EQ(passes_, 1);
 }
 
 TEST_F(Verdict, AStopIsPassedOnAndTheSecondOneKills) {

@@ -104,6 +104,42 @@ TEST_F(RunServerTest, CountsWhoAsksItToStop) {
   }
 }
 
+// What `lockstep inspect` asks for; the answer is another launcher's, and may come late or never.
+TEST_F(RunServerTest, HasStacksTakenAndGivesEachToWhoHasAskedForThem) {
+  std::atomic<int> asked{0};
+  server_->set_run({.run_id = "run-of-test"}, {}, [&](int question, int rank, int pid) {
+    EXPECT_EQ(pid, 1000 + rank);
+    asked = std::max(asked.load(), question);
+  });
+  const auto run = find(*server_);
+  ASSERT_TRUE(run);
+  const auto ask_for = [&](int rank, int questions) {
+    UniqueFd fd = ask(*run, {.what = RunRequest::What::stacks, .rank = rank, .pid = 1000 + rank});
+    EXPECT_TRUE(testing::wait_until([&] { return asked == questions; }));
+    return fd;
+  };
+  const UniqueFd first = ask_for(1, 1);
+  const UniqueFd second = ask_for(2, 2);
+  ask_for(3, 3).reset();
+  server_->stacks_came(3, {"to nobody"});
+  server_->stacks_came(2, {"#0 two", "#1 lines"});
+  server_->stacks_came(2, {"twice"});
+  const std::string header(kStacksHeader);
+  EXPECT_EQ(read_until(second.get(), "never"), header + "#0 two\n#1 lines\n(closed)");
+  server_->stacks_came(1, {});
+  EXPECT_EQ(read_until(first.get(), "never"), header + "(closed)");
+  const UniqueFd waiting = ask_for(4, 4);
+  EXPECT_FALSE(read_answer(waiting.get(), 100, Deadline::after(std::chrono::milliseconds(20))));
+  server_.reset();
+  EXPECT_EQ(read_until(waiting.get(), "never"), "(closed)") << "a launcher that ends waits for nobody's stacks";
+}
+
+TEST_F(RunServerTest, ClosesAtOnceWhereItHasNobodyToAskForStacks) {
+  const auto run = find(*server_);
+  ASSERT_TRUE(run);
+  EXPECT_EQ(answer_to(*run, {.what = RunRequest::What::stacks}), "");
+}
+
 TEST_F(RunServerTest, ShowsTheLastLinesAndFollowsToTheEnd) {
   lines_.put("one\ntwo\nthree\n");
   const auto run = find(*server_);

@@ -46,6 +46,7 @@ TEST(RunSocket, WhatComesInMayBePrinted) {
 TEST(RunSocket, RequestsComeBackAsTheyWere) {
   for (const RunRequest& request :
        {RunRequest{.what = RunRequest::What::ps}, RunRequest{.what = RunRequest::What::stop},
+        RunRequest{.what = RunRequest::What::stacks, .rank = 5, .pid = 4711},
         RunRequest{.what = RunRequest::What::logs, .lines = 7, .follow = true},
         RunRequest{.what = RunRequest::What::logs, .lines = 0}}) {
     std::string line = encode(request);
@@ -55,7 +56,8 @@ TEST(RunSocket, RequestsComeBackAsTheyWere) {
     ASSERT_TRUE(read) << line;
     EXPECT_EQ(encode(*read), encode(request));
   }
-  for (const char* bad : {"", "kill", "ps now", "logs", "logs 5", "logs -1 0", "logs 5 2", "logs x 1", "logs 5 1 1"}) {
+  for (const char* bad : {"", "kill", "ps now", "logs", "logs 5", "logs -1 0", "logs 5 2", "logs x 1", "logs 5 1 1",
+                          "stacks", "stacks 1", "stacks -1 7", "stacks 1 4294967296", "stacks 1 2 3"}) {
     EXPECT_FALSE(decode_run_request(bad)) << bad;
   }
 }
