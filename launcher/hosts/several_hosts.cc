@@ -79,6 +79,7 @@ HostOfSeveral::HostOfSeveral(RunOptions options, const Environment& environment,
 
 int HostOfSeveral::run() {
   int code = 0;
+  std::chrono::nanoseconds others_leave = kOthersLeave;
   while (true) {
     JobPlan plan;
     try {
@@ -97,6 +98,7 @@ int HostOfSeveral::run() {
     if (plan.hosts.empty()) break;
     const StartOutcome outcome = start_ranks(plan);
     code = outcome.exit_code;
+    if (outcome.is_hurried) others_leave = options_.grace;
     if (agents_->is_cut_off() ? !joins_again() : !outcome.again) {
       agents_->call_off({.exit_code = code, .problems = {fmt::format("the job is over; exit code {}", code)}});
       break;
@@ -109,7 +111,7 @@ int HostOfSeveral::run() {
     }
   }
   agents_.reset();
-  if (stores_) stores_->wait_until_idle(Deadline::after(kOthersLeave));
+  if (stores_) stores_->wait_until_idle(Deadline::after(others_leave));
   return code;
 }
 

@@ -19,6 +19,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/signal_name.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -99,6 +100,8 @@ namespace {
 // For node rank 0 to have all traces, and for the others to have an answer.
 constexpr std::chrono::seconds kTaking{30};
 constexpr std::chrono::seconds kGiving{60};
+// Between two looks for a signal.
+constexpr std::chrono::milliseconds kLook{200};
 
 std::vector<TraceFile> files_of(const RunTraces& traces) {
   std::vector<TraceFile> files;
@@ -123,58 +126,90 @@ void write_traces(const RunTraces& traces, const std::string& file, Console& con
   }
 }
 
-void write_of_all_hosts(const std::string& folder, const std::string& file, const Layout& hosts, store::Store& store,
-                        Console& console) {
-  TakenTraces taken(store, static_cast<int>(hosts.size()));
-  auto has = TakenTraces::Has::none;
-  try {
-    RunTraces traces = read_traces(folder);
-    if (has_every_rank(traces)) {  // the hosts share the folder
-      has = TakenTraces::Has::all;
-    } else {
-      taken.take(folder, files_of(traces), Deadline::after(kTaking));
-      traces = read_traces(folder);
-      has = TakenTraces::Has::those_there;
-    }
-    write_traces(traces, file, console);
-  } catch (const Error&) {
-    taken.end(TakenTraces::Has::none);
-    throw;
-  }
-  taken.end(has);
-}
+// The wait for other hosts' launchers, until a signal.
+class ExchangeOfTraces {
+ public:
+  ExchangeOfTraces(store::Store& store, const Layout& hosts, Signals& signals, Console& console)
+      : store_(store), hosts_(hosts), signals_(signals), console_(console) {}
 
-// Whether node rank 0's timeline has the traces of this host.
-bool is_taken(const std::string& folder, const RunTraces& traces, int node_rank, store::Store& store,
-              Console& console) {
-  try {
-    return give_traces(store, node_rank, folder, files_of(traces), Deadline::after(kGiving));
-  } catch (const Error& error) {
-    console.message(fmt::format("node rank 0 has not taken the traces of this host: {}", error.what()));
-    return false;
+  // Node rank 0's.
+  void write_of_all_hosts(const std::string& folder, const std::string& file) {
+    TakenTraces taken(store_, static_cast<int>(hosts_.size()));
+    auto has = TakenTraces::Has::none;
+    try {
+      RunTraces traces = read_traces(folder);
+      if (has_every_rank(traces)) {  // the hosts share the folder
+        has = TakenTraces::Has::all;
+      } else {
+        taken.take(folder, files_of(traces), limits(kTaking, kLook));
+        traces = read_traces(folder);
+        has = TakenTraces::Has::those_there;
+      }
+      write_traces(traces, file, console_);
+    } catch (const Error&) {
+      taken.end(TakenTraces::Has::none);
+      throw;
+    }
+    taken.end(has);
   }
-}
+
+  // Whether node rank 0's timeline has the traces of this host.
+  bool is_taken(const std::string& folder, const RunTraces& traces, int node_rank) {
+    // All launchers together look a thousand times a second at most.
+    const auto look = std::max<std::chrono::nanoseconds>(kLook, hosts_.size() * std::chrono::milliseconds(1));
+    try {
+      return give_traces(store_, node_rank, folder, files_of(traces), limits(kGiving, look));
+    } catch (const Error& error) {
+      console_.message(fmt::format("node rank 0 has not taken the traces of this host: {}", error.what()));
+      return false;
+    }
+  }
+
+  const std::optional<int>& signal() const { return signal_; }
+
+ private:
+  ExchangeLimits limits(std::chrono::seconds time, std::chrono::nanoseconds look) {
+    return {.deadline = Deadline::after(time), .is_called_off = [this] { return is_called_off(); }, .look = look};
+  }
+
+  bool is_called_off() {
+    if (signal_) return true;
+    signal_ = signals_.take_end();
+    if (signal_) console_.message(fmt::format("{}: traces are not waited for any more", signal_name(*signal_)));
+    return signal_.has_value();
+  }
+
+  store::Store& store_;
+  const Layout& hosts_;
+  Signals& signals_;
+  Console& console_;
+  std::optional<int> signal_;
+};
 
 }  // namespace
 
-void write_timeline(const RunOptions& options, const Layout& hosts, int node_rank, store::Store* store,
-                    Console& console) {
-  if (options.trace.empty()) return;
+std::optional<int> write_timeline(const RunOptions& options, const Layout& hosts, int node_rank, store::Store* store,
+                                  Console& console, Signals& signals) {
+  if (options.trace.empty()) return std::nullopt;
   std::string file = options.trace;
+  std::optional<ExchangeOfTraces> exchange;
+  if (store != nullptr) exchange.emplace(*store, hosts, signals, console);
   try {
     const std::string folder = trace_folder(options.log_dir, options.trace);
-    if (store != nullptr && node_rank == 0) return write_of_all_hosts(folder, file, hosts, *store, console);
     const HostShare& own = hosts[static_cast<std::size_t>(node_rank)];
-    const RunTraces traces = read_traces(folder, own);
-    if (store != nullptr && is_taken(folder, traces, node_rank, *store, console)) {
+    if (exchange && node_rank == 0) {
+      exchange->write_of_all_hosts(folder, file);
+    } else if (const RunTraces traces = read_traces(folder, own);
+               exchange && exchange->is_taken(folder, traces, node_rank)) {
       console.message(fmt::format("the timeline of this host's ranks is in that of {}", describe_host(hosts, 0)));
-      return;
+    } else {
+      file = timeline_file(options.trace, hosts.size(), node_rank);
+      write_traces(traces, file, console);
     }
-    file = timeline_file(options.trace, hosts.size(), node_rank);
-    write_traces(traces, file, console);
   } catch (const Error& error) {
     console.message(fmt::format("no timeline in {}: {}", file, error.what()));
   }
+  return exchange ? exchange->signal() : std::nullopt;
 }
 
 }  // namespace lockstep::launcher

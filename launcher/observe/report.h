@@ -2,11 +2,13 @@
 // `lockstep report`, and the timeline that `lockstep run --trace` leaves.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "launcher/command_line.h"
 #include "launcher/hosts/layout.h"
 #include "launcher/output/console.h"
+#include "launcher/signals.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep::launcher {
@@ -20,8 +22,9 @@ int report_command(const ReportOptions& options);
 std::string make_trace_folder(const RunOptions& options, int generation);
 // After the last start: --trace FILE, with a line on the console about it, or about why there is none. Node rank 0's
 // has the ranks of all hosts that came with their traces to `store`, the job's (trace_exchange.h), within half a
-// minute; where a host could not, it has a file of its own. `store` is null for a job on one host.
-void write_timeline(const RunOptions& options, const Layout& hosts, int node_rank, store::Store* store,
-                    Console& console);
+// minute; where a host could not, it has a file of its own. `store` is null for a job on one host. A signal that asks
+// to end ends the wait for other hosts, which is returned, and what has come by then is written.
+std::optional<int> write_timeline(const RunOptions& options, const Layout& hosts, int node_rank, store::Store* store,
+                                  Console& console, Signals& signals);
 
 }  // namespace lockstep::launcher

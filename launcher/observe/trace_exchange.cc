@@ -41,6 +41,20 @@ std::string read_whole(const fs::path& file) {
   return bytes;
 }
 
+// Waits for the key's value; nothing if the exchange is called off. Throws Timeout.
+std::optional<std::string> await(store::Store& store, const std::string& name, const Deadline& deadline,
+                                 const ExchangeLimits& limits) {
+  if (!limits.is_called_off) return store.get(name, deadline);
+  while (!limits.is_called_off()) {
+    try {
+      return store.get(name, deadline.sooner(limits.look));
+    } catch (const Timeout&) {
+      if (deadline.expired()) throw;
+    }
+  }
+  return std::nullopt;
+}
+
 // Takes it off the text; nothing if it doesn't begin with a number.
 std::optional<int> take_number(std::string_view& text) {
   int number = 0;
@@ -70,19 +84,20 @@ std::optional<TraceFile> TraceFile::of_name(std::string_view text) {
 }
 
 bool give_traces(store::Store& store, int node_rank, const fs::path& folder, const std::vector<TraceFile>& files,
-                 const Deadline& deadline) {
+                 const ExchangeLimits& limits) {
   std::string offer;
   for (const TraceFile& file : files) offer += file.name() + "\n";
   store.set(key(node_rank, "offer"), offer);
   for (int k = 0;; ++k) {
-    const std::string wanted = store.get(want_key(node_rank, k), deadline);
+    const auto wanted = await(store, want_key(node_rank, k), limits.deadline, limits);
+    if (!wanted) return false;
     store.erase(want_key(node_rank, k));
-    if (wanted == kTaken || wanted == kLeft) return wanted == kTaken;
-    const auto file = TraceFile::of_name(wanted);
+    if (*wanted == kTaken || *wanted == kLeft) return *wanted == kTaken;
+    const auto file = TraceFile::of_name(*wanted);
     const bool is_ours = file && std::find(files.begin(), files.end(), *file) != files.end();
     std::string bytes;
     try {
-      if (is_ours) bytes = read_whole(folder / wanted);
+      if (is_ours) bytes = read_whole(folder / *wanted);
     } catch (const SystemError& error) {
       log_warn("{}", error.what());
     }
@@ -92,13 +107,14 @@ bool give_traces(store::Store& store, int node_rank, const fs::path& folder, con
 
 TakenTraces::TakenTraces(store::Store& store, int nodes) : store_(store), hosts_(static_cast<std::size_t>(nodes)) {}
 
-void TakenTraces::take(const fs::path& folder, const std::vector<TraceFile>& own, const Deadline& deadline) {
-  const Deadline offers = deadline.sooner(kOffersCome);
+void TakenTraces::take(const fs::path& folder, const std::vector<TraceFile>& own, const ExchangeLimits& limits) {
+  const Deadline offers = limits.deadline.sooner(kOffersCome);
   for (int node = 1; node < static_cast<int>(hosts_.size()); ++node) {
     try {
-      const std::string offer = store_.get(key(node, "offer"), offers);
+      const auto offer = await(store_, key(node, "offer"), offers, limits);
+      if (!offer) return;
       store_.erase(key(node, "offer"));
-      take_of(node, offer, folder, own, deadline);
+      if (!take_of(node, *offer, folder, own, limits)) return;
       hosts_[static_cast<std::size_t>(node)].is_there = true;
     } catch (const Timeout&) {
       log_warn("the traces of the host with node rank {} did not come", node);
@@ -106,23 +122,25 @@ void TakenTraces::take(const fs::path& folder, const std::vector<TraceFile>& own
   }
 }
 
-void TakenTraces::take_of(int node, std::string_view offer, const fs::path& folder, const std::vector<TraceFile>& own,
-                          const Deadline& deadline) {
+bool TakenTraces::take_of(int node, std::string_view offer, const fs::path& folder, const std::vector<TraceFile>& own,
+                          const ExchangeLimits& limits) {
   int& k = hosts_[static_cast<std::size_t>(node)].next;
   while (!offer.empty()) {
     const auto file = TraceFile::of_name(take_word(offer, '\n'));
     if (!file || std::find(own.begin(), own.end(), *file) != own.end()) continue;
     const int asked = k++;  // before the wait: that all is over is said behind this question
     store_.set(want_key(node, asked), file->name());
-    const std::string bytes = store_.get(file_key(node, asked), deadline.sooner(kOneFile));
+    const auto bytes = await(store_, file_key(node, asked), limits.deadline.sooner(kOneFile), limits);
+    if (!bytes) return false;
     store_.erase(file_key(node, asked));
-    if (bytes.empty()) continue;  // it can't be read there
+    if (bytes->empty()) continue;  // it can't be read there
     const fs::path path = folder / file->name();
     std::error_code made;
     fs::create_directories(path.parent_path(), made);
     if (made) throw SystemError("make the folder " + path.parent_path().native(), made.value());
-    write_file(path.native(), bytes);
+    write_file(path.native(), *bytes);
   }
+  return true;
 }
 
 void TakenTraces::end(Has timeline) {

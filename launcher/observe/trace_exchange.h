@@ -8,7 +8,9 @@
 // Threads: one. Failure: StoreError and Timeout of the store's; SystemError of a file.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,24 +32,34 @@ struct TraceFile {
   static std::optional<TraceFile> of_name(std::string_view text);
 };
 
-// Of another host than the first: answers until node rank 0 has what it wants. True if its timeline has this host's
-// ranks.
-bool give_traces(store::Store& store, int node_rank, const std::filesystem::path& folder,
-                 const std::vector<TraceFile>& files, const Deadline& deadline);
+// How long the other side is waited for.
+struct ExchangeLimits {
+  Deadline deadline = Deadline::never();
+  // Asked every `look`; true ends the exchange. Null: nobody calls it off.
+  std::function<bool()> is_called_off = {};
+  std::chrono::nanoseconds look = std::chrono::milliseconds(200);
+};
 
-// Node rank 0's: takes the files that it lacks of those that the others offer into `folder`, until the deadline.
+// Of another host than the first: answers until node rank 0 has what it wants. True if its timeline has this host's
+// ranks; false too if it is called off.
+bool give_traces(store::Store& store, int node_rank, const std::filesystem::path& folder,
+                 const std::vector<TraceFile>& files, const ExchangeLimits& limits);
+
+// Node rank 0's: takes the files that it lacks of those that the others offer into `folder`, until the deadline, or
+// until it is called off.
 class TakenTraces {
  public:
   TakenTraces(store::Store& store, int nodes);
   // Hosts that are silent, as lost ones are, are passed over, and said.
-  void take(const std::filesystem::path& folder, const std::vector<TraceFile>& own, const Deadline& deadline);
+  void take(const std::filesystem::path& folder, const std::vector<TraceFile>& own, const ExchangeLimits& limits);
   // The timeline has the ranks of the hosts that were there, or of all, or of none: tells each.
   enum class Has { none, those_there, all };
   void end(Has timeline);
 
  private:
-  void take_of(int node, std::string_view offer, const std::filesystem::path& folder, const std::vector<TraceFile>& own,
-               const Deadline& deadline);
+  // False if it was called off.
+  bool take_of(int node, std::string_view offer, const std::filesystem::path& folder, const std::vector<TraceFile>& own,
+               const ExchangeLimits& limits);
 
   struct Host {
     int next = 0;           // K of the next question

@@ -148,8 +148,9 @@ StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation
   const int code = job->run();
   const auto again = control->again();
   if (!again) parts.guardian.disarm();
-  if (!again) write_timeline(options, hosts, node_rank, store, parts.console);
-  return {code, again};
+  std::optional<int> signal;
+  if (!again) signal = write_timeline(options, hosts, node_rank, store, parts.console, parts.signals);
+  return {code, again, signal.has_value()};
 }
 
 }  // namespace lockstep::launcher

@@ -46,6 +46,7 @@ void say_before_the_start(const RunOptions& options, const Preparation& preparat
 struct StartOutcome {
   int exit_code = 0;
   std::optional<std::chrono::milliseconds> again = {};
+  bool is_hurried = false;  // a signal asked to end when no rank ran any more
 };
 // Starts the ranks, and returns once nothing of them runs any more. `store`: the job's, if it is on several hosts; for
 // what they tell each other when it is over.

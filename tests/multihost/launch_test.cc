@@ -98,6 +98,26 @@ TEST_F(LaunchedHosts, LeaveOneTimelineWhereTheyShareNoFolder) {
   EXPECT_THAT(report.out, HasSubstr("report.html: 6 ranks, "));
 }
 
+// Host 2 was started without --trace, so that node rank 0 waits for it once it has the traces of host 1.
+TEST_F(LaunchedHosts, LeaveTheTimelineOfWhatHasComeAtASignal) {
+  const TemporaryFolder folder;
+  std::vector<Process> launchers;
+  for (int host = 0; host < kHosts; ++host) {
+    const std::filesystem::path own = folder / NetworkHosts::name(host);
+    std::filesystem::create_directory(own);
+    launchers.push_back(launch(host, 2, {RAW_GRADIENTS}, host < 2 ? Words{"--trace", own / "run.json"} : Words{}));
+  }
+  const std::filesystem::path last = folder / "host0" / "run.json.ranks" / "generation0" / "rank3.trace";
+  ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(last); }));
+  launchers[0].send(SIGTERM);
+  std::vector<Result> results;
+  for (Process& launcher : launchers) results.push_back(launcher.wait());
+  for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << "the job's own: " << result.err;
+  EXPECT_THAT(results[0].err, AllOf(HasSubstr("SIGTERM: traces are not waited for any more\n"),
+                                    HasSubstr("the timeline of 4 ranks is in "), Not(HasSubstr("did not come"))));
+  EXPECT_THAT(results[1].err, HasSubstr("the timeline of this host's ranks is in that"));
+}
+
 // Between hosts, and within them over shared memory: the last rank of the last host is late.
 class LateRank : public LaunchedHosts, public ::testing::WithParamInterface<const char*> {};
 

@@ -48,10 +48,10 @@ TEST(TraceExchange, TakesWhatNodeRank0LacksAndTellsWhoeverWasThere) {
   put(second, {1, 1}, large);
   put(second, {1, 0}, "what the first host has too");
   auto given = std::async(std::launch::async, [&] {
-    return give_traces(store, 1, second, {{0, 1}, {1, 0}, {1, 1}}, Deadline::after(kPatience));
+    return give_traces(store, 1, second, {{0, 1}, {1, 0}, {1, 1}}, {.deadline = Deadline::after(kPatience)});
   });
   TakenTraces taken(store, 3);
-  taken.take(first, {{0, 0}, {1, 0}}, Deadline::after(kPatience));
+  taken.take(first, {{0, 0}, {1, 0}}, {.deadline = Deadline::after(kPatience)});
   EXPECT_EQ(text_of(first / "generation0/rank0.trace"), "of rank 0");
   EXPECT_EQ(text_of(first / "generation0/rank1.trace"), "of rank 1");
   EXPECT_EQ(text_of(first / "generation1/rank1.trace"), large);
@@ -60,15 +60,44 @@ TEST(TraceExchange, TakesWhatNodeRank0LacksAndTellsWhoeverWasThere) {
   taken.end(TakenTraces::Has::those_there);
   EXPECT_TRUE(given.get());
   // A host that comes too late has an answer.
-  EXPECT_FALSE(give_traces(store, 2, second, {}, Deadline::after(kPatience)));
+  EXPECT_FALSE(give_traces(store, 2, second, {}, {.deadline = Deadline::after(kPatience)}));
   EXPECT_LE(store.num_keys(), 1) << "its offer";
+}
+
+// The second host has given one file of two, and will say no more.
+TEST(TraceExchange, CalledOffNodeRank0HasWhatHasComeAndTellsTheOthers) {
+  const testing::TemporaryFolder folder;
+  store::HashStore store;
+  store.set("traces/1/offer", "generation0/rank1.trace\ngeneration0/rank2.trace\n");
+  store.set("traces/1/file/0", "of rank 1");
+  TakenTraces taken(store, 3);
+  const std::vector<std::string> asked_last = {"traces/1/want/1"};
+  taken.take(folder, {},
+             {.deadline = Deadline::after(kPatience),
+              .is_called_off = [&] { return store.check(asked_last); },
+              .look = std::chrono::milliseconds(1)});
+  EXPECT_EQ(text_of(folder / "generation0/rank1.trace"), "of rank 1");
+  EXPECT_FALSE(fs::exists(folder / "generation0/rank2.trace"));
+  taken.end(TakenTraces::Has::those_there);
+  EXPECT_EQ(store.get("traces/1/want/2", Deadline::after(kPatience)), "left");
+  EXPECT_EQ(store.get("traces/2/want/0", Deadline::after(kPatience)), "left");
+}
+
+TEST(TraceExchange, CalledOffAHostKeepsItsTraces) {
+  store::HashStore store;
+  int looks = 0;
+  EXPECT_FALSE(give_traces(store, 1, "/nowhere", {{0, 1}},
+                           {.deadline = Deadline::after(kPatience),
+                            .is_called_off = [&] { return ++looks == 3; },
+                            .look = std::chrono::milliseconds(1)}));
+  EXPECT_EQ(looks, 3);
 }
 
 TEST(TraceExchange, WhoSharesTheFolderIsAskedForNothing) {
   store::HashStore store;
   TakenTraces taken(store, 2);
   taken.end(TakenTraces::Has::all);
-  EXPECT_TRUE(give_traces(store, 1, "/nowhere", {{0, 1}}, Deadline::after(kPatience)));
+  EXPECT_TRUE(give_traces(store, 1, "/nowhere", {{0, 1}}, {.deadline = Deadline::after(kPatience)}));
 }
 
 TEST(TraceExchange, AskedForWhatItHasNotOfferedAHostGivesNothing) {
@@ -78,7 +107,7 @@ TEST(TraceExchange, AskedForWhatItHasNotOfferedAHostGivesNothing) {
   store.set("traces/1/want/0", "generation0/rank7.trace");
   store.set("traces/1/want/1", "../../etc/passwd");
   store.set("traces/1/want/2", "left");
-  EXPECT_FALSE(give_traces(store, 1, folder, {{0, 1}}, Deadline::after(kPatience)));
+  EXPECT_FALSE(give_traces(store, 1, folder, {{0, 1}}, {.deadline = Deadline::after(kPatience)}));
   EXPECT_EQ(store.get("traces/1/file/0", Deadline::after(kPatience)), "");
   EXPECT_EQ(store.get("traces/1/file/1", Deadline::after(kPatience)), "");
 }
