@@ -1,27 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/ddp/finite_check.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <bit>
 #include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/rendezvous/roster.h"
 #include "runtime/base/logging.h"
-#include "runtime/comm/roster_cause.h"
 #include "runtime/device/not_finite.h"
-#include "runtime/trace/process_trace.h"
 
 namespace lockstep {
 
 FiniteCheck::FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group, const GradientMemory& memory,
                          std::size_t behind, const std::vector<ParameterSpec>& specs, std::size_t gradients,
                          const ShardSums* shards)
-    : reaction_(reaction),
-      group_(std::move(group)),
+    : group_(std::move(group)),
+      wrong_(reaction, group_),
       memory_(memory),
       specs_(specs),
       gradients_(gradients),
@@ -51,10 +45,10 @@ void FiniteCheck::begin(const BucketPlan& plan, std::int64_t step) {
 
 void FiniteCheck::look(std::size_t bucket, const BufferView& own) {
   if (words_ != nullptr) return memory_.device()->first_not_finite(own, words_ + bucket, memory_.stream());
-  if (last_found_ == step_) return;
+  if (wrong_.has_found(step_)) return;
   if (shards_ != nullptr) return look_at_shards(bucket);
   const std::int64_t at = first_not_finite_on_host(own.data, own.count, own.dtype);
-  if (at != kAllFinite) found(step_, bucket, at);
+  if (at != kAllFinite) wrong_.found(step_, parameter_at(bucket, at / 2).name, at);
 }
 
 void FiniteCheck::look_at_shards(std::size_t bucket) {
@@ -66,8 +60,7 @@ void FiniteCheck::look_at_shards(std::size_t bucket) {
     for (const std::byte* node : shards_->nodes(memory_.at(offset))) {
       const std::int64_t at = first_not_finite_on_host(node, spec.count(), spec.dtype);
       if (at == kAllFinite) continue;
-      const auto before = static_cast<std::int64_t>((offset - it.offset) / size_of(it.dtype));
-      return found(step_, bucket, at + 2 * before);
+      return wrong_.found(step_, spec.name, at);
     }
   }
 }
@@ -100,7 +93,9 @@ void FiniteCheck::settle(const Deadline& deadline) {
 void FiniteCheck::read(const Step& step) {
   const std::span buckets(static_cast<const std::int64_t*>(step.found.get()), plan_->buckets.size());
   const auto first = std::find_if(buckets.begin(), buckets.end(), [](std::int64_t at) { return at != kAllFinite; });
-  if (first != buckets.end()) found(step.number, static_cast<std::size_t>(first - buckets.begin()), *first);
+  if (first == buckets.end()) return;
+  const auto bucket = static_cast<std::size_t>(first - buckets.begin());
+  wrong_.found(step.number, parameter_at(bucket, *first / 2).name, *first);
 }
 
 const ParameterSpec& FiniteCheck::parameter_at(std::size_t bucket, std::int64_t element) const {
@@ -111,37 +106,6 @@ const ParameterSpec& FiniteCheck::parameter_at(std::size_t bucket, std::int64_t 
     return plan_->slots[static_cast<std::size_t>(parameter)].offset > offset;
   });
   return specs_[static_cast<std::size_t>(*std::prev(behind))];
-}
-
-void FiniteCheck::found(std::int64_t step, std::size_t bucket, std::int64_t at) {
-  const trace::Finding finding{.kind = at % 2 == 0 ? trace::FindingKind::nan : trace::FindingKind::infinity,
-                               .rank = comm::job_rank(group_->roster(), group_->rank()),
-                               .step = step,
-                               .parameter = parameter_at(bucket, at / 2).name};
-  const bool begins = !last_found_ || step != *last_found_ + 1;
-  last_found_ = step;
-  trace::keep_wrong_step();
-  if (begins) trace::keep_finding(finding);
-  const std::string text = trace::describe(finding);
-  if (reaction_ == NotFinite::raise) raise(text);
-  // A loss scaler makes one every now and then.
-  if (!begins || !std::has_single_bit(static_cast<unsigned>(++times_))) return;
-  log_warn(
-      "Reducer: {}{}. Where no rank names an earlier step, it began there. DdpOptions::not_finite raises it instead, "
-      "or ignores it",
-      text, times_ == 1 ? std::string() : fmt::format(", which has begun {} times now", times_));
-}
-
-void FiniteCheck::raise(const std::string& text) {
-  const std::string whole = fmt::format(
-      "Reducer: {}, as NotFinite::raise wants it told. Look at this rank's batch of the step, at the learning rate, "
-      "and for numbers too large for 16 bits",
-      text);
-  if (group_->size() > 1) {
-    const rendezvous::Member& self = group_->roster()[static_cast<std::size_t>(group_->rank())];
-    group_->abort(fmt::format("{}: {}", self.describe(), whole));
-  }
-  throw NotFiniteGradient(whole);
 }
 
 }  // namespace lockstep

@@ -23,6 +23,7 @@
 #include "lockstep/ddp/not_finite.h"
 #include "runtime/ddp/gradient_memory.h"
 #include "runtime/ddp/shard_sums.h"
+#include "runtime/ddp/wrong_numbers.h"
 
 namespace lockstep {
 
@@ -62,13 +63,10 @@ class FiniteCheck {
   void look_at_shards(std::size_t bucket);
   void read_ended();
   void read(const Step& step);
-  // `at`: as DeviceRuntime::first_not_finite leaves it.
-  void found(std::int64_t step, std::size_t bucket, std::int64_t at);
-  [[noreturn]] void raise(const std::string& text);
   const ParameterSpec& parameter_at(std::size_t bucket, std::int64_t element) const;
 
-  NotFinite reaction_;
   std::shared_ptr<ProcessGroup> group_;
+  WrongNumbers wrong_;
   const GradientMemory& memory_;
   const std::vector<ParameterSpec>& specs_;
   std::size_t gradients_;
@@ -82,8 +80,6 @@ class FiniteCheck {
   std::shared_ptr<void> none_found_;
   std::deque<Step> pending_;
 
-  std::optional<std::int64_t> last_found_ = {};  // step
-  int times_ = 0;                                // that it began, after steps in which all was finite
   OwnerProcess owner_;
 };
 

@@ -84,6 +84,9 @@ void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
   require_elements_apart("DistributedDataParallel", state);
   stream_ = current_stream(group_->device());
   if (group_->device().kind != DeviceKind::cpu) mark_.emplace(group_->device());
+  if (group_->size() == 1 && !mark_ && options_.not_finite != NotFinite::ignore) {
+    wrong_.emplace(options_.not_finite, group_);
+  }
   // Torch takes all cores for each rank unless it is told.
   if (at::get_num_threads() > intra_op_threads()) at::set_num_threads(intra_op_threads());
   for (const NamedTensor& item : state) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/device/not_finite.h"
 #include "runtime/libtorch/replica_impl.h"
 #include "runtime/libtorch/tensor_bytes.h"
 
@@ -66,6 +67,18 @@ void ReplicaImpl::take(Parameter& parameter, int index) {
   parameter.taken = true;
   const OnStream ordered(*group_, stream_);
   reducer_->mark_ready(index);
+}
+
+void ReplicaImpl::look_at_gradient(const Parameter& parameter) {
+  if (!wrong_ || **weight_ == 0 || wrong_->has_found(steps_)) return;
+  const at::Tensor& gradient = parameter.tensor.grad();
+  if (!gradient.defined()) return;
+  const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
+  const auto dtype = dtype_of(values.scalar_type());
+  if (!dtype) return;
+  const at::Tensor whole = values.is_non_overlapping_and_dense() ? values : values.contiguous();
+  const std::int64_t at = first_not_finite_on_host(whole.data_ptr(), whole.numel(), *dtype);
+  if (at != kAllFinite) wrong_->found(steps_, parameter.name, at);
 }
 
 void ReplicaImpl::put_into_arena(Parameter& parameter) {

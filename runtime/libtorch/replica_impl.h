@@ -30,6 +30,7 @@
 #include "runtime/ddp/divergence_check.h"
 #include "runtime/ddp/loss_record.h"
 #include "runtime/ddp/own_failure.h"
+#include "runtime/ddp/wrong_numbers.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/node.h"
 
@@ -145,6 +146,8 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   // Around the accumulator of a parameter.
   void before_gradient(std::size_t parameter, bool has_gradient);
   void on_gradient(std::size_t parameter);
+  // In a world of one, where no bucket is looked at: for NaN and infinity.
+  void look_at_gradient(const Parameter& parameter);
   DType reduced_as(const at::Tensor& parameter) const;
   static bool lies_in_arena(const Parameter& parameter);
   // Takes out of .grad what earlier steps have left there, and nobody has cleared.
@@ -178,7 +181,8 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::unordered_map<const ::torch::autograd::Node*, int> accumulators_;
   std::unique_ptr<Reducer> reducer_;  // a world of one without a hook makes it when it first accumulates
   std::unique_ptr<DivergenceCheck> divergence_;
-  std::vector<int> order_;  // of the first graph; empty before
+  std::optional<WrongNumbers> wrong_;  // of a world of one on the CPU, unless nobody looks
+  std::vector<int> order_;             // of the first graph; empty before
   bool planned_ = false;
   bool overlap_;  // buckets leave while backward runs
 

@@ -114,8 +114,9 @@ void ReplicaImpl::before_gradient(std::size_t index, bool has_gradient) {
 }
 
 void ReplicaImpl::on_gradient(std::size_t index) {
-  if (alone_ || !overlap_) return;
+  if (!alone_ && !overlap_) return;
   try {
+    if (alone_) return look_at_gradient(parameters_[index]);
     take(parameters_[index], static_cast<int>(index));
   } catch (...) {
     keep_failure("backward");

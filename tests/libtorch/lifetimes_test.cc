@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "lockstep/libtorch/sync_batch_norm.h"
+#include "runtime/base/logging.h"
 #include "tests/libtorch/common.h"
 
 namespace lockstep::testing {
@@ -278,6 +279,39 @@ TEST(Exceptions, InAWorldOfOneLoseTheStepOnly) {
       other.forward(rows(0, 5)).square().mean().backward();
       expect_close(gradients_of(net), gradients_of(other), "after it");
     }
+  });
+}
+
+// Without buckets each gradient is looked at as it comes.
+TEST(Exceptions, OfANanInAWorldOfOneLoseTheStepOnly) {
+  run_torch_ranks(1, [](const Group& group) {
+    std::vector<std::string> warnings;
+    set_log_sink([&](LogLevel level, std::string_view text) {
+      if (level == LogLevel::warn) warnings.emplace_back(text);
+    });
+    for (const NotFinite reaction : {NotFinite::raise, NotFinite::tell, NotFinite::ignore}) {
+      Net net;
+      initialize(net, 1);
+      libtorch::DistributedDataParallel ddp(net, group, {.not_finite = reaction});
+      const auto step = [&](double factor) {
+        net.zero_grad(true);
+        return outcome_of([&] { (ddp(rows(0, 5)).square().mean() * factor).backward(); });
+      };
+      step(1);
+      const std::string thrown = step(std::numeric_limits<double>::quiet_NaN());
+      const std::string text = "NaN in rank 0's gradient of 'c.bias' in step 1";
+      expect_text(thrown, {reaction == NotFinite::raise ? text : "nothing"});
+      ASSERT_EQ(warnings.size(), reaction == NotFinite::tell ? 1u : 0u);
+      if (!warnings.empty()) expect_text(warnings[0], {"Reducer: " + text + ". "});
+      warnings.clear();
+      step(1);
+      EXPECT_EQ(ddp.steps(), reaction == NotFinite::raise ? 2 : 3);
+      Net other;
+      initialize(other, 1);
+      other.forward(rows(0, 5)).square().mean().backward();
+      expect_close(gradients_of(net), gradients_of(other), "after it");
+    }
+    set_log_sink({});
   });
 }
 

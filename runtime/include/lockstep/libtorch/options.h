@@ -39,7 +39,8 @@ struct DdpOptions {
   // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h, and tensor_of() in libtorch/comm_hook.h.
   // Of one name on all ranks; in groups on the CPU.
   CommHook comm_hook = {};
-  // What becomes of NaN and infinity in this rank's own gradients, where there are several ranks: ddp/not_finite.h.
+  // What becomes of NaN and infinity in this rank's own gradients: ddp/not_finite.h. A world of one on a device does
+  // not look.
   NotFinite not_finite = NotFinite::tell;
   // The same bits at any number of ranks: each step is a backward(rows, loss_of), and seeds of generators are of
   // virtual shards in place of ranks. Sets torch's intra-op threads to its threads. InvalidArgument with a

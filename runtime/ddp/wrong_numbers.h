@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of a NaN or infinity that was found in this rank's own gradients: it is kept for the trace, and told or
+// raised.
+//
+// Threads: one at a time. Failure: with NotFinite::raise NotFiniteGradient, and the group has failed then, on every
+// rank.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/not_finite.h"
+#include "runtime/base/internal_api.h"
+
+namespace lockstep {
+
+class LOCKSTEP_INTERNAL_API WrongNumbers {
+ public:
+  WrongNumbers(NotFinite reaction, std::shared_ptr<ProcessGroup> group);
+
+  // The first one of a step, in the order of backward. `at`: as DeviceRuntime::first_not_finite leaves it.
+  void found(std::int64_t step, const std::string& parameter, std::int64_t at);
+  bool has_found(std::int64_t step) const { return last_found_ == step; }
+
+ private:
+  [[noreturn]] void raise(const std::string& text);
+
+  NotFinite reaction_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::optional<std::int64_t> last_found_ = {};  // step
+  int times_ = 0;                                // that it began, after steps in which all was finite
+};
+
+}  // namespace lockstep
