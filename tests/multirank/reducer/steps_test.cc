@@ -387,7 +387,7 @@ TEST_P(ReducerSuite, KeepsReplicasBitEqual) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ReducerSuite, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, ReducerSuite, ::testing::ValuesIn(kWorldSizes));
 
 }  // namespace
 }  // namespace lockstep::testing

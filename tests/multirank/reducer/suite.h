@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The suite of the Reducer that every backend must pass: the same tests over the group of one, over shm, and over NCCL
-// on fakes. What is of one backend alone is in shm_test.cc and nccl_test.cc.
+// The suite of the Reducer that every backend must pass: the same tests over the group of one, over shm, over hosts
+// of two ranks each, and over NCCL on fakes. What is of one backend alone is in shm_test.cc and nccl_test.cc.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,6 +18,11 @@
 #include "tests/multirank/reducer/gradients.h"
 #include "tests/support/rank_threads.h"
 
+// Ranks of each host, of which the last may have fewer, where the suite is built for several; 0: all are on one.
+#ifndef LOCKSTEP_TEST_RANKS_OF_HOST
+#define LOCKSTEP_TEST_RANKS_OF_HOST 0
+#endif
+
 namespace lockstep::testing {
 
 using Group = std::shared_ptr<ProcessGroup>;
@@ -28,6 +33,9 @@ inline const std::vector<ParameterSpec> kSix{{"a", DType::f32, {16}}, {"b", DTyp
                                              {"e", DType::f32, {3}},  {"f", DType::f32, {16}}};
 inline const ReducerOptions kTwoEach{{.cap_bytes = 128, .first_cap_bytes = 128}};
 inline const std::vector<int> kBackward{5, 4, 3, 2, 1, 0};
+
+inline const std::vector<int> kWorldSizes =
+    LOCKSTEP_TEST_RANKS_OF_HOST > 0 ? std::vector{3, 4} : std::vector{1, 2, 3, 4};
 
 // A stream of the rank's own, as a program with kernels has it. On the CPU the only one.
 struct Compute {
@@ -62,12 +70,15 @@ inline std::vector<int> shuffled(std::size_t n, std::uint64_t seed, std::uint64_
 // On the backend that the binary is built for; a world of one that has no NCCL is the group of one.
 inline void run_suite(int ranks, const RankBody& body) {
   const std::string backend = LOCKSTEP_TEST_BACKEND;
+  constexpr int kOfHost = LOCKSTEP_TEST_RANKS_OF_HOST;
+  std::vector<int> hosts;
+  for (int left = ranks; kOfHost > 0 && left > 0; left -= kOfHost) hosts.push_back(std::min(left, kOfHost));
   run_ranks(ranks,
             [&](const Group& group) {
               const Compute compute(group);
               body(group);
             },
-            {.backend = ranks == 1 && backend == "shm" ? "single" : backend});
+            {.backend = ranks == 1 && backend == "shm" ? "single" : backend, .hosts = hosts});
 }
 
 // By the number of ranks.
