@@ -38,7 +38,7 @@ std::vector<std::string> stack_command(pid_t pid) {
   const std::string number = fmt::format("{}", pid);
   const auto environment = Environment::of_process();
   if (const auto found = find_program("eu-stack", environment); found.problem.empty()) {
-    return {found.path, "-p", number};
+    return {found.path, "-s", "-i", "-p", number};
   }
   if (const auto found = find_program("gdb", environment); found.problem.empty()) {
     return {found.path, "-p", number, "-batch", "-nx", "-ex", "thread apply all -ascending backtrace"};
@@ -52,18 +52,6 @@ std::string why_no_stacks(pid_t pid) {
   if (!process || !process->alive()) return "the process has ended";
   // The debugger would wait for it to go on.
   return process->state == 'T' || process->state == 't' ? "the process is stopped" : "";
-}
-
-// Threads and frames, without what gdb says of itself.
-std::vector<std::string> frames_in(std::string_view text) {
-  std::vector<std::string> lines;
-  while (!text.empty()) {
-    const std::string_view line = take_word(text, '\n');
-    if (line.starts_with("#") || line.starts_with("Thread ") || line.starts_with("TID ")) {
-      lines.push_back(printable(line, kMostStackLineBytes));
-    }
-  }
-  return lines;
 }
 
 std::vector<std::string> threads_of(pid_t pid) {
@@ -102,6 +90,20 @@ Stacks stacks_of(pid_t pid, const Deadline& deadline) {
 }
 
 }  // namespace
+
+std::vector<std::string> frames_in(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    std::string_view line = take_word(text, '\n');
+    if (line.starts_with("#") || line.starts_with("Thread ") || line.starts_with("TID ")) {
+      lines.push_back(printable(line, kMostStackLineBytes));
+    } else if (line.starts_with("    ") && !lines.empty() && lines.back().starts_with("#")) {
+      line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+      lines.back() = printable(fmt::format("{} at {}", lines.back(), line), kMostStackLineBytes);
+    }
+  }
+  return lines;
+}
 
 std::vector<std::string> threads_and_stacks(pid_t pid, const Deadline& deadline) noexcept {
   auto lines = threads_of(pid);

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
@@ -21,6 +22,10 @@ inline constexpr std::size_t kMostStackLineBytes = 400;
 // thread's first, or why there are none. Empty if it has ended. It stands still while eu-stack (elfutils) or gdb looks.
 // Main thread only: that program dies with it. Throws nothing.
 std::vector<std::string> threads_and_stacks(pid_t pid, const Deadline& deadline) noexcept;
+
+// Of what eu-stack or gdb writes the threads and frames, without what it says of itself; a frame with its source's
+// line, which eu-stack writes below it. Pure.
+std::vector<std::string> frames_in(std::string_view text);
 
 // How long stacks_of_hung_rank() takes at most.
 inline constexpr std::chrono::seconds kHungLimit{10};
