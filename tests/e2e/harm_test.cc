@@ -9,11 +9,13 @@
 
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
+#include "tests/support/source_line.h"
 
 namespace lockstep::e2e {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 struct Harm {
@@ -63,6 +65,10 @@ TEST_P(HarmTo, OneRankIsNamedAndNothingIsLeft) {
   for (const int other : {0, 1, 2}) {
     if (other == victim()) continue;
     EXPECT_FALSE(contains(result.err, "lockstep run: rank " + std::to_string(other) + " (host ")) << result.err;
+  }
+  if (harm.action == "hang" && (testing::has_program("gdb") || testing::has_program("eu-stack"))) {
+    EXPECT_THAT(result.err,
+                ContainsRegex("\n  where it is:\n(  \\| [^\n]*\n)*  \\| #[0-9]+ [^\n]*" + testing::line_of_hang()));
   }
   EXPECT_EQ(footprint.left_after(testing::leftover_deadline()), "");
 }

@@ -8,12 +8,14 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <tuple>
 #include <vector>
 
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 #include "tests/e2e/training_job.h"
 #include "tests/support/error_of.h"
+#include "tests/support/source_line.h"
 
 namespace lockstep::e2e {
 namespace {
@@ -258,7 +260,7 @@ void expect_hang_seen(const Words& job) {
   expect_text(ranks[1], {", collective 1 (all_reduce) started ", "    thread ", ": sleeping"});
   if (has_stacks()) {
     EXPECT_TRUE(std::regex_search(ranks[1], std::regex("\n    #0 [^\n]*pause"))) << ranks[1];
-    expect_text(ranks[1], {"perform"});
+    expect_text(ranks[1], {"perform", testing::line_of_hang()});
     for (const int rank : {0, 2}) {
       EXPECT_FALSE(contains(ranks[rank], "pause")) << ranks[rank];
       EXPECT_TRUE(std::regex_search(ranks[rank], std::regex("\n    #\\d+ [^\n]*lockstep::[^\n]*wait"))) << ranks[rank];
@@ -274,6 +276,40 @@ TEST_F(Live, InspectShowsWhereEachRankOfAJobThatHangsStands) {
 TEST_F(Live, InspectShowsWhereEachRankThatHangsOverTcpStands) {
   expect_hang_seen(run_command({"-n", "3"}, RANK_PROGRAM, {"backend:tcp", "init", "sum", "hang@1", "loop"}));
 }
+
+// By backend and the part of its step that rank 1 does not come out of.
+class HangIn : public Live, public ::testing::WithParamInterface<std::tuple<std::string, std::string>> {};
+
+TEST_P(HangIn, APartOfAStepIsShownAtItsLineByInspect) {
+  const auto& [backend, phase] = GetParam();
+  if (backend == "gloo" && !HAS_GLOO) GTEST_SKIP() << "this build has no plug-in for Gloo";
+  Process launcher({.command = job(2, {DELAYED_PROGRAM, backend, phase, "3600000"})});
+  std::string id;
+  ASSERT_TRUE(wait_until([&] { return !(id = id_of(launcher)).empty(); }));
+  std::map<int, std::string> ranks;
+  const std::string line = testing::source_line("e2e/programs/e2e_delayed.cc", "part(\"" + phase + "\")");
+  ASSERT_TRUE(wait_until([&] {
+    const json top = json::parse(run({LOCKSTEP_PROGRAM, "top", "--json", id}).out, nullptr, false);
+    return top.is_object() && top["ranks"].size() == 2 && top["ranks"][0]["step"] == 20;
+  }));
+  // The other one may be a moment behind.
+  ASSERT_TRUE(wait_until([&] {
+    ranks = inspected(id);
+    return !has_stacks() || contains(ranks[1], line);
+  })) << ranks[1];
+  expect_text(ranks[0], {", collective "});
+  if (has_stacks()) {
+    expect_text(ranks[1], {"sleep"});
+    EXPECT_FALSE(contains(ranks[0], line)) << ranks[0];
+    EXPECT_TRUE(std::regex_search(ranks[0], std::regex("\n    #\\d+ [^\n]*lockstep::[^\n]*wait"))) << ranks[0];
+  }
+  launcher.send(SIGKILL);
+}
+
+INSTANTIATE_TEST_SUITE_P(Everywhere, HangIn,
+                         ::testing::Combine(::testing::Values("shm", "gloo"),
+                                            ::testing::Values("data", "forward", "backward")),
+                         [](const auto& test) { return std::get<0>(test.param) + "_" + std::get<1>(test.param); });
 
 TEST_F(Live, InspectShowsARankThatHasNotComeToTheGroup) {
   Process launcher({.command = run_command({"-n", "3"}, RANK_PROGRAM, {"print:begun", "hang@1", "init", "sum"})});
