@@ -248,7 +248,7 @@ TEST_F(LaunchedHosts, ShowTheRanksOfAllOfThemWhereTheStoreIs) {
 class SilentLauncher : public LaunchedHosts {};
 
 TEST_F(SilentLauncher, IsNamedByInspectAndNotWaitedForWithoutEnd) {
-  auto launchers = launch_all({RANK_PROGRAM, "backend:gloo", "init", "sum", "ready", "hang"});
+  auto launchers = launch_all({RANK_PROGRAM, "backend:tcp", "init", "sum", "ready", "hang"});
   await_ranks(launchers);
   ASSERT_TRUE(wait_until([&] {
     const Result top = run(hosts_->command(0, {LOCKSTEP_PROGRAM, "top", "--json"}));
@@ -269,7 +269,7 @@ TEST_F(SilentLauncher, IsNamedByInspectAndNotWaitedForWithoutEnd) {
 
 TEST_F(LaunchedHosts, SayWhereARankOfAnotherHostHangs) {
   auto launchers =
-      launch_all({RANK_PROGRAM, "backend:gloo", "init", "sum", "hang@3", "loop"}, {}, {"--hang-timeout", "2"});
+      launch_all({RANK_PROGRAM, "backend:tcp", "init", "sum", "hang@3", "loop"}, {}, {"--hang-timeout", "2"});
   std::vector<Result> results;
   for (Process& launcher : launchers) results.push_back(launcher.wait());
   for (const Result& result : results) {
