@@ -236,7 +236,7 @@ TEST_F(LaunchedHosts, ShowTheRanksOfAllOfThemWhereTheStoreIs) {
   EXPECT_EQ(everywhere.exit_code, 0) << everywhere.err;
   for (const int rank : {0, 1, 2, 3}) {
     const std::string head = "\nrank " + std::to_string(rank) + " \\(host host[01], pid [^\n]*\n";
-    EXPECT_THAT(everywhere.out, ContainsRegex(head + "    thread [0-9]+ \\(e2e_rank_shared"));
+    EXPECT_THAT(everywhere.out, ContainsRegex(head + "    thread [0-9]+ \\(e2e_rank"));
     if (!has_stacks()) continue;
     EXPECT_THAT(everywhere.out, ContainsRegex(head + "(    [^\n]*\n)*    #[0-9]+ [^\n]* main "));
   }
