@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_all_reduce [--fresh | --note | --collectives]: collectives over shared memory beside Open MPI's, in turns, in
-// one run.
+// bench_all_reduce [--fresh | --note | --collectives | --dtypes]: collectives over shared memory beside Open MPI's, in
+// turns, in one run.
 //
 // Every rank runs it, started by any launcher; rank 0 prints. Times are medians over all samples of the slowest rank's
 // time, ratios medians over the blocks. GB/s is bus bandwidth as nccl-tests define it, 2(N-1)/N · bytes / time.
@@ -10,6 +10,7 @@
 // keep from one operation to the next what each rank has reduced, for all contenders alike.
 // --note: what a weight and a step's note cost beside the data, in arena memory, up to 64 KiB.
 // --collectives: broadcast, all-gather and reduce-scatter in user memory. The size is that of the larger buffer.
+// --dtypes: sums of as many numbers of 32 bits and of 16, in user memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -77,6 +78,13 @@ class Bench {
     say(fmt::format("{:>8} | {:>32} | {:>32} | {:>32}", "size", "broadcast: user, peer us, ratio",
                     "all_gather: user, peer us, ratio", "reduce_scatter: ..."));
     for (const std::size_t bytes : kSizes) measure_collectives(bytes);
+  }
+
+  void run_dtypes() {
+    say(fmt::format("all-reduce in user memory, sum, {} ranks; median of the slowest rank", group_.size()));
+    say(fmt::format("{:>8} | {:>10} | {:>11} | {:>10} | {:>16}", "numbers", "float32 us", "bfloat16 us", "float16 us",
+                    "float16/bfloat16"));
+    for (const std::size_t count : {16 << 10, 256 << 10, 4 << 20}) measure_dtypes(count);
   }
 
  private:
@@ -201,6 +209,22 @@ class Bench {
                     weight * 1e6, with_note * 1e6, weight / plain, with_note / weight));
   }
 
+  void measure_dtypes(std::size_t count) {
+    std::vector<float> singles(count);
+    std::vector<bfloat16> brains(count);
+    std::vector<float16> halves(count);
+    std::vector<Contender> contenders;
+    for (const BufferView& view :
+         {BufferView(std::span(singles)), BufferView(std::span(brains)), BufferView(std::span(halves))}) {
+      contenders.push_back(contender(
+          {}, [this, view] { group_.all_reduce(view).wait(); }, false));
+    }
+    const Effort effort = effort_for(count * sizeof(float));
+    const auto times = measure_in_turns(group_, contenders, effort);
+    say(fmt::format("{:>8} | {:>10.2f} | {:>11.2f} | {:>10.2f} | {:>16.2f}", count, median(times[0]) * 1e6,
+                    median(times[1]) * 1e6, median(times[2]) * 1e6, ratio(times[2], times[1], effort)));
+  }
+
   ProcessGroup& group_;
   PlainWindow window_;
   bool fresh_;
@@ -213,10 +237,12 @@ class Bench {
 
 int run(int argc, char** argv) {
   const std::string mode = argc == 2 ? argv[1] : "";
-  if (argc > 2 || (argc == 2 && mode != "--fresh" && mode != "--note" && mode != "--collectives")) {
-    std::fprintf(
-        stderr, "bench_all_reduce: unknown argument '%s'; usage: bench_all_reduce [--fresh | --note | --collectives]\n",
-        argv[argc - 1]);
+  if (argc > 2 ||
+      (argc == 2 && mode != "--fresh" && mode != "--note" && mode != "--collectives" && mode != "--dtypes")) {
+    std::fprintf(stderr,
+                 "bench_all_reduce: unknown argument '%s'; usage: bench_all_reduce [--fresh | --note | --collectives | "
+                 "--dtypes]\n",
+                 argv[argc - 1]);
     return 2;
   }
   auto group = init_process_group();
@@ -225,6 +251,8 @@ int run(int argc, char** argv) {
     bench.run_notes();
   } else if (mode == "--collectives") {
     bench.run_collectives();
+  } else if (mode == "--dtypes") {
+    bench.run_dtypes();
   } else {
     bench.run();
   }

@@ -9,6 +9,7 @@
 
 #include "lockstep/device/half.h"
 #include "runtime/base/clones.h"
+#include "runtime/device/half_arrays.h"
 
 // The loops below work element by element, so a destination that is a source carries nothing from one to the next.
 #if defined(__clang__)
@@ -36,9 +37,7 @@ struct Accumulate<bfloat16> {
 };
 template <>
 struct Accumulate<float16> {
-  using Type = float;
-  static float load(float16 value) { return to_float(value); }
-  static float16 store(float value) { return to_float16(value); }
+  using Type = float;  // by whole blocks: device/half_arrays.h
 };
 template <>
 struct Accumulate<std::int32_t> {
@@ -118,6 +117,8 @@ template <typename T, typename A>
 LOCKSTEP_VECTOR_CLONES void store(const A* __restrict from, T* __restrict out, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) out[i] = stored<T>(from[i]);
 }
+void load(const float16* from, float* out, std::size_t count) { to_floats(from, out, count); }
+void store(const float* from, float16* out, std::size_t count) { to_float16s(from, out, count); }
 template <typename A>
 LOCKSTEP_VECTOR_CLONES void divide(A* values, A divisor, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<A>(values[i] / divisor);
@@ -173,7 +174,7 @@ void fold(const T* const* sources, std::size_t ranks, A* out, std::size_t count)
   if (ranks == 2) {
     if constexpr (std::is_same_v<T, A>) {
       return combine<Op>(sources[0], sources[1], out, count);
-    } else {
+    } else if constexpr (!std::is_same_v<T, float16>) {
       return combine_two<Op>(sources[0], sources[1], out, count);
     }
   }

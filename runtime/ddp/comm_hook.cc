@@ -4,24 +4,34 @@
 #include <memory>
 
 #include "lockstep/device/half.h"
+#include "runtime/device/half_arrays.h"
 
 namespace lockstep {
 namespace {
 
-void narrow(double value, bfloat16& out) { out = to_bfloat16(static_cast<float>(value)); }
-void narrow(double value, float16& out) { out = to_float16(static_cast<float>(value)); }
-void narrow(float value, bfloat16& out) { out = to_bfloat16(value); }
-void narrow(float value, float16& out) { out = to_float16(value); }
+float16 narrowed(float value, float16) { return to_float16(value); }
+bfloat16 narrowed(float value, bfloat16) { return to_bfloat16(value); }
+
+template <typename T, typename Wire>
+void narrow(const T* values, Wire* out, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = narrowed(static_cast<float>(values[i]), Wire{});
+}
+void narrow(const float* values, float16* out, std::size_t count) { to_float16s(values, out, count); }
+template <typename T, typename Wire>
+void widen(const Wire* values, T* out, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = to_float(values[i]);
+}
+void widen(const float16* values, float* out, std::size_t count) { to_floats(values, out, count); }
 
 template <typename T, typename Wire>
 HookedBucket travel_as(const GradBucket& bucket) {
   const auto count = static_cast<std::size_t>(bucket.buffer.count);
   auto* const values = static_cast<T*>(bucket.buffer.data);
   const std::shared_ptr<Wire[]> wire = std::make_shared_for_overwrite<Wire[]>(count);
-  for (std::size_t i = 0; i < count; ++i) narrow(values[i], wire[i]);
+  narrow(values, wire.get(), count);
   return {.work = bucket.group->all_reduce(BufferView(std::span(wire.get(), count))),
           .finish = [buffer = bucket.buffer, wire, values, count] {
-            for (std::size_t i = 0; i < count; ++i) values[i] = to_float(wire[i]);
+            widen(wire.get(), values, count);
             return buffer;
           }};
 }
