@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
-#include <set>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -127,12 +126,12 @@ wire::Transfer WireMpi::receive(const wire::Piece& piece, wire::Tag tag) { retur
 bool WireMpi::push_transfers() {
   bool any = false;
   for (auto& [transfer, posted] : posted_) {
-    if (posted.is_over) continue;
+    if (posted.is_through) continue;
     int done = 0;
     require(MPI_Testall(static_cast<int>(posted.requests.size()), posted.requests.data(), &done, MPI_STATUSES_IGNORE),
             "MPI_Testall");
-    posted.is_over = done != 0;
-    any |= posted.is_over;
+    posted.is_through = done != 0;
+    any |= posted.is_through;
   }
   if (any) note_awaited();
   return any;
@@ -141,25 +140,16 @@ bool WireMpi::push_transfers() {
 bool WireMpi::done(wire::Transfer transfer) {
   if (interrupted_.load()) throw wire::Broken("interrupted");
   const auto found = posted_.find(transfer);
-  if (!found->second.is_over) has_ended_ |= push_transfers();
-  if (!found->second.is_over) return false;
+  if (!found->second.is_through) has_ended_ |= push_transfers();
+  if (!found->second.is_through) return false;
   posted_.erase(found);
   return true;
 }
 
 void WireMpi::note_awaited() {
-  std::set<int> peers;
-  const Posted* oldest = nullptr;
-  for (const auto& [transfer, posted] : posted_) {
-    if (posted.is_over) continue;
-    if (oldest == nullptr || posted.tag.goes_before(oldest->tag)) {
-      peers.clear();
-      oldest = &posted;
-    }
-    if (posted.tag == oldest->tag) peers.insert(posted.peer);
-  }
+  std::vector<int> peers = wire::peers_of_oldest(posted_);
   MutexLock lock(mutex_);
-  awaited_.assign(peers.begin(), peers.end());
+  awaited_ = std::move(peers);
 }
 
 std::vector<int> WireMpi::awaited() {

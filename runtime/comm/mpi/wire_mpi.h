@@ -49,7 +49,7 @@ class WireMpi final : public wire::Wire {
     int peer = -1;
     wire::Tag tag = {};
     Requests requests = {};
-    bool is_over = false;
+    bool is_through = false;
   };
 
   void start_and_connect(const Deadline& deadline);

@@ -9,8 +9,6 @@
 #include <array>
 #include <cerrno>
 #include <exception>
-#include <optional>
-#include <set>
 #include <utility>
 
 #include "lockstep/base/environment.h"
@@ -158,17 +156,7 @@ bool WireTcp::done(wire::Transfer transfer) {
 
 std::vector<int> WireTcp::awaited() {
   MutexLock lock(mutex_);
-  std::set<int> peers;
-  std::optional<wire::Tag> oldest;
-  for (const auto& [transfer, posted] : posted_) {
-    if (posted.is_through) continue;
-    if (!oldest || posted.tag.goes_before(*oldest)) {
-      peers.clear();
-      oldest = posted.tag;
-    }
-    if (posted.tag == *oldest) peers.insert(posted.peer);
-  }
-  return {peers.begin(), peers.end()};
+  return wire::peers_of_oldest(posted_);
 }
 
 void WireTcp::push(Peer& peer) {
@@ -211,7 +199,10 @@ void WireTcp::lose(int rank, const std::string& how) {
   listener_->on_lost(rank, how);
 }
 
-bool WireTcp::take_news() { return bell_->hear() | std::exchange(has_news_, false); }
+bool WireTcp::take_news() {
+  const bool has_news = std::exchange(has_news_, false);
+  return bell_->hear() || has_news;
+}
 
 void WireTcp::wait(const Deadline& deadline) {
   Deadline look = Deadline::after(look_);

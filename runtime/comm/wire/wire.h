@@ -15,6 +15,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -109,6 +111,23 @@ class Wire {
   // it returns.
   virtual void close(const Deadline& deadline) = 0;
 };
+
+// What awaited() answers, of the posted transfers by their numbers, each with its peer, its tag and whether it is
+// through.
+template <typename Transfers>
+std::vector<int> peers_of_oldest(const Transfers& posted) {
+  std::set<int> peers;
+  std::optional<Tag> oldest;
+  for (const auto& [transfer, one] : posted) {
+    if (one.is_through) continue;
+    if (!oldest || one.tag.goes_before(*oldest)) {
+      peers.clear();
+      oldest = one.tag;
+    }
+    if (one.tag == *oldest) peers.insert(one.peer);
+  }
+  return {peers.begin(), peers.end()};
+}
 
 // Returns when it is through. Whoever looks at more than transfers looks again after it, for it has used up what else
 // would have ended a wait(). Throws Broken.
