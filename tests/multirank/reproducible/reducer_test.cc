@@ -123,7 +123,7 @@ void expect_tree(const Case& it) {
                 for (std::size_t p = 0; p < it.specs.size(); ++p) {
                   const Floats right = wanted(it, step, p);
                   const float* const seen = reducer.gradient<float>(static_cast<int>(p));
-                  ASSERT_EQ(std::memcmp(seen, right.data(), right.size() * sizeof(float)), 0)
+                  ASSERT_TRUE(right.empty() || std::memcmp(seen, right.data(), right.size() * sizeof(float)) == 0)
                       << it.str() << ", rank " << group->rank() << ", step " << step << ", " << it.specs[p].name;
                 }
               }
