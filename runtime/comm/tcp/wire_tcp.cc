@@ -172,11 +172,15 @@ bool WireTcp::serve_sockets(nanoseconds limit) {
   const auto limit_ms = std::chrono::ceil<std::chrono::milliseconds>(std::min<nanoseconds>(limit, kMostSleep));
   const int count = ::epoll_wait(epoll_.get(), events.data(), kMostEvents, static_cast<int>(limit_ms.count()));
   if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
+  // A bell that was rung just as its owner woke is still to be seen, until the next sleep: that is no news.
+  bool any = false;
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
-    if (event.data.u64 != kBell) serve(static_cast<int>(event.data.u64), event.events);
+    if (event.data.u64 == kBell) continue;
+    serve(static_cast<int>(event.data.u64), event.events);
+    any = true;
   }
-  return count > 0;
+  return any;
 }
 
 void WireTcp::serve(int rank, std::uint32_t events) {
@@ -188,8 +192,10 @@ void WireTcp::serve(int rank, std::uint32_t events) {
   } catch (const ConnectionEnded& ended) {
     lose(rank, ended.what());
   } catch (const wire::Broken& broken) {
+    // First: a rank that speaks another way has not died.
+    listener_->on_broken(
+        fmt::format("{}: {}", context_.roster[static_cast<std::size_t>(rank)].describe(), broken.what()));
     lose(rank, broken.what());
-    listener_->on_broken(broken.what());
   }
 }
 

@@ -93,7 +93,7 @@ class WireTcp final : public wire::Wire {
   bool has_news_ = false;  // since the last wait()
   wire::Transfer last_ = 0;
 
-  Mutex mutex_;  // for awaited(); the connection thread alone writes
+  Mutex mutex_;  // for awaited(); the communication thread alone writes
   std::map<wire::Transfer, Posted> posted_ GUARDED_BY(mutex_);
 };
 
