@@ -25,7 +25,7 @@ using std::chrono::nanoseconds;
 // All ranks are there when they begin to connect. One that dies just then must not cost the whole timeout of the job.
 constexpr std::chrono::seconds kConnectTimeout{30};
 // About what a thread needs to wake.
-constexpr std::chrono::microseconds kLook{50};
+constexpr std::chrono::microseconds kLook{300};
 constexpr int kMostEvents = 64;
 constexpr std::chrono::hours kMostSleep{1};
 // In epoll's data, beside ranks.
@@ -138,20 +138,15 @@ wire::Transfer WireTcp::receive(const wire::Piece& piece, wire::Tag tag) {
 }
 
 bool WireTcp::done(wire::Transfer transfer) {
-  const auto look = [&] {
-    if (interrupted_.load()) throw wire::Broken("interrupted");
-    MutexLock lock(mutex_);
-    const auto found = posted_.find(transfer);
-    if (found->second.is_through) {
-      posted_.erase(found);
-      return true;
-    }
-    if (find(found->second.peer) == nullptr) throw wire::Broken("a connection has ended");
-    return false;
-  };
-  if (look()) return true;
-  serve_sockets({});
-  return look();
+  if (interrupted_.load()) throw wire::Broken("interrupted");
+  MutexLock lock(mutex_);
+  const auto found = posted_.find(transfer);
+  if (found->second.is_through) {
+    posted_.erase(found);
+    return true;
+  }
+  if (find(found->second.peer) == nullptr) throw wire::Broken("a connection has ended");
+  return false;
 }
 
 std::vector<int> WireTcp::awaited() {
@@ -222,6 +217,18 @@ void WireTcp::wait(const Deadline& deadline) {
       ::sched_yield();  // to the program's thread, if there is no other core for it
     }
   }
+}
+
+bool WireTcp::poll() {
+  serve_sockets({});
+  return take_news();
+}
+
+void WireTcp::sleep() {
+  bell_->sleep_unless_rung([&] {
+    epoll_event event;  // serving it is for whoever has the wire
+    if (!interrupted_.load()) ::epoll_wait(epoll_.get(), &event, 1, -1);
+  });
 }
 
 void WireTcp::interrupt() {

@@ -3,7 +3,8 @@
 //
 // The communication thread does it all: it reads and writes the sockets when it is asked about a transfer, and sleeps
 // on them and on its bell when there is nothing to do. Where the host has cores to spare it looks for a moment before
-// it sleeps, for to be woken takes longer than a small message.
+// it sleeps, for to be woken takes longer than a small message; and a thread of the program's that waits may be in its
+// place.
 #pragma once
 
 #include <atomic>
@@ -41,6 +42,9 @@ class WireTcp final : public wire::Wire {
   void sleep_on(wire::Doorbell& bell) override { bell_ = &bell; }
   void wait(const Deadline& deadline) override;
   void wake() override { bell_->ring(); }
+  std::chrono::nanoseconds patience() const override { return look_; }
+  bool poll() override;
+  void sleep() override;
   void interrupt() override;
   void cancel_transfers() override;
   void close(const Deadline& deadline) override;

@@ -16,7 +16,7 @@ Doorbell::Doorbell(DoorbellWords& words, std::shared_ptr<const EventFd> file) : 
 
 bool Doorbell::hear() {
   const std::uint64_t rings = button_.words->rings.load(std::memory_order_acquire);
-  return std::exchange(heard_, rings) != rings;
+  return heard_.exchange(rings) != rings;
 }
 
 void Doorbell::wait(const Deadline& deadline) {

@@ -30,7 +30,7 @@ struct DoorbellButton {
   LOCKSTEP_INTERNAL_API void ring() const;
 };
 
-// Its owner's end. One thread, but for ring(): any.
+// Its owner's end. One thread, but for ring(): any. What another thread hears meanwhile does not end a sleep.
 class Doorbell {
  public:
   // `words` outlives it; other processes may ring them.
@@ -47,7 +47,7 @@ class Doorbell {
   template <typename Sleep>
   void sleep_unless_rung(Sleep sleep) {
     button_.words->asleep.store(1, std::memory_order_seq_cst);
-    if (button_.words->rings.load(std::memory_order_seq_cst) == heard_) sleep();
+    if (button_.words->rings.load(std::memory_order_seq_cst) == heard_.load()) sleep();
     button_.words->asleep.store(0, std::memory_order_relaxed);
     button_.file->clear();
   }
@@ -55,7 +55,7 @@ class Doorbell {
 
  private:
   const DoorbellButton button_;
-  std::uint64_t heard_ = 0;
+  std::atomic<std::uint64_t> heard_{0};
 };
 
 }  // namespace lockstep::wire

@@ -2,6 +2,7 @@
 #include "runtime/comm/wire/engine.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -111,9 +112,9 @@ void WireEngine::on_broken(const std::string& how) {
 }
 
 void WireEngine::run() {
+  turn_.take();
   try {
-    while (step()) {
-    }
+    work();
   } catch (const Broken& broken) {
     shutdown_.wait_for_a_cause(broken.what(), last());
   } catch (const std::exception& error) {
@@ -132,17 +133,45 @@ void WireEngine::run() {
   } catch (const std::exception& error) {
     on_broken(error.what());
   }
+  turn_.end();
   shutdown_.release_buffers();
 }
 
-bool WireEngine::step() {
-  if (shutdown_.failure().happened()) return false;
+void WireEngine::work() {
+  const std::chrono::nanoseconds patience = wire_->patience();
+  Deadline look = Deadline::after(patience);
+  for (;;) {
+    if (thrown_) std::rethrow_exception(thrown_);
+    const Step done = step(false);
+    if (done == Step::last) return;
+    if (patience.count() == 0) {
+      if (done == Step::nothing) wire_->wait(Deadline::never());
+    } else if (wire_->poll() || done == Step::something) {
+      look = Deadline::after(patience);
+    } else if (turn_.is_wanted()) {
+      turn_.lend();
+      look = Deadline::after(patience);
+    } else if (!look.expired()) {
+      ::sched_yield();  // to the program's thread, if there is no other core for it
+    } else {
+      turn_.release();
+      wire_->sleep();
+      turn_.take();
+      look = Deadline::after(patience);
+    }
+  }
+}
+
+WireEngine::Step WireEngine::step(bool is_caller) {
+  if (shutdown_.failure().happened()) return is_caller ? Step::none_for_caller : Step::last;
   std::vector<std::shared_ptr<WireCollective>> fresh;
   std::deque<P2pAction> actions;
   std::optional<std::string> mismatch;
   bool leaving = false;
   {
     MutexLock lock(mutex_);
+    const bool next_blocks = !queue_.empty() && blocks(queue_.front()->task_);
+    if (is_caller && (next_blocks || p2p_queue_.has_actions() || closing_)) return Step::none_for_caller;
     const std::uint64_t most = board_ ? arrival_table_.taken() + AnnouncementBoard::kAhead : last_.load();
     for (const auto& collective : queue_) {
       if (collective->sequence_ > announced_ && collective->sequence_ <= most) fresh.push_back(collective);
@@ -163,14 +192,11 @@ bool WireEngine::step() {
     comm::ProgressEngine::ring();
   }
   shutdown_.acknowledge();
-  if (run_collectives() || !actions.empty()) return true;
+  if (run_collectives(is_caller) || !actions.empty()) return Step::something;
   check_departed_ranks();
-  if (leaving) {
-    shutdown_.say_goodbye(last());
-    return false;
-  }
-  wire_->wait(Deadline::never());
-  return true;
+  if (!leaving) return Step::nothing;
+  shutdown_.say_goodbye(last());
+  return Step::last;
 }
 
 void WireEngine::announce(WireCollective& collective) {
@@ -209,13 +235,17 @@ void WireEngine::read_board() {
   }
 }
 
-bool WireEngine::run_collectives() {
+bool WireEngine::run_collectives(bool is_caller) {
   bool any = false;
-  while (start_next_collective()) any = true;
+  while (start_next_collective(is_caller)) any = true;
   return pipeline_.step() || any;
 }
 
-bool WireEngine::start_next_collective() {
+bool WireEngine::blocks(const comm::Task& task) const {
+  return task.record.kind == comm::OpKind::allocate || (!fits_inline(task) && !pipeline_.serves(task));
+}
+
+bool WireEngine::start_next_collective(bool is_caller) {
   std::shared_ptr<WireCollective> next;
   std::optional<Arrivals> arrivals;
   {
@@ -227,9 +257,7 @@ bool WireEngine::start_next_collective() {
     if (found == queue_.end()) return false;
     next = *found;
     // What blocks comes after what is under way.
-    const bool blocks = next->task_.record.kind == comm::OpKind::allocate ||
-                        (!fits_inline(next->task_) && !pipeline_.serves(next->task_));
-    if (blocks && !pipeline_.empty()) return false;
+    if (blocks(next->task_) && (is_caller || !pipeline_.empty())) return false;
     arrivals = arrival_table_.take();
     if (!arrivals) return false;
     next->last_arrival_ = last_of(*arrivals);

@@ -4,13 +4,16 @@
 //
 // The program's thread puts work into a queue and waits for it. The communication thread tells the others of each
 // collective as soon as it is queued, so that by the time its turn comes their answers are here; runs them in order,
-// those of the pipeline several at once; and moves messages in between.
+// those of the pipeline several at once; and moves messages in between. A caller that waits for a collective does the
+// same in its place, if it may (turn.h).
 //
-// Threads: the group's one thread; abort(), lose() and last() any; the listener's methods are the wire's.
+// Threads: the group's one thread; abort(), lose() and last() any; the listener's methods are the wire's. What is said
+// to be the communication thread's belongs to whoever has the turn.
 #pragma once
 
 #include <atomic>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <future>
 #include <memory>
@@ -34,6 +37,7 @@
 #include "runtime/comm/wire/p2p_queue.h"
 #include "runtime/comm/wire/segment_pipeline.h"
 #include "runtime/comm/wire/shutdown.h"
+#include "runtime/comm/wire/turn.h"
 #include "runtime/comm/wire/wire.h"
 
 namespace lockstep::wire {
@@ -99,15 +103,22 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
 
   // The communication thread's.
   void run();
-  // False at the end.
-  bool step();
+  // Until the end. The turn is its own when it comes, goes or throws.
+  void work();
+
+  // What has been done: something; nothing, since there was nothing; nothing, since it is for the communication thread.
+  enum class Step { something, nothing, none_for_caller, last };
+  // Does what can be done now. A caller does nothing that may block.
+  Step step(bool is_caller);
   void announce(WireCollective& collective);
   // Notes what has come to the board. Whoever asks who has announced what looks there first.
   void read_board() REQUIRES(mutex_);
   // True if there was anything to do.
-  bool run_collectives();
+  bool run_collectives(bool is_caller);
   // Runs the next one, or has the pipeline begin it.
-  bool start_next_collective();
+  bool start_next_collective(bool is_caller);
+  // True if its run waits for other ranks.
+  bool blocks(const comm::Task& task) const;
   void check_departed_ranks();
   // Compares what the ranks have announced, and notes what that means for the task.
   void agree_on(WireCollective& collective, const Arrivals& arrivals);
@@ -120,6 +131,9 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   enum class Outcome { done, failed, late };
   template <typename Done>
   Outcome wait_for(const Deadline& deadline, Done done) EXCLUDES(mutex_);
+  // Moves the group in the communication thread's place until that collective is done, or until there is nothing to do
+  // for a while.
+  void drive(const WireCollective& collective, const Deadline& deadline) EXCLUDES(mutex_);
   [[noreturn]] void time_out(const std::string& what, const comm::Stragglers& missing, const Deadline& deadline);
   // The library is in Wire::open(), and `why` nobody waits for it any longer.
   void give_up_opening(const Error& why, std::future<void>& outcome);
@@ -143,6 +157,8 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   ScratchBuffer scratch_;     // the communication thread's
   SegmentPipeline pipeline_;  // its too
   std::function<void()> join_;
+  Turn turn_;
+  std::exception_ptr thrown_;  // in a caller's turn; whoever has the turn
 
   mutable Mutex mutex_;
   P2pQueue p2p_queue_ GUARDED_BY(mutex_);

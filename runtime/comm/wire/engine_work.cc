@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives and messages as the program's thread starts them and waits for them.
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <chrono>
+#include <exception>
 
 #include "runtime/base/text.h"
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/wire/engine.h"
 
 namespace lockstep::wire {
+namespace {
+
+// What takes longer than this to move is not worth keeping the program's thread awake for.
+constexpr std::size_t kMostDrivenBytes = 1 << 20;
+
+}  // namespace
 
 // A send or recv, as its Work sees it.
 class WireMessageWork final : public WorkState {
@@ -55,6 +63,7 @@ std::shared_ptr<WireCollective> WireEngine::start(comm::Task task) {
     collective = std::make_shared<WireCollective>(shared_from_this(), std::move(task), ++last_);
     queue_.push_back(collective);
   }
+  turn_.call_unless_callers_follow();
   wire_->wake();
   return collective;
 }
@@ -66,6 +75,7 @@ std::shared_ptr<WorkState> WireEngine::start(WireP2pOp p2p) {
     MutexLock lock(mutex_);
     started = p2p_queue_.start(std::move(p2p));
   }
+  turn_.call();
   wire_->wake();
   return std::make_shared<WireMessageWork>(shared_from_this(), std::move(started));
 }
@@ -88,6 +98,40 @@ WireEngine::Outcome WireEngine::wait_for(const Deadline& deadline, Done done) {
   }
 }
 
+void WireEngine::drive(const WireCollective& collective, const Deadline& deadline) {
+  const std::chrono::nanoseconds patience = wire_->patience();
+  if (patience.count() == 0) return;
+  const comm::Task& task = collective.task_;
+  if (task.count() * task.element_bytes() > kMostDrivenBytes) return turn_.call();
+  const auto is_done = [&] { return collective.done_.load(std::memory_order_acquire); };
+  comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
+  {
+    Turn::Caller caller(turn_);
+    Step last = Step::nothing;
+    for (Deadline look = Deadline::after(patience); !is_done() && !look.expired() && !deadline.expired();) {
+      progress.push_all_but(nullptr);
+      if (!caller.take()) {
+        ::sched_yield();
+        continue;
+      }
+      try {
+        last = thrown_ ? Step::none_for_caller : step(true);
+        if (last == Step::none_for_caller) break;
+        if (wire_->poll() || last == Step::something) {
+          look = Deadline::after(patience);
+        } else {
+          ::sched_yield();
+        }
+      } catch (...) {
+        thrown_ = std::current_exception();
+      }
+    }
+    MutexLock lock(mutex_);
+    if (!is_done() || !queue_.empty() || p2p_queue_.has_actions()) caller.leave_work();
+  }
+  wire_->wake();  // what the wire told this thread may be for the communication thread, which sleeps
+}
+
 void WireEngine::time_out(const std::string& what, const comm::Stragglers& missing, const Deadline& deadline) {
   propose(Cause::Kind::timeout, missing.only(), comm::timeout_text(what, who(rank_), deadline, missing.text));
   shutdown_.raise();
@@ -101,6 +145,7 @@ bool WireCollective::poll() {
 }
 
 void WireCollective::wait(const Deadline& deadline) {
+  engine_->drive(*this, deadline);
   const WireEngine::Outcome outcome =
       engine_->wait_for(deadline, [&] { return done_.load(std::memory_order_acquire); });
   if (outcome == WireEngine::Outcome::failed) engine_->shutdown_.raise();

@@ -45,6 +45,7 @@ class P2pQueue {
   void on_frame(int peer, const Frame& frame);
   // What the communication thread is to do, in order.
   std::deque<P2pAction> take_actions();
+  bool has_actions() const { return !actions_.empty(); }
   // Does it, without the lock; true if the operation is then to be finished. Throws Broken.
   static bool run(const P2pAction& action, Wire& wire);
   void finish(WireP2pOp& p2p);

@@ -8,11 +8,13 @@
 // have agreed on it by frames: a transfer is posted, and asked about until it is through, so that many are under way
 // at once.
 //
-// Threads: the group's communication thread calls everything but wake(), interrupt(), awaited() and opening(), which
-// any thread may call. The listener is called from whichever thread the wire likes, one call at a time per peer.
+// Threads: the group's communication thread calls everything but wake(), interrupt(), awaited(), opening() and sleep(),
+// which any thread may call. Where there is patience(), another thread may be in the communication thread's place, one
+// at a time. The listener is called from whichever thread the wire likes, one call at a time per peer.
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -102,6 +104,13 @@ class Wire {
   // deadline.
   virtual void wait(const Deadline& deadline) = 0;
   virtual void wake() = 0;
+  // How long a thread that has nothing to do is to poll() before it sleeps: about what it needs to wake, or nothing
+  // where it would take another's core. Nothing, too, where wait() is all that the wire has, and from one thread alone.
+  virtual std::chrono::nanoseconds patience() const { return {}; }
+  // True if wait() would have returned.
+  virtual bool poll() { return false; }
+  // Returns once poll() may say true.
+  virtual void sleep() {}
   // For good: ends the call that blocks, and each later one, but for close(). May come before open().
   virtual void interrupt() = 0;
   // After interrupt(): gives up the transfers that are not through. The library touches no Piece any more when it

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who runs an engine: its communication thread, or a thread of the program's that waits for a collective anyway.
+//
+// To hand work to another thread and the result back takes longer than a small collective. So a caller that waits takes
+// the turn, if it is to be had, and does what the communication thread would do; that one naps meanwhile, and while
+// callers come and go in quick succession.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+
+#include "lockstep/base/mutex.h"
+
+namespace lockstep::wire {
+
+class Turn {
+ public:
+  // The communication thread's. It waits while a caller has the turn or is about to take it again.
+  void take() EXCLUDES(nap_mutex_);
+  void release() { mutex_.unlock(); }
+  // Instead of release(): nobody has it any more.
+  void end();
+  // True if a caller looks for it.
+  bool is_wanted() const { return callers_.load(std::memory_order_relaxed) > 0; }
+  // Gives it to one.
+  void lend() {
+    release();
+    take();
+  }
+
+  // There is work that no caller does: the communication thread is to take the turn as soon as it is to be had. Any
+  // thread.
+  void call() EXCLUDES(nap_mutex_);
+  // There is work that a caller will do if it comes for it at once, as one does that has just had the turn. Any thread.
+  void call_unless_callers_follow() EXCLUDES(nap_mutex_);
+
+  // A caller's, of the program's threads. It wants the turn while this lives.
+  class Caller {
+   public:
+    explicit Caller(Turn& turn) : turn_(turn) { turn_.callers_.fetch_add(1, std::memory_order_relaxed); }
+    ~Caller();
+    Caller(const Caller&) = delete;
+    Caller& operator=(const Caller&) = delete;
+
+    // True if it has the turn, from now or from before.
+    bool take();
+    // There is work that this caller does not wait for.
+    void leave_work() { leaves_work_ = true; }
+
+   private:
+    Turn& turn_;
+    bool has_it_ = false;
+    bool leaves_work_ = false;
+  };
+
+ private:
+  // Naps grow from the one to the other while callers come and go: to wake costs them their core where there are few.
+  // The longest is what a collective may have to wait that is started right behind another, and that nobody waits for.
+  static constexpr std::chrono::microseconds kShortNap{200};
+  static constexpr std::chrono::microseconds kLongNap{2000};
+  // Callers that come after that don't follow at once.
+  static constexpr std::chrono::microseconds kGap{100};
+
+  using Clock = std::chrono::steady_clock;
+
+  // True if it was called.
+  bool nap(std::chrono::microseconds most) EXCLUDES(nap_mutex_);
+
+  std::mutex mutex_;
+  bool is_over_ = false;  // whoever has the turn
+  std::atomic<int> callers_{0};
+  std::atomic<std::uint64_t> taken_{0};        // by callers, how often
+  std::atomic<Clock::time_point> last_had_{};  // by a caller, until then
+  std::atomic<bool> is_napping_{false};
+
+  Mutex nap_mutex_;
+  Condition woken_;
+  bool is_called_ GUARDED_BY(nap_mutex_) = false;
+};
+
+}  // namespace lockstep::wire
