@@ -208,7 +208,7 @@ TEST_P(TcpHosts, ListenAtTheStoreAlone) {
   const Result stranger = run(
       hosts.command(2, {"python3", "-c",
                         "import socket\n"
-                        "for bytes in b'GET / HTTP/1.1\\r\\n\\r\\n', bytes(200), b'lockstep wire 1\\n' + bytes(100):\n"
+                        "for bytes in b'GET / HTTP/1.1\\r\\n\\r\\n', bytes(200), b'lockstep wire 2\\n' + bytes(100):\n"
                         "    s = socket.create_connection(('" +
                             NetworkHosts::address(0) +
                             "', 29400))\n"

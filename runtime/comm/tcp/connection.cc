@@ -33,6 +33,15 @@ void write_number(std::uint64_t number, std::span<std::byte> bytes) {
   }
 }
 
+[[noreturn]] void refuse(const char* why) {
+  throw wire::Broken(
+      fmt::format("what came is no message of this version: {}; run one version of lockstep on every host", why));
+}
+
+[[noreturn]] void throw_unlike(std::size_t sent, std::size_t received) {
+  throw wire::Broken(fmt::format("one rank sends {} bytes where the other receives {}", sent, received));
+}
+
 wire::Tag tag_of(std::uint8_t kind, std::uint64_t number) { return {static_cast<wire::Tag::Kind>(kind), number}; }
 
 }  // namespace
@@ -66,6 +75,7 @@ void Connection::send_frame(std::span<const std::byte> frame) {
 }
 
 void Connection::send(const wire::Piece& piece, wire::Tag tag, wire::Transfer transfer) {
+  if (is_eager(tag, piece.bytes)) return ready_sends_.push_back({transfer, tag, piece.data, piece.bytes});
   const auto sending = waiting_sends_.insert(waiting_sends_.end(), {transfer, tag, piece.data, piece.bytes});
   const auto ready = std::find_if(readies_.begin(), readies_.end(), [&](const Ready& one) { return one.tag == tag; });
   if (ready == readies_.end()) return;
@@ -74,16 +84,31 @@ void Connection::send(const wire::Piece& piece, wire::Tag tag, wire::Transfer tr
 }
 
 void Connection::receive(const wire::Piece& piece, wire::Tag tag, wire::Transfer transfer) {
+  const auto early =
+      std::find_if(early_.begin(), early_.end(), [&](const Early& one) { return one.receiving.tag == tag; });
+  if (early != early_.end()) return take_early(early, piece, transfer);
   receives_.push_back({transfer, tag, piece.data, piece.bytes});
+  if (is_eager(tag, piece.bytes)) return;
   std::array<std::byte, 8> size;
   write_number(piece.bytes, size);
   put(header_of(What::ready, tag, size.size()), size);
 }
 
-void Connection::match(std::list<Sending>::iterator sending, const Ready& ready) {
-  if (sending->left != ready.bytes) {
-    throw wire::Broken(fmt::format("one rank sends {} bytes where the other receives {}", sending->left, ready.bytes));
+void Connection::take_early(std::list<Early>::iterator early, const wire::Piece& piece, wire::Transfer transfer) {
+  if (early->bytes.size() != piece.bytes) throw_unlike(early->bytes.size(), piece.bytes);
+  const std::size_t left = early->receiving.left;
+  comm::copy_bytes(piece.data, early->bytes.data(), piece.bytes - left);
+  if (left == 0) {
+    listener_.on_through(transfer);
+  } else {
+    receives_.push_back({transfer, early->receiving.tag, piece.data + piece.bytes - left, left});
+    if (target_ == &early->receiving) target_ = &receives_.back();
   }
+  early_.erase(early);
+}
+
+void Connection::match(std::list<Sending>::iterator sending, const Ready& ready) {
+  if (sending->left != ready.bytes) throw_unlike(sending->left, ready.bytes);
   ready_sends_.push_back(*sending);
   waiting_sends_.erase(sending);
 }
@@ -236,12 +261,6 @@ void Connection::take_messages() {
 }
 
 void Connection::begin_message(const Header& header) {
-  const auto refuse = [&](const char* why) {
-    throw wire::Broken(
-        fmt::format("what came is no message of this version: {}; run one version of lockstep on every "
-                    "host",
-                    why));
-  };
   message_ = header;
   switch (header.what) {
     case What::frame:
@@ -250,18 +269,33 @@ void Connection::begin_message(const Header& header) {
     case What::ready:
       if (header.bytes != 8) refuse("a size of another size");
       return;
-    case What::data: {
-      const wire::Tag tag = tag_of(header.kind, header.number);
-      const auto found =
-          std::find_if(receives_.begin(), receives_.end(), [&](const Receiving& one) { return one.tag == tag; });
+    case What::data:
+      if (header.bytes > kMostChunk) refuse("too much data");
       message_left_ = header.bytes;
-      target_ = found == receives_.end() ? nullptr : &*found;
-      if (target_ == nullptr && !has_given_up_) refuse("data that nobody asked for");
-      if (header.bytes > kMostChunk || (target_ != nullptr && header.bytes > target_->left)) refuse("too much data");
+      target_ = target_of(header);
       return;
-    }
   }
   refuse("an unknown kind");
+}
+
+Connection::Receiving* Connection::target_of(const Header& header) {
+  const wire::Tag tag = tag_of(header.kind, header.number);
+  const auto found =
+      std::find_if(receives_.begin(), receives_.end(), [&](const Receiving& one) { return one.tag == tag; });
+  if (found != receives_.end()) {
+    // An eager one is a chunk.
+    if (is_eager(tag, header.bytes) && is_eager(tag, found->left) && header.bytes != found->left) {
+      throw_unlike(header.bytes, found->left);
+    }
+    if (header.bytes > found->left) refuse("too much data");
+    return &*found;
+  }
+  if (has_given_up_) return nullptr;
+  if (!is_eager(tag, header.bytes) || early_.size() == kMostEarly) refuse("data that nobody asked for");
+  Early& early = early_.emplace_back();
+  early.bytes.resize(header.bytes);
+  early.receiving = {.tag = tag, .data = early.bytes.data(), .left = early.bytes.size(), .is_early = true};
+  return &early.receiving;
 }
 
 void Connection::take_ready(const Header& header, std::span<const std::byte> payload) {
@@ -276,7 +310,7 @@ void Connection::take_ready(const Header& header, std::span<const std::byte> pay
 void Connection::end_data() {
   message_.reset();
   Receiving* const target = std::exchange(target_, nullptr);
-  if (target == nullptr || target->left > 0) return;
+  if (target == nullptr || target->left > 0 || target->is_early) return;
   const wire::Transfer transfer = target->transfer;
   receives_.remove_if([&](const Receiving& one) { return &one == target; });
   listener_.on_through(transfer);
@@ -295,6 +329,7 @@ void Connection::cancel_transfers() {
   ready_sends_.clear();
   readies_.clear();
   receives_.clear();
+  early_.clear();
   target_ = nullptr;
 }
 

@@ -8,7 +8,9 @@
 //   data   the next bytes of the oldest receive of this tag that has room, kMostChunk at most
 //
 // Data goes out for a receive that is ready, so what comes has its place and never holds up what comes behind it; and
-// in chunks, between which frames go. Transfers to a peer take turns in the order in which they could begin.
+// in chunks, between which frames go. Transfers to a peer take turns in the order in which they could begin. A small
+// segment is eager: it waits for nothing, and goes to the side if it comes before its receive is posted. Both ends know
+// which those are by tag and size.
 //
 // Threads: one.
 #pragma once
@@ -37,6 +39,9 @@ class ConnectionEnded : public std::runtime_error {
 class Connection {
  public:
   static constexpr std::size_t kMostChunk = 256 << 10;
+  static constexpr std::size_t kMostEager = 128 << 10;
+  // That may lie at the side: twice of what a peer can have under way.
+  static constexpr std::size_t kMostEarly = 16;
 
   // What a connection tells of, during write() and read(). It may not be called from there.
   class Listener {
@@ -90,6 +95,12 @@ class Connection {
     wire::Tag tag = {};
     std::byte* data = nullptr;
     std::size_t left = 0;
+    bool is_early = false;
+  };
+  // An eager segment whose receive is not posted. It goes where a receive would have it go.
+  struct Early {
+    std::vector<std::byte> bytes;
+    Receiving receiving;
   };
   struct Ready {
     wire::Tag tag;
@@ -103,6 +114,9 @@ class Connection {
     std::size_t left = 0;
   };
 
+  static bool is_eager(wire::Tag tag, std::size_t bytes) {
+    return tag.kind == wire::Tag::Kind::segment && bytes <= kMostEager;
+  }
   static std::array<std::byte, kHeaderBytes> written(const Header& header);
   Header header_of(What what, wire::Tag tag, std::size_t bytes) const;
   void put(const Header& header, std::span<const std::byte> payload);
@@ -113,6 +127,9 @@ class Connection {
   // Takes what lies in the stage.
   void take_messages();
   void begin_message(const Header& header);
+  // Where the data of `header` is to go; null: nowhere, since it was given up.
+  Receiving* target_of(const Header& header);
+  void take_early(std::list<Early>::iterator early, const wire::Piece& piece, wire::Transfer transfer);
   void take_ready(const Header& header, std::span<const std::byte> payload);
   void end_data();
 
@@ -131,6 +148,7 @@ class Connection {
 
   // In.
   std::list<Receiving> receives_;
+  std::list<Early> early_;
   std::optional<Header> message_;  // that has begun
   std::size_t message_left_ = 0;   // of data
   Receiving* target_ = nullptr;    // of data; null: a transfer that was given up

@@ -15,7 +15,7 @@ using comm::Task;
 
 // Bytes that a rank sends to each other host for a segment: enough to be worth a transfer's wake-ups, and so little
 // that an all-reduce has segments to overlap, and ends soon after the last one's bytes have come.
-constexpr std::size_t kLeastPartBytes = 128 << 10;
+constexpr std::size_t kLeastPartBytes = 256 << 10;
 constexpr std::size_t kMostPartBytes = 512 << 10;
 constexpr std::size_t kMostShareBytes = 8 << 20;
 

@@ -4,7 +4,7 @@
 // Each rank listens at a port of its own while the ranks connect, and no longer; it tells through the group's store
 // where, with a ticket drawn by chance. A rank connects to all of lower number, and says before anything else:
 //
-//   connecting rank  16 bytes "lockstep wire 1\n", its number (4 bytes, least first), 32 bytes drawn by chance
+//   connecting rank  16 bytes "lockstep wire 2\n", its number (4 bytes, least first), 32 bytes drawn by chance
 //   listening rank   32 bytes drawn by chance
 //   connecting rank  its proof, 32 bytes
 //   listening rank   its proof, 32 bytes
@@ -50,7 +50,7 @@ LOCKSTEP_INTERNAL_API std::vector<UniqueFd> connect_all(store::Store& store, con
                                                         const ConnectOptions& options, const Deadline& deadline);
 
 // The parts of the greeting, for tests that play a stranger.
-inline constexpr std::string_view kWireGreeting = "lockstep wire 1\n";
+inline constexpr std::string_view kWireGreeting = "lockstep wire 2\n";
 inline constexpr std::size_t kDrawBytes = 32;
 std::string wire_hello(int rank, std::string_view draw);
 std::string wire_proof(const store::Secret* secret, proto::Prover prover, std::string_view draw_of_connecting,

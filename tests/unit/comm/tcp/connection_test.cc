@@ -98,16 +98,74 @@ TEST_F(ConnectionTest, FramesComeInOrder) {
 TEST_F(ConnectionTest, DataWaitsAtItsSenderForItsReceive) {
   auto data = bytes_of(1000, 1);
   std::vector<std::byte> got(1000);
-  a_.send(data, 1);
+  a_.send(data, 1, kOther);
   a_.connection->write();
   char byte = 0;
   EXPECT_EQ(::recv(b_.connection->fd(), &byte, 1, MSG_PEEK), -1) << "nothing has gone out";
   EXPECT_EQ(errno, EAGAIN);
-  b_.receive(got, 2);
+  b_.receive(got, 2, kOther);
   move();
   EXPECT_EQ(got, data);
   EXPECT_THAT(a_.heard.said, ElementsAre("through 1"));
   EXPECT_THAT(b_.heard.said, ElementsAre("through 2"));
+}
+
+TEST_F(ConnectionTest, ASmallSegmentDoesNotWaitForItsReceive) {
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{5000}, Connection::kMostEager}) {
+    auto data = bytes_of(bytes, 1);
+    std::vector<std::byte> got(bytes);
+    a_.send(data, 1);
+    move();
+    EXPECT_THAT(std::exchange(a_.heard.said, {}), ElementsAre("through 1")) << bytes;
+    EXPECT_THAT(b_.heard.said, IsEmpty()) << bytes;
+    b_.receive(got, 2);
+    EXPECT_EQ(got, data);
+    EXPECT_THAT(std::exchange(b_.heard.said, {}), ElementsAre("through 2")) << bytes;
+  }
+}
+
+TEST_F(ConnectionTest, AReceiveMayComeInTheMiddleOfASmallSegment) {
+  auto data = bytes_of(50000, 1), next = bytes_of(50000, 2);
+  std::vector<std::byte> got(data.size()), got_next(next.size());
+  a_.send(data, 1);
+  a_.send(next, 2);
+  a_.connection->write();
+  std::vector<char> stream(200000);
+  const ssize_t bytes = ::recv(b_.connection->fd(), stream.data(), stream.size(), 0);
+  ASSERT_GT(bytes, 100000);
+  const auto say_part = [&](ssize_t from, ssize_t to) {
+    ASSERT_EQ(
+        ::send(a_.connection->fd(), &stream[static_cast<std::size_t>(from)], static_cast<std::size_t>(to - from), 0),
+        to - from);
+    b_.connection->read();
+  };
+  say_part(0, 20000);
+  b_.receive(got, 3);
+  say_part(20000, 60000);
+  b_.receive(got_next, 4);
+  say_part(60000, bytes);
+  EXPECT_EQ(got, data);
+  EXPECT_EQ(got_next, next);
+  EXPECT_THAT(b_.heard.said, ElementsAre("through 3", "through 4"));
+}
+
+TEST_F(ConnectionTest, SmallSegmentsThatNobodyTakesAreRefusedInTheEnd) {
+  auto data = bytes_of(1, 1);
+  for (std::size_t i = 0; i < Connection::kMostEarly; ++i) a_.send(data, i, {Tag::Kind::segment, i});
+  move();
+  a_.send(data, 99, {Tag::Kind::segment, 99});
+  EXPECT_THROW(move(), wire::Broken);
+}
+
+TEST_F(ConnectionTest, WhatLiesAtTheSideGoesWithTheTransfers) {
+  auto data = bytes_of(1000, 1);
+  a_.send(data, 1);
+  move();
+  b_.connection->cancel_transfers();
+  a_.send(data, 2);
+  a_.frame("more");
+  move();
+  EXPECT_THAT(b_.heard.said, ElementsAre("frame more"));
 }
 
 TEST_F(ConnectionTest, TransfersOfManySizesArriveWhole) {
@@ -232,10 +290,17 @@ TEST_F(ConnectionTest, WhatComesForAReceiveThatIsGivenUpIsDropped) {
 TEST_F(ConnectionTest, TwoSizesOfOneTransferAreRefused) {
   auto data = bytes_of(1000, 1);
   std::vector<std::byte> got(999);
-  b_.receive(got, 1);
+  b_.receive(got, 1, kOther);
   b_.connection->write();
   a_.connection->read();
-  EXPECT_THROW(a_.send(data, 2), wire::Broken);
+  EXPECT_THROW(a_.send(data, 2, kOther), wire::Broken);
+  a_.send(data, 3);
+  a_.connection->write();
+  b_.connection->read();
+  EXPECT_THROW(b_.receive(got, 4), wire::Broken) << "that it has come before";
+  b_.receive(got, 5, {Tag::Kind::segment, 8});
+  a_.send(data, 6, {Tag::Kind::segment, 8});
+  EXPECT_THROW(move(), wire::Broken) << "that it comes";
 }
 
 TEST_F(ConnectionTest, WhatIsNoStreamOfThisVersionIsRefused) {
@@ -247,9 +312,9 @@ TEST_F(ConnectionTest, WhatIsNoStreamOfThisVersionIsRefused) {
     all.resize(16);
     return all;
   };
-  const std::vector<std::vector<int>> wrong = {std::vector<int>(16, 'G'), header(0, 0, {}, 0),  header(4, 0, {8}, 0),
-                                               header(1, 0, {0, 5}, 0),   header(2, 0, {7}, 0), header(3, 1, {1}, 7),
-                                               header(3, 1, {0, 0, 1}, 9)};
+  const std::vector<std::vector<int>> wrong = {
+      std::vector<int>(16, 'G'), header(0, 0, {}, 0),  header(4, 0, {8}, 0),       header(1, 0, {0, 5}, 0),
+      header(2, 0, {7}, 0),      header(3, 2, {1}, 7), header(3, 1, {0, 0, 3}, 8), header(3, 1, {0, 0, 1}, 9)};
   for (const auto& bytes : wrong) {
     std::array<int, 2> fds{};
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()), 0);
