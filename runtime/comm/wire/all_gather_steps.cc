@@ -2,25 +2,6 @@
 #include "runtime/comm/wire/all_gather_steps.h"
 
 namespace lockstep::wire {
-namespace {
-
-constexpr std::size_t kLeastPieceBytes = 4 << 10;
-
-std::byte* bytes_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
-
-}  // namespace
-
-bool AllGatherSteps::serves(const comm::Task& task, const Hosts& hosts) {
-  return window_bytes(hosts) / kSegmentDepth / static_cast<std::size_t>(task.size) >= kLeastPieceBytes;
-}
-
-template <typename What>
-void AllGatherSteps::for_carried_rows(const Segment& segment, std::size_t host, What what) const {
-  const std::vector<int>& ranks = hosts_.ranks[host];
-  for (std::size_t i = hosts_.local; i < ranks.size(); i += hosts_.lanes) {
-    what(i, static_cast<std::size_t>(ranks[i]) * piece_bytes(segment));
-  }
-}
 
 void AllGatherSteps::begin(Segment& segment) {
   segment.memory = slots(segment);
@@ -35,7 +16,7 @@ void AllGatherSteps::begin(Segment& segment) {
 
 void AllGatherSteps::fill(const Segment& segment) {
   comm::copy_bytes(segment.memory[hosts_.local] + static_cast<std::size_t>(task_.rank) * piece_bytes(segment),
-                   bytes_of(task_.input) + segment.chunk.offset * task_.element_bytes(), piece_bytes(segment));
+                   data_of(task_.input) + segment.chunk.offset * task_.element_bytes(), piece_bytes(segment));
 }
 
 void AllGatherSteps::send(Segment& segment) {
@@ -58,7 +39,7 @@ void AllGatherSteps::spread(const Segment& segment) {
 void AllGatherSteps::take(const Segment& segment) {
   const std::size_t element = task_.element_bytes();
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(task_.size); ++rank) {
-    comm::copy_bytes(bytes_of(task_.output) + (rank * task_.count() + segment.chunk.offset) * element,
+    comm::copy_bytes(data_of(task_.output) + (rank * task_.count() + segment.chunk.offset) * element,
                      segment.memory[hosts_.local] + rank * piece_bytes(segment), piece_bytes(segment));
   }
 }

@@ -7,6 +7,7 @@
 #include "runtime/comm/wire/all_gather_steps.h"
 #include "runtime/comm/wire/all_reduce_steps.h"
 #include "runtime/comm/wire/broadcast_steps.h"
+#include "runtime/comm/wire/reduce_scatter_steps.h"
 
 namespace lockstep::wire {
 namespace {
@@ -36,7 +37,8 @@ bool SegmentPipeline::serves(const Task& task) const {
     case OpKind::all_reduce: return true;
     case OpKind::reduce:
     case OpKind::broadcast: return memory_ != nullptr;
-    case OpKind::all_gather: return memory_ != nullptr && AllGatherSteps::serves(task, hosts_);
+    case OpKind::all_gather:
+    case OpKind::reduce_scatter: return memory_ != nullptr && SegmentSteps::has_room_for_rows(task, hosts_);
     default: return false;
   }
 }
@@ -47,6 +49,7 @@ void SegmentPipeline::add(const Task& task, const Arrivals& arrivals, std::funct
   switch (task.record.kind) {
     case OpKind::broadcast: steps = std::make_unique<BroadcastSteps>(task, place); break;
     case OpKind::all_gather: steps = std::make_unique<AllGatherSteps>(task, place); break;
+    case OpKind::reduce_scatter: steps = std::make_unique<ReduceScatterSteps>(task, place, scratch_); break;
     default: steps = std::make_unique<AllReduceSteps>(task, place, arrivals, scratch_);
   }
   collectives_.push_back({.task = task, .steps = std::move(steps), .on_done = {std::move(on_done)}});

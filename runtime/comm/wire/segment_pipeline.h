@@ -34,7 +34,7 @@ class SegmentPipeline {
   SegmentPipeline(const Hosts& hosts, int rank, int size, HostMemory* memory, SegmentCounts* counts, Wire& wire);
 
   // Whether a collective goes by segments: all-reduces; and where the ranks of a host share memory, what would cross a
-  // cable once for each of its ranks: reduce, broadcast and all_gather. The rest blocks (movement.h).
+  // cable once for each of its ranks: reduce, broadcast, all_gather and reduce_scatter. The rest blocks (movement.h).
   bool serves(const comm::Task& task) const;
   // Takes over a collective that all ranks have announced, in the same order on every rank. `task` and its memory stay
   // until `on_done` has been called, by step().

@@ -2,6 +2,15 @@
 #include "runtime/comm/wire/segment_steps.h"
 
 namespace lockstep::wire {
+namespace {
+
+constexpr std::size_t kLeastPieceBytes = 4 << 10;
+
+}  // namespace
+
+bool SegmentSteps::has_room_for_rows(const comm::Task& task, const Hosts& hosts) {
+  return window_bytes(hosts) / kSegmentDepth / static_cast<std::size_t>(task.size) >= kLeastPieceBytes;
+}
 
 void SegmentSteps::post_send(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes,
                              std::uint64_t trip) {

@@ -49,6 +49,8 @@ class SegmentSteps {
   virtual ~SegmentSteps() = default;
 
   Route route() const { return route_; }
+  // Whether a window has room for a piece of every rank's row, none too small to be sent by itself.
+  static bool has_room_for_rows(const comm::Task& task, const Hosts& hosts);
   // Elements of a segment, at most.
   virtual std::size_t most_elements() const = 0;
   // Notes where the segment is, and what this rank carries of it. Posts what is to come before there is anything to
@@ -76,6 +78,7 @@ class SegmentSteps {
     const std::size_t count = hosts_.ranks.size();
     for (std::size_t i = 1; i < count; ++i) what((hosts_.host + i) % count);
   }
+  static std::byte* data_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
   // The rank of this one's lane there.
   int counterpart(std::size_t host) const { return hosts_.ranks[host][hosts_.local]; }
   bool is_in_lane() const { return hosts_.local < hosts_.lanes; }
@@ -84,6 +87,20 @@ class SegmentSteps {
   // Bytes of a segment in a window, and where the ranks of the host have it in theirs.
   std::size_t slot_bytes() const { return window_bytes(hosts_) / kSegmentDepth; }
   std::vector<std::byte*> slots(const Segment& segment) const;
+  // Of a window that has a piece of every rank's row, in the order of ranks: elements of a row, at most, and bytes.
+  std::size_t most_of_rows() const {
+    return slot_bytes() / (task_.element_bytes() * static_cast<std::size_t>(task_.size));
+  }
+  std::size_t piece_bytes(const Segment& segment) const { return segment.chunk.length * task_.element_bytes(); }
+  // Calls what(owner, offset) for the rows of a host's ranks that this rank carries: the owner's place on that host,
+  // and where the piece is in a window.
+  template <typename What>
+  void for_carried_rows(const Segment& segment, std::size_t host, What what) const {
+    const std::vector<int>& ranks = hosts_.ranks[host];
+    for (std::size_t i = hosts_.local; i < ranks.size(); i += hosts_.lanes) {
+      what(i, static_cast<std::size_t>(ranks[i]) * piece_bytes(segment));
+    }
+  }
   // Bytes [offset, offset + bytes) from one rank's memory to that of all ranks of the host.
   static void copy_to_all(const Segment& segment, const std::byte* from, std::size_t offset, std::size_t bytes);
 

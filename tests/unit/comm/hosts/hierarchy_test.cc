@@ -220,6 +220,25 @@ TEST(Hierarchy, ARowCrossesTheCableOfEachOtherHostOnce) {
   expect_bytes({1, 3, 2}, gather_all, {2 * kBytes, 6 * kBytes, 4 * kBytes}, {5 * kBytes, 3 * kBytes, 4 * kBytes});
 }
 
+TEST(Hierarchy, OfARowOfSumsOneOfEachOtherHostCrosses) {
+  const auto reduce_scatter = [](DType dtype) {
+    return [dtype](ProcessGroup& group, const Hub&) {
+      const std::size_t row = kEven * size_of(dtype);
+      std::vector<std::byte> rows(row * static_cast<std::size_t>(group.size()));
+      std::vector<std::byte> own(row);
+      group.reduce_scatter(BufferView(rows.data(), kEven * group.size(), dtype), BufferView(own.data(), kEven, dtype))
+          .wait();
+    };
+  };
+  // Of 16 bits as float32.
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    constexpr std::size_t kBytes = kEven * sizeof(float);
+    expect_bytes({3, 3}, reduce_scatter(dtype), {3 * kBytes, 3 * kBytes}, {3 * kBytes, 3 * kBytes});
+    expect_bytes({1, 3, 2}, reduce_scatter(dtype), {5 * kBytes, 3 * kBytes, 4 * kBytes},
+                 {2 * kBytes, 6 * kBytes, 4 * kBytes});
+  }
+}
+
 // An announcement goes to one rank of each other host, which tells its neighbours.
 TEST(Hierarchy, ACollectiveIsAnnouncedOnceToEachOtherHost) {
   constexpr int kBarriers = 10;
@@ -316,6 +335,8 @@ TEST(Hierarchy, CollectivesOfAllKindsAreUnderWayAtOnce) {
     std::vector<float> row(kCount, static_cast<float>(group.rank()));
     std::vector<float> rows(kRounds * kCount * size);
     std::vector<float> reduced(kRounds * kCount, 1.0f);
+    const std::vector<float> ones(kCount * size, 1.0f);
+    std::vector<float> scattered(kRounds * kCount);
     std::fill(sums.begin(), sums.end(), 1.0f);
     std::vector<Work> works;
     for (int i = 0; i < kRounds; ++i) {
@@ -328,6 +349,8 @@ TEST(Hierarchy, CollectivesOfAllKindsAreUnderWayAtOnce) {
       works.push_back(
           group.all_gather(BufferView(std::span(row)), BufferView(std::span(rows).subspan(at * size, kCount * size))));
       works.push_back(group.reduce(BufferView(std::span(reduced).subspan(at, kCount)), root));
+      works.push_back(group.reduce_scatter(BufferView(const_cast<float*>(ones.data()), ones.size(), DType::f32),
+                                           BufferView(std::span(scattered).subspan(at, kCount))));
       works.push_back(group.barrier());
     }
     for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
@@ -336,6 +359,7 @@ TEST(Hierarchy, CollectivesOfAllKindsAreUnderWayAtOnce) {
       ASSERT_EQ(sums[i], static_cast<float>(size));
       ASSERT_EQ(roots[i], static_cast<float>(round));
       const bool is_root = group.rank() == static_cast<int>(round % size);
+      ASSERT_EQ(scattered[i], static_cast<float>(size));
       ASSERT_EQ(reduced[i], is_root ? static_cast<float>(size) : 1.0f);
       for (std::size_t r = 0; r < size; ++r) {
         ASSERT_EQ(rows[(round * size + r) * kCount + i % kCount], static_cast<float>(r));
@@ -597,6 +621,37 @@ void expect_bits_of_shm(const std::vector<int>& hosts, std::size_t count, AllRed
   results.expect_all_are(on_one_host<T>(ranks, count, options), text_of(hosts));
 }
 
+template <typename T>
+void expect_an_all_reduce_in_parts(const std::vector<int>& hosts, ReduceOp op) {
+  SCOPED_TRACE(text_of(hosts) + ", " + std::string(name_of(dtype_of<T>())));
+  on_hosts(hosts, [&](ProcessGroup& group, const Hub&) {
+    constexpr std::size_t kRow = 10007;
+    const auto size = static_cast<std::size_t>(group.size());
+    const auto own = [&](std::vector<T>& all) {
+      return std::span(all).subspan(static_cast<std::size_t>(group.rank()) * kRow, kRow);
+    };
+    const std::vector<T> input = values_of<T>(group.rank(), kRow * size);
+    std::vector<T> scattered = input;
+    std::vector<T> apart(kRow);
+    group.reduce_scatter(BufferView(std::span(scattered)), BufferView(std::span(apart)), op).wait();
+    EXPECT_EQ(std::memcmp(scattered.data(), input.data(), input.size() * sizeof(T)), 0) << "an input is kept";
+    group.reduce_scatter(BufferView(std::span(scattered)), BufferView(own(scattered)), op).wait();
+    std::vector<T> reduced = input;
+    group.all_reduce(BufferView(std::span(reduced)), {.op = op}).wait();
+    EXPECT_EQ(std::memcmp(apart.data(), own(reduced).data(), kRow * sizeof(T)), 0);
+    EXPECT_EQ(std::memcmp(own(scattered).data(), own(reduced).data(), kRow * sizeof(T)), 0) << "in place";
+  });
+}
+
+TEST(Hierarchy, AReduceScatterGivesTheBitsOfAnAllReduce) {
+  for (const std::vector<int>& hosts : {std::vector<int>{2, 2}, {1, 3, 2}}) {
+    expect_an_all_reduce_in_parts<float>(hosts, ReduceOp::sum);
+    expect_an_all_reduce_in_parts<bfloat16>(hosts, ReduceOp::avg);
+    expect_an_all_reduce_in_parts<float16>(hosts, ReduceOp::max);
+    expect_an_all_reduce_in_parts<std::int32_t>(hosts, ReduceOp::sum);
+  }
+}
+
 constexpr AllReduceOptions kWeighted{.weight = 3};
 constexpr AllReduceOptions kMean{.op = ReduceOp::avg};
 
@@ -818,11 +873,17 @@ const std::vector<HandedRound>& handed_round() {
     const std::size_t count = data.size() / 6;
     return group.all_gather(BufferView(data.subspan(rank * count, count)), BufferView(data.first(6 * count)));
   };
+  static const Start reduce_scatter = [](ProcessGroup& group, std::span<float> data) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    const std::size_t count = data.size() / 6;
+    return group.reduce_scatter(BufferView(data.first(6 * count)), BufferView(data.subspan(rank * count, count)));
+  };
   static const std::vector<HandedRound> all = {
       {"broadcast within rank 1's host", broadcast_from(0), {{"send", Call::send, 0}}, 3},
       {"broadcast to it", broadcast_from(2), {{"collect", Call::done, 0}, {"spread", Call::done, 1}}, 0},
       {"broadcast by way of it", broadcast_from(2), {{"hand on", Call::send, 1}}, 5},
-      {"all_gather", gather_all, {{"send", Call::send, 0}, {"collect", Call::done, 0}}, 3}};
+      {"all_gather", gather_all, {{"send", Call::send, 0}, {"collect", Call::done, 0}}, 3},
+      {"reduce_scatter", reduce_scatter, {{"send", Call::send, 0}, {"collect", Call::done, 0}}, 3}};
   return all;
 }
 

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/wire/reduce_scatter_steps.h"
+
+#include <algorithm>
+
+#include "runtime/comm/reduction.h"
+
+namespace lockstep::wire {
+
+ReduceScatterSteps::ReduceScatterSteps(const comm::Task& task, const Place& place, std::vector<ScratchBuffer>& scratch)
+    : SegmentSteps(task, place, Route::windows), sums_(comm::dtype_of_partials(task.reduction)), scratch_(scratch) {}
+
+void ReduceScatterSteps::begin(Segment& segment) {
+  segment.memory = slots(segment);
+  if (!is_in_lane()) return;
+  segment.share = {0, segment.chunk.length};
+  for_other_hosts([&](std::size_t host) {
+    for_carried_rows(segment, hosts_.host, [&](std::size_t owner, std::size_t) {
+      post_receive(segment, host, sums_of(segment, Way::in, host, owner), sum_bytes(segment), 0);
+    });
+  });
+}
+
+void ReduceScatterSteps::fill(const Segment& segment) {
+  const std::size_t element = task_.element_bytes();
+  for (std::size_t row = 0; row < static_cast<std::size_t>(task_.size); ++row) {
+    comm::copy_bytes(segment.memory[hosts_.local] + row * piece_bytes(segment),
+                     data_of(task_.input) + (row * task_.count() + segment.chunk.offset) * element,
+                     piece_bytes(segment));
+  }
+}
+
+void ReduceScatterSteps::send(Segment& segment) {
+  const auto add_up = [&](std::size_t host, std::size_t owner, std::size_t offset, Way way) {
+    std::vector<const std::byte*> sources;
+    for (const std::byte* const memory : segment.memory) sources.push_back(memory + offset);
+    std::byte* const sums = sums_of(segment, way, host, owner);
+    comm::reduce_to_partial(task_.reduction, sources, sums, segment.chunk.length);
+    return sums;
+  };
+  for_other_hosts([&](std::size_t host) {
+    for_carried_rows(segment, host, [&](std::size_t owner, std::size_t offset) {
+      post_send(segment, host, add_up(host, owner, offset, Way::out), sum_bytes(segment), 0);
+    });
+  });
+  // This host's own sum of its rows lies among those that come.
+  for_carried_rows(segment, hosts_.host,
+                   [&](std::size_t owner, std::size_t offset) { add_up(hosts_.host, owner, offset, Way::in); });
+}
+
+// In one order of the hosts, so to the bits of an all-reduce. Nobody else reads that row any more.
+void ReduceScatterSteps::hand_on(Segment& segment) {
+  for_carried_rows(segment, hosts_.host, [&](std::size_t owner, std::size_t offset) {
+    std::vector<const std::byte*> sources;
+    for (std::size_t host = 0; host < hosts_.ranks.size(); ++host) {
+      sources.push_back(sums_of(segment, Way::in, host, owner));
+    }
+    std::byte* const result = segment.memory[owner] + offset;
+    comm::reduce_partials(task_.reduction, sources, std::span<std::byte* const>(&result, 1), segment.chunk.length);
+  });
+}
+
+void ReduceScatterSteps::take(const Segment& segment) {
+  comm::copy_bytes(data_of(task_.output) + segment.chunk.offset * task_.element_bytes(),
+                   segment.memory[hosts_.local] + static_cast<std::size_t>(task_.rank) * piece_bytes(segment),
+                   piece_bytes(segment));
+}
+
+std::size_t ReduceScatterSteps::sum_bytes(const Segment& segment) const {
+  return segment.chunk.length * size_of(sums_);
+}
+
+std::byte* ReduceScatterSteps::sums_of(const Segment& segment, Way way, std::size_t host, std::size_t owner) {
+  const std::size_t stride = (sum_bytes(segment) + 63) / 64 * 64;
+  std::size_t rows = 0;  // of a host that this rank carries, at most
+  for (const std::vector<int>& ranks : hosts_.ranks) {
+    rows = std::max(rows, (ranks.size() - hosts_.local + hosts_.lanes - 1) / hosts_.lanes);
+  }
+  const std::size_t row = (owner - hosts_.local) / hosts_.lanes;
+  const std::size_t place = ((way == Way::out ? 0 : hosts_.ranks.size()) + host) * rows + row;
+  return scratch_[segment.number % kSegmentDepth].take(2 * hosts_.ranks.size() * rows * stride) + place * stride;
+}
+
+}  // namespace lockstep::wire
