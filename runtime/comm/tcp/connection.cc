@@ -75,7 +75,7 @@ void Connection::send_frame(std::span<const std::byte> frame) {
 }
 
 void Connection::send(const wire::Piece& piece, wire::Tag tag, wire::Transfer transfer) {
-  if (is_eager(tag, piece.bytes)) return ready_sends_.push_back({transfer, tag, piece.data, piece.bytes});
+  if (is_eager(piece)) return ready_sends_.push_back({transfer, tag, piece.data, piece.bytes});
   const auto sending = waiting_sends_.insert(waiting_sends_.end(), {transfer, tag, piece.data, piece.bytes});
   const auto ready = std::find_if(readies_.begin(), readies_.end(), [&](const Ready& one) { return one.tag == tag; });
   if (ready == readies_.end()) return;
@@ -87,8 +87,8 @@ void Connection::receive(const wire::Piece& piece, wire::Tag tag, wire::Transfer
   const auto early =
       std::find_if(early_.begin(), early_.end(), [&](const Early& one) { return one.receiving.tag == tag; });
   if (early != early_.end()) return take_early(early, piece, transfer);
-  receives_.push_back({transfer, tag, piece.data, piece.bytes});
-  if (is_eager(tag, piece.bytes)) return;
+  receives_.push_back({transfer, tag, piece.data, piece.bytes, is_eager(piece)});
+  if (is_eager(piece)) return;
   std::array<std::byte, 8> size;
   write_number(piece.bytes, size);
   put(header_of(What::ready, tag, size.size()), size);
@@ -101,7 +101,7 @@ void Connection::take_early(std::list<Early>::iterator early, const wire::Piece&
   if (left == 0) {
     listener_.on_through(transfer);
   } else {
-    receives_.push_back({transfer, early->receiving.tag, piece.data + piece.bytes - left, left});
+    receives_.push_back({transfer, early->receiving.tag, piece.data + piece.bytes - left, left, true});
     if (target_ == &early->receiving) target_ = &receives_.back();
   }
   early_.erase(early);
@@ -283,15 +283,15 @@ Connection::Receiving* Connection::target_of(const Header& header) {
   const auto found =
       std::find_if(receives_.begin(), receives_.end(), [&](const Receiving& one) { return one.tag == tag; });
   if (found != receives_.end()) {
-    // An eager one is a chunk.
-    if (is_eager(tag, header.bytes) && is_eager(tag, found->left) && header.bytes != found->left) {
-      throw_unlike(header.bytes, found->left);
-    }
+    // What is eager is one chunk.
+    if (found->is_eager && header.bytes != found->left) throw_unlike(header.bytes, found->left);
     if (header.bytes > found->left) refuse("too much data");
     return &*found;
   }
   if (has_given_up_) return nullptr;
-  if (!is_eager(tag, header.bytes) || early_.size() == kMostEarly) refuse("data that nobody asked for");
+  if (tag.kind != wire::Tag::Kind::segment || header.bytes > kMostEager || early_.size() == kMostEarly) {
+    refuse("data that nobody asked for");
+  }
   Early& early = early_.emplace_back();
   early.bytes.resize(header.bytes);
   early.receiving = {.tag = tag, .data = early.bytes.data(), .left = early.bytes.size(), .is_early = true};

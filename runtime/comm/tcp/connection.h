@@ -8,9 +8,8 @@
 //   data   the next bytes of the oldest receive of this tag that has room, kMostChunk at most
 //
 // Data goes out for a receive that is ready, so what comes has its place and never holds up what comes behind it; and
-// in chunks, between which frames go. Transfers to a peer take turns in the order in which they could begin. A small
-// segment is eager: it waits for nothing, and goes to the side if it comes before its receive is posted. Both ends know
-// which those are by tag and size.
+// in chunks, between which frames go. Transfers to a peer take turns in the order in which they could begin. What is
+// eager, and small, waits for nothing, and goes to the side if it comes before its receive is posted.
 //
 // Threads: one.
 #pragma once
@@ -40,7 +39,7 @@ class Connection {
  public:
   static constexpr std::size_t kMostChunk = 256 << 10;
   static constexpr std::size_t kMostEager = 128 << 10;
-  // That may lie at the side: twice of what a peer can have under way.
+  // That may lie at the side. Of an exchange of segments 8 can: of kSegmentDepth segments, two trips of each.
   static constexpr std::size_t kMostEarly = 16;
 
   // What a connection tells of, during write() and read(). It may not be called from there.
@@ -95,7 +94,8 @@ class Connection {
     wire::Tag tag = {};
     std::byte* data = nullptr;
     std::size_t left = 0;
-    bool is_early = false;
+    bool is_eager = false;
+    bool is_early = false;  // at the side
   };
   // An eager segment whose receive is not posted. It goes where a receive would have it go.
   struct Early {
@@ -114,9 +114,7 @@ class Connection {
     std::size_t left = 0;
   };
 
-  static bool is_eager(wire::Tag tag, std::size_t bytes) {
-    return tag.kind == wire::Tag::Kind::segment && bytes <= kMostEager;
-  }
+  static bool is_eager(const wire::Piece& piece) { return piece.is_eager && piece.bytes <= kMostEager; }
   static std::array<std::byte, kHeaderBytes> written(const Header& header);
   Header header_of(What what, wire::Tag tag, std::size_t bytes) const;
   void put(const Header& header, std::span<const std::byte> payload);

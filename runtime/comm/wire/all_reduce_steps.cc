@@ -78,7 +78,7 @@ void AllReduceSteps::begin(Segment& segment) {
   segment.share = comm::share_of({0, segment.chunk.length}, element, hosts_.lanes, hosts_.local);
   const std::size_t bytes = part_of(segment, hosts_.host).length * size_of(sums_);
   if (bytes == 0) return;
-  for_other_hosts([&](std::size_t host) { post_receive(segment, host, place_of(segment, host), bytes, 0); });
+  for_other_hosts([&](std::size_t host) { post_receive(segment, host, place_of(segment, host), bytes, 0, true); });
 }
 
 void AllReduceSteps::fill(const Segment& segment) {
@@ -91,7 +91,7 @@ void AllReduceSteps::send(Segment& segment) {
   for_other_hosts([&](std::size_t host) {
     const Chunk part = part_of(segment, host);
     std::byte* const sums = own_sums(segment) + (part.offset - segment.share.offset) * sum;
-    post_send(segment, host, sums, part.length * sum, 0);
+    post_send(segment, host, sums, part.length * sum, 0, true);
   });
 }
 
@@ -104,8 +104,8 @@ void AllReduceSteps::hand_on(Segment& segment) {
   const Chunk own = part_of(segment, hosts_.host);
   for_other_hosts([&](std::size_t host) {
     const Chunk part = part_of(segment, host);
-    post_receive(segment, host, memory + part.offset * element, part.length * element, 1);
-    post_send(segment, host, memory + own.offset * element, own.length * element, 1);
+    post_receive(segment, host, memory + part.offset * element, part.length * element, 1, true);
+    post_send(segment, host, memory + own.offset * element, own.length * element, 1, true);
   });
 }
 

@@ -12,14 +12,16 @@ bool SegmentSteps::has_room_for_rows(const comm::Task& task, const Hosts& hosts)
   return window_bytes(hosts) / kSegmentDepth / static_cast<std::size_t>(task.size) >= kLeastPieceBytes;
 }
 
-void SegmentSteps::post_send(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes,
-                             std::uint64_t trip) {
-  if (bytes > 0) segment.transfers.push_back(wire_.send({counterpart(host), data, bytes}, segment.tag(trip)));
+void SegmentSteps::post_send(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes, std::uint64_t trip,
+                             bool is_eager) {
+  if (bytes == 0) return;
+  segment.transfers.push_back(wire_.send({counterpart(host), data, bytes, is_eager}, segment.tag(trip)));
 }
 
 void SegmentSteps::post_receive(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes,
-                                std::uint64_t trip) {
-  if (bytes > 0) segment.transfers.push_back(wire_.receive({counterpart(host), data, bytes}, segment.tag(trip)));
+                                std::uint64_t trip, bool is_eager) {
+  if (bytes == 0) return;
+  segment.transfers.push_back(wire_.receive({counterpart(host), data, bytes, is_eager}, segment.tag(trip)));
 }
 
 std::vector<std::byte*> SegmentSteps::slots(const Segment& segment) const {

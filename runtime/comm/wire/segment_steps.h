@@ -82,8 +82,10 @@ class SegmentSteps {
   // The rank of this one's lane there.
   int counterpart(std::size_t host) const { return hosts_.ranks[host][hosts_.local]; }
   bool is_in_lane() const { return hosts_.local < hosts_.lanes; }
-  void post_send(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes, std::uint64_t trip);
-  void post_receive(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes, std::uint64_t trip);
+  void post_send(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes, std::uint64_t trip,
+                 bool is_eager = false);
+  void post_receive(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes, std::uint64_t trip,
+                    bool is_eager = false);
   // Bytes of a segment in a window, and where the ranks of the host have it in theirs.
   std::size_t slot_bytes() const { return window_bytes(hosts_) / kSegmentDepth; }
   std::vector<std::byte*> slots(const Segment& segment) const;

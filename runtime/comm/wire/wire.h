@@ -50,6 +50,9 @@ struct Piece {
   int peer = 0;
   std::byte* data = nullptr;
   std::size_t bytes = 0;
+  // If it is small it may go before its receive is posted: of a segment of which the two ranks send each other as much,
+  // so that neither gets ahead of the other. Both ends say the same.
+  bool is_eager = false;
 };
 
 // Which piece is which, for both ends. A send meets the receive that its peer has posted with the same tag; of several
@@ -89,7 +92,7 @@ class Wire {
   // Sends a frame, without waiting for the peer. Does nothing if the peer is lost. Throws Broken if interrupted.
   virtual void send_frame(int peer, const FrameBytes& frame) = 0;
   // Begin to move a piece to, or from, its peer, and return at once. Its memory is the wire's until done() says that
-  // the transfer is through. Data that comes before its receive is posted waits at the sender. Throw Broken.
+  // the transfer is through. Data whose receive is not posted waits at the sender, if it is not eager. Throw Broken.
   virtual Transfer send(const Piece& piece, Tag tag) = 0;
   virtual Transfer receive(const Piece& piece, Tag tag) = 0;
   // True if it is through: then the wire has forgotten it. wait() ends when one is. Throws Broken.

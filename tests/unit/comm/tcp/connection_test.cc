@@ -51,10 +51,10 @@ struct End {
 
   void frame(std::string_view text) { connection->send_frame(std::as_bytes(std::span(text))); }
   void send(std::vector<std::byte>& data, wire::Transfer transfer, Tag tag = kTag) {
-    connection->send({0, data.data(), data.size()}, tag, transfer);
+    connection->send({0, data.data(), data.size(), tag.kind == Tag::Kind::segment}, tag, transfer);
   }
   void receive(std::vector<std::byte>& data, wire::Transfer transfer, Tag tag = kTag) {
-    connection->receive({0, data.data(), data.size()}, tag, transfer);
+    connection->receive({0, data.data(), data.size(), tag.kind == Tag::Kind::segment}, tag, transfer);
   }
 };
 
