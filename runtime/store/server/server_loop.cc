@@ -62,6 +62,7 @@ bool ServerLoop::run() {
   }
   // The clients go first: close_listener() reports what is left, and nothing is reported after it.
   clients_.clear();
+  greeting_.clear();
   if (was_stopped) {
     close_listener();
   } else {
@@ -73,6 +74,16 @@ bool ServerLoop::run() {
 
 void ServerLoop::stop_listening() {
   loop_.post([this] { close_listener(); });
+}
+
+void ServerLoop::end_greetings(std::chrono::nanoseconds timeout) {
+  post([this, timeout] {
+    if (has_ended_greetings_) return;
+    const auto earlier = std::max(options_.greeting_timeout - timeout, std::chrono::nanoseconds(0));
+    for (auto& [id, limit] : greeting_) limit -= earlier;
+    close_late_greetings();
+    has_ended_greetings_ = true;
+  });
 }
 
 void ServerLoop::erase_all(std::string prefix) {
@@ -88,8 +99,11 @@ void ServerLoop::close_listener() {
 }
 
 void ServerLoop::report_changes() {
-  Connections now{
-      .clients = clients_.size(), .given_up = reported_.given_up, .is_listening = static_cast<bool>(listener_)};
+  Connections now{.clients = clients_.size(),
+                  .greeting = greeting_.size(),
+                  .given_up = reported_.given_up,
+                  .is_listening = static_cast<bool>(listener_),
+                  .has_ended_greetings = has_ended_greetings_};
   const ServerExtension::GivenUp links = given_up();
   if (now == reported_ && links.size() == reported_links_) return;
   now.given_up = count_given_up(links);
@@ -114,6 +128,7 @@ std::size_t ServerLoop::count_given_up(const ServerExtension::GivenUp& links) co
   }
   roles.erase("");
   return static_cast<std::size_t>(std::count_if(clients_.begin(), clients_.end(), [&](const auto& client) {
+    if (greeting_.contains(client.first)) return false;  // its role is its own word
     return ids.contains(client.first) || roles.contains(client.second->session.role());
   }));
 }

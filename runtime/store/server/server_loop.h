@@ -2,7 +2,7 @@
 // The event loop of a TCP store's server: accepts, reads, serves and sends, for all clients in turn.
 //
 // tcp_store_server.h is the face that other threads see. Everything here belongs to the thread inside run(), and before
-// run() to whoever makes it, but for stop(), stop_listening() and erase_all().
+// run() to whoever makes it, but for stop(), stop_listening(), end_greetings() and erase_all().
 #pragma once
 
 #include <chrono>
@@ -32,9 +32,12 @@ class ServerLoop : public SessionHost, public ExtensionHost {
  public:
   struct Connections {
     std::size_t clients = 0;
-    // Those among them that the extension has given up, and those that have the role of one.
+    // Those among them that have not finished their greeting.
+    std::size_t greeting = 0;
+    // Those of the others that the extension has given up, and those that have the role of one.
     std::size_t given_up = 0;
     bool is_listening = true;
+    bool has_ended_greetings = false;  // of end_greetings()
     bool operator==(const Connections&) const = default;
   };
   // Listens. `on_change` is told whenever that has changed.
@@ -49,6 +52,8 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   // Any thread.
   void stop() { loop_.stop(); }
   void stop_listening();
+  // Gives those who are at their greeting this much time for it in all. The first call counts.
+  void end_greetings(std::chrono::nanoseconds timeout);
   void erase_all(std::string prefix);
 
  private:
@@ -123,7 +128,8 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   std::unordered_map<SessionId, std::unique_ptr<Client>> clients_;
   SessionId next_id_ = 1;
   Connections reported_;
-  std::size_t reported_links_ = 0;                   // that were given up when reported_ was counted
+  std::size_t reported_links_ = 0;  // that were given up when reported_ was counted
+  bool has_ended_greetings_ = false;
   std::map<SessionId, Clock::time_point> greeting_;  // who hasn't finished, the oldest first, and until when it may
   net::EventLoop::TimerId greeting_timer_;
   std::vector<SessionId> pushed_;                           // who was sent something unasked

@@ -11,6 +11,14 @@
 
 namespace lockstep::store {
 
+namespace {
+
+// How long an end waits for connections that have not finished their greeting: a client that has only just come is
+// through by then.
+constexpr std::chrono::milliseconds kLastGreetings{500};
+
+}  // namespace
+
 class TcpStoreServer::Impl {
  public:
   explicit Impl(const TcpStoreServerOptions& options)
@@ -45,8 +53,18 @@ class TcpStoreServer::Impl {
 
   bool wait_until_idle(const Deadline& deadline) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    while (!is_idle()) {
-      if (!changed_.wait_until(mutex_, deadline)) return is_idle();
+    const Deadline greetings = deadline.sooner(kLastGreetings);
+    while (!is_idle(now_.clients) && changed_.wait_until(mutex_, greetings)) {
+    }
+    if (is_idle(now_.clients)) return true;
+    if (deadline.expired()) return false;
+    loop_.end_greetings(kLastGreetings);
+    // Nor is anybody waited for who has come since.
+    const auto is_over = [this]() REQUIRES(mutex_) {
+      return is_idle(now_.clients) || (now_.has_ended_greetings && is_idle(now_.clients - now_.greeting));
+    };
+    while (!is_over()) {
+      if (!changed_.wait_until(mutex_, deadline)) return is_over();
     }
     return true;
   }
@@ -59,7 +77,9 @@ class TcpStoreServer::Impl {
   }
 
   // As long as an address that is to be closed is open, another client may come.
-  bool is_idle() const REQUIRES(mutex_) { return now_.clients == now_.given_up && !(closing_ && now_.is_listening); }
+  bool is_idle(std::size_t clients) const REQUIRES(mutex_) {
+    return clients == now_.given_up && !(closing_ && now_.is_listening);
+  }
 
   Mutex mutex_;
   Condition changed_;

@@ -68,6 +68,29 @@ TEST_F(TcpAuthTest, AWrongSecretIsToldAndLoggedWithTheAddressAndDelaysNobody) {
   EXPECT_GT(good.add("n", 0), 0);
 }
 
+TEST(TcpStoreServerWithASecret, WaitsForNobodyAtItsEndWhoHasNotProvedHimselfAndNamesHim) {
+  const Secret secret = Secret::random();
+  LogLines log;
+  TcpStoreServer server({.secret = secret, .greeting_timeout = std::chrono::hours(1)});
+  auto good = std::make_unique<TcpStore>(Endpoint{.address = server.address(), .secret = secret}, soon());
+  RawClient silent(server);
+  RawClient half(server);
+  half.send(kHello);
+  half.receive(1);
+  while (server.client_count() < 3) std::this_thread::yield();
+  EXPECT_FALSE(server.wait_until_idle(Deadline::after(seconds(1)))) << "a client is still there";
+  EXPECT_TRUE(silent.is_closed());
+  EXPECT_TRUE(half.is_closed());
+  for (const RawClient* stranger : {&silent, &half}) {
+    EXPECT_EQ(log.count("closed " + net::local_address(stranger->fd()).to_string()), 1u);
+  }
+  EXPECT_EQ(good->add("n", 1), 1);
+  RawClient later(server);
+  while (server.client_count() < 2) std::this_thread::yield();
+  good.reset();
+  EXPECT_TRUE(server.wait_until_idle(soon()));
+}
+
 TEST_F(TcpAuthTest, ASecretIsInNoMessage) {
   const Secret other = Secret::random();
   for (const Secret& secret : {secret_, other}) {
