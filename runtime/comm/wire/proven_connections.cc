@@ -37,8 +37,9 @@ constexpr std::chrono::seconds kGreetingLimit{10};
 constexpr std::chrono::seconds kConnectLimit{1};
 // Until a host that was out of reach is one that there is no way to.
 constexpr std::chrono::seconds kRouteLimit{5};
-// At once. The others stay in the kernel's queue meanwhile.
+// At once. The others stay in the kernel's queue meanwhile, until one of these has been at his greeting for this long.
 constexpr std::size_t kMostCallers = 64;
+constexpr std::chrono::seconds kCrowdedLimit{1};
 constexpr int kTries = 3;
 constexpr int kNamedStrangers = 3;
 
@@ -72,7 +73,8 @@ struct Place {
 struct Caller {
   UniqueFd socket;
   std::string peer;  // his address
-  Deadline limit;
+  Deadline limit = Deadline::after(kGreetingLimit);
+  Deadline crowded_limit = Deadline::after(kCrowdedLimit);
   std::string received = {};
   std::string challenge = {};  // drawn for him; empty before his hello is here
   int rank = -1;               // by his own word
@@ -101,6 +103,7 @@ class Connector {
     }
     // Those of higher number, who wait for this rank in theirs: rank 0 begins, and nobody waits in a circle.
     while (awaits_somebody()) look_for_callers(listener);
+    turn_away_all(listener);
     // From here on the group's deadlines count, and the job's membership: a rank may be stopped for longer than that.
     for (const UniqueFd& connection : connections_) {
       if (connection) net::make_patient(connection.get());
@@ -196,6 +199,11 @@ class Connector {
   void look_for_callers(const UniqueFd& listener) {
     look();
     if (deadline_.expired()) throw_missing();
+    if (callers_.size() >= kMostCallers && callers_.front().crowded_limit.expired()) {
+      turn_away(callers_.front(),
+                fmt::format("it did not prove itself, {}, and others wait", callers_.front().crowded_limit.progress()));
+      callers_.pop_front();
+    }
     std::vector<pollfd> fds;
     for (const Caller& caller : callers_) fds.push_back({caller.socket.get(), POLLIN, 0});
     if (callers_.size() < kMostCallers) fds.push_back({listener.get(), POLLIN, 0});
@@ -206,10 +214,26 @@ class Connector {
       caller = stays ? std::next(caller) : callers_.erase(caller);
     }
     if (i == fds.size() || fds[i].revents == 0) return;
-    if (UniqueFd socket = net::tcp_try_accept(listener.get())) {
-      std::string peer = net::describe_peer(socket.get());
-      callers_.push_back({std::move(socket), std::move(peer), Deadline::after(kGreetingLimit)});
+    accept(listener);
+  }
+
+  // False if there is nobody.
+  bool accept(const UniqueFd& listener) {
+    UniqueFd socket = net::tcp_try_accept(listener.get());
+    if (!socket) return false;
+    std::string peer = net::describe_peer(socket.get());
+    callers_.push_back({std::move(socket), std::move(peer)});
+    return true;
+  }
+
+  // Every rank has come: who else is here, or in the kernel's queue, is none.
+  void turn_away_all(const UniqueFd& listener) {
+    for (std::size_t i = 0; i < kMostCallers && accept(listener); ++i) {
     }
+    for (const Caller& caller : callers_) {
+      turn_away(caller, "it had not proved itself when all ranks had connected");
+    }
+    callers_.clear();
   }
 
   bool is_in_time(const Caller& caller) {

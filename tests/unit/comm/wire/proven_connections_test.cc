@@ -217,7 +217,35 @@ TEST(ProvenConnections, AStrangerWhoSaysNothingHoldsUpNobody) {
         for (int i = 0; i < 20; ++i) net::send_all(them.connect(place), kWireGreeting.substr(0, 10), kSoon);
         them.connect(place);
       },
-      {});
+      {"it had not proved itself when all ranks had connected", "turned away 18 more"});
+}
+
+// As many as are listened to at once, and more.
+TEST(ProvenConnections, ACrowdWhoSaysNothingMakesRoom) {
+  Log log;
+  Strangers strangers;
+  const auto outcomes = connect_ranks(
+      3, [](int) { return a_secret(); },
+      [&](std::string_view key, std::string_view value) {
+        for (int i = 0; i < 100 && key == "tcp/0"; ++i) strangers.connect(place_in(value));
+        return std::string(value);
+      },
+      8s);
+  expect_connected(outcomes);
+  expect_text(log.text(), {"it did not prove itself, elapsed 1", "and others wait", "turned away 97 more"});
+}
+
+// Rank 1 waits for nobody who connects.
+TEST(ProvenConnections, AStrangerWhoComesToTheLastRankIsNamed) {
+  Log log;
+  Strangers strangers;
+  expect_connected(connect_ranks(
+      2, [](int) { return a_secret(); },
+      [&](std::string_view key, std::string_view value) {
+        if (key == "tcp/1") strangers.connect(place_in(value));
+        return std::string(value);
+      }));
+  expect_text(log.text(), {"TCP: rank 1 (host host1, pid 101) turned away 127.0.0.1:"});
 }
 
 // Rank 1 comes when the stranger who calls himself so is through.
