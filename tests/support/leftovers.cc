@@ -71,8 +71,8 @@ std::string address_text(const std::string& hex) {
   return fmt::format("{}.{}.{}.{}:{}", address & 255, (address >> 8) & 255, (address >> 16) & 255, address >> 24, port);
 }
 
-void add_tcp(const char* path, std::map<std::string, std::string>& by_inode) {
-  std::ifstream file(path);
+void add_tcp(const fs::path& table, std::map<std::string, std::string>& by_inode) {
+  std::ifstream file(table);
   std::string line;
   std::getline(file, line);  // headings
   while (std::getline(file, line)) {
@@ -83,8 +83,8 @@ void add_tcp(const char* path, std::map<std::string, std::string>& by_inode) {
   }
 }
 
-void add_unix(std::map<std::string, std::string>& by_inode) {
-  std::ifstream file("/proc/net/unix");
+void add_unix(const fs::path& table, std::map<std::string, std::string>& by_inode) {
+  std::ifstream file(table);
   std::string line;
   std::getline(file, line);
   while (std::getline(file, line)) {
@@ -96,11 +96,12 @@ void add_unix(std::map<std::string, std::string>& by_inode) {
   }
 }
 
-std::map<std::string, std::string> listening_by_inode() {
+// In the network of that process, by its folder in /proc.
+std::map<std::string, std::string> listening_by_inode(const fs::path& process) {
   std::map<std::string, std::string> by_inode;
-  add_tcp("/proc/net/tcp", by_inode);
-  add_tcp("/proc/net/tcp6", by_inode);
-  add_unix(by_inode);
+  add_tcp(process / "net/tcp", by_inode);
+  add_tcp(process / "net/tcp6", by_inode);
+  add_unix(process / "net/unix", by_inode);
   return by_inode;
 }
 
@@ -145,13 +146,13 @@ std::map<int, pid_t> live_ranks(std::string_view program) {
 }
 
 std::set<std::string> listening_sockets(const std::vector<pid_t>& pids) {
-  const auto by_inode = listening_by_inode();
   std::set<std::string> found;
   for (const pid_t pid : pids) {
-    const auto folder = fs::path("/proc") / std::to_string(pid) / "fd";
-    for (const auto& fd : names_in(folder)) {
+    const auto folder = fs::path("/proc") / std::to_string(pid);
+    const auto by_inode = listening_by_inode(folder);
+    for (const auto& fd : names_in(folder / "fd")) {
       std::error_code error;
-      const std::string target = fs::read_symlink(folder / fd, error).native();
+      const std::string target = fs::read_symlink(folder / "fd" / fd, error).native();
       if (error || !target.starts_with("socket:[")) continue;
       const auto socket = by_inode.find(target.substr(8, target.size() - 9));
       if (socket != by_inode.end()) found.insert(socket->second);
@@ -162,7 +163,7 @@ std::set<std::string> listening_sockets(const std::vector<pid_t>& pids) {
 
 std::set<std::string> listening_sockets() {
   std::set<std::string> found;
-  for (const auto& [inode, text] : listening_by_inode()) found.insert(text);
+  for (const auto& [inode, text] : listening_by_inode("/proc/self")) found.insert(text);
   return found;
 }
 

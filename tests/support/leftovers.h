@@ -32,7 +32,7 @@ char process_state(pid_t pid);
 // (all, if empty). A wrapper shell counts as a program of its own.
 std::map<int, pid_t> live_ranks(std::string_view program = {});
 
-// Sockets that `pids` listen on, as "127.0.0.1:41233 (inode 5)" or "unix @name (inode 6)".
+// Sockets that `pids` listen on, each in its own network, as "127.0.0.1:41233 (inode 5)" or "unix @name (inode 6)".
 std::set<std::string> listening_sockets(const std::vector<pid_t>& pids);
 // Every listening socket of this host, in the same words.
 std::set<std::string> listening_sockets();
