@@ -83,6 +83,8 @@ class LOCKSTEP_INTERNAL_API ProgressEngine {
   // From now on waits push `group`; until remove(), and a push that is under way then may end later.
   void add(std::shared_ptr<CallerDrivenGroup> group) EXCLUDES(mutex_);
   void remove(const CallerDrivenGroup& group) EXCLUDES(mutex_);
+  // True if waits push no group.
+  bool has_none() EXCLUDES(mutex_) { return groups()->empty(); }
   // True if waits push no other group than that of `own`.
   bool is_only(const CallerDrivenGroup& own) EXCLUDES(mutex_);
   // Pushes all groups but that of `own`, which may be null.

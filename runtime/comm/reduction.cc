@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 #include <type_traits>
+#include <vector>
 
 #include "lockstep/device/half.h"
 #include "runtime/base/clones.h"
@@ -216,6 +217,9 @@ void reduce_block(const From* const* blocks, std::size_t ranks, const Scale<A>& 
   store(accumulated, out, length);
 }
 
+// So many need no memory but the stack's.
+constexpr std::size_t kFewSources = 256;
+
 using SourceSpans = std::span<const std::byte* const>;
 using Destinations = std::span<std::byte* const>;
 
@@ -229,7 +233,9 @@ void reduce_as(const Scale<A>& scale, SourceSpans sources, Destinations destinat
                                   scale.factor, count);
     }
   }
-  const From* blocks[kMaxContributions];
+  const From* few[kFewSources];
+  std::vector<const From*> many(sources.size() > kFewSources ? sources.size() : 0);
+  const From** const blocks = many.empty() ? few : many.data();
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t length = std::min(kBlock, count - begin);
     for (std::size_t r = 0; r < sources.size(); ++r) blocks[r] = reinterpret_cast<const From*>(sources[r]) + begin;

@@ -25,9 +25,6 @@ struct Reduction {
   std::int64_t scale = 1;       // a power of two that accumulated values are multiplied by, before; for integers 1
 };
 
-// Most contributions that reduce() and its two halves take.
-inline constexpr std::size_t kMaxContributions = 1024;
-
 // Each destination's element i = tree over sources[rank][i]. A destination may be one of the sources, else it is apart
 // from them; there is at least one. Any thread.
 void reduce(const Reduction& reduction, std::span<const std::byte* const> sources,

@@ -143,7 +143,10 @@ void Connection::write() {
     const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (sent < 0) return shut_down();
+    if (sent < 0) {
+      error_ = errno;  // the socket says it once
+      return shut_down();
+    }
     note_sent(static_cast<std::size_t>(sent));
     total += static_cast<std::size_t>(sent);
   }
@@ -199,6 +202,7 @@ void Connection::read() {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (got < 0) throw ConnectionEnded(std::generic_category().message(errno));
+    if (got == 0 && error_ != 0) throw ConnectionEnded(std::generic_category().message(error_));
     if (got == 0) throw ConnectionEnded("the other end closed the connection");
     std::size_t bytes = static_cast<std::size_t>(got);
     total += bytes;

@@ -143,6 +143,7 @@ class Connection {
   std::optional<Chunk> chunk_;
   std::vector<std::byte> given_up_;  // the rest of a chunk of a transfer that was given up
   bool is_over_ = false;             // nothing goes out any more
+  int error_ = 0;                    // errno of the write that failed
 
   // In.
   std::list<Receiving> receives_;

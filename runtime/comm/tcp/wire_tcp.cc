@@ -181,6 +181,8 @@ bool WireTcp::serve_sockets(nanoseconds limit) {
 void WireTcp::serve(int rank, std::uint32_t events) {
   Peer* const peer = find(rank);
   if (peer == nullptr) return;  // lost a moment ago
+  // Whoever has failed the group may have waited long enough for its memory: nothing more comes into it.
+  if (interrupted_.load() && !is_cancelled_) return;
   try {
     if ((events & ~std::uint32_t{EPOLLOUT}) != 0) peer->connection().read();
     push(*peer);  // what a receive that has become ready waited for, too
@@ -237,6 +239,7 @@ void WireTcp::interrupt() {
 }
 
 void WireTcp::cancel_transfers() {
+  is_cancelled_ = true;
   for (const auto& peer : peers_) {
     if (peer != nullptr) peer->connection().cancel_transfers();
   }

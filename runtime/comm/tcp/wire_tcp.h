@@ -94,6 +94,7 @@ class WireTcp final : public wire::Wire {
   wire::Listener* listener_ = nullptr;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: this rank, and who is lost
   std::atomic<bool> interrupted_{false};
+  bool is_cancelled_ = false;
   bool has_news_ = false;  // since the last wait()
   wire::Transfer last_ = 0;
 

@@ -138,27 +138,28 @@ void WireEngine::run() {
 }
 
 void WireEngine::work() {
-  const std::chrono::nanoseconds patience = wire_->patience();
-  Deadline look = Deadline::after(patience);
   for (;;) {
     if (thrown_) std::rethrow_exception(thrown_);
     const Step done = step(false);
     if (done == Step::last) return;
-    if (patience.count() == 0) {
-      if (done == Step::nothing) wire_->wait(Deadline::never());
-    } else if (wire_->poll() || done == Step::something) {
-      look = Deadline::after(patience);
-    } else if (turn_.is_wanted()) {
-      turn_.lend();
-      look = Deadline::after(patience);
-    } else if (!look.expired()) {
-      ::sched_yield();  // to the program's thread, if there is no other core for it
-    } else {
+    if (wire_->patience().count() > 0) {
+      if (!wire_->poll() && done == Step::nothing) await_news();
+    } else if (done == Step::nothing) {
+      wire_->wait(Deadline::never());
+    }
+  }
+}
+
+void WireEngine::await_news() {
+  const Deadline look = Deadline::after(wire_->patience());
+  while (!wire_->poll()) {
+    if (turn_.is_wanted()) return turn_.lend();
+    if (look.expired()) {
       turn_.release();
       wire_->sleep();
-      turn_.take();
-      look = Deadline::after(patience);
+      return turn_.take();
     }
+    ::sched_yield();  // to the program's thread, if there is no other core for it
   }
 }
 
@@ -361,6 +362,7 @@ void WireEngine::close_as(std::optional<std::string> cause) {
   }
   if (cause) propose(Cause::Kind::failed, rank_, *cause);
   wire_->wake();
+  turn_.give_up_of_this_thread();
   join_();
   MutexLock lock(mutex_);
   closed_ = true;

@@ -105,6 +105,8 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   void run();
   // Until the end. The turn is its own when it comes, goes or throws.
   void work();
+  // Looks for a while, then sleeps; lends the turn to a caller that wants it.
+  void await_news();
 
   // What has been done: something; nothing, since there was nothing; nothing, since it is for the communication thread.
   enum class Step { something, nothing, none_for_caller, last };

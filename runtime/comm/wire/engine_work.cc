@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 
@@ -102,22 +103,23 @@ void WireEngine::drive(const WireCollective& collective, const Deadline& deadlin
   const std::chrono::nanoseconds patience = wire_->patience();
   if (patience.count() == 0) return;
   const comm::Task& task = collective.task_;
-  if (task.count() * task.element_bytes() > kMostDrivenBytes) return turn_.call();
+  const std::size_t bytes = std::max(task.input.bytes(), task.output.bytes());
+  // Groups that only callers move want this thread: a push of theirs may be long, and must not hold up this one.
+  if (bytes > kMostDrivenBytes || !comm::ProgressEngine::of_process().has_none()) return turn_.call();
   const auto is_done = [&] { return collective.done_.load(std::memory_order_acquire); };
-  comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
   {
     Turn::Caller caller(turn_);
-    Step last = Step::nothing;
+    bool has_news = true;
     for (Deadline look = Deadline::after(patience); !is_done() && !look.expired() && !deadline.expired();) {
-      progress.push_all_but(nullptr);
       if (!caller.take()) {
         ::sched_yield();
         continue;
       }
       try {
-        last = thrown_ ? Step::none_for_caller : step(true);
-        if (last == Step::none_for_caller) break;
-        if (wire_->poll() || last == Step::something) {
+        const Step done = thrown_ ? Step::none_for_caller : has_news ? step(true) : Step::nothing;
+        if (done == Step::none_for_caller) break;
+        has_news = wire_->poll() || done == Step::something;
+        if (has_news) {
           look = Deadline::after(patience);
         } else {
           ::sched_yield();

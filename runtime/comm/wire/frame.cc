@@ -10,7 +10,7 @@
 namespace lockstep::wire {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x3677736c;  // "lsw6": changes with the layout, with who is told, and how bulk goes
+constexpr std::uint32_t kMagic = 0x3777736c;  // "lsw7": changes with the layout, with who is told, and how bulk goes
 constexpr std::size_t kPayloadAt = kFrameBytes - kInlineBytes;
 constexpr std::size_t kWordsAt = 64;
 

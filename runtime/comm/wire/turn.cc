@@ -5,6 +5,11 @@
 #include <utility>
 
 namespace lockstep::wire {
+namespace {
+
+thread_local Turn::Caller* innermost = nullptr;
+
+}  // namespace
 
 void Turn::take() {
   if (!is_wanted() && mutex_.try_lock()) return;
@@ -13,7 +18,9 @@ void Turn::take() {
     const std::uint64_t taken = taken_.load(std::memory_order_relaxed);
     const bool is_called = nap(most);
     most = std::min(2 * most, kLongNap);
-    if (!is_called && (is_wanted() || taken_.load(std::memory_order_relaxed) != taken)) continue;
+    const bool callers_follow = is_wanted() || (taken_.load(std::memory_order_relaxed) != taken &&
+                                                !awaits_caller_.load(std::memory_order_relaxed));
+    if (!is_called && callers_follow) continue;
     if (mutex_.try_lock()) return;
   }
 }
@@ -39,7 +46,18 @@ void Turn::call() {
 
 void Turn::call_unless_callers_follow() {
   if (!is_napping_.load(std::memory_order_relaxed) || is_wanted()) return;
-  if (Clock::now() - last_had_.load(std::memory_order_relaxed) > kGap) call();
+  if (Clock::now() - last_had_.load(std::memory_order_relaxed) > kGap) return call();
+  awaits_caller_.store(true, std::memory_order_relaxed);
+}
+
+void Turn::give_up_of_this_thread() {
+  for (Caller* caller = innermost; caller != nullptr; caller = caller->outer_) {
+    if (&caller->turn_ == this) caller->give_up();
+  }
+}
+
+Turn::Caller::Caller(Turn& turn) : turn_(turn), outer_(std::exchange(innermost, this)) {
+  turn_.callers_.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool Turn::Caller::take() {
@@ -50,14 +68,20 @@ bool Turn::Caller::take() {
     return false;
   }
   turn_.taken_.fetch_add(1, std::memory_order_relaxed);
+  turn_.awaits_caller_.store(false, std::memory_order_relaxed);
   return has_it_ = true;
 }
 
-Turn::Caller::~Caller() {
-  if (has_it_) {
+void Turn::Caller::give_up() {
+  if (std::exchange(has_it_, false)) {
     turn_.last_had_.store(Clock::now(), std::memory_order_relaxed);
     turn_.mutex_.unlock();
   }
+}
+
+Turn::Caller::~Caller() {
+  innermost = outer_;
+  give_up();
   turn_.callers_.fetch_sub(1, std::memory_order_relaxed);
   if (leaves_work_) turn_.call();
 }

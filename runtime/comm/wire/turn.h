@@ -33,13 +33,16 @@ class Turn {
   // There is work that no caller does: the communication thread is to take the turn as soon as it is to be had. Any
   // thread.
   void call() EXCLUDES(nap_mutex_);
-  // There is work that a caller will do if it comes for it at once, as one does that has just had the turn. Any thread.
+  // There is work that a caller will do if it comes for it at once, as one does that has just had the turn. If none
+  // does, the communication thread takes the turn after its nap. Any thread.
   void call_unless_callers_follow() EXCLUDES(nap_mutex_);
+  // Ends the turn of the caller that this thread is below of, if it is: one whose thread runs a signal's handler.
+  void give_up_of_this_thread();
 
   // A caller's, of the program's threads. It wants the turn while this lives.
   class Caller {
    public:
-    explicit Caller(Turn& turn) : turn_(turn) { turn_.callers_.fetch_add(1, std::memory_order_relaxed); }
+    explicit Caller(Turn& turn);
     ~Caller();
     Caller(const Caller&) = delete;
     Caller& operator=(const Caller&) = delete;
@@ -50,7 +53,12 @@ class Turn {
     void leave_work() { leaves_work_ = true; }
 
    private:
+    friend class Turn;
+
+    void give_up();
+
     Turn& turn_;
+    Caller* const outer_;  // of this thread, in another group
     bool has_it_ = false;
     bool leaves_work_ = false;
   };
@@ -74,6 +82,7 @@ class Turn {
   std::atomic<std::uint64_t> taken_{0};        // by callers, how often
   std::atomic<Clock::time_point> last_had_{};  // by a caller, until then
   std::atomic<bool> is_napping_{false};
+  std::atomic<bool> awaits_caller_{false};  // work does
 
   Mutex nap_mutex_;
   Condition woken_;

@@ -78,6 +78,15 @@ TEST(Reduction, SumsInOneTreeWhateverTheLength) {
   }
 }
 
+TEST(Reduction, AnyNumberOfRanks) {
+  for (const std::size_t ranks : {std::size_t{256}, std::size_t{257}, std::size_t{1025}, std::size_t{5000}}) {
+    std::vector<std::vector<float>> sources;
+    for (std::size_t r = 0; r < ranks; ++r) sources.push_back({static_cast<float>(r), 0.1f * static_cast<float>(r)});
+    const auto got = reduced(sources, {});
+    for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(got[i], tree_sum(sources, 0, ranks, i)) << ranks;
+  }
+}
+
 TEST(Reduction, SixteenBitFloatsAreRoundedOnce) {
   // 1 + 2^-8 three times over: rounded after each sum it would stay 1.
   std::vector<std::vector<bfloat16>> sources(4, std::vector<bfloat16>(40, to_bfloat16(0.00390625f)));

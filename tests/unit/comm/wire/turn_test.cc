@@ -88,6 +88,21 @@ TEST(TurnTest, NobodyWantsItOnceTheCallersAreGone) {
   EXPECT_FALSE(turn.is_wanted());
 }
 
+// As where a signal's handler ends the process, on the thread of a caller.
+TEST(TurnTest, ACallerGivesItUpFromBelow) {
+  Turn turn;
+  Turn other;
+  Turn::Caller caller(turn);
+  Turn::Caller inner(other);
+  ASSERT_TRUE(caller.take());
+  ASSERT_TRUE(inner.take());
+  turn.give_up_of_this_thread();
+  Turn::Caller next(turn);
+  EXPECT_TRUE(next.take());
+  Turn::Caller next_of_other(other);
+  EXPECT_FALSE(next_of_other.take());
+}
+
 TEST(TurnTest, NobodyHasItOnceItIsOver) {
   Turn turn;
   turn.take();
