@@ -50,7 +50,7 @@ TEST(Frames, ComeBackAsTheyWereWritten) {
 // Little-endian, whatever the machine.
 TEST(Frames, HaveTheirBytesWhereTheFormatSays) {
   const FrameBytes bytes = write_frame(example());
-  const unsigned char wanted[] = {'l',  's',  'w',  '6',  2,    7,    2,    4,    1,    0,    0x67, 0x35,
+  const unsigned char wanted[] = {'l',  's',  'w',  '7',  2,    7,    2,    4,    1,    0,    0x67, 0x35,
                                   0xfe, 0xff, 0xff, 0xff, 0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01};
   for (std::size_t i = 0; i < sizeof wanted; ++i) EXPECT_EQ(std::to_integer<int>(bytes[i]), wanted[i]) << "byte " << i;
   for (std::size_t i = 32; i < 40; ++i) EXPECT_EQ(std::to_integer<int>(bytes[i]), i == 37 ? 1 : 0) << "byte " << i;
