@@ -64,8 +64,8 @@ void send_all(int fd, std::span<const std::byte> bytes, const Deadline& deadline
 
 namespace {
 
-// Receives at least one byte behind the first `done` of `bytes`; the counts are for messages.
-std::size_t recv_part(int fd, std::span<std::byte> bytes, std::size_t done, const Deadline& deadline) {
+// Receives what is there behind the first `done` of `bytes`, 0 if nothing is; the counts are for messages.
+std::size_t recv_part_now(int fd, std::span<std::byte> bytes, std::size_t done) {
   for (;;) {
     const ssize_t received = ::recv(fd, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT);
     if (received > 0) return static_cast<std::size_t>(received);
@@ -73,15 +73,22 @@ std::size_t recv_part(int fd, std::span<std::byte> bytes, std::size_t done, cons
       throw ConnectionClosed(fmt::format("receive from {}: {} of {} bytes done, then the peer closed the connection",
                                          describe_peer(fd), done, bytes.size()));
     }
-    if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!wait_readable(fd, deadline)) throw_timeout("receive from", fd, done, bytes.size(), deadline);
-    } else if (errno != EINTR) {
-      throw_failed("receive from", fd, errno, done, bytes.size());
-    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+    if (errno != EINTR) throw_failed("receive from", fd, errno, done, bytes.size());
+  }
+}
+
+// At least one byte.
+std::size_t recv_part(int fd, std::span<std::byte> bytes, std::size_t done, const Deadline& deadline) {
+  for (;;) {
+    if (const std::size_t received = recv_part_now(fd, bytes, done)) return received;
+    if (!wait_readable(fd, deadline)) throw_timeout("receive from", fd, done, bytes.size(), deadline);
   }
 }
 
 }  // namespace
+
+std::size_t recv_now(int fd, std::span<std::byte> bytes) { return recv_part_now(fd, bytes, 0); }
 
 std::size_t recv_some(int fd, std::span<std::byte> bytes, const Deadline& deadline) {
   return recv_part(fd, bytes, 0, deadline);

@@ -32,6 +32,8 @@ inline void send_all(int fd, std::string_view bytes, const Deadline& deadline) {
 void recv_exact(int fd, std::span<std::byte> bytes, const Deadline& deadline);
 // Receives what is there, at least one byte and at most `bytes.size()`; returns the count.
 std::size_t recv_some(int fd, std::span<std::byte> bytes, const Deadline& deadline);
+// Never waits: 0 if nothing is there.
+std::size_t recv_now(int fd, std::span<std::byte> bytes);
 
 // Waits until `fd`, of whatever kind, can be read or has ended, or until it takes more. False if the deadline passed.
 bool wait_readable(int fd, const Deadline& deadline);

@@ -150,19 +150,20 @@ SocketAddress resolve_own(const HostPort& where) {
 
 HostPort to_host_port(const SocketAddress& address) { return parse_host_port(address.to_string()); }
 
+// 0, or why not; `fd` is connected, or will be.
+int begin_connect(const SocketAddress& address, UniqueFd& fd) {
+  fd = make_socket(address.storage.ss_family);
+  set_connection_options(fd.get());
+  if (::connect(fd.get(), address.get(), address.size) == 0 || errno == EINPROGRESS || errno == EINTR) return 0;
+  return errno;
+}
+
 // Connects to one address: 0 and `fd`, or what went wrong.
 int connect_to(const SocketAddress& address, const Deadline& deadline, UniqueFd& fd) {
-  UniqueFd attempt = make_socket(address.storage.ss_family);
-  set_connection_options(attempt.get());
-  if (::connect(attempt.get(), address.get(), address.size) != 0) {
-    if (errno != EINPROGRESS && errno != EINTR) return errno;
-    if (!wait_writable(attempt.get(), deadline)) return ETIMEDOUT;
-    int error = 0;
-    socklen_t size = sizeof(error);
-    if (::getsockopt(attempt.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
-    if (error != 0) return error;
-  }
-  if (is_connected_to_itself(attempt.get())) return ECONNREFUSED;
+  UniqueFd attempt;
+  if (const int error = begin_connect(address, attempt); error != 0) return error;
+  if (!wait_writable(attempt.get(), deadline)) return ETIMEDOUT;
+  if (const int error = tcp_connect_result(attempt.get()); error != 0) return error;
   fd = std::move(attempt);
   return 0;
 }
@@ -325,6 +326,24 @@ UniqueFd tcp_connect_once(const HostPort& where, const Deadline& deadline) {
   }
   if (round.error == 0) throw InvalidArgument(fmt::format("connect to {}: {}", where.to_string(), round.outcome));
   throw SystemError(fmt::format("connect to {}", where.to_string()), round.error);
+}
+
+UniqueFd tcp_begin_connect(const HostPort& where) {
+  const auto resolved = resolve(where, false);
+  if (const auto* reason = std::get_if<std::string>(&resolved)) {
+    throw InvalidArgument(fmt::format("connect to {}: {}", where.to_string(), *reason));
+  }
+  UniqueFd fd;
+  const int error = begin_connect(std::get<std::vector<SocketAddress>>(resolved).front(), fd);
+  if (error != 0) throw SystemError(fmt::format("connect to {}", where.to_string()), error);
+  return fd;
+}
+
+int tcp_connect_result(int fd) {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
+  return error == 0 && is_connected_to_itself(fd) ? ECONNREFUSED : error;
 }
 
 }  // namespace lockstep::net

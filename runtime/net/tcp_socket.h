@@ -55,4 +55,9 @@ UniqueFd tcp_connect(const HostPort& where, const Deadline& deadline, Refused re
 // One round over the host's addresses, no retry: a refusal is a SystemError at once. For peers that must be there.
 UniqueFd tcp_connect_once(const HostPort& where, const Deadline& deadline);
 
+// Begins to connect to a numeric address and returns at once: when the socket is writable, tcp_connect_result() tells
+// what came of it, 0 or the error of errno. SystemError if it can't even begin.
+UniqueFd tcp_begin_connect(const HostPort& where);
+int tcp_connect_result(int fd);
+
 }  // namespace lockstep::net

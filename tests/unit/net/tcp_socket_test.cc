@@ -121,6 +121,24 @@ TEST(TcpSocket, ConnectOnceFailsAtOnce) {
   EXPECT_EQ(errno_of([&] { tcp_connect_once(free_address(), Deadline::never()); }), ECONNREFUSED);
 }
 
+TEST(TcpSocket, AConnectionThatIsBegunTellsWhatCameOfIt) {
+  UniqueFd listener = tcp_listen({"127.0.0.1", 0});
+  const HostPort where = local_address(listener.get());
+  const UniqueFd socket = tcp_begin_connect(where);
+  ASSERT_TRUE(wait_writable(socket.get(), soon()));
+  EXPECT_EQ(tcp_connect_result(socket.get()), 0);
+  const UniqueFd other = tcp_accept(listener.get(), soon());
+  std::byte byte{};
+  EXPECT_EQ(recv_now(socket.get(), std::span(&byte, 1)), 0u) << "nothing is there";
+  send_all(other.get(), "x", soon());
+  ASSERT_TRUE(wait_readable(socket.get(), soon()));
+  EXPECT_EQ(recv_now(socket.get(), std::span(&byte, 1)), 1u);
+  listener.reset();
+  const UniqueFd refused = tcp_begin_connect(where);
+  ASSERT_TRUE(wait_writable(refused.get(), soon()));
+  EXPECT_EQ(tcp_connect_result(refused.get()), ECONNREFUSED);
+}
+
 TEST(TcpSocket, ARefusalForGoodIsNotTriedAgain) {
   EXPECT_EQ(errno_of([&] { tcp_connect(free_address(), Deadline::never(), Refused::for_good); }), ECONNREFUSED);
 }
