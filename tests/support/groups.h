@@ -15,11 +15,23 @@
 
 namespace lockstep::testing {
 
+// Has the first `hosts[0]` members share memory, the next `hosts[1]` others, and so on.
+inline void place_on_hosts(rendezvous::Roster& roster, const std::vector<int>& hosts) {
+  std::size_t next = 0;
+  for (std::size_t host = 0; host < hosts.size(); ++host) {
+    for (int local = 0; local < hosts[host]; ++local) {
+      roster[next].local_rank = local;
+      roster[next++].network = "network " + std::to_string(host);
+    }
+  }
+}
+
 // The group `name` of the test's ranks `members`, as the test's rank `rank` has it. Collective. On a device each of the
-// test's ranks has that of its number.
+// test's ranks has that of its number. `hosts`: as place_on_hosts() has it; none: all are on one.
 inline std::shared_ptr<ProcessGroup> make_group(const std::string& name, const std::string& backend,
                                                 const std::vector<int>& members, int rank,
-                                                const std::shared_ptr<store::Store>& store) {
+                                                const std::shared_ptr<store::Store>& store,
+                                                const std::vector<int>& hosts = {}) {
   const auto found =
       std::find_if(backends().begin(), backends().end(), [&](const Backend& b) { return b.name == backend; });
   GroupContext context;
@@ -28,6 +40,7 @@ inline std::shared_ptr<ProcessGroup> make_group(const std::string& name, const s
     if (member == rank) context.identity.rank = context.identity.local_rank = place;
     context.roster.push_back({place, place, ::getpid(), host_name(), boot_id()});
   }
+  place_on_hosts(context.roster, hosts);
   context.identity.world_size = context.identity.local_world_size = static_cast<int>(members.size());
   context.store = std::make_shared<store::PrefixStore>(name, store);
   context.timeout = std::chrono::seconds(60);

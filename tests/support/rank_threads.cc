@@ -17,6 +17,7 @@
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/watched_group.h"
 #include "runtime/store/hash_store.h"
+#include "tests/support/groups.h"
 
 namespace lockstep::testing {
 namespace {
@@ -41,6 +42,15 @@ bool is_peer_lost(const std::exception_ptr& error) {
   }
 }
 
+std::vector<int> hosts_of(int ranks, const RankThreadsOptions& options) {
+  std::vector<int> hosts = options.hosts;
+  if (hosts.empty() && options.ranks_of_host > 0) {
+    for (int left = ranks; left > 0; left -= options.ranks_of_host)
+      hosts.push_back(std::min(left, options.ranks_of_host));
+  }
+  return hosts;
+}
+
 GroupContext context_for(int rank, int ranks, const std::shared_ptr<store::Store>& store, const Backend& backend,
                          const RankThreadsOptions& options) {
   GroupContext context;
@@ -48,14 +58,7 @@ GroupContext context_for(int rank, int ranks, const std::shared_ptr<store::Store
   context.identity.world_size = context.identity.local_world_size = ranks;
   context.identity.source = "threads of a test";
   for (int r = 0; r < ranks; ++r) context.roster.push_back({r, r, ::getpid(), host_name(), boot_id()});
-  int next = 0;
-  for (std::size_t host = 0; host < options.hosts.size(); ++host) {
-    for (int local = 0; local < options.hosts[host]; ++local) {
-      auto& member = context.roster[static_cast<std::size_t>(next++)];
-      member.local_rank = local;
-      member.network = fmt::format("network {}", host);
-    }
-  }
+  place_on_hosts(context.roster, hosts_of(ranks, options));
   context.store = store;
   context.timeout = options.timeout;
   context.make_group = group_maker(backend, nullptr);

@@ -12,9 +12,13 @@
 
 #include "lockstep/comm/process_group.h"
 
-// What a suite that serves every backend is built for.
+// What a suite that serves every backend is built for. LOCKSTEP_TEST_RANKS_OF_HOST: so many ranks are on each
+// host, and the rest on the last one.
 #ifndef LOCKSTEP_TEST_BACKEND
 #define LOCKSTEP_TEST_BACKEND "shm"
+#endif
+#ifndef LOCKSTEP_TEST_RANKS_OF_HOST
+#define LOCKSTEP_TEST_RANKS_OF_HOST 0
 #endif
 
 namespace lockstep::testing {
@@ -24,6 +28,7 @@ struct RankThreadsOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);  // of each collective
   // Ranks of each host, in order, as the group is told: they share memory, and no other. Empty: all are on one.
   std::vector<int> hosts = {};
+  int ranks_of_host = LOCKSTEP_TEST_RANKS_OF_HOST;  // where `hosts` is empty; 0: all are on one
   // Of the start, for all to be in the group; else `limit`.
   std::optional<std::chrono::nanoseconds> start_timeout = {};
   std::chrono::nanoseconds limit =

@@ -15,6 +15,7 @@
 #include "runtime/comm/shm/bootstrap.h"
 #include "runtime/comm/shm/process_group_shm.h"
 #include "runtime/comm/wire/announcement_board.h"
+#include "runtime/comm/wire/host_notices.h"
 #include "runtime/comm/wire/segment_counts.h"
 #include "runtime/comm/wire/wire.h"
 #include "runtime/rendezvous/consensus.h"
@@ -62,13 +63,14 @@ std::vector<std::shared_ptr<const EventFd>> event_fds(std::vector<UniqueFd> file
 
 class SharedWithinHost final : public wire::HostMemory {
  public:
-  // `beside`: in the memory of `setup`, the windows, the board and then the counts.
+  // `beside`: in the memory of `setup`, the windows, the board, the counts and then the notices.
   SharedWithinHost(GroupContext context, shm::SharedSetup setup, std::byte* beside, const wire::Hosts& hosts)
       : memory_(setup.control),
         windows_(beside),
         window_bytes_(wire::window_bytes(hosts)),
         board_(beside + bytes_of_windows(hosts)),
         counts_(board_ + wire::AnnouncementBoard::bytes_for(hosts)),
+        notices_(counts_ + wire::SegmentCounts::bytes_for(hosts)),
         bell_files_(event_fds(std::move(setup.files))),
         group_(std::move(context), std::move(setup)) {}
 
@@ -81,6 +83,7 @@ class SharedWithinHost final : public wire::HostMemory {
   }
   std::byte* board() override { return board_; }
   std::byte* counts() override { return counts_; }
+  std::byte* notices() override { return notices_; }
   std::span<const std::shared_ptr<const EventFd>> bell_files() override { return bell_files_; }
   std::byte* window(std::size_t local) override { return windows_ + local * window_bytes_; }
   void interrupt() override { group_.abort("the group over the wire has failed"); }
@@ -89,8 +92,9 @@ class SharedWithinHost final : public wire::HostMemory {
   const std::shared_ptr<shm::Mapping> memory_;
   std::byte* const windows_;  // in it
   const std::size_t window_bytes_;
-  std::byte* const board_;   // in it
-  std::byte* const counts_;  // in it
+  std::byte* const board_;    // in it
+  std::byte* const counts_;   // in it
+  std::byte* const notices_;  // in it
   const std::vector<std::shared_ptr<const EventFd>> bell_files_;
   shm::ProcessGroupShm group_;
 };
@@ -107,13 +111,15 @@ std::unique_ptr<wire::HostMemory> shared_within_hosts(const GroupContext& contex
   try {
     const std::size_t windows = bytes_of_windows(hosts);
     const std::size_t board = wire::AnnouncementBoard::bytes_for(hosts);
+    const std::size_t counts = wire::SegmentCounts::bytes_for(hosts);
     const EventFd bell;
     setup = shm::set_up(of_host, deadline,
-                        {.bytes = windows + board + wire::SegmentCounts::bytes_for(hosts), .file = bell.fd()});
+                        {.bytes = windows + board + counts + wire::HostNotices::bytes_for(hosts), .file = bell.fd()});
     beside = shm::memory_beside(*setup, of_host.roster.size());
     // The consensus that follows comes before every use of it.
     wire::AnnouncementBoard::format(beside + windows, hosts);
     wire::SegmentCounts::format(beside + windows + board, hosts);
+    wire::HostNotices::format(beside + windows + board + counts, hosts);
   } catch (const BackendUnavailable& error) {
     problem = error.what();
   }

@@ -204,7 +204,9 @@ void WireTcp::lose(int rank, const std::string& how) {
 
 bool WireTcp::take_news() {
   const bool has_news = std::exchange(has_news_, false);
-  return bell_->hear() || has_news;
+  if (!bell_->hear()) return has_news;
+  listener_->on_bell();
+  return true;
 }
 
 void WireTcp::wait(const Deadline& deadline) {

@@ -36,6 +36,9 @@ WireEngine::WireEngine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, in
       counts_(host_memory_
                   ? std::optional<SegmentCounts>(std::in_place, host_memory_->counts(), hosts_, board_->bells())
                   : std::nullopt),
+      notices_(host_memory_
+                   ? std::optional<HostNotices>(std::in_place, host_memory_->notices(), hosts_, board_->bells())
+                   : std::nullopt),
       bell_(board_ ? Doorbell(board_->bell(), host_memory_->bell_files()[hosts_.local]) : Doorbell(own_bell_)),
       wire_(std::move(wire)),
       pipeline_(hosts_, rank, size_, host_memory_.get(), counts_ ? &*counts_ : nullptr, *wire_),
@@ -66,6 +69,10 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
                                "of lockstep on every host",
                                who(rank_), bytes.size(), wire_->name(), who(peer)));
   }
+  // First: it is acknowledged after that.
+  if (frame->kind == FrameKind::goodbye && notices_ && board_->is_carrier_of(peer)) {
+    notices_->tell_left(peer, frame->number);
+  }
   if (shutdown_.on_frame(peer, *frame)) return;
   std::uint64_t expected = 0;
   {
@@ -92,7 +99,29 @@ std::string WireEngine::where_this_rank_was() const {
   return fmt::format("{} was in {}", who(rank_), queue_.empty() ? "no collective" : queue_.front()->describe());
 }
 
+// A rank that this one is connected to says goodbye itself, behind all else that it has to say. What the notices say of
+// it counts once its connection has ended.
+void WireEngine::on_bell() {
+  if (!notices_ || !notices_->has_news()) return;
+  if (const auto text = notices_->failure()) {
+    if (const auto cause = decode_cause(*text)) shutdown_.failure().adopt(*cause);
+  }
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_ || wire_->is_connected(r)) continue;
+    if (const auto last = told_to_have_left(r)) shutdown_.note_left(r, *last);
+  }
+}
+
+std::optional<std::uint64_t> WireEngine::told_to_have_left(int rank) const {
+  return notices_ ? notices_->left_after(rank) : std::nullopt;
+}
+
+void WireEngine::tell_host(const Cause& cause) {
+  if (notices_ && !notices_->failure()) notices_->tell_failure(encode(cause, comm::Failure::kMostBytes));
+}
+
 void WireEngine::on_lost(int peer, const std::string& how) {
+  if (const auto last = told_to_have_left(peer)) shutdown_.note_left(peer, *last);
   if (!shutdown_.is_loss(peer)) return;
   propose(Cause::Kind::lost, peer,
           fmt::format("{} has died: its process ended, by a signal or an exit, without closing its group, or its host "
@@ -102,7 +131,7 @@ void WireEngine::on_lost(int peer, const std::string& how) {
 
 void WireEngine::lose(Cause cause) {
   const auto rank = comm::rank_in(roster_, cause.rank);
-  if (shutdown_.leaving() || (rank && shutdown_.left_after(*rank))) return;
+  if (shutdown_.leaving() || (rank && (shutdown_.left_after(*rank) || told_to_have_left(*rank)))) return;
   cause.text = comm::named_by_group(roster_, cause.text + "; " + where_this_rank_was());
   shutdown_.failure().propose(cause);
 }
@@ -127,6 +156,7 @@ void WireEngine::run() {
       // must not hold the program up; and the wire closes last, since they take its end for this rank's death.
       wire_->cancel_transfers();
       shutdown_.release_buffers();
+      tell_host(shutdown_.failure().known());
       shutdown_.tell_of_failure();
     }
     wire_->close(Deadline::after(kLimits.aftermath));
@@ -196,7 +226,8 @@ WireEngine::Step WireEngine::step(bool is_caller) {
   if (run_collectives(is_caller) || !actions.empty()) return Step::something;
   check_departed_ranks();
   if (!leaving) return Step::nothing;
-  shutdown_.say_goodbye(last());
+  if (notices_) notices_->tell_left(rank_, last());
+  shutdown_.say_goodbye(last(), board_ ? board_->carriers() : std::vector<int>());
   return Step::last;
 }
 

@@ -33,6 +33,7 @@
 #include "runtime/comm/wire/arrival_table.h"
 #include "runtime/comm/wire/doorbell.h"
 #include "runtime/comm/wire/host_memory.h"
+#include "runtime/comm/wire/host_notices.h"
 #include "runtime/comm/wire/movement.h"
 #include "runtime/comm/wire/p2p_queue.h"
 #include "runtime/comm/wire/segment_pipeline.h"
@@ -93,6 +94,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   void on_frame(int peer, std::span<const std::byte> bytes) override;
   void on_lost(int peer, const std::string& how) override;
   void on_broken(const std::string& how) override;
+  void on_bell() override;
 
  private:
   friend class WireCollective;
@@ -122,6 +124,9 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   // True if its run waits for other ranks.
   bool blocks(const comm::Task& task) const;
   void check_departed_ranks();
+  std::optional<std::uint64_t> told_to_have_left(int rank) const;
+  // The ranks of this host hear of the group's failure, in which this rank's part is `cause`.
+  void tell_host(const Cause& cause);
   // Compares what the ranks have announced, and notes what that means for the task.
   void agree_on(WireCollective& collective, const Arrivals& arrivals);
   void execute(const comm::Task& task, const Arrivals& arrivals);
@@ -139,6 +144,8 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   [[noreturn]] void time_out(const std::string& what, const comm::Stragglers& missing, const Deadline& deadline);
   // The library is in Wire::open(), and `why` nobody waits for it any longer.
   void give_up_opening(const Error& why, std::future<void>& outcome);
+  // Of a rank whose wire did not open, by `error`.
+  Cause cause_of_opening(const std::string& error) const;
   void set_closed();
   // Ranks but this one, and who came last if all have arrived.
   comm::Stragglers missing(const WireCollective& collective) REQUIRES(mutex_);
@@ -153,6 +160,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   const std::unique_ptr<HostMemory> host_memory_;
   std::optional<AnnouncementBoard> board_;  // in it
   std::optional<SegmentCounts> counts_;     // in it
+  std::optional<HostNotices> notices_;      // in it
   DoorbellWords own_bell_{};                // where there is no board
   Doorbell bell_;
   std::unique_ptr<Wire> wire_;

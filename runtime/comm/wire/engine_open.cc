@@ -30,7 +30,9 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
   join_ = make_thread([self = shared_from_this(), opened, deadline] {
     try {
       self->wire_->open(*self, deadline);
-    } catch (...) {
+    } catch (const std::exception& error) {
+      // Those of this host have no connection that ends.
+      self->tell_host(self->cause_of_opening(error.what()));
       opened->set_exception(std::current_exception());
       return self->wire_->close(Deadline::after({}));
     }
@@ -80,6 +82,11 @@ void WireEngine::give_up_opening(const Error& why, std::future<void>& outcome) {
     join_();
   }
   set_closed();
+}
+
+Cause WireEngine::cause_of_opening(const std::string& error) const {
+  const comm::Failure& failure = shutdown_.failure();
+  return failure.happened() ? failure.known() : shutdown_.cause_of(Cause::Kind::failed, rank_, error, 0);
 }
 
 void WireEngine::set_closed() {

@@ -54,10 +54,11 @@ class HostMemory {
   virtual std::byte* window(std::size_t local) = 0;
   // Ends allocate(), and each later one.
   virtual void interrupt() = 0;
-  // The memory of the host's announcement_board.h and of its segment_counts.h, which every rank has formatted its part
-  // of.
+  // The memory of the host's announcement_board.h, of its segment_counts.h and of its host_notices.h, which every rank
+  // has formatted its part of.
   virtual std::byte* board() = 0;
   virtual std::byte* counts() = 0;
+  virtual std::byte* notices() = 0;
   // What the ranks of the host sleep on (doorbell.h).
   virtual std::span<const std::shared_ptr<const EventFd>> bell_files() = 0;
 };

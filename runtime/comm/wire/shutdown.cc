@@ -39,6 +39,7 @@ Shutdown::Shutdown(Wire& wire, const rendezvous::Roster& roster, int rank, std::
       store_(std::move(store)),
       failure_(store_, comm::job_rank(roster, rank), std::move(on_failure), std::move(on_throw)),
       left_after_(roster.size()),
+      answered_(roster.size()),
       seen_(roster.size()) {
   seen_[static_cast<std::size_t>(rank)] = true;
 }
@@ -66,7 +67,7 @@ bool Shutdown::on_frame(int peer, const Frame& frame) {
     }
     case FrameKind::seen: {
       MutexLock lock(mutex_);
-      seen_[index] = true;
+      answered_[index] = seen_[index] = true;
       return true;
     }
     default: return false;
@@ -91,6 +92,11 @@ bool Shutdown::is_loss(int peer) {
   return !left_after_[index];
 }
 
+void Shutdown::note_left(int rank, std::uint64_t last) {
+  MutexLock lock(mutex_);
+  left_after_[static_cast<std::size_t>(rank)] = last;
+}
+
 std::optional<std::uint64_t> Shutdown::left_after(int rank) const {
   MutexLock lock(mutex_);
   return left_after_[static_cast<std::size_t>(rank)];
@@ -106,6 +112,20 @@ bool Shutdown::all_have_acknowledged() const {
   return std::all_of(seen_.begin(), seen_.end(), [](bool seen) { return seen; });
 }
 
+bool Shutdown::have_answered(const std::vector<int>& peers) const {
+  MutexLock lock(mutex_);
+  return std::all_of(peers.begin(), peers.end(),
+                     [&](int r) REQUIRES(mutex_) { return answered_[static_cast<std::size_t>(r)]; });
+}
+
+std::vector<int> Shutdown::connected_peers() const {
+  std::vector<int> peers;
+  for (int r = 0; r < static_cast<int>(roster_.size()); ++r) {
+    if (r != rank_ && wire_.is_connected(r)) peers.push_back(r);
+  }
+  return peers;
+}
+
 void Shutdown::acknowledge() {
   std::vector<int> peers;
   {
@@ -119,25 +139,33 @@ void Shutdown::acknowledge() {
 
 // `leaving_` is set before the first goodbye goes out: a peer that leaves too may close its connection as soon as it
 // has read that, and the end is no loss only for a rank that is leaving. The store gets the goodbye of a rank that some
-// peer has not acknowledged in time; there that peer looks before it calls the closed connection a death.
-void Shutdown::say_goodbye(std::uint64_t last) {
+// peer has not acknowledged in time; there that peer looks before it calls the closed connection a death. So does a
+// rank that finds nobody at the port of one that it has not been connected to: it may not have been told by a relay
+// that left at the same time.
+void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   Frame goodbye;
   goodbye.kind = FrameKind::goodbye;
   goodbye.number = last;
-  std::vector<int> others;
+  std::vector<int> others = connected_peers();
   {
     MutexLock lock(mutex_);
     leaving_ = true;
-    for (std::size_t r = 0; r < seen_.size(); ++r) {
-      if (left_after_[r]) seen_[r] = true;  // it may be gone, and expects nothing more
-      if (!seen_[r]) others.push_back(static_cast<int>(r));
-    }
+    // Who has left may be gone, and expects nothing more.
+    std::erase_if(others, [&](int r) REQUIRES(mutex_) {
+      return seen_[static_cast<std::size_t>(r)] || left_after_[static_cast<std::size_t>(r)];
+    });
+    seen_.assign(seen_.size(), true);
+    for (const int r : others) seen_[static_cast<std::size_t>(r)] = false;
   }
   for (const int peer : others) wire_.send_frame(peer, write_frame(goodbye));
   comm::Patience patience(limits_.goodbye);
   for (;;) {
     acknowledge();
-    if (failure_.happened() || all_have_acknowledged()) return;
+    if (failure_.happened()) return;
+    if (all_have_acknowledged()) {
+      if (have_answered(relays)) return;
+      break;
+    }
     if (patience.over()) break;
     wire_.wait(patience.next());
   }
@@ -176,8 +204,7 @@ void Shutdown::tell_of_failure() {
   failed.kind = FrameKind::failed;
   failed.payload = bytes_of(cause);
   const FrameBytes bytes = write_frame(failed);
-  for (int r = 0; r < static_cast<int>(roster_.size()); ++r) {
-    if (r == rank_) continue;
+  for (const int r : connected_peers()) {
     try {
       wire_.send_frame(r, bytes);
     } catch (const Broken& broken) {

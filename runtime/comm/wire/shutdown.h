@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How this rank leaves its group: by a goodbye that all others acknowledge, or by a first cause that they are told.
+// How this rank leaves its group: by a goodbye that all whom it is connected to acknowledge, or by a first cause that
+// they are told. They tell the ranks of their hosts (host_notices.h).
 //
 // Peers can't tell a closed connection from a death. So a leaving rank waits until each peer has acknowledged its
 // goodbye. A peer that doesn't run meanwhile finds the goodbye in the store, where it looks before it calls a rank
@@ -51,6 +52,8 @@ class Shutdown {
   bool on_frame(int peer, const Frame& frame);
   // The connection to `peer` has ended. True if it has not left before, and this rank may need it still.
   bool is_loss(int peer);
+  // Another rank says that `rank` has left after collective `last`.
+  void note_left(int rank, std::uint64_t last);
   // The last collective of a rank that has said goodbye.
   std::optional<std::uint64_t> left_after(int rank) const;
   // This rank has said goodbye.
@@ -60,8 +63,8 @@ class Shutdown {
   // Answers the goodbyes that have come.
   void acknowledge();
   // Says that this rank leaves after collective `last`. Returns when everybody has seen it or is gone, when the group
-  // fails, or after Limits::goodbye.
-  void say_goodbye(std::uint64_t last);
+  // fails, or after Limits::goodbye. `relays`: those who tell the ranks that have no connection to this one.
+  void say_goodbye(std::uint64_t last, const std::vector<int>& relays = {});
   // A transfer broke, and somebody may be about to say why: returns when there is a cause. `last`: the collective that
   // this rank started last.
   void wait_for_a_cause(const std::string& how, std::uint64_t last);
@@ -75,6 +78,8 @@ class Shutdown {
 
  private:
   bool all_have_acknowledged() const;
+  bool have_answered(const std::vector<int>& peers) const;
+  std::vector<int> connected_peers() const;
   // "rank 2 (host node7, pid 4711)".
   std::string who(int rank) const { return roster_[static_cast<std::size_t>(rank)].describe(); }
 
@@ -88,7 +93,9 @@ class Shutdown {
   mutable Mutex mutex_;
   mutable Condition changed_;
   std::vector<std::optional<std::uint64_t>> left_after_ GUARDED_BY(mutex_);  // by rank, that said goodbye
-  std::vector<bool> seen_ GUARDED_BY(mutex_);  // who needs to be told nothing more: it has seen our goodbye, or is gone
+  std::vector<bool> answered_ GUARDED_BY(mutex_);                            // by rank: our goodbye
+  // Who needs to be told nothing more: it has seen our goodbye, is gone, or has no connection.
+  std::vector<bool> seen_ GUARDED_BY(mutex_);
   std::vector<int> to_acknowledge_ GUARDED_BY(mutex_);
   bool leaving_ GUARDED_BY(mutex_) = false;
   bool buffers_released_ GUARDED_BY(mutex_) = false;

@@ -40,6 +40,8 @@ class Listener {
   virtual void on_lost(int peer, const std::string& how) = 0;
   // The wire can't go on, whoever is to blame.
   virtual void on_broken(const std::string& how) = 0;
+  // The bell of sleep_on() has been rung.
+  virtual void on_bell() {}
 
  protected:
   ~Listener() = default;
@@ -83,12 +85,15 @@ class Wire {
 
   // "TCP", for messages.
   virtual std::string_view name() const = 0;
-  // Connects all ranks. Collective; blocks. Throws Timeout, PeerLost, Mismatch or BackendUnavailable.
+  // Connects the ranks: each with those that it needs at once, and with another when there is something for it.
+  // Collective; blocks. Throws Timeout, PeerLost, Mismatch or BackendUnavailable.
   virtual void open(Listener& listener, const Deadline& deadline) = 0;
   // What open() waits for: "MPI_Init, which waits for every rank".
   virtual std::string opening() const = 0;
   // False if interrupt() can't end it, since the library knows no deadline there: it is left to itself then.
   virtual bool can_interrupt_open() const { return true; }
+  // False while there is no connection to `peer`, which frames and transfers make.
+  virtual bool is_connected(int) const { return true; }
   // Sends a frame, without waiting for the peer. Does nothing if the peer is lost. Throws Broken if interrupted.
   virtual void send_frame(int peer, const FrameBytes& frame) = 0;
   // Begin to move a piece to, or from, its peer, and return at once. Its memory is the wire's until done() says that

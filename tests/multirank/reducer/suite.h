@@ -18,11 +18,6 @@
 #include "tests/multirank/reducer/gradients.h"
 #include "tests/support/rank_threads.h"
 
-// Ranks of each host, of which the last may have fewer, where the suite is built for several; 0: all are on one.
-#ifndef LOCKSTEP_TEST_RANKS_OF_HOST
-#define LOCKSTEP_TEST_RANKS_OF_HOST 0
-#endif
-
 namespace lockstep::testing {
 
 using Group = std::shared_ptr<ProcessGroup>;
@@ -70,15 +65,12 @@ inline std::vector<int> shuffled(std::size_t n, std::uint64_t seed, std::uint64_
 // On the backend that the binary is built for; a world of one that has no NCCL is the group of one.
 inline void run_suite(int ranks, const RankBody& body) {
   const std::string backend = LOCKSTEP_TEST_BACKEND;
-  constexpr int kOfHost = LOCKSTEP_TEST_RANKS_OF_HOST;
-  std::vector<int> hosts;
-  for (int left = ranks; kOfHost > 0 && left > 0; left -= kOfHost) hosts.push_back(std::min(left, kOfHost));
   run_ranks(ranks,
             [&](const Group& group) {
               const Compute compute(group);
               body(group);
             },
-            {.backend = ranks == 1 && backend == "shm" ? "single" : backend, .hosts = hosts});
+            {.backend = ranks == 1 && backend == "shm" ? "single" : backend});
 }
 
 // By the number of ranks.

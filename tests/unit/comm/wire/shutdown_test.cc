@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <latch>
+#include <set>
 #include <thread>
 
 #include "lockstep/base/error.h"
@@ -25,7 +26,9 @@ class ScriptedWire final : public Wire {
  public:
   std::vector<std::string> sent;  // "goodbye 7 to 1"
   std::function<void()> on_wait = [] {};
+  std::set<int> strangers;  // whom there is no connection to
 
+  bool is_connected(int peer) const override { return !strangers.contains(peer); }
   std::string_view name() const override { return "scripted"; }
   void open(Listener&, const Deadline&) override {}
   std::string opening() const override { return "nothing"; }
@@ -147,6 +150,41 @@ TEST_F(ShutdownTest, WhoHasSaidGoodbyeCallsNobodyDead) {
   rank->say_goodbye(7);
   EXPECT_EQ(failures_, 0);
   EXPECT_EQ(store_->num_keys(), 0);
+}
+
+TEST_F(ShutdownTest, AGoodbyeGoesToWhomThereIsAConnectionTo) {
+  wire_.strangers = {2};
+  const auto rank = ending();
+  wire_.on_wait = [&] { rank->on_frame(1, frame_of(FrameKind::seen)); };
+  rank->say_goodbye(7, {1});
+  EXPECT_THAT(wire_.sent, ElementsAre("goodbye 7 to 1"));
+  EXPECT_EQ(store_->num_keys(), 0) << "rank 1 tells the others";
+}
+
+// The relay leaves at the same time, and may not have told anybody.
+TEST_F(ShutdownTest, AGoodbyeThatNoRelayHasAnsweredIsFoundInTheStore) {
+  wire_.strangers = {2};
+  const auto rank = ending();
+  rank->on_frame(1, frame_of(FrameKind::goodbye, 7));
+  rank->say_goodbye(7, {1});
+  Shutdown other(wire_, roster_, 2, store_, [] { ADD_FAILURE(); }, {}, {});
+  EXPECT_FALSE(other.is_loss(0));
+  EXPECT_EQ(other.left_after(0), 7);
+}
+
+TEST_F(ShutdownTest, WhatAnotherRankSaysOfALeaverCounts) {
+  const auto rank = ending();
+  rank->note_left(2, 4);
+  EXPECT_EQ(rank->left_after(2), 4);
+  EXPECT_FALSE(rank->is_loss(2));
+}
+
+TEST_F(ShutdownTest, AFailureIsToldToWhomThereIsAConnectionTo) {
+  wire_.strangers = {1};
+  const auto rank = ending();
+  rank->failure().adopt({.rank = 1, .text = "rank 1 has died"});
+  rank->tell_of_failure();
+  EXPECT_THAT(wire_.sent, ElementsAre("failed 0 to 2"));
 }
 
 TEST_F(ShutdownTest, AFailureEndsAGoodbye) {

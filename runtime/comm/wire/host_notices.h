@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ranks of one host tell each other of the group's end, in memory that they share: who has left, and why the
+// group has failed. They have no connections among them, nor with every rank of the other hosts.
+//
+// That a rank has left is told by itself, and on another host by the carrier of its announcements
+// (announcement_board.h). Each rank tells a failure once it knows of it. Whoever tells rings for all ranks of the host.
+//
+// Words are stored with release after what they stand for, and read with acquire before it.
+//
+// Threads: any, but for has_news(): one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/comm/wire/doorbell.h"
+#include "runtime/comm/wire/host_memory.h"
+
+namespace lockstep::wire {
+
+class HostNotices {
+ public:
+  static std::size_t bytes_for(const Hosts& hosts);
+  // Starts the life of this rank's part, in memory of zeros: before any rank of the host uses it.
+  static void format(std::byte* memory, const Hosts& hosts);
+
+  // `memory` and `bells`, those of the host's ranks, outlive it.
+  HostNotices(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells);
+
+  // `rank` has left after collective `last`. By one rank of the host.
+  void tell_left(int rank, std::uint64_t last);
+  std::optional<std::uint64_t> left_after(int rank) const;
+  // The group has failed: `cause`, encoded (base/cause.h), is at most comm::Failure::kMostBytes long. Once.
+  void tell_failure(std::string_view cause);
+  // What one of the ranks has told.
+  std::optional<std::string> failure() const;
+  // True if anything has been told since the last call.
+  bool has_news();
+
+ private:
+  struct Parts;
+
+  void publish();
+
+  Parts* const parts_;
+  const std::size_t ranks_;  // of this host
+  const std::size_t local_;
+  const std::vector<DoorbellButton> bells_;
+  std::uint64_t seen_ = 0;
+};
+
+}  // namespace lockstep::wire
