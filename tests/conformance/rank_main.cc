@@ -9,6 +9,8 @@
 //   large MEMORY   all-reduces of 16 MiB in an "arena" or in memory of the "user"'s own, until an error comes; says
 //   "under
 //                  way" once the first is
+//   ask RANK       that rank sends a message to rank 2, which has stopped itself (SIGSTOP) and stays so; says "asking".
+//                  The others wait in a barrier, until an error comes
 //   again          as loop abort, and then asks for another group: "refused: ..."
 //   split HOW      all-reduces in a group within the job's, "all" of its ranks or its even and its odd ones ("halves"):
 //                  "subgroup over BACKEND"
@@ -35,7 +37,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init/init_process_group.h"
+#include "runtime/base/process_state.h"
 #include "tests/conformance/suite.h"
+#include "tests/support/wait_until.h"
 
 namespace lockstep::testing {
 namespace {
@@ -146,6 +150,19 @@ void leave(std::shared_ptr<ProcessGroup> group, const std::string& how) {
   std::printf("left\n");
 }
 
+void ask(ProcessGroup& group, const std::string& how) {
+  group.barrier().wait();
+  const int pid = group.roster()[2].pid;
+  if (group.rank() == 2) std::raise(SIGSTOP);
+  if (group.rank() != std::stoi(how)) return group.barrier().wait();
+  if (!wait_until([pid] { return process_state(pid) == ProcessState::stopped; })) throw Error("rank 2 runs");
+  float x = 0;
+  const Work sent = group.send(BufferView(std::span(&x, 1)), 2);
+  std::printf("asking\n");
+  std::fflush(stdout);
+  sent.wait();
+}
+
 int run(const std::string& what, const std::string& how) {
   const char* const backend = std::getenv("CONFORMANCE_BACKEND");
   const InitOptions options{.backend = backend == nullptr ? "auto" : backend};
@@ -190,7 +207,11 @@ int run(const std::string& what, const std::string& how) {
     return 0;
   }
   try {
-    what == "large" ? large(*group, how) : loop(*group, how);
+    if (what == "ask") {
+      ask(*group, how);
+    } else {
+      what == "large" ? large(*group, how) : loop(*group, how);
+    }
   } catch (const PeerLost& error) {
     std::printf("PeerLost: %s\n", error.what());
   } catch (const Timeout& error) {

@@ -55,6 +55,9 @@ class TcpHosts : public ::testing::TestWithParam<int> {
   }
 };
 
+// Whose ranks are not all connected.
+class TcpHostsOfTwo : public TcpHosts {};
+
 // Nobody asks for tcp: the ranks are on several hosts, and mpirun did not start them.
 TEST_P(TcpHosts, TrainAsOneProcessDoes) {
   const NetworkHosts hosts(kHosts);
@@ -182,6 +185,25 @@ TEST_P(TcpHosts, NameARankOfTheHostThatIsCutOffWhileDataIsOnItsWay) {
   }
 }
 
+// There is no connection from it to the one that asks, of another host or of its own, and there will be none: it has
+// stopped. Its counterparts see its end, or the one that finds nobody at its port does.
+TEST_P(TcpHostsOfTwo, NameTheRankThatDiesWhileAnotherConnectsWithIt) {
+  for (const int asking : {1, 3}) {
+    SCOPED_TRACE(asking);
+    const NetworkHosts hosts(kHosts);
+    auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "ask", std::to_string(asking)}, {{"LOCKSTEP_LIVENESS", "off"}});
+    ASSERT_TRUE(ranks[static_cast<std::size_t>(asking)].await_output("asking"));
+    ranks[2].send(SIGKILL);
+    const std::string who = "rank 2 (host host1, pid " + std::to_string(ranks[2].pid()) + ")";
+    for (int survivor = 0; survivor < world(); ++survivor) {
+      if (survivor == 2) continue;
+      const Result result = ranks[static_cast<std::size_t>(survivor)].wait();
+      EXPECT_EQ(result.exit_code, 3) << result.err;
+      EXPECT_THAT(result.out, AllOf(HasSubstr("PeerLost: "), HasSubstr(who))) << result.err;
+    }
+  }
+}
+
 // "10.77.0.10:29400": ports of a host that others reach, by /proc/net/tcp.
 std::set<std::string> open_ports(const NetworkHosts& hosts, int host) {
   std::istringstream table(run(hosts.command(host, {"cat", "/proc/net/tcp", "/proc/net/tcp6"})).out);
@@ -195,31 +217,43 @@ std::set<std::string> open_ports(const NetworkHosts& hosts, int host) {
   return ports;
 }
 
-// They prove themselves to each other at ports that are closed again by the time that the group is there. Who comes to
-// the one that is left gets nothing, whatever he says, and holds up nobody: no secret, a wrong one, an old proof.
-TEST_P(TcpHosts, ListenAtTheStoreAlone) {
+// They prove themselves to each other at ports that are closed once a rank is connected with all others: where hosts
+// have several ranks that is later, or never. Who comes to one that is open gets nothing, whatever he says, and holds
+// up nobody: no secret, a wrong one, an old proof.
+TEST_P(TcpHosts, ListenAtTheStoreAndWhereARankMayStillCome) {
   if (!has_program("python3")) GTEST_SKIP() << "python3 is not installed";
   const NetworkHosts hosts(kHosts);
   const Variables secret = {{"LOCKSTEP_STORE_SECRET", std::string(64, 'a')}};
   auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "loop", "quiet"}, secret);
   for (const Process& rank : ranks) ASSERT_TRUE(rank.await_output("looping"));
-  EXPECT_EQ(open_ports(hosts, 0), std::set<std::string>{"0A004D0A:72D8"}) << "10.77.0.10:29400";
-  for (int host = 1; host < kHosts; ++host) EXPECT_EQ(open_ports(hosts, host), std::set<std::string>());
-  const Result stranger = run(
-      hosts.command(2, {"python3", "-c",
-                        "import socket\n"
-                        "for bytes in b'GET / HTTP/1.1\\r\\n\\r\\n', bytes(200), b'lockstep wire 2\\n' + bytes(100):\n"
-                        "    s = socket.create_connection(('" +
-                            NetworkHosts::address(0) +
-                            "', 29400))\n"
-                            "    s.settimeout(60)\n"
-                            "    s.sendall(bytes)\n"
-                            "    got = b''\n"
-                            "    try:\n"
-                            "        while more := s.recv(1000): got += more\n"
-                            "    except ConnectionResetError: pass\n"
-                            "    print(len(got))\n"}));
-  EXPECT_EQ(stranger.out, "0\n0\n0\n") << stranger.err;
+  const std::set<std::string> ports = open_ports(hosts, 0);
+  EXPECT_TRUE(ports.contains("0A004D0A:72D8")) << "10.77.0.10:29400";
+  const std::size_t of_ranks = GetParam() == 1 ? 0u : 2u;
+  EXPECT_EQ(ports.size(), 1 + of_ranks);
+  for (int host = 1; host < kHosts; ++host) EXPECT_EQ(open_ports(hosts, host).size(), of_ranks);
+  std::string numbers;
+  for (const std::string& port : ports) numbers += "0x" + port.substr(port.find(':') + 1) + ", ";
+  const Result stranger =
+      run(hosts.command(2, {"python3", "-c",
+                            "import socket\n"
+                            "for port in " +
+                                numbers +
+                                ":\n"
+                                "  for said in b'GET / HTTP/1.1\\r\\n\\r\\n' * 9, bytes(200), b'lockstep wire 2\\n' + "
+                                "b'\\xff' * 100:\n"
+                                "    s = socket.create_connection(('" +
+                                NetworkHosts::address(0) +
+                                "', port))\n"
+                                "    s.settimeout(60)\n"
+                                "    s.sendall(said)\n"
+                                "    got = b''\n"
+                                "    try:\n"
+                                "        while more := s.recv(1000): got += more\n"
+                                "    except ConnectionResetError: pass\n"
+                                "    print(len(got))\n"}));
+  std::string wanted;
+  for (std::size_t i = 0; i < 3 * ports.size(); ++i) wanted += "0\n";
+  EXPECT_EQ(stranger.out, wanted) << stranger.err;
   for (const Process& rank : ranks) EXPECT_TRUE(rank.running());
   for (const Process& rank : ranks) rank.send(SIGKILL);
   EXPECT_THAT(ranks[0].wait().err, HasSubstr("10.77.0.12"));
@@ -239,6 +273,7 @@ TEST_P(TcpHosts, TakeTheInterfaceThatTheVariableNames) {
 }
 
 INSTANTIATE_TEST_SUITE_P(RanksOfEach, TcpHosts, ::testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(RanksOfEach, TcpHostsOfTwo, ::testing::Values(2));
 
 }  // namespace
 }  // namespace lockstep::testing

@@ -9,8 +9,15 @@ namespace lockstep::tcp {
 
 Backend backend() {
   const auto create = [](const GroupContext& context, const Deadline& deadline) {
-    return wire::ProcessGroupWire::create("tcp", context, std::make_unique<WireTcp>(context), deadline,
-                                          wire::start_own_thread, shared_within_hosts(context, deadline));
+    std::unique_ptr<wire::HostMemory> memory = shared_within_hosts(context, deadline);
+    const int rank = context.identity.rank;
+    // What is for other ranks goes through the memory of their hosts, mostly.
+    std::vector<int> first = memory ? wire::counterparts(wire::hosts_of(context.roster, rank)) : std::vector<int>();
+    for (int r = 0; !memory && r < static_cast<int>(context.roster.size()); ++r) {
+      if (r != rank) first.push_back(r);
+    }
+    return wire::ProcessGroupWire::create("tcp", context, std::make_unique<WireTcp>(context, std::move(first)),
+                                          deadline, wire::start_own_thread, std::move(memory));
   };
   return {"tcp", [](const GroupContext&) { return std::string(); }, create};
 }

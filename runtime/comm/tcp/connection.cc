@@ -120,6 +120,7 @@ void Connection::begin_chunk() {
 }
 
 void Connection::write() {
+  if (!is_attached()) return;
   for (std::size_t total = 0; total < kMostAtOnce && !is_over_;) {
     if (!chunk_ && !ready_sends_.empty()) begin_chunk();
     std::array<iovec, 3> parts;
@@ -344,7 +345,7 @@ void Connection::shut_down() {
   chunk_.reset();
   ready_sends_.clear();
   waiting_sends_.clear();
-  ::shutdown(socket_.get(), SHUT_WR);
+  if (is_attached()) ::shutdown(socket_.get(), SHUT_WR);
 }
 
 }  // namespace lockstep::tcp

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes to one peer, and comes from it, over one TCP connection.
+// What goes to one peer, and comes from it, over one TCP connection, which may come to be after what is to go.
 //
 // It is a stream of messages, each a header of 16 bytes and then as many as the header says:
 //
@@ -52,9 +52,13 @@ class Connection {
     ~Listener() = default;
   };
 
-  // A connected, non-blocking socket. `listener` outlives it.
+  // `listener` outlives it. Without a socket it queues.
+  explicit Connection(Listener& listener) : listener_(listener) {}
   Connection(UniqueFd socket, Listener& listener) : socket_(std::move(socket)), listener_(listener) {}
 
+  // A connected, non-blocking socket; once. write() is to follow.
+  void attach(UniqueFd socket) { socket_ = std::move(socket); }
+  bool is_attached() const { return static_cast<bool>(socket_); }
   int fd() const { return socket_.get(); }
   // These queue; write() sends.
   void send_frame(std::span<const std::byte> frame);
@@ -131,7 +135,7 @@ class Connection {
   void take_ready(const Header& header, std::span<const std::byte> payload);
   void end_data();
 
-  const UniqueFd socket_;
+  UniqueFd socket_;
   Listener& listener_;
 
   // Out: frames and readies as bytes, of which the first `control_begin_` have gone.

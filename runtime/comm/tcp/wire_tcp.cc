@@ -15,7 +15,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/cpu.h"
 #include "runtime/comm/wire/frame.h"
-#include "runtime/comm/wire/proven_connections.h"
+#include "runtime/net/epoll.h"
 
 namespace lockstep::tcp {
 namespace {
@@ -30,6 +30,7 @@ constexpr int kMostEvents = 64;
 constexpr std::chrono::hours kMostSleep{1};
 // In epoll's data, beside ranks.
 constexpr std::uint64_t kBell = ~std::uint64_t{0};
+constexpr std::uint64_t kConnecting = kBell - 1;
 
 // A rank computes on one core and communicates on another: only what is left of the host's can look in vain.
 nanoseconds look_on(const rendezvous::Roster& roster, int rank) {
@@ -37,45 +38,40 @@ nanoseconds look_on(const rendezvous::Roster& roster, int rank) {
                                                                                                         : nanoseconds{};
 }
 
-void watch(int epoll, int operation, int fd, std::uint32_t events, std::uint64_t what) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = what;
-  if (::epoll_ctl(epoll, operation, fd, &event) != 0) throw SystemError("epoll_ctl", errno);
-}
-
 }  // namespace
 
-WireTcp::WireTcp(GroupContext context)
+WireTcp::WireTcp(GroupContext context, std::vector<int> first)
     : context_(std::move(context)),
       rank_(context_.identity.rank),
+      first_(std::move(first)),
       address_(choose_own_address(Environment::of_process(), context_.local_address)),
       look_(look_on(context_.roster, rank_)),
-      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      peers_(context_.roster.size()) {
-  if (!epoll_) throw SystemError("epoll_create1", errno);
-}
+      epoll_(net::make_epoll()),
+      peers_(context_.roster.size()) {}
 
 WireTcp::~WireTcp() { close(Deadline::after({})); }
 
-std::string WireTcp::opening() const { return fmt::format("connections to every rank from {}", address_.describe()); }
+std::string WireTcp::opening() const {
+  return fmt::format("connections to {} from {}",
+                     first_.size() + 1 == peers_.size() ? "every rank" : "the ranks that it exchanges data with",
+                     address_.describe());
+}
 
 void WireTcp::open(wire::Listener& listener, const Deadline& deadline) {
   const Deadline patience = deadline.sooner(kConnectTimeout);
   listener_ = &listener;
   std::vector<UniqueFd> sockets;
   try {
-    sockets = wire::connect_all(*context_.store, context_.roster, rank_,
-                                {.name = "TCP",
-                                 .interface = address_.interface,
-                                 .address = address_.address,
-                                 .remedy = "name another interface in GLOO_SOCKET_IFNAME",
-                                 .secret = context_.secret,
-                                 .check =
-                                     [this] {
-                                       if (interrupted_.load()) throw wire::Broken("interrupted");
-                                     }},
-                                patience);
+    connecting_.emplace(context_.roster, rank_,
+                        wire::ConnectOptions{.name = "TCP",
+                                             .interface = address_.interface,
+                                             .address = address_.address,
+                                             .remedy = "name another interface in GLOO_SOCKET_IFNAME",
+                                             .secret = context_.secret,
+                                             .check = [this] {
+                                               if (interrupted_.load()) throw wire::Broken("interrupted");
+                                             }});
+    sockets = connecting_->open(*context_.store, first_, patience);
   } catch (const SystemError& error) {
     // What the system says of an address needs more words; what is said of ranks and strangers has them.
     const std::string text = fmt::format(
@@ -86,12 +82,25 @@ void WireTcp::open(wire::Listener& listener, const Deadline& deadline) {
     if (patience.expired()) throw Timeout(text);
     throw BackendUnavailable(text);
   }
-  watch(epoll_.get(), EPOLL_CTL_ADD, bell_->file(), EPOLLIN, kBell);
-  for (std::size_t r = 0; r < sockets.size(); ++r) {
-    if (!sockets[r]) continue;
-    peers_[r] = std::make_unique<Peer>(*this, static_cast<int>(r), std::move(sockets[r]));
-    watch(epoll_.get(), EPOLL_CTL_ADD, peers_[r]->connection().fd(), EPOLLIN, r);
+  net::watch(epoll_.get(), EPOLL_CTL_ADD, bell_->file(), EPOLLIN, kBell);
+  net::watch(epoll_.get(), EPOLL_CTL_ADD, connecting_->fd(), EPOLLIN, kConnecting);
+  for (int r = 0; r < static_cast<int>(sockets.size()); ++r) {
+    if (r != rank_) peers_[static_cast<std::size_t>(r)] = std::make_unique<Peer>(*this, r);
+    if (UniqueFd& socket = sockets[static_cast<std::size_t>(r)]) attach(r, std::move(socket));
   }
+}
+
+void WireTcp::attach(int rank, UniqueFd socket) {
+  Peer* const peer = find(rank);
+  if (peer == nullptr) return;  // lost, by another way
+  peer->connection().attach(std::move(socket));
+  net::watch(epoll_.get(), EPOLL_CTL_ADD, peer->connection().fd(), EPOLLIN, static_cast<std::uint64_t>(rank));
+  push(*peer);
+}
+
+bool WireTcp::is_connected(int peer) const {
+  const Peer* const one = find(peer);
+  return one != nullptr && one->is_attached();
 }
 
 void WireTcp::Peer::on_frame(std::span<const std::byte> frame) {
@@ -155,11 +164,15 @@ std::vector<int> WireTcp::awaited() {
 }
 
 void WireTcp::push(Peer& peer) {
+  if (!peer.is_attached()) {
+    if (connecting_) connecting_->ask(peer.rank());
+    return;
+  }
   peer.connection().write();
   const bool waits = peer.connection().wants_to_write();
   if (std::exchange(peer.waits_to_write, waits) == waits) return;
-  watch(epoll_.get(), EPOLL_CTL_MOD, peer.connection().fd(), EPOLLIN | (waits ? EPOLLOUT : 0u),
-        static_cast<std::uint64_t>(peer.rank()));
+  net::watch(epoll_.get(), EPOLL_CTL_MOD, peer.connection().fd(), EPOLLIN | (waits ? EPOLLOUT : 0u),
+             static_cast<std::uint64_t>(peer.rank()));
 }
 
 bool WireTcp::serve_sockets(nanoseconds limit) {
@@ -172,7 +185,11 @@ bool WireTcp::serve_sockets(nanoseconds limit) {
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
     if (event.data.u64 == kBell) continue;
-    serve(static_cast<int>(event.data.u64), event.events);
+    if (event.data.u64 == kConnecting) {
+      serve_connecting();
+    } else {
+      serve(static_cast<int>(event.data.u64), event.events);
+    }
     any = true;
   }
   return any;
@@ -193,6 +210,22 @@ void WireTcp::serve(int rank, std::uint32_t events) {
     listener_->on_broken(
         fmt::format("{}: {}", context_.roster[static_cast<std::size_t>(rank)].describe(), broken.what()));
     lose(rank, broken.what());
+  }
+}
+
+void WireTcp::serve_connecting() {
+  if (!connecting_) return;
+  for (wire::ProvenConnections::Outcome& outcome : connecting_->serve()) {
+    try {
+      if (outcome.problem) std::rethrow_exception(outcome.problem);
+      attach(outcome.rank, std::move(outcome.socket));
+    } catch (const BackendUnavailable& error) {
+      // First: it may be alive, and somebody else be where it should.
+      listener_->on_broken(error.what());
+      lose(outcome.rank, error.what());
+    } catch (const Error& error) {
+      lose(outcome.rank, error.what());
+    }
   }
 }
 
@@ -251,8 +284,9 @@ void WireTcp::cancel_transfers() {
 
 void WireTcp::close(const Deadline& deadline) {
   const auto has_more = [](const std::unique_ptr<Peer>& peer) {
-    return peer != nullptr && peer->connection().wants_to_write();
+    return peer != nullptr && peer->is_attached() && peer->connection().wants_to_write();
   };
+  connecting_.reset();  // who has not been in reach so far is told nothing any more
   // The peers send theirs now too, and each waits for the other to take them.
   while (std::any_of(peers_.begin(), peers_.end(), has_more) && !deadline.expired()) {
     serve_sockets(deadline.remaining());
@@ -262,7 +296,7 @@ void WireTcp::close(const Deadline& deadline) {
     if (peer == nullptr) continue;
     peer->connection().shut_down();
     try {
-      peer->connection().read();
+      if (peer->is_attached()) peer->connection().read();
     } catch (const std::exception&) {
       // It has ended too.
     }

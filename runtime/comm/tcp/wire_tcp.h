@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,18 +23,21 @@
 #include "runtime/comm/backend.h"
 #include "runtime/comm/tcp/connection.h"
 #include "runtime/comm/tcp/own_address.h"
+#include "runtime/comm/wire/proven_connections.h"
 #include "runtime/comm/wire/wire.h"
 
 namespace lockstep::tcp {
 
 class WireTcp final : public wire::Wire {
  public:
-  explicit WireTcp(GroupContext context);
+  // `first`: the ranks that it connects with in open(), each of which names it too.
+  WireTcp(GroupContext context, std::vector<int> first);
   ~WireTcp() override;
 
   std::string_view name() const override { return "TCP"; }
   void open(wire::Listener& listener, const Deadline& deadline) override;
   std::string opening() const override;
+  bool is_connected(int peer) const override;
   void send_frame(int peer, const wire::FrameBytes& frame) override;
   wire::Transfer send(const wire::Piece& piece, wire::Tag tag) override;
   wire::Transfer receive(const wire::Piece& piece, wire::Tag tag) override;
@@ -53,11 +57,12 @@ class WireTcp final : public wire::Wire {
   // A peer, and what its connection tells of.
   class Peer final : public Connection::Listener {
    public:
-    Peer(WireTcp& wire, int rank, UniqueFd socket) : wire_(wire), rank_(rank), connection_(std::move(socket), *this) {}
+    Peer(WireTcp& wire, int rank) : wire_(wire), rank_(rank), connection_(*this) {}
     void on_frame(std::span<const std::byte> frame) override;
     void on_through(wire::Transfer transfer) override;
 
     Connection& connection() { return connection_; }
+    bool is_attached() const { return connection_.is_attached(); }
     int rank() const { return rank_; }
     bool waits_to_write = false;  // epoll has been told so
 
@@ -76,8 +81,10 @@ class WireTcp final : public wire::Wire {
 
   Peer* find(int rank) const { return peers_[static_cast<std::size_t>(rank)].get(); }
   wire::Transfer note_posted(const wire::Piece& piece, wire::Tag tag);
-  // Sends what `peer` takes now, and has epoll tell when it takes more.
+  void attach(int rank, UniqueFd socket);
+  // Sends what `peer` takes now, and has epoll tell when it takes more. Without a connection it asks for one.
   void push(Peer& peer);
+  void serve_connecting();
   // Reads and writes where that can be done, after `limit` at most. False if there was nothing to do.
   bool serve_sockets(std::chrono::nanoseconds limit);
   void serve(int rank, std::uint32_t events);
@@ -86,13 +93,15 @@ class WireTcp final : public wire::Wire {
 
   const GroupContext context_;
   const int rank_;
+  const std::vector<int> first_;
   const OwnAddress address_;
   // How long it looks before it sleeps.
   const std::chrono::nanoseconds look_;
   UniqueFd epoll_;
   wire::Doorbell* bell_ = nullptr;
   wire::Listener* listener_ = nullptr;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: this rank, and who is lost
+  std::optional<wire::ProvenConnections> connecting_;  // while it is open
+  std::vector<std::unique_ptr<Peer>> peers_;           // by rank; null: this rank, and who is lost
   std::atomic<bool> interrupted_{false};
   bool is_cancelled_ = false;
   bool has_news_ = false;  // since the last wait()

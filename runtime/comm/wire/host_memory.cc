@@ -50,6 +50,18 @@ bool keeps_rank_order(const Hosts& hosts) {
   return true;
 }
 
+std::vector<int> counterparts(const Hosts& hosts) {
+  std::vector<int> result;
+  const std::size_t own = hosts.neighbours().size();
+  for (std::size_t host = 0; host < hosts.ranks.size(); ++host) {
+    const std::vector<int>& theirs = hosts.ranks[host];
+    for (std::size_t i = 0; host != hosts.host && i < theirs.size(); ++i) {
+      if (i % own == hosts.local || hosts.local % theirs.size() == i) result.push_back(theirs[i]);
+    }
+  }
+  return result;
+}
+
 std::string describe(const Hosts& hosts) {
   std::size_t most = 0;
   for (const auto& ranks : hosts.ranks) most = std::max(most, ranks.size());

@@ -33,6 +33,9 @@ bool has_hierarchy(const Hosts& hosts);
 // Whether the tree over each host's ranks, and then over the hosts, is the one over all ranks (comm/reduction.h): ranks
 // are numbered host by host, as many on each, a power of two.
 bool keeps_rank_order(const Hosts& hosts);
+// The ranks of other hosts that this one exchanges announcements and shares with: one of each other host, and more of
+// one that has more ranks than this host.
+std::vector<int> counterparts(const Hosts& hosts);
 // "2 hosts x 8 ranks", "3 hosts x 1 to 3 ranks".
 std::string describe(const Hosts& hosts);
 

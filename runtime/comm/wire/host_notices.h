@@ -7,7 +7,7 @@
 //
 // Words are stored with release after what they stand for, and read with acquire before it.
 //
-// Threads: any, but for has_news(): one.
+// Threads: any, but for has_news(): one at a time.
 #pragma once
 
 #include <cstddef>

@@ -1,35 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// TCP connections of every rank with every other, on which both ends have proved that they are of the job.
+// TCP connections of a rank with others, on which both ends have proved that they are of the job (greeting.h).
 //
-// Each rank listens at a port of its own while the ranks connect, and no longer; it tells through the group's store
-// where, with a ticket drawn by chance. A rank connects to all of lower number, and says before anything else:
+// Each rank listens at a port of its own for as long as there is a rank that it is not connected with; it tells through
+// the group's store where, with a ticket drawn by chance. At the start it connects with the ranks that it is asked for,
+// later with each that it has something for.
 //
-//   connecting rank  16 bytes "lockstep wire 2\n", its number (4 bytes, least first), 32 bytes drawn by chance
-//   listening rank   32 bytes drawn by chance
-//   connecting rank  its proof, 32 bytes
-//   listening rank   its proof, 32 bytes
+// Of two ranks that connect to each other at once the higher one's connection stays: the higher one keeps the lower
+// one's waiting, unproved, until its own is there or has failed, and the lower one gives its own up once the higher one
+// has proved itself. So no rank takes for its connection what the other one has thrown away.
 //
-// A proof is the HMAC-SHA256 with the job's secret of proto/proof.h's text: both draws, the listener's ticket in place
-// of a run's id, and "rank 3 to rank 1" in place of a role. The other side checks it before it reads or sends anything
-// else, and the wire has not seen the connection by then. A job without a secret proves with an empty one: the ticket
-// keeps out who can't read the job's store.
+// Whoever does not prove himself is turned away and named in the log (callers.h); the others don't wait for him. A
+// listener that does not is tried three times (connect_attempt.h).
 //
-// Whoever does not prove himself is turned away and named in the log; the others don't wait for him. A listener that
-// does not is tried three times. What follows the greeting is neither encrypted nor signed.
+// Threads: one.
 #pragma once
 
+#include <exception>
 #include <functional>
+#include <list>
 #include <memory>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/rendezvous/roster.h"
 #include "lockstep/store/store.h"
-#include "proto/proof.h"
-#include "runtime/base/internal_api.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/comm/wire/callers.h"
+#include "runtime/comm/wire/connect_attempt.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep::wire {
@@ -40,20 +39,58 @@ struct ConnectOptions {
   std::string address = {};    // this one of the host's, numeric
   std::string remedy = {};     // where a rank can't be reached: "name another interface in GLOO_SOCKET_IFNAME"
   std::shared_ptr<const store::Secret> secret = {};  // the job's; null if it has none
-  std::function<void()> check = {};                  // called every 200 ms of a wait; ends it by throwing
+  std::function<void()> check = {};                  // called every 200 ms of open(); ends it by throwing
 };
 
-// The sockets by rank, this rank's own empty; non-blocking, without Nagle's delay. Collective. Throws Timeout with the
-// ranks that have not come, BackendUnavailable (no such interface; a listener that can't prove itself, with its
-// address), what the store, `check` and net throw.
-LOCKSTEP_INTERNAL_API std::vector<UniqueFd> connect_all(store::Store& store, const rendezvous::Roster& roster, int rank,
-                                                        const ConnectOptions& options, const Deadline& deadline);
+class ProvenConnections {
+ public:
+  // What became of `rank`.
+  struct Outcome {
+    int rank = -1;
+    UniqueFd socket = {};             // non-blocking, without Nagle's delay
+    std::exception_ptr problem = {};  // SystemError, Timeout: it can't be reached. BackendUnavailable: an impostor
+  };
 
-// The parts of the greeting, for tests that play a stranger.
-inline constexpr std::string_view kWireGreeting = "lockstep wire 2\n";
-inline constexpr std::size_t kDrawBytes = 32;
-std::string wire_hello(int rank, std::string_view draw);
-std::string wire_proof(const store::Secret* secret, proto::Prover prover, std::string_view draw_of_connecting,
-                       std::string_view draw_of_listening, std::string_view ticket, int connecting, int listening);
+  // `roster` outlives it. Throws BackendUnavailable: no such interface.
+  ProvenConnections(const rendezvous::Roster& roster, int rank, ConnectOptions options);
+  ~ProvenConnections();
+
+  // Tells all others where this rank listens, and connects it with `ranks`, each of which names it too. Collective;
+  // blocks. By rank, of these and of others that have come meanwhile. Throws Timeout with the ranks that have not come,
+  // BackendUnavailable (a listener that can't prove itself, with its address), what the store, `check` and net throw.
+  std::vector<UniqueFd> open(store::Store& store, const std::vector<int>& ranks, const Deadline& deadline);
+
+  // After that, none of which blocks:
+  // Has serve() tell what becomes of a connection with `rank`. Nothing new where it has been asked for.
+  void ask(int rank);
+  // Readable when serve() has something to do.
+  int fd() const { return epoll_.get(); }
+  std::vector<Outcome> serve();
+
+ private:
+  void begin(int rank, const Deadline& limit);
+  // Calls what(attempt) for the attempt to `rank`, which it may fail.
+  template <typename What>
+  void advance(std::list<ConnectAttempt>::iterator attempt, What what);
+  void answer_callers();
+  void connected(int rank, UniqueFd socket);
+  void set_timer();
+  bool has(int rank) const { return is_connected_[static_cast<std::size_t>(rank)]; }
+  std::list<ConnectAttempt>::iterator find_attempt(int rank);
+  std::string who(int rank) const { return roster_[static_cast<std::size_t>(rank)].describe(); }
+  [[noreturn]] void throw_missing(const std::vector<int>& missing, const Deadline& deadline) const;
+
+  const rendezvous::Roster& roster_;
+  const int rank_;
+  const ConnectOptions options_;
+  const UniqueFd epoll_;
+  const UniqueFd timer_;
+  bool ticks_ = false;
+  std::optional<Callers> callers_;  // until all are connected
+  std::vector<ListeningPlace> places_;
+  std::vector<bool> is_connected_;  // by rank: has been
+  std::list<ConnectAttempt> attempts_;
+  std::vector<Outcome> outcomes_;  // that serve() has still to tell
+};
 
 }  // namespace lockstep::wire

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/wire/callers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/base/random_bytes.h"
+#include "runtime/comm/wire/greeting.h"
+#include "runtime/net/epoll.h"
+#include "runtime/net/stream.h"
+#include "runtime/net/tcp_socket.h"
+
+namespace lockstep::wire {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Who has not proved himself by then is turned away.
+constexpr auto kGreetingLimit = 10s;
+// Who has not by then makes room for another one, where all places are taken.
+constexpr auto kLeastPatience = 1s;
+constexpr auto kNamingWindow = 60s;
+// Of callers that one serve() lets in.
+constexpr int kMostAtOnce = 16;
+
+}  // namespace
+
+Callers::Callers(const rendezvous::Roster& roster, int rank, std::string name,
+                 std::shared_ptr<const store::Secret> secret, std::function<bool(int rank)> has_another,
+                 const std::string& address, int epoll)
+    : roster_(roster),
+      rank_(rank),
+      name_(std::move(name)),
+      secret_(std::move(secret)),
+      has_another_(std::move(has_another)),
+      epoll_(epoll),
+      listener_(net::tcp_listen({address, 0})),
+      ticket_(random_hex(16)) {
+  net::watch(epoll_, EPOLL_CTL_ADD, listener_.get(), EPOLLIN, static_cast<std::uint64_t>(listener_.get()));
+}
+
+Callers::~Callers() { say_how_many_more(); }
+
+std::string Callers::place() const {
+  return fmt::format("{} {}", ticket_, net::local_address(listener_.get()).to_string());
+}
+
+bool Callers::serve(int fd) {
+  if (fd == listener_.get()) {
+    accept_callers();
+    return true;
+  }
+  const auto caller =
+      std::find_if(callers_.begin(), callers_.end(), [fd](const Caller& one) { return one.socket.get() == fd; });
+  if (caller == callers_.end()) return false;
+  // One that waits for its answer has nothing more to say: it has ended.
+  if (caller->is_proven) {
+    callers_.erase(caller);
+  } else if (const std::string why = hear(*caller); !why.empty()) {
+    turn_away(caller, why);
+  }
+  return true;
+}
+
+void Callers::accept_callers() {
+  for (int i = 0; i < kMostAtOnce; ++i) {
+    if (since_tick_ >= kMostStrangers || !make_room()) return pause(true);
+    try {
+      UniqueFd socket = net::tcp_try_accept(listener_.get());
+      if (!socket) return;
+      const int fd = socket.get();
+      std::string peer = net::describe_peer(fd);
+      callers_.push_back({std::move(socket), std::move(peer), Deadline::after(kGreetingLimit)});
+      net::watch(epoll_, EPOLL_CTL_ADD, fd, EPOLLIN, static_cast<std::uint64_t>(fd));
+    } catch (const SystemError& error) {
+      // The process has no descriptor to spare: they wait until it has.
+      say(fmt::format("lets nobody in for a moment: {}", error.what()));
+      return pause(true);
+    }
+  }
+}
+
+bool Callers::make_room() {
+  const auto is_open = [](const Caller& caller) { return !caller.is_proven; };
+  if (static_cast<std::size_t>(std::count_if(callers_.begin(), callers_.end(), is_open)) < kMostCallers) return true;
+  const auto oldest = std::find_if(callers_.begin(), callers_.end(), is_open);
+  if (oldest->limit.remaining() > kGreetingLimit - kLeastPatience) return false;
+  turn_away(oldest, "it did not prove itself, and others wait");
+  return true;
+}
+
+void Callers::pause(bool is_paused) {
+  if (std::exchange(is_paused_, is_paused) == is_paused) return;
+  net::watch(epoll_, EPOLL_CTL_MOD, listener_.get(), is_paused ? 0u : EPOLLIN,
+             static_cast<std::uint64_t>(listener_.get()));
+}
+
+void Callers::tick() {
+  since_tick_ = 0;
+  for (auto caller = callers_.begin(); caller != callers_.end();) {
+    const auto one = caller++;
+    if (one->is_proven || !one->limit.expired()) continue;
+    // Its bytes may be here, if this rank stood still.
+    std::string why = hear(*one);
+    if (why.empty() && !one->is_proven) why = fmt::format("it did not prove itself, {}", one->limit.progress());
+    if (!why.empty()) turn_away(one, why);
+  }
+  if (naming_.expired()) say_how_many_more();
+  pause(false);
+}
+
+std::string Callers::hear(Caller& caller) {
+  try {
+    while (!caller.is_proven) {
+      const std::size_t wanted = caller.challenge.empty() ? kHelloBytes : kHelloBytes + kProofBytes;
+      std::string bytes(wanted - caller.received.size(), '\0');
+      bytes.resize(net::recv_now(caller.socket.get(), std::as_writable_bytes(std::span(bytes))));
+      if (bytes.empty()) return {};
+      caller.received += bytes;
+      if (caller.received.size() < wanted) continue;
+      if (std::string why = caller.challenge.empty() ? challenge(caller) : judge(caller); !why.empty()) return why;
+    }
+    return {};
+  } catch (const net::ConnectionClosed& closed) {
+    caller.has_given_up = caller.rank >= 0 && has_another_(caller.rank);
+    return closed.what();
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::string Callers::challenge(Caller& caller) {
+  if (!caller.received.starts_with(kWireGreeting)) return "it sent another greeting";
+  const std::uint32_t rank = rank_in_hello(caller.received);
+  if (rank >= roster_.size() || static_cast<int>(rank) == rank_) {
+    return fmt::format("it calls itself rank {}, which doesn't connect here", rank);
+  }
+  caller.rank = static_cast<int>(rank);
+  caller.challenge = random_draw();
+  send_part(caller.socket.get(), caller.challenge);
+  return {};
+}
+
+std::string Callers::proof_of(const Caller& caller, proto::Prover prover) const {
+  return wire_proof(secret_.get(), prover, draw_in_hello(caller.received), caller.challenge, ticket_, caller.rank,
+                    rank_);
+}
+
+std::string Callers::judge(Caller& caller) const {
+  const std::string_view proof = std::string_view(caller.received).substr(kHelloBytes);
+  if (!is_proof(proof, proof_of(caller, proto::Prover::client))) {
+    return fmt::format("it calls itself rank {} and could not prove that it knows the job's secret", caller.rank);
+  }
+  caller.is_proven = true;
+  return {};
+}
+
+std::vector<int> Callers::proven() const {
+  std::vector<int> ranks;
+  for (const Caller& caller : callers_) {
+    if (caller.is_proven) ranks.push_back(caller.rank);
+  }
+  return ranks;
+}
+
+Callers::Place Callers::find_proven(int rank) {
+  return std::find_if(callers_.begin(), callers_.end(),
+                      [rank](const Caller& caller) { return caller.is_proven && caller.rank == rank; });
+}
+
+UniqueFd Callers::accept(int rank) {
+  const auto caller = find_proven(rank);
+  UniqueFd socket = std::move(caller->socket);
+  const std::string proof = proof_of(*caller, proto::Prover::server);
+  callers_.erase(caller);
+  net::unwatch(epoll_, socket.get());
+  try {
+    send_part(socket.get(), proof);
+  } catch (const Error&) {
+    return {};
+  }
+  return socket;
+}
+
+void Callers::refuse(int rank, const std::string& why) {
+  const auto caller = find_proven(rank);
+  if (why.empty()) {
+    callers_.erase(caller);
+  } else {
+    turn_away(caller, why);
+  }
+}
+
+void Callers::turn_away(Place caller, const std::string& why) {
+  if (caller->has_given_up) {
+    callers_.erase(caller);
+    return;
+  }
+  last_stranger_ = fmt::format("{}: {}", caller->peer, why);
+  ++turned_away_;
+  ++since_tick_;
+  callers_.erase(caller);
+  say(fmt::format("turned away {}", last_stranger_));
+}
+
+void Callers::say(const std::string& what) {
+  if (naming_.expired()) {
+    say_how_many_more();
+    naming_ = Deadline::after(kNamingWindow);
+    named_ = 0;
+  }
+  if (named_ == kNamedStrangers) {
+    ++unnamed_;
+    return;
+  }
+  ++named_;
+  log_warn("{}: {} {}", name_, who(), what);
+}
+
+void Callers::say_how_many_more() {
+  if (unnamed_ > 0) log_warn("{}: {} turned away {} more", name_, who(), std::exchange(unnamed_, 0));
+}
+
+std::string Callers::strangers() const {
+  if (turned_away_ == 0) return {};
+  return fmt::format("; {} that proved nothing were turned away, the last was {}", turned_away_, last_stranger_);
+}
+
+}  // namespace lockstep::wire

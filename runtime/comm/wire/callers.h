@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// The port at which a rank listens, and who has connected there: each proves that it is a rank of the job (greeting.h),
+// or is turned away and named in the log.
+//
+// Nobody waits for a caller, and strangers take little of this rank's time, however many they are and whatever they
+// send: kMostCallers prove themselves at once, for whom the one that has been silent for longest makes room; of
+// strangers about kMostStrangers are turned away between two ticks, and the others stay in the kernel's queue; the log
+// names kNamedStrangers a minute and counts the rest.
+//
+// Threads: one.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/rendezvous/roster.h"
+#include "proto/proof.h"
+#include "runtime/base/unique_fd.h"
+#include "runtime/store/secret.h"
+
+namespace lockstep::wire {
+
+class Callers {
+ public:
+  static constexpr std::size_t kMostCallers = 64;
+  static constexpr int kMostStrangers = 32;
+  static constexpr int kNamedStrangers = 3;
+
+  // Of rank `rank`, which listens at a free port of `address`. `name`: of the wire, for messages. Its descriptors are
+  // watched by `epoll`, each under its number. `has_another(rank)`: this rank has another connection with that one, or
+  // is about to, so that one gives up what it has begun here. `roster` outlives it.
+  Callers(const rendezvous::Roster& roster, int rank, std::string name, std::shared_ptr<const store::Secret> secret,
+          std::function<bool(int rank)> has_another, const std::string& address, int epoll);
+  ~Callers();
+  Callers(const Callers&) = delete;
+  Callers& operator=(const Callers&) = delete;
+
+  // What another rank has to know to connect here: a ticket drawn by chance, and the address.
+  std::string place() const;
+  // A descriptor that `epoll` watches under this number is readable. False if it is not one of these.
+  bool serve(int fd);
+  // To be called every 100 ms while is_busy().
+  void tick();
+  bool is_busy() const { return !callers_.empty() || is_paused_ || unnamed_ > 0; }
+
+  // The ranks that have proved themselves and wait for an answer.
+  std::vector<int> proven() const;
+  // Proves this rank to `rank`, one of these, and gives the connection away; none if it has just ended.
+  UniqueFd accept(int rank);
+  // Ends the connection of one of these: `why`, for the log; empty: it knows.
+  void refuse(int rank, const std::string& why);
+  // "; 3 that proved nothing were turned away, the last was ...", or nothing.
+  std::string strangers() const;
+
+ private:
+  struct Caller {
+    UniqueFd socket;
+    std::string peer;  // its address
+    Deadline limit;
+    std::string received = {};
+    std::string challenge = {};  // drawn for it; empty before its hello is here
+    int rank = -1;               // by its own word
+    bool is_proven = false;
+    bool has_given_up = false;
+  };
+  using Place = std::list<Caller>::iterator;
+
+  void accept_callers();
+  // True if there is room for one more.
+  bool make_room();
+  // Empty, or why the caller is turned away.
+  std::string hear(Caller& caller);
+  std::string challenge(Caller& caller);
+  std::string judge(Caller& caller) const;
+  std::string proof_of(const Caller& caller, proto::Prover prover) const;
+  Place find_proven(int rank);
+  void turn_away(Place caller, const std::string& why);
+  // In the log, as long as it has not been said too often.
+  void say(const std::string& what);
+  void say_how_many_more();
+  void pause(bool is_paused);
+  std::string who() const { return roster_[static_cast<std::size_t>(rank_)].describe(); }
+
+  const rendezvous::Roster& roster_;
+  const int rank_;
+  const std::string name_;
+  const std::shared_ptr<const store::Secret> secret_;
+  const std::function<bool(int rank)> has_another_;
+  const int epoll_;
+  const UniqueFd listener_;
+  const std::string ticket_;
+  std::list<Caller> callers_;
+  bool is_paused_ = false;  // the listener is not watched, until the next tick
+  int turned_away_ = 0;     // in all
+  int since_tick_ = 0;
+  std::string last_stranger_;
+  // Of the minute that began with the first of them.
+  Deadline naming_ = Deadline::after({});
+  int named_ = 0;
+  int unnamed_ = 0;
+};
+
+}  // namespace lockstep::wire

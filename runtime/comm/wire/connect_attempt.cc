@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/wire/connect_attempt.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <span>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "runtime/comm/wire/greeting.h"
+#include "runtime/net/epoll.h"
+#include "runtime/net/stream.h"
+#include "runtime/net/tcp_socket.h"
+
+namespace lockstep::wire {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kConnectLimit = 1s;
+constexpr auto kRouteLimit = 5s;
+constexpr int kTries = 3;
+
+}  // namespace
+
+ConnectAttempt::ConnectAttempt(int own, int peer, Names names, ListeningPlace place,
+                               std::shared_ptr<const store::Secret> secret, const Deadline& limit, int epoll)
+    : own_(own),
+      peer_(peer),
+      names_(std::move(names)),
+      place_(std::move(place)),
+      secret_(std::move(secret)),
+      limit_(limit),
+      epoll_(epoll) {}
+
+void ConnectAttempt::watch(int operation, std::uint32_t events) const {
+  net::watch(epoll_, operation, socket_.get(), events, static_cast<std::uint64_t>(socket_.get()));
+}
+
+void ConnectAttempt::begin() { connect(); }
+
+void ConnectAttempt::connect() {
+  received_.clear();
+  connect_limit_ = Deadline::after(kConnectLimit);
+  try {
+    socket_ = net::tcp_begin_connect(place_.address);
+  } catch (const SystemError& error) {
+    return unreachable(error.error_number());
+  }
+  state_ = State::connecting;
+  watch(EPOLL_CTL_ADD, EPOLLOUT);
+}
+
+void ConnectAttempt::unreachable(int error) {
+  socket_.reset();
+  state_ = State::pausing;
+  if (!route_limit_) route_limit_ = Deadline::after(kRouteLimit);
+  // Of a host whose cable was out a moment ago the kernel remembers that there is no way to it.
+  const bool may_pass = (error == EHOSTUNREACH || error == ENETUNREACH) && !route_limit_->expired();
+  if (may_pass || error == ETIMEDOUT) return;
+  throw SystemError(fmt::format("connect to {}", place_.address.to_string()), error);
+}
+
+void ConnectAttempt::tick() {
+  if (state_ == State::connecting && connect_limit_.expired()) unreachable(ETIMEDOUT);
+  if (state_ != State::pausing) return;
+  if (limit_.expired()) {
+    throw Timeout(fmt::format("connect to {}: timed out, {}; see that the hosts reach each other there",
+                              place_.address.to_string(), limit_.progress()));
+  }
+  connect();
+}
+
+void ConnectAttempt::reached() {
+  route_limit_.reset();
+  draw_ = random_draw();
+  state_ = State::awaiting_challenge;
+  watch(EPOLL_CTL_MOD, EPOLLIN);
+  send_part(socket_.get(), wire_hello(own_, draw_));
+}
+
+bool ConnectAttempt::receive(std::size_t bytes) {
+  std::string more(bytes - received_.size(), '\0');
+  more.resize(net::recv_now(socket_.get(), std::as_writable_bytes(std::span(more))));
+  received_ += more;
+  return received_.size() == bytes;
+}
+
+std::string ConnectAttempt::proof(proto::Prover prover) const {
+  return wire_proof(secret_.get(), prover, draw_, challenge_, place_.ticket, own_, peer_);
+}
+
+void ConnectAttempt::serve() {
+  try {
+    if (state_ == State::connecting) {
+      const int error = net::tcp_connect_result(socket_.get());
+      return error == 0 ? reached() : unreachable(error);
+    }
+    if (state_ == State::awaiting_challenge && receive(kDrawBytes)) {
+      challenge_ = std::exchange(received_, {});
+      state_ = State::awaiting_proof;
+      send_part(socket_.get(), proof(proto::Prover::client));
+    } else if (state_ == State::awaiting_proof && receive(kProofBytes)) {
+      if (!is_proof(received_, proof(proto::Prover::server))) return try_again("its proof is not one of this job");
+      state_ = State::proven;
+    }
+  } catch (const net::ConnectionClosed&) {
+    try_again("it ended the connection before it had proved itself");
+  }
+}
+
+// Whoever ends a connection that he has not answered may only be short of room: that is no try.
+void ConnectAttempt::try_again(const std::string& problem) {
+  const bool counts = state_ == State::awaiting_proof;
+  socket_.reset();
+  state_ = State::pausing;
+  if (counts) ++tries_;
+  if (tries_ == kTries) {
+    throw BackendUnavailable(
+        fmt::format("{}: who listens at {}, where {} should, could not prove to {} that it knows the job's secret, {} "
+                    "times: {}; see what listens there, and that all ranks have one secret",
+                    names_.wire, place_.address.to_string(), names_.peer, names_.own, kTries, problem));
+  }
+  if (counts) connect();
+}
+
+std::optional<UniqueFd> ConnectAttempt::take() {
+  if (state_ != State::proven) return {};
+  net::unwatch(epoll_, socket_.get());
+  return std::move(socket_);
+}
+
+}  // namespace lockstep::wire
