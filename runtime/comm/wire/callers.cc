@@ -71,16 +71,40 @@ void Callers::accept_callers() {
   for (int i = 0; i < kMostAtOnce; ++i) {
     if (since_tick_ >= kMostStrangers || !make_room()) return pause(true);
     try {
-      UniqueFd socket = net::tcp_try_accept(listener_.get());
-      if (!socket) return;
-      const int fd = socket.get();
-      std::string peer = net::describe_peer(fd);
-      callers_.push_back({std::move(socket), std::move(peer), Deadline::after(kGreetingLimit)});
-      net::watch(epoll_, EPOLL_CTL_ADD, fd, EPOLLIN, static_cast<std::uint64_t>(fd));
+      if (!accept_one()) return;
     } catch (const SystemError& error) {
       // The process has no descriptor to spare: they wait until it has.
       say(fmt::format("lets nobody in for a moment: {}", error.what()));
       return pause(true);
+    }
+  }
+}
+
+bool Callers::accept_one() {
+  UniqueFd socket = net::tcp_try_accept(listener_.get());
+  if (!socket) return false;
+  const int fd = socket.get();
+  std::string peer = net::describe_peer(fd);
+  callers_.push_back({std::move(socket), std::move(peer), Deadline::after(kGreetingLimit)});
+  net::watch(epoll_, EPOLL_CTL_ADD, fd, EPOLLIN, static_cast<std::uint64_t>(fd));
+  return true;
+}
+
+void Callers::turn_away_all() {
+  try {
+    for (std::size_t i = 0; i < kMostCallers && accept_one(); ++i) {
+    }
+  } catch (const SystemError& error) {
+    log_debug("{}: {} can't see who else is there: {}", name_, who(), error.what());
+  }
+  while (!callers_.empty()) {
+    const auto caller = callers_.begin();
+    // A rank that has given this one up, for it has another connection, is heard to have done so.
+    const std::string why = caller->is_proven ? std::string() : hear(*caller);
+    if (caller->is_proven) {
+      callers_.erase(caller);
+    } else {
+      turn_away(caller, why.empty() ? "it had not proved itself when all ranks had connected" : why);
     }
   }
 }
@@ -90,7 +114,7 @@ bool Callers::make_room() {
   if (static_cast<std::size_t>(std::count_if(callers_.begin(), callers_.end(), is_open)) < kMostCallers) return true;
   const auto oldest = std::find_if(callers_.begin(), callers_.end(), is_open);
   if (oldest->limit.remaining() > kGreetingLimit - kLeastPatience) return false;
-  turn_away(oldest, "it did not prove itself, and others wait");
+  turn_away(oldest, fmt::format("it did not prove itself, {}, and others wait", oldest->limit.progress()));
   return true;
 }
 

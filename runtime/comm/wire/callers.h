@@ -54,6 +54,8 @@ class Callers {
   UniqueFd accept(int rank);
   // Ends the connection of one of these: `why`, for the log; empty: it knows.
   void refuse(int rank, const std::string& why);
+  // Every rank is there: turns away who else is, and whom the kernel has in its queue, as many as there are places for.
+  void turn_away_all();
   // "; 3 that proved nothing were turned away, the last was ...", or nothing.
   std::string strangers() const;
 
@@ -71,6 +73,8 @@ class Callers {
   using Place = std::list<Caller>::iterator;
 
   void accept_callers();
+  // False if nobody is there.
+  bool accept_one();
   // True if there is room for one more.
   bool make_room();
   // Empty, or why the caller is turned away.

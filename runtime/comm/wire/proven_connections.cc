@@ -188,7 +188,10 @@ std::vector<ProvenConnections::Outcome> ProvenConnections::serve() {
     }
   }
   if (callers_) answer_callers();
-  if (std::all_of(is_connected_.begin(), is_connected_.end(), [](bool one) { return one; })) callers_.reset();
+  if (callers_ && std::all_of(is_connected_.begin(), is_connected_.end(), [](bool one) { return one; })) {
+    callers_->turn_away_all();
+    callers_.reset();
+  }
   std::vector<Outcome> outcomes = std::exchange(outcomes_, {});
   set_timer();
   return outcomes;
