@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/internal_api.h"
+
 namespace lockstep {
 
 enum class ProcessState {
@@ -16,7 +18,7 @@ enum class ProcessState {
 };
 
 // Of a process of this pid namespace. Never throws.
-ProcessState process_state(int pid) noexcept;
+LOCKSTEP_INTERNAL_API ProcessState process_state(int pid) noexcept;
 // What a text of /proc/PID/status says.
 ProcessState process_state_of_status(std::string_view status);
 // True if a debugger is attached to this process. Never throws.

@@ -58,7 +58,7 @@ struct Port {
   // A launcher's, which carries what its ranks say to the store; for who is on the same host alone.
   bool is_relay() const { return address.starts_with("127.0.0.1:"); }
   bool is_store() const { return address == kStore || is_relay(); }
-  // The last rank waits for nobody to connect, and lets everybody wait.
+  // The last rank stands before it connects, and lets everybody wait.
   bool answers() const { return is_store() || host != kRanks - 1; }
   const std::set<std::string>& ways() const { return is_store() ? kAtStore : kAtRank; }
   auto operator<=>(const Port&) const = default;
@@ -70,13 +70,12 @@ End end_of(const Port& port, const std::string& way) {
   return port.is_store() && (way == "wrong" || way == "replay") ? End::delayed : End::at_once;
 }
 
-// What he may get there. What he has read is what the rank of that host said to one of lower number, so that the ranks
-// above it do not even let it prove itself.
+// What he may get there, a pattern. What he has read is what the rank of that host said, who does not come to itself. A
+// rank that does not answer may still do so once it goes on.
 std::string allowed(const Port& port, const std::string& way) {
   const bool is_understood = way == "greeting" || way == "wrong" || way == "replay";
-  if (!is_understood || !port.answers()) return "";
-  if (way == "replay" && !port.is_store() && port.host >= kReadHost) return "";
-  if (!port.is_store()) return kDraw;
+  if (!is_understood || (way == "replay" && !port.is_store() && port.host == kReadHost)) return "";
+  if (!port.is_store()) return port.answers() ? kDraw : "(" + kDraw + ")?";
   return way == "greeting" ? kChallenge : kChallenge + kWrongSecret;
 }
 
