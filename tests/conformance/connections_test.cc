@@ -2,6 +2,7 @@
 // Whom a rank is connected with over TCP, where hosts have several ranks: its counterparts, and whom it has something
 // for. Ranks as threads, each with its end of a connection.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <barrier>
@@ -234,6 +235,36 @@ TEST(Connections, StrangersWhoStayDoNotKeepOutARank) {
 }
 
 // Rank 2 hears of it from a rank of its host, and finds nobody at the port.
+// Both ranks are of this process here, so both run into its limit, and either may be the first to say so.
+TEST(Connections, ARankThatMayHaveNoMoreSocketsIsNotTheOthersDeath) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  std::barrier all(4);
+  run_ranks(4,
+            [&](const Group& group) {
+              group->barrier().wait();
+              all.arrive_and_wait();
+              if (group->rank() == 0) {
+                const rlimit none{0, before.rlim_max};
+                EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+              }
+              all.arrive_and_wait();
+              std::vector<float> x(10);
+              const std::string text = error_of<Error>([&] {
+                if (group->rank() == 0) group->send(view(x), 3).wait();
+                group->barrier().wait();
+              });
+              expect_text(text, {"can't go on: TCP: connect to ", "'ulimit -n' allows 0"});
+              EXPECT_EQ(text.find("has died"), std::string::npos) << text;
+              all.arrive_and_wait();
+              if (group->rank() == 0) {
+                EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+              }
+              all.arrive_and_wait();
+            },
+            {.hosts = {2, 2}});
+}
+
 TEST(Connections, ARankThatHasLeftIsNoDeathForWhoWantsToConnectWithIt) {
   std::latch left(1);
   std::latch named(1);

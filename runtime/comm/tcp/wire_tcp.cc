@@ -14,6 +14,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/cpu.h"
+#include "runtime/base/resource_limit.h"
 #include "runtime/comm/wire/frame.h"
 #include "runtime/net/epoll.h"
 
@@ -75,10 +76,12 @@ void WireTcp::open(wire::Listener& listener, const Deadline& deadline) {
   } catch (const SystemError& error) {
     // What the system says of an address needs more words; what is said of ranks and strangers has them.
     const std::string text = fmt::format(
-        "TCP: {} can't connect to every rank from {}, {}: {}; see that the hosts reach each other there, or name "
-        "another interface in GLOO_SOCKET_IFNAME",
+        "TCP: {} can't connect to every rank from {}, {}: {}; {}",
         context_.roster[static_cast<std::size_t>(rank_)].describe(), address_.describe(), patience.progress(),
-        error.what());
+        error.what(),
+        limit_behind(error.error_number()).empty()
+            ? "see that the hosts reach each other there, or name another interface in GLOO_SOCKET_IFNAME"
+            : "raise that limit: a rank has a socket for each rank that it exchanges data with, in each group");
     if (patience.expired()) throw Timeout(text);
     throw BackendUnavailable(text);
   }
@@ -222,6 +225,10 @@ void WireTcp::serve_connecting() {
     } catch (const BackendUnavailable& error) {
       // First: it may be alive, and somebody else be where it should.
       listener_->on_broken(error.what());
+      lose(outcome.rank, error.what());
+    } catch (const SystemError& error) {
+      // First: what this process may not have is no fault of the other.
+      if (!limit_behind(error.error_number()).empty()) listener_->on_broken(error.what());
       lose(outcome.rank, error.what());
     } catch (const Error& error) {
       lose(outcome.rank, error.what());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes between ranks over TCP.
 //
-// The communication thread does it all: it reads and writes the sockets when it is asked about a transfer, and sleeps
-// on them and on its bell when there is nothing to do. Where the host has cores to spare it looks for a moment before
-// it sleeps, for to be woken takes longer than a small message; and a thread of the program's that waits may be in its
-// place.
+// The communication thread does it all: it writes when something is posted, reads when it polls or waits, and sleeps on
+// the sockets and on its bell when there is nothing to do. Where the host has cores to spare it looks for a moment
+// before it sleeps, for to be woken takes longer than a small message; and a thread of the program's that waits may be
+// in its place.
 #pragma once
 
 #include <atomic>
