@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of a group over several hosts when a rank does not come, differs, dies or stands still, at each step of
+// what it does for the others.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <latch>
+
+#include "lockstep/base/error.h"
+#include "runtime/comm/wire/announcement_board.h"
+#include "tests/support/error_of.h"
+#include "tests/unit/comm/hosts/fake_hosts.h"
+
+namespace lockstep::wire {
+namespace {
+
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
+
+TEST(Hierarchy, WhoDoesNotComeIsNamedWhicheverHostHeIsOn) {
+  for (const int missing : {1, 2, 3}) {
+    std::vector<std::string> texts(4);
+    std::latch over(4);
+    on_hosts({2, 2}, [&](ProcessGroup& group, const Hub&) {
+      group.barrier().wait();
+      std::string& text = texts[static_cast<std::size_t>(group.rank())];
+      if (group.rank() == missing) {
+        // From itself: never comes, but the failure does.
+        Work waits = group.recv(BufferView(nullptr, 0, DType::u8), group.rank(), 7);
+        text = error_of<Error>([&] { waits.wait(); });
+      } else {
+        // Far more than can be announced: the first is what this rank waits for.
+        std::vector<Work> works;
+        for (int i = 0; i < 100; ++i) works.push_back(group.barrier());
+        text = error_of<Timeout>([&] { works.back().wait(Deadline::after(std::chrono::milliseconds(200))); });
+      }
+      over.arrive_and_wait();
+    });
+    for (const std::string& text : texts) {
+      expect_text(text, {"barrier 101", "not arrived: rank " + std::to_string(missing) + " (host"});
+      EXPECT_EQ(text.find(" and rank "), std::string::npos) << text;
+    }
+  }
+}
+
+// Rank 1 tells rank 0 of rank 3, which has come.
+TEST(Hierarchy, WhoeverIsNotHeardOfForAnothersSakeIsNoCulprit) {
+  std::vector<std::string> texts(4);
+  std::latch stopped(4);
+  std::latch over(3);
+  on_hosts({2, 2}, [&](ProcessGroup& group, const Hub& hub) {
+    group.barrier().wait();
+    if (group.rank() == 1) {
+      MutexLock lock(hub->mutex);
+      hub->stopped[1] = true;
+    }
+    stopped.arrive_and_wait();
+    if (group.rank() == 1) {
+      over.wait();
+      MutexLock lock(hub->mutex);
+      hub->stopped[1] = false;
+      hub->notify();
+      return;
+    }
+    const Work work = group.barrier();
+    // Rank 0, which knows least, says it for all.
+    const auto limit = group.rank() == 0 ? std::chrono::milliseconds(200) : std::chrono::milliseconds(40000);
+    texts[static_cast<std::size_t>(group.rank())] = error_of<Timeout>([&] { work.wait(Deadline::after(limit)); });
+    over.count_down();
+  });
+  for (const int rank : {0, 2, 3}) {
+    expect_text(texts[static_cast<std::size_t>(rank)],
+                {"barrier 2", "not arrived: rank 1 (host host0, pid 101); not heard of",
+                 "tells this host of them: rank 3 (host host1, pid 103)"});
+  }
+}
+
+// Rank 2 comes when all that the others have said is on every host's board. All that is sent stays under way.
+TEST(Hierarchy, WhoeverCameLastIsNamedWhenDataIsOnItsWay) {
+  std::vector<std::string> texts(4);
+  on_hosts({2, 2}, [&](ProcessGroup& group, const Hub& hub) {
+    std::vector<float> data(kCount);
+    group.barrier().wait();
+    {
+      MutexLock lock(hub->mutex);
+      hub->withholds = [](Tag tag) { return tag.kind == Tag::Kind::segment; };
+      const auto all_is_told = [&]() REQUIRES(hub->mutex) {
+        std::size_t told = 0;
+        for (const auto& [way, frames] : hub->announced) told += way.first != 2 && frames == 2 ? 1 : 0;
+        return told == 3 && std::count(hub->sleeps.begin(), hub->sleeps.end(), true) == 4 &&
+               std::all_of(hub->frames.begin(), hub->frames.end(), [](const auto& frames) { return frames.empty(); });
+      };
+      while (group.rank() == 2 && !all_is_told()) hub->changed.wait(hub->mutex);
+    }
+    const Work work = group.all_reduce(BufferView(std::span(data)));
+    {
+      MutexLock lock(hub->mutex);
+      while (hub->sent[{group.rank(), 2}] == 0) hub->changed.wait(hub->mutex);  // all have come
+    }
+    const auto limit = group.rank() == 0 ? std::chrono::milliseconds(200) : std::chrono::milliseconds(40000);
+    texts[static_cast<std::size_t>(group.rank())] = error_of<Timeout>([&] { work.wait(Deadline::after(limit)); });
+  });
+  for (const std::string& text : texts) {
+    expect_text(text,
+                {"all_reduce 2 (", "; the last to arrive was rank 2 (host host1, pid 102), ", " s after the first"});
+  }
+}
+
+TEST(Hierarchy, ADifferenceIsNamedOnEveryHost) {
+  for (const int other : {1, 2}) {
+    std::vector<std::string> texts(4);
+    on_hosts({2, 2}, [&](ProcessGroup& group, const Hub&) {
+      float x = 1;
+      group.barrier().wait();
+      texts[static_cast<std::size_t>(group.rank())] = error_of<Mismatch>(
+          [&] { (group.rank() == other ? group.barrier() : group.all_reduce(BufferView(std::span(&x, 1)))).wait(); });
+    });
+    for (const std::string& text : texts) {
+      expect_text(text, {"collective 2", "rank " + std::to_string(other) + " (host", "called barrier", "all_reduce"});
+    }
+  }
+}
+
+// Where rank 1 comes to an end, of the steps of a segment: before it gives its data to its host, before its host's sum
+// is out, before the other hosts' have come, before its result is out, before the others' have.
+using Call = MemoryWire::Call;
+struct Stage {
+  const char* name;
+  Call call;
+  std::uint64_t trip;  // of the two between hosts
+};
+constexpr Stage kStages[] = {{"fill", Call::receive, 0},
+                             {"add up", Call::send, 0},
+                             {"collect", Call::done, 0},
+                             {"hand on", Call::send, 1},
+                             {"spread", Call::done, 1}};
+
+using Start = std::function<Work(ProcessGroup&, std::span<float>)>;
+Work reduce_all(ProcessGroup& group, std::span<float> data) { return group.all_reduce(BufferView(data)); }
+
+// Rank 1 of three hosts of two ranks stands still at `stage` of the second segment. `then` is called on every other
+// rank once it does, with the collective that it waits for; what that throws is returned, by rank.
+std::vector<std::string> texts_when_rank_1_stops(
+    const Stage& stage, bool is_in_arena, const Start& start,
+    const std::function<std::string(ProcessGroup& group, const Hub& hub, const Work& work)>& then) {
+  constexpr std::size_t kFloats = (std::size_t{9} << 20) / sizeof(float);
+  std::vector<std::string> texts(6);
+  std::latch over(5);
+  on_hosts({2, 2, 2}, [&](ProcessGroup& group, const Hub& hub) {
+    const Arena arena = group.allocate(kFloats * sizeof(float));
+    std::vector<float> own(is_in_arena ? 0 : kFloats);
+    const std::span<float> data = is_in_arena ? floats_of(arena) : std::span(own);
+    group.barrier().wait();
+    if (group.rank() == 1) {
+      MutexLock lock(hub->mutex);
+      hub->stands_still = [&](int rank, Call call, Tag tag) {
+        return rank == 1 && call == stage.call && tag == Tag{Tag::Kind::segment, 2 * 2 + stage.trip};
+      };
+    }
+    group.barrier().wait();
+    const Work work = start(group, data);
+    if (group.rank() == 1) {
+      over.wait();
+      {
+        MutexLock lock(hub->mutex);
+        hub->stands_still = {};
+        hub->notify();
+      }
+      try {
+        work.wait();
+      } catch (const Error&) {
+        // Unless all that it needs has come by then.
+      }
+      return;
+    }
+    {
+      MutexLock lock(hub->mutex);
+      while (!hub->is_anybody_standing) hub->changed.wait(hub->mutex);
+    }
+    texts[static_cast<std::size_t>(group.rank())] = then(group, hub, work);
+    over.count_down();
+  });
+  return texts;
+}
+
+TEST(Hierarchy, ARankThatDiesAtAnyStageIsNamed) {
+  for (const bool is_in_arena : {true, false}) {
+    for (const Stage& stage : kStages) {
+      SCOPED_TRACE(std::string(stage.name) + (is_in_arena ? ", arena" : ", the program's own memory"));
+      const auto texts = texts_when_rank_1_stops(stage, is_in_arena, reduce_all,
+                                                 [](ProcessGroup& group, const Hub& hub, const Work& work) {
+                                                   {
+                                                     MutexLock lock(hub->mutex);
+                                                     hub->lost[static_cast<std::size_t>(group.rank())].push_back(1);
+                                                     hub->notify();
+                                                   }
+                                                   return error_of<PeerLost>([&] { work.wait(); });
+                                                 });
+      for (const int rank : {0, 2, 3, 4, 5}) {
+        expect_text(texts[static_cast<std::size_t>(rank)],
+                    {"rank 1 (host host0, pid 101) has died", "was in all_reduce 6 ("});
+        EXPECT_EQ(texts[static_cast<std::size_t>(rank)], texts[0]);
+      }
+    }
+  }
+}
+
+// Nobody is told when a cable is out. Its neighbour and its counterparts, whichever gives up first, say whom they wait
+// for.
+TEST(Hierarchy, ARankThatIsSilentAtAnyStageIsNamedByWhoWaitsForIt) {
+  for (const bool is_in_arena : {true, false}) {
+    for (const Stage& stage : kStages) {
+      for (const int impatient : {0, 3}) {
+        SCOPED_TRACE(std::string(stage.name) + (is_in_arena ? ", arena, " : ", the program's own memory, ") +
+                     std::to_string(impatient));
+        const auto texts = texts_when_rank_1_stops(
+            stage, is_in_arena, reduce_all, [impatient](ProcessGroup& group, const Hub& hub, const Work& work) {
+              {
+                MutexLock lock(hub->mutex);
+                while (std::count(hub->sleeps.begin(), hub->sleeps.end(), true) < 5) hub->changed.wait(hub->mutex);
+              }
+              const auto limit = std::chrono::milliseconds(group.rank() == impatient ? 200 : 40000);
+              return error_of<Timeout>([&] { work.wait(Deadline::after(limit)); });
+            });
+        for (const int rank : {0, 2, 3, 4, 5}) {
+          expect_text(texts[static_cast<std::size_t>(rank)],
+                      {"all_reduce 6 (", "all have arrived; data is still on its way to or from ",
+                       "rank 1 (host host0, pid 101)"});
+        }
+      }
+    }
+  }
+}
+
+// The same of what goes through windows alone; who has no need of rank 1 goes on to the next collective.
+struct HandedRound {
+  const char* name;
+  Start start;
+  std::vector<Stage> stages;
+  int waits;  // a rank that waits for rank 1
+};
+const std::vector<HandedRound>& handed_round() {
+  static const auto broadcast_from = [](int root) {
+    return [root](ProcessGroup& group, std::span<float> data) { return group.broadcast(BufferView(data), root); };
+  };
+  static const Start gather_all = [](ProcessGroup& group, std::span<float> data) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    const std::size_t count = data.size() / 6;
+    return group.all_gather(BufferView(data.subspan(rank * count, count)), BufferView(data.first(6 * count)));
+  };
+  static const Start reduce_scatter = [](ProcessGroup& group, std::span<float> data) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    const std::size_t count = data.size() / 6;
+    return group.reduce_scatter(BufferView(data.first(6 * count)), BufferView(data.subspan(rank * count, count)));
+  };
+  static const std::vector<HandedRound> all = {
+      {"broadcast within rank 1's host", broadcast_from(0), {{"send", Call::send, 0}}, 3},
+      {"broadcast to it", broadcast_from(2), {{"collect", Call::done, 0}, {"spread", Call::done, 1}}, 0},
+      {"broadcast by way of it", broadcast_from(2), {{"hand on", Call::send, 1}}, 5},
+      {"all_gather", gather_all, {{"send", Call::send, 0}, {"collect", Call::done, 0}}, 3},
+      {"reduce_scatter", reduce_scatter, {{"send", Call::send, 0}, {"collect", Call::done, 0}}, 3}};
+  return all;
+}
+
+TEST(Hierarchy, ARankThatDiesWhileDataIsHandedRoundIsNamed) {
+  for (const HandedRound& one : handed_round()) {
+    for (const Stage& stage : one.stages) {
+      SCOPED_TRACE(std::string(one.name) + ", " + stage.name);
+      const auto texts =
+          texts_when_rank_1_stops(stage, false, one.start, [](ProcessGroup& group, const Hub& hub, const Work& work) {
+            {
+              MutexLock lock(hub->mutex);
+              hub->lost[static_cast<std::size_t>(group.rank())].push_back(1);
+              hub->notify();
+            }
+            return error_of<PeerLost>([&] {
+              work.wait();
+              group.barrier().wait();
+            });
+          });
+      for (const int rank : {0, 2, 3, 4, 5}) {
+        expect_text(texts[static_cast<std::size_t>(rank)], {"rank 1 (host host0, pid 101) has died"});
+        EXPECT_EQ(texts[static_cast<std::size_t>(rank)], texts[0]);
+      }
+    }
+  }
+}
+
+TEST(Hierarchy, ARankThatIsSilentWhileDataIsHandedRoundIsNamedByWhoWaitsForIt) {
+  for (const HandedRound& one : handed_round()) {
+    for (const Stage& stage : one.stages) {
+      SCOPED_TRACE(std::string(one.name) + ", " + stage.name);
+      const auto texts = texts_when_rank_1_stops(
+          stage, false, one.start, [&one](ProcessGroup& group, const Hub& hub, const Work& work) {
+            {
+              MutexLock lock(hub->mutex);
+              while (std::count(hub->sleeps.begin(), hub->sleeps.end(), true) < 5) hub->changed.wait(hub->mutex);
+            }
+            return error_of<Timeout>([&] {
+              if (group.rank() == one.waits) work.wait(Deadline::after(std::chrono::milliseconds(200)));
+              work.wait();
+              group.barrier().wait();
+            });
+          });
+      for (const int rank : {0, 2, 3, 4, 5}) {
+        expect_text(texts[static_cast<std::size_t>(rank)],
+                    {" 6 (", "all have arrived; data is still on its way to or from ", "rank 1 (host host0, pid 101)"});
+      }
+    }
+  }
+}
+
+TEST(Hierarchy, AFailureEndsWhoWaitsInTheMemoryAndOnTheWire) {
+  for (const int failing : {0, 3}) {
+    std::vector<std::string> causes(4);
+    on_hosts({2, 2}, [&](ProcessGroup& group, const Hub&) {
+      std::string& cause = causes[static_cast<std::size_t>(group.rank())];
+      if (group.rank() == failing) {
+        const Arena arena = group.allocate(kCount * sizeof(float));
+        group.abort("the test has seen enough");
+        cause = error_of<PeerLost>([&] { group.barrier().wait(); });
+      } else {
+        cause = error_of<PeerLost>([&] {  // it may come while the memory is allocated
+          const Arena arena = group.allocate(kCount * sizeof(float));
+          for (;;) group.all_reduce(BufferView(floats_of(arena))).wait();
+        });
+      }
+    });
+    for (const std::string& cause : causes) expect_text(cause, {"the test has seen enough"});
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::wire
