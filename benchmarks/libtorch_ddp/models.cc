@@ -5,6 +5,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "benchmarks/libtorch_ddp/gpt_size.h"
+
 namespace lockstep::benchmark {
 namespace {
 
@@ -22,39 +24,42 @@ struct Mlp : Model {
   nn::Sequential layers;
 };
 
-constexpr std::int64_t kTokens = 128;  // of the alphabet, and of a row
-constexpr std::int64_t kWidth = 256;
-constexpr std::int64_t kHeads = 4;
+nn::LayerNorm norm_of(std::int64_t width) {
+  return nn::LayerNorm(nn::LayerNormOptions(std::vector<std::int64_t>{width}));
+}
 
 struct BlockImpl : nn::Module {
-  nn::LayerNorm before_attention =
-      register_module("before_attention", nn::LayerNorm(nn::LayerNormOptions(std::vector<std::int64_t>{kWidth})));
-  nn::LayerNorm before_mlp =
-      register_module("before_mlp", nn::LayerNorm(nn::LayerNormOptions(std::vector<std::int64_t>{kWidth})));
-  nn::Linear qkv = register_module("qkv", nn::Linear(kWidth, 3 * kWidth));
-  nn::Linear out = register_module("out", nn::Linear(kWidth, kWidth));
-  nn::Linear up = register_module("up", nn::Linear(kWidth, 4 * kWidth));
-  nn::Linear down = register_module("down", nn::Linear(4 * kWidth, kWidth));
+  explicit BlockImpl(const GptSize& size) : width(size.width), heads(size.heads) {}
+  std::int64_t width;
+  std::int64_t heads;
+  nn::LayerNorm before_attention = register_module("before_attention", norm_of(width));
+  nn::LayerNorm before_mlp = register_module("before_mlp", norm_of(width));
+  nn::Linear qkv = register_module("qkv", nn::Linear(width, 3 * width));
+  nn::Linear out = register_module("out", nn::Linear(width, width));
+  nn::Linear up = register_module("up", nn::Linear(width, 4 * width));
+  nn::Linear down = register_module("down", nn::Linear(4 * width, width));
 
   at::Tensor forward(const at::Tensor& input, const at::Tensor& mask) {
     const auto rows = input.size(0);
     const auto length = input.size(1);
     const auto parts =
-        qkv(before_attention(input)).view({rows, length, 3, kHeads, kWidth / kHeads}).permute({2, 0, 3, 1, 4});
-    const double scale = 1 / std::sqrt(static_cast<double>(kWidth / kHeads));
+        qkv(before_attention(input)).view({rows, length, 3, heads, width / heads}).permute({2, 0, 3, 1, 4});
+    const double scale = 1 / std::sqrt(static_cast<double>(width / heads));
     const at::Tensor attention = (at::matmul(parts[0], parts[1].transpose(-1, -2)) * scale)
                                      .masked_fill(mask, -std::numeric_limits<float>::infinity())
                                      .softmax(-1);
-    const at::Tensor x = input + out(at::matmul(attention, parts[2]).transpose(1, 2).reshape({rows, length, kWidth}));
+    const at::Tensor x = input + out(at::matmul(attention, parts[2]).transpose(1, 2).reshape({rows, length, width}));
     return x + down(at::gelu(up(before_mlp(x))));
   }
 };
 TORCH_MODULE(Block);
 
 struct Gpt : Model {
-  explicit Gpt(at::Device device)
-      : mask(at::ones({kTokens, kTokens}, at::kBool).triu(1).to(device)), numbers(at::arange(kTokens).to(device)) {
-    for (int i = 0; i < 4; ++i) blocks->push_back(Block());
+  Gpt(const GptSize& of, at::Device device)
+      : size(of),
+        mask(at::ones({of.length, of.length}, at::kBool).triu(1).to(device)),
+        numbers(at::arange(of.length).to(device)) {
+    for (std::int64_t i = 0; i < of.layers; ++i) blocks->push_back(Block(of));
     register_module("blocks", blocks);
   }
   at::Tensor forward(const at::Tensor& x) override {
@@ -62,11 +67,12 @@ struct Gpt : Model {
     for (const auto& block : *blocks) h = block->as<BlockImpl>()->forward(h, mask);
     return head(norm(h));
   }
-  nn::Embedding tokens = register_module("tokens", nn::Embedding(kTokens, kWidth));
-  nn::Embedding positions = register_module("positions", nn::Embedding(kTokens, kWidth));
+  GptSize size;
+  nn::Embedding tokens = register_module("tokens", nn::Embedding(size.tokens, size.width));
+  nn::Embedding positions = register_module("positions", nn::Embedding(size.length, size.width));
   nn::ModuleList blocks;
-  nn::LayerNorm norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions(std::vector<std::int64_t>{kWidth})));
-  nn::Linear head = register_module("head", nn::Linear(nn::LinearOptions(kWidth, kTokens).bias(false)));
+  nn::LayerNorm norm = register_module("norm", norm_of(size.width));
+  nn::Linear head = register_module("head", nn::Linear(nn::LinearOptions(size.width, size.tokens).bias(false)));
   // No buffers: gloo can't broadcast a bool one.
   at::Tensor mask;
   at::Tensor numbers;
@@ -105,17 +111,17 @@ Problem make_problem(const std::string& name, int rank, at::Device device) {
     problem.y = at::randint(1024, {32}, at::kLong);
     problem.loss = cross_entropy;
     add_sgd(problem);
-  } else if (name == "gpt") {
-    problem.model = std::make_shared<Gpt>(device);
+  } else if (const auto gpt = gpt_size(name)) {
+    problem.model = std::make_shared<Gpt>(*gpt, device);
     seed_data();
-    problem.x = at::randint(kTokens, {8, kTokens}, at::kLong);
-    problem.y = at::randint(kTokens, {8, kTokens}, at::kLong);
-    problem.loss = [](const at::Tensor& output, const at::Tensor& y) {
-      return at::cross_entropy_loss(output.view({-1, kTokens}), y.view({-1}));
+    problem.x = at::randint(gpt->tokens, {gpt->rows, gpt->length}, at::kLong);
+    problem.y = at::randint(gpt->tokens, {gpt->rows, gpt->length}, at::kLong);
+    problem.loss = [tokens = gpt->tokens](const at::Tensor& output, const at::Tensor& y) {
+      return at::cross_entropy_loss(output.view({-1, tokens}), y.view({-1}));
     };
     problem.optimizer = std::make_unique<::torch::optim::AdamW>(problem.model->parameters(), 1e-4);
   } else {
-    throw std::invalid_argument("no model is named '" + name + "'; there are tiny, mlp, big and gpt");
+    throw std::invalid_argument("no model is named '" + name + "'; there are tiny, mlp, big, gpt and gpt2");
   }
   problem.model->to(device);
   problem.x = problem.x.to(device);

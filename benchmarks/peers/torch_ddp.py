@@ -34,15 +34,19 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.before_mlp(x))))
 
 
+GPTS = {"gpt": {"tokens": 128, "length": 128, "rows": 8, "width": 256, "layers": 4, "heads": 4},
+        "gpt2": {"tokens": 50257, "length": 512, "rows": 8, "width": 768, "layers": 12, "heads": 12}}
+
+
 class Gpt(nn.Module):
-    def __init__(self, tokens=128, width=256, layers=4, heads=4):
+    def __init__(self, tokens, length, rows, width, layers, heads):
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(tokens, width), nn.Embedding(tokens, width)
+        self.tokens, self.positions = nn.Embedding(tokens, width), nn.Embedding(length, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, tokens, bias=False)
         # No buffers: gloo can't broadcast a bool one.
-        self.mask = torch.triu(torch.ones(tokens, tokens, dtype=torch.bool), 1)
-        self.numbers = torch.arange(tokens)
+        self.mask = torch.triu(torch.ones(length, length, dtype=torch.bool), 1)
+        self.numbers = torch.arange(length)
 
     def forward(self, x):
         x = self.tokens(x) + self.positions(self.numbers)
@@ -63,22 +67,25 @@ def mlp(widths):
 def make(name, rank, device):
     """model, x, y, loss, optimizer"""
     torch.manual_seed(0)
-    model = {"tiny": lambda: nn.Linear(5, 2), "mlp": lambda: mlp([784, 1024, 1024, 10]),
-             "big": lambda: mlp([1024] + 6 * [2048] + [1024]), "gpt": Gpt}[name]()
-    if name == "gpt":
+    gpt = GPTS.get(name)
+    model = Gpt(**gpt) if gpt else {"tiny": lambda: nn.Linear(5, 2), "mlp": lambda: mlp([784, 1024, 1024, 10]),
+                                    "big": lambda: mlp([1024] + 6 * [2048] + [1024])}[name]()
+    if gpt:
         model.mask, model.numbers = model.mask.to(device), model.numbers.to(device)
     model.to(device)
     torch.manual_seed(1000 + rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    if gpt:
+        batch, tokens = (gpt["rows"], gpt["length"]), gpt["tokens"]
+        x, y = torch.randint(tokens, batch), torch.randint(tokens, batch)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        return (model, x.to(device), y.to(device),
+                lambda output, y: F.cross_entropy(output.view(-1, tokens), y.view(-1)), optimizer)
     x, y, loss = {
         "tiny": lambda: (torch.randn(30, 5), torch.randn(30, 2), F.mse_loss),
         "mlp": lambda: (torch.randn(64, 784), torch.randint(10, (64,)), F.cross_entropy),
         "big": lambda: (torch.randn(32, 1024), torch.randint(1024, (32,)), F.cross_entropy),
-        "gpt": lambda: (torch.randint(128, (8, 128)), torch.randint(128, (8, 128)),
-                        lambda output, y: F.cross_entropy(output.view(-1, 128), y.view(-1))),
     }[name]()
-    if name == "gpt":
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     return model, x.to(device), y.to(device), loss, optimizer
 
 
