@@ -52,7 +52,13 @@ __global__ void dropout_kernel(Span<float> out, Span<std::uint8_t> mask, Span<co
 
 __global__ void dropout_backward_kernel(Span<float> dx, bool add, Span<const float> dy, Span<const std::uint8_t> mask,
                                         float factor) {
-  for_each(dx.count, [&](std::int64_t i) { put(dx, add, i, dy[i] * (mask[i] != 0 ? factor : 0.0f)); });
+  for_each(
+      dx.count,
+      [&](std::int64_t i) {
+        const float slope = dy[i] * (mask[i] != 0 ? factor : 0.0f);
+        return add ? dx[i] + slope : slope;
+      },
+      [&](std::int64_t i, float slope) { dx.set(i, slope); });
 }
 
 const Kernel kDropout("dropout", dropout_kernel);

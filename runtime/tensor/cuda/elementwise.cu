@@ -113,7 +113,9 @@ __global__ void expand_kernel(Span<float> out, bool add, Span<const float> scala
 __global__ void scale_by_kernel(Span<float> data, Span<const float> factor) {
   const float by = factor[0];
   if (by == 1) return;
-  for_each(data.count, [&](std::int64_t i) { data.set(i, data[i] * by); });
+  for_each(
+      data.count, [&](std::int64_t i) { return data[i] * by; },
+      [&](std::int64_t i, float value) { data.set(i, value); });
 }
 
 const Kernel kFill("fill", map0<Constant>);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "runtime/tensor/cuda/cuda_kernels.h"
 #include "runtime/tensor/cuda/launch.cuh"
 
@@ -31,40 +33,43 @@ __global__ void embedding_kernel(Span<float> out, Span<const float> table, Span<
   for_each_block(indices.count, [&](std::int64_t i) {
     const std::int64_t index = indices[i];
     const bool is_there = index >= 0 && index < rows;
-    for_each_in_block(columns,
-                      [&](std::int64_t c) { out.set(i * columns + c, is_there ? table[index * columns + c] : 0.0f); });
+    for_each_in_block(
+        columns, [&](std::int64_t c) { return is_there ? table[index * columns + c] : 0.0f; },
+        [&](std::int64_t c, float value) { out.set(i * columns + c, value); });
   });
 }
 
-// A block has a position. It does nothing where an earlier position has the same index; else it adds all positions of
-// that index, in their order: that of the CPU, and so are the bits. It takes count reads of indices for each position.
+// A block has the rows of the table whose number is its own modulo the number of blocks. It reads all indices, and adds
+// what belongs to its rows in the order of the positions: that of the CPU, and so are the bits.
 __global__ void embedding_backward_kernel(Span<float> dtable, Span<const float> dy, Span<const std::int64_t> indices,
                                           std::int64_t rows, std::int64_t columns) {
-  LOCKSTEP_SHARED(unsigned, same, kThreads / kWarp);
-  for_each_block(indices.count, [&](std::int64_t position) {
-    const std::int64_t index = indices[position];
-    if (index < 0 || index >= rows) return;  // all threads of the block, or none
-    std::int64_t first = kNoPosition;
-    for_each_in_block(position, [&](std::int64_t i) {
-      if (indices[i] == index && i < first) first = i;
-    });
-    if (over_block(first, Smaller{}) != kNoPosition) return;
-    for (std::int64_t begin = position; begin < indices.count; begin += kThreads) {
-      const std::int64_t i = begin + thread_index();
-      const unsigned bits = ballot(i < indices.count && indices[i] == index);
-      if (thread_index() % kWarp == 0) same.set(thread_index() / kWarp, bits);
-      barrier();
-      for (int warp = 0; warp < kThreads / kWarp; ++warp) {
-        for (unsigned left = same[warp]; left != 0; left &= left - 1) {
-          const std::int64_t from = (begin + warp * kWarp + first_bit(left)) * columns;
-          for_each_in_block(columns, [&](std::int64_t c) {
-            dtable.set(index * columns + c, dtable[index * columns + c] + dy[from + c]);
-          });
-        }
-      }
-      barrier();  // the next of them
+  constexpr int kAtOnce = 4, kWarps = kThreads / kWarp;
+  LOCKSTEP_SHARED(unsigned, mine, kAtOnce* kWarps);
+  for (std::int64_t begin = 0; begin < indices.count; begin += kAtOnce * kThreads) {
+    std::int64_t found[kAtOnce];
+    for (int k = 0; k < kAtOnce; ++k) {
+      const std::int64_t i = begin + k * kThreads + thread_index();
+      found[k] = i < indices.count ? indices[i] : -1;
     }
-  });
+    for (int k = 0; k < kAtOnce; ++k) {
+      const std::int64_t index = found[k];
+      const bool is_mine =
+          index >= 0 && index < rows &&
+          static_cast<unsigned>(index) % static_cast<unsigned>(block_count()) == static_cast<unsigned>(block_index());
+      const unsigned bits = ballot(is_mine);
+      if (thread_index() % kWarp == 0) mine.set(k * kWarps + thread_index() / kWarp, bits);
+    }
+    barrier();
+    for (int word = 0; word < kAtOnce * kWarps; ++word) {
+      for (unsigned left = mine[word]; left != 0; left &= left - 1) {
+        const std::int64_t position = begin + word * kWarp + first_bit(left), row = indices[position] * columns;
+        for_each_in_block(
+            columns, [&](std::int64_t c) { return dtable[row + c] + dy[position * columns + c]; },
+            [&](std::int64_t c, float sum) { dtable.set(row + c, sum); });
+      }
+    }
+    barrier();  // the next of them
+  }
 }
 
 const Kernel kCheckIndices("check_indices", check_indices_kernel);
@@ -83,7 +88,7 @@ void CudaKernels::check_indices(IndexedBy what, const std::int64_t* indices, std
 void CudaKernels::embedding(float* out, const float* table, const std::int64_t* indices, std::int64_t count,
                             std::int64_t table_rows, std::int64_t columns) {
   if (count * columns == 0) return;
-  (*launch_)(kEmbedding, {count, columns}, writes(out, count * columns), reads(table, table_rows * columns),
+  (*launch_)(kEmbedding, rows_of(count, columns), writes(out, count * columns), reads(table, table_rows * columns),
              reads(indices, count), table_rows, columns);
 }
 
@@ -93,8 +98,9 @@ void CudaKernels::embedding_backward(Into dtable, const float* dy, const std::in
     runtime_.zero(dtable.data, static_cast<std::size_t>(table_rows * columns) * sizeof(float), stream());
   }
   if (count * columns * table_rows == 0) return;
-  (*launch_)(kEmbeddingBackward, count, writes(dtable.data, table_rows * columns), reads(dy, count * columns),
-             reads(indices, count), table_rows, columns);
+  constexpr std::int64_t kMostBlocks = 1024;
+  (*launch_)(kEmbeddingBackward, std::min({count, table_rows, kMostBlocks}), writes(dtable.data, table_rows * columns),
+             reads(dy, count * columns), reads(indices, count), table_rows, columns);
 }
 
 }  // namespace lockstep::cuda

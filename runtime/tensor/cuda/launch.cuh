@@ -42,6 +42,13 @@ class Launch : public Launcher {
 
 inline std::int64_t parts_of(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
 
+// A block for each of `rows`. The threads of a block wait for each other in every sum, so there are no more than have
+// some elements each.
+inline Work rows_of(std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kElementsOfThread = 8;
+  return {rows, parts_of(columns, kElementsOfThread)};
+}
+
 template <typename T>
 Span<const T> reads(const T* data, std::int64_t count) {
   return {data, count};
@@ -57,6 +64,20 @@ __device__ __forceinline__ void for_each(std::int64_t count, const Body& body) {
   const std::int64_t threads = block_count() * thread_count();
   for (std::int64_t i = block_index() * thread_count() + thread_index(); i < count; i += threads) body(i);
 }
+// body(i, value(i)) for `first` and every `step`-th i behind it, below `end`. The values of several are asked for
+// before the first is used: of one alone a thread would wait for memory most of the time.
+template <typename Value, typename Body>
+__device__ __forceinline__ void for_each_of(std::int64_t first, std::int64_t step, std::int64_t end, const Value& value,
+                                            const Body& body) {
+  constexpr int kAtOnce = 4;
+  std::int64_t i = first;
+  for (; i + (kAtOnce - 1) * step < end; i += kAtOnce * step) {
+    decltype(value(i)) values[kAtOnce];
+    for (int k = 0; k < kAtOnce; ++k) values[k] = value(i + k * step);
+    for (int k = 0; k < kAtOnce; ++k) body(i + k * step, values[k]);
+  }
+  for (; i < end; i += step) body(i, value(i));
+}
 // body(i) for every i of [0, count), each by all threads of a block together.
 template <typename Body>
 __device__ __forceinline__ void for_each_block(std::int64_t count, const Body& body) {
@@ -66,6 +87,16 @@ __device__ __forceinline__ void for_each_block(std::int64_t count, const Body& b
 template <typename Body>
 __device__ __forceinline__ void for_each_in_block(std::int64_t count, const Body& body) {
   for (std::int64_t i = thread_index(); i < count; i += thread_count()) body(i);
+}
+
+// The two with the values of several asked for at once, body(i, value(i)).
+template <typename Value, typename Body>
+__device__ __forceinline__ void for_each(std::int64_t count, const Value& value, const Body& body) {
+  for_each_of(block_index() * thread_count() + thread_index(), block_count() * thread_count(), count, value, body);
+}
+template <typename Value, typename Body>
+__device__ __forceinline__ void for_each_in_block(std::int64_t count, const Value& value, const Body& body) {
+  for_each_of(thread_index(), thread_count(), count, value, body);
 }
 
 // The values of all threads of the block, put together in the same order each time: within each warp by halves, then
@@ -100,7 +131,7 @@ struct Smaller {
 template <typename T, typename Value>
 __device__ __forceinline__ T sum_in_block(std::int64_t count, const Value& value) {
   T sum = 0;
-  for_each_in_block(count, [&](std::int64_t i) { sum += value(i); });
+  for_each_in_block(count, value, [&](std::int64_t, T term) { sum += term; });
   return over_block(sum, Plus{});
 }
 

@@ -32,7 +32,9 @@ __global__ void layer_norm_kernel(Span<float> out, Span<double> mean, Span<float
     const double variance = squares / static_cast<double>(columns) + static_cast<double>(epsilon);
     const auto s = static_cast<float>(1.0 / sqrt(variance));
     const Centred centred(m);
-    for_each_in_block(columns, [&](std::int64_t c) { out.set(row + c, centred(x[row + c]) * s * gain[c] + bias[c]); });
+    for_each_in_block(
+        columns, [&](std::int64_t c) { return centred(x[row + c]) * s * gain[c] + bias[c]; },
+        [&](std::int64_t c, float y) { out.set(row + c, y); });
     if (thread_index() == 0) {
       mean.set(r, m);
       rstd.set(r, s);
@@ -59,9 +61,13 @@ __global__ void layer_norm_backward_kernel(Span<float> dx, bool add, Span<const 
     const float hn = sum_in_block<float>(
                          columns, [&](std::int64_t c) { return dy[row + c] * gain[c] * (centred(x[row + c]) * s); }) /
                      static_cast<float>(columns);
-    for_each_in_block(columns, [&](std::int64_t c) {
-      put(dx, add, row + c, s * (dy[row + c] * gain[c] - h - centred(x[row + c]) * s * hn));
-    });
+    for_each_in_block(
+        columns,
+        [&](std::int64_t c) {
+          const float slope = s * (dy[row + c] * gain[c] - h - centred(x[row + c]) * s * hn);
+          return add ? dx[row + c] + slope : slope;
+        },
+        [&](std::int64_t c, float slope) { dx.set(row + c, slope); });
   });
 }
 
@@ -75,7 +81,7 @@ void CudaKernels::layer_norm(float* out, double* mean, float* rstd, const float*
                              const float* bias, const LayerNormShape& shape) {
   const std::int64_t rows = shape.rows, columns = shape.columns;
   if (rows * columns == 0) return;
-  (*launch_)(kLayerNorm, {rows, columns}, writes(out, rows * columns), writes(mean, rows), writes(rstd, rows),
+  (*launch_)(kLayerNorm, rows_of(rows, columns), writes(out, rows * columns), writes(mean, rows), writes(rstd, rows),
              reads(x, rows * columns), reads(gain, columns), reads(bias, columns), shape.epsilon);
 }
 
@@ -96,8 +102,8 @@ void CudaKernels::layer_norm_backward(Into dx, Into dgain, Into dbias, const flo
     sum_column_parts(*launch_, dgain, parts, number, columns);
   }
   if (dx.data == nullptr || rows == 0) return;
-  (*launch_)(kLayerNormBackward, {rows, columns}, writes(dx.data, count), dx.add, reads(dy, count), reads(x, count),
-             reads(mean, rows), reads(rstd, rows), reads(gain, columns));
+  (*launch_)(kLayerNormBackward, rows_of(rows, columns), writes(dx.data, count), dx.add, reads(dy, count),
+             reads(x, count), reads(mean, rows), reads(rstd, rows), reads(gain, columns));
 }
 
 }  // namespace lockstep::cuda

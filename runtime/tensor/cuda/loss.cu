@@ -22,7 +22,9 @@ __global__ void cross_entropy_rows(Span<double> losses, Span<float> largest, Spa
     const bool is_counted = counts(target, columns, ignore);  // the same for all threads of the block
     if (is_counted) {
       most = logits[row];
-      for_each_in_block(columns, [&](std::int64_t c) { most = Larger{}(most, logits[row + c]); });
+      for_each_in_block(
+          columns, [&](std::int64_t c) { return logits[row + c]; },
+          [&](std::int64_t, float logit) { most = Larger{}(most, logit); });
       most = over_block(most, Larger{});
       sum = sum_in_block<double>(columns,
                                  [&](std::int64_t c) { return static_cast<double>(expf(logits[row + c] - most)); });
@@ -60,11 +62,13 @@ __global__ void cross_entropy_backward_kernel(Span<float> dlogits, bool add, Spa
       return;
     }
     const float most = largest[r], share = factor / sums[r];
-    for_each_in_block(columns, [&](std::int64_t c) {
-      float value = share * expf(logits[row + c] - most);
-      if (add) value += dlogits[row + c];
-      dlogits.set(row + c, c == target ? value - factor : value);
-    });
+    for_each_in_block(
+        columns,
+        [&](std::int64_t c) {
+          const float value = share * expf(logits[row + c] - most);
+          return add ? value + dlogits[row + c] : value;
+        },
+        [&](std::int64_t c, float value) { dlogits.set(row + c, c == target ? value - factor : value); });
   });
 }
 
@@ -94,7 +98,7 @@ void CudaKernels::cross_entropy(float* loss, std::int64_t* counted, float* large
                                 std::int64_t ignore) {
   auto* const losses = scratch<double>(rows);
   if (rows > 0) {
-    (*launch_)(kCrossEntropy, {rows, columns}, writes(losses, rows), writes(largest, rows), writes(sums, rows),
+    (*launch_)(kCrossEntropy, rows_of(rows, columns), writes(losses, rows), writes(largest, rows), writes(sums, rows),
                reads(logits, rows * columns), reads(targets, rows), columns, ignore);
   }
   (*launch_)(kCrossEntropyMean, {1, rows}, writes(loss, 1), writes(counted, 1), reads<double>(losses, rows),
@@ -107,7 +111,7 @@ void CudaKernels::cross_entropy_backward(Into dlogits, const float* dloss, const
                                          std::int64_t ignore) {
   const std::int64_t count = rows * columns;
   if (count == 0) return;
-  (*launch_)(kCrossEntropyBackward, {rows, columns}, writes(dlogits.data, count), dlogits.add, reads(dloss, 1),
+  (*launch_)(kCrossEntropyBackward, rows_of(rows, columns), writes(dlogits.data, count), dlogits.add, reads(dloss, 1),
              reads(counted, 1), reads(largest, rows), reads(sums, rows), reads(logits, count), reads(targets, rows),
              columns, ignore);
 }

@@ -38,7 +38,9 @@ __global__ void transpose_kernel(Span<float> out, bool add, Span<const float> a,
 __global__ void add_row_kernel(Span<float> out, Span<const float> a, Span<const float> row, std::int64_t rows) {
   const std::int64_t columns = row.count;
   for_each_block(rows, [&](std::int64_t r) {
-    for_each_in_block(columns, [&](std::int64_t c) { out.set(r * columns + c, a[r * columns + c] + row[c]); });
+    for_each_in_block(
+        columns, [&](std::int64_t c) { return a[r * columns + c] + row[c]; },
+        [&](std::int64_t c, float sum) { out.set(r * columns + c, sum); });
   });
 }
 
@@ -46,13 +48,29 @@ __global__ void sum_rows_parts(Span<double> parts, Span<const float> a, std::int
   sum_columns_in_parts(parts, rows, columns, [&](std::int64_t i, std::int64_t) { return static_cast<double>(a[i]); });
 }
 
+// A block has kColumns columns. Of each, as many threads have every kSlices-th part, and then one has their sums.
+constexpr int kColumns = 8;
+constexpr int kSlices = kThreads / kColumns;
 __global__ void sum_column_parts_kernel(Span<float> out, bool add, Span<const double> parts, std::int64_t number) {
+  LOCKSTEP_SHARED(double, sums, kThreads);
   const std::int64_t columns = out.count;
-  for_each(columns, [&](std::int64_t c) {
-    double sum = add ? static_cast<double>(out[c]) : 0.0;
-    double total = 0;
-    for (std::int64_t p = 0; p < number; ++p) total += parts[p * columns + c];
-    out.set(c, static_cast<float>(sum + total));
+  const int slice = thread_index() / kColumns;
+  for_each_block((columns + kColumns - 1) / kColumns, [&](std::int64_t i) {
+    const std::int64_t c = i * kColumns + thread_index() % kColumns;
+    double sum = 0;
+    if (c < columns) {
+      for_each_of(
+          slice, kSlices, number, [&](std::int64_t p) { return parts[p * columns + c]; },
+          [&](std::int64_t, double part) { sum += part; });
+    }
+    sums.set(thread_index(), sum);
+    barrier();
+    if (slice == 0 && c < columns) {
+      double total = 0;
+      for (int k = 0; k < kSlices; ++k) total += sums[k * kColumns + thread_index()];
+      out.set(c, static_cast<float>((add ? static_cast<double>(out[c]) : 0.0) + total));
+    }
+    barrier();  // the next of them
   });
 }
 
@@ -110,7 +128,7 @@ const Kernel kClipFactor("clip_factor", clip_factor_kernel, kWarp);
 }  // namespace
 
 void sum_column_parts(const Launch& launch, Into out, const double* parts, std::int64_t number, std::int64_t columns) {
-  launch(kSumColumnParts, parts_of(columns, kThreads), writes(out.data, columns), out.add,
+  launch(kSumColumnParts, parts_of(columns, kColumns), writes(out.data, columns), out.add,
          reads(parts, number * columns), number);
 }
 
@@ -129,7 +147,7 @@ void CudaKernels::transpose(Into out, const float* a, std::int64_t rows, std::in
 void CudaKernels::add_row(float* out, const float* a, const float* row, std::int64_t rows, std::int64_t columns) {
   const std::int64_t count = rows * columns;
   if (count == 0) return;
-  (*launch_)(kAddRow, {rows, columns}, writes(out, count), reads(a, count), reads(row, columns), rows);
+  (*launch_)(kAddRow, rows_of(rows, columns), writes(out, count), reads(a, count), reads(row, columns), rows);
 }
 
 void CudaKernels::sum_rows(Into out, const float* a, std::int64_t rows, std::int64_t columns) {

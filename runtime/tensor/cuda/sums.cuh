@@ -29,7 +29,9 @@ __device__ __forceinline__ void sum_columns_in_parts(const Span<double>& parts, 
     const std::int64_t first = i / columns * kRowsOfPart, c = i % columns;
     const std::int64_t end = rows - first < kRowsOfPart ? rows : first + kRowsOfPart;
     double sum = 0;
-    for (std::int64_t r = first; r < end; ++r) sum += value(r * columns + c, r);
+    for_each_of(
+        first, 1, end, [&](std::int64_t r) { return value(r * columns + c, r); },
+        [&](std::int64_t, double term) { sum += term; });
     parts.set(i, sum);
   });
 }
