@@ -172,16 +172,25 @@ std::int64_t StepRow::own() const {
 }
 
 void settle(StepRow& row, std::int64_t hidden, std::int64_t waited) {
-  auto& backward = row.ns[static_cast<std::size_t>(Phase::backward)];
-  hidden = std::clamp<std::int64_t>(hidden, 0, std::max<std::int64_t>(backward, 0));
-  row.ns[static_cast<std::size_t>(Phase::hidden)] = hidden;
-  if (!row.on_device) backward -= hidden;  // there the host does not spend this time in calls
-  waited = std::clamp<std::int64_t>(waited, 0, std::max<std::int64_t>(backward, 0));
-  row.ns[static_cast<std::size_t>(Phase::exposed)] += waited;
-  backward -= waited;
-  std::int64_t known = row.on_device ? -hidden : 0;
+  const auto ns = [&row](Phase phase) -> std::int64_t& { return row.ns[static_cast<std::size_t>(phase)]; };
+  const auto up_to = [](std::int64_t value, std::int64_t most) {
+    return std::clamp<std::int64_t>(value, 0, std::max<std::int64_t>(most, 0));
+  };
+  if (!row.on_device) {
+    ns(Phase::hidden) = up_to(hidden, ns(Phase::backward));
+    ns(Phase::backward) -= ns(Phase::hidden);
+  }
+  std::int64_t known = 0;
   for (const std::int64_t part : row.ns) known += part;
-  row.ns[static_cast<std::size_t>(Phase::other)] = std::max<std::int64_t>(row.length() - known, 0);
+  ns(Phase::other) = up_to(row.length() - known, row.length());
+  // On a device both are the compute stream's time. A host that is ahead of its stream waits with it, in backward or
+  // where it next puts work there.
+  waited = up_to(waited, ns(Phase::backward) + (row.on_device ? ns(Phase::other) : 0));
+  const std::int64_t in_backward = up_to(waited, ns(Phase::backward));
+  ns(Phase::backward) -= in_backward;
+  ns(Phase::other) -= waited - in_backward;
+  ns(Phase::exposed) += waited;
+  if (row.on_device) ns(Phase::hidden) = up_to(hidden, row.own());
 }
 
 RankTable table_of(const trace::RankTrace& trace) {

@@ -21,7 +21,7 @@ enum class Phase : std::uint8_t {
   data,
   forward,
   backward,   // without the time in the group's calls
-  hidden,     // communication within backward: in the group's calls, before the last gradient
+  hidden,     // communication within backward: in the group's calls, before the last gradient; on a device beside it
   exposed,    // communication that was waited for
   optimizer,  // of a program whose optimizer is not ours: what follows the backward, up to the next batch or forward
   snapshot,

@@ -81,6 +81,19 @@ TEST(StepTable, OnADeviceHiddenCommunicationTakesNoTimeOfTheHost) {
   }
 }
 
+TEST(StepTable, OnADeviceTheHostWaitsWithItsStreamWhereverItIs) {
+  StepRow row{.begin = 1000, .end = 2000, .on_device = true};
+  row.ns[static_cast<std::size_t>(Phase::forward)] = 60;
+  row.ns[static_cast<std::size_t>(Phase::backward)] = 380;
+  settle(row, 300, 890);
+  EXPECT_EQ(row[Phase::forward], 60);
+  EXPECT_EQ(row[Phase::backward], 0);
+  EXPECT_EQ(row[Phase::exposed], 890);
+  EXPECT_EQ(row[Phase::other], 50);
+  EXPECT_EQ(row.own(), 110) << "what the rank took for itself";
+  EXPECT_EQ(row[Phase::hidden], 110) << "no more than that";
+}
+
 std::vector<RankTable> job(const std::vector<Rhythm>& ranks, int steps = 20, std::int64_t clocks_apart = 0) {
   std::vector<RankTable> tables;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
