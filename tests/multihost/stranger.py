@@ -22,7 +22,7 @@ import threading
 STORE_PORT = 29400
 LOOPBACK, HIS_OWN = "127.0.0.1", "127.0.0.9"
 LAST_RANK = 2
-WIRE_GREETING = b"lockstep wire 2\n"
+WIRE_GREETING = b"lockstep wire 3\n"
 HELLO, PROOF, DRAW = 52, 32, 32  # bytes of a rank's greeting
 ANOTHER_SECRET = bytes(range(32))
 HTTP = b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/7.88.1\r\nAccept: */*\r\n\r\n"

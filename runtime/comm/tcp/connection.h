@@ -37,8 +37,8 @@ class ConnectionEnded : public std::runtime_error {
 
 class Connection {
  public:
-  static constexpr std::size_t kMostChunk = 256 << 10;
-  static constexpr std::size_t kMostEager = 128 << 10;
+  static constexpr std::size_t kMostChunk = 512 << 10;
+  static constexpr std::size_t kMostEager = kMostChunk;
   // That may lie at the side. Of an exchange of segments 8 can: of kSegmentDepth segments, two trips of each.
   static constexpr std::size_t kMostEarly = 16;
 

@@ -19,6 +19,12 @@ constexpr std::size_t kLeastPartBytes = 256 << 10;
 constexpr std::size_t kMostPartBytes = 512 << 10;
 constexpr std::size_t kMostShareBytes = 8 << 20;
 
+// Data that waits for no receive comes a trip sooner, and is copied once more where the receive is late: the less
+// likely the fewer ranks there are to be late, and the fewer segments to be ahead.
+constexpr std::size_t kMostEagerBytes = 128 << 10;
+constexpr std::size_t kMostEagerBytesOfFew = 512 << 10;
+constexpr std::size_t kFewBytes = 1 << 20;
+
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Where the ranks of the host have the buffer; nothing if some rank of any host has it in no arena.
@@ -62,6 +68,9 @@ AllReduceSteps::AllReduceSteps(const Task& task, const Place& place, std::vector
                                            : Route::arenas),
       arenas_(std::move(arenas)),
       sums_(place.memory == nullptr ? task.record.dtype : comm::dtype_of_partials(task.reduction)),
+      most_eager_(hosts_.ranks.size() == 2 && task.count() * size_of(sums_) <= kFewBytes * hosts_.lanes
+                      ? kMostEagerBytesOfFew
+                      : kMostEagerBytes),
       scratch_(scratch) {}
 
 std::size_t AllReduceSteps::most_elements() const {
@@ -78,7 +87,8 @@ void AllReduceSteps::begin(Segment& segment) {
   segment.share = comm::share_of({0, segment.chunk.length}, element, hosts_.lanes, hosts_.local);
   const std::size_t bytes = part_of(segment, hosts_.host).length * size_of(sums_);
   if (bytes == 0) return;
-  for_other_hosts([&](std::size_t host) { post_receive(segment, host, place_of(segment, host), bytes, 0, true); });
+  for_other_hosts(
+      [&](std::size_t host) { post_receive(segment, host, place_of(segment, host), bytes, 0, is_eager(bytes)); });
 }
 
 void AllReduceSteps::fill(const Segment& segment) {
@@ -91,7 +101,7 @@ void AllReduceSteps::send(Segment& segment) {
   for_other_hosts([&](std::size_t host) {
     const Chunk part = part_of(segment, host);
     std::byte* const sums = own_sums(segment) + (part.offset - segment.share.offset) * sum;
-    post_send(segment, host, sums, part.length * sum, 0, true);
+    post_send(segment, host, sums, part.length * sum, 0, is_eager(part.length * sum));
   });
 }
 
@@ -104,8 +114,9 @@ void AllReduceSteps::hand_on(Segment& segment) {
   const Chunk own = part_of(segment, hosts_.host);
   for_other_hosts([&](std::size_t host) {
     const Chunk part = part_of(segment, host);
-    post_receive(segment, host, memory + part.offset * element, part.length * element, 1, true);
-    post_send(segment, host, memory + own.offset * element, own.length * element, 1, true);
+    const std::size_t in = part.length * element, out = own.length * element;
+    post_receive(segment, host, memory + part.offset * element, in, 1, is_eager(in));
+    post_send(segment, host, memory + own.offset * element, out, 1, is_eager(out));
   });
 }
 

@@ -40,6 +40,8 @@ class AllReduceSteps final : public SegmentSteps {
   void add_up_host(const Segment& segment);
   void add_up_hosts(const Segment& segment);
 
+  // The same at both ends.
+  bool is_eager(std::size_t bytes) const { return bytes <= most_eager_; }
   // True if all of a share crosses at once, to every host.
   bool goes_whole(const Segment& segment) const;
   comm::Chunk part_of(const Segment& segment, std::size_t host) const;
@@ -53,6 +55,7 @@ class AllReduceSteps final : public SegmentSteps {
 
   const std::vector<std::byte*> arenas_;  // by place on the host; through windows: none
   const DType sums_;                      // as what a host's sums cross
+  const std::size_t most_eager_;          // bytes of a transfer
   std::vector<ScratchBuffer>& scratch_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What two ranks say on a new connection, before anything else:
 //
-//   connecting rank  16 bytes "lockstep wire 2\n", its number (4 bytes, least first), 32 bytes drawn by chance
+//   connecting rank  16 bytes "lockstep wire 3\n", its number (4 bytes, least first), 32 bytes drawn by chance
 //   listening rank   32 bytes drawn by chance
 //   connecting rank  its proof, 32 bytes
 //   listening rank   its proof, 32 bytes
@@ -21,7 +21,7 @@
 
 namespace lockstep::wire {
 
-inline constexpr std::string_view kWireGreeting = "lockstep wire 2\n";
+inline constexpr std::string_view kWireGreeting = "lockstep wire 3\n";
 inline constexpr std::size_t kDrawBytes = 32;
 inline constexpr std::size_t kHelloBytes = kWireGreeting.size() + 4 + kDrawBytes;
 inline constexpr std::size_t kProofBytes = sizeof(Sha256Mac);
