@@ -68,6 +68,7 @@ ENVIRONMENT, of the ranks; docs/ENVIRONMENT.md has values and defaults, lockstep
   LOCKSTEP_DEVICE                       cpu, cuda or auto, for programs that ask for none
   LOCKSTEP_LOG_LEVEL                    trace, debug, info, warn, error or off
   LOCKSTEP_PROGRESS                     bar, lines or off
+  LOCKSTEP_TCP_CONGESTION               between hosts: auto, system, or a name that the kernel knows
   LOCKSTEP_PLUGIN_PATH                  folders of plug-ins, with : between them
   LOCKSTEP_NCCL_LIB                     the NCCL to load
   LOCKSTEP_CUBLASLT_LIB                 the cuBLASLt to load, for tensors on GPUs

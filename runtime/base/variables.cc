@@ -14,7 +14,7 @@ namespace lockstep {
 namespace {
 
 // The test check_environment holds them to docs/ENVIRONMENT.md.
-constexpr std::array<std::string_view, 30> kKnown = {"LOCKSTEP_ALLOW_TF32",
+constexpr std::array<std::string_view, 31> kKnown = {"LOCKSTEP_ALLOW_TF32",
                                                      "LOCKSTEP_BOOTSTRAP",
                                                      "LOCKSTEP_CHECK_COLLECTIVES",
                                                      "LOCKSTEP_CUBLASLT_LIB",
@@ -42,6 +42,7 @@ constexpr std::array<std::string_view, 30> kKnown = {"LOCKSTEP_ALLOW_TF32",
                                                      "LOCKSTEP_STORE",
                                                      "LOCKSTEP_STORE_SECRET",
                                                      "LOCKSTEP_STORE_SECRET_FILE",
+                                                     "LOCKSTEP_TCP_CONGESTION",
                                                      "LOCKSTEP_TIMEOUT",
                                                      "LOCKSTEP_TRACE_DIR"};
 

@@ -25,6 +25,7 @@
 #include "runtime/comm/tcp/own_address.h"
 #include "runtime/comm/wire/proven_connections.h"
 #include "runtime/comm/wire/wire.h"
+#include "runtime/net/congestion_control.h"
 
 namespace lockstep::tcp {
 
@@ -95,6 +96,7 @@ class WireTcp final : public wire::Wire {
   const int rank_;
   const std::vector<int> first_;
   const OwnAddress address_;
+  const net::CongestionControl congestion_control_;
   // How long it looks before it sleeps.
   const std::chrono::nanoseconds look_;
   UniqueFd epoll_;

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/net/congestion_control.h"
+
+#include <fmt/format.h>
+#include <linux/tcp.h>  // whose tcp_info has the least round trip
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <fstream>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/printable.h"
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep::net {
+namespace {
+
+constexpr const char* kVariable = "LOCKSTEP_TCP_CONGESTION";
+constexpr std::size_t kMostLetters = 16;  // TCP_CA_NAME_MAX
+
+bool grants(int socket, const std::string& name) {
+  return ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size())) == 0;
+}
+
+std::string name_of(int socket) {
+  std::array<char, kMostLetters> name{};
+  socklen_t size = name.size() - 1;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) != 0) {
+    throw SystemError("getsockopt(TCP_CONGESTION)", errno);
+  }
+  return name.data();
+}
+
+// The shortest so far, the least disturbed by processes that had no core.
+std::chrono::microseconds round_trip_of(int socket) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) {
+    throw SystemError("getsockopt(TCP_INFO)", errno);
+  }
+  return std::chrono::microseconds(info.tcpi_min_rtt);
+}
+
+std::string allowed() {
+  std::ifstream file("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+  std::string names;
+  return std::getline(file, names) ? names : "reno";
+}
+
+}  // namespace
+
+CongestionControl CongestionControl::of(const Environment& environment) {
+  CongestionControl control(environment.get(kVariable).value_or("auto"));
+  if (control.name_ == "auto" || control.name_ == "system") return control;
+  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket) throw SystemError("socket", errno);
+  if (!grants(socket.get(), control.name_)) {
+    throw InvalidArgument(
+        fmt::format("environment: {}='{}' is no congestion control that the kernel lets this process take; auto, "
+                    "system, or one of those that every process may take: {}",
+                    kVariable, printable(control.name_), allowed()));
+  }
+  return control;
+}
+
+std::optional<std::string> CongestionControl::instead_of(std::string_view current,
+                                                         std::chrono::microseconds round_trip) const {
+  if (name_ == "system" || current == name_) return std::nullopt;
+  if (name_ != "auto") return name_;
+  if (!current.starts_with("bbr") || round_trip >= kNear) return std::nullopt;
+  return "reno";
+}
+
+std::string CongestionControl::apply(int socket) const {
+  const std::string current = name_of(socket);
+  const auto other = instead_of(current, round_trip_of(socket));
+  if (!other) return current;
+  if (!grants(socket, *other)) throw SystemError(fmt::format("setsockopt(TCP_CONGESTION, {})", *other), errno);
+  return *other;
+}
+
+}  // namespace lockstep::net
