@@ -31,7 +31,8 @@ class CongestionControl {
 
   // What is to be taken in place of `current`; nothing if that stays.
   std::optional<std::string> instead_of(std::string_view current, std::chrono::microseconds round_trip) const;
-  // For what this end of a connected TCP socket sends. Returns the one that it has now. SystemError.
+  // For what this end of a connected TCP socket sends. Returns the one that it has now, as far as the kernel says.
+  // SystemError if it no longer grants the one that was named.
   std::string apply(int socket) const;
 
  private:

@@ -13,7 +13,12 @@ namespace lockstep::testing {
 
 // "plain_actions.cc:127": the first line of a file of tests/ with `text` in it, or so many lines behind it.
 inline std::string source_line(const std::string& file, std::string_view text, int behind = 0) {
-  const auto path = std::filesystem::path(__FILE__).parent_path().parent_path() / file;
+  // A compiler cache may have made the path of this file relative: then it is below some folder above.
+  auto path = std::filesystem::path(__FILE__).parent_path().parent_path() / file;
+  for (auto root = std::filesystem::current_path(); path.is_relative() && root.has_relative_path();
+       root = root.parent_path()) {
+    if (exists(root / "tests" / file)) path = root / "tests" / file;
+  }
   std::ifstream in(path);
   int number = 0;
   for (std::string line; std::getline(in, line);) {

@@ -314,7 +314,7 @@ TEST_F(ConnectionTest, WhatIsNoStreamOfThisVersionIsRefused) {
   };
   const std::vector<std::vector<int>> wrong = {
       std::vector<int>(16, 'G'), header(0, 0, {}, 0),  header(4, 0, {8}, 0),       header(1, 0, {0, 5}, 0),
-      header(2, 0, {7}, 0),      header(3, 2, {1}, 7), header(3, 1, {0, 0, 3}, 8), header(3, 1, {0, 0, 1}, 9)};
+      header(2, 0, {7}, 0),      header(3, 2, {1}, 7), header(3, 1, {1, 0, 8}, 8), header(3, 1, {0, 0, 1}, 9)};
   for (const auto& bytes : wrong) {
     std::array<int, 2> fds{};
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()), 0);
