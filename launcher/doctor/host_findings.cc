@@ -135,6 +135,13 @@ Finding kernel() {
   return finding;
 }
 
+// BBR is what runtime/net/congestion_control.h does not leave to ranks that are near.
+Finding congestion_control(const HostFolders& folders) {
+  const std::string name = first_line(folders.proc + "/sys/net/ipv4/tcp_congestion_control");
+  constexpr const char* kNear = "; ranks that are less than 1 ms apart take reno (LOCKSTEP_TCP_CONGESTION)";
+  return {kHost, "TCP congestion control", name.empty() ? "unknown" : name + (name.starts_with("bbr") ? kNear : "")};
+}
+
 }  // namespace
 
 std::string readable_bytes(std::uint64_t bytes) {
@@ -147,12 +154,11 @@ std::string readable_bytes(std::uint64_t bytes) {
 }
 
 Findings host_findings(const HostFolders& folders) {
-  const auto congestion = first_line(folders.proc + "/sys/net/ipv4/tcp_congestion_control");
   return {
       {kHost, "name", host_name()},
       boot(),
       kernel(),
-      {kHost, "TCP congestion control", congestion.empty() ? "unknown" : congestion},
+      congestion_control(folders),
       cores(folders),
       memory(folders),
       shared_memory(folders.shm),
