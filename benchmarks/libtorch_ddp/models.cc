@@ -49,7 +49,7 @@ struct BlockImpl : nn::Module {
                                      .masked_fill(mask, -std::numeric_limits<float>::infinity())
                                      .softmax(-1);
     const at::Tensor x = input + out(at::matmul(attention, parts[2]).transpose(1, 2).reshape({rows, length, width}));
-    return x + down(at::gelu(up(before_mlp(x))));
+    return x + down(at::gelu(up(before_mlp(x)), "tanh"));
   }
 };
 TORCH_MODULE(Block);

@@ -31,7 +31,7 @@ class Block(nn.Module):
         attention = ((q @ k.transpose(-1, -2)) * (1 / math.sqrt(width // self.heads))).masked_fill(
             mask, float("-inf")).softmax(-1)
         x = x + self.out((attention @ v).transpose(1, 2).reshape(rows, length, width))
-        return x + self.down(F.gelu(self.up(self.before_mlp(x))))
+        return x + self.down(F.gelu(self.up(self.before_mlp(x)), approximate="tanh"))
 
 
 GPTS = {"gpt": {"tokens": 128, "length": 128, "rows": 8, "width": 256, "layers": 4, "heads": 4},

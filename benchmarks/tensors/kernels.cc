@@ -224,6 +224,7 @@ class Bench {
 int main(int argc, char** argv) {
   try {
     const std::int64_t mebibytes = argc > 1 ? std::stoll(argv[1]) : 256;
+    if (mebibytes < 64) throw std::invalid_argument("MIB is 64 or more: a matrix of 4096 x 4096 takes as much");
     lockstep::benchmark::Bench(mebibytes << 18).run();
     return 0;
   } catch (const std::exception& error) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <span>
 
 namespace lockstep::launcher {
 namespace {
@@ -184,12 +185,14 @@ void settle(StepRow& row, std::int64_t hidden, std::int64_t waited) {
   for (const std::int64_t part : row.ns) known += part;
   ns(Phase::other) = up_to(row.length() - known, row.length());
   // On a device both are the compute stream's time. A host that is ahead of its stream waits with it, in backward or
-  // where it next puts work there.
-  waited = up_to(waited, ns(Phase::backward) + (row.on_device ? ns(Phase::other) : 0));
-  const std::int64_t in_backward = up_to(waited, ns(Phase::backward));
-  ns(Phase::backward) -= in_backward;
-  ns(Phase::other) -= waited - in_backward;
-  ns(Phase::exposed) += waited;
+  // wherever it next puts work there.
+  constexpr Phase kWaiting[] = {Phase::backward, Phase::other, Phase::optimizer, Phase::forward};
+  for (const Phase phase : std::span(kWaiting).first(row.on_device ? 4 : 1)) {
+    const std::int64_t here = up_to(waited, ns(phase));
+    ns(phase) -= here;
+    ns(Phase::exposed) += here;
+    waited -= here;
+  }
   if (row.on_device) ns(Phase::hidden) = up_to(hidden, row.own());
 }
 

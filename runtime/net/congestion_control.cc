@@ -36,6 +36,7 @@ std::chrono::microseconds round_trip_of(int socket) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::chrono::microseconds::max();
+  if (info.tcpi_min_rtt == 0) return std::chrono::microseconds::max();  // an older kernel's answer is shorter
   return std::chrono::microseconds(info.tcpi_min_rtt);
 }
 

@@ -294,7 +294,7 @@ Connection::Receiving* Connection::target_of(const Header& header) {
     return &*found;
   }
   if (has_given_up_) return nullptr;
-  if (tag.kind != wire::Tag::Kind::segment || header.bytes > kMostEager || early_.size() == kMostEarly) {
+  if (tag.kind != wire::Tag::Kind::segment || early_.size() == kMostEarly) {
     refuse("data that nobody asked for");
   }
   Early& early = early_.emplace_back();

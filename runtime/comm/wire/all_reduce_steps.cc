@@ -23,7 +23,7 @@ constexpr std::size_t kMostShareBytes = 8 << 20;
 // likely the fewer ranks there are to be late, and the fewer segments to be ahead.
 constexpr std::size_t kMostEagerBytes = 128 << 10;
 constexpr std::size_t kMostEagerBytesOfFew = 512 << 10;
-constexpr std::size_t kFewBytes = 1 << 20;
+constexpr std::size_t kFewBytes = 1 << 20;  // of a lane's sums
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 

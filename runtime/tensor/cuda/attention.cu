@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of all heads of all samples are one batch. For that each head's matrix has to begin as far behind the
+// The products of all heads of many samples are one batch. For that each head's matrix has to begin as far behind the
 // last, which it does not in packed rows: it is copied together first, and the results are dealt out again.
+#include <algorithm>
 #include <cmath>
 
 #include "runtime/tensor/cuda/cuda_kernels.h"
@@ -101,85 +102,101 @@ void join(const Launch& launch, Into packed, const float* heads, const ByHeads& 
          columns, by_heads);
 }
 
+// As many samples together as scratch memory of 256 MiB is enough for, and as cuBLASLt takes matrices of in one batch:
+// body(first, shape of the group).
+template <typename Body>
+void for_each_group(const AttentionShape& shape, std::int64_t scratch_of_sample, const Body& body) {
+  constexpr std::int64_t kMostScratch = std::int64_t{64} << 20, kMostMatrices = 32768;
+  const std::int64_t most = std::min(kMostScratch / scratch_of_sample, kMostMatrices / shape.heads);
+  AttentionShape group = shape;
+  for (std::int64_t first = 0; first < shape.batch; first += group.batch) {
+    group.batch = std::min(std::max<std::int64_t>(most, 1), shape.batch - first);
+    body(first, group);
+  }
+}
+
 }  // namespace
 
 void CudaKernels::attention(float* out, float* weights, const float* qkv, const AttentionShape& shape) {
-  const std::int64_t time = shape.time, size = shape.head_size, matrices = shape.batch * shape.heads;
-  const std::int64_t count = matrices * time * size, square = time * time;
-  if (count == 0) return;
-  auto* const q = scratch<float>(4 * count);
-  float *const k = q + count, *const v = k + count, *const y = v + count;
-  split(*launch_, q, qkv, by_heads(shape, 3));
-  batched_gemm({.rows = time,
-                .columns = time,
-                .inner = size,
-                .alpha = 1.0f / std::sqrt(static_cast<float>(size)),
-                .a = {q, size},
-                .b = {.data = k, .stride = size, .transposed = true},
-                .c = {weights, false},
-                .ldc = time},
-               {.count = matrices, .a = time * size, .b = time * size, .c = square});
-  (*launch_)(kCausalSoftmax, rows_of(matrices * time, time), writes(weights, matrices * square), time);
-  batched_gemm({.rows = time,
-                .columns = size,
-                .inner = time,
-                .a = {weights, time},
-                .b = {v, size},
-                .c = {y, false},
-                .ldc = size},
-               {.count = matrices, .a = square, .b = time * size, .c = time * size});
-  join(*launch_, {out, false}, y, by_heads(shape, 1));
+  const std::int64_t time = shape.time, size = shape.head_size, square = time * time;
+  const std::int64_t sample = shape.heads * time * size;
+  if (shape.batch * sample == 0) return;
+  for_each_group(shape, 4 * sample, [&](std::int64_t first, const AttentionShape& group) {
+    const std::int64_t matrices = group.batch * group.heads, count = group.batch * sample;
+    auto* const q = scratch<float>(4 * count);
+    float *const k = q + count, *const v = k + count, *const y = v + count;
+    float* const w = weights + first * shape.heads * square;
+    split(*launch_, q, qkv + 3 * first * sample, by_heads(group, 3));
+    batched_gemm({.rows = time,
+                  .columns = time,
+                  .inner = size,
+                  .alpha = 1.0f / std::sqrt(static_cast<float>(size)),
+                  .a = {q, size},
+                  .b = {.data = k, .stride = size, .transposed = true},
+                  .c = {w, false},
+                  .ldc = time},
+                 {.count = matrices, .a = time * size, .b = time * size, .c = square});
+    (*launch_)(kCausalSoftmax, rows_of(matrices * time, time), writes(w, matrices * square), time);
+    batched_gemm(
+        {.rows = time, .columns = size, .inner = time, .a = {w, time}, .b = {v, size}, .c = {y, false}, .ldc = size},
+        {.count = matrices, .a = square, .b = time * size, .c = time * size});
+    join(*launch_, {out + first * sample, false}, y, by_heads(group, 1));
+  });
 }
 
 void CudaKernels::attention_backward(Into dqkv, const float* dout, const float* weights, const float* qkv,
                                      const AttentionShape& shape) {
-  const std::int64_t time = shape.time, size = shape.head_size, matrices = shape.batch * shape.heads;
-  const std::int64_t count = matrices * time * size, square = time * time;
-  if (count == 0) return;
+  const std::int64_t time = shape.time, size = shape.head_size, square = time * time;
+  const std::int64_t sample = shape.heads * time * size;
+  if (shape.batch * sample == 0) return;
   const float factor = 1.0f / std::sqrt(static_cast<float>(size));
-  auto* const q = scratch<float>(7 * count + matrices * square);
-  float *const k = q + count, *const v = k + count, *const dy = v + count;
-  float *const dq = dy + count, *const dk = dq + count, *const dv = dk + count, *const dw = dv + count;
-  split(*launch_, q, qkv, by_heads(shape, 3));
-  split(*launch_, dy, dout, by_heads(shape, 1));
-  const Batch to_size{.count = matrices, .a = square, .b = time * size, .c = time * size};
-  batched_gemm({.rows = time,
-                .columns = size,
-                .inner = time,
-                .a = {.data = weights, .stride = time, .transposed = true},
-                .b = {dy, size},
-                .c = {dv, false},
-                .ldc = size},
-               to_size);
-  batched_gemm({.rows = time,
-                .columns = time,
-                .inner = size,
-                .a = {dy, size},
-                .b = {.data = v, .stride = size, .transposed = true},
-                .c = {dw, false},
-                .ldc = time},
-               {.count = matrices, .a = time * size, .b = time * size, .c = square});
-  (*launch_)(kCausalSoftmaxBackward, rows_of(matrices * time, time), writes(dw, matrices * square),
-             reads(weights, matrices * square), time);
-  batched_gemm({.rows = time,
-                .columns = size,
-                .inner = time,
-                .alpha = factor,
-                .a = {dw, time},
-                .b = {k, size},
-                .c = {dq, false},
-                .ldc = size},
-               to_size);
-  batched_gemm({.rows = time,
-                .columns = size,
-                .inner = time,
-                .alpha = factor,
-                .a = {.data = dw, .stride = time, .transposed = true},
-                .b = {q, size},
-                .c = {dk, false},
-                .ldc = size},
-               to_size);
-  join(*launch_, dqkv, dq, by_heads(shape, 3));
+  for_each_group(shape, 7 * sample + shape.heads * square, [&](std::int64_t first, const AttentionShape& group) {
+    const std::int64_t matrices = group.batch * group.heads, count = group.batch * sample;
+    auto* const q = scratch<float>(7 * count + matrices * square);
+    float *const k = q + count, *const v = k + count, *const dy = v + count;
+    float *const dq = dy + count, *const dk = dq + count, *const dv = dk + count, *const dw = dv + count;
+    const float* const w = weights + first * shape.heads * square;
+    split(*launch_, q, qkv + 3 * first * sample, by_heads(group, 3));
+    split(*launch_, dy, dout + first * sample, by_heads(group, 1));
+    const Batch to_size{.count = matrices, .a = square, .b = time * size, .c = time * size};
+    batched_gemm({.rows = time,
+                  .columns = size,
+                  .inner = time,
+                  .a = {.data = w, .stride = time, .transposed = true},
+                  .b = {dy, size},
+                  .c = {dv, false},
+                  .ldc = size},
+                 to_size);
+    batched_gemm({.rows = time,
+                  .columns = time,
+                  .inner = size,
+                  .a = {dy, size},
+                  .b = {.data = v, .stride = size, .transposed = true},
+                  .c = {dw, false},
+                  .ldc = time},
+                 {.count = matrices, .a = time * size, .b = time * size, .c = square});
+    (*launch_)(kCausalSoftmaxBackward, rows_of(matrices * time, time), writes(dw, matrices * square),
+               reads(w, matrices * square), time);
+    batched_gemm({.rows = time,
+                  .columns = size,
+                  .inner = time,
+                  .alpha = factor,
+                  .a = {dw, time},
+                  .b = {k, size},
+                  .c = {dq, false},
+                  .ldc = size},
+                 to_size);
+    batched_gemm({.rows = time,
+                  .columns = size,
+                  .inner = time,
+                  .alpha = factor,
+                  .a = {.data = dw, .stride = time, .transposed = true},
+                  .b = {q, size},
+                  .c = {dk, false},
+                  .ldc = size},
+                 to_size);
+    join(*launch_, {dqkv.data + 3 * first * sample, dqkv.add}, dq, by_heads(group, 3));
+  });
 }
 
 }  // namespace lockstep::cuda

@@ -24,8 +24,8 @@ CongestionControl of(const std::string& value) {
 TEST(CongestionControl, BetweenNearHostsItIsNotBbr) {
   const CongestionControl chosen = CongestionControl::of(Environment());
   EXPECT_EQ(chosen.instead_of("bbr", 70us), "reno");
-  EXPECT_EQ(chosen.instead_of("bbr2", 999us), "reno");
-  EXPECT_EQ(chosen.instead_of("bbr", 1000us), std::nullopt) << "a long path is what it is for";
+  EXPECT_EQ(chosen.instead_of("bbr2", 499us), "reno");
+  EXPECT_EQ(chosen.instead_of("bbr", 500us), std::nullopt) << "a long path is what it is for";
   for (const char* other : {"cubic", "reno", "dctcp"}) EXPECT_EQ(chosen.instead_of(other, 70us), std::nullopt);
 }
 

@@ -92,6 +92,16 @@ TEST(StepTable, OnADeviceTheHostWaitsWithItsStreamWhereverItIs) {
   EXPECT_EQ(row[Phase::other], 50);
   EXPECT_EQ(row.own(), 110) << "what the rank took for itself";
   EXPECT_EQ(row[Phase::hidden], 110) << "no more than that";
+
+  StepRow ahead{.begin = 0, .end = 1000, .on_device = true};
+  ahead.ns[static_cast<std::size_t>(Phase::data)] = 40;
+  ahead.ns[static_cast<std::size_t>(Phase::forward)] = 830;
+  ahead.ns[static_cast<std::size_t>(Phase::backward)] = 50;
+  settle(ahead, 0, 800);
+  EXPECT_EQ(ahead[Phase::exposed], 800);
+  EXPECT_EQ(ahead[Phase::forward], 160);
+  EXPECT_EQ(ahead[Phase::data], 40);
+  EXPECT_EQ(ahead.own(), 200);
 }
 
 std::vector<RankTable> job(const std::vector<Rhythm>& ranks, int steps = 20, std::int64_t clocks_apart = 0) {
