@@ -138,7 +138,8 @@ Finding kernel() {
 // BBR is what runtime/net/congestion_control.h does not leave to ranks that are near.
 Finding congestion_control(const HostFolders& folders) {
   const std::string name = first_line(folders.proc + "/sys/net/ipv4/tcp_congestion_control");
-  constexpr const char* kNear = "; ranks that are less than 0.5 ms apart take reno, unless LOCKSTEP_TCP_CONGESTION says otherwise";
+  constexpr const char* kNear =
+      "; ranks that are less than 0.5 ms apart take reno, unless LOCKSTEP_TCP_CONGESTION says otherwise";
   return {kHost, "TCP congestion control", name.empty() ? "unknown" : name + (name.starts_with("bbr") ? kNear : "")};
 }
 

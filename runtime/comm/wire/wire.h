@@ -52,8 +52,8 @@ struct Piece {
   int peer = 0;
   std::byte* data = nullptr;
   std::size_t bytes = 0;
-  // If it is small (512 KiB) it may go before its receive is posted: of a segment of which the two ranks send each other
-  // as much, so that neither gets ahead of the other. Both ends say the same.
+  // If it is small (512 KiB) it may go before its receive is posted: of a segment of which the two ranks send each
+  // other as much, so that neither gets ahead of the other. Both ends say the same.
   bool is_eager = false;
 };
 

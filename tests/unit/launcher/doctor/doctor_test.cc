@@ -67,8 +67,9 @@ TEST_F(HostFindings, ReadTheFilesTheyAreTold) {
   EXPECT_NE(named(findings, path("absent")).value.find("not there"), std::string::npos);
   write("proc/sys/net/ipv4/tcp_congestion_control", "bbr\n");
   const auto with_bbr = host_findings({.proc = path("proc"), .cgroup = path("cgroup"), .shm = path("absent")});
-  EXPECT_NE(named(with_bbr, "TCP congestion control").value.find("bbr; ranks that are less than 0.5 ms apart take reno"),
-            std::string::npos);
+  EXPECT_NE(
+      named(with_bbr, "TCP congestion control").value.find("bbr; ranks that are less than 0.5 ms apart take reno"),
+      std::string::npos);
   write("cgroup/job/memory.max", "1048576\n");
   EXPECT_EQ(
       named(host_findings({.proc = path("proc"), .cgroup = path("cgroup"), .shm = path("absent")}), "memory").health,
