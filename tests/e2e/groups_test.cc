@@ -117,10 +117,11 @@ TEST(Subgroups, WorkBesideTheJobsGroupAndAfterIt) {
   EXPECT_EQ(result.err.find("warning"), std::string::npos) << result.err;
 }
 
-// Rank 1 is in the job's group and in one half of it. The other half goes on, as far as its ranks live.
+// Rank 1 is in the job's group and in one half of it. The other half, which has been made by then, goes on, as far as
+// its ranks live.
 TEST(Subgroups, ADeathEndsEveryGroupThatHasTheRankAndNoOther) {
-  RankProcesses ranks(4, {.command = {RANK_PROGRAM, "init", "split", "half:sum", "kill@1", "lost:half@0", "lost:job",
-                                      "half:sum@2", "half:sum@3"}});
+  RankProcesses ranks(4, {.command = {RANK_PROGRAM, "init", "split", "half:sum", "sum", "kill@1", "lost:half@0",
+                                      "lost:job", "half:sum@2", "half:sum@3"}});
   const std::string dead = "pid " + std::to_string(ranks[1].pid());
   const auto results = ranks.wait();
   EXPECT_EQ(results[1].signal, SIGKILL);
