@@ -1,24 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of a measurement: bench_libtorch_ddp MODEL RANK WORLD FOLDER DEVICE, started by benchmarks/run_libtorch_ddp.
-//
-// Reads lines "CONTENDER STEPS" and answers each with the microseconds of every step, and of lockstep with the part of
-// its communication that ran behind backward: "... hidden 0.87"; all ranks get the same line at once. Contenders: local
-// (LibTorch alone), lockstep, c10d (c10d::Reducer over gloo, on the CPU). FOLDER is where the ranks meet. DEVICE is cpu
-// or cuda: rank r computes on GPU r, and a step ends when the GPU has done it.
+// bench_libtorch_ddp: modules of LibTorch, as the contenders local (LibTorch alone), lockstep, and c10d (c10d::Reducer
+// over gloo, on the CPU). orders.h has what it is asked and answers.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>
 #include <torch/version.h>
 
-#include <chrono>
-#include <cstdio>
-#include <exception>
-#include <iostream>
 #include <map>
-#include <sstream>
 #include <stdexcept>
 
 #include "benchmarks/libtorch_ddp/c10d_peer.h"
 #include "benchmarks/libtorch_ddp/models.h"
+#include "benchmarks/libtorch_ddp/orders.h"
 #include "lockstep/libtorch/torch_stream.h"
 
 namespace lockstep::benchmark {
@@ -74,31 +66,25 @@ class Rank {
     check(world);
   }
 
-  void say_hello() const {
-    std::cout << TORCH_VERSION;
-    for (const auto& [name, contender] : contenders_) std::cout << ' ' << name;
-    std::cout << std::endl;
+  std::string hello() const {
+    std::string names = TORCH_VERSION;
+    for (const auto& [name, contender] : contenders_) names += ' ' + name;
+    return names;
   }
 
   void run(const std::string& name, int steps) {
+    if (!contenders_.contains(name)) throw std::invalid_argument("no contender is named '" + name + "'");
     Contender& contender = contenders_.at(name);
     group_->barrier().wait();
-    std::vector<double> times;
-    std::chrono::nanoseconds hidden{};
-    std::chrono::nanoseconds waited{};
+    Answer answer;
     for (int i = 0; i < steps; ++i) {
-      const auto begin = std::chrono::steady_clock::now();
-      contender.step();
-      if (device_.is_cuda()) ::torch::cuda::synchronize(device_.index());
-      times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
-      hidden += ddp_->last_step().under_way;
-      waited += ddp_->last_step().waited;
+      answer.time([&] {
+        contender.step();
+        if (device_.is_cuda()) ::torch::cuda::synchronize(device_.index());
+        return name == "lockstep" ? &ddp_->last_step() : nullptr;
+      });
     }
-    for (const double time : times) std::printf("%.2f ", time);
-    const auto all = static_cast<double>((hidden + waited).count());
-    if (name == "lockstep" && all > 0) std::printf("hidden %.4f", static_cast<double>(hidden.count()) / all);
-    std::printf("\n");
-    std::fflush(stdout);
+    answer.print();
   }
 
  private:
@@ -131,29 +117,9 @@ class Rank {
   std::unique_ptr<C10dPeer> c10d_;
 };
 
-int run(int argc, char** argv) {
-  if (argc != 6) throw std::invalid_argument("usage: bench_libtorch_ddp MODEL RANK WORLD FOLDER DEVICE");
-  Rank rank(argv[1], std::stoi(argv[2]), std::stoi(argv[3]), argv[4], argv[5]);
-  rank.say_hello();
-  std::string line;
-  while (std::getline(std::cin, line)) {
-    std::istringstream words(line);
-    std::string contender;
-    int steps = 0;
-    if (!(words >> contender >> steps)) throw std::invalid_argument("no order: '" + line + "'");
-    rank.run(contender, steps);
-  }
-  return 0;
-}
-
 }  // namespace
 }  // namespace lockstep::benchmark
 
 int main(int argc, char** argv) {
-  try {
-    return lockstep::benchmark::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_libtorch_ddp: %s\n", error.what());
-    return 1;
-  }
+  return lockstep::benchmark::serve_orders<lockstep::benchmark::Rank>("bench_libtorch_ddp", argc, argv);
 }
