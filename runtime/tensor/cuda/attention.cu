@@ -102,11 +102,11 @@ void join(const Launch& launch, Into packed, const float* heads, const ByHeads& 
          columns, by_heads);
 }
 
-// As many samples together as scratch memory of 256 MiB is enough for, and as cuBLASLt takes matrices of in one batch:
+// As many samples together as scratch memory of 256 MiB is enough for, and as keep a GPU busy:
 // body(first, shape of the group).
 template <typename Body>
 void for_each_group(const AttentionShape& shape, std::int64_t scratch_of_sample, const Body& body) {
-  constexpr std::int64_t kMostScratch = std::int64_t{64} << 20, kMostMatrices = 32768;
+  constexpr std::int64_t kMostScratch = std::int64_t{64} << 20, kMostMatrices = 4096;
   const std::int64_t most = std::min(kMostScratch / scratch_of_sample, kMostMatrices / shape.heads);
   AttentionShape group = shape;
   for (std::int64_t first = 0; first < shape.batch; first += group.batch) {
