@@ -102,7 +102,7 @@ void join(const Launch& launch, Into packed, const float* heads, const ByHeads& 
          columns, by_heads);
 }
 
-// As many samples together as scratch memory of 256 MiB is enough for, and as keep a GPU busy:
+// As many samples together as scratch memory of 256 MiB is enough for, and no more matrices than keep a GPU busy:
 // body(first, shape of the group).
 template <typename Body>
 void for_each_group(const AttentionShape& shape, std::int64_t scratch_of_sample, const Body& body) {
