@@ -2,12 +2,14 @@
 #include "runtime/net/congestion_control.h"
 
 #include <fmt/format.h>
-#include <linux/tcp.h>  // whose tcp_info has the least round trip
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <cerrno>
+#include <cstdint>
+#include <cstring>
 #include <fstream>
 
 #include "lockstep/base/error.h"
@@ -33,11 +35,17 @@ std::string name_of(int socket) {
 
 // The shortest so far, the least disturbed by processes that had no core. Where the kernel does not say: long.
 std::chrono::microseconds round_trip_of(int socket) {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::chrono::microseconds::max();
-  if (info.tcpi_min_rtt == 0) return std::chrono::microseconds::max();  // an older kernel's answer is shorter
-  return std::chrono::microseconds(info.tcpi_min_rtt);
+  // tcpi_min_rtt of <linux/tcp.h>, which no source can include beside <netinet/tcp.h>; the C library's tcp_info ends
+  // before it.
+  constexpr std::size_t kAt = 148;
+  std::uint32_t least = 0;
+  std::array<std::byte, kAt + sizeof least> info{};
+  socklen_t size = info.size();
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, info.data(), &size) != 0 || size < info.size()) {
+    return std::chrono::microseconds::max();
+  }
+  std::memcpy(&least, info.data() + kAt, sizeof least);
+  return std::chrono::microseconds(least);
 }
 
 std::string allowed() {
