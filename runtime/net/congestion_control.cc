@@ -45,7 +45,7 @@ std::chrono::microseconds round_trip_of(int socket) {
     return std::chrono::microseconds::max();
   }
   std::memcpy(&least, info.data() + kAt, sizeof least);
-  return std::chrono::microseconds(least);
+  return least == 0 ? std::chrono::microseconds::max() : std::chrono::microseconds(least);
 }
 
 std::string allowed() {
