@@ -6,6 +6,11 @@ add_test(NAME check_layers_finds COMMAND "${CMAKE_COMMAND}" "-DCHECK=${CMAKE_CUR
                                  -P "${CMAKE_CURRENT_SOURCE_DIR}/check_layers_test.cmake")
 add_test(NAME check_docs COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOURCE_DIR}"
                                  -P "${CMAKE_CURRENT_SOURCE_DIR}/check_docs.cmake")
+add_test(NAME check_claims COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOURCE_DIR}"
+                                   -P "${CMAKE_CURRENT_SOURCE_DIR}/check_claims.cmake")
+add_test(NAME check_claims_finds COMMAND "${CMAKE_COMMAND}" "-DCHECK=${CMAKE_CURRENT_SOURCE_DIR}/check_claims.cmake"
+                                 "-DWORK=${CMAKE_CURRENT_BINARY_DIR}/check_claims_trees"
+                                 -P "${CMAKE_CURRENT_SOURCE_DIR}/check_claims_test.cmake")
 add_test(NAME check_environment COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOURCE_DIR}"
                                         -P "${CMAKE_CURRENT_SOURCE_DIR}/check_environment.cmake")
 add_test(NAME check_environment_finds COMMAND "${CMAKE_COMMAND}" "-DCHECK=${CMAKE_CURRENT_SOURCE_DIR}/check_environment.cmake"
@@ -41,9 +46,9 @@ else()
   add_test(NAME check_format COMMAND "${CMAKE_COMMAND}" -E echo "SKIPPED: clang-format 14 is not installed")
   set_tests_properties(check_format PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED")
 endif()
-set_tests_properties(check_layers check_layers_finds check_docs check_environment check_environment_finds check_names
-                     check_names_finds check_format
+set_tests_properties(check_layers check_layers_finds check_docs check_claims check_claims_finds check_environment
+                     check_environment_finds check_names check_names_finds check_format
                      PROPERTIES LABELS style)
-set_tests_properties(check_layers check_layers_finds check_docs check_environment check_environment_finds check_names
-                     check_names_finds check_format
+set_tests_properties(check_layers check_layers_finds check_docs check_claims check_claims_finds check_environment
+                     check_environment_finds check_names check_names_finds check_format
                      PROPERTIES TIMEOUT 60)
