@@ -2,7 +2,7 @@
 #
 # Every path of this repository in backticks or behind a Markdown link exists. docs/ARCHITECTURE.md has a row for every
 # room of check_layers.cmake, docs/TESTING.md for every folder of tests/. docs/ERRORS.md has every error type, and the messages it lists (first cell of a row, in
-# backticks, with {} for values) are in the sources.
+# backticks, with {} for values) are in the sources. Every number below docs/adr has its page, or a reason in docs/adr/README.md.
 # SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 
@@ -40,6 +40,22 @@ endforeach()
 if(checked EQUAL 0)
   message(FATAL_ERROR "check_docs: no path found in the pages below '${ROOT}'; is ROOT right?")
 endif()
+
+# Every number up to the last has a decision, or a word in the list of those without one.
+file(GLOB decisions RELATIVE "${ROOT}/docs/adr" "${ROOT}/docs/adr/[0-9][0-9][0-9][0-9]-*.md")
+list(SORT decisions)
+list(GET decisions -1 last)
+string(REGEX REPLACE "^0*([0-9]+)-.*$" "\\1" last "${last}")
+file(READ "${ROOT}/docs/adr/README.md" without)
+foreach(number RANGE 1 ${last})
+  math(EXPR padded "10000 + ${number}")
+  string(SUBSTRING "${padded}" 1 4 padded)
+  set(pages ${decisions})
+  list(FILTER pages INCLUDE REGEX "^${padded}-")
+  if(pages STREQUAL "" AND NOT without MATCHES "\n\\| ([0-9]+, )*${number}(, [0-9]+)* \\|")
+    message(SEND_ERROR "docs/adr: there is no page ${padded}-*.md, and docs/adr/README.md does not say why")
+  endif()
+endforeach()
 
 # Every room has its row on the map.
 file(READ "${ROOT}/docs/ARCHITECTURE.md" map)
