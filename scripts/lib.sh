@@ -18,7 +18,7 @@ gtest_packages=(libgtest-dev libgmock-dev)
 test_packages=("${gtest_packages[@]}" libyaml-cpp-dev "${plugin_packages[@]}" openmpi-bin clang-format git iproute2
                dpkg-dev tmux)
 sanitizer_packages=(clang libclang-rt-dev lld llvm clang-tidy)  # rt: the sanitizers themselves; llvm: names in their stacks
-peer_packages=(python3-torch libtorch-dev)  # both 1.13, with gloo; Python's runs under Debian's own python3
+peer_packages=(python3-torch libtorch-dev libgloo-dev)  # 1.13, Python's under Debian's own python3; Gloo's headers for the benchmark beside c10d
 
 say() { printf '%s: %s\n' "$program" "$*"; }
 die() {
