@@ -43,8 +43,7 @@ endif()
 if(clang_format_version MATCHES "version 14\\.")
   add_test(NAME check_format COMMAND "${PROJECT_SOURCE_DIR}/scripts/format" --check)
 else()
-  add_test(NAME check_format COMMAND "${CMAKE_COMMAND}" -E echo "SKIPPED: clang-format 14 is not installed")
-  set_tests_properties(check_format PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED")
+  lockstep_skipped_test(check_format "clang-format 14 is not installed")
 endif()
 set_tests_properties(check_layers check_layers_finds check_docs check_claims check_claims_finds check_environment
                      check_environment_finds check_names check_names_finds check_format
