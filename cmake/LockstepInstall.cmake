@@ -22,24 +22,22 @@ function(lockstep_pkgconfig name component)
   install(FILES "${PROJECT_BINARY_DIR}/${name}.pc" DESTINATION "${pkgconfig_folder}" COMPONENT ${component})
 endfunction()
 
-install(TARGETS lockstep_launcher lockstep_probe RUNTIME COMPONENT runtime)
-foreach(plugin mpi cuda)
+lockstep_install("lockstep_launcher;lockstep_probe" RUNTIME COMPONENT runtime)
+foreach(plugin mpi cuda cuda_nn)
   if(TARGET lockstep_plugin_${plugin})
-    install(TARGETS lockstep_plugin_${plugin} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${plugin})
+    string(REGEX REPLACE "_nn$" "" component "${plugin}")
+    lockstep_install(lockstep_plugin_${plugin} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${component})
   endif()
 endforeach()
-if(TARGET lockstep_plugin_cuda_nn)
-  install(TARGETS lockstep_plugin_cuda_nn LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT cuda)
-endif()
-install(TARGETS lockstep_shared_core lockstep_shared_nn EXPORT lockstep-targets
-        LIBRARY COMPONENT runtime NAMELINK_COMPONENT devel)
+lockstep_install("lockstep_shared_core;lockstep_shared_nn" EXPORT lockstep-targets
+                 LIBRARY COMPONENT runtime NAMELINK_COMPONENT devel)
 install(EXPORT lockstep-targets NAMESPACE lockstep:: DESTINATION "${config_folder}" COMPONENT devel)
 lockstep_pkgconfig(lockstep-core devel)
 lockstep_pkgconfig(lockstep devel)
 # find_package(lockstep COMPONENTS libtorch): the library is component libtorch, so that what runs without it needs no LibTorch.
 if(LOCKSTEP_HAVE_LIBTORCH)
-  install(TARGETS lockstep_shared_libtorch EXPORT lockstep-libtorch-targets
-          LIBRARY COMPONENT libtorch NAMELINK_COMPONENT libtorch)
+  lockstep_install(lockstep_shared_libtorch EXPORT lockstep-libtorch-targets
+                   LIBRARY COMPONENT libtorch NAMELINK_COMPONENT libtorch)
   install(EXPORT lockstep-libtorch-targets NAMESPACE lockstep:: DESTINATION "${config_folder}" COMPONENT libtorch)
   install(FILES "${PROJECT_SOURCE_DIR}/cmake/LockstepTorchTarget.cmake" DESTINATION "${config_folder}" COMPONENT libtorch)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime/include/lockstep/libtorch"

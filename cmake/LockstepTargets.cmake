@@ -31,6 +31,19 @@ function(lockstep_room)
   add_library(lockstep::${ROOM_NAME} ALIAS lockstep_${ROOM_NAME})
 endfunction()
 
+# lockstep_install("targets" words of install(TARGETS) behind them, with COMPONENT): installs them, and lets the target
+# install_COMPONENT_targets build them. scripts/install builds that one, so that it builds all that a component installs.
+function(lockstep_install targets)
+  install(TARGETS ${targets} ${ARGN})
+  cmake_parse_arguments(I "" "COMPONENT;NAMELINK_COMPONENT" "" ${ARGN})
+  foreach(component ${I_COMPONENT} ${I_NAMELINK_COMPONENT})
+    if(NOT TARGET install_${component}_targets)
+      add_custom_target(install_${component}_targets)
+    endif()
+    add_dependencies(install_${component}_targets ${targets})
+  endforeach()
+endfunction()
+
 # lockstep_shared(TARGET t OUTPUT lockstep EXPORT core ROOMS base ... [LINK other] [PRIVATE_SYMBOLS file]): a shared library
 # of whole rooms. PRIVATE_SYMBOLS lists what it exports for our own libraries alone (LockstepSymbols.cmake).
 #

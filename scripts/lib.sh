@@ -28,15 +28,36 @@ die() {
 }
 trap 'die "failed at line $LINENO of ${BASH_SOURCE[0]:-$0}: $BASH_COMMAND"' ERR
 
-# logged FILE WHAT REMEDY COMMAND...: runs it with its output in FILE; when it fails, shows the end of it.
+# remedy_in FILE: the remedy for a cause that FILE, the output of what failed, names. Nothing for a cause that was not seen.
+remedy_in() {
+  local cause remedy
+  while IFS='|' read -r cause remedy; do
+    if grep -qE -- "${cause//&/|}" "$1"; then
+      echo "$remedy"
+      return
+    fi
+  done <<'CAUSES'
+(initializing source&pinging container registry)|No image registry was reached: scripts/test --extra image --bootstrap makes the base itself, and --base IMAGE takes one that is here.
+Temporary failure (in name resolution&resolving)&Could not (resolve&connect)&Unable to connect&Network is unreachable&Failed to establish a new connection&no such host&dial tcp|No server was reached: is there a network, and does it want a proxy (http_proxy)?
+Unable to locate package&has no installation candidate|This distribution's lists do not have a package of that name: install its equivalent.
+Could not get lock|Another package manager is at work: wait for it and try again.
+No space left on device|The disk is full: df -h . says which.
+(Permission denied&Read-only file system&Operation not permitted&cannot make directory)|The lines above name what may not be written: choose another place, or another user.
+does not match the source&is different than the directory&oes not match the generator|The build folder is another clone's or another generator's: remove it and try again.
+CAUSES
+}
+
+# logged FILE WHAT HINT COMMAND...: runs it with its output in FILE; when it fails, shows the end of it, the remedy if the
+# cause is known, and HINT, which holds for every cause.
 logged() {
-  local file=$1 what=$2 remedy=$3 status=0
+  local file=$1 what=$2 hint=$3 status=0
   shift 3
   mkdir -p "$(dirname "$file")"
   "$@" >"$file" 2>&1 || status=$?
   if ((status != 0)); then
     tail -n 25 "$file" >&2
-    die "$what failed (exit code $status; all of it in $file). $remedy"
+    set -- "$(remedy_in "$file")"
+    die "$what failed (exit code $status; all of it in $file).${1:+ $1}${hint:+ $hint}"
   fi
 }
 
@@ -56,7 +77,7 @@ need_packages() {
   fi
   say "installing ${#missing[@]} packages and what they need: ${missing[*]}"
   "${apt[@]}" update >build/apt.log 2>&1 || true  # without network the install below may still find all it needs
-  logged build/apt.log "apt-get install" "Is there a network? Remedy by hand: apt-get install --no-install-recommends ${missing[*]}" \
+  logged build/apt.log "apt-get install" "By hand: apt-get install --no-install-recommends ${missing[*]}" \
     "${apt[@]}" install --no-install-recommends "${missing[@]}"
 }
 
@@ -89,14 +110,15 @@ configure() {
   local preset=$1
   shift
   need_cmake
-  logged "build/$preset.configure.log" "cmake --preset $preset" "Remove build/$preset and try again." \
+  logged "build/$preset.configure.log" "cmake --preset $preset" "" \
     cmake --preset "$preset" "${launcher[@]+"${launcher[@]}"}" "$@"
 }
 
-# configure_for_programs: build/release without the tests, unless it is there already, with them or without.
+# configure_for_programs [-DNAME=VALUE...]: build/release, without the tests unless it is there already with them.
 configure_for_programs() {
-  [[ -f build/release/build.ninja ]] ||
-    configure release -DLOCKSTEP_BUILD_TESTS=OFF -DLOCKSTEP_BUILD_BENCHMARKS=OFF
+  local anew=()
+  [[ -f build/release/build.ninja ]] || anew=(-DLOCKSTEP_BUILD_TESTS=OFF -DLOCKSTEP_BUILD_BENCHMARKS=OFF)
+  configure release "${anew[@]+"${anew[@]}"}" "$@"
 }
 
 # build PRESET [TARGET...]: progress on a terminal, silence elsewhere, errors always.

@@ -40,12 +40,20 @@ expect nothing_missing 0 '^done$' in_lib 'need_packages bash coreutils; echo don
 expect missing 0 'installing 1 packages.*: no-such-package$' in_lib 'need_packages bash no-such-package'
 grep -q -- 'install --no-install-recommends no-such-package' "$work/calls" || { echo "calls:"; cat "$work/calls"; failed=1; }
 
-APT_CODE=100 expect apt_fails 1 'apt-get install failed \(exit code 100.*Remedy by hand: apt-get install .*no-such-package$' \
+APT_CODE=100 expect apt_fails 1 'apt-get install failed \(exit code 100.*By hand: apt-get install .*no-such-package$' \
   in_lib 'need_packages no-such-package'
 expect logged_shows_the_end 1 '^the real reason$' in_lib 'logged log what remedy sh -c "echo the real reason; exit 3"'
+# A remedy is for a cause that was seen.
+told() { in_lib "logged log what '' sh -c 'echo \"$1\"; exit 1'"; }
+expect cause_unknown 1 ' failed \(exit code 1; all of it in log\)\.$' told 'CMake Error: what nobody has seen'
+expect cause_network 1 'No server was reached: is there a network' told 'Temporary failure resolving deb.debian.org'
+expect cause_no_package 1 'do not have a package of that name' told 'E: Unable to locate package libfoo-dev'
+expect cause_full_disk 1 'The disk is full' told 'write: No space left on device'
+expect cause_no_right 1 'choose another place, or another user' told 'file cannot create directory: /usr/x. Permission denied'
+expect cause_other_clone 1 'remove it and try again' told 'CMake Error: The source /a does not match the source /b used to generate cache'
 expect errors_are_one_line 1 'failed at line [0-9]+ of .*: false$' in_lib 'false'
 
-for script in quickstart install package test-gpu; do
+for script in quickstart install package release test-gpu; do
   expect "$script refuses" 1 "unknown argument '--bogus'; usage: scripts/$script" "$work/clone/scripts/$script" --bogus
 done
 for extra in "$work/clone/tests/extra/"*; do
