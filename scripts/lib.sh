@@ -16,7 +16,7 @@ build_packages=(g++ cmake ninja-build pkg-config libspdlog-dev libcli11-dev nloh
 plugin_packages=(libopenmpi-dev)
 gtest_packages=(libgtest-dev libgmock-dev)
 test_packages=("${gtest_packages[@]}" libyaml-cpp-dev "${plugin_packages[@]}" openmpi-bin clang-format git iproute2
-               dpkg-dev tmux)
+               dpkg-dev file tmux procps python3 python3-numpy)
 sanitizer_packages=(clang libclang-rt-dev lld llvm clang-tidy)  # rt: the sanitizers themselves; llvm: names in their stacks
 peer_packages=(python3-torch libtorch-dev libgloo-dev)  # 1.13, Python's under Debian's own python3; Gloo's headers for the benchmark beside c10d
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 python=${COMPAT_PYTHON:-/usr/bin/python3}
 if [ ! -x "$python" ]; then
-  echo "SKIPPED: python3-torch is not installed (there is no $python)"
+  echo "SKIPPED: python3 is not installed (there is no $python)"
   exit 77
 fi
 export LOCKSTEP_BIN="${LOCKSTEP_BIN:-$(cd "$(dirname "$0")/../.." && pwd)/build/release/bin}"

@@ -7,10 +7,10 @@ import subprocess
 import tempfile
 import unittest
 
-import numpy
+from plain import environment, need, program
 
-import support
-from support import program
+need("numpy")
+import numpy  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS = 6
@@ -34,7 +34,7 @@ class Reader(unittest.TestCase):
                 [program("lockstep"), "run", "-n", "2", "--", program("02_char_gpt"), "--text", folder / "text", "--layers", "1",
                  "--heads", "2", "--embd", "32", "--context", "16", "--batch", "8", "--steps", str(STEPS), "--warmup", "2",
                  "--out", folder / "out.safetensors", "--snapshot-dir", folder / "run", "--snapshot-every", "3"],
-                check=True, capture_output=True, timeout=300, env=support.environment())
+                check=True, capture_output=True, timeout=300, env=environment())
             names = sorted(path.name for path in (folder / "run").glob("step-*"))
             self.assertEqual(names[-1], "step-000000000006-g000001")
             page, newest = reader(), folder / "run" / names[-1]
@@ -65,4 +65,4 @@ class Reader(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    support.main()
+    unittest.main(verbosity=2)

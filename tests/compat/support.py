@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests with PyTorch's client share: servers to connect to, programs that are always ended, a known environment.
 
-Each *_test.py is run by ctest with a Python that may or may not have torch. Without it the file is skipped as a whole:
-exit code 77, and the reason in one line.
+Each *_test.py is run by ctest with a Python that may or may not have torch; without it the file is skipped as a whole.
 """
 import contextlib
 import datetime
-import importlib.util
 import os
 import re
 import signal
@@ -17,11 +15,9 @@ import tempfile
 import time
 import unittest
 
-SKIPPED = 77
-if importlib.util.find_spec("torch") is None:
-    print("SKIPPED: python3-torch is not installed")
-    sys.exit(SKIPPED)
+from plain import environment, need, program
 
+need("torch")
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
@@ -34,25 +30,6 @@ LEGACY = VERSION < (2, 1)  # the 1.13 era: numbering and manners of the wire bef
 # A test that has no business with this client or that server does not exist there: it is not skipped, nothing is missing.
 def exists_if(condition):
     return (lambda test: test) if condition else (lambda test: None)
-
-
-def program(name):
-    """A program of the build."""
-    path = os.path.join(os.environ["LOCKSTEP_BIN"], name)
-    if not os.access(path, os.X_OK):
-        raise FileNotFoundError(f"{path} is not built; LOCKSTEP_BIN must be the folder of the build's programs")
-    return path
-
-
-def environment(**variables):
-    """The test's environment without what a launcher, a shell or another Python left in it, and with `variables`."""
-    foreign = ("LOCKSTEP_", "TORCHELASTIC_", "TORCH_", "PET_", "OMPI_", "PMI", "SLURM_", "PYTHON", "NCCL_", "GLOO_")
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR",
-             "MASTER_PORT")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in names}
-    # Gloo looks its own host name up unless it is told an interface, and a container's name is often unknown.
-    return {**kept, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR",
-            **{k: str(v) for k, v in variables.items()}}
 
 
 def free_port():
