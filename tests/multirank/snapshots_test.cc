@@ -124,7 +124,10 @@ void accumulate(Program& it, std::int64_t stop, bool fails) {
       }
       it.snapshots.step();
       if (it.ddp.steps() < stop || closes == fails) continue;
-      if (fails) throw std::runtime_error("between two micro-batches");
+      if (fails) {
+        it.group->barrier().wait();  // all have finished that step: a rank that is still in it saves the one before
+        throw std::runtime_error("between two micro-batches");
+      }
       return;
     }
   }
