@@ -22,6 +22,16 @@ add_test(NAME check_names_finds COMMAND "${CMAKE_COMMAND}" "-DCHECK=${CMAKE_CURR
                                 "-DWORK=${CMAKE_CURRENT_BINARY_DIR}/check_names_trees"
                                 -P "${CMAKE_CURRENT_SOURCE_DIR}/check_names_test.cmake")
 
+# A browser shows nothing of a picture that is not XML.
+find_program(PYTHON3 NAMES python3)
+if(PYTHON3)
+  add_test(NAME check_pictures COMMAND "${PYTHON3}" "${CMAKE_CURRENT_SOURCE_DIR}/check_pictures.py" "${PROJECT_SOURCE_DIR}")
+  add_test(NAME check_pictures_finds COMMAND "${PYTHON3}" "${CMAKE_CURRENT_SOURCE_DIR}/check_pictures.py" --self-test)
+  set_tests_properties(check_pictures check_pictures_finds PROPERTIES LABELS style TIMEOUT 60)
+else()
+  lockstep_skipped_test(check_pictures "python3 is not installed")
+endif()
+
 # Every source says its licence.
 add_test(NAME check_licence
          COMMAND sh -c "! grep -rL --include=*.h --include=*.cc --include=*.cu 'SPDX-License-Identifier: Apache-2.0' \"$@\" | grep ."
