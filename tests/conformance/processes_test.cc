@@ -5,6 +5,9 @@
 #include <csignal>
 #include <string_view>
 
+#ifndef LOCKSTEP_TEST_BACKEND
+#define LOCKSTEP_TEST_IS_SHM
+#endif
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
 #include "tests/support/rank_threads.h"
@@ -86,8 +89,9 @@ TEST(Deaths, AKilledRankIsNamedWithHostPidAndOperation) {
   }
 }
 
+#ifdef LOCKSTEP_TEST_IS_SHM
+// It sees by the rank's own memory how far that is, which shm alone fills bit by bit.
 TEST(Deaths, ARankKilledAmidACollectiveIsNamed) {
-  if (!kIsShm) GTEST_SKIP() << "shows how far a rank is by its own memory, which shm alone fills bit by bit";
   for (const int size : {2, 3}) {
     const auto results = hurt_rank_1(size, "midway");
     EXPECT_EQ(results[1].signal, SIGKILL);
@@ -96,6 +100,7 @@ TEST(Deaths, ARankKilledAmidACollectiveIsNamed) {
     expect_part(results[0].out, "was in all_reduce ");
   }
 }
+#endif
 
 TEST(Deaths, AProcessThatExitsWithoutClosingItsGroup) {
   const auto results = hurt_rank_1(3, "exit");
