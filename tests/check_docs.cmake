@@ -1,7 +1,8 @@
 # cmake -DROOT=... -P check_docs.cmake: what the pages name is there.
 #
-# Every path of this repository in backticks or behind a Markdown link exists. docs/ARCHITECTURE.md has a row for every
-# room of check_layers.cmake, docs/TESTING.md for every folder of tests/. docs/ERRORS.md has every error type, and the messages it lists (first cell of a row, in
+# Files of a release, images and find_package() have this version. Every path of this repository in backticks or behind a
+# Markdown link exists. docs/ARCHITECTURE.md has a row for every room of check_layers.cmake, docs/TESTING.md for every folder
+# of tests/. docs/ERRORS.md has every error type, and the messages it lists (first cell of a row, in
 # backticks, with {} for values) are in the sources. Every number below docs/adr has its page, or a reason in docs/adr/README.md.
 # SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
@@ -55,6 +56,25 @@ foreach(number RANGE 1 ${last})
   if(pages STREQUAL "" AND NOT without MATCHES "\n\\| ([0-9]+, )*${number}(, [0-9]+)* \\|")
     message(SEND_ERROR "docs/adr: there is no page ${padded}-*.md, and docs/adr/README.md does not say why")
   endif()
+endforeach()
+
+# What names a version names this one.
+file(STRINGS "${ROOT}/CMakeLists.txt" version REGEX "^project\\(lockstep VERSION ")
+string(REGEX REPLACE "^.* VERSION ([0-9]+\\.[0-9]+)(\\.[0-9]+) .*" "\\1" minor_version "${version}")
+string(REGEX REPLACE "^.* VERSION ([0-9.]+) .*" "\\1" version "${version}")
+file(GLOB_RECURSE deployed "${ROOT}/docs/deploy/*")
+foreach(page ${pages} ${deployed})
+  if(page MATCHES "/(adr/|CHANGELOG)")
+    continue()
+  endif()
+  file(READ "${page}" text)
+  string(REGEX MATCHALL "lockstep(-mpijob)?:[0-9]+\\.[0-9.]*[0-9]|lockstep-[0-9]+\\.[0-9.]*[0-9]\\.tar|find_package.lockstep [0-9][0-9.]*" names "${text}")
+  foreach(name ${names})
+    math(EXPR checked "${checked} + 1")
+    if(NOT name MATCHES "(:|lockstep )${minor_version}$|-${version}\\.tar$")
+      message(SEND_ERROR "${page}: '${name}' is not of version ${version}")
+    endif()
+  endforeach()
 endforeach()
 
 # Every room has its row on the map.

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # subproject.sh SOURCE WORK CMAKE GENERATOR compile|run: lockstep as a part of another project, with docs/INSTALL.md's own words.
 #
-# Makes a repository of the sources that such a project needs, and the project in both ways: FetchContent, which clones it
-# without a network, and add_subdirectory. compile: configures both, holds each to unchanged.cmake, and compiles its program.
-# run: builds them and runs the program on 2 ranks.
+# Packs the sources as scripts/release does, and makes the project in both ways: FetchContent of that file, and
+# add_subdirectory. compile: configures both, holds each to unchanged.cmake, and compiles its program.
+# run: builds them and runs the program on 2 ranks; and once more with what is installed of the file, by find_package.
 # SPDX-License-Identifier: Apache-2.0
 set -Eeuo pipefail
 trap 'echo "subproject: failed at line $LINENO: $BASH_COMMAND" >&2' ERR
@@ -12,20 +12,33 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT "${!LO
 source "$source/tests/consumer/blocks.sh"
 
 rm -rf "$work"
-mkdir -p "$work"/{home,origin,fetched,folder}
+mkdir -p "$work"/{home,origin,fetched,folder,installed}
 export HOME=$work/home
-cp -r "$source"/{CMakeLists.txt,LICENSE,cmake,proto,runtime,launcher} "$work/origin"
+(cd "$source" && cp -r CMakeLists.txt CMakePresets.json CHANGELOG.md README.md LICENSE cmake docs proto runtime launcher scripts "$work/origin")
 git=(git -C "$work/origin" -c user.name=n -c user.email=e -c init.defaultBranch=main -c commit.gpgSign=false)
 "${git[@]}" init -q
 "${git[@]}" add . && "${git[@]}" commit -qm sources
-"${git[@]}" tag "$(block FetchContent | sed -n 's/.*GIT_TAG \([^ )]*\)).*/\1/p')"
-git config --global "url.$work/origin.insteadOf" "$(block FetchContent | sed -n 's/.*GIT_REPOSITORY \([^ ]*\) .*/\1/p')"
-git config --global protocol.file.allow always
+
+# The release: every file of the commit, each time the same bytes, and no other commit by the name of a tag.
+"$work/origin/scripts/release" "$work/fetched" >"$work/release.log"
+"$work/origin/scripts/release" --commit HEAD "$work/again" >>"$work/release.log"
+cmp "$work/fetched/SHA256SUMS" "$work/again/SHA256SUMS"
+(cd "$work/fetched" && sha256sum --quiet -c SHA256SUMS)
+tarball=$(echo "$work/fetched"/lockstep-*.tar.gz)
+diff <(tar -tzf "$tarball" | grep -v '/$' | cut -d/ -f2- | sort) <("${git[@]}" ls-files | sort)
+"${git[@]}" tag "v$(basename "$tarball" .tar.gz | cut -d- -f2)"
+"${git[@]}" commit -q --allow-empty -m later
+if "$work/origin/scripts/release" "$work/again" >"$work/refused.log" 2>&1; then
+  echo "subproject: scripts/release packs another commit than the tag's" >&2
+  exit 1
+fi
+grep -q -- '--commit v.* packs that one' "$work/refused.log"
 
 block FetchContent >"$work/fetched/CMakeLists.txt"
 block add_subdirectory >"$work/folder/CMakeLists.txt"
 block train.cc | tee "$work/fetched/train.cc" >"$work/folder/train.cc"
-cp -r "$work/origin" "$work/folder/lockstep"
+mkdir "$work/folder/lockstep"
+tar -xzf "$tarball" -C "$work/folder/lockstep" --strip-components=1
 
 # in_project NAME BIN: in the folder of one of the two; BIN is where it has the launcher.
 in_project() {
@@ -47,7 +60,20 @@ in_project() {
 }
 in_project fetched _deps/lockstep-build
 in_project folder lockstep
-if [[ $what == run ]]; then exit 0; fi
+if [[ $what == run ]]; then
+  # Built from the file alone and installed, for find_package.
+  off=(-DLOCKSTEP_MPI=OFF -DLOCKSTEP_CUDA=OFF -DLOCKSTEP_LIBTORCH=OFF -DLOCKSTEP_BUILD_TESTS=OFF -DLOCKSTEP_BUILD_EXAMPLES=OFF
+       -DLOCKSTEP_BUILD_BENCHMARKS=OFF)
+  (cd "$work/folder/lockstep" && "$cmake" --preset release -DCMAKE_INSTALL_PREFIX="$HOME/.local" "${off[@]}" &&
+    "$cmake" --build build/release --target install) >"$work/installed.log" 2>&1 || { tail -n 30 "$work/installed.log"; exit 1; }
+  cd "$work/installed"
+  block train.cc >train.cc
+  block CMakeLists.txt >CMakeLists.txt
+  block cmake | bash -euo pipefail -s
+  block run | bash -euo pipefail -s 2>&1 </dev/null | tee "$work/installed.run.log"
+  grep -q 'rank 0/2' "$work/installed.run.log"
+  exit 0
+fi
 # What is off within another project, asked for, where its packages are.
 "$cmake" -S "$work/folder" -B "$work/asked" -G "$generator" -DLOCKSTEP_MPI=AUTO -DLOCKSTEP_LIBTORCH=AUTO \
   -DCMAKE_PROJECT_train_INCLUDE="$source/tests/consumer/asked.cmake" >"$work/asked.log" 2>&1 || { cat "$work/asked.log"; exit 1; }
