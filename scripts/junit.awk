@@ -1,5 +1,6 @@
 # Reads ctest's JUnit report.
 #   awk -v want=skipped -f scripts/junit.awk REPORT    one line for each skipped test: "  NAME: REASON"
+#   awk -v want=ran -f ...                             the names of all others
 #   awk -v want=failed -v lines=40 -f ...              each failed test's name, why, and the last lines of its output
 #   awk -v want=sanitizer -f ...                       the failed tests in whose output a sanitizer says something
 # A test that could not be run (no executable, a fixture that failed) is in the report as skipped; here it has failed.
@@ -39,6 +40,7 @@ inside { add($0) }
   # Disabled tests are reported as such by nobody: they count as skipped.
   if (status == "disabled") { skipped = 1; output[0] = "SKIPPED: DISABLED in CMakeLists.txt"; count = 1 }
   if (skipped && want == "skipped") print "  " name ": " reason()
+  if (!skipped && want == "ran") print name
   if (!skipped && status != "run" && sanitizer && want == "sanitizer") print name
   if (!skipped && status != "run" && want == "failed") {
     print "---- " name " failed after " seconds " s" (why == "" ? "" : ": " why)

@@ -6,38 +6,29 @@ set -Eeuo pipefail
 trap 'echo "bare root: failed at line $LINENO: $BASH_COMMAND" >&2' ERR
 source=$1 work=$2 packages=$3
 source "$source/tests/consumer/blocks.sh"
-((EUID == 0)) || { echo "bare root: debootstrap and chroot need root" >&2; exit 1; }
+source "$source/scripts/bare_root.sh"
+program="scripts/package --test"
+why=$(why_no_root)
+[[ -z $why ]] || { echo "bare root: $why" >&2; exit 1; }
 root=$work/root
-rm -rf "$work"
+rm -rf --one-file-system "$work"
 mkdir -p "$work"
-debootstrap --variant=minbase bookworm "$root" >"$work/debootstrap.log" 2>&1 || { tail -n 20 "$work/debootstrap.log"; exit 1; }
-cp /etc/resolv.conf "$root/etc/resolv.conf"
+make_root "$root"
 mkdir "$root/packages" "$root/job"
 cp "$packages"/lockstep*.deb "$root/packages"
 block train.cc >"$root/job/train.cc"
 block pkg-config | tail -n 1 >"$root/job/compile.sh"
 chmod 777 "$root/job"
 
-# in_root WORDS: a shell with processes and mounts of its own, all of which end with it.
-in_root() {
-  # shellcheck disable=SC2016  # expanded within
-  unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
-    mount -t proc proc "$0/proc" && mount -t sysfs -o ro sysfs "$0/sys"
-    mount --bind /dev "$0/dev" && mount -t tmpfs -o mode=1777 tmpfs "$0/dev/shm"
-    exec chroot "$0" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/job DEBIAN_FRONTEND=noninteractive bash -euo pipefail -c "$1"
-  ' "$root" "$1"
-}
 # step NAME PATTERN WORDS: what they print has the pattern.
 step() {
   local log=$work/$1.log
-  in_root "$3" >"$log" 2>&1 </dev/null || { tail -n 30 "$log" >&2; echo "bare root: $1 failed" >&2; return 1; }
+  in_root "$root" "$3" >"$log" 2>&1 </dev/null || { tail -n 30 "$log" >&2; echo "bare root: $1 failed" >&2; return 1; }
   grep -qE -- "$2" "$log" || { cat "$log" >&2; echo "bare root: $1: no line is like '$2'" >&2; return 1; }
   echo "bare root: ok: $1"
 }
 install='apt-get install -q -y --no-install-recommends'
 user="su -s /bin/bash nobody -c"
-in_root 'find /usr /etc /var/lib ! -path "/var/lib/*pt/*" ! -path "/var/lib/dpkg/*" | sort' >"$work/before"
-in_root 'apt-get update -q' >"$work/update.log" 2>&1 || { cat "$work/update.log"; exit 1; }
 step runtime 'shm .*works, tried with 2 ranks' "$install /packages/lockstep_*.deb && $user 'lockstep doctor'"
 step plugins 'mpi .*liblockstep_mpi\.so' "$install /packages/lockstep-plugin-*.deb && $user 'lockstep doctor'"
 step devel 'rank 0/2' "$install g++ pkg-config /packages/lockstep-dev_*.deb &&
@@ -47,5 +38,5 @@ if compgen -G "$root/packages/lockstep-libtorch_*.deb" >/dev/null; then
   step libtorch '^Inst lockstep-libtorch ' "apt-get install --simulate -q -y /packages/lockstep-libtorch_*.deb"
 fi
 step removed 'Removing lockstep' "apt-get purge -q -y 'lockstep*' && ! find /usr /etc -name '*lockstep*' | grep ."
-rm -rf "$root"
+rm -rf --one-file-system "$root"
 echo "bare root: passed"

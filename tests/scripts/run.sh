@@ -63,15 +63,22 @@ for extra in "$work/clone/tests/extra/"*; do
   expect "extra $extra helps" 0 "^scripts/test --extra $extra[ :]" env -C "$work" clone/scripts/test --extra "$extra" --help
   expect "extra $extra is listed" 0 "^$extra  " "$work/clone/scripts/test" --extra
 done
-expect extra_of_no_name 1 "--extra 'bogus': there are cuda" "$work/clone/scripts/test" --extra bogus
+expect extra_of_no_name 1 "--extra 'bogus': there are bare cuda" "$work/clone/scripts/test" --extra bogus
 expect quick_and_sanitizers 1 'give one' "$work/clone/scripts/test" --quick --sanitizers
-for script in quickstart install package test test-gpu; do
+for script in quickstart install package release test test-gpu; do
   expect "$script helps" 0 "^scripts/$script \\[" "$work/clone/scripts/$script" --help
   expect "$script helps from elsewhere" 0 "^scripts/$script \\[" env -C "$work/clone/scripts" "./$script" --help
 done
 expect install_wants_a_prefix 1 'where to' "$work/clone/scripts/install"
 expect install_wants_one_prefix 1 "two prefixes, '.*' and 'b'; usage" "$work/clone/scripts/install" a b
 expect package_wants_one_folder 1 "two folders, 'a' and 'b'; usage" "$work/clone/scripts/package" a b
+expect release_wants_one_folder 1 "two folders, 'a' and 'b'; usage" "$work/clone/scripts/release" a b
+expect bare_is_for_the_day 1 'neither --quick nor --nightly' "$work/clone/scripts/test" --bare --nightly
+# What a bare root lacks here is told, with what to do about it.
+why() { in_lib "source '$work/clone/scripts/bare_root.sh'; $1; why_no_root; exit 1"; }
+expect bare_needs_debootstrap 1 'it takes root|debootstrap is not installed. Remedy: apt-get install debootstrap' why 'command() { return 1; }'
+expect bare_needs_namespaces 1 'it takes root|can be made here \(unshare: not here\). Remedy: .*--privileged' why \
+  'command() { return 0; }; unshare() { echo "unshare: not here"; return 1; }'
 mkdir -p "$work/clone/examples/01_one" "$work/clone/examples/common"
 for arguments in --with '--with 02_two'; do
   # shellcheck disable=SC2086  # words
@@ -122,7 +129,27 @@ add_test(NAME commit COMMAND true)
 set_tests_properties(commit PROPERTIES LABELS unit)
 add_test(NAME night COMMAND true)
 set_tests_properties(night PROPERTIES LABELS "unit;nightly")
+if(LACKS)
+  add_test(NAME lacking COMMAND sh -c "echo 'SKIPPED: no toolkit'; exit 77")
+  set_tests_properties(lacking PROPERTIES SKIP_RETURN_CODE 77)
+else()
+  add_test(NAME lacking.as_two COMMAND true)
+  add_test(NAME lacking COMMAND true)
+endif()
+add_test(NAME of_all COMMAND true)
+set_tests_properties(of_all PROPERTIES LABELS whole)
+add_custom_target(peer_programs)
 PROJECT
+# The bare root of this project: a build without what its test wants.
+mkdir -p "$work/project/tests/extra"
+cat >"$work/project/tests/extra/bare" <<'BARE'
+#!/bin/sh
+mkdir -p build/bare && cd "$(dirname "$0")/../.." && cmake -S . -B build/bare/there -DLACKS=ON >build/bare/log || exit
+touch build/bare/test.out
+exec ctest --test-dir build/bare/there --output-junit "$PWD/build/bare/junit.xml" "$@"
+BARE
+printf '#!/bin/sh\necho "install $*" >>"%s"\n' "$work/calls" >"$work/project/scripts/install"
+chmod +x "$work/project/tests/extra/bare" "$work/project/scripts/install"
 # test_script TESTS ARGUMENTS...: with those that fail in their first run about to do so.
 test_script() {
   local tests=$1
@@ -130,9 +157,9 @@ test_script() {
   rm -rf "$work/project/build"
   "$work/project/scripts/test" "$@" -R "$tests"
 }
-expect plain_leaves_the_night_out 1 'tests failed out of 9$' "$work/project/scripts/test"
+expect plain_leaves_the_night_out 1 'tests failed out of 12$' "$work/project/scripts/test"
 expect the_night_is_counted 1 '1 tests of the label nightly were left to' "$work/project/scripts/test"
-expect plain_with_options 1 'tests failed out of 9$' "$work/project/scripts/test" -j 2
+expect plain_with_options 1 'tests failed out of 12$' "$work/project/scripts/test" -j 2
 expect quick_is_for_commits 0 'tests passed, 0 tests failed out of 1$' "$work/project/scripts/test" --quick
 expect night_by_name 0 'tests passed, 0 tests failed out of 1$' "$work/project/scripts/test" -R '^night$'
 expect fails_once 1 'FAILED: the release suite' test_script '^(passes|first)$'
@@ -144,6 +171,14 @@ expect again_for_three 1 'FAILED: the release suite' test_script '^(first|second
 expect again_fails 1 'FAILED: the release suite' test_script '^(first|always)$' --again
 expect again_no_crash 1 'FAILED: the release suite' test_script '^crashes_first$' --again
 expect again_no_race 1 'FAILED: the release suite' test_script '^races_first$' --again
+
+# --bare: here only what was skipped there, what is only here, and what looks at the whole.
+cd "$work/project"
+expect bare_here 0 'tests passed, 0 tests failed out of 3$' test_script '^(passes|lacking|lacking[.]as_two|of_all)$' --bare
+expect bare_there 0 '^  bare: lacking: no toolkit$' test_script '^(passes|lacking)$' --bare
+expect bare_fails_there 1 'FAILED: the bare root' test_script '^(lacking|always)$' --bare
+expect bare_names_its_parts 0 "^  [0-9]* s: what a bare root can't run$" test_script '^lacking$' --bare
+grep -qx "install --plugins $work/project/build/bare/installed" "$work/calls" || { echo "--bare installs nothing: $(cat "$work/calls")"; failed=1; }
 
 # scripts/tidy over a database of its own making, by a clang-tidy that only says what it reads, and that one unit is wrong.
 lint=$work/lint
