@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -41,6 +42,11 @@ std::string id_list(std::span<const std::int64_t> ids) {
   }
 }
 
+int window_of(const LoaderOptions& options, std::int64_t count) {
+  const std::int64_t wanted = std::int64_t{options.workers} * options.prefetch;
+  return static_cast<int>(std::min({wanted, count, std::int64_t{std::numeric_limits<int>::max()}}));
+}
+
 }  // namespace
 
 LoaderCore::LoaderCore(ReadBatch read, Announce announce, std::shared_ptr<Sampler> sampler,
@@ -57,7 +63,7 @@ LoaderCore::Pass::Pass(OrderedPrefetch::Produce produce, std::int64_t count, con
                        std::shared_ptr<std::int64_t> handed, std::shared_ptr<const IsOver> training_is_over)
     : handed_(std::move(handed)),
       training_is_over_(std::move(training_is_over)),
-      prefetch_(std::move(produce), count, options.workers, options.workers * options.prefetch, options.timeout) {
+      prefetch_(std::move(produce), count, options.workers, window_of(options, count), options.timeout) {
   *handed_ = 0;
 }
 

@@ -4,23 +4,59 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
+#include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
 
 namespace lockstep::data {
 
+namespace {
+
+// A worker that next() has waited for in vain has this long to end all the same.
+constexpr std::chrono::seconds kLastChance{1};
+
+}  // namespace
+
+// A worker may outlive the prefetch, so it touches nothing else.
+struct OrderedPrefetch::State {
+  struct Slot {
+    bool filled = false;
+    Item item;
+    std::exception_ptr error;
+  };
+
+  State(Produce how, std::int64_t many, int window)
+      : produce(std::move(how)), count(many), slots(static_cast<std::size_t>(std::max(window, 1))) {}
+
+  void work() EXCLUDES(mutex);
+
+  const Produce produce;
+  const std::int64_t count;
+  Mutex mutex;
+  Condition result_came;
+  Condition room_came;
+  Condition worker_ended;
+  std::vector<Slot> slots GUARDED_BY(mutex);   // index i lies in slot i % window
+  std::int64_t claimed GUARDED_BY(mutex) = 0;  // indices below are taken by a worker
+  std::int64_t handed GUARDED_BY(mutex) = 0;   // indices below were given to the consumer
+  int working GUARDED_BY(mutex) = 0;           // workers that have not ended
+  bool stopping GUARDED_BY(mutex) = false;
+};
+
 OrderedPrefetch::OrderedPrefetch(Produce produce, std::int64_t count, int workers, int window,
                                  std::chrono::nanoseconds timeout)
-    : produce_(std::move(produce)), count_(count), timeout_(timeout) {
-  {
-    MutexLock lock(mutex_);
-    slots_.resize(static_cast<std::size_t>(std::max(window, 1)));
-  }
+    : state_(std::make_shared<State>(std::move(produce), count, window)), timeout_(timeout) {
   const auto useful = std::min<std::int64_t>(workers, count);
   try {
-    for (std::int64_t i = 0; i < useful; ++i) threads_.push_back(start_quiet_thread([this] { work(); }));
+    for (std::int64_t i = 0; i < useful; ++i) {
+      threads_.push_back(start_quiet_thread([state = state_] { state->work(); }));
+      MutexLock lock(state_->mutex);
+      ++state_->working;
+    }
   } catch (...) {
     stop();
     throw;
@@ -29,69 +65,86 @@ OrderedPrefetch::OrderedPrefetch(Produce produce, std::int64_t count, int worker
 
 OrderedPrefetch::~OrderedPrefetch() { stop(); }
 
+// A reader that hangs must not keep the consumer here: most often it is on its way out with the error that says so.
 void OrderedPrefetch::stop() {
+  const Deadline deadline =
+      Deadline::after(is_overdue_ ? kLastChance : std::max<std::chrono::nanoseconds>(timeout_, kLastChance));
+  int left_behind = 0;
   {
-    MutexLock lock(mutex_);
-    stopping_ = true;
+    MutexLock lock(state_->mutex);
+    state_->stopping = true;
+    state_->room_came.notify_all();
+    while (state_->working > 0 && !deadline.expired()) state_->worker_ended.wait_until(state_->mutex, deadline);
+    left_behind = state_->working;
   }
-  room_came_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  if (left_behind > 0) {
+    log_warn("data: {} of {} workers did not come back from the dataset ({}) and are left behind", left_behind,
+             threads_.size(), deadline.progress());
+  }
+  for (std::thread& thread : threads_) left_behind > 0 ? thread.detach() : thread.join();
   threads_.clear();
 }
 
-void OrderedPrefetch::work() {
+void OrderedPrefetch::State::work() {
   for (;;) {
     std::int64_t index = 0;
     {
-      MutexLock lock(mutex_);
-      const auto window = static_cast<std::int64_t>(slots_.size());
-      while (!stopping_ && claimed_ < count_ && claimed_ >= handed_ + window) room_came_.wait(mutex_);
-      if (stopping_ || claimed_ >= count_) return;
-      index = claimed_++;
+      MutexLock lock(mutex);
+      const auto window = static_cast<std::int64_t>(slots.size());
+      while (!stopping && claimed < count && claimed >= handed + window) room_came.wait(mutex);
+      if (stopping || claimed >= count) {
+        --working;
+        worker_ended.notify_all();
+        return;
+      }
+      index = claimed++;
     }
     Slot made{.filled = true, .item = nullptr, .error = nullptr};
     try {
-      made.item = produce_(index);
+      made.item = produce(index);
     } catch (...) {
       made.error = std::current_exception();
     }
     {
-      MutexLock lock(mutex_);
-      slots_[static_cast<std::size_t>(index) % slots_.size()] = std::move(made);
+      MutexLock lock(mutex);
+      slots[static_cast<std::size_t>(index) % slots.size()] = std::move(made);
     }
-    result_came_.notify_one();
+    result_came.notify_one();
   }
 }
 
 std::int64_t OrderedPrefetch::position() const {
-  MutexLock lock(mutex_);
-  return handed_;
+  MutexLock lock(state_->mutex);
+  return state_->handed;
 }
 
 OrderedPrefetch::Item OrderedPrefetch::next() {
-  Slot taken;
+  State& state = *state_;
+  State::Slot taken;
   std::int64_t index = 0;
   {
-    MutexLock lock(mutex_);
-    if (handed_ >= count_) return nullptr;
-    index = handed_;
+    MutexLock lock(state.mutex);
+    if (state.handed >= state.count) return nullptr;
+    index = state.handed;
     if (!threads_.empty()) {
-      Slot& slot = slots_[static_cast<std::size_t>(index) % slots_.size()];
+      State::Slot& slot = state.slots[static_cast<std::size_t>(index) % state.slots.size()];
       const Deadline deadline = Deadline::after(timeout_);
       while (!slot.filled) {
-        if (!result_came_.wait_until(mutex_, deadline) && !slot.filled && deadline.expired()) {
+        if (!state.result_came.wait_until(state.mutex, deadline) && !slot.filled && deadline.expired()) {
+          is_overdue_ = true;
           throw Timeout(
               fmt::format("data: batch {} of {} was not read in time ({}); its reader hangs, or the loader's "
                           "timeout is too short",
-                          index, count_, deadline.progress()));
+                          index, state.count, deadline.progress()));
         }
       }
-      taken = std::exchange(slot, Slot{});
+      is_overdue_ = false;
+      taken = std::exchange(slot, State::Slot{});
     }
-    ++handed_;
+    ++state.handed;
   }
-  if (threads_.empty()) return produce_(index);
-  room_came_.notify_one();
+  if (threads_.empty()) return state.produce(index);
+  state.room_came.notify_one();
   if (taken.error) std::rethrow_exception(taken.error);
   return std::move(taken.item);
 }

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/libtorch/data_loader.h"
 
+#include <chrono>
+#include <future>
+
 #include "lockstep/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/base/quiet_thread.h"
 
 namespace lockstep::libtorch {
 
@@ -17,5 +22,20 @@ namespace lockstep::libtorch {
   }
   return options;
 }
+
+namespace detail {
+
+void leave_behind(std::shared_ptr<void> loader) {
+  std::promise<void> over;
+  const std::future<void> ended = over.get_future();
+  start_quiet_thread([loader = std::move(loader), over = std::move(over)]() mutable {
+    loader.reset();
+    over.set_value();
+  }).detach();
+  if (ended.wait_for(std::chrono::seconds(1)) == std::future_status::ready) return;
+  log_warn("data: the workers of a DataLoader did not come back from the dataset within 1 s and are left behind");
+}
+
+}  // namespace detail
 
 }  // namespace lockstep::libtorch

@@ -2,11 +2,15 @@
 // lockstep::libtorch::DataLoader: as many batches on every rank, where a run goes on, and training on it.
 #include "lockstep/libtorch/data_loader.h"
 
+#include <future>
+#include <latch>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "tests/libtorch/samplers.h"
 #include "tests/libtorch/small_net.h"
+#include "tests/support/wait_until.h"
 
 namespace lockstep::testing {
 namespace {
@@ -84,6 +88,41 @@ TEST(LibtorchDataLoader, GoesOnBehindWhatWasHandedOut) {
     for (const Samples& batch : batches) read.insert(read.end(), batch.begin(), batch.end());
     EXPECT_EQ(read, whole);
   }
+}
+
+// Its copies, one in each worker, share what the test releases.
+struct Hanging : ::torch::data::datasets::Dataset<Hanging> {
+  ::torch::data::Example<> get(std::size_t) override {
+    released->wait();
+    return {::torch::zeros({1}), ::torch::zeros({1})};
+  }
+  c10::optional<std::size_t> size() const override { return 4; }
+  std::shared_ptr<std::latch> released = std::make_shared<std::latch>(1);
+};
+
+TEST(LibtorchDataLoader, AReaderThatHangsIsLeftBehindWithItsDataset) {
+  const auto released = std::make_shared<std::latch>(1);
+  const std::weak_ptr<std::latch> in_use = released;
+  std::promise<bool> told;
+  std::thread program([&told, released] {
+    Hanging dataset;
+    dataset.released = released;
+    try {
+      libtorch::DataLoader loader(dataset.map(::torch::data::transforms::Stack<>()),
+                                  BatchShardSampler(4, 0, 1, {.batch = 2}),
+                                  ::torch::data::DataLoaderOptions().workers(1).timeout(std::chrono::milliseconds(20)));
+      loader.begin();
+      told.set_value(false);
+    } catch (const std::exception&) {
+      told.set_value(true);
+    }
+  });
+  auto was_told = told.get_future();
+  const bool is_there = was_told.wait_for(kPatience) == std::future_status::ready;
+  EXPECT_TRUE(is_there && was_told.get()) << "the program waits for the reader";
+  released->count_down();
+  program.join();
+  EXPECT_TRUE(wait_until([&] { return in_use.use_count() == 1; })) << "the last reader lets go of it";
 }
 
 TEST(LibtorchDataLoader, EndsWithTheTrainingAndKeepsItsPlace) {

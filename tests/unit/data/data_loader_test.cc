@@ -5,19 +5,24 @@
 #include <signal.h>
 
 #include <atomic>
+#include <future>
 #include <latch>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
+#include "tests/support/wait_until.h"
 
 namespace lockstep::data {
 namespace {
 
 using lockstep::testing::error_of;
 using lockstep::testing::expect_text;
+using lockstep::testing::kPatience;
+using lockstep::testing::wait_until;
 using Ids = std::vector<std::int64_t>;
 const std::uint64_t kShuffled = EpochOrder::shuffled(1, 0).digest();
 
@@ -166,6 +171,33 @@ TEST(DataLoader, AReaderThatHangsIsATimeoutThatNamesTheBatch) {
   released.count_down();
 }
 
+// The program is on its way out with the Timeout, which must not wait for the reader; it may run on for hours, in a
+// file system that hangs.
+TEST(DataLoader, AReaderThatHangsIsLeftBehindWithItsDataset) {
+  const auto released = std::make_shared<std::latch>(1);
+  auto owned = std::make_shared<int>();
+  const std::weak_ptr<int> dataset = owned;
+  std::promise<std::string> seen;
+  std::thread program([&seen, released, owned = std::move(owned)]() mutable {
+    try {
+      DataLoader loader(Hooked{4, [released, owned = std::move(owned)](auto) { released->wait(); }}, in_order(4),
+                        {.batch_size = 1, .workers = 2, .timeout = std::chrono::milliseconds(20)});
+      loader.begin();
+      seen.set_value("no timeout");
+    } catch (const Timeout& error) {
+      seen.set_value(error.what());
+    }
+  });
+  auto text = seen.get_future();
+  const bool is_told = text.wait_for(kPatience) == std::future_status::ready;
+  EXPECT_TRUE(is_told) << "the program waits for the reader";
+  if (is_told) expect_text(text.get(), {"batch 0 of 4 was not read in time"});
+  EXPECT_FALSE(dataset.expired()) << "the readers use it";
+  released->count_down();
+  program.join();
+  EXPECT_TRUE(wait_until([&] { return dataset.expired(); })) << "the last reader lets go of it";
+}
+
 TEST(DataLoader, WorkersTakeNoSignalOfTheProgram) {
   std::atomic<int> taking = 0;
   DataLoader loader(Hooked{4,
@@ -256,6 +288,14 @@ TEST(DataLoader, HasNothingLeftOfAnEpochThatWasOver) {
   EXPECT_EQ(other.begin()->ids, (Ids{0, 1, 2, 3, 4})) << "of another epoch";
   const auto it = other.begin();
   EXPECT_THROW(other.resume(over), InvalidArgument) << "in the middle of a pass";
+}
+
+TEST(DataLoader, ReadsAheadNoMoreThanThereIs) {
+  DataLoader loader(BySample(Tens{3}), in_order(3),
+                    {.batch_size = 1, .workers = 1, .prefetch = std::numeric_limits<int>::max()});
+  int batches = 0;
+  for (const auto& batch : loader) batches += batch.ids.empty() ? 0 : 1;
+  EXPECT_EQ(batches, 3);
 }
 
 TEST(DataLoader, RefusesBadOptions) {

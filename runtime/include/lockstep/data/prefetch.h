@@ -4,14 +4,12 @@
 
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "lockstep/base/api.h"
-#include "lockstep/base/mutex.h"
 
 namespace lockstep::data {
 
@@ -21,8 +19,11 @@ namespace lockstep::data {
 // Threads: next() and the destructor belong to one consumer; produce is called by several workers at once.
 // Failure: next() rethrows what produce threw for that index; the indices after it can still be had. Timeout names the
 //   index when a result does not come.
-// End: the destructor stops the workers in the middle of an epoch too; it waits for the calls of produce that are under
-//   way, because those can't be interrupted.
+// End: the destructor stops the workers in the middle of an epoch too. It waits for the calls of produce that are under
+//   way, because those can't be interrupted: up to `timeout` and at least a second, or that second alone where next()
+//   has just waited for `timeout` in vain. A call that still runs then is left behind, with a line in the log: its
+//   thread ends when the call returns, and keeps `produce` and all that it holds alive until then. What produce only
+//   refers to must live as long.
 class LOCKSTEP_API OrderedPrefetch {
  public:
   using Item = std::shared_ptr<void>;
@@ -40,26 +41,14 @@ class LOCKSTEP_API OrderedPrefetch {
   std::int64_t position() const;
 
  private:
-  struct Slot {
-    bool filled = false;
-    Item item;
-    std::exception_ptr error;
-  };
+  struct LOCKSTEP_LOCAL State;
 
-  void work();
   // Wakes the workers and waits for their end.
   void stop();
 
-  const Produce produce_;
-  const std::int64_t count_;
+  const std::shared_ptr<State> state_;  // the workers' too
   const std::chrono::nanoseconds timeout_;
-  mutable Mutex mutex_;
-  Condition result_came_;
-  Condition room_came_;
-  std::vector<Slot> slots_ GUARDED_BY(mutex_);   // index i lies in slot i % window
-  std::int64_t claimed_ GUARDED_BY(mutex_) = 0;  // indices below are taken by a worker
-  std::int64_t handed_ GUARDED_BY(mutex_) = 0;   // indices below were given to the consumer
-  bool stopping_ GUARDED_BY(mutex_) = false;
+  bool is_overdue_ = false;  // the last next() ended by Timeout
   std::vector<std::thread> threads_;
 };
 

@@ -21,7 +21,8 @@
 // loop's body among them, whatever the workers have read ahead.
 //
 // Threads: one; the dataset is read by the workers, each with a copy of its own. Failure: what torch's loader throws;
-// InvalidArgument for options that would part the ranks.
+// InvalidArgument for options that would part the ranks. After a timeout of torch's the destructor, and the next
+// begin(), wait a second for the workers; those that still read then are left behind, with their copies of the dataset.
 #pragma once
 
 #include <torch/data/dataloader/stateless.h>
@@ -62,6 +63,23 @@ void remove_rows(::torch::data::Example<Data, ::torch::data::example::NoTarget>&
 
 // InvalidArgument where batches are dropped by this rank's rows, or handed out in another order than they were drawn.
 LOCKSTEP_API ::torch::data::DataLoaderOptions require_common(::torch::data::DataLoaderOptions options);
+
+namespace detail {
+
+// Destroys a loader of torch's, which waits for its workers: on a thread that is left behind after a second.
+LOCKSTEP_API void leave_behind(std::shared_ptr<void> loader);
+
+template <typename Inner>
+struct EndOfPass {
+  bool is_overdue = false;  // a worker was waited for in vain
+
+  void operator()(Inner* inner) const {
+    if (is_overdue) return leave_behind(std::shared_ptr<void>(std::shared_ptr<Inner>(inner)));
+    delete inner;
+  }
+};
+
+}  // namespace detail
 
 template <typename Dataset>
 class DataLoader {
@@ -112,11 +130,13 @@ class DataLoader {
       const trace::Span span(trace::SpanKind::data);
       try {
         read();
+        loader_->inner_.get_deleter().is_overdue = false;
       } catch (const ::torch::data::WorkerException&) {
         loader_->sampler_.took_batch();
         throw;
       } catch (...) {
         if (loader_->options_.workers() == 0) loader_->sampler_.took_batch();
+        loader_->inner_.get_deleter().is_overdue = loader_->options_.workers() > 0;
         throw;
       }
     }
@@ -134,7 +154,10 @@ class DataLoader {
   Iterator begin() {
     if (training_is_over_()) return Iterator(*this, false);
     // Of a loop that was left early torch's workers still hold batches.
-    if (!is_over_ || !inner_) inner_ = std::make_unique<Inner>(dataset_, sampler_, options_);
+    if (!is_over_ || !inner_) {
+      inner_.reset(new Inner(dataset_, sampler_, options_));
+      inner_.get_deleter().is_overdue = false;
+    }
     is_over_ = false;
     return Iterator(*this, true);
   }
@@ -152,7 +175,7 @@ class DataLoader {
   Dataset dataset_;
   ShardSampler sampler_;
   ::torch::data::DataLoaderOptions options_;
-  std::unique_ptr<Inner> inner_;
+  std::unique_ptr<Inner, detail::EndOfPass<Inner>> inner_;
   bool is_over_ = true;  // the last pass
   std::function<bool()> training_is_over_ = [] { return false; };
 };
