@@ -11,7 +11,9 @@
 #include <atomic>
 #include <cerrno>
 #include <exception>
+#include <functional>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "lockstep/base/environment.h"
@@ -63,7 +65,7 @@ class MemberLink::Impl {
 
   ~Impl() { end(); }
 
-  MemberPosition position() const { return calls_.position ? calls_.position() : MemberPosition{}; }
+  MemberPosition position() const { return call(calls_.position); }
 
   void goodbye(std::int64_t last) EXCLUDES(mutex_) {
     post({Op::goodbye, {{}, {}, last}}, true);
@@ -112,6 +114,17 @@ class MemberLink::Impl {
   }
 
  private:
+  // What a callback throws is a fault of this process: the store is as good as before.
+  template <typename Result, typename... Args>
+  Result call(const std::function<Result(Args...)>& callback, std::type_identity_t<Args>... args) const noexcept {
+    try {
+      if (callback) return callback(std::forward<Args>(args)...);
+    } catch (const std::exception& error) {
+      log_error("membership: {} could not act on news of the job's members: {}", self_.describe(), error.what());
+    }
+    return Result();
+  }
+
   void register_member(const store::Endpoint& endpoint, std::string_view scope, const Deadline& deadline) {
     try {
       register_at(endpoint, scope, deadline);
@@ -385,7 +398,7 @@ class MemberLink::Impl {
   bool pass_on_forwarded(const proto::Contents& frame) {
     auto frames = read_frames(frame.values);
     if (!frames) return false;
-    if (calls_.on_forwarded) calls_.on_forwarded(std::move(*frames));
+    call(calls_.on_forwarded, std::move(*frames));
     return true;
   }
 
@@ -448,7 +461,7 @@ class MemberLink::Impl {
       MutexLock lock(mutex_);
       if (leaving_) return;
     }
-    if (calls_.on_event) calls_.on_event(event);
+    call(calls_.on_event, event);
   }
 
   const LivenessOptions options_;

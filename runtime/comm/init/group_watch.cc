@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
@@ -173,7 +174,12 @@ void GroupWatch::fail_group(ProcessGroup& group, const Failure& failure) {
     if (attached == nullptr || !failure.concerns(group.roster())) return;
     ++attached->calls;
   }
-  group.lose(failure.cause);
+  try {
+    group.lose(failure.cause);
+  } catch (
+      const std::exception& error) {  // what this group lacks keeps no other from its failure, and no detach() waiting
+    log_error("the group '{}' could not be told that {}: {}", group.name(), failure.cause.text, error.what());
+  }
   MutexLock lock(mutex_);
   --find(group)->calls;
   changed_.notify_all();

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <future>
+#include <new>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -124,6 +125,22 @@ class QuickMemberLinks : public MemberLinks {
   QuickMemberLinks() : MemberLinks({.silence = kSilence, .look_interval = 20ms}) {}
   static LivenessOptions quick() { return {.heartbeat = 50ms, .silence = kSilence}; }
 };
+
+// A bug, or a shortage, of who is told: nothing of it is the store's fault.
+TEST_F(MemberLinks, WhatACallbackThrowsEndsNoLink) {
+  Events events;
+  int told = 0;
+  MemberCalls calls = events.calls();
+  calls.on_event = [&](const MemberEvent& event) {
+    if (++told == 1) throw std::bad_alloc();
+    events.add(event);
+  };
+  const MemberLink own(endpoint(), "scope", member(0), {}, calls, patience());
+  { const BareMember lost(endpoint(), 1); }
+  { const BareMember lost(endpoint(), 2); }
+  EXPECT_EQ(events.await(Kind::lost).number, 2);
+  ASSERT_EQ(events.all().size(), 1u) << "a store that is lost, or another";
+}
 
 TEST_F(MemberLinks, AConnectionThatEndsIsALoss) {
   Events events;

@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
 #include <thread>
 
 #include "lockstep/base/error.h"
 #include "runtime/comm/single.h"
+#include "runtime/comm/task_group.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
 
@@ -258,6 +260,33 @@ TEST(GroupWatch, AStoreThatMayEndIsNoLossOfARank) {
   });
   EXPECT_NO_THROW(watch.check_after_loss());
   link.join();
+}
+
+// A group that has no memory, or no descriptor, for its own failure.
+class UnableGroup : public comm::TaskGroup {
+ public:
+  using TaskGroup::TaskGroup;
+  std::string_view backend() const override { return "unable"; }
+  Arena allocate(std::size_t) override { return {}; }
+  void progress() override {}
+  void abort(const std::string&) override { throw std::bad_alloc(); }
+
+ private:
+  Work start(comm::Task) override { return {}; }
+  Work start_message(bool, const BufferView&, int, int) override { return {}; }
+};
+
+TEST(GroupWatch, AGroupThatCantBeFailedKeepsNoOtherFromItsFailureAndEnds) {
+  GroupContext context;
+  context.roster.resize(1);
+  UnableGroup unable(context);
+  const auto group = single();
+  GroupWatch watch(StoreHost::rank_zero, 1);
+  watch.attach(unable);
+  watch.attach(*group);
+  watch.take({.kind = MemberEvent::Kind::lost, .cause = {.rank = 2, .text = "rank 2 is lost"}, .number = 1});
+  EXPECT_EQ(failure_of(*group), "rank 2 is lost");
+  watch.detach(unable);
 }
 
 }  // namespace
