@@ -39,10 +39,15 @@ MetricsServer::~MetricsServer() {
 
 void MetricsServer::serve() {
   try {
-    loop_.run();
-  } catch (const Error& error) {
+    loop_.run([this](const std::exception& error) { on_error(error); });
+  } catch (const std::exception& error) {
     log_warn("--metrics-port answers no more: {}", error.what());
   }
+}
+
+void MetricsServer::on_error(const std::exception& error) {
+  while (!sessions_.empty()) close_session(sessions_.begin()->first);
+  if (!std::exchange(has_failed_, true)) log_warn("--metrics-port left requests without an answer: {}", error.what());
 }
 
 void MetricsServer::accept() {

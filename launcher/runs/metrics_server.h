@@ -3,6 +3,7 @@
 // it listens on loopback unless another address is given.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <map>
 #include <string>
@@ -36,6 +37,8 @@ class MetricsServer {
   };
 
   void serve();
+  // Ends all sessions: whatever went wrong for one of them must not end the launcher. The first is logged.
+  void on_error(const std::exception& error);
   void accept();
   void close_session(int fd);
   // These return false once the session is over.
@@ -47,7 +50,8 @@ class MetricsServer {
   UniqueFd listener_;
   net::EventLoop loop_;
   std::map<int, Session> sessions_;  // by descriptor
-  std::thread thread_;               // last: it uses the rest
+  bool has_failed_ = false;
+  std::thread thread_;  // last: it uses the rest
 };
 
 }  // namespace lockstep::launcher

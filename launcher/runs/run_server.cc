@@ -50,9 +50,17 @@ RunServer::~RunServer() {
 
 void RunServer::serve() {
   try {
-    loop_.run();
-  } catch (const Error& error) {
+    loop_.run([this](const std::exception& error) { on_error(error); });
+  } catch (const std::exception& error) {
     log_warn("lockstep ps, top, logs and stop do not reach this run any more: {}", error.what());
+  }
+}
+
+void RunServer::on_error(const std::exception& error) {
+  if (ending_) throw;  // out of run(): the destructor waits for its end
+  while (!sessions_.empty()) close_session(sessions_.begin()->first);
+  if (!std::exchange(has_failed_, true)) {
+    log_warn("lockstep ps, top, logs or stop were left without an answer: {}", error.what());
   }
 }
 
@@ -161,11 +169,9 @@ LiveReport RunServer::report() const {
 
 // Rates want two looks, and the first who asks is told them.
 void RunServer::look() {
-  {
-    MutexLock lock(mutex_);
-    if (members_) live_.look(members_());
-  }
-  loop_.run_after(kLook, [this] { look(); });
+  loop_.run_after(kLook, [this] { look(); });  // before what may throw
+  MutexLock lock(mutex_);
+  if (members_) live_.look(members_());
 }
 
 RunFacts RunServer::facts_now() const {

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <string>
@@ -65,6 +66,8 @@ class RunServer {
   };
 
   void serve();
+  // Ends all sessions: whatever went wrong for one of them must not end the launcher. The first is logged.
+  void on_error(const std::exception& error);
   void accept();
   void on_event(int fd, std::uint32_t events);
   // The next two return false once the session is over.
@@ -95,6 +98,7 @@ class RunServer {
   std::atomic<int> stops_{0};
   int questions_ = 0;
   bool ending_ = false;
+  bool has_failed_ = false;
   std::atomic<bool> is_waking_{false};  // the loop will look for new lines
   std::thread thread_;                  // last: it uses the rest
 };

@@ -9,6 +9,7 @@
 
 #include <fmt/core.h>
 
+#include <exception>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -37,9 +38,13 @@ std::string_view name_of(LogLevel level);
 using LogSink = std::function<void(LogLevel level, std::string_view text)>;
 LOCKSTEP_INTERNAL_API void set_log_sink(LogSink sink);
 
+// A line that there is no memory for is lost: these never throw either, so that a handler of bad_alloc may call them.
 template <typename... Args>
-void log_at(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
-  if (log_enabled(level)) log_line(level, fmt::format(format, std::forward<Args>(args)...));
+void log_at(LogLevel level, fmt::format_string<Args...> format, Args&&... args) noexcept {
+  try {
+    if (log_enabled(level)) log_line(level, fmt::format(format, std::forward<Args>(args)...));
+  } catch (const std::exception&) {
+  }
 }
 template <typename... Args>
 void log_debug(fmt::format_string<Args...> format, Args&&... args) {

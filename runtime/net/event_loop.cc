@@ -15,6 +15,16 @@ namespace {
 
 constexpr std::uint64_t kWakeupId = 0;
 
+template <typename Act>
+void guarded(const EventLoop::OnError& on_error, Act&& act) {
+  try {
+    act();
+  } catch (const std::exception& error) {
+    if (!on_error) throw;
+    on_error(error);
+  }
+}
+
 }  // namespace
 
 EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
@@ -32,9 +42,15 @@ void EventLoop::add(int fd, std::uint32_t events, Handler handler) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = id;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw SystemError("epoll_ctl(ADD)", errno);
-  id_of_fd_[fd] = id;
-  handlers_[id] = std::make_shared<Handler>(std::move(handler));
+  try {
+    id_of_fd_[fd] = id;
+    handlers_[id] = std::make_shared<Handler>(std::move(handler));
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw SystemError("epoll_ctl(ADD)", errno);
+  } catch (...) {
+    id_of_fd_.erase(fd);
+    handlers_.erase(id);
+    throw;
+  }
 }
 
 void EventLoop::change(int fd, std::uint32_t events) {
@@ -60,7 +76,7 @@ EventLoop::TimerId EventLoop::run_after(std::chrono::nanoseconds delay, Task tas
   return timer;
 }
 
-void EventLoop::run() {
+void EventLoop::run(const OnError& on_error) {
   std::array<epoll_event, 256> events;
   while (!stopped_) {
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms());
@@ -69,15 +85,15 @@ void EventLoop::run() {
       const auto& event = events[static_cast<std::size_t>(i)];
       const std::uint64_t id = event.data.u64;  // not aligned there
       if (id == kWakeupId) {
-        run_posted();
+        run_posted(on_error);
         continue;
       }
       const auto found = handlers_.find(id);
       if (found == handlers_.end()) continue;  // An earlier handler of this batch removed it.
       const auto handler = found->second;      // It may remove itself while it runs.
-      (*handler)(event.events);
+      guarded(on_error, [&] { (*handler)(event.events); });
     }
-    run_timers();
+    run_timers(on_error);
   }
 }
 
@@ -88,12 +104,12 @@ int EventLoop::timeout_ms() const {
   return static_cast<int>(std::clamp<long long>(milliseconds, 0, INT_MAX));
 }
 
-void EventLoop::run_timers() {
+void EventLoop::run_timers(const OnError& on_error) {
   const auto now = std::chrono::steady_clock::now();
   while (!timers_.empty() && timers_.begin()->first.time <= now) {
     const Task task = std::move(timers_.begin()->second);
     timers_.erase(timers_.begin());
-    task();
+    guarded(on_error, task);
   }
 }
 
@@ -109,14 +125,14 @@ void EventLoop::stop() {
   post([this] { stopped_ = true; });
 }
 
-void EventLoop::run_posted() {
+void EventLoop::run_posted(const OnError& on_error) {
   wakeup_.clear();
   std::vector<Task> tasks;
   {
     MutexLock lock(mutex_);
     tasks.swap(posted_);
   }
-  for (const Task& task : tasks) task();
+  for (const Task& task : tasks) guarded(on_error, task);
 }
 
 }  // namespace lockstep::net

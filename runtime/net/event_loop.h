@@ -7,6 +7,7 @@
 #include <chrono>
 #include <compare>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -48,8 +49,10 @@ class EventLoop {
   // Nothing if it has run, is running, or was cancelled.
   void cancel(const TimerId& timer) { timers_.erase(timer); }
 
-  // Serves until stop(). An exception out of a handler ends it.
-  void run();
+  // Serves until stop(). What a handler, timer or task throws goes to `on_error`, and the loop serves on; what on_error
+  // throws, or anything without one, ends it.
+  using OnError = std::function<void(const std::exception& error)>;
+  void run(const OnError& on_error = {});
 
   // Has the loop's thread run `task` soon. Any thread.
   void post(Task task) EXCLUDES(mutex_);
@@ -58,8 +61,8 @@ class EventLoop {
 
  private:
   int timeout_ms() const;
-  void run_timers();
-  void run_posted() EXCLUDES(mutex_);
+  void run_timers(const OnError& on_error);
+  void run_posted(const OnError& on_error) EXCLUDES(mutex_);
 
   UniqueFd epoll_;
   EventFd wakeup_;

@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <exception>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/hash.h"
@@ -91,7 +92,7 @@ void LocalMeeting::serve() {
       }
       warned = true;
       if (stopped_within(kNoRoomPause)) return;
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       log_debug("rendezvous: unix socket @{}: {}", name_, error.what());  // that rank tries again or reports it
     }
   }

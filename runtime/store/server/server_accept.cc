@@ -81,7 +81,7 @@ void ServerLoop::add_client(UniqueFd fd) {
     // No memory for it, or no watch (fs.epoll.max_user_watches): the others go on.
     greeting_.erase(id);
     clients_.erase(id);
-    return warn(fmt::format("closed a client that has just come: {}", error.what()));
+    return survive([&] { warn(fmt::format("closed a client that has just come: {}", error.what())); });
   }
   if (greeting_.size() == 1) close_late_greetings();
 }

@@ -55,7 +55,7 @@ ServerLoop::~ServerLoop() = default;
 bool ServerLoop::run() {
   bool was_stopped = true;
   try {
-    loop_.run();
+    loop_.run([this](const std::exception& error) { survive([&] { warn(error.what()); }); });
   } catch (const std::exception& error) {
     was_stopped = false;
     log_error("store server at {}: ends, all clients are closed: {}", address_.to_string(), error.what());
@@ -138,22 +138,13 @@ net::EventLoop::TimerId ServerLoop::run_after(std::chrono::nanoseconds delay, st
 }
 
 void ServerLoop::act_and_serve(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const std::exception& error) {
-    warn(error.what());
-  }
+  survive(act);
   serve_woken();
   report_changes();
 }
 
 void ServerLoop::on_ready(SessionId id, std::uint32_t events) {
-  try {
-    take_turn(id, *clients_.at(id), events);
-  } catch (const std::exception& error) {
-    // Out of memory, most likely for this client's sake; the others go on.
-    if (clients_.contains(id)) refuse(id, error.what());
-  }
+  with_client(id, [&](Client& client) { take_turn(id, client, events); });
   serve_woken();
   report_changes();
 }
@@ -210,21 +201,22 @@ void ServerLoop::flush(SessionId id, Client& client) {
 // the end of a client that is closed is pushed to others.
 void ServerLoop::serve_woken() {
   for (;;) {
-    std::vector<SessionId> woken = state_.keys.take_woken();
+    const std::vector<SessionId> woken = state_.keys.take_woken();
     const std::vector<SessionId> released = state_.barriers.take_released();
-    woken.insert(woken.end(), released.begin(), released.end());
     for (const auto& unsent : std::exchange(unsent_pushes_, {})) {
       push_with(unsent.first, [&](ServerSession& session) { session.push(unsent.second); });
     }
-    shed_the_largest();
+    survive([this] { shed_the_largest(); });
     const std::vector<SessionId> pushed = std::exchange(pushed_, {});
-    if (woken.empty() && pushed.empty()) return;
+    if (woken.empty() && released.empty() && pushed.empty()) return;
     for (const SessionId id : pushed) {
-      with_client(id, [](ServerSession& session) { return session.close_reason().empty(); });
+      with_session(id, [](ServerSession& session) { return session.close_reason().empty(); });
     }
-    for (const SessionId id : woken) {
-      with_client(id, [](ServerSession& session) { return session.wake(); });
-      shed_the_largest();
+    for (const auto* const ready : {&woken, &released}) {
+      for (const SessionId id : *ready) {
+        with_session(id, [](ServerSession& session) { return session.wake(); });
+        survive([this] { shed_the_largest(); });
+      }
     }
   }
 }
@@ -234,33 +226,43 @@ template <typename Act>
 void ServerLoop::push_with(SessionId id, Act&& act) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) return;
-  pushed_.push_back(id);
-  try {
-    act(found->second->session);
-  } catch (const std::exception& error) {
-    found->second->session.shed(error.what());
-  }
-  shed_the_largest();
+  survive([&] {
+    try {
+      pushed_.push_back(id);
+      act(found->second->session);
+    } catch (const std::exception& error) {
+      found->second->session.shed(error.what());  // closed at its next request, where it is not among the pushed
+    }
+    shed_the_largest();
+  });
 }
 
-// Lets `act` do something with a client that may have gone, then sends what came of it.
 template <typename Act>
 void ServerLoop::with_client(SessionId id, Act&& act) {
-  const auto found = clients_.find(id);
-  if (found == clients_.end()) return;
-  try {
-    Client& client = *found->second;
+  survive([&] {
+    const auto found = clients_.find(id);
+    if (found == clients_.end()) return;
+    try {
+      act(*found->second);
+    } catch (const std::exception& error) {
+      // Out of memory, most likely for this client's sake; the others go on.
+      if (clients_.contains(id)) refuse(id, error.what());
+    }
+  });
+}
+
+template <typename Act>
+void ServerLoop::with_session(SessionId id, Act&& act) {
+  with_client(id, [&](Client& client) {
     if (!act(client.session)) return refuse(id, client.session.close_reason());
     flush(id, client);
-  } catch (const std::exception& error) {
-    if (clients_.contains(id)) refuse(id, error.what());
-  }
+  });
 }
 
 void ServerLoop::start_timer(SessionId session, std::chrono::nanoseconds delay) {
   stop_timer(session);
   clients_.at(session)->timer = run_after(
-      delay, [this, session] { with_client(session, [](ServerSession& expired) { return expired.expire(); }); });
+      delay, [this, session] { with_session(session, [](ServerSession& expired) { return expired.expire(); }); });
 }
 
 void ServerLoop::stop_timer(SessionId session) { loop_.cancel(clients_.at(session)->timer); }
@@ -320,11 +322,12 @@ void ServerLoop::shed_the_largest() {
 // Closes a client that has done wrong. Without a reason it is in the log already.
 void ServerLoop::refuse(SessionId id, const std::string& reason) {
   Client& client = *clients_.at(id);
-  if (!reason.empty()) {
+  survive([&] {
+    if (reason.empty()) return;
     const std::string& role = client.session.role();
     warn(fmt::format("closed {}{}{}{}: {}", client.peer, role.empty() ? "" : " (", role, role.empty() ? "" : ")",
                      printable(reason, 500)));
-  }
+  });
   if (!client.session.output().empty()) send_some(client.fd.get(), client.session.output());
   close(id);
 }

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -89,6 +90,9 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   // Calls `act`, after `delay` or at once, logs an exception of it, then serves whoever it woke.
   net::EventLoop::TimerId run_after(std::chrono::nanoseconds delay, std::function<void()> act);
   void act_and_serve(const std::function<void()>& act);
+  // Logs what `act` throws: there is no memory for it, most likely for one client's sake, and the others are served on.
+  template <typename Act>
+  void survive(Act&& act) noexcept;
 
   void on_ready(SessionId id, std::uint32_t events);
   void take_turn(SessionId id, Client& client, std::uint32_t events);
@@ -102,9 +106,12 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   // Notes that it was sent something unasked. May be called while any session is at work, so it is closed later.
   template <typename Act>
   void push_with(SessionId id, Act&& act);
-  // Lets `act` do something with a client that may have gone, then sends what came of it.
+  // Lets `act` do something with a client that may have gone. Closes one for which it throws.
   template <typename Act>
   void with_client(SessionId id, Act&& act);
+  // The same with its session, and sends what came of it. Closes one for which `act` returns false.
+  template <typename Act>
+  void with_session(SessionId id, Act&& act);
   void notify_watchers(std::string_view key, const std::string* before, const std::string* after);
 
   // Brings what is held below its limit. Those who lose it are closed by serve_woken(): one may be at work now.
@@ -136,5 +143,17 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   std::vector<std::pair<SessionId, Frame>> unsent_pushes_;  // of the extension, not sent yet
   std::string read_buffer_;
 };
+
+template <typename Act>
+void ServerLoop::survive(Act&& act) noexcept {
+  try {
+    try {
+      act();
+    } catch (const std::exception& error) {
+      warn(error.what());
+    }
+  } catch (const std::exception&) {  // nor is there memory to say so
+  }
+}
 
 }  // namespace lockstep::store

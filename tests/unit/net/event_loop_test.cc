@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "runtime/net/stream.h"
 
 namespace lockstep::net {
@@ -166,6 +167,31 @@ TEST(EventLoop, AnExceptionOfAHandlerEndsIt) {
   EventLoop loop;
   loop.post([] { throw std::runtime_error("handler"); });
   EXPECT_THROW(loop.run(), std::runtime_error);
+}
+
+TEST(EventLoop, WhatOneHandlerThrowsKeepsNoOtherFromItsTurn) {
+  EventLoop loop;
+  Pair pair;
+  std::vector<std::string> told;
+  loop.post([] { throw std::runtime_error("a task"); });
+  loop.post([&] {
+    loop.add(pair.here.get(), EPOLLIN, [&](std::uint32_t) {
+      loop.remove(pair.here.get());
+      loop.run_after(milliseconds(0), [] { throw std::runtime_error("a timer"); });
+      loop.run_after(milliseconds(0), [&] { loop.stop(); });
+      throw std::runtime_error("a handler");
+    });
+  });
+  send_all(pair.there.get(), "x", soon());
+  loop.run([&](const std::exception& error) { told.emplace_back(error.what()); });
+  EXPECT_EQ(told, (std::vector<std::string>{"a task", "a handler", "a timer"}));
+}
+
+TEST(EventLoop, NothingIsLeftOfAWatchThatCouldNotBeMade) {
+  EventLoop loop;
+  const int closed = Pair().here.get();
+  EXPECT_THROW(loop.add(closed, EPOLLIN, [](std::uint32_t) {}), SystemError);
+  EXPECT_THROW(loop.change(closed, EPOLLIN), std::out_of_range);
 }
 
 }  // namespace

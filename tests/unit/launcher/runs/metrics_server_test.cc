@@ -11,12 +11,14 @@
 #include "lockstep/base/error.h"
 #include "runtime/net/stream.h"
 #include "tests/support/error_of.h"
+#include "tests/support/scarce_memory.h"
 #include "tests/support/wait_until.h"
 
 namespace lockstep::launcher {
 namespace {
 
 using lockstep::testing::kPatience;
+using lockstep::testing::ScarceMemory;
 
 class MetricsServerTest : public ::testing::Test {
  protected:
@@ -60,6 +62,30 @@ TEST_F(MetricsServerTest, WhoSaysNothingOrTooMuchKeepsNobodyFromAnAnswer) {
   const UniqueFd fd = connect();
   net::send_all(fd.get(), std::string("GET /favicon.ico HTTP/1.1\r\n\r\n"), Deadline::after(kPatience));
   EXPECT_TRUE(rest_of(fd.get()).starts_with("HTTP/1.1 404 "));
+}
+
+// Who scrapes must not end the launcher, and with it the job: whatever allocation of its thread fails, once or until
+// that scrape is over, the next one is answered.
+TEST_F(MetricsServerTest, NoMemoryIsTheEndOfOneScrapeAlone) {
+  const auto scrape = [this] {
+    const UniqueFd fd = connect();
+    try {
+      net::send_all(fd.get(), std::string("GET /metrics HTTP/1.1\r\n\r\n"), Deadline::after(kPatience));
+    } catch (const net::ConnectionClosed&) {
+    }
+    return rest_of(fd.get());
+  };
+  for (const long failures : {1L, ScarceMemory::kAll}) {
+    bool was_met = true;
+    for (long spare = 0; was_met; ++spare) {
+      {
+        const ScarceMemory scarce(spare, failures);
+        scrape();
+        was_met = scarce.was_met();
+      }
+      ASSERT_TRUE(scrape().starts_with("HTTP/1.1 200 OK\r\n")) << "after allocation " << spare << ", of " << failures;
+    }
+  }
 }
 
 TEST_F(MetricsServerTest, APortThatIsTakenIsAnError) {

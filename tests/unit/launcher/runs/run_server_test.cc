@@ -13,9 +13,11 @@
 #include <string_view>
 
 #include "launcher/runs/run_client.h"
+#include "lockstep/base/error.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/unix_socket.h"
 #include "tests/support/child.h"
+#include "tests/support/scarce_memory.h"
 #include "tests/support/wait_until.h"
 
 namespace lockstep::launcher {
@@ -24,6 +26,7 @@ namespace {
 using lockstep::testing::Child;
 using lockstep::testing::kPatience;
 using lockstep::testing::Line;
+using lockstep::testing::ScarceMemory;
 
 // This server's among all runs that are found.
 std::optional<FoundRun> find(const RunServer& server) {
@@ -101,6 +104,38 @@ TEST_F(RunServerTest, CountsWhoAsksItToStop) {
     ASSERT_TRUE(facts) << text;
     EXPECT_EQ(facts->stops, count);
     EXPECT_EQ(stops_, count);
+  }
+}
+
+// Who asks must not end the launcher, and with it the job.
+TEST_F(RunServerTest, NoMemoryIsTheEndOfOneAnswerAlone) {
+  server_->set_run({.run_id = "run-of-test", .world_size = 1}, [] {
+    return std::vector<membership::MemberView>{{.scope = "s", .info = {.rank = 0, .world_size = 1}}};
+  });
+  lines_.put("a line\n");
+  const auto run = find(*server_);
+  ASSERT_TRUE(run);
+  const auto ask_all = [&run] {
+    std::string text;
+    for (const auto what : {RunRequest::What::top, RunRequest::What::ps, RunRequest::What::logs}) {
+      try {
+        const UniqueFd fd = ask(*run, {.what = what, .lines = 1});
+        text += read_until(fd.get(), "never");
+      } catch (const Error&) {  // it closed the connection
+      }
+    }
+    return text;
+  };
+  for (const long failures : {1L, ScarceMemory::kAll}) {
+    bool was_met = true;
+    for (long spare = 0; was_met; ++spare) {
+      {
+        const ScarceMemory scarce(spare, failures);
+        ask_all();
+        was_met = scarce.was_met();
+      }
+      ASSERT_NE(ask_all().find("a line"), std::string::npos) << "after allocation " << spare << ", of " << failures;
+    }
   }
 }
 

@@ -21,6 +21,7 @@
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/server/tcp_store_server.h"
 #include "tests/support/error_of.h"
+#include "tests/support/scarce_memory.h"
 #include "tests/unit/store/server/server_test.h"
 
 namespace lockstep::store {
@@ -28,6 +29,7 @@ namespace {
 
 using lockstep::testing::error_of;
 using lockstep::testing::expect_text;
+using lockstep::testing::ScarceMemory;
 using proto::Op;
 using std::chrono::milliseconds;
 
@@ -348,6 +350,39 @@ TEST(OpenFiles, TheSoftLimitIsRaisedToTheHardOne) {
   EXPECT_EQ(net::raise_open_files_limit(), low);
   EXPECT_EQ(net::open_files_limit(), (net::OpenFilesLimit{before.hard, before.hard}));
   ASSERT_TRUE(net::set_open_files_limit(before));
+}
+
+// Whatever is allocated for one client may fail, once or as long as that client is there, and what says so may fail as
+// well: the others are served on.
+TEST_F(TcpLimitsTest, OfMemoryAreOneClientsAlone) {
+  TcpStore& store = serve({});
+  store.set("kept", "value");
+  const auto ask = [&] {
+    for (const std::string& bytes :
+         {kHello + request(Op::set, {{"key"}, {std::string(100, 'x')}, 0}) + request(Op::get, {{"kept"}, {}, 0}),
+          std::string("GET / HTTP/1.1\r\nHost: here\r\n\r\n")}) {
+      try {
+        RawClient client = raw();
+        client.send(bytes);
+        ::shutdown(client.fd(), SHUT_WR);
+        client.receive_all();
+      } catch (const Error&) {  // it is closed before that
+      }
+    }
+  };
+  for (const long failures : {1L, 2L, ScarceMemory::kAll}) {
+    bool was_met = true;
+    for (long spare = 0; was_met; ++spare) {
+      {
+        const ScarceMemory scarce(spare, failures);
+        ask();
+        was_met = scarce.was_met();
+      }
+      ASSERT_EQ(store.get("kept", soon()), "value") << "after allocation " << spare << ", of " << failures;
+      ask();
+    }
+  }
+  EXPECT_EQ(log_.count("all clients are closed"), 0u);
 }
 
 }  // namespace
