@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <charconv>
 
 #include "lockstep/base/error.h"
@@ -11,7 +12,16 @@
 
 namespace lockstep {
 
-Environment Environment::of_process() {
+namespace {
+
+// Never freed, as another thread may be reading it; no lock, which a forked child might find taken.
+struct Kept {
+  Environment environment;
+  const Kept* before;
+};
+std::atomic<const Kept*> kept{nullptr};
+
+Environment read_environment() {
   std::map<std::string, std::string, std::less<>> variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
@@ -19,6 +29,23 @@ Environment Environment::of_process() {
     if (split != std::string_view::npos) variables.emplace(text.substr(0, split), text.substr(split + 1));
   }
   return Environment(std::move(variables));
+}
+
+}  // namespace
+
+Environment Environment::of_process() {
+  const Kept* const now = kept.load(std::memory_order_acquire);
+  return now == nullptr ? read_environment() : now->environment;
+}
+
+Environment Environment::keep_of_process() {
+  Environment now = read_environment();
+  const Kept* const before = kept.load(std::memory_order_acquire);
+  if (before != nullptr && before->environment.variables() == now.variables()) return now;
+  auto* const fresh = new Kept{now, before};
+  while (!kept.compare_exchange_weak(fresh->before, fresh, std::memory_order_acq_rel)) {
+  }
+  return now;
 }
 
 std::optional<std::string> Environment::get(std::string_view name) const {

@@ -336,7 +336,7 @@ TEST_F(RestartedHosts, ThatAreTooFewWithoutTheLostEndTheJobInTime) {
   EXPECT_EQ(result.exit_code, kExitPeerLost);
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("waiting for 1 host (--rdzv-timeout 3 s)"), HasSubstr("1 of 2 hosts came, elapsed 3"),
-                    HasSubstr(": host host0 (node rank 0); missing: node rank 1"), Not(HasSubstr("start 2"))));
+                    HasSubstr(": host host0; missing: host host1 (node rank 1)"), Not(HasSubstr("start 2"))));
 }
 
 }  // namespace

@@ -183,7 +183,7 @@ Cause cause_of(const Error& error, int rank) {
 }
 
 std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
-  const Environment environment = Environment::of_process();
+  const Environment environment = Environment::keep_of_process();
   const InitSettings settings = resolve(options, environment);
   require_known_backend(options.backend, backends());
   require_device(settings, options.backend == "nccl" ? std::string("backend 'nccl'")

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "lockstep/base/cause.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/at_fatal_error.h"
 #include "runtime/base/exit_code.h"
@@ -69,8 +70,8 @@ bool is_consequence(const Error& error, int rank) {
 // library is not known here; its words are.
 void report_if_torchs(std::string_view text) {
   const std::size_t backtrace = text.find("\nException raised from ");
-  const char* const wants_backtrace = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
-  if (backtrace == std::string_view::npos || (wants_backtrace != nullptr && wants_backtrace == std::string_view("1"))) {
+  if (backtrace == std::string_view::npos ||
+      Environment::of_process().get("TORCH_SHOW_CPP_STACKTRACES") == std::string("1")) {
     return;
   }
   report_and_exit(text.substr(0, backtrace), 1);

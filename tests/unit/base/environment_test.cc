@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
@@ -25,6 +26,21 @@ TEST(Environment, ReadsThisProcess) {
   EXPECT_EQ(Environment::of_process().get("LOCKSTEP_TEST_VARIABLE"), "a=b=c");
   ASSERT_EQ(unsetenv("LOCKSTEP_TEST_VARIABLE"), 0);
   EXPECT_FALSE(Environment::of_process().has("LOCKSTEP_TEST_VARIABLE"));
+}
+
+// A child: what is kept is the process's.
+TEST(EnvironmentDeathTest, IsReadAnewOnlyWhereItIsKept) {
+  const auto value = [] { return Environment::of_process().get("LOCKSTEP_TEST_VARIABLE").value_or("unset"); };
+  EXPECT_EXIT(
+      {
+        setenv("LOCKSTEP_TEST_VARIABLE", "first", 1);
+        const std::string kept = Environment::keep_of_process().get("LOCKSTEP_TEST_VARIABLE").value_or("unset");
+        setenv("LOCKSTEP_TEST_VARIABLE", "second", 1);
+        const std::string meanwhile = value();
+        Environment::keep_of_process();
+        _exit(kept == "first" && meanwhile == "first" && value() == "second" ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST(Environment, IntegerErrorsNameVariableAndValue) {

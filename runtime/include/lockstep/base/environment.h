@@ -16,8 +16,11 @@ class LOCKSTEP_API Environment {
  public:
   Environment() = default;
   explicit Environment(std::map<std::string, std::string, std::less<>> variables) : variables_(std::move(variables)) {}
-  // A copy of this process's environment.
+  // A copy of this process's environment: as the last keep_of_process() read it, or as it is now if there was none.
   static Environment of_process();
+  // Reads this process's environment, for of_process() from now on. For init_process_group(), which the program may not
+  // call while another of its threads calls setenv(); after that it may.
+  static Environment keep_of_process();
 
   // The value, or nothing if unset. An empty value counts as unset, as in most launchers.
   std::optional<std::string> get(std::string_view name) const;

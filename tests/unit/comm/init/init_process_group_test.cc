@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <cstdlib>
 #include <thread>
 #include <vector>
@@ -98,6 +99,31 @@ TEST_F(InitProcessGroup, WhatIsWrongIsSaidBeforeAnybodyIsWaitedFor) {
   expect_text(refusal({}), {"WORLD_SIZE is not"});
   ::setenv("WORLD_SIZE", "2", 1);
   expect_text(refusal({}), {"MASTER_ADDR and MASTER_PORT are not set"});
+}
+
+// What a group reads of the environment later is what it was at the start: another thread of the program may be in
+// setenv() by then, which moves what readers look at.
+TEST_F(InitProcessGroup, TheEnvironmentIsReadAtTheStartAlone) {
+  const std::string url =
+      "tcp://" + net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).to_string() + "?world_size=2&rank=";
+  std::barrier started(2);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto group =
+          init_process_group({.backend = "tcp", .init_method = url + std::to_string(rank), .timeout = 30s});
+      started.arrive_and_wait();
+      if (rank == 0) {
+        ::setenv("GLOO_SOCKET_IFNAME", "no-such-interface", 1);
+        ::setenv("LOCKSTEP_PORT_RANGE", "no-range", 1);
+      }
+      started.arrive_and_wait();
+      expect_sum(*group->new_group({0, 1}));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  ::unsetenv("GLOO_SOCKET_IFNAME");
+  ::unsetenv("LOCKSTEP_PORT_RANGE");
 }
 
 TEST_F(InitProcessGroup, OmpNumThreadsDecides) {
