@@ -9,8 +9,8 @@
 // timeout(1) signals its child and then the child's group.
 //
 // Threads: the constructor and destructor any, one at a time; everything else any. Fork: a child ends by the first
-// signal, as without handlers. They run on a stack of their own in the thread that called the constructor, which is to
-// be the main one (signal_stack.h).
+// signal, as without handlers. They run on a stack of their own in the thread that called the constructor and in those
+// that compute with our tensors or LibTorch (signal_stack.h).
 #pragma once
 
 #include <sys/types.h>

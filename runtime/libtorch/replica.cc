@@ -24,6 +24,7 @@
 #include "lockstep/libtorch/sync_batch_norm.h"
 #include "lockstep/trace/span.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/signal_stack.h"
 #include "runtime/ddp/arguments.h"
 #include "runtime/ddp/loss_sum.h"
 #include "runtime/ddp/unused.h"
@@ -297,6 +298,7 @@ void ReplicaImpl::set_weight(std::int64_t weight) {
 
 void ReplicaImpl::before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows) {
   if (!at::GradMode::is_enabled()) return;
+  give_signal_stack();  // oneDNN's kernels run on this thread
   failure_.forget();
   try {
     refuse_changed();

@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/intra_op_threads.h"
+#include "runtime/base/quiet_thread.h"
+#include "runtime/base/signal_stack.h"
 #include "runtime/tensor/cpu/cpu_kernels.h"
 
 // oneDNN's threads are OpenMP's; the number is a setting of the calling thread. Declared by hand, because clang has no
@@ -33,7 +36,17 @@ void gemm(const Gemm& g) {
     return;
   }
   const std::int64_t work = g.rows * g.columns * g.inner;
-  omp_set_num_threads(work < kThreadedWork ? 1 : intra_op_threads());
+  const int threads = work < kThreadedWork ? 1 : intra_op_threads();
+  // Its kernels use the stack pointer as they like, so no handler may run on top of it (signal_stack.h): not here, and
+  // not on the threads that OpenMP is about to start, which inherit what is blocked.
+  thread_local int started = 0;
+  std::optional<SignalsBlocked> blocked;
+  if (threads > started) {
+    give_signal_stack();
+    blocked.emplace();
+    started = threads;
+  }
+  omp_set_num_threads(threads);
   const dnnl_status_t status =
       dnnl_sgemm(g.a.transposed ? 'T' : 'N', g.b.transposed ? 'T' : 'N', g.rows, g.columns, g.inner, g.alpha, g.a.data,
                  g.a.stride, g.b.data, g.b.stride, g.c.add ? 1.0f : 0.0f, g.c.data, g.ldc);

@@ -2,11 +2,16 @@
 #include "runtime/tensor/kernels.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <array>
 #include <bit>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -71,6 +76,38 @@ TEST(Gemm, EqualsAPlainLoop) {
       }
     }
   }
+}
+
+// oneDNN's kernels use the stack pointer as they like, so no handler may run on top of one: not on the thread that
+// multiplies, and not on those that OpenMP has started for it.
+TEST(Gemm, RunsWhereNoHandlerUsesItsStack) {
+  const auto threads = [] {
+    std::set<std::string> found;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) found.insert(task.path());
+    return found;
+  };
+  const int usual = intra_op_threads();
+  set_intra_op_threads(3);
+  std::thread([&] {
+    const auto before = threads();
+    expect_gemm(false, false, 200, 150, 300, 0, false);
+    stack_t stack{};
+    ASSERT_EQ(sigaltstack(nullptr, &stack), 0);
+    EXPECT_EQ(stack.ss_flags & SS_DISABLE, 0);
+    sigset_t mask;
+    ASSERT_EQ(pthread_sigmask(SIG_SETMASK, nullptr, &mask), 0);
+    EXPECT_EQ(sigismember(&mask, SIGTERM), 0) << "the program's own thread takes signals as before";
+    for (const std::string& thread : threads()) {
+      if (before.contains(thread)) continue;
+      std::ifstream status(thread + "/status");
+      std::string word, blocked;
+      while (status >> word && word != "SigBlk:") {
+      }
+      status >> blocked;
+      EXPECT_NE(std::stoull(blocked, nullptr, 16) >> (SIGTERM - 1) & 1, 0u) << thread;
+    }
+  }).join();
+  set_intra_op_threads(usual);
 }
 
 TEST(Gemm, IsTheSameWithMoreThreads) {
