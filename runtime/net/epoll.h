@@ -30,4 +30,11 @@ inline void watch(int epoll, int operation, int fd, std::uint32_t events, std::u
 // Ends the watch of `fd`, if there is one, while the descriptor stays open.
 inline void unwatch(int epoll, int fd) noexcept { ::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, nullptr); }
 
+// Closes a socket that may be watched. Before that it ends the watch: closing alone ends it only where no other
+// descriptor of the socket is open, and a forked child has one, by whose events the loop would spin.
+inline void close_watched(int epoll, UniqueFd& fd) noexcept {
+  if (fd) unwatch(epoll, fd.get());
+  fd.reset();
+}
+
 }  // namespace lockstep::net

@@ -9,6 +9,7 @@
 #include <functional>
 #include <latch>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -17,9 +18,11 @@
 #include "runtime/store/hash_store.h"
 #include "tests/conformance/errors.h"
 #include "tests/support/announcing_store.h"
+#include "tests/support/child.h"
 #include "tests/support/groups.h"
 #include "tests/support/own_sockets.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/stale_watches.h"
 #include "tests/support/tcp_stranger.h"
 #include "tests/support/wait_until.h"
 
@@ -110,6 +113,32 @@ TEST(Connections, AreOfCounterpartsUntilThereIsSomethingForAnother) {
               },
               {.hosts = one.hosts});
   }
+}
+
+// A rank may fork. Its child keeps every connection open, and with it what epoll watches of those that are closed here.
+TEST(Connections, ThatAreClosedAreNotWatchedThroughAForkedChild) {
+  const int others = connections();
+  std::barrier all(3);
+  std::barrier stayed(2);
+  std::optional<Child> child;
+  run_ranks(3,
+            [&](const Group& group) {
+              all_to_all(group);
+              all.arrive_and_wait();
+              if (group->rank() == 0) {
+                child.emplace([](const Line& line) {
+                  char over = 0;
+                  line.hear(over);
+                  return 0;
+                });
+              }
+              all.arrive_and_wait();
+              if (group->rank() == 2) return;
+              EXPECT_TRUE(wait_until([&] { return connections() - others == 2; })) << "rank 2 has left";
+              EXPECT_TRUE(wait_until([] { return stale_watches() == 0; })) << stale_watches();
+              stayed.arrive_and_wait();
+            },
+            {.hosts = {1, 1, 1}});
 }
 
 // Both ends of each pair begin at the same time, and have something for each other at once.

@@ -241,7 +241,10 @@ void WireTcp::serve_connecting() {
 }
 
 void WireTcp::lose(int rank, const std::string& how) {
-  peers_[static_cast<std::size_t>(rank)].reset();  // which takes it out of epoll
+  std::unique_ptr<Peer>& peer = peers_[static_cast<std::size_t>(rank)];
+  // Before it is closed: a forked child may have its socket too, which keeps the watch of a closed one alive.
+  if (peer != nullptr && peer->is_attached()) net::unwatch(epoll_.get(), peer->connection().fd());
+  peer.reset();
   has_news_ = true;
   listener_->on_lost(rank, how);
 }
@@ -297,6 +300,7 @@ void WireTcp::close(const Deadline& deadline) {
   const auto has_more = [](const std::unique_ptr<Peer>& peer) {
     return peer != nullptr && peer->is_attached() && peer->connection().wants_to_write();
   };
+  if (connecting_) net::unwatch(epoll_.get(), connecting_->fd());
   connecting_.reset();  // who has not been in reach so far is told nothing any more
   // The peers send theirs now too, and each waits for the other to take them.
   while (std::any_of(peers_.begin(), peers_.end(), has_more) && !deadline.expired()) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <span>
 #include <utility>
 
@@ -44,7 +45,11 @@ Callers::Callers(const rendezvous::Roster& roster, int rank, std::string name,
   net::watch(epoll_, EPOLL_CTL_ADD, listener_.get(), EPOLLIN, static_cast<std::uint64_t>(listener_.get()));
 }
 
-Callers::~Callers() { say_how_many_more(); }
+Callers::~Callers() {
+  for (Caller& caller : callers_) net::close_watched(epoll_, caller.socket);
+  net::unwatch(epoll_, listener_.get());
+  say_how_many_more();
+}
 
 std::string Callers::place() const {
   return fmt::format("{} {}", ticket_, net::local_address(listener_.get()).to_string());
@@ -60,7 +65,7 @@ bool Callers::serve(int fd) {
   if (caller == callers_.end()) return false;
   // One that waits for its answer has nothing more to say: it has ended.
   if (caller->is_proven) {
-    callers_.erase(caller);
+    drop(caller);
   } else if (const std::string why = hear(*caller); !why.empty()) {
     turn_away(caller, why);
   }
@@ -72,8 +77,8 @@ void Callers::accept_callers() {
     if (since_tick_ >= kMostStrangers || !make_room()) return pause(true);
     try {
       if (!accept_one()) return;
-    } catch (const SystemError& error) {
-      // The process has no descriptor to spare: they wait until it has.
+    } catch (const std::exception& error) {
+      // The process has no descriptor to spare, or no memory: they wait until it has.
       say(fmt::format("lets nobody in for a moment: {}", error.what()));
       return pause(true);
     }
@@ -102,7 +107,7 @@ void Callers::turn_away_all() {
     // A rank that has given this one up, for it has another connection, is heard to have done so.
     const std::string why = caller->is_proven ? std::string() : hear(*caller);
     if (caller->is_proven) {
-      callers_.erase(caller);
+      drop(caller);
     } else {
       turn_away(caller, why.empty() ? "it had not proved itself when all ranks had connected" : why);
     }
@@ -153,7 +158,7 @@ std::string Callers::hear(Caller& caller) {
   } catch (const net::ConnectionClosed& closed) {
     caller.has_given_up = caller.rank >= 0 && has_another_(caller.rank);
     return closed.what();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     return error.what();
   }
 }
@@ -192,6 +197,11 @@ std::vector<int> Callers::proven() const {
   return ranks;
 }
 
+void Callers::drop(Place caller) {
+  net::close_watched(epoll_, caller->socket);
+  callers_.erase(caller);
+}
+
 Callers::Place Callers::find_proven(int rank) {
   return std::find_if(callers_.begin(), callers_.end(),
                       [rank](const Caller& caller) { return caller.is_proven && caller.rank == rank; });
@@ -201,8 +211,8 @@ UniqueFd Callers::accept(int rank) {
   const auto caller = find_proven(rank);
   UniqueFd socket = std::move(caller->socket);
   const std::string proof = proof_of(*caller, proto::Prover::server);
-  callers_.erase(caller);
   net::unwatch(epoll_, socket.get());
+  callers_.erase(caller);
   try {
     send_part(socket.get(), proof);
   } catch (const Error&) {
@@ -214,7 +224,7 @@ UniqueFd Callers::accept(int rank) {
 void Callers::refuse(int rank, const std::string& why) {
   const auto caller = find_proven(rank);
   if (why.empty()) {
-    callers_.erase(caller);
+    drop(caller);
   } else {
     turn_away(caller, why);
   }
@@ -222,13 +232,13 @@ void Callers::refuse(int rank, const std::string& why) {
 
 void Callers::turn_away(Place caller, const std::string& why) {
   if (caller->has_given_up) {
-    callers_.erase(caller);
+    drop(caller);
     return;
   }
   last_stranger_ = fmt::format("{}: {}", caller->peer, why);
   ++turned_away_;
   ++since_tick_;
-  callers_.erase(caller);
+  drop(caller);
   say(fmt::format("turned away {}", last_stranger_));
 }
 

@@ -83,6 +83,7 @@ class Callers {
   std::string judge(Caller& caller) const;
   std::string proof_of(const Caller& caller, proto::Prover prover) const;
   Place find_proven(int rank);
+  void drop(Place caller);
   void turn_away(Place caller, const std::string& why);
   // In the log, as long as it has not been said too often.
   void say(const std::string& what);

@@ -34,6 +34,8 @@ ConnectAttempt::ConnectAttempt(int own, int peer, Names names, ListeningPlace pl
       limit_(limit),
       epoll_(epoll) {}
 
+ConnectAttempt::~ConnectAttempt() { net::close_watched(epoll_, socket_); }
+
 void ConnectAttempt::watch(int operation, std::uint32_t events) const {
   net::watch(epoll_, operation, socket_.get(), events, static_cast<std::uint64_t>(socket_.get()));
 }
@@ -53,7 +55,7 @@ void ConnectAttempt::connect() {
 }
 
 void ConnectAttempt::unreachable(int error) {
-  socket_.reset();
+  net::close_watched(epoll_, socket_);
   state_ = State::pausing;
   if (!route_limit_) route_limit_ = Deadline::after(kRouteLimit);
   // Of a host whose cable was out a moment ago the kernel remembers that there is no way to it.
@@ -113,7 +115,7 @@ void ConnectAttempt::serve() {
 // Whoever ends a connection that he has not answered may only be short of room: that is no try.
 void ConnectAttempt::try_again(const std::string& problem) {
   const bool counts = state_ == State::awaiting_proof;
-  socket_.reset();
+  net::close_watched(epoll_, socket_);
   state_ = State::pausing;
   if (counts) ++tries_;
   if (tries_ == kTries) {

@@ -35,6 +35,9 @@ class ConnectAttempt {
   // `epoll` under its number.
   ConnectAttempt(int own, int peer, Names names, ListeningPlace place, std::shared_ptr<const store::Secret> secret,
                  const Deadline& limit, int epoll);
+  ~ConnectAttempt();
+  ConnectAttempt(const ConnectAttempt&) = delete;
+  ConnectAttempt& operator=(const ConnectAttempt&) = delete;
 
   int peer() const { return peer_; }
   int fd() const { return socket_.get(); }
