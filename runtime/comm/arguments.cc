@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <limits>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::comm {
@@ -36,6 +39,11 @@ void check_alike(const ProcessGroup& group, std::string_view operation, const Bu
 
 void check_buffer(const ProcessGroup& group, std::string_view operation, const BufferView& buffer) {
   if (buffer.count < 0) refuse(group, operation, fmt::format("a buffer of {} elements; give 0 or more", buffer.count));
+  if (buffer.count > std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(buffer.dtype))) {
+    refuse(group, operation,
+           fmt::format("a buffer of {} elements of {} bytes; no memory holds them, give the elements that there are",
+                       buffer.count, size_of(buffer.dtype)));
+  }
   if (buffer.data == nullptr && buffer.count > 0) {
     refuse(group, operation,
            fmt::format("a buffer of {} elements at address null; give memory that holds them", buffer.count));
@@ -62,10 +70,10 @@ void check_parts(const ProcessGroup& group, std::string_view operation, const Bu
   check_buffer(group, operation, part);
   check_buffer(group, operation, whole);
   check_alike(group, operation, part, whole);
-  if (whole.count != part.count * group.size()) {
+  if (whole.count % group.size() != 0 || whole.count / group.size() != part.count) {
     refuse(group, operation,
-           fmt::format("buffers of {} and {} elements; the larger must hold {} parts of {}, so {}", part.count,
-                       whole.count, group.size(), part.count, part.count * group.size()));
+           fmt::format("buffers of {} and {} elements; the larger must hold {} parts of {}", part.count, whole.count,
+                       group.size(), part.count));
   }
   if (!overlap(part, whole)) return;
   const auto offset = static_cast<std::ptrdiff_t>(part.bytes()) * in_place;

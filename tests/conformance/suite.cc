@@ -498,6 +498,12 @@ void check_refusals(ProcessGroup& group) {
   require_refusal<Bad>("scatter root", [&] { group.scatter(whole, part, -2); });
   require_refusal<Bad>("null memory", [&] { group.all_reduce(BufferView(nullptr, 3, DType::f32)); });
   require_refusal<Bad>("negative count", [&] { group.all_reduce(BufferView(memory.data(), -1, DType::f32)); });
+  // Its bytes, and at four ranks its parts, are a small number once they have wrapped around.
+  constexpr std::int64_t kAbsurd = (std::int64_t{1} << 62) + 1;
+  require_refusal<Bad>("absurd bytes", [&] { group.all_reduce(BufferView(memory.data(), kAbsurd, DType::f32)); });
+  require_refusal<Bad>("absurd parts", [&] {
+    group.all_gather(BufferView(memory.data(), kAbsurd, DType::u8), BufferView(&memory[1], size, DType::u8));
+  });
   require_refusal<Bad>("device", [&] {
     group.all_reduce(BufferView(memory.data(), 1, DType::f32, {DeviceKind::cuda, 0}));
   });
