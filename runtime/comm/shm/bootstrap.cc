@@ -2,14 +2,17 @@
 #include "runtime/comm/shm/bootstrap.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <list>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -35,6 +38,8 @@ constexpr std::byte kWithDescriptor{1};
 constexpr std::byte kWithout{0};
 // Rank 0 listens before it publishes the name, so whoever can reach it at all does so at once.
 constexpr std::chrono::seconds kConnectLimit{5};
+// Connections that may be about to introduce themselves; of more the oldest makes room.
+constexpr std::size_t kMostSilent = 64;
 
 rendezvous::Consensus consensus_of(const GroupContext& context) {
   return {*context.store,
@@ -91,18 +96,19 @@ std::vector<int> own_files(const Beside& beside) {
 
 // A rank that has connected says which one it is, and brings `wanted` files. -1 for any other connection: rank 0 goes
 // on without it, since a rank that could not introduce itself tells the others so through the store.
-int introduced_rank(int fd, int ranks, std::size_t wanted, std::vector<UniqueFd>& files, const Deadline& deadline,
-                    bool& warned) {
+int introduced_rank(int fd, int ranks, std::size_t wanted, std::vector<UniqueFd>& files, bool& warned) {
   std::string why;
   try {
     check_user(fd);
     std::array<std::byte, sizeof(std::int32_t)> bytes;
-    net::recv_with_fds(fd, bytes, files, deadline.sooner(kConnectLimit));
+    net::recv_with_fds(fd, bytes, files, Deadline::after({}));  // what a rank says comes in one piece
     std::int32_t rank = 0;
     std::memcpy(&rank, bytes.data(), sizeof(rank));
     if (rank > 0 && rank < ranks && files.size() == wanted) return rank;
     why = fmt::format("it says that it is rank {} of {}, and sent {} descriptors instead of {}", rank, ranks,
                       files.size(), wanted);
+  } catch (const Timeout&) {
+    why = "it did not say which rank it is";
   } catch (const Error& error) {
     why = error.what();
   }
@@ -133,15 +139,35 @@ Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int co
     }
     return false;
   };
+  // Any process of the host may connect and say nothing: the ranks are not to wait behind it.
+  struct Silent {
+    UniqueFd socket;
+    Deadline limit;
+  };
+  std::list<Silent> silent;
   while (!deadline.expired() && awaited()) {
-    if (!net::wait_readable(listener.get(), deadline.sooner(comm::ProgressEngine::kSlice))) continue;
-    UniqueFd socket = net::unix_accept(listener, deadline);
-    std::vector<UniqueFd> files;
-    const int rank = introduced_rank(socket.get(), ranks, files_of_each, files, deadline, warned);
-    if (rank < 0) continue;
-    arrived.files[static_cast<std::size_t>(rank)] = std::move(files);
-    net::send_with_fds(socket.get(), std::span(&kWithDescriptor, 1), std::span(&control_fd, 1), deadline);
-    sockets[static_cast<std::size_t>(rank)] = std::move(socket);
+    std::vector<pollfd> entries{{listener.get(), POLLIN, 0}};
+    for (const Silent& one : silent) entries.push_back({one.socket.get(), POLLIN, 0});
+    const int limit_ms = deadline.sooner(comm::ProgressEngine::kSlice).poll_timeout_ms();
+    if (::poll(entries.data(), entries.size(), limit_ms) < 0 && errno != EINTR) {
+      throw SystemError("poll of the ranks that set up shared memory", errno);
+    }
+    std::size_t entry = 0;
+    for (auto next = silent.begin(); next != silent.end();) {
+      const auto one = next++;
+      if (entries[++entry].revents == 0 && !one->limit.expired()) continue;
+      std::vector<UniqueFd> files;
+      const int rank = introduced_rank(one->socket.get(), ranks, files_of_each, files, warned);
+      if (rank >= 0) {
+        arrived.files[static_cast<std::size_t>(rank)] = std::move(files);
+        net::send_with_fds(one->socket.get(), std::span(&kWithDescriptor, 1), std::span(&control_fd, 1), deadline);
+        sockets[static_cast<std::size_t>(rank)] = std::move(one->socket);
+      }
+      silent.erase(one);
+    }
+    if (entries[0].revents == 0) continue;
+    if (silent.size() == kMostSilent) silent.pop_front();
+    silent.push_back({net::unix_accept(listener, deadline), Deadline::after(kConnectLimit)});
   }
   return arrived;
 }

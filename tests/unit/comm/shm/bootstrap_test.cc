@@ -120,6 +120,23 @@ void agree_and_die(const GroupContext& context) {
           "ok", [](const auto&) { return std::string(); }, deadline);
 }
 
+// Any process of this user may connect and say nothing. Waited for one behind the other, these would take minutes.
+TEST(Meet, RanksDoNotWaitBehindWhoSaysNothing) {
+  GroupContext context;
+  context.store = std::make_shared<store::HashStore>();
+  for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, getpid(), "here", boot_id()});
+  std::vector<UniqueFd> strangers;
+  std::thread rank_1([&] {
+    const std::string name = context.store->get("shm/endpoint", Deadline::after(40s));
+    for (int i = 0; i < 100; ++i) strangers.push_back(net::unix_connect_abstract(name, Deadline::after(40s)));
+    GroupContext own = context;
+    own.identity.rank = 1;
+    set_up(own, Deadline::after(40s));
+  });
+  EXPECT_EQ(set_up(context, Deadline::after(40s)).bells.size(), 2u);
+  rank_1.join();
+}
+
 TEST(Meet, ARankThatDiesWhileBellsGoRoundIsNamedByTheOthers) {
   GroupContext context;
   context.store = std::make_shared<store::HashStore>();
