@@ -62,6 +62,11 @@ void BellWords::ring() {
   futex_wake_all(bell);
 }
 
+void ProgressEngine::ring() {
+  full_fence();
+  of_process().bell().ring();
+}
+
 ScopedSleeper::ScopedSleeper(std::atomic<std::uint64_t>& count) : count_(count) {
   count_.fetch_add(1, std::memory_order_seq_cst);
   full_fence();

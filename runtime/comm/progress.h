@@ -8,9 +8,10 @@
 //
 // Nobody is missed: a sleeper first counts itself as asleep, then reads the bell, then looks at what it awaits, and
 // sleeps only while the bell is as it was; a ringer first changes what is looked at, then reads whether anybody is
-// asleep. All four are in the one order of sequentially consistent operations, so either the sleeper sees the change
-// or the ringer sees the sleeper. A push that another thread of the process made at that moment is the exception: what
-// it missed is looked at after kSlice.
+// asleep. The sleeper's count and the ringer's change are each ahead of what follows them in the one order of
+// sequentially consistent operations, so either the sleeper sees the change or the ringer sees the sleeper: the change
+// is such an operation itself where a bell is rung directly, and ring() puts a fence behind it. A push that another
+// thread of the process made at that moment is the exception: what it missed is looked at after kSlice.
 //
 // Threads: any.
 #pragma once
@@ -34,7 +35,8 @@ struct alignas(64) BellWords {
   std::atomic<std::uint64_t> on_word;  // threads that sleep on the one word of a peer that they wait for
   std::atomic<std::uint64_t> bell;     // grows with each ring
 
-  // Wakes the threads that sleep on the bell, if there are any.
+  // Wakes the threads that sleep on the bell, if there are any. The change that they are to see was a sequentially
+  // consistent operation.
   LOCKSTEP_INTERNAL_API void ring();
 };
 
@@ -72,7 +74,7 @@ class LOCKSTEP_INTERNAL_API ProgressEngine {
   static ProgressEngine& of_process();
 
   // For who has done something that threads of this process may wait for.
-  static void ring() { of_process().bell().ring(); }
+  static void ring();
   BellWords& bell() { return *bell_; }
   const std::shared_ptr<BellWords>& own_bell() const { return bell_; }
   // The page of bell(), for peers to map. Throws SystemError if this process could not make it.
