@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -54,6 +55,24 @@ TEST(UniqueFd, EmptyOwnsNothing) {
   EXPECT_FALSE(fd);
   EXPECT_EQ(fd.get(), -1);
   fd.reset();
+}
+
+// A program that was started as `program <&- >&- 2>&-`.
+TEST(UniqueFd, LeavesTheNumbersOfClosedStreamsAlone) {
+  EXPECT_EXIT(
+      {
+        for (int stream = 0; stream < 3; ++stream) ::close(stream);
+        const UniqueFd made(open_null());
+        UniqueFd set;
+        set.reset(open_null());
+        const UniqueFd copy = duplicate(made.get());
+        const UniqueFd inherited(::open("/dev/null", O_RDONLY));  // NOLINT(android-cloexec-open)
+        bool right = made.get() > 2 && set.get() > 2 && copy.get() > 2 && inherited.get() > 2;
+        for (int stream = 0; stream < 3; ++stream) right = right && !is_open(stream);
+        right = right && ::fcntl(made.get(), F_GETFD) == FD_CLOEXEC && ::fcntl(inherited.get(), F_GETFD) == 0;
+        ::_exit(right ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
