@@ -109,8 +109,8 @@ struct RunCommand {
     text_flag(app, "--timeout", raw.timeout, "SECONDS",
               "LOCKSTEP_TIMEOUT of the ranks: limit of start-up and of each\ncollective. Default: LOCKSTEP_TIMEOUT, "
               "else 300");
-    text_flag(app, "--liveness", raw.liveness, "on|off",
-              "off: a rank that is silent (stopped, in a debugger) is never taken\nfor lost. Default: "
+    text_flag(app, "--liveness", raw.liveness, "on|off|SECONDS",
+              "off: a rank that is silent (stopped, in a debugger) is never taken\nfor lost; on: after 2 s. Default: "
               "LOCKSTEP_LIVENESS, else on");
     text_flag(
         app, "--hang-timeout", raw.hang_timeout, "SECONDS|off",

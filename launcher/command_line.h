@@ -74,8 +74,8 @@ struct RunOptions {
   std::string hang_timeout;              // for LOCKSTEP_HANG_TIMEOUT: seconds, or off; empty: what the environment says
   std::string stop_timeout;              // for LOCKSTEP_STOP_TIMEOUT: seconds; empty: what the environment says
   std::optional<int> requeue_exit_code;  // for LOCKSTEP_REQUEUE_EXIT_CODE; unset: what the environment says
-  std::optional<bool> liveness;      // for LOCKSTEP_LIVENESS: a silent rank is lost; unset: what the environment says
-  std::vector<std::string> command;  // PROGRAM and its arguments, never empty
+  std::string liveness;                  // for LOCKSTEP_LIVENESS: on, off or seconds; empty: what the environment says
+  std::vector<std::string> command;      // PROGRAM and its arguments, never empty
 };
 
 // `lockstep store serve`.

@@ -69,8 +69,8 @@ Agents::Agents(Options options, WakingQueue<AgentNews>& news)
   const std::int64_t counter = store_.add(kStart, 0);
   start_ = static_cast<int>(counter / 2);
   is_late_ = counter % 2 == 1;
-  membership::LivenessOptions liveness;
-  liveness.detect_silence = options_.detect_silence;
+  membership::LivenessOptions liveness{.detect_silence = options_.silence.has_value()};
+  if (options_.silence) liveness.silence = *options_.silence;
   relay_ = std::make_unique<membership::MemberRelay>(options_.endpoint);
   // Before the others can see that this host has come: from here on its end is noticed.
   link_ = std::make_unique<membership::MemberLink>(

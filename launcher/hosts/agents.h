@@ -63,8 +63,9 @@ class Agents {
     bool takes_spares = false;  // a host that is one too many waits until one is lost
     bool can_replace = true;    // a host may come in the place of one that is lost
     int requeue_exit_code = kExitRequeue;
-    bool serves = false;                                                // this process has the store: node rank 0
-    bool detect_silence = true;                                         // of hosts and of the store (LOCKSTEP_LIVENESS)
+    bool serves = false;  // this process has the store: node rank 0
+    // Of hosts and of the store, that is borne (LOCKSTEP_LIVENESS); nothing: any.
+    std::optional<std::chrono::nanoseconds> silence = std::chrono::seconds(2);
     std::chrono::nanoseconds meet_timeout = std::chrono::seconds(300);  // of each start
     std::chrono::nanoseconds more_hosts = std::chrono::seconds(30);     // at the first one, for more than the least
     Deadline deadline = Deadline::never();                              // for coming to the store

@@ -23,10 +23,6 @@ store::Secret secret_of(const RunOptions& options, const Environment& environmen
                   options.nodes));
 }
 
-bool detects_silence(const RunOptions& options, const Environment& environment) {
-  return options.liveness.value_or(environment.get("LOCKSTEP_LIVENESS") != "off");
-}
-
 HostFacts look_at_this_host(const RunOptions& options, const Environment& environment, const Guardian& guardian,
                             Preparation& preparation) {
   HostFacts facts{.node = options.node_rank.value_or(-1),
@@ -71,8 +67,10 @@ std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& cont
 }
 
 std::unique_ptr<Agents> join_agents(const RunOptions& options, const Environment& environment, const Contract& contract,
-                                    const AgentPart& part, std::function<void(const std::string&)> say,
-                                    Signals& signals, WakingQueue<AgentNews>& news) {
+                                    const AgentPart& part, const Deadline& deadline, Say say, Signals& signals,
+                                    WakingQueue<AgentNews>& news) {
+  Environment watched = environment;
+  if (!options.liveness.empty()) watched.set("LOCKSTEP_LIVENESS", options.liveness);
   try {
     return std::make_unique<Agents>(Agents::Options{.endpoint = {.address = options.endpoint,
                                                                  .secret = contract.store_secret,
@@ -84,7 +82,7 @@ std::unique_ptr<Agents> join_agents(const RunOptions& options, const Environment
                                                     .can_replace = part.can_replace,
                                                     .requeue_exit_code = requeue_code_of(options, environment),
                                                     .serves = part.serves,
-                                                    .detect_silence = detects_silence(options, environment),
+                                                    .silence = membership::silence_limit(watched),
                                                     .meet_timeout = options.rdzv_timeout,
                                                     .more_hosts = options.rdzv_wait,
                                                     .deadline = Deadline::after(options.rdzv_timeout),

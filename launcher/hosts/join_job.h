@@ -18,9 +18,6 @@ namespace lockstep::launcher {
 // The environment's. InvalidArgument, with the command that draws one, where there is none.
 store::Secret secret_of(const RunOptions& options, const Environment& environment);
 
-// This host's silence, and others', means that it is lost (--liveness, LOCKSTEP_LIVENESS).
-bool detects_silence(const RunOptions& options, const Environment& environment);
-
 // What keeps ranks from starting here is for all hosts to know, so it is no error. Fills in `preparation`.
 HostFacts look_at_this_host(const RunOptions& options, const Environment& environment, const Guardian& guardian,
                             Preparation& preparation);

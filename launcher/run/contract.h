@@ -30,7 +30,8 @@ struct Contract {
   std::string stop_timeout;                   // for LOCKSTEP_STOP_TIMEOUT; empty: leave it alone
   std::string trace_dir;                      // for LOCKSTEP_TRACE_DIR; empty: leave it alone
   std::string requeue_exit_code;              // for LOCKSTEP_REQUEUE_EXIT_CODE; empty: leave it alone
-  std::optional<bool> liveness;  // for LOCKSTEP_LIVENESS: whether a silent rank is lost; nothing: leave it alone
+  // For LOCKSTEP_LIVENESS; empty: leave it alone.
+  std::string liveness;
   std::optional<std::string> visible_devices;  // for CUDA_VISIBLE_DEVICES; nothing: leave it alone
   std::vector<RankBinding> bindings;           // to processors, by local rank; empty: they run on all
   bool share_gpus = false;                     // ranks may be on one GPU: shared_gpu.h

@@ -52,7 +52,8 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
       steps_(options_.contract.own().ranks),
       watch_({.hosts = options_.contract.hosts,
               .host = host_,
-              .end_stopped = options_.contract.liveness.value_or(environment.get("LOCKSTEP_LIVENESS") != "off"),
+              .end_stopped = (options_.contract.liveness.empty() ? environment.get("LOCKSTEP_LIVENESS")
+                                                                 : options_.contract.liveness) != "off",
               .members = options_.members}),
       look_at_(Deadline::after(RankWatch::kLook)),
       ending_({.grace = options_.grace, .stop_timeout = options_.stop_timeout}, console_, tree_, ranks_) {

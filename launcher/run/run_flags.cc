@@ -302,10 +302,11 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
     options.requeue_exit_code = static_cast<int>(*code);
   }
   if (!raw.liveness.empty()) {
-    if (raw.liveness != "on" && raw.liveness != "off") {
-      return fmt::format("--liveness {}: give on or off", raw.liveness);
+    const auto seconds = parse_seconds(raw.liveness);
+    if (raw.liveness != "on" && raw.liveness != "off" && (!seconds || *seconds < std::chrono::seconds(2))) {
+      return fmt::format("--liveness {}: give on, off, or seconds from 2 to 86400", raw.liveness);
     }
-    options.liveness = raw.liveness == "on";
+    options.liveness = raw.liveness;
   }
   return {};
 }

@@ -24,6 +24,8 @@
 #include "runtime/base/event_fd.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/observed_clock.h"
+#include "runtime/base/parse_timeout.h"
+#include "runtime/base/printable.h"
 #include "runtime/base/process_state.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/base/unique_fd.h"
@@ -47,6 +49,21 @@ constexpr std::size_t kCauseBytes = 4096;
 double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
+
+std::optional<std::chrono::nanoseconds> silence_limit(const Environment& environment) {
+  const std::string text = environment.get("LOCKSTEP_LIVENESS").value_or("on");
+  if (text == "off") return std::nullopt;
+  if (text == "on") return LivenessOptions{}.silence;
+  try {
+    const auto limit = std::chrono::ceil<std::chrono::milliseconds>(parse_timeout(text, "LOCKSTEP_LIVENESS"));
+    if (limit >= LivenessOptions{}.silence) return limit;
+  } catch (const InvalidArgument&) {  // it is said below what may stand there
+  }
+  throw InvalidArgument(
+      fmt::format("environment: LOCKSTEP_LIVENESS='{}' is unknown; 'on' (a rank that gives no sign of life for 2 s is "
+                  "lost, the default), other seconds from 2 on, or 'off' (wait for ranks that don't answer)",
+                  printable(text)));
+}
 
 class MemberLink::Impl {
  public:
@@ -163,6 +180,9 @@ class MemberLink::Impl {
     std::string text = options_.detect_silence ? "" : "liveness=off";
     if (options_.hang.count() > 0) {
       text += fmt::format("{}hang-timeout={}", text.empty() ? "" : " ", options_.hang.count());
+    }
+    if (options_.silence > LivenessOptions{}.silence) {
+      text += fmt::format("{}silence={}", text.empty() ? "" : " ", options_.silence / std::chrono::milliseconds(1));
     }
     return text;
   }

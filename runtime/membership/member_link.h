@@ -22,6 +22,7 @@
 
 #include "lockstep/base/cause.h"
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/unwind_guard.h"
 #include "runtime/membership/forwarding.h"
@@ -36,7 +37,8 @@ struct LivenessOptions {
   bool detect_silence = true;
   // Between two heartbeats.
   std::chrono::nanoseconds heartbeat = std::chrono::milliseconds(500);
-  // A store from which nothing came for so long has stopped answering.
+  // A store from which nothing came for so long has stopped answering, and for the store this member. In whole
+  // milliseconds.
   std::chrono::nanoseconds silence = std::chrono::seconds(2);
   // Time limit of the others' progress: a rank behind them that starts no collective for so long hangs, and is given
   // up. The store takes the least that a member asks for. 0: nobody hangs. In whole milliseconds, at least kLeastHang.
@@ -44,6 +46,10 @@ struct LivenessOptions {
   // How long goodbye(), and the report of an end, wait for the store to have it.
   std::chrono::nanoseconds farewell = std::chrono::seconds(1);
 };
+
+// The limit that LOCKSTEP_LIVENESS sets for silence, of members and of the store; nothing: silence is not watched for.
+// InvalidArgument.
+std::optional<std::chrono::nanoseconds> silence_limit(const Environment& environment);
 
 struct MemberEvent {
   enum class Kind {

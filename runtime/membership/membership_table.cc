@@ -22,24 +22,32 @@ std::optional<int> parse_count(std::string_view text, int least) {
   return static_cast<int>(*number);
 }
 
-// REGISTER's options. Why they are refused, or nothing.
-std::optional<std::string> take_options(std::string_view options, bool& watched, std::chrono::milliseconds& hang) {
-  constexpr std::string_view kHang = "hang-timeout=";
+// What a member asks for with REGISTER's options.
+struct Asked {
+  bool is_watched = true;
+  std::chrono::milliseconds hang{0};
+  std::chrono::milliseconds silence{0};
+};
+
+// Why they are refused, or nothing.
+std::optional<std::string> take_options(std::string_view options, Asked& asked) {
   while (!options.empty()) {
     const std::string_view word = options.substr(0, options.find(' '));
     options.remove_prefix(std::min(options.size(), word.size() + 1));
+    const std::string_view name = word.substr(0, word.find('='));
     if (word.empty()) continue;
     if (word == "liveness=off") {
-      watched = false;
-    } else if (word.starts_with(kHang)) {
-      const auto number = parse_int(word.substr(kHang.size()));
+      asked.is_watched = false;
+    } else if (name == "hang-timeout" || name == "silence") {
+      const auto number = parse_int(word.substr(std::min(name.size() + 1, word.size())));
       if (!number || *number < kLeastHang.count()) {
         return fmt::format("option '{}' is no number of milliseconds from {} on", printable(word, 32),
                            kLeastHang.count());
       }
-      hang = std::chrono::milliseconds(*number);
+      (name == "silence" ? asked.silence : asked.hang) = std::chrono::milliseconds(*number);
     } else {
-      return fmt::format("option '{}' is unknown; there are 'liveness=off' and 'hang-timeout=MS'", printable(word, 32));
+      return fmt::format("option '{}' is unknown; there are 'liveness=off', 'hang-timeout=MS' and 'silence=MS'",
+                         printable(word, 32));
     }
   }
   return std::nullopt;
@@ -101,15 +109,15 @@ std::optional<std::string> MembershipTable::register_member(ConnectionId id, std
   if (!info)
     return fmt::format("the {} bytes that describe rank {}'s process have no host, pid or boot id", process.size(),
                        *number);
-  bool watched = true;
-  std::chrono::milliseconds hang{0};
-  if (auto problem = take_options(options, watched, hang)) return problem;
+  Asked asked;
+  if (auto problem = take_options(options, asked)) return problem;
   Member member{.info = {.rank = *number, .world_size = *world, .process = *info},
                 .connection = id,
-                .watched = watched && carrier_of(id) == 0,
+                .watched = asked.is_watched && carrier_of(id) == 0,
                 .heard_at = clock_.elapsed(),
                 .moved_at = clock_.elapsed(),
-                .hang = hang};
+                .hang = asked.hang,
+                .silence = std::max<std::chrono::nanoseconds>(options_.silence, asked.silence)};
   if (const Member* const before = find(id)) {
     return fmt::format("this connection is that of {} already", before->info.describe());
   }
@@ -131,7 +139,7 @@ std::optional<std::string> MembershipTable::register_member(ConnectionId id, std
     return fmt::format("two processes are rank {}: {}; and {}; give each process its own RANK", *number,
                        describe(seat->second), member.info.describe());
   }
-  if (hang.count() > 0) scope.hang = scope.hang.count() > 0 ? std::min(scope.hang, hang) : hang;
+  if (member.hang.count() > 0) scope.hang = scope.hang.count() > 0 ? std::min(scope.hang, member.hang) : member.hang;
   ++size_;
   ++scope.connected;
   if (static_cast<int>(scope.members.size()) == scope.world_size)
@@ -350,9 +358,9 @@ std::string MembershipTable::silent_text(const Member& member, std::chrono::nano
   }
   return fmt::format(
       "{} stopped answering: nothing came from it for {:.1f} s of {:.1f} s allowed; {}; its last heartbeat spoke of "
-      "{}; LOCKSTEP_LIVENESS=off waits for such a rank",
+      "{}; LOCKSTEP_LIVENESS=10 allows it 10 s, off waits for such a rank",
       member.info.describe(), std::chrono::duration<double>(silent_for).count(),
-      std::chrono::duration<double>(options_.silence).count(), why, member.position.describe());
+      std::chrono::duration<double>(member.silence).count(), why, member.position.describe());
 }
 
 void MembershipTable::check_members() {
@@ -373,10 +381,10 @@ void MembershipTable::check_members() {
 
 void MembershipTable::look_for_silence(Scope& scope, Member& member) {
   const auto silent_for = clock_.elapsed() - member.heard_at;
-  if (silent_for > options_.silence / 2 && !std::exchange(member.nudged, true)) {
+  if (silent_for > member.silence / 2 && !std::exchange(member.nudged, true)) {
     pushes_.push_back({member.connection, Kind::nudge, {}});
   }
-  if (silent_for <= options_.silence && !member.held) return;
+  if (silent_for <= member.silence && !member.held) return;
   const ProcessState state = probe_.process(member.info.process);
   if (state == ProcessState::traced) {
     member.held = true;

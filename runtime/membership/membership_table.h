@@ -49,7 +49,7 @@
 namespace lockstep::membership {
 
 struct MembershipOptions {
-  // A member of which nothing came for so long has stopped answering.
+  // A member of which nothing came for so long has stopped answering; longer where it asks for that ("silence=MS").
   std::chrono::nanoseconds silence = std::chrono::seconds(2);
   // How often the owner calls check_members(), at least while there are members. No pause counts as more than twice
   // that.
@@ -170,7 +170,8 @@ class MembershipTable {
     std::chrono::nanoseconds moved_at{0};  // when its sequence changed
     // When another one was first seen to have started more; reset as it starts one.
     std::optional<std::chrono::nanoseconds> behind_since = {};
-    std::chrono::milliseconds hang{0};  // the timeout that it asks for; 0: none
+    std::chrono::milliseconds hang{0};   // the timeout that it asks for; 0: none
+    std::chrono::nanoseconds silence{};  // that it may keep
   };
   struct Event {
     Kind kind;

@@ -45,12 +45,11 @@ std::optional<store::Frame> RelayTable::serve(store::SessionId id, const proto::
   return std::nullopt;
 }
 
-// What the store may refuse it refuses. Who hangs is judged there too: here not all members are seen.
+// What the store may refuse it refuses. Who hangs is judged there too: here each member is alone in its scope.
 std::optional<store::Frame> RelayTable::register_member(store::SessionId id, const proto::Request& request) {
   const auto& values = request.contents.values;
-  const std::string_view options = values[3].find("liveness=off") == std::string_view::npos ? "" : "liveness=off";
   if (id > kMostChannels) return refusal("this relay has had too many connections; start the job again");
-  if (auto why = table_.register_member(id, std::to_string(id), values[0], values[1], values[2], options)) {
+  if (auto why = table_.register_member(id, std::to_string(id), values[0], values[1], values[2], values[3])) {
     return refusal(std::move(*why));
   }
   members_[id] = {};

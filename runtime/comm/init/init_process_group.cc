@@ -102,7 +102,8 @@ void enter(WatchedJob& watched, const rendezvous::MeetingPlan& plan, const rende
       .rank = identity.rank, .world_size = identity.world_size, .process = membership::ProcessInfo::of_this_process()};
   watched.keep(std::make_shared<membership::MemberLink>(
       endpoint, scope, self,
-      membership::LivenessOptions{.detect_silence = settings.detect_silence, .hang = settings.hang_timeout},
+      membership::LivenessOptions{
+          .detect_silence = settings.detect_silence, .silence = settings.silence, .hang = settings.hang_timeout},
       membership::MemberCalls{
           .on_event = [of = watched.watch()](const membership::MemberEvent& event) { of->take(event); },
           .position = std::move(position)},

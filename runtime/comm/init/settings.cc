@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/parse_timeout.h"
 #include "runtime/base/printable.h"
+#include "runtime/membership/member_link.h"
 #include "runtime/membership/membership_table.h"
 #include "runtime/net/port_range.h"
 
@@ -33,14 +34,6 @@ DeviceId parse_device(const std::string& text, std::string_view from) {
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: {}", from, error.what()));
   }
-}
-
-bool detects_silence(const Environment& environment) {
-  const std::string text = environment.get("LOCKSTEP_LIVENESS").value_or("on");
-  if (text == "on" || text == "off") return text == "on";
-  throw InvalidArgument(fmt::format(
-      "environment: LOCKSTEP_LIVENESS='{}' is unknown; 'on' (the default) or 'off' (wait for ranks that don't answer)",
-      printable(text)));
 }
 
 std::chrono::milliseconds hang_timeout(const Environment& environment) {
@@ -90,7 +83,9 @@ InitSettings resolve(const InitOptions& options, const Environment& environment)
   }
   settings.device_text = device;
   settings.device_by_local_rank = device == "cuda";
-  settings.detect_silence = detects_silence(environment);
+  const auto silence = membership::silence_limit(environment);
+  settings.detect_silence = silence.has_value();
+  settings.silence = silence.value_or(settings.silence);
   settings.hang_timeout = hang_timeout(environment);
   if (const auto text = environment.get("LOCKSTEP_MEMBERSHIP"); text && !text->empty()) {
     settings.relay = relay_at(*text);

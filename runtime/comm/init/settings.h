@@ -22,10 +22,12 @@ struct InitSettings {
   rendezvous::InitMethod method;
   rendezvous::IdentityOverrides overrides;
   DeviceId device;
-  std::string device_text = "cpu";            // as it was asked for
-  bool device_by_local_rank = false;          // "cuda" without an index: each rank of a host takes its own
-  bool device_is_auto = false;                // that if each rank has one, else the CPU; `device` is the CPU
-  bool detect_silence = true;                 // LOCKSTEP_LIVENESS: "off" waits for ranks that don't answer
+  std::string device_text = "cpu";    // as it was asked for
+  bool device_by_local_rank = false;  // "cuda" without an index: each rank of a host takes its own
+  bool device_is_auto = false;        // that if each rank has one, else the CPU; `device` is the CPU
+  bool detect_silence = true;         // LOCKSTEP_LIVENESS: "off" waits for ranks that don't answer
+  // A number there: after so long a rank that doesn't answer is lost.
+  std::chrono::nanoseconds silence = std::chrono::seconds(2);
   std::chrono::milliseconds hang_timeout{0};  // LOCKSTEP_HANG_TIMEOUT; 0, as by default: none
   std::optional<net::HostPort> relay = {};    // LOCKSTEP_MEMBERSHIP: of membership, at this host's launcher
 };

@@ -64,7 +64,7 @@ TEST(CommandLine, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(options.master_addr, "127.0.0.1");
   EXPECT_EQ(options.master_port, 0);
   EXPECT_FALSE(options.torch_store);
-  EXPECT_EQ(options.liveness, std::nullopt);
+  EXPECT_EQ(options.liveness, "");
   EXPECT_EQ(options.command, Arguments{"./train"});
 }
 
@@ -374,9 +374,10 @@ TEST(CommandLine, ReadsSecondsAndPorts) {
 TEST(CommandLine, SwitchesTheTorchStoreAndLiveness) {
   EXPECT_TRUE(parsed({"run", "--torch-store", "p"}).torch_store);
   EXPECT_TRUE(parsed({"run", "--torch_store", "p"}).torch_store);
-  EXPECT_EQ(parsed({"run", "--liveness=off", "p"}).liveness, false);
-  EXPECT_EQ(parsed({"run", "--liveness", "on", "p"}).liveness, true);
-  for (const std::string bad : {"no", "0", "OFF"}) refused({"run", "--liveness", bad, "p"});
+  for (const std::string good : {"off", "on", "2", "30.5"}) {
+    EXPECT_EQ(parsed({"run", "--liveness", good, "p"}).liveness, good);
+  }
+  for (const std::string bad : {"no", "0", "OFF", "1.9"}) refused({"run", "--liveness", bad, "p"});
 }
 
 TEST(CommandLine, ReadsTheStoreServersAddressAndLimits) {

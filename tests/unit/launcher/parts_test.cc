@@ -128,11 +128,11 @@ TEST(Contract, TorchStoreAndLivenessAreSaidOnlyWhereTheyAreChosen) {
   EXPECT_EQ(count("LOCKSTEP_STORE_SECRET"), 0);
   EXPECT_EQ(count("LOCKSTEP_MEMBERSHIP"), 0);
   contract.torch_store = true;
-  contract.liveness = false;
+  contract.liveness = "off";
   EXPECT_EQ(count("TORCHELASTIC_USE_AGENT_STORE=True"), 1);
   EXPECT_EQ(count("TORCHELASTIC_RESTART_COUNT=0"), 1);
   EXPECT_EQ(count("LOCKSTEP_LIVENESS=off"), 1);
-  contract.liveness = true;
+  contract.liveness = "on";
   EXPECT_EQ(count("LOCKSTEP_LIVENESS=on"), 1);
 }
 

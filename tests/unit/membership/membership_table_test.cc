@@ -203,7 +203,8 @@ TEST_F(Hang, WhoIsInADebuggerDoesNotHang) {
 }
 
 TEST_F(Hang, ATimeoutThatIsNoneIsRefused) {
-  for (const std::string bad : {"hang-timeout=", "hang-timeout=1999", "hang-timeout=x", "hang-timeout=-5000"}) {
+  for (const std::string bad : {"hang-timeout=", "hang-timeout=1999", "hang-timeout=x", "hang-timeout=-5000", "silence",
+                                "silence=", "silence=1999"}) {
     const auto refused = register_member(0, 3, "s", bad);
     EXPECT_TRUE(contains(refused.value_or(""), "'" + bad + "' is no number of milliseconds from 2000 on")) << bad;
   }

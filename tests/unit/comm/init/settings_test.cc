@@ -80,7 +80,9 @@ TEST(InitSettings, Liveness) {
   EXPECT_TRUE(resolve({}, {}).detect_silence);
   EXPECT_TRUE(resolve({}, with("on")).detect_silence);
   EXPECT_FALSE(resolve({}, with("off")).detect_silence);
-  for (const auto* value : {"OFF", "0", "false", "maybe", " off"}) {
+  EXPECT_EQ(resolve({}, with("on")).silence, std::chrono::seconds(2));
+  EXPECT_EQ(resolve({}, with("7.5")).silence, std::chrono::milliseconds(7500));
+  for (const auto* value : {"OFF", "0", "1.9", "-5", "5s", "false", "maybe", " off"}) {
     EXPECT_THROW(resolve({}, with(value)), InvalidArgument) << value;
   }
 }
