@@ -122,6 +122,13 @@ JobPlan Agents::meet(HostFacts own, JobPlan draft) {
   } else {
     meeting_.came(std::move(own), meeting_.start());
     plan = await_hosts(std::move(draft));
+    for (const HostFacts& host : meeting_.hosts()) {
+      if (meeting_.start() > 0 || host.trace.empty() == own_.trace.empty()) continue;
+      options_.say(
+          fmt::format("--trace was given on host {} and not on host {}; give it on every host: node rank 0 "
+                      "writes the timeline, of the ranks of hosts that have it",
+                      host.trace.empty() ? own_.name : host.name, host.trace.empty() ? host.name : own_.name));
+    }
   }
   publish(plan);
   return plan;

@@ -31,6 +31,7 @@ constexpr auto kFactsFields = [](auto& facts, auto& fields) {
   fields("least", facts.least, 0);
   fields("nodes", facts.nodes, 0);
   fields("ranks", facts.ranks, 0);
+  fields.optional("trace", facts.trace);  // that a host of an older build, which is to be named, doesn't have
   fields("exit-code", facts.exit_code, 0, 255);
   fields.rest("problem", facts.problem);
 };

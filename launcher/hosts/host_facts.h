@@ -22,6 +22,7 @@ struct HostFacts {
   int least = 0;             // hosts of the job at least, as this host was told
   int nodes = 0;             // and at most
   int ranks = 0;             // that it starts
+  std::string trace = {};    // its --trace
   int exit_code = 0;         // of `problem`
   std::string problem = {};  // why no rank can start there; empty: one can
 };

@@ -30,7 +30,8 @@ HostFacts look_at_this_host(const RunOptions& options, const Environment& enviro
                   .pid = getpid(),
                   .build = std::string(build_stamp()),
                   .least = options.least_nodes,
-                  .nodes = options.nodes};
+                  .nodes = options.nodes,
+                  .trace = options.trace};
   try {
     preparation = prepare(options, environment, guardian);
     facts.ranks = preparation.count.ranks;
