@@ -44,6 +44,19 @@ void add(std::vector<HostEntry>& hosts, std::string_view name, std::optional<int
   }
 }
 
+// "host:4", "[::1]:4", "host". More than one colon is an IPv6 address alone.
+void add_item(std::vector<HostEntry>& hosts, std::string_view item, std::optional<int> slots,
+              const std::string& where) {
+  const auto bracket = item.rfind(']');
+  const auto colon = item.rfind(':');
+  if (colon != item.npos && (bracket == item.npos ? item.find(':') == colon : colon > bracket)) {
+    slots = slots_of(item.substr(colon + 1), where);
+    item = item.substr(0, colon);
+  }
+  if (item.starts_with('[') && item.ends_with(']')) item = item.substr(1, item.size() - 2);
+  add(hosts, item, slots, where);
+}
+
 std::vector<std::string_view> words_of(std::string_view line) {
   std::vector<std::string_view> words;
   line = line.substr(0, line.find('#'));
@@ -61,23 +74,14 @@ std::vector<std::string_view> words_of(std::string_view line) {
 std::vector<HostEntry> parse_hosts(std::string_view text) {
   std::vector<HostEntry> hosts;
   const std::string where = fmt::format("-H {}", printable(text));
-  for (std::string_view item : split(text, ',')) {
-    std::optional<int> slots;
-    const auto bracket = item.rfind(']');
-    const auto colon = item.rfind(':');
-    if (colon != item.npos && (bracket == item.npos || colon > bracket)) {
-      slots = slots_of(item.substr(colon + 1), where);
-      item = item.substr(0, colon);
-    }
-    if (item.starts_with('[') && item.ends_with(']')) item = item.substr(1, item.size() - 2);
-    add(hosts, item, slots, where);
-  }
+  for (const std::string_view item : split(text, ',')) add_item(hosts, item, {}, where);
   return hosts;
 }
 
 std::vector<HostEntry> parse_hostfile(std::string_view text, std::string_view path) {
   std::vector<HostEntry> hosts;
   int number = 0;
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a byte order mark, as editors on Windows write it
   for (const std::string_view line : split(text, '\n')) {
     const std::string where = fmt::format("--hostfile {}, line {}", path, ++number);
     const auto words = words_of(line);
@@ -93,7 +97,7 @@ std::vector<HostEntry> parse_hostfile(std::string_view text, std::string_view pa
       const int value = slots_of(words[i].substr(equals + 1), where);
       if (name == "slots") slots = value;
     }
-    add(hosts, words.front(), slots, where);
+    add_item(hosts, words.front(), slots, where);
   }
   if (hosts.empty()) throw InvalidArgument(fmt::format("--hostfile {}: it names no host", path));
   return hosts;

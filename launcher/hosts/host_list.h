@@ -18,7 +18,8 @@ struct HostEntry {
 // "host0:4,host1", an IPv6 address in brackets. The slots of a host that comes twice are added. Throws InvalidArgument
 // with the item and what is wrong with it.
 std::vector<HostEntry> parse_hosts(std::string_view text);
-// Lines "host slots=4", with comments behind '#'; max_slots is read and not needed. As parse_hosts(), naming the line.
+// Lines "host slots=4" or, as MPICH has it, "host:4", with comments behind '#'; max_slots is read and not needed. As
+// parse_hosts(), naming the line.
 std::vector<HostEntry> parse_hostfile(std::string_view text, std::string_view path);
 
 // The first `ranks` slots, in order; hosts without a rank are left out. Throws InvalidArgument if there are fewer, or

@@ -38,6 +38,12 @@ TEST(HostFile, IsOpenMpis) {
             (Hosts{{"host0", 4}, {"host1", 2}, {"host2", {}}}));
 }
 
+TEST(HostFile, TakesMpichsLinesAndAByteOrderMark) {
+  EXPECT_EQ(parse_hostfile("\xEF\xBB\xBFhost0:4\r\nfe80::1\n[fe80::2]:2\nuser@host3 slots=3\n", "f"),
+            (Hosts{{"host0", 4}, {"fe80::1", {}}, {"fe80::2", 2}, {"user@host3", 3}}));
+  EXPECT_THAT(error_of([] { parse_hostfile("a:x\n", "f"); }), HasSubstr("line 1: 'x' is no number of slots"));
+}
+
 TEST(HostFile, ErrorsNameTheLine) {
   EXPECT_THAT(error_of([] { parse_hostfile("a\nb slot=3\n", "f"); }),
               AllOf(HasSubstr("--hostfile f, line 2: 'slot=3' is not known"), HasSubstr("HOST slots=N")));
