@@ -163,7 +163,17 @@ void Agents::publish(JobPlan& plan) {
   plan.left_out.assign(meeting_.left_out().begin(), meeting_.left_out().end());
   store_.set(plan_key(start_), encode(plan));
   meeting_.begin(plan.hosts);
+  last_hosts_ = plan.hosts;
   store_.add(kStart, 1);
+}
+
+std::string Agents::lost_hosts() const {
+  std::vector<std::string> lost;
+  for (std::size_t node = 0; node < last_hosts_.size(); ++node) {
+    if (!meeting_.has_gone(last_hosts_[node].agent)) continue;
+    lost.push_back(fmt::format("host {} (node rank {})", last_hosts_[node].name, node));
+  }
+  return fmt::format("{}", fmt::join(lost, ", "));
 }
 
 JobPlan Agents::await_hosts(JobPlan draft) {
@@ -177,8 +187,15 @@ JobPlan Agents::await_hosts(JobPlan draft) {
     const bool has_waited = (more_until && more_until->expired()) || (deadline.expired() && meeting_.has_least());
     if (meeting_.is_complete(has_waited)) return plan_job(std::move(draft), meeting_.hosts());
     if (const auto signal = asked_to_end()) return stopped_by(*signal, "");
-    if (deadline.expired() || (meeting_.missing() > 0 && !options_.can_replace)) {
-      auto plan = plan_without(meeting_.hosts(), meeting_.needed(), deadline.progress());
+    if (meeting_.missing() > 0 && !options_.can_replace) {
+      return JobPlan{
+          .exit_code = kExitPeerLost,
+          .problems = {fmt::format("{} is lost, and `lockstep run -H` starts no other launcher in its place; "
+                                   "start the job again; exit code {}",
+                                   lost_hosts(), kExitPeerLost)}};
+    }
+    if (deadline.expired()) {
+      auto plan = plan_without(meeting_.hosts(), meeting_.needed(), deadline.progress(), lost_hosts());
       if (meeting_.start() > 0) plan.exit_code = kExitPeerLost;  // nothing is wrong with the job
       return plan;
     }
@@ -202,10 +219,11 @@ std::optional<JobPlan> Agents::take_news_of_meeting() {
       if (member->scope != kAgentScope || !member->cause) continue;
       went(member->cause->rank);
       if (meeting_.start() > 0 || options_.most > options_.least) continue;
-      return JobPlan{.exit_code = kExitInternal,
+      return JobPlan{.exit_code = kExitPeerLost,
                      .problems = {fmt::format("host {} went before all hosts had come: its launcher (pid {}) has ended "
-                                              "or does not answer; look for its output there",
-                                              member->cause->host, member->cause->pid)}};
+                                              "or does not answer; look for its output there, and start the job again; "
+                                              "exit code {}",
+                                              member->cause->host, member->cause->pid, kExitPeerLost)}};
     }
     const auto* word = std::get_if<AgentWord>(&news);
     if (word == nullptr) continue;

@@ -113,6 +113,8 @@ class Agents {
   JobPlan await_hosts(JobPlan draft);
   std::optional<JobPlan> take_news_of_meeting();
   void publish(JobPlan& plan);
+  // Those of the last start that have gone, for messages; empty before the first one.
+  std::string lost_hosts() const;
   JobPlan await_plan();
   // This host is not part of the start with that plan. Throws StoreError if it can't be of a later one; returns what it
   // does if the job has left it out.
@@ -135,6 +137,7 @@ class Agents {
   bool has_started_ = false;                        // this host was in the plan of start_
   int next_word_ = 1;                               // of node rank 0
   HostMeeting meeting_;                             // at node rank 0
+  Layout last_hosts_;                               // of the last plan; likewise
   std::unique_ptr<membership::MemberRelay> relay_;  // of this host's ranks, over the link
   std::unique_ptr<membership::MemberLink> link_;
   std::atomic<bool> leaving_{false};

@@ -187,20 +187,20 @@ JobPlan plan_job(JobPlan draft, std::span<const HostFacts> facts) {
   return draft;
 }
 
-JobPlan plan_without(std::span<const HostFacts> facts, int nodes, const std::string& waited) {
+JobPlan plan_without(std::span<const HostFacts> facts, int nodes, const std::string& waited, const std::string& lost) {
   std::vector<int> missing;
   for (int node = 0; node < nodes; ++node) {
     const auto is_it = [node](const HostFacts& host) { return host.node == node; };
     if (std::none_of(facts.begin(), facts.end(), is_it)) missing.push_back(node);
   }
   std::vector<std::string> came;
-  for (const HostFacts& host : facts) came.push_back("host " + name_of(host));
+  for (const HostFacts& host : facts) came.push_back("host " + (lost.empty() ? name_of(host) : host.name));
   JobPlan plan{.exit_code = kExitInternal};
   plan.problems.push_back(fmt::format(
-      "{} of {} came, {}: {}; missing: node rank{} {}; start `lockstep run` there with the same --rdzv-endpoint, "
+      "{} of {} came, {}: {}; missing: {}; start `lockstep run` there with the same --rdzv-endpoint, "
       "--rdzv-id and secret, correct --nnodes, or give --rdzv-timeout if they start later",
-      facts.size(), count_of(nodes, "host"), waited, fmt::join(came, ", "), missing.size() == 1 ? "" : "s",
-      fmt::join(missing, ", ")));
+      facts.size(), count_of(nodes, "host"), waited, fmt::join(came, ", "),
+      lost.empty() ? fmt::format("node rank{} {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", ")) : lost));
   for (const HostFacts& host : facts) {
     if (!host.problem.empty()) plan.problems.push_back(fmt::format("host {}: {}", name_of(host), host.problem));
   }

@@ -62,7 +62,9 @@ void give_node_ranks(std::vector<HostFacts>& hosts, bool is_first);
 // `draft` with the hosts of `facts`, which are all, by node rank; or with what keeps them from beginning.
 JobPlan plan_job(JobPlan draft, std::span<const HostFacts> facts);
 // For a start that has run out of time, `waited` as "5.0 s of 5.0 s allowed": how many came, who, and which node ranks
-// are missing. `facts`: those who came.
-JobPlan plan_without(std::span<const HostFacts> facts, int nodes, const std::string& waited);
+// are missing. `facts`: those who came. `lost`: hosts of the start before this one that have gone, as a text; node
+// ranks are given anew at a later start, so that they name nobody.
+JobPlan plan_without(std::span<const HostFacts> facts, int nodes, const std::string& waited,
+                     const std::string& lost = {});
 
 }  // namespace lockstep::launcher

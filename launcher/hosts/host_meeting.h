@@ -26,6 +26,7 @@ class HostMeeting {
   void came(HostFacts host, int start);
   // Its agent is not there any more.
   void went(int agent);
+  bool has_gone(int agent) const { return gone_.contains(agent); }
 
   // The job goes on without it, as if it had never been there; and without any agent that comes from its host.
   void leave_out(int agent, const std::string& host);

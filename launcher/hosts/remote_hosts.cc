@@ -23,6 +23,8 @@ namespace {
 
 // After a launcher has failed the job's verdict ends the others, which may be saving; then their input ends.
 constexpr std::chrono::seconds kOthersEnd{40};
+// To the first word of whom this command waits for.
+constexpr std::chrono::seconds kQuiet{10};
 // After the first host's launcher nothing of the job runs any more where the network still leads. A remote shell whose
 // connection is dead would wait for hours.
 constexpr std::chrono::seconds kShellsEnd{5};
@@ -49,6 +51,8 @@ class RemoteHosts {
   void start_all();
   void step();
   void look_at_ends();
+  // Names the hosts whose launchers have not come: once after a while, and for good at the deadline.
+  void look_for_silent();
   // Gives what is left of the shells their time, from now on.
   void end_after_first_host();
   void kill_shells();
@@ -64,10 +68,12 @@ class RemoteHosts {
   std::string endpoint_;
   std::vector<std::unique_ptr<RemoteHost>> hosts_;  // by node rank
   std::vector<bool> has_come_;                      // the launcher there has said so
-  bool has_failed_ = false;                         // a launcher did not come
-  bool is_over_ = false;                            // the first host's launcher has ended
-  std::optional<Deadline> end_at_;                  // of every launcher's input
-  std::optional<Deadline> kill_at_;                 // of the remote shells, after that
+  const Deadline come_by_ = Deadline::after(options_.rdzv_timeout);
+  Deadline say_at_ = Deadline::after(kQuiet);
+  bool has_failed_ = false;          // a launcher did not come
+  bool is_over_ = false;             // the first host's launcher has ended
+  std::optional<Deadline> end_at_;   // of every launcher's input
+  std::optional<Deadline> kill_at_;  // of the remote shells, after that
 };
 
 void RemoteHosts::start_all() {
@@ -93,7 +99,9 @@ void RemoteHosts::step() {
     if (console_.waiting(stream)) entries.push_back({console_.fd(stream), POLLOUT, 0});
   }
   for (const auto& host : hosts_) host->add_to(entries, reads);
-  const auto deadline = kill_at_.value_or(end_at_.value_or(Deadline::never()));
+  const bool all_came = std::find(has_come_.begin(), has_come_.end(), false) == has_come_.end();
+  const auto silence = all_came ? Deadline::never() : come_by_.sooner(say_at_.remaining());
+  const auto deadline = kill_at_.value_or(end_at_.value_or(silence));
   if (poll(entries.data(), entries.size(), deadline.poll_timeout_ms()) < 0 && errno != EINTR) {
     throw SystemError("poll", errno);
   }
@@ -107,6 +115,7 @@ void RemoteHosts::step() {
   // Who still sends, or waits for this program's reader, is not dead.
   if (is_over_ && (has_read || !reads)) end_after_first_host();
   look_at_ends();
+  if (!all_came && !end_at_) look_for_silent();
 }
 
 void RemoteHosts::on_signals() {
@@ -116,7 +125,10 @@ void RemoteHosts::on_signals() {
       raise(SIGSTOP);
       continue;
     }
-    for (const auto& host : hosts_) host->send(fmt::format("{}{}\n", kSignalLine, signal));
+    for (std::size_t node = 0; node < hosts_.size(); ++node) {
+      hosts_[node]->send(fmt::format("{}{}\n", kSignalLine, signal));
+      if (asks_to_end(signal) && !has_come_[node]) hosts_[node]->kill();  // nobody there would read it
+    }
   }
 }
 
@@ -154,9 +166,29 @@ void RemoteHosts::look_at_ends() {
   }
   if (end_at_ && end_at_->expired() && !kill_at_) {
     kill_at_ = Deadline::after((is_over_ ? kShellsEnd : kOthersEnd) + options_.grace);
-    for (const auto& host : hosts_) host->close_input();
+    for (std::size_t node = 0; node < hosts_.size(); ++node) {
+      hosts_[node]->close_input();
+      if (!has_come_[node]) hosts_[node]->kill();  // no rank is there that could be saving
+    }
   }
   if (kill_at_ && kill_at_->expired()) kill_shells();
+}
+
+void RemoteHosts::look_for_silent() {
+  const bool is_late = come_by_.expired();
+  if (!is_late && !say_at_.expired()) return;
+  say_at_ = Deadline::never();
+  std::vector<std::string> silent;
+  for (std::size_t node = 0; node < hosts_.size(); ++node) {
+    if (!has_come_[node]) silent.push_back(fmt::format("host {} (node rank {})", hosts_[node]->name(), node));
+  }
+  if (silent.empty()) return;
+  console_.message(fmt::format("no launcher has come up yet on {}, {} (--rdzv-timeout){}", fmt::join(silent, ", "),
+                               come_by_.progress(),
+                               is_late ? ": the remote shell neither ended nor started one; try it by hand" : ""));
+  if (!is_late) return;
+  has_failed_ = true;
+  end_at_ = Deadline::after(std::chrono::seconds(0));
 }
 
 void RemoteHosts::end_after_first_host() {

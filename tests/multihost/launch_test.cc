@@ -532,6 +532,16 @@ TEST_F(LaunchedHosts, NameWhoDidNotCome) {
   }
 }
 
+TEST_F(LaunchedHosts, OneThatIsKilledBeforeTheyHaveMetIsALostHost) {
+  auto first = launch(0, 1, {PLAIN_PROGRAM});
+  auto second = launch(1, 1, {PLAIN_PROGRAM});
+  ASSERT_TRUE(first.await_output("2 of 3 hosts came, "));
+  second.send(SIGKILL);
+  const Result result = first.wait();
+  EXPECT_EQ(result.exit_code, kExitPeerLost);
+  EXPECT_THAT(result.err, HasSubstr("host host1 went before all hosts had come"));
+}
+
 TEST_F(LaunchedHosts, SayWhomTheyWaitForLongBeforeTheyGiveUp) {
   auto first = launch(0, 1, {PLAIN_PROGRAM}, {"--rdzv-timeout", "3600"});
   EXPECT_TRUE(first.await_output("1 of 3 hosts came, "));

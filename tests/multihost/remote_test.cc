@@ -158,6 +158,49 @@ TEST_F(RemoteHosts, AHostThatIsNotReachedIsNamedAndEndsTheOthers) {
   }
 }
 
+// The remote shell neither ends nor says anything, and reads no input.
+TEST_F(RemoteHosts, AHostWhoseRemoteShellHangsIsNamedAtTheDeadlineAndEndsTheOthers) {
+  folder_.write("hangs", "#!/bin/sh\ncase $1 in silent*) exec sleep 1000 ;; esac\nexec " + shell() + " \"$@\"\n", 0700);
+  const std::pair<std::string, std::string> cases[] = {
+      {NetworkHosts::address(0) + ":1,silent:1", "host silent (node rank 1)"},
+      {"silent:1," + NetworkHosts::address(1) + ":1", "host silent (node rank 0)"},
+      {"silent0:1,silent1:1", "host silent0 (node rank 0), host silent1 (node rank 1)"}};
+  for (const auto& [hosts, silent] : cases) {
+    Process launcher({.command = {LOCKSTEP_PROGRAM, "run", "--rsh", (folder_ / "hangs").string(), "-H", hosts,
+                                  "--rdzv-timeout", "2", "--", PLAIN_PROGRAM, "print:started"},
+                      .folder = folder_.string()});
+    const Result result = launcher.wait();
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, HasSubstr("no launcher has come up yet on " + silent + ", elapsed 2"));
+  }
+}
+
+TEST_F(RemoteHosts, ASignalEndsTheWaitForARemoteShellThatHangs) {
+  folder_.write("hangs", "#!/bin/sh\necho hangs >&2\nexec sleep 1000\n", 0700);
+  Process launcher({.command = {LOCKSTEP_PROGRAM, "run", "--rsh", (folder_ / "hangs").string(), "-H", "a:1,b:1", "--",
+                                PLAIN_PROGRAM},
+                    .folder = folder_.string()});
+  ASSERT_TRUE(launcher.await_output("hangs", 2));
+  launcher.send(SIGINT);
+  EXPECT_EQ(launcher.wait().exit_code, 1);
+}
+
+// No other launcher will come in its place. The host that lives is not called missing.
+TEST_F(RemoteHosts, OneThatIsLostIsNamedAndTheJobIsToBeStartedAgain) {
+  auto launcher = launch({"-H", hosts_with_slots(1, 1, 1), "--max-restarts", "3"},
+                         {TRAINING_PROGRAM, "snapshots", "weights", "100000"});
+  ASSERT_TRUE(launcher.await_output("at 100\n"));
+  const pid_t rank = live_ranks("e2e_training").at(2);
+  for (const LiveProcess& process : processes_with("LOCKSTEP_TEST_JOB", job())) {
+    if (process.pid == rank) kill(process.parent, SIGKILL);
+  }
+  const Result result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 75);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("host host2 (node rank 2) is lost, and `lockstep run -H` starts no other"),
+                                Not(HasSubstr("hosts came"))));
+}
+
 // `lockstep doctor` on hosts of `names`.
 class ExaminedHosts : public RemoteHosts {
  protected:

@@ -136,5 +136,13 @@ TEST(JobPlan, SaysWhoCameAndWhoIsMissing) {
                                                HasSubstr("--rdzv-timeout"))));
 }
 
+// At a later start they are numbered anew, so that "node rank 2" would be who came.
+TEST(JobPlan, OfALaterStartNamesWhoIsLost) {
+  const auto plan =
+      plan_without(std::vector{facts_of(0, 2), facts_of(1, 1)}, 3, "5.0 s of 5.0 s", "host b (node rank 1)");
+  EXPECT_THAT(plan.problems.front(),
+              HasSubstr("2 of 3 hosts came, 5.0 s of 5.0 s: host a, host b; missing: host b (node rank 1);"));
+}
+
 }  // namespace
 }  // namespace lockstep::launcher
