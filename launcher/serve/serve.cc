@@ -22,6 +22,9 @@
 #include "runtime/net/address.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/open_files.h"
+#include "runtime/net/tcp_socket.h"
+#include "runtime/rendezvous/join.h"
+#include "runtime/store/client/wire_keys.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -140,14 +143,23 @@ int serve(const ServeOptions& options) {
   find_key(key, options, environment);
   server_options.secret = key.secret;
   server_options.run_id = environment.get("LOCKSTEP_RUN_ID").value_or("");
-  server_options.extension = std::make_shared<membership::MembershipServer>();
+  const auto members = std::make_shared<membership::MembershipServer>();
+  server_options.extension = members;
+  // A scheduler that starts a job again keeps its id.
+  server_options.keys_of_run = [members](const std::string& run_id) {
+    const std::string prefix = rendezvous::run_prefix(run_id);
+    members->forget(prefix);
+    return store::wire_key("the job's", prefix);
+  };
+  const std::string name = served_name(options.server.listen.host, key.secret.has_value());
+  if (!name.empty()) server_options.listen.host.clear();
   const store::TcpStoreServer server(server_options);
   if (!options.authenticate) {
     log_warn("--store-auth off: whoever reaches {} may read, change and stop what runs through it",
              server.address().to_string());
   }
   const auto line =
-      announcement(server.address(), reachable(server.address(), environment), key, server_options.run_id) + "\n";
+      announcement(server.address(), reachable(server.address(), name, environment), key, server_options.run_id) + "\n";
   if (std::fputs(line.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
   return wait_for_end(signals, server) ? 0 : complain(kExitInternal, "the server has ended; the line above says why");
 }

@@ -33,6 +33,11 @@ std::vector<MemberView> MembershipServer::members() const {
   return service_.table().members();
 }
 
+void MembershipServer::forget(std::string_view prefix) {
+  MutexLock lock(mutex_);
+  service_.table().forget(prefix);
+}
+
 store::ServerExtension::Answer MembershipServer::serve(store::SessionId client, const proto::Request& request) {
   Answer answer;
   {

@@ -28,6 +28,9 @@ class MembershipServer final : public store::ServerExtension {
   // The members of all scopes.
   std::vector<MemberView> members() const EXCLUDES(mutex_);
 
+  // No member of these scopes is there, nor will be: forgets those whose names begin with `prefix`.
+  void forget(std::string_view prefix) EXCLUDES(mutex_);
+
   void attach(store::ExtensionHost& host) override;
   Answer serve(store::SessionId client, const proto::Request& request) override EXCLUDES(mutex_);
   void ended(store::SessionId client) override EXCLUDES(mutex_);

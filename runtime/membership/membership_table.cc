@@ -81,15 +81,16 @@ MembershipTable::Member* MembershipTable::find(ConnectionId id, Scope** scope) {
 }
 
 // Drops the scopes that nobody is connected in.
+void MembershipTable::forget(std::string_view prefix) {
+  std::erase_if(scopes_, [&](const auto& scope) {
+    const bool is_over = scope.second.connected == 0 && scope.first.starts_with(prefix);
+    if (is_over) size_ -= scope.second.members.size();
+    return is_over;
+  });
+}
+
 bool MembershipTable::make_room() {
-  for (auto scope = scopes_.begin(); scope != scopes_.end();) {
-    if (scope->second.connected > 0) {
-      ++scope;
-      continue;
-    }
-    size_ -= scope->second.members.size();
-    scope = scopes_.erase(scope);
-  }
+  forget("");
   return size_ < options_.max_members;
 }
 

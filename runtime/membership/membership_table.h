@@ -154,6 +154,8 @@ class MembershipTable {
   std::size_t size() const { return size_; }
   // All of them, by scope and rank. A scope that every rank has come to and left is forgotten.
   std::vector<MemberView> members() const;
+  // Nobody of these scopes is connected, nor will be: forgets those whose names begin with `prefix`.
+  void forget(std::string_view prefix);
 
  private:
   using State = MemberState;

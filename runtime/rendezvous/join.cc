@@ -74,8 +74,10 @@ std::optional<std::string> peek(store::Store& store, const std::string& key) {
   fail(store, keys,
        fmt::format("join: two processes are rank {} of {}: {} and {}; give each process its own RANK, and {}",
                    identity.rank, identity.world_size, holder.member.describe(), own.member.describe(),
-                   identity.store_address.empty() ? "let an earlier run end before the next one uses the same address"
-                                                  : "each job at this store its own LOCKSTEP_RUN_ID"));
+                   identity.store_address.empty()
+                       ? "let an earlier run end before the next one uses the same address"
+                       : "each job at this store its own LOCKSTEP_RUN_ID, which is free again once all "
+                         "processes of an earlier start have ended"));
 }
 
 // This process could not come in. Throws why, if the store knows: another process is this rank, or the round has failed
@@ -267,8 +269,12 @@ void fill_in(Identity& identity, Roster& roster) {
 
 }  // namespace
 
+std::string run_prefix(const std::string& run_id) {
+  return fmt::format("rendezvous/{}/", run_id.empty() ? "-" : run_id);
+}
+
 std::string attempt_prefix(const std::string& run_id, int restart_count) {
-  return fmt::format("rendezvous/{}/{}/", run_id.empty() ? "-" : run_id, restart_count);
+  return fmt::format("{}{}/", run_prefix(run_id), restart_count);
 }
 
 Member self_member(const Identity& identity) {

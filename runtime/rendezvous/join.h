@@ -23,6 +23,8 @@ struct Joined {
   std::string scope;  // "rendezvous/RUN_ID/RESTART/ROUND": a prefix for keys that only this meeting uses
 };
 
+// What the scopes of all starts of a job begin with: "rendezvous/RUN_ID/".
+std::string run_prefix(const std::string& run_id);
 // What the scopes of one start of a job begin with: "rendezvous/RUN_ID/RESTART/".
 std::string attempt_prefix(const std::string& run_id, int restart_count);
 

@@ -44,6 +44,8 @@ class ServerGreeting {
   Answer prove(std::string_view mac) const;
   // The role that the client claims, made fit to print.
   const std::string& role() const { return role_; }
+  // The run that the client says it is of; may be empty.
+  const std::string& run_id() const { return claimed_run_; }
 
  private:
   std::optional<Answer> wrong_run() const;

@@ -212,6 +212,39 @@ TEST_F(Serve, JobsStartedByHandMeetThere) {
   }
 }
 
+// As a scheduler starts a job again, under the id that it had: after its end, and after all of it was killed, also
+// where not all had come.
+TEST_F(Serve, AnIdWhoseProcessesHaveGoneIsFreeAgain) {
+  Process server(options());
+  ASSERT_TRUE(server.await_output("serves at"));
+  const auto start = [&](int rank, const Words& acts) {
+    return Process({.command = joined({RANK_PROGRAM}, acts),
+                    .environment = {{"RANK", std::to_string(rank)},
+                                    {"WORLD_SIZE", "2"},
+                                    {"LOCKSTEP_RUN_ID", "job-7"},
+                                    {"LOCKSTEP_STORE", told(server, "LOCKSTEP_STORE")},
+                                    {"LOCKSTEP_STORE_SECRET_FILE", told(server, "LOCKSTEP_STORE_SECRET_FILE")}}});
+  };
+  const auto expect_sum = [&] {
+    auto zero = start(0, {"init", "sum"});
+    auto one = start(1, {"init", "sum"});
+    EXPECT_EQ(zero.wait().out, "sum 3 of 2\n");
+    EXPECT_EQ(one.wait().out, "sum 3 of 2\n");
+  };
+  expect_sum();
+  expect_sum();
+  {
+    auto zero = start(0, {"init", "sum", "hang"});
+    auto one = start(1, {"init", "sum", "hang"});
+    for (auto* rank : {&zero, &one}) ASSERT_TRUE(rank->await_output("sum 3 of 2"));
+    auto third = start(0, {"init", "sum"});  // while it runs it has the id
+    EXPECT_TRUE(contains(third.wait().err, "two processes are rank 0 of 2"));
+    for (auto* rank : {&zero, &one}) rank->send(SIGKILL);
+    for (auto* rank : {&zero, &one}) rank->wait();
+  }
+  expect_sum();
+}
+
 TEST_F(Serve, WithoutAuthenticationItServesTorchAndLockstep) {
   Process server(options({"--store-auth=off"}));
   ASSERT_TRUE(server.await_output("serves whoever"));

@@ -173,9 +173,9 @@ bool ServerLoop::receive(SessionId id, Client& client) {
     refuse(id, client.session.close_reason());
     return false;
   }
-  if (!greeting_.empty() && client.session.is_greeted() && greeting_.erase(id) != 0 &&
-      client.session.dialect() == proto::Dialect::legacy) {
-    state_.legacy.add(id, client.host());
+  if (!greeting_.empty() && client.session.is_greeted() && greeting_.erase(id) != 0) {
+    if (client.session.dialect() == proto::Dialect::legacy) state_.legacy.add(id, client.host());
+    if (options_.keys_of_run && !client.session.run_id().empty()) ++runs_[client.session.run_id()];
   }
   return true;
 }
@@ -338,10 +338,15 @@ void ServerLoop::close(SessionId id) {
   const Client& client = *found->second;
   loop_.remove(client.fd.get());
   loop_.cancel(client.timer);
-  greeting_.erase(id);
+  const std::string run = greeting_.erase(id) == 0 ? client.session.run_id() : "";
   clients_.erase(found);
   // Behind the erasure: what the extension tells others of it must not go to itself.
   if (options_.extension) options_.extension->ended(id);
+  // Nobody of the run is between two requests: who comes next finds all of its keys gone, as if it were the first.
+  if (const auto last = runs_.find(run); last != runs_.end() && --last->second == 0) {
+    runs_.erase(last);
+    state_.keys.erase_all(options_.keys_of_run(run));
+  }
 }
 
 void ServerLoop::warn(const std::string& text) {

@@ -133,6 +133,7 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   bool summary_is_due_ = false;
   ServerState state_;  // before the clients, whose sessions point to it
   std::unordered_map<SessionId, std::unique_ptr<Client>> clients_;
+  std::unordered_map<std::string, std::size_t> runs_;  // greeted clients of each, where keys_of_run wants to know
   SessionId next_id_ = 1;
   Connections reported_;
   std::size_t reported_links_ = 0;  // that were given up when reported_ was counted

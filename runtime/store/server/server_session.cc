@@ -257,6 +257,7 @@ void ServerSession::answer(const ServerGreeting::Answer& answer) {
     case Next::serve:
       phase_ = Phase::serving;
       role_ = greeting_->role();
+      run_id_ = greeting_->run_id();
       greeting_.reset();
       break;
     case Next::close: close(answer.log); break;

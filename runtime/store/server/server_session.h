@@ -61,6 +61,8 @@ class ServerSession {
   std::optional<proto::Dialect> dialect() const { return dialect_; }
   // "rank 3", or nothing; for the log.
   const std::string& role() const { return role_; }
+  // The run that it has greeted for, or nothing.
+  const std::string& run_id() const { return run_id_; }
   // Empty if the log has been told already.
   const std::string& close_reason() const { return close_reason_; }
   // Memory for what its client has sent and what it is to be sent.
@@ -131,6 +133,7 @@ class ServerSession {
   std::unique_ptr<proto::RequestReader> own_reader_;  // of a request that has come in part
   std::unique_ptr<ServerGreeting> greeting_;
   std::string role_;
+  std::string run_id_;
   std::unique_ptr<Waiting> waiting_;
   std::string input_;  // begins with the first byte of a request; empty between requests
   std::string output_;

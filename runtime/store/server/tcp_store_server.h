@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,6 +59,9 @@ struct TcpStoreServerOptions {
   // is closed; over the limit of all, the one that holds most.
   std::size_t max_client_bytes = std::size_t{160} << 20;
   std::size_t max_held_bytes = std::size_t{1} << 30;
+  // Called with a run's id when the last client of that run has gone: takes out every key that begins with what it
+  // returns, both as they go over the wire. On the server's thread. Null: keys stay.
+  std::function<std::string(const std::string& run_id)> keys_of_run = {};
   // Serves the operations that the store itself doesn't know, of this server alone; without one they are refused.
   std::shared_ptr<ServerExtension> extension = {};
 };

@@ -248,6 +248,31 @@ TEST(MemberPosition, GoesThroughFlagsAndUnknownWordsArePassedOver) {
   EXPECT_EQ((MemberPosition{.sequence = 41}.describe()), "collective 41");
 }
 
+TEST_F(Hang, AMemberMayAskToBeSilentForLonger) {
+  enter_all_with({"silence=5000", "silence=2000 hang-timeout=600000"});
+  run(4500ms, {1});
+  EXPECT_TRUE(told().empty());
+  run(1s, {1});
+  const auto pushes = told();
+  ASSERT_FALSE(pushes.empty());
+  EXPECT_EQ(pushes[0].kind, Kind::silent);
+  EXPECT_EQ(pushes[0].fields[0], "0");
+  expect_text(pushes[0].fields[2], {"of 5.0 s allowed"});
+}
+
+TEST_F(Table, ScopesOfAPrefixAreForgottenWhereNobodyIsConnected) {
+  enter_all();
+  table.forget("");
+  EXPECT_EQ(table.size(), 3u) << "they are here";
+  ASSERT_EQ(register_member(0, 2, "other/1", "", 99), std::nullopt);
+  table.ended(99);
+  table.forget("another");
+  EXPECT_EQ(table.size(), 4u);
+  table.forget("other/");
+  EXPECT_EQ(table.size(), 3u);
+  EXPECT_EQ(register_member(0, 2, "other/1", "", 100), std::nullopt) << "as the first";
+}
+
 TEST_F(Table, WhoSaysGoodbyeHasLeftAndIsNeverLost) {
   enter_all();
   ASSERT_EQ(table.goodbye(connection(1), 41), std::nullopt);
