@@ -66,12 +66,21 @@ Finding ask_store(const rendezvous::MeetingPlan& plan) {
   }
 }
 
-// As rank 0 would listen.
-Finding try_address(const net::HostPort& address) {
+// As rank 0 would listen, and as the others look for it.
+Finding try_address(const rendezvous::MeetingPlan& plan, const rendezvous::Identity& identity) {
+  const std::string address = plan.address.to_string();
+  const auto found = net::look_up(plan.address.host);
+  if (!found.is_known) return problem_of(kWhere, "store", found.problem, "name rank 0's host as this one knows it");
+  if (identity.rank != 0) return {kWhere, "store", fmt::format("{} is {} here", plan.address.host, found.address)};
   try {
-    net::tcp_listen(address);
-    return {kWhere, "store",
-            fmt::format("{} is an address of this host and free: rank 0 can host it", address.to_string())};
+    const auto place = rendezvous::listen_place(plan, identity, found);
+    net::tcp_listen(found.is_here ? place.listen : plan.address);
+    if (!place.warning.empty()) {
+      Finding note = problem_of(kWhere, "store", place.warning, {});
+      note.health = Health::note;
+      return note;
+    }
+    return {kWhere, "store", fmt::format("{} is an address of this host and free: rank 0 can host it", address)};
   } catch (const Error& error) {
     return {kWhere, "store", error.what(), Health::problem,
             "MASTER_ADDR is an address of rank 0's host, MASTER_PORT a port that is free there"};
@@ -89,7 +98,7 @@ Findings look(const Environment& environment, const std::vector<rendezvous::Ance
   }
   const auto plan = rendezvous::plan_meeting(identity, {}, environment, ancestors);
   if (plan.means == Means::launcher_store || plan.means == Means::agent_store) findings.push_back(ask_store(plan));
-  if (plan.means == Means::address && identity.rank == 0) findings.push_back(try_address(plan.address));
+  if (plan.means == Means::address) findings.push_back(try_address(plan, identity));
   return findings;
 }
 

@@ -11,8 +11,25 @@
 #include "runtime/base/plugin.h"
 #include "runtime/base/random_bytes.h"
 #include "runtime/net/interfaces.h"
+#include "runtime/net/route.h"
+#include "runtime/net/tcp_socket.h"
 
 namespace lockstep::launcher {
+namespace {
+
+// To the first word of whom a host waits for, where that is usual.
+constexpr std::chrono::seconds kQuietName{10};
+// To see whether somebody serves the store on another host.
+constexpr std::chrono::seconds kStoreProbe{2};
+
+StoreError not_reached(const std::string& why) {
+  return StoreError(
+      fmt::format("host {} does not reach the job's store: {}; start node rank 0, correct "
+                  "--rdzv-endpoint, open its port, or give --rdzv-timeout if it starts later",
+                  host_name(), why));
+}
+
+}  // namespace
 
 store::Secret secret_of(const RunOptions& options, const Environment& environment) {
   if (auto secret = store::Secret::of_environment(environment)) return *secret;
@@ -47,20 +64,58 @@ HostFacts look_at_this_host(const RunOptions& options, const Environment& enviro
   return facts;
 }
 
-std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& contract, bool everywhere,
-                                       WakingQueue<AgentNews>& news) {
+std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& contract, bool is_agent,
+                                       const Deadline& deadline, const Say& say, WakingQueue<AgentNews>& news) {
+  const net::HostPort& endpoint = options.endpoint;
+  const bool only_here = net::is_localhost(endpoint.host) || net::is_loopback(endpoint) || endpoint.host == "0.0.0.0" ||
+                         endpoint.host == "::";
+  if (only_here && options.nodes > 1) {
+    say(
+        fmt::format("--rdzv-endpoint {} is this host for every host that looks it up: launchers of other hosts find no "
+                    "store there; give a name or an address of node rank 0's host that they know",
+                    endpoint.to_string()));
+  }
   if (options.node_rank.value_or(0) != 0) return nullptr;
   contract.run_id = fmt::format("{}-{}", options.run_id.empty() ? "run" : options.run_id, random_hex(8));
+  std::string problem;
+  bool is_served = false;  // by another host
+  auto say_at = Deadline::after(kQuietName);
+  const net::HostLookup found = net::await_own(is_agent ? "" : endpoint.host, deadline, [&](const auto& seen) {
+    problem = seen.problem;
+    if (seen.is_known && !options.node_rank) {
+      try {
+        net::tcp_connect_once(endpoint, deadline.sooner(kStoreProbe));
+        is_served = true;
+        return false;
+      } catch (const Error& error) {
+        problem = error.what();
+      }
+    }
+    if (!seen.is_known || options.node_rank || say_at.expired()) {
+      if (!say_at.is_never()) say(fmt::format("waiting for --rdzv-endpoint {}: {}", endpoint.to_string(), problem));
+      say_at = Deadline::never();
+    }
+    return true;
+  });
+  if (!found.is_here) {
+    if (found.is_name && !is_served) throw not_reached(fmt::format("{}, {}", problem, deadline.progress()));
+    if (!options.node_rank) return nullptr;
+    throw InvalidArgument(
+        fmt::format("--node-rank 0 serves the job's store at --rdzv-endpoint {}: {}; start it on "
+                    "the host that has it, or give an address of this one",
+                    endpoint.to_string(), found.problem));
+  }
+  // Torch's store has no secret to protect it: it listens at one address, which the ranks of all hosts are told.
+  if (options.torch_store && !only_here) {
+    contract.master_addr = net::own_address(net::HostPort{contract.master_addr, 1}.to_string(), true,
+                                            net::interfaces_of_this_host(), Environment::of_process());
+  }
   try {
     return std::make_unique<RunStores>(
         options,
-        RunStores::Place{.listen = {everywhere ? "" : options.endpoint.host, options.endpoint.port},
+        RunStores::Place{.listen = {found.is_name && !only_here ? "" : endpoint.host, endpoint.port},
                          .run_id = options.run_id},
         contract, [&news](const membership::MemberNews& of) { put_news(news, of); });
-  } catch (const InvalidArgument& error) {
-    if (!options.node_rank) return nullptr;  // the endpoint's address is another host's, which serves it
-    throw InvalidArgument(fmt::format("--node-rank 0 serves the job's store at --rdzv-endpoint {}: {}",
-                                      options.endpoint.to_string(), error.what()));
   } catch (const SystemError& error) {
     if (error.error_number() != EADDRINUSE || options.node_rank) throw;
     return nullptr;  // a launcher of this job beside this one may be there already
@@ -86,15 +141,12 @@ std::unique_ptr<Agents> join_agents(const RunOptions& options, const Environment
                                                     .silence = membership::silence_limit(watched),
                                                     .meet_timeout = options.rdzv_timeout,
                                                     .more_hosts = options.rdzv_wait,
-                                                    .deadline = Deadline::after(options.rdzv_timeout),
+                                                    .deadline = deadline,
                                                     .say = std::move(say),
                                                     .signals = &signals},
                                     news);
   } catch (const Timeout& error) {
-    throw StoreError(
-        fmt::format("host {} does not reach the job's store: {}; start node rank 0, correct --rdzv-endpoint, "
-                    "open its port, or give --rdzv-timeout if it starts later",
-                    host_name(), error.what()));
+    throw not_reached(error.what());
   } catch (const StoreError& error) {
     throw StoreError(fmt::format("host {} can't join the job: {}", host_name(), error.what()));
   }

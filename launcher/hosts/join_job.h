@@ -22,11 +22,15 @@ store::Secret secret_of(const RunOptions& options, const Environment& environmen
 HostFacts look_at_this_host(const RunOptions& options, const Environment& environment, const Guardian& guardian,
                             Preparation& preparation);
 
+using Say = std::function<void(const std::string&)>;
+
 // Serves the job's store if that is for this host to do; null if not. Fills in the contract's run id and addresses.
-// `everywhere`: at every address of this host, since its name may mean loopback on the host itself.
-// Throws InvalidArgument, SystemError.
-std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& contract, bool everywhere,
-                                       WakingQueue<AgentNews>& news);
+// A name is served at every address of this host, which may know it as an address that no other host reaches: the
+// secret protects the store. A name that is not known, or is none of this host's, is looked up again until `deadline`,
+// and with it who serves is decided anew. `is_agent`: of `lockstep run -H`, which has decided that.
+// Throws InvalidArgument, SystemError, and StoreError if the name is still unknown, or another host's, at the deadline.
+std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& contract, bool is_agent,
+                                       const Deadline& deadline, const Say& say, WakingQueue<AgentNews>& news);
 
 struct AgentPart {
   bool serves = false;      // this process has the store
@@ -35,7 +39,7 @@ struct AgentPart {
 // `signals` and `news` outlive the agents. Throws StoreError, saying what to do, where the store can't be reached or
 // turns this host away.
 std::unique_ptr<Agents> join_agents(const RunOptions& options, const Environment& environment, const Contract& contract,
-                                    const AgentPart& part, std::function<void(const std::string&)> say,
-                                    Signals& signals, WakingQueue<AgentNews>& news);
+                                    const AgentPart& part, const Deadline& deadline, Say say, Signals& signals,
+                                    WakingQueue<AgentNews>& news);
 
 }  // namespace lockstep::launcher

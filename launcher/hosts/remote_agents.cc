@@ -20,7 +20,7 @@ namespace lockstep::launcher {
 namespace {
 
 bool is_this_host(const std::string& name) {
-  return name == "localhost" || name == "127.0.0.1" || name == "::1" || name == host_name();
+  return net::is_localhost(name) || name == "127.0.0.1" || name == "::1" || name == host_name();
 }
 
 }  // namespace

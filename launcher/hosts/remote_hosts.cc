@@ -24,7 +24,7 @@ namespace {
 // After a launcher has failed the job's verdict ends the others, which may be saving; then their input ends.
 constexpr std::chrono::seconds kOthersEnd{40};
 // To the first word of whom this command waits for.
-constexpr std::chrono::seconds kQuiet{10};
+constexpr std::chrono::seconds kQuietShells{10};
 // After the first host's launcher nothing of the job runs any more where the network still leads. A remote shell whose
 // connection is dead would wait for hours.
 constexpr std::chrono::seconds kShellsEnd{5};
@@ -69,7 +69,7 @@ class RemoteHosts {
   std::vector<std::unique_ptr<RemoteHost>> hosts_;  // by node rank
   std::vector<bool> has_come_;                      // the launcher there has said so
   const Deadline come_by_ = Deadline::after(options_.rdzv_timeout);
-  Deadline say_at_ = Deadline::after(kQuiet);
+  Deadline say_at_ = Deadline::after(kQuietShells);
   bool has_failed_ = false;          // a launcher did not come
   bool is_over_ = false;             // the first host's launcher has ended
   std::optional<Deadline> end_at_;   // of every launcher's input

@@ -117,18 +117,19 @@ int HostOfSeveral::run() {
 
 void HostOfSeveral::join() {
   Contract& contract = job_options_.contract;
+  const auto deadline = Deadline::after(options_.rdzv_timeout);
+  const auto say = [this](const std::string& text) {
+    parts_.console.message(text);
+    parts_.console.flush();
+  };
   if (starts_ == 0) {
-    stores_ = serve_store(options_, contract, input_ != nullptr, news_);
+    stores_ = serve_store(options_, contract, input_ != nullptr, deadline, say, news_);
     if (stores_ && options_.endpoint.port == 0) options_.endpoint.port = stores_->address().port;
     if (stores_ && input_ != nullptr) print_error(fmt::format("{}{}", kServesLine, options_.endpoint.port));
   }
-  agents_ = join_agents(
-      options_, environment_, contract, {.serves = stores_ != nullptr, .can_replace = input_ == nullptr},
-      [this](const std::string& text) {
-        parts_.console.message(text);
-        parts_.console.flush();
-      },
-      parts_.signals, news_);
+  agents_ =
+      join_agents(options_, environment_, contract, {.serves = stores_ != nullptr, .can_replace = input_ == nullptr},
+                  deadline, say, parts_.signals, news_);
 }
 
 // No rank is there: while this host comes to the job, a signal ends this process as any other.

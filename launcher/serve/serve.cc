@@ -91,9 +91,24 @@ std::size_t clients_that_fit(const ServeOptions& options) {
                   wanted, room));
 }
 
+// The name of this host that was asked for, with a secret: it is served at every address, since other hosts may know
+// another one for it. Empty for an address, localhost, and a store that is open.
+std::string served_name(const std::string& host, bool has_secret) {
+  const auto found = net::look_up(host);
+  if (!found.is_name || !found.is_here || host.empty() || net::is_localhost(host)) return {};
+  if (has_secret) return host;
+  if (!net::faces_others(net::interfaces_of_this_host(), found.address)) {
+    log_warn("--host: {} is {} on this host, where clients of other hosts don't come; give an address that they know",
+             host, found.address);
+  }
+  return {};
+}
+
 // What clients can reach it by: an address that means all of them is of no use to another host.
-net::HostPort reachable(net::HostPort address, const Environment& environment) {
-  if (address.host == "0.0.0.0" || address.host == "::") {
+net::HostPort reachable(net::HostPort address, const std::string& name, const Environment& environment) {
+  if (!name.empty()) {
+    address.host = name;
+  } else if (address.host == "0.0.0.0" || address.host == "::") {
     address.host = net::choose_interface(net::interfaces_of_this_host(), environment).address;
   }
   return address;

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstddef>
 
@@ -102,5 +103,12 @@ std::string describe_address(const sockaddr* address, socklen_t size) {
 }
 
 bool is_loopback(const HostPort& address) { return address.host.starts_with("127.") || address.host == "::1"; }
+
+bool is_localhost(std::string_view name) {
+  std::string lower(name.ends_with('.') ? name.substr(0, name.size() - 1) : name);
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  return lower == "localhost" || lower.starts_with("localhost.") || lower.ends_with(".localhost") ||
+         lower.starts_with("ip6-lo");  // ip6-localhost and ip6-loopback, as Debian's /etc/hosts has them
+}
 
 }  // namespace lockstep::net

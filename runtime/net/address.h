@@ -31,6 +31,9 @@ std::string parse_host(std::string_view text);
 // Whether the host, numeric, is this host as it sees itself: 127.0.0.0/8 or ::1. Nobody else reaches that.
 bool is_loopback(const HostPort& address);
 
+// Whether a name is this host to every host that looks it up (RFC 6761): "localhost" in any case, and names below it.
+bool is_localhost(std::string_view name);
+
 // "127.0.0.1:4711", "[::1]:4711", "unix socket @name".
 std::string describe_address(const sockaddr* address, socklen_t size);
 

@@ -17,6 +17,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/text.h"
+#include "runtime/net/address.h"
 
 namespace lockstep::net {
 namespace {
@@ -31,8 +32,10 @@ std::string numeric(const sockaddr* address) {
 }
 
 // Of interfaces that other hosts don't reach, as Docker, libvirt, Kubernetes' networks and VPNs name them.
-constexpr std::array<std::string_view, 12> kInward = {"docker", "br-",     "veth",    "virbr",  "vnet", "cni",
-                                                      "cali",   "flannel", "cilium_", "podman", "lxc",  "tun"};
+// Behind the first eight is this host alone: they are bridges, and the ends of cables to what is on it.
+constexpr std::array<std::string_view, 12> kInward = {"docker", "br-", "veth", "virbr",   "vnet",    "cni",
+                                                      "podman", "lxc", "cali", "flannel", "cilium_", "tun"};
+constexpr std::size_t kWithinHost = 8;
 
 bool is_ipv6(const Interface& one) { return one.address.find(':') != std::string::npos; }
 
@@ -41,8 +44,8 @@ bool is_link_local(const Interface& one) {
   return one.address.starts_with("169.254.") || one.address.starts_with("fe80:");
 }
 
-bool is_inward(const Interface& one) {
-  return std::any_of(kInward.begin(), kInward.end(), [&](auto prefix) { return one.name.starts_with(prefix); });
+bool is_inward(const Interface& one, std::size_t first = kInward.size()) {
+  return std::any_of(kInward.begin(), kInward.begin() + first, [&](auto name) { return one.name.starts_with(name); });
 }
 
 // The smaller, the better.
@@ -115,6 +118,12 @@ std::vector<std::string> local_addresses() {
   std::vector<std::string> addresses;
   for (Interface& one : interfaces) addresses.push_back(std::move(one.address));
   return addresses;
+}
+
+bool faces_others(std::span<const Interface> interfaces, const std::string& address) {
+  return !is_loopback({address, 0}) && std::none_of(interfaces.begin(), interfaces.end(), [&](const Interface& one) {
+    return one.address == address && (one.loopback || is_inward(one, kWithinHost));
+  });
 }
 
 std::string describe_interfaces(std::span<const Interface> interfaces) {

@@ -38,6 +38,10 @@ struct InterfaceChoice {
 // InvalidArgument if one of the two is set and no interface is what it wants: lists those there are.
 InterfaceChoice choose_interface(std::span<const Interface> interfaces, const Environment& environment);
 
+// Whether other hosts can come to `address` of this host: it is neither loopback nor that of a bridge to containers or
+// virtual machines on this host.
+bool faces_others(std::span<const Interface> interfaces, const std::string& address);
+
 // "eth0 10.0.0.7, lo 127.0.0.1", for messages.
 std::string describe_interfaces(std::span<const Interface> interfaces);
 

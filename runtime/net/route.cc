@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/net/tcp_socket.h"
 
 namespace lockstep::net {
 namespace {
@@ -34,7 +35,7 @@ std::string address_towards(const HostPort& where) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   // RFC 6761: localhost is this host, also where no /etc/hosts says so.
-  const std::string host = where.host == "localhost" || where.host.empty() ? "127.0.0.1" : where.host;
+  const std::string host = is_localhost(where.host) || where.host.empty() ? "127.0.0.1" : where.host;
   addrinfo* first = nullptr;
   const int error = ::getaddrinfo(host.c_str(), std::to_string(where.port).c_str(), &hints, &first);
   if (error != 0) {
@@ -57,10 +58,16 @@ std::string own_address(const std::string& store_address, bool several_hosts, st
                         const Environment& wishes) {
   if (store_address.find(':') == std::string::npos) return {};
   std::string towards = address_towards(parse_host_port(store_address));
-  if (!is_loopback({towards, 0}) || !several_hosts) return towards;
+  if (!several_hosts || faces_others(interfaces, towards)) return towards;
+  if (!is_loopback({towards, 0})) {
+    // By a bridge within this host go stores in its containers too, and who names that bridge's address means it.
+    const HostLookup store = look_up(parse_host_port(store_address).host);
+    if (!store.is_name || !store.is_here) return towards;
+  }
   const auto choice = choose_interface(interfaces, wishes);
   log_debug(
-      "init: the way to the store at {} is by loopback, and there are other hosts: ranks find this one at {} ({})",
+      "init: the way to the store at {} stays within this host, and there are other hosts: ranks find this one at {} "
+      "({})",
       store_address, choice.address, choice.why);
   return choice.address;
 }

@@ -16,9 +16,10 @@ namespace lockstep::net {
 std::string address_towards(const HostPort& where);
 
 // The address at which this rank's backends listen for the others: the one from which this host reaches the store at
-// `store_address`, "host:port"; empty if the store is in this process ("in-process"). Where that is loopback and the
-// job has several hosts, as on the host that hosts the store, the one that choose_interface() takes of `interfaces`, by
-// `wishes`. Throws what address_towards() and choose_interface() throw.
+// `store_address`, "host:port"; empty if the store is in this process ("in-process"). Where the job has several hosts
+// and that is loopback, or the store's name leads to a bridge within this host, as on the host that hosts the store, it
+// is the one that choose_interface() takes of `interfaces`, by `wishes`. Throws what address_towards() and
+// choose_interface() throw.
 std::string own_address(const std::string& store_address, bool several_hosts, std::span<const Interface> interfaces,
                         const Environment& wishes);
 

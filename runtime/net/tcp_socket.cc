@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/net/tcp_socket.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <netdb.h>
@@ -20,6 +21,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/logging.h"
 #include "runtime/base/random_bytes.h"
 #include "runtime/net/backoff.h"
 #include "runtime/net/interfaces.h"
@@ -29,6 +31,9 @@
 
 namespace lockstep::net {
 namespace {
+
+// A connect that takes longer says once what it waits for.
+constexpr std::chrono::seconds kQuiet{10};
 
 struct SocketAddress {
   sockaddr_storage storage{};
@@ -50,7 +55,7 @@ std::variant<std::vector<SocketAddress>, std::string> resolve(const HostPort& wh
   const std::string port = std::to_string(where.port);
   const int error = ::getaddrinfo(where.host.empty() ? nullptr : where.host.c_str(), port.c_str(), &hints, &first);
   // RFC 6761: localhost is this host, also where no /etc/hosts says so, as in a bare container.
-  if (error != 0 && where.host == "localhost") return resolve({"127.0.0.1", where.port}, passive);
+  if (error != 0 && is_localhost(where.host)) return resolve({"127.0.0.1", where.port}, passive);
   if (error != 0) return std::string(error == EAI_SYSTEM ? errno_text(errno) : ::gai_strerror(error));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(first, &::freeaddrinfo);
   std::vector<SocketAddress> addresses;
@@ -96,10 +101,13 @@ UniqueFd listen_at(const SocketAddress& address, bool dual_stack) {
   if (::bind(fd.get(), address.get(), address.size) != 0) {
     const int error = errno;
     if (error == EADDRNOTAVAIL) {
-      throw InvalidArgument(
-          fmt::format("listen at {}: it is no address of this host (its addresses: {}); name one of "
-                      "these, or the host that has it",
-                      address.to_string(), fmt::join(local_addresses(), ", ")));
+      const std::string text = address.to_string();
+      throw InvalidArgument(fmt::format("listen at {}: it is no address of this host (its addresses: {}); {}", text,
+                                        fmt::join(local_addresses(), ", "),
+                                        is_loopback(parse_host_port(text))
+                                            ? "as root give it its loopback address: ip link set lo up; ip addr add "
+                                              "127.0.0.1/8 dev lo"
+                                            : "name one of these, or the host that has it"));
     }
     const char* remedy = error == EADDRINUSE ? " (choose another port, or port 0 for a free one)"
                          : error == EACCES   ? " (a port that only root may take: choose one above 1023)"
@@ -112,14 +120,18 @@ UniqueFd listen_at(const SocketAddress& address, bool dual_stack) {
   return fd;
 }
 
+// The kernel's word: it also knows addresses that no interface lists.
+bool is_own(const SocketAddress& address) {
+  const UniqueFd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return fd && ::bind(fd.get(), address.get(), address.size) == 0;
+}
+
 // A host without IPv6 has no socket of that family, or no address to bind it to.
 bool has_ipv6() {
-  const UniqueFd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd) return false;
   SocketAddress any;
   any.storage.ss_family = AF_INET6;
   any.size = sizeof(sockaddr_in6);
-  return ::bind(fd.get(), any.get(), any.size) == 0;
+  return is_own(any);
 }
 
 UniqueFd listen_everywhere(std::uint16_t port) {
@@ -145,7 +157,9 @@ SocketAddress resolve_own(const HostPort& where) {
     throw InvalidArgument(fmt::format("listen at {}: the host is not known: {} (this host's addresses: {})",
                                       where.to_string(), *reason, fmt::join(local_addresses(), ", ")));
   }
-  return std::get<std::vector<SocketAddress>>(resolved).front();
+  const auto& addresses = std::get<std::vector<SocketAddress>>(resolved);
+  const auto own = std::find_if(addresses.begin(), addresses.end(), is_own);
+  return own == addresses.end() ? addresses.front() : *own;
 }
 
 HostPort to_host_port(const SocketAddress& address) { return parse_host_port(address.to_string()); }
@@ -221,7 +235,7 @@ UniqueFd listen_now(const HostPort& where) {
 
 // Begins at any place of the range, so that the processes of a host don't all try the same ports first.
 UniqueFd listen_in(const PortRange& range, const HostPort& where) {
-  const HostPort own = listen_address(where);  // a name is looked up once
+  const HostPort own = where.host.empty() ? where : to_host_port(resolve_own(where));  // a name is looked up once
   std::array<std::byte, 4> bytes{};
   fill_random(bytes);
   const auto begin = std::bit_cast<std::uint32_t>(bytes) % static_cast<std::uint32_t>(range.size());
@@ -246,7 +260,36 @@ UniqueFd tcp_listen(const HostPort& where) {
   return range ? listen_in(*range, where) : listen_now(where);
 }
 
-HostPort listen_address(const HostPort& where) { return where.host.empty() ? where : to_host_port(resolve_own(where)); }
+HostLookup look_up(const std::string& host) {
+  std::array<std::byte, sizeof(in6_addr)> bytes{};
+  const std::string plain = host.substr(0, host.find('%'));
+  const bool is_numeric =
+      ::inet_pton(AF_INET, plain.c_str(), bytes.data()) == 1 || ::inet_pton(AF_INET6, plain.c_str(), bytes.data()) == 1;
+  HostLookup found{.is_name = !is_numeric};
+  const auto resolved = resolve({host, 0}, true);
+  if (const auto* reason = std::get_if<std::string>(&resolved)) {
+    found.problem = fmt::format("{} is not known on this host: {}", host, *reason);
+    return found;
+  }
+  const auto& addresses = std::get<std::vector<SocketAddress>>(resolved);
+  const auto own = std::find_if(addresses.begin(), addresses.end(), is_own);
+  found.is_known = true;
+  found.is_here = own != addresses.end();
+  found.address = to_host_port(found.is_here ? *own : addresses.front()).host;
+  if (!found.is_here) {
+    found.problem = fmt::format("{}{}{} is no address of this host (its addresses: {})", host, is_numeric ? "" : " is ",
+                                is_numeric ? "" : found.address + ", which", fmt::join(local_addresses(), ", "));
+  }
+  return found;
+}
+
+HostLookup await_own(const std::string& host, const Deadline& deadline,
+                     const std::function<bool(const HostLookup&)>& keeps_waiting) {
+  for (Backoff backoff;;) {
+    HostLookup found = look_up(host);
+    if (found.is_here || !found.is_name || !keeps_waiting(found) || !backoff.pause(deadline)) return found;
+  }
+}
 
 bool is_connected_to_itself(int fd) {
   SocketAddress local;
@@ -301,12 +344,20 @@ UniqueFd tcp_accept(int listener, const Deadline& deadline) {
 
 UniqueFd tcp_connect(const HostPort& where, const Deadline& deadline, Refused refused) {
   Backoff backoff;
+  auto say_at = Deadline::after(kQuiet);
   for (int attempts = 1;; ++attempts) {
     Round round = connect_round(where, deadline);
     if (round.fd) return std::move(round.fd);
     const bool is_final = round.error == ECONNREFUSED && refused == Refused::for_good;
     if (round.error != 0 && (is_final || !is_worth_a_retry(round.error))) {
       throw SystemError(fmt::format("connect to {} ({})", where.to_string(), round.outcome), round.error);
+    }
+    if (say_at.expired()) {
+      say_at = Deadline::never();
+      log_warn(
+          "connect to {}: still trying, {}, {} attempts; last: {}; whoever listens there must have started, at an "
+          "address that this host reaches",
+          where.to_string(), deadline.progress(), attempts, round.outcome);
     }
     if (!backoff.pause(deadline)) {
       throw Timeout(

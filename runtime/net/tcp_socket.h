@@ -9,6 +9,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <string_view>
 
 #include "lockstep/base/deadline.h"
@@ -25,8 +27,20 @@ inline constexpr std::chrono::seconds kVanishedAfter{30};
 // IPv6); a name that has both takes IPv4. Throws InvalidArgument if the host can't be resolved or is no address of this
 // machine (the message lists those it has), SystemError with error_number() EADDRINUSE if the port is taken.
 UniqueFd tcp_listen(const HostPort& where);
-// Where tcp_listen(where) would listen, numeric; an empty host stays empty. Throws what it throws for unknown hosts.
-HostPort listen_address(const HostPort& where);
+
+// What a host's name, or an address, is on this host at this moment.
+struct HostLookup {
+  bool is_name = false;      // not a numeric address: another host, or a later look, may have another one for it
+  bool is_known = false;     // the resolver has addresses for it
+  bool is_here = false;      // this host can listen at one of them
+  std::string address = {};  // that one, numeric, else the first; empty if it is not known
+  std::string problem = {};  // why this host can't listen there; empty if it can
+};
+HostLookup look_up(const std::string& host);
+// Looks a name up again, with growing pauses, until it is this host's; a numeric address once. Returns the last look,
+// also when the deadline has passed or `keeps_waiting`, which is asked after each look that is in vain, says no.
+HostLookup await_own(const std::string& host, const Deadline& deadline,
+                     const std::function<bool(const HostLookup&)>& keeps_waiting);
 // The address a socket is bound to.
 HostPort local_address(int fd);
 // The address of the other end.

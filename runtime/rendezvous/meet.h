@@ -12,6 +12,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/store/store.h"
 #include "runtime/net/address.h"
+#include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/init_method.h"
 #include "runtime/rendezvous/launcher_guard.h"
@@ -55,6 +56,16 @@ struct MeetingPlan {
 MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, const Environment& environment = {},
                          std::span<const Ancestor> ancestors = {});
 
+// Where rank 0 listens for a plan of means `address`, whose host is `found` on this host (net::look_up): at that
+// address; but a name in a run with a secret at every address, since other hosts may know another one for it. So too
+// without a secret where several hosts are known to be and the name is an address here that they don't reach. A run
+// that is known to be on one host, and a localhost of unknown hosts, stay where they are.
+struct ListenPlace {
+  net::HostPort listen = {};
+  std::string warning = {};  // what is wrong with the name, and the remedy
+};
+ListenPlace listen_place(const MeetingPlan& plan, const Identity& identity, const net::HostLookup& found);
+
 struct Meeting {
   // Where rank 0 hosts it, its last copy waits a moment for the other ranks to leave: leave_timeout at most, not for
   // those that have died or stopped answering, and 1 s at most while an exception is under way.
@@ -66,9 +77,9 @@ struct Meeting {
 
 // Goes there. While a meeting of this rank at the same place is alive, another one is at the same store: the groups are
 // told apart when they join. A rank that has left a store of rank 0's doesn't come back to it: it waits for rank 0 to
-// leave that one and to open the next. Throws Timeout (nobody there; says where, and what to do), InvalidArgument (an
-// address that is none of this host's, a port in use), Mismatch (another process is rank 0 already), StoreError,
-// BackendUnavailable.
+// leave that one and to open the next. Throws Timeout (nobody there, or rank 0's name is not known there in time; says
+// where, and what to do), InvalidArgument (a numeric address that is none of this host's, a port in use), Mismatch
+// (another process is rank 0 already), StoreError, BackendUnavailable.
 Meeting meet(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline);
 
 }  // namespace lockstep::rendezvous

@@ -30,7 +30,7 @@ class LaunchedHosts : public ::testing::Test {
   // `lockstep run` on one host: `ranks` of PROGRAM.
   Process launch(int host, int ranks, const Words& program, const Words& flags = {}, const Variables& extra = {}) {
     Words command = {LOCKSTEP_PROGRAM,  "run",    "--nnodes", nnodes_, "--nproc-per-node", std::to_string(ranks),
-                     "--rdzv-endpoint", kEndpoint};
+                     "--rdzv-endpoint", endpoint_};
     if (!lets_store_give_ranks_) command.insert(command.end(), {"--node-rank", std::to_string(host)});
     command.insert(command.end(), flags.begin(), flags.end());
     command.push_back("--");
@@ -54,6 +54,7 @@ class LaunchedHosts : public ::testing::Test {
   const std::string secret_ = store::Secret::random().hex();
   std::unique_ptr<NetworkHosts> hosts_;
   std::string nnodes_ = std::to_string(kHosts);
+  std::string endpoint_ = kEndpoint;
   bool lets_store_give_ranks_ = false;
 };
 

@@ -21,11 +21,25 @@ bool is_several_hosts(const Identity& identity) {
   return identity.local_world_size_known && identity.local_world_size < identity.world_size;
 }
 
-void warn_of_loopback(const MeetingPlan& plan, const net::HostPort& numeric, std::string_view listens) {
-  log_warn(
-      "rendezvous: {} (from {}) is {} on this host, where ranks of other hosts don't come; the store listens {}; "
-      "correct /etc/hosts, or give an address that other hosts know",
-      plan.address.host, plan.told_by, numeric.host, listens);
+std::string describe_hidden_name(const MeetingPlan& plan, const std::string& address, std::string_view listens) {
+  return fmt::format(
+      "{} (from {}) is {} on this host, where ranks of other hosts don't come; the store listens {}; correct "
+      "/etc/hosts, or give an address that other hosts know",
+      plan.address.host, plan.told_by, address, listens);
+}
+
+ListenPlace listen_place(const MeetingPlan& plan, const Identity& identity, const net::HostLookup& found) {
+  const net::HostPort there{found.address, plan.address.port};
+  if (!found.is_name || is_one_host(identity)) return {there};
+  const bool is_hidden = !net::faces_others(net::interfaces_of_this_host(), found.address);
+  // Where nobody said how many hosts there are, a person who says localhost knows.
+  if (!is_several_hosts(identity) && net::is_localhost(plan.address.host)) return {there};
+  if (plan.secret || (is_hidden && is_several_hosts(identity))) {
+    return {{"", there.port}, is_hidden ? describe_hidden_name(plan, found.address, "on every address") : ""};
+  }
+  if (!is_hidden) return {there};
+  return {there, describe_hidden_name(plan, found.address, "there, for ranks of this host only") +
+                     ", or give all ranks the same LOCKSTEP_STORE_SECRET: with one it listens on every address"};
 }
 
 net::HostPort outward_address(const MeetingPlan& plan) {

@@ -39,8 +39,8 @@ std::string whoami(const Identity& identity);
 bool is_one_host(const Identity& identity);
 bool is_several_hosts(const Identity& identity);
 // Debian gives a host's own name the address 127.0.1.1 on that host, and nowhere else. Says so, of the plan's address,
-// which is `numeric` here, and where the store listens instead.
-void warn_of_loopback(const MeetingPlan& plan, const net::HostPort& numeric, std::string_view listens);
+// which is `address` here, and where the store listens instead.
+std::string describe_hidden_name(const MeetingPlan& plan, const std::string& address, std::string_view listens);
 // Where rank 0 listens if nobody named an address: the interface that choose_interface() takes.
 net::HostPort outward_address(const MeetingPlan& plan);
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
@@ -20,8 +21,10 @@ std::shared_ptr<OwnedStore> connect_at_address(const MeetingPlan& plan, const Id
   for (net::Backoff backoff;;) {
     std::shared_ptr<OwnedStore> owned;
     try {
-      owned = connect_to_job_store(endpoint_at(plan.address, plan.secret, plan, identity), plan, identity, deadline,
-                                   "rank 0 must run on that host, and must not have failed");
+      owned = connect_to_job_store(
+          endpoint_at(plan.address, plan.secret, plan, identity), plan, identity, deadline,
+          "rank 0 must run on that host, must not have failed, and says if it knows that name as an "
+          "address that other hosts do not reach");
     } catch (const Timeout& error) {
       throw with_history(error, failure);
     }
@@ -46,34 +49,33 @@ std::shared_ptr<OwnedStore> connect_at_address(const MeetingPlan& plan, const Id
   }
 }
 
-// Where to listen for `plan.address`, of which ranks of other hosts must have another idea than this one.
-net::HostPort address_for_others(const MeetingPlan& plan, const Identity& identity) {
-  const net::HostPort numeric = net::listen_address(plan.address);
-  const bool by_name = numeric.host != plan.address.host;
-  if (!by_name || !net::is_loopback(numeric) || is_one_host(identity)) return numeric;
-  if (is_several_hosts(identity)) {
-    warn_of_loopback(plan, numeric, "on every address");
-    return {"", plan.address.port};
-  }
-  // Nobody said how many hosts there are. A person who says localhost knows.
-  if (plan.address.host != "localhost") warn_of_loopback(plan, numeric, "there, for ranks of this host only");
-  return numeric;
-}
-
 std::shared_ptr<OwnedStore> host_at_address(const MeetingPlan& plan, const Identity& identity,
                                             const Deadline& deadline) {
+  bool has_said = false;
+  const net::HostLookup found = net::await_own(plan.address.host, deadline, [&](const net::HostLookup& seen) {
+    if (!std::exchange(has_said, true)) {
+      log_warn("rendezvous: {} waits to host the store at {} (from {}): {}", whoami(identity), plan.address.to_string(),
+               plan.told_by, seen.problem);
+    }
+    return true;
+  });
+  if (!found.is_here) {
+    const std::string problem = fmt::format(
+        "rendezvous: {} must host the store at {} (from {}) and can't{}: {}; start rank 0 on that host, or give an "
+        "address of this one",
+        whoami(identity), plan.address.to_string(), plan.told_by, found.is_name ? ", " + deadline.progress() : "",
+        found.problem);
+    if (found.is_name) throw Timeout(problem);
+    throw InvalidArgument(problem);
+  }
+  const ListenPlace place = listen_place(plan, identity, found);
+  if (!place.warning.empty()) log_warn("rendezvous: {}", place.warning);
   try {
-    const net::HostPort listen = address_for_others(plan, identity);
-    auto owned = host_store(listen, plan.secret, random_token(), plan, identity, deadline);
-    if (listen.host.empty()) owned->address = plan.address.to_string();
+    auto owned = host_store(place.listen, plan.secret, random_token(), plan, identity, deadline);
+    if (place.listen.host.empty()) owned->address = plan.address.to_string();
     return owned;
   } catch (const SystemError& error) {
     if (error.error_number() != EADDRINUSE) throw;
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(
-        fmt::format("rendezvous: {} must host the store at {} (from {}) and can't: {}; start rank 0 on "
-                    "that host, or give an address of this one",
-                    whoami(identity), plan.address.to_string(), plan.told_by, error.what()));
   }
   report_taken(endpoint_at(plan.address, plan.secret, plan, identity), plan, identity);
 }

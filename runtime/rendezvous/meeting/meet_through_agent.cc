@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/backoff.h"
+#include "runtime/net/interfaces.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/meeting/means.h"
 #include "runtime/store/client/torch_store_client.h"
@@ -40,10 +41,13 @@ class AgentKey {
 
 // The others reach the agent's host, so they reach the address from which this one reaches it; but not loopback.
 net::HostPort address_beside_agent(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
-  const net::HostPort self = net::local_address(net::tcp_connect(plan.address, deadline.sooner(kPresent)).get());
-  if (!net::is_loopback(self) || !is_several_hosts(identity)) return {self.host, 0};
+  const UniqueFd agent = net::tcp_connect(plan.address, deadline.sooner(kPresent));
+  const net::HostPort self = net::local_address(agent.get());
+  const bool is_here = net::is_loopback(self) || self.host == net::peer_address(agent.get()).host;
+  const bool is_hidden = is_here && !net::faces_others(net::interfaces_of_this_host(), self.host);
+  if (!is_hidden || !is_several_hosts(identity)) return {self.host, 0};
   const net::HostPort outward = outward_address(plan);
-  warn_of_loopback(plan, self, fmt::format("at {}", outward.host));
+  log_warn("rendezvous: {}", describe_hidden_name(plan, self.host, fmt::format("at {}", outward.host)));
   return outward;
 }
 

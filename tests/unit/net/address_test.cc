@@ -47,6 +47,15 @@ TEST(Host, MayHaveBracketsAndAZone) {
   EXPECT_EQ(parse_host("[fe80::1%eth0]"), "fe80::1%eth0");
 }
 
+TEST(Localhost, IsThisHostForEveryHost) {
+  for (const char* name :
+       {"localhost", "LOCALHOST", "LocalHost.", "localhost.localdomain", "a.localhost", "ip6-localhost"}) {
+    EXPECT_TRUE(is_localhost(name)) << name;
+  }
+  for (const char* name : {"", "host", "localhosts", "mylocalhost", "127.0.0.1", "."})
+    EXPECT_FALSE(is_localhost(name)) << name;
+}
+
 TEST(Host, ThatIsNoneIsRefused) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"[::1", "'[' is not closed"}, {"[::1]:80", "something follows ']'"}, {"node0:80", "it has a port"},

@@ -42,6 +42,14 @@ TEST(ChooseInterface, TheFirstThatOtherHostsReach) {
   EXPECT_EQ(chosen({}), "lo 127.0.0.1");
 }
 
+TEST(FacesOthers, NeitherLoopbackNorABridgeWithinThisHost) {
+  const std::vector<Interface> all = {kLoopback, kDocker, kEthernet, {.name = "tun0", .address = "10.8.0.1"}};
+  EXPECT_TRUE(faces_others(all, "10.0.0.7"));
+  EXPECT_TRUE(faces_others(all, "10.8.0.1")) << "a network of tunnels is one";
+  for (const char* address : {"127.0.0.1", "127.0.1.1", "::1", "172.17.0.1"})
+    EXPECT_FALSE(faces_others(all, address)) << address;
+}
+
 TEST(ChooseInterface, SaysWhy) {
   const auto why = [](const std::vector<Interface>& interfaces, const Variables& variables = {}) {
     return choose_interface(interfaces, Environment(variables)).why;

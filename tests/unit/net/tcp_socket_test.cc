@@ -172,6 +172,31 @@ TEST(TcpSocket, ListeningAtAForeignAddressListsOnesOwn) {
   expect_text(message, {"192.0.2.1", "127.0.0.1"});
 }
 
+TEST(LookUp, TellsNamesFromAddressesAndThisHostsFromOthers) {
+  const HostLookup numeric = look_up("127.0.0.1");
+  EXPECT_TRUE(numeric.is_here && numeric.is_known && !numeric.is_name) << numeric.problem;
+  const HostLookup name = look_up("127.257");  // a name of 127.0.1.1
+  EXPECT_TRUE(name.is_here && name.is_name) << name.problem;
+  EXPECT_EQ(name.address, "127.0.1.1");
+  const HostLookup foreign = look_up("192.0.2.1");
+  EXPECT_TRUE(foreign.is_known && !foreign.is_here);
+  expect_text(foreign.problem, {"192.0.2.1 is no address of this host", "127.0.0.1"});
+  const HostLookup unknown = look_up("no-such-host.invalid");
+  EXPECT_TRUE(unknown.is_name && !unknown.is_known && !unknown.is_here);
+  expect_text(unknown.problem, {"no-such-host.invalid is not known on this host"});
+}
+
+TEST(LookUp, ANameIsLookedUpAgainUntilSomebodySaysNoOrTheDeadline) {
+  int looks = 0;
+  const auto twice = [&](const HostLookup&) { return ++looks < 2; };
+  EXPECT_FALSE(await_own("no-such-host.invalid", soon(), twice).is_here);
+  EXPECT_EQ(looks, 2);
+  EXPECT_FALSE(
+      await_own("no-such-host.invalid", Deadline::after(milliseconds(30)), [](auto&) { return true; }).is_here);
+  await_own("192.0.2.1", soon(), [&](auto&) { return ++looks; });
+  EXPECT_EQ(looks, 2) << "an address is what it is";
+}
+
 TEST(TcpSocket, APortIsTakenOnce) {
   const UniqueFd listener = tcp_listen({"127.0.0.1", 0});
   EXPECT_EQ(errno_of([&] { tcp_listen(local_address(listener.get())); }), EADDRINUSE);

@@ -252,6 +252,29 @@ TEST(Meet, AtADebianNameOfUnknownHostsTheStoreStaysThereAndSaysSo) {
   EXPECT_THROW(net::tcp_connect_once({"127.0.0.1", plan.address.port}, Deadline::after(20s)), SystemError);
 }
 
+TEST(Meet, AtADebianNameWithASecretTheStoreListensOnEveryAddress) {
+  MeetingPlan plan = at({kDebianName, free_port()});
+  plan.secret = store::Secret::random();
+  expect_all_met(run(plan, {rank_of(1, 2), rank_of(0, 2)}));
+  const Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
+  EXPECT_TRUE(net::tcp_connect_once({"127.0.0.1", plan.address.port}, Deadline::after(20s)));
+}
+
+TEST(Meet, WhoSaysLocalhostInAnyCaseMeansIt) {
+  MeetingPlan plan = at({"LocalHost", free_port()});
+  plan.secret = store::Secret::random();
+  ::testing::internal::CaptureStderr();
+  const Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_THROW(net::tcp_connect_once({"127.0.1.1", plan.address.port}, Deadline::after(20s)), SystemError);
+}
+
+TEST(Meet, RankZerosNameThatNeverComesIsATimeoutWithTheRemedy) {
+  expect_text(refusal<Timeout>(at({"no-such-host.invalid", 29500}), rank_of(0, 2), 50ms),
+              {"rank 0/2 must host the store at no-such-host.invalid:29500", "of 0.05 s", "is not known on this host",
+               "give an address of this one"});
+}
+
 TEST(Meet, UnderTorchrunARankZeroThatDoesNotComeIsSaid) {
   const store::TcpStoreServer agent;
   MeetingPlan plan{.means = Means::agent_store, .address = agent.address(), .told_by = "MASTER_ADDR and MASTER_PORT"};
