@@ -17,7 +17,6 @@ void HostMeeting::went(int agent) {
   here_.erase(agent);
 }
 
-// What is left is all that the majority is of: nobody is on another side of the network.
 void HostMeeting::leave_out(int agent, const std::string& host) {
   left_out_.insert(host);
   last_.erase(agent);
@@ -53,8 +52,6 @@ bool HostMeeting::is_complete(bool has_waited) const {
   }
   return has(needed()) && (start_ > 0 || has_waited || has(most_));
 }
-
-int HostMeeting::needed() const { return std::max(least_, start_ == 0 ? 0 : static_cast<int>(last_.size()) / 2 + 1); }
 
 int HostMeeting::missing() const { return start_ == 0 ? 0 : std::max(0, needed() - static_cast<int>(here_.size())); }
 

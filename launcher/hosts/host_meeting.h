@@ -3,9 +3,9 @@
 // gone, and when there are enough. Pure.
 //
 // The first start waits for all hosts, or, where fewer may do (--nnodes 2:4), some time for more than the least. A
-// later one waits for the hosts of the last one that have not gone, and needs more than half of them: two halves of a
-// job that can't see each other must not both go on. Hosts that have come meanwhile are taken in as far as there is
-// room.
+// later one waits for the hosts of the last one that have not gone, and needs the least, as the first did. Two halves
+// of a job that can't see each other never both resume, since one of them alone has the store. Hosts that have come
+// meanwhile are taken in as far as there is room.
 #pragma once
 
 #include <map>
@@ -43,8 +43,8 @@ class HostMeeting {
   void begin(const Layout& hosts);
 
   int start() const { return start_; }
-  // Hosts that the next start needs.
-  int needed() const;
+  // Hosts that each start needs.
+  int needed() const { return least_; }
   // Hosts that a later start needs and that have gone, whoever comes in their place.
   int missing() const;
   // A host waits that could be taken in.

@@ -72,20 +72,35 @@ TEST(HostMeeting, TheNextStartWaitsForTheHostsOfTheLastThatAreThere) {
   EXPECT_EQ(meeting.hosts()[1].node, 1);
 }
 
-TEST(HostMeeting, HalfOfTheLastStartIsNotEnough) {
-  HostMeeting meeting(1, 4);
+TEST(HostMeeting, TheLeastOfTheLastStartIsEnoughAndOneHostLessIsNot) {
+  HostMeeting meeting(2, 4);
   for (const int agent : {0, 1, 2, 3}) meeting.came(host(agent), 0);
   begin(meeting);
   meeting.went(2);
   meeting.went(3);
   meeting.came(host(0), 1);
+  EXPECT_FALSE(meeting.is_complete(true)) << "b has not gone";
   meeting.came(host(1), 1);
-  EXPECT_FALSE(meeting.is_complete(true));
-  EXPECT_EQ(meeting.needed(), 3);
-  EXPECT_EQ(meeting.missing(), 1);
-  meeting.came(host(4), 1);
-  EXPECT_TRUE(meeting.is_complete(false)) << "a new one will do";
+  EXPECT_TRUE(meeting.is_complete(false)) << "half of the last start";
   EXPECT_EQ(meeting.missing(), 0);
+  begin(meeting);
+  meeting.went(1);
+  meeting.came(host(0), 2);
+  EXPECT_FALSE(meeting.is_complete(true));
+  EXPECT_EQ(meeting.missing(), 1);
+  meeting.came(host(4), 0);
+  EXPECT_TRUE(meeting.is_complete(false)) << "a new one will do";
+  EXPECT_THAT(names(meeting), ElementsAre("a", "e"));
+}
+
+TEST(HostMeeting, WhereOneHostMayDoTheLastOneOfTwoIsEnough) {
+  HostMeeting meeting(1, 2);
+  for (const int agent : {0, 1}) meeting.came(host(agent), 0);
+  begin(meeting);
+  meeting.went(1);
+  meeting.came(host(0), 1);
+  EXPECT_TRUE(meeting.is_complete(false));
+  EXPECT_THAT(names(meeting), ElementsAre("a"));
 }
 
 TEST(HostMeeting, AJobOfAFixedNumberWaitsForAnotherHostInThePlaceOfTheLost) {
@@ -130,7 +145,6 @@ TEST(HostMeeting, AHostThatIsLeftOutIsNotWaitedForNorMissedNorTakenInAgain) {
   auto again = host(2);
   again.name = "b";
   meeting.came(again, 0);
-  EXPECT_EQ(meeting.needed(), 1) << "of two hosts one alone would be no majority";
   EXPECT_TRUE(meeting.is_complete(false));
   EXPECT_THAT(names(meeting), ElementsAre("a"));
   EXPECT_THAT(meeting.left_out(), ElementsAre("b"));
