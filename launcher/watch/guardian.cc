@@ -62,17 +62,28 @@ bool kill_job(const Signs& signs, const Deadline& deadline) {
 }
 
 // Leaves the launcher's process group, terminal, folder and signals.
-void detach(int pipe) {
+void detach(int pipe, const char* name) {
   setsid();
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
-  prctl(PR_SET_NAME, "lockstep-guard");
+  prctl(PR_SET_NAME, name);
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (chdir("/") != 0 || null < 0 || dup2(pipe, kPipe) < 0) _exit(EXIT_FAILURE);
   for (int fd = 0; fd < 3; ++fd) {
     if (dup2(null, fd) < 0) _exit(EXIT_FAILURE);
   }
+}
+
+[[noreturn]] void end_job(const Signs& signs) {
+  try {
+    const auto deadline = Deadline::after(kKillLimit);
+    while (kill_job(signs, deadline) && !deadline.expired()) {
+    }
+  } catch (const std::exception&) {  // There is nobody left to tell; the groups can still be killed.
+    for (const pid_t group : signs.groups) kill(-group, SIGKILL);
+  }
+  _exit(EXIT_SUCCESS);
 }
 
 [[noreturn]] void guard(Signs signs) {
@@ -88,19 +99,41 @@ void detach(int pipe) {
       signs.groups.erase(-group);
     }
   }
-  try {
-    const auto deadline = Deadline::after(kKillLimit);
-    while (kill_job(signs, deadline) && !deadline.expired()) {
-    }
-  } catch (const std::exception&) {  // There is nobody left to tell; the groups can still be killed.
-    for (const pid_t group : signs.groups) kill(-group, SIGKILL);
+  end_job(signs);
+}
+
+Signs signs_of(const Guardian::Marks& marks) {
+  struct stat life {};
+  if (fstat(marks.life_fd, &life) != 0) throw SystemError("fstat of the life pipe", errno);
+  return {.launcher = getpid(), .variable = marks.variable, .life_pipe = fmt::format("pipe:[{}]", life.st_ino)};
+}
+
+// The second guardian knows no groups, and nobody talks to it: it waits for the end of the life pipe. Its parent ends
+// at once, so that it is nobody's child that the launcher has.
+void start_second(const Guardian::Marks& marks) {
+  const Signs signs = signs_of(marks);
+  const pid_t parent = fork();
+  if (parent < 0) throw SystemError("fork the launcher's second guardian", errno);
+  if (parent > 0) {
+    uninterrupted([&] { return waitpid(parent, nullptr, 0); });
+    return;
   }
-  _exit(EXIT_SUCCESS);
+  if (fork() != 0) _exit(EXIT_SUCCESS);
+  close(marks.life_end);
+  detach(marks.life_fd, "job-guard");  // not of the name that `pkill lockstep` looks for
+  syscall(SYS_close_range, kPipe + 1, ~0U, 0);
+  char nothing = 0;
+  uninterrupted([&] { return read(kPipe, &nothing, sizeof nothing); });
+  end_job(signs);
 }
 
 }  // namespace
 
-Guardian::Guardian(const Marks& marks) : marks_(marks) { start(); }
+// The second one first, so that it does not hold the first one's pipe open.
+Guardian::Guardian(const Marks& marks) : marks_(marks) {
+  start_second(marks_);
+  start();
+}
 
 void Guardian::replace(const std::vector<pid_t>& groups) {
   start();
@@ -108,11 +141,9 @@ void Guardian::replace(const std::vector<pid_t>& groups) {
 }
 
 void Guardian::start() {
-  struct stat life {};
-  if (fstat(marks_.life_fd, &life) != 0) throw SystemError("fstat of the life pipe", errno);
+  const Signs signs = signs_of(marks_);
   Pipe pipe = make_pipe();
   Pipe detached = make_pipe();  // ends once it is out of this process group, which may be killed as a whole
-  const pid_t launcher = getpid();
   pid_ = fork();
   if (pid_ < 0) throw SystemError("fork the launcher's guardian", errno);
   if (pid_ == 0) {
@@ -120,12 +151,12 @@ void Guardian::start() {
     // may give its numbers away.
     close(marks_.life_fd);
     close(marks_.life_end);
-    detach(pipe.read_end.get());
+    detach(pipe.read_end.get(), "lockstep-guard");
     pipe.write_end.reset();
     detached.write_end.reset();
     // What the launcher was started with. Before Linux 5.9 it stays open until this process ends: harmless.
     syscall(SYS_close_range, kPipe + 1, ~0U, 0);
-    guard({.launcher = launcher, .variable = marks_.variable, .life_pipe = fmt::format("pipe:[{}]", life.st_ino)});
+    guard(signs);
   }
   pipe_ = std::move(pipe.write_end);
   detached.write_end.reset();

@@ -102,7 +102,18 @@ TEST_F(Kill, TheLauncherAndItsGuardianOfRanksBehindAWrapper) {
   ASSERT_TRUE(launcher.await_output("ready", 3));
   footprint_.look();
   for (const auto& process : testing::processes_with("LOCKSTEP_TEST_JOB", testing::job())) {
-    if (process.name == "lockstep-guard") kill(process.pid, SIGKILL);
+    if (process.name == "lockstep-guard" || process.name == "job-guard") kill(process.pid, SIGKILL);
+  }
+  launcher.send(SIGKILL);
+  expect_nothing_left();
+}
+
+TEST_F(Kill, TheLauncherAndItsGuardianOfWhatLeftItsSession) {
+  Process launcher({.command = run_command({"-n", "2"}, "sh", {"-c", "setsid sleep 4321 & echo ready; wait"})});
+  ASSERT_TRUE(launcher.await_output("ready", 2));
+  footprint_.look();
+  for (const auto& process : testing::processes_with("LOCKSTEP_TEST_JOB", testing::job())) {
+    if (process.parent == launcher.pid()) kill(process.pid, SIGKILL);
   }
   launcher.send(SIGKILL);
   expect_nothing_left();
