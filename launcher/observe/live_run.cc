@@ -59,8 +59,12 @@ std::optional<StepRow> steps_between(const RankTotals& before, const RankTotals&
   const auto spent = [&](SpanKind kind) { return after.of(kind) - before.of(kind); };
   put(Phase::data, spent(SpanKind::data));
   put(Phase::forward, spent(SpanKind::forward));
+  // A step ends within its backward, whose span ends behind it: of the last one `in_steps` alone has the time, and the
+  // wait in it. On a device a step's end is the stream's.
+  const std::int64_t in_steps = after.in_steps - before.in_steps;
+  const std::int64_t least = row.on_device ? 0 : in_steps;
   // Without an engine, or an optimizer, of ours.
-  put(Phase::backward, after.of(SpanKind::backward) > 0 ? spent(SpanKind::backward) : after.in_steps - before.in_steps);
+  put(Phase::backward, after.of(SpanKind::backward) > 0 ? std::max(spent(SpanKind::backward), least) : in_steps);
   put(Phase::optimizer,
       after.of(SpanKind::optimizer) > 0 ? spent(SpanKind::optimizer) : after.after_steps - before.after_steps);
   put(Phase::snapshot, spent(SpanKind::snapshot));

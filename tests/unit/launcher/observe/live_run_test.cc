@@ -30,7 +30,7 @@ constexpr std::int64_t kStep = 100 * kMs;
 RankTotals totals_of(std::int64_t steps, std::int64_t slow = 0) {
   RankTotals totals{.steps = steps,
                     .until = 7'000'000 + steps * kStep,
-                    .in_steps = steps * 65 * kMs,
+                    .in_steps = steps * (65 - slow) * kMs,
                     .waited = steps * (33 - slow) * kMs,
                     .hidden = steps * 2 * kMs,
                     .rows = steps * 64,
@@ -67,6 +67,29 @@ LiveRun seen(std::int64_t windows, std::int64_t slow) {
     run.look(job_of({totals_of(step), totals_of(step), totals_of(step, slow)}));
   }
   return run;
+}
+
+// A cable loses packets: a step waits ten times as long as its own work takes. Ranks' heartbeats come at different
+// times, so that such a step is the last one in a window of one rank, and the first one in a window of another.
+TEST(LiveRun, AWaitAtTheEndOfAWindowIsNoRanksOwnWork) {
+  const std::int64_t wait = 10 * kStep;
+  const RankTotals before = totals_of(10);
+  RankTotals after = totals_of(11);
+  after.until += wait;
+  after.in_steps += wait;
+  after.waited += wait;  // the backward's span, which has it too, ends behind the step
+  const auto last = steps_between(before, after);
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->own(), kStep - 35 * kMs);
+  EXPECT_EQ((*last)[Phase::exposed], wait + 33 * kMs);
+  RankTotals later = totals_of(12);
+  later.until += wait;
+  later.in_steps += wait;
+  later.waited += wait;
+  later.spans[static_cast<std::size_t>(SpanKind::backward)] += wait;
+  const auto next = steps_between(after, later);
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->own(), kStep - 35 * kMs);
 }
 
 TEST(LiveRun, SaysWhatTheLastStepsTimeWentTo) {
