@@ -110,6 +110,7 @@ int HostOfSeveral::run() {
       break;
     }
   }
+  parts_.guardian.disarm();  // no start of this host follows
   agents_.reset();
   if (stores_) stores_->wait_until_idle(Deadline::after(others_leave));
   return code;

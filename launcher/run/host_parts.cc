@@ -147,7 +147,6 @@ StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation
               *control);
   const int code = job->run();
   const auto again = control->again();
-  if (!again) parts.guardian.disarm();
   std::optional<int> signal;
   if (!again) signal = write_timeline(options, hosts, node_rank, store, parts.console, parts.signals);
   return {code, again, signal.has_value()};

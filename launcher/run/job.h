@@ -103,10 +103,10 @@ class Job {
   std::vector<RankProcess> ranks_;  // by local rank
   net::OpenFilesLimit open_files_;  // what the ranks get; the launcher's own is higher
   bool reading_ = true;
-  bool children_changed_ = false;
+  bool children_changed_ = true;  // they may have between two starts
 
   const MemoryKills memory_kills_;
-  const StepBoard steps_;
+  StepBoard steps_;
   RankWatch watch_;
   std::optional<Deadline> look_at_;  // while ranks run and none has failed
   int stop_signals_ = 0;             // that asked this process to end the job

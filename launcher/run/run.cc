@@ -97,7 +97,10 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
   const int requeue = requeue_code_of(options, environment);
   while (true) {
     const auto outcome = start_ranks(options, preparation, job_options, environment, parts, stores, restarts, news);
-    if (!outcome.again) return outcome.exit_code;
+    if (!outcome.again) {
+      parts.guardian.disarm();
+      return outcome.exit_code;
+    }
     if (const auto signal = parts.signals.pause(*outcome.again)) {
       return complain(requeue,
                       fmt::format("stopped by {} between two starts; exit code {}", signal_name(*signal), requeue));

@@ -108,22 +108,27 @@ Signs signs_of(const Guardian::Marks& marks) {
   return {.launcher = getpid(), .variable = marks.variable, .life_pipe = fmt::format("pipe:[{}]", life.st_ino)};
 }
 
-// The second guardian knows no groups, and nobody talks to it: it waits for the end of the life pipe. Its parent ends
-// at once, so that it is nobody's child that the launcher has.
-void start_second(const Guardian::Marks& marks) {
+// The second guardian knows no groups. Its parent ends at once, so that it is nobody's child that the launcher has.
+// Returns the launcher's ends of two pipes: a byte into the one says that all is well, and its end that the launcher
+// has gone; the other one ends with the guardian.
+Pipe start_second(const Guardian::Marks& marks) {
   const Signs signs = signs_of(marks);
+  Pipe word_pipe = make_pipe(), life = make_pipe();
   const pid_t parent = fork();
   if (parent < 0) throw SystemError("fork the launcher's second guardian", errno);
   if (parent > 0) {
     uninterrupted([&] { return waitpid(parent, nullptr, 0); });
-    return;
+    return {.read_end = std::move(life.read_end), .write_end = std::move(word_pipe.write_end)};
   }
   if (fork() != 0) _exit(EXIT_SUCCESS);
   close(marks.life_end);
-  detach(marks.life_fd, "job-guard");  // not of the name that `pkill lockstep` looks for
-  syscall(SYS_close_range, kPipe + 1, ~0U, 0);
-  char nothing = 0;
-  uninterrupted([&] { return read(kPipe, &nothing, sizeof nothing); });
+  word_pipe.write_end.reset();
+  const int own_life = fcntl(life.write_end.get(), F_DUPFD, kPipe + 1);
+  detach(word_pipe.read_end.get(), "job-guard");  // not of the name that `pkill lockstep` looks for
+  if (own_life < 0 || dup2(own_life, kPipe + 1) < 0) _exit(EXIT_FAILURE);
+  syscall(SYS_close_range, kPipe + 2, ~0U, 0);
+  char word = 0;
+  if (uninterrupted([&] { return read(kPipe, &word, sizeof word); }) == sizeof word) _exit(EXIT_SUCCESS);
   end_job(signs);
 }
 
@@ -131,7 +136,7 @@ void start_second(const Guardian::Marks& marks) {
 
 // The second one first, so that it does not hold the first one's pipe open.
 Guardian::Guardian(const Marks& marks) : marks_(marks) {
-  start_second(marks_);
+  second_ = start_second(marks_);
   start();
 }
 
@@ -165,7 +170,11 @@ void Guardian::start() {
 
 void Guardian::forget(pid_t group) const { tell(-group); }
 
-void Guardian::disarm() const { tell(kDisarm); }
+void Guardian::disarm() const {
+  tell(kDisarm);
+  const auto sent = uninterrupted([&] { return write(second_.write_end.get(), "", 1); });
+  static_cast<void>(sent);  // nobody reads if it was killed
+}
 
 void Guardian::tell(pid_t word) const {
   const auto bytes = uninterrupted([&] { return write(pipe_.get(), &word, sizeof word); });
@@ -178,6 +187,8 @@ void Guardian::tell(pid_t word) const {
 Guardian::~Guardian() {
   pipe_.reset();
   uninterrupted([&] { return waitpid(pid_, nullptr, 0); });
+  second_.write_end.reset();
+  net::wait_readable(second_.read_end.get(), Deadline::never());  // it has ended
 }
 
 }  // namespace lockstep::launcher

@@ -8,8 +8,8 @@
 // process of the ranks' process groups, but for those that the launcher has seen empty (the number may be somebody
 // else's by now), every process that was started with this job's LOCKSTEP_RUN_ID, and every one that has inherited the
 // job's life pipe: setsid, `env -i` and a double fork leave that open. A second guardian, which is no child of the
-// launcher's, does the same but for the groups when the life pipe ends: who kills the launcher and the first one has
-// not met it. docs/adr/0006-ranks-end-with-their-launcher.md has the alternatives.
+// launcher's, does the same but for the groups: who kills the launcher and the first one has not met it.
+// docs/adr/0006-ranks-end-with-their-launcher.md has the alternatives.
 #pragma once
 
 #include <sys/types.h>
@@ -55,6 +55,7 @@ class Guardian {
   const Marks marks_;
   pid_t pid_ = -1;
   UniqueFd pipe_;
+  Pipe second_;  // the launcher's ends of two pipes of the second guardian's
 };
 
 }  // namespace lockstep::launcher
