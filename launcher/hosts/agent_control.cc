@@ -11,6 +11,14 @@
 namespace lockstep::launcher {
 namespace {
 
+std::string_view how_lost(Cause::Kind kind) {
+  switch (kind) {
+    case Cause::Kind::silent: return "does not answer";
+    case Cause::Kind::failed: return "did not hear of this host, and ends its ranks";
+    default: return "has ended";
+  }
+}
+
 // The first host's launcher runs at least so often.
 constexpr std::chrono::milliseconds kObserved{500};
 // After a longer pause, of less than what makes it silent to the others, it may have been taken for lost.
@@ -76,12 +84,11 @@ void FirstHost::take_news() {
 }
 
 void FirstHost::agent_lost(const Cause& cause) {
-  agents_.went(cause.rank);
+  agents_.went(cause);
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     const int node = static_cast<int>(i);
     if (hosts_[i].agent != cause.rank || !waited_for_.contains(node)) continue;
-    verdict_.host_lost(node, fmt::format("is gone: its launcher (pid {}) {}", cause.pid,
-                                         cause.kind == Cause::Kind::silent ? "does not answer" : "has ended"));
+    verdict_.host_lost(node, fmt::format("is gone: its launcher (pid {}) {}", cause.pid, how_lost(cause.kind)));
     host_is_gone(node, 0);
   }
 }
@@ -108,7 +115,8 @@ void FirstHost::take(const AgentWord& word) {
   // A host that was taken for lost may speak of what it did before; that somebody wants the job to stop stays true.
   if (word.start != start_ && !std::holds_alternative<StopAsked>(message)) return;
   if (const auto* end = std::get_if<RankEnd>(&message)) {
-    verdict_.rank_ended(*end);
+    // A lost host's ranks are lost with it, and how they end follows from that.
+    if (waited_for_.contains(node_of(hosts_, end->rank))) verdict_.rank_ended(*end);
   } else if (const auto* cause = std::get_if<Cause>(&message)) {
     verdict_.heard(*cause);
   } else if (const auto* stop = std::get_if<StopAsked>(&message)) {
@@ -193,9 +201,10 @@ void OtherHost::take(const AgentMessage& message) {
   orders_.push_back(*order);
 }
 
-// Node rank 0 makes the pause.
+// Node rank 0 makes the pause. A host that was cut off joins again, unless it was asked to stop.
 std::optional<std::chrono::milliseconds> OtherHost::again() const {
-  if (!over_ || !over_->again) return std::nullopt;
+  const bool rejoins = !over_ && options_.may_rejoin && agents_.is_cut_off() && !is_stopping_;
+  if (!rejoins && (!over_ || !over_->again)) return std::nullopt;
   return std::chrono::milliseconds(0);
 }
 

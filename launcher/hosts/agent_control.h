@@ -68,7 +68,8 @@ class OtherHost final : public JobControl {
     int start = 0;  // of the job's starts the one that it is the control of
     int node_rank = 1;
     int requeue_exit_code = kExitRequeue;
-    bool speaks = true;  // says what the job's verdict is; else node rank 0 alone does
+    bool may_rejoin = false;  // once it was cut off
+    bool speaks = true;       // says what the job's verdict is; else node rank 0 alone does
   };
   OtherHost(Options options, Agents& agents, WakingQueue<AgentNews>& news)
       : options_(std::move(options)), agents_(agents), news_(news) {}

@@ -88,15 +88,6 @@ Agents::~Agents() {
   leaving_ = true;
   inbox_.stop_waiting();
   if (reader_.joinable()) reader_.join();
-  // Of who leaves in order nobody is told; but this one's part may still be waited for.
-  if (link_ && is_cut_off_) {
-    link_->report({.kind = Cause::Kind::failed,
-                   .rank = agent_,
-                   .reporter = agent_,
-                   .host = own_.name,
-                   .pid = own_.pid,
-                   .text = "this launcher and the job's store did not hear of each other"});
-  }
   if (relay_) relay_->connect(nullptr);
   link_.reset();  // before the relay, which it calls
 }
@@ -142,6 +133,11 @@ void Agents::came(const HostCame& came, int start) {
   meeting_.went(came.host.agent);
 }
 
+void Agents::went(const Cause& cause) {
+  meeting_.went(cause.rank);
+  returns_ = returns_ || cause.kind == Cause::Kind::failed;
+}
+
 void Agents::call_off(JobPlan plan) {
   if (options_.serves) publish(plan);
 }
@@ -164,6 +160,7 @@ void Agents::publish(JobPlan& plan) {
   store_.set(plan_key(start_), encode(plan));
   meeting_.begin(plan.hosts);
   last_hosts_ = plan.hosts;
+  returns_ = false;
   store_.add(kStart, 1);
 }
 
@@ -187,7 +184,7 @@ JobPlan Agents::await_hosts(JobPlan draft) {
     const bool has_waited = (more_until && more_until->expired()) || (deadline.expired() && meeting_.has_least());
     if (meeting_.is_complete(has_waited)) return plan_job(std::move(draft), meeting_.hosts());
     if (const auto signal = asked_to_end()) return stopped_by(*signal, "");
-    if (meeting_.missing() > 0 && !options_.can_replace) {
+    if (meeting_.missing() > 0 && !options_.can_replace && !returns_) {
       return JobPlan{
           .exit_code = kExitPeerLost,
           .problems = {fmt::format("{} is lost, and `lockstep run -H` starts no other launcher in its place; "
@@ -217,7 +214,7 @@ std::optional<JobPlan> Agents::take_news_of_meeting() {
   for (const AgentNews& news : news_.take()) {
     if (const auto* member = std::get_if<membership::MemberNews>(&news)) {
       if (member->scope != kAgentScope || !member->cause) continue;
-      went(member->cause->rank);
+      went(*member->cause);
       if (meeting_.start() > 0 || options_.most > options_.least) continue;
       return JobPlan{.exit_code = kExitPeerLost,
                      .problems = {fmt::format("host {} went before all hosts had come: its launcher (pid {}) has ended "
@@ -319,7 +316,15 @@ void Agents::on_event(const MemberEvent& event) {
     return;
   }
   if (event.kind != MemberEvent::Kind::store_lost && event.kind != MemberEvent::Kind::store_silent) return;
-  if (event.kind == MemberEvent::Kind::store_silent) is_cut_off_ = true;
+  if (event.kind == MemberEvent::Kind::store_silent) {
+    is_cut_off_ = true;
+    // Ahead of all that follows from it, such as how this host's ranks end: where the store's launcher only stood still
+    // it reads this first when it runs again, and its ranks' ends are no news of theirs.
+    link_->report({.kind = Cause::Kind::failed,
+                   .rank = agent_,
+                   .reporter = agent_,
+                   .text = "this launcher did not hear of the job's store, and ends its ranks"});
+  }
   const std::string who = event.host ? fmt::format(" (pid {})", event.host->pid) : "";
   news_.put(
       StoreGone{.how = fmt::format("its launcher{} {}", who,

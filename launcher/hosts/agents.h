@@ -103,7 +103,8 @@ class Agents {
 
   // Node rank 0's alone. What it hears while the ranks run:
   void came(const HostCame& came, int start);
-  void went(int agent) { meeting_.went(agent); }
+  // Of an agent that was lost, or that has told that it can't hear of this one.
+  void went(const Cause& cause);
   // The job goes on without this host, for good. Between two starts.
   void leave_out(const HostShare& host) { meeting_.leave_out(host.agent, host.name); }
   // Hosts may come and go, and one waits that could be taken in.
@@ -138,6 +139,7 @@ class Agents {
   int next_word_ = 1;                               // of node rank 0
   HostMeeting meeting_;                             // at node rank 0
   Layout last_hosts_;                               // of the last plan; likewise
+  bool returns_ = false;                            // the launcher of a host that has gone tells that it comes back
   std::unique_ptr<membership::MemberRelay> relay_;  // of this host's ranks, over the link
   std::unique_ptr<membership::MemberLink> link_;
   std::atomic<bool> leaving_{false};

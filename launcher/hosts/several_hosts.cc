@@ -99,7 +99,7 @@ int HostOfSeveral::run() {
     const StartOutcome outcome = start_ranks(plan);
     code = outcome.exit_code;
     if (outcome.is_hurried) others_leave = options_.grace;
-    if (agents_->is_cut_off() ? !joins_again() : !outcome.again) {
+    if (!outcome.again || (agents_->is_cut_off() && !joins_again())) {
       agents_->call_off({.exit_code = code, .problems = {fmt::format("the job is over; exit code {}", code)}});
       break;
     }
@@ -193,6 +193,7 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
                                                           .start = plan.start,
                                                           .node_rank = agents_->node_rank(),
                                                           .requeue_exit_code = requeue_exit_code_,
+                                                          .may_rejoin = options_.takes_spares(),
                                                           .speaks = input_ == nullptr},
                                        *agents_, news_);
   }

@@ -274,9 +274,18 @@ void Job::obey(const Order& order) {
   switch (order.kind) {
     case Order::Kind::say: console_.message(order.text); return;
     case Order::Kind::detail: console_.detail(order.text); return;
-    case Order::Kind::end_ranks: ending_.begin(RankEnding::Why::failed); return;
-    case Order::Kind::pass_on: signal_all(order.signal); return;
-    case Order::Kind::stop_to_resize: ending_.ask_to_stop(); return;
+    case Order::Kind::end_ranks:
+      steps_.set_stop(LauncherStop::ends_ranks);
+      ending_.begin(RankEnding::Why::failed);
+      return;
+    case Order::Kind::pass_on:
+      steps_.set_stop(LauncherStop::none);
+      signal_all(order.signal);
+      return;
+    case Order::Kind::stop_to_resize:
+      steps_.set_stop(LauncherStop::takes_host_in);
+      ending_.ask_to_stop();
+      return;
     case Order::Kind::kill: ending_.kill(); return;
     case Order::Kind::take_stacks: take_stacks(order); return;
   }

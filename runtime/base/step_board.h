@@ -6,7 +6,8 @@
 // it. They are what there is of a rank that does not reach its launcher's memory: one that runs as another user, or in
 // another namespace of processes.
 //
-// A rank has a word: 0 before its first step, then one more than the steps that it has seen done.
+// A rank has a word: 0 before its first step, then one more than the steps that it has seen done. Before them lies the
+// launcher's own word: what the SIGTERM means that it sends for a reason of its own (docs/adr/0072).
 #pragma once
 
 #include <atomic>
@@ -17,6 +18,9 @@
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep {
+
+// Why a launcher has its ranks stop; `none`: somebody else wants them to, whose signal it passes on.
+enum class LauncherStop : std::uint64_t { none, ends_ranks, takes_host_in };
 
 // The launcher's side: one at a time in a process.
 class StepBoard {
@@ -30,11 +34,13 @@ class StepBoard {
   // In all starts of the job, as the rank counts; 0: it has begun its first. Nothing: it has begun none, or does not
   // reach this memory.
   std::optional<std::int64_t> steps_done(int local_rank) const;
+  // Of the next SIGTERM to the ranks: call it before that is sent.
+  void set_stop(LauncherStop why);
 
  private:
   UniqueFd file_;  // open for the sake of the ranks, which look for it in this process
   std::size_t words_count_;
-  const std::atomic<std::uint64_t>* words_ = nullptr;  // mapped; null: there is no such memory
+  std::atomic<std::uint64_t>* words_ = nullptr;  // mapped; null: there is no such memory
 };
 
 // The rank's side: one word for the process, whatever groups it has. Any thread. Nothing is kept before
@@ -43,5 +49,7 @@ void open_step_board(int launcher_pid, int local_rank);
 void keep_step_begun() noexcept;
 // Of several numbers the largest stays.
 void keep_steps_done(std::int64_t steps) noexcept;
+// The launcher's word; `none` where there is no board.
+LauncherStop launcher_stop() noexcept;
 
 }  // namespace lockstep

@@ -35,6 +35,17 @@ std::chrono::nanoseconds timeout_of(const StopOptions& options) {
 
 int job_rank(const ProcessGroup& group) { return comm::job_rank(group.roster(), group.rank()); }
 
+// Why this rank asks, which got a signal.
+std::string reason_of_signal(const ProcessGroup& group) {
+  const auto& own = group.roster()[static_cast<std::size_t>(group.rank())];
+  switch (launcher_stop()) {
+    case LauncherStop::ends_ranks: return fmt::format("the launcher of host {} ends its ranks", own.host);
+    case LauncherStop::takes_host_in: return "a host is taken in";
+    case LauncherStop::none: break;
+  }
+  return fmt::format("rank {} got {}", job_rank(group), signal_name(StopSignals::first()));
+}
+
 }  // namespace
 
 void StopLatch::listen(const ProcessGroup& group, const StopOptions& options) {
@@ -61,8 +72,7 @@ bool StopLatch::is_requested() const noexcept {
 std::int64_t StopLatch::word(ProcessGroup& group) {
   if (is_latched() || !is_requested()) return 0;
   if (!is_told_.load()) {
-    group.store().compare_set(
-        kStopKey, "", fmt::format("{}rank {} got {}", kBySignal, job_rank(group), signal_name(StopSignals::first())));
+    group.store().compare_set(kStopKey, "", fmt::format("{}{}", kBySignal, reason_of_signal(group)));
     is_told_.store(true);
   }
   return 1;

@@ -37,12 +37,8 @@ class HarmedHosts : public LaunchedHosts, public ::testing::WithParamInterface<H
     ASSERT_TRUE(launchers_[0].await_output("at 20\n"));
   }
   int signal() const { return GetParam().signal; }
-  // All that runs on a host: its launcher, and the processes that this has started.
   void hurt_host(int host) {
-    const pid_t launcher = launchers_[static_cast<std::size_t>(host)].pid();
-    for (const auto& process : processes_with("LOCKSTEP_TEST_JOB", job())) {
-      if (process.pid == launcher || process.parent == launcher) victims_.push_back(process.pid);
-    }
+    victims_ = processes_of(launchers_[static_cast<std::size_t>(host)]);
     ASSERT_GE(victims_.size(), 3u) << "a launcher and two ranks at least";
     for (const pid_t pid : victims_) ASSERT_EQ(kill(pid, signal()), 0);
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/store/secret.h"
+#include "tests/support/leftovers.h"
 #include "tests/support/network_namespaces.h"
 #include "tests/support/process.h"
 
@@ -49,6 +50,14 @@ class LaunchedHosts : public ::testing::Test {
   }
   static void await_ranks(const std::vector<Process>& launchers) {
     for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("ready", 2));
+  }
+  // All that runs on a host: its launcher, and the processes that this has started.
+  static std::vector<pid_t> processes_of(const Process& launcher) {
+    std::vector<pid_t> pids;
+    for (const auto& process : processes_with("LOCKSTEP_TEST_JOB", job())) {
+      if (process.pid == launcher.pid() || process.parent == launcher.pid()) pids.push_back(process.pid);
+    }
+    return pids;
   }
 
   const std::string secret_ = store::Secret::random().hex();

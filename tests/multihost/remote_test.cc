@@ -127,6 +127,27 @@ TEST_F(RemoteHosts, StartTheRanksAgain) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "weights"));
 }
 
+// The other launchers come back to it: no new one is needed.
+TEST_F(RemoteHosts, StartTheRanksAgainWhereTheLauncherWithTheStoreStoodStill) {
+  auto launcher = launch({"-H", hosts_with_slots(1, 1, 1), "--max-restarts", "1"},
+                         {TRAINING_PROGRAM, "snapshots", "weights", "100000000"}, {{"LOCKSTEP_LIVENESS", "on"}});
+  ASSERT_TRUE(launcher.await_output("at 50\n"));
+  pid_t first = 0;
+  for (const auto& process : processes_with("LOCKSTEP_TEST_JOB", job())) {
+    if (process.pid == live_ranks("e2e_training").at(0)) first = process.parent;
+  }
+  ASSERT_GT(first, 0);
+  ASSERT_EQ(kill(first, SIGSTOP), 0);
+  ASSERT_TRUE(launcher.await_output(", which has the job's store, is gone: ", 2));
+  ASSERT_EQ(kill(first, SIGCONT), 0);
+  ASSERT_TRUE(launcher.await_output(" of 3, start 2\n", 3));
+  ASSERT_TRUE(launcher.await_output("goes on from step "));
+  ASSERT_TRUE(launcher.await_output("[rank 2] pid ", 2));
+  EXPECT_THAT(launcher.err(), HasSubstr("lockstep run: host host0 (node rank 0) stood still for "));
+  launcher.send(SIGTERM);
+  launcher.wait();
+}
+
 TEST_F(RemoteHosts, ASignalReachesTheRanks) {
   auto launcher = launch({"-H", hosts_with_slots(1, 1, 1)}, {PLAIN_PROGRAM, "ready", "hang"});
   ASSERT_TRUE(launcher.await_output("ready", kHosts));

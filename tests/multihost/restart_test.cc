@@ -151,6 +151,124 @@ TEST_F(RestartedHosts, WhoseLauncherStoodStillIsTakenInAgain) {
   expect_stop(launchers[0], {&launchers[1], &launchers[2]});
 }
 
+struct Standstill {
+  std::string name;
+  std::string nnodes;
+  int host = 0;
+  bool is_whole = false;  // with its ranks; else the launcher alone
+};
+void PrintTo(const Standstill& standstill, std::ostream* out) { *out << standstill.name; }
+
+class StandingHost : public RestartedHosts, public ::testing::WithParamInterface<Standstill> {
+ protected:
+  void signal_host(const std::vector<Process>& launchers, int signal) {
+    const Process& launcher = launchers[static_cast<std::size_t>(GetParam().host)];
+    const auto pids = GetParam().is_whole ? processes_of(launcher) : std::vector<pid_t>{launcher.pid()};
+    for (const pid_t pid : pids) ASSERT_EQ(kill(pid, signal), 0);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Of, StandingHost,
+                         ::testing::Values(Standstill{"AFixedNumberWithTheStoreItsLauncher", "3", 0, false},
+                                           Standstill{"AFixedNumberWithTheStore", "3", 0, true},
+                                           Standstill{"AFixedNumberItsLauncher", "3", 1, false},
+                                           Standstill{"AFixedNumber", "3", 1, true},
+                                           Standstill{"TwoOrThreeWithTheStoreItsLauncher", "2:3", 0, false},
+                                           Standstill{"TwoOrThreeWithTheStore", "2:3", 0, true},
+                                           Standstill{"TwoOrThreeItsLauncher", "2:3", 1, false},
+                                           Standstill{"TwoOrThree", "2:3", 1, true},
+                                           Standstill{"OneToThreeWithTheStore", "1:3", 0, true}),
+                         [](const auto& test) { return test.param.name; });
+
+// The other launchers end their ranks, which handle SIGTERM: nobody has asked the job to stop.
+TEST_P(StandingHost, IsNamedAndTakenInAgainAndTheJobResumes) {
+  nnodes_ = GetParam().nnodes;
+  const int standing = GetParam().host;
+  lets_store_give_ranks_ = true;
+  std::vector<Process> launchers;
+  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {"--max-restarts", "9"}));
+  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  signal_host(launchers, SIGSTOP);
+  for (int host = 0; host < kHosts; ++host) {
+    if (host == standing) continue;
+    ASSERT_TRUE(launchers[static_cast<std::size_t>(host)].await_output(" is gone: its launcher (pid "));
+  }
+  signal_host(launchers, SIGCONT);
+  for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output(" of 6, start "));
+  ASSERT_TRUE(await_steps(launchers[0]));
+  const std::string said = launchers[0].err();
+  const std::string name = "lockstep run: host host" + std::to_string(standing) + " (node rank ";
+  EXPECT_THAT(said, HasSubstr(name));
+  EXPECT_THAT(said, HasSubstr(standing == 0 ? ") stood still for " : ") does not answer"));
+  EXPECT_THAT(said, Not(HasSubstr(" failed first: ")));
+  for (const Process& launcher : launchers) {
+    EXPECT_THAT(launcher.err(), Not(HasSubstr("got SIGTERM")));
+    EXPECT_THAT(launcher.err(), Not(HasSubstr("guardian process was killed")));
+  }
+  expect_stop(launchers[0], {&launchers[1], &launchers[2]});
+}
+
+TEST_F(RestartedHosts, OneThatWasCutOffAndIsBackIsGuardedAgain) {
+  std::vector<Process> launchers;
+  Words wrapped{"sh", "-c", "setsid sleep 4321 & \"$0\" \"$@\"; exit $?"};
+  const Words training = program("job", kEndless);
+  wrapped.insert(wrapped.end(), training.begin(), training.end());
+  for (int host = 0; host < kHosts; ++host) {
+    launchers.push_back(launch(host, 2, wrapped, {"--max-restarts", "9"}, {{"LOCKSTEP_LIVENESS", "on"}}));
+  }
+  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  hosts_->cut(2);
+  ASSERT_TRUE(launchers[2].await_output("joining the job again"));
+  hosts_->mend(2);
+  for (const Process& launcher : launchers) ASSERT_TRUE(await_start(launcher, 6, 2));
+  ASSERT_TRUE(await_steps(launchers[0]));
+  EXPECT_THAT(launchers[2].err(), Not(HasSubstr("guardian process was killed")));
+  const auto guards = [&] {
+    int count = 0;
+    for (const auto& process : processes_with("LOCKSTEP_TEST_JOB", job())) {
+      if (process.name == "lockstep-guard" && process.parent == launchers[2].pid()) ++count;
+    }
+    return count;
+  };
+  EXPECT_EQ(guards(), 1);
+  launchers[2].send(SIGKILL);
+  launchers[2].wait();
+  ASSERT_TRUE(launchers[0].await_output("waiting for 1 host"));
+  // What the others have started they have ended by now.
+  EXPECT_TRUE(wait_until([] {
+    for (const auto& process : processes_with("LOCKSTEP_TEST_JOB", job())) {
+      if (process.name == "sleep") return false;
+    }
+    return true;
+  }));
+  for (const int host : {0, 1}) launchers[static_cast<std::size_t>(host)].send(SIGTERM);
+  for (const int host : {0, 1}) EXPECT_EQ(launchers[static_cast<std::size_t>(host)].wait().exit_code, kExitRequeue);
+}
+
+TEST_F(RestartedHosts, WhichAreLessThanHalfOfTheLastStartResumeWhereTheStoreIs) {
+  nnodes_ = "1:3";
+  lets_store_give_ranks_ = true;
+  std::vector<Process> launchers;
+  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {}));
+  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  hosts_->cut(1);
+  hosts_->cut(2);
+  // Of both in one start, or of one after the other.
+  ASSERT_TRUE(launchers[0].await_output(" of 2, start "));
+  ASSERT_TRUE(await_steps(launchers[0]));
+  for (const int host : {1, 2}) {
+    const Process& launcher = launchers[static_cast<std::size_t>(host)];
+    ASSERT_TRUE(launcher.await_output("joining the job again"));
+    EXPECT_THAT(launcher.err(), Not(HasSubstr(", start 2"))) << "it has no store";
+  }
+  hosts_->mend(1);
+  hosts_->mend(2);
+  for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output(" of 6, start "));
+  ASSERT_TRUE(await_steps(launchers[0]));
+  EXPECT_THAT(launchers[0].err(), Not(HasSubstr("waiting for ")));
+  expect_stop(launchers[0], {&launchers[1], &launchers[2]});
+}
+
 TEST_F(RestartedHosts, AreNotHarmedByOneThatWasToldAnotherNumber) {
   nnodes_ = "2:3";
   lets_store_give_ranks_ = true;

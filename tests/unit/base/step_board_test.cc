@@ -65,6 +65,26 @@ TEST(StepBoard, AStartHasAWordOfItsOwn) {
   }
 }
 
+TEST(StepBoard, ARankReadsWhatTheLaunchersSignalIsFor) {
+  StepBoard board(2);
+  Child rank([](const Line& line) {
+    line.tell(launcher_stop() == LauncherStop::none);
+    open_step_board(::getppid(), 1);
+    line.tell(launcher_stop() == LauncherStop::none);
+    bool is_set = false;
+    line.hear(is_set);
+    line.tell(launcher_stop() == LauncherStop::ends_ranks);
+    return 0;
+  });
+  EXPECT_TRUE(rank.told<bool>()) << "without a board";
+  EXPECT_TRUE(rank.told<bool>()) << "before the launcher has stopped anything";
+  board.set_stop(LauncherStop::ends_ranks);
+  rank.line().tell(true);
+  EXPECT_TRUE(rank.told<bool>());
+  EXPECT_EQ(rank.wait(), 0);
+  EXPECT_EQ(board.steps_done(0), std::nullopt) << "of no rank";
+}
+
 TEST(StepBoard, WhereThereIsNoneOrItHasNoWordForTheRankNothingIsKeptAndNothingFails) {
   Child alone([](const Line&) {
     open_step_board(::getppid(), 0);  // the test has none now
