@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // One job on three hosts that trains with snapshots and is hurt again and again: ranks are killed and stopped,
-// launchers are killed, a cable is taken out. Each time the first host's launcher must name who came to harm, and
-// nobody else, and the job goes on. At the end nothing is left, that launcher has not grown, and the weights have the
-// bits of a run that nobody disturbed: steps are cut into virtual shards, so that hosts that come and go change none.
+// launchers are killed, a cable is taken out, a launcher or a whole host stands still. Each time the first host's
+// launcher must name who came to harm, and nobody else, and the job goes on. At the end nothing is left, that launcher
+// has not grown, and the weights have the bits of a run that nobody disturbed: steps are cut into virtual shards, so
+// that hosts that come and go change none.
 //
-// SOAK_KILLS (10) harms, drawn by SOAK_SEED (1): half of them to a job of a fixed number of hosts, half to one of two
+// SOAK_KILLS (12) harms, drawn by SOAK_SEED (1): half of them to a job of a fixed number of hosts, half to one of two
 // or three; scripts/test --extra soak hosts sets them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -53,22 +54,26 @@ constexpr std::array<Signal, 3> kDeadly = {{{SIGKILL, "SIGKILL"}, {SIGSEGV, "SIG
 constexpr Signal kStop = {SIGSTOP, "SIGSTOP"};
 
 struct Harm {
-  enum class Kind { rank, launcher, cable };
+  enum class Kind { rank, launcher, cable, standstill };
   Kind kind = Kind::rank;
   int victim = 0;  // rank, or host
   Signal signal = kDeadly[0];
-  int reports = 0;  // of rank 0, one for ten steps, that come before; 0: the start has only begun
+  bool is_whole = false;  // standstill: of all processes of the host; else of its launcher alone
+  int reports = 0;        // of rank 0, one for ten steps, that come before; 0: the start has only begun
 
   std::string describe() const {
     const std::string when = reports == 0 ? "as a start begins" : "after " + std::to_string(10 * reports) + " steps";
     if (kind == Kind::cable) return "the cable of host " + std::to_string(victim) + " is out " + when;
+    if (kind == Kind::standstill) {
+      return (is_whole ? "host " : "the launcher of host ") + std::to_string(victim) + " stands still " + when;
+    }
     if (kind == Kind::launcher) return "the launcher of host " + std::to_string(victim) + " is killed " + when;
     return std::string(signal.name) + " to rank " + std::to_string(victim) + " " + when;
   }
 };
 
-// Every five harms have one of each kind: three ranks, one of them rank 0 and one stopped, a launcher, a
-// cable.
+// Every six harms have one of each kind: three ranks, one of them rank 0 and one stopped, a launcher, a cable, a
+// standstill.
 std::vector<Harm> draw(std::uint64_t seed, int count) {
   Generator random(seed);
   const auto below = [&random](int limit) { return static_cast<int>(random.below(static_cast<std::uint64_t>(limit))); };
@@ -76,11 +81,15 @@ std::vector<Harm> draw(std::uint64_t seed, int count) {
   std::vector<int> deck;
   bool was_early = true;
   while (static_cast<int>(harms.size()) < count) {
-    if (deck.empty()) deck = {0, 1, 2, 3, 4};
+    if (deck.empty()) deck = {0, 1, 2, 3, 4, 5};
     const auto card = deck.begin() + below(static_cast<int>(deck.size()));
     Harm harm;
-    harm.kind = *card < 3 ? Harm::Kind::rank : *card == 3 ? Harm::Kind::launcher : Harm::Kind::cable;
-    harm.victim = *card == 0 ? 0 : *card < 3 ? below(kRanks) : 1 + below(kHosts - 1);
+    harm.kind = *card < 3    ? Harm::Kind::rank
+                : *card == 3 ? Harm::Kind::launcher
+                : *card == 4 ? Harm::Kind::cable
+                             : Harm::Kind::standstill;
+    harm.victim = *card == 0 ? 0 : *card < 3 ? below(kRanks) : *card < 5 ? 1 + below(kHosts - 1) : below(kHosts);
+    harm.is_whole = *card == 5 && below(2) == 0;
     const bool stops = *card == 1;
     deck.erase(card);
     harm.signal = stops ? kStop : kDeadly[static_cast<std::size_t>(below(kDeadly.size()))];
@@ -143,13 +152,21 @@ class SoakHosts : public testing::LaunchedHosts {
     ++start_;
     return true;
   }
+  // All hosts have begun the start that is next; or the one after it, where the next is that of some of them.
+  [[nodiscard]] bool await_start_of_all() {
+    const auto has_begun = [this](int start) {
+      const std::string line = " of " + std::to_string(kRanks) + ", start " + std::to_string(start) + "\n";
+      return std::ranges::all_of(launchers_,
+                                 [&](const Process& it) { return it.err().find(line) != std::string::npos; });
+    };
+    if (!wait_until([&] { return has_begun(start_) || has_begun(start_ + 1); })) return false;
+    start_ += has_begun(start_) ? 1 : 2;
+    return true;
+  }
   // Rank 0 has reported its steps so many times in the start that is under way.
-  [[nodiscard]] bool await_reports(int count) {
+  [[nodiscard]] bool await_reports(int reports) {
     static const std::string kReport = "[rank 0] at ";
-    const std::string out = first().out();
-    int so_far = 0;
-    for (auto at = out.find(kReport); at != out.npos; at = out.find(kReport, at + 1)) ++so_far;
-    return first().await_output(kReport, so_far + count);
+    return first().await_output(kReport, occurrences(first().out(), kReport) + reports);
   }
 
   void hurt(const Harm& harm) {
@@ -161,6 +178,7 @@ class SoakHosts : public testing::LaunchedHosts {
       case Harm::Kind::rank: hurt_rank(harm); break;
       case Harm::Kind::launcher: kill_launcher(harm.victim); break;
       case Harm::Kind::cable: cut_cable(harm.victim); break;
+      case Harm::Kind::standstill: stand_still(harm); break;
     }
   }
 
@@ -199,6 +217,34 @@ class SoakHosts : public testing::LaunchedHosts {
     hosts_->mend(host);
     ASSERT_TRUE(await_start(kRanks));
     expect_lost_host(host, ") does not answer");
+  }
+
+  // As long as the others need to take the host for lost.
+  void stand_still(const Harm& harm) {
+    const int host = harm.victim;
+    static const std::string kGone = ", which has the job's store, is gone: ";
+    std::vector<int> said;
+    for (const Process& launcher : launchers_) said.push_back(occurrences(launcher.err(), kGone));
+    const Process& launcher = launchers_[static_cast<std::size_t>(host)];
+    const auto pids = harm.is_whole ? processes_of(launcher) : std::vector<pid_t>{launcher.pid()};
+    for (const pid_t pid : pids) kill(pid, SIGSTOP);
+    if (host != 0) {
+      ASSERT_TRUE(is_left_by(host));
+    } else {
+      for (std::size_t other = 1; other < launchers_.size(); ++other) {
+        ASSERT_TRUE(launchers_[other].await_output(kGone, said[other] + 1));
+        ++rejoins_[static_cast<int>(other)];
+      }
+    }
+    for (const pid_t pid : pids) kill(pid, SIGCONT);
+    if (host != 0) ++rejoins_[host];
+    ASSERT_TRUE(await_start_of_all());
+    expect_lost_host(host, host == 0 ? "stood still for " : ") does not answer");
+  }
+  static int occurrences(const std::string& text, const std::string& words) {
+    int found = 0;
+    for (auto at = text.find(words); at != text.npos; at = text.find(words, at + 1)) ++found;
+    return found;
   }
 
   // The job has seen that the host is gone: the others wait, or go on without it.
@@ -309,7 +355,7 @@ class SoakHosts : public testing::LaunchedHosts {
   std::size_t said_ = 0;            // bytes that the first host's launcher had said before the harm
 };
 
-const int kKills = static_cast<int>(setting("SOAK_KILLS", 10));
+const int kKills = static_cast<int>(setting("SOAK_KILLS", 12));
 const std::int64_t kSeed = 2 * setting("SOAK_SEED", 1);
 
 TEST_F(SoakHosts, OfAFixedNumberGoOnAfterEachHarmToTheBitsOfAnUndisturbedRun) {
