@@ -73,7 +73,6 @@ ENVIRONMENT, of the ranks; docs/ENVIRONMENT.md has values and defaults, lockstep
   LOCKSTEP_NCCL_LIB                     the NCCL to load
   LOCKSTEP_CUBLASLT_LIB                 the cuBLASLt to load, for tensors on GPUs
   LOCKSTEP_ALLOW_TF32                   1: matrix products on GPUs may round their factors to TF32
-  LOCKSTEP_KERNEL_CHECK                 1: operations on a GPU's tensors are compared with the CPU's; slow
   LOCKSTEP_NCCL_MAX_CTAS                most multiprocessors that a collective may take, 1 to 64
   LOCKSTEP_CHECK_COLLECTIVES            1: NCCL's are compared over the ranks before they start; slow
   LOCKSTEP_FAILURE_WATCHDOG             seconds, or off: see exit code 76

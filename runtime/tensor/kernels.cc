@@ -6,13 +6,10 @@
 #include <array>
 #include <atomic>
 
-#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/device/device_runtime.h"
 #include "runtime/base/plugin.h"
-#include "runtime/base/printable.h"
-#include "runtime/tensor/checked_kernels.h"
 
 namespace lockstep {
 namespace {
@@ -33,16 +30,6 @@ Kernels& load_cuda_kernels(int index) {
   return *kernels_of(index);
 }
 
-// Whether each call is compared with the CPU's.
-bool is_checked(const Environment& environment) {
-  const auto check = environment.get("LOCKSTEP_KERNEL_CHECK");
-  if (check && *check != "0" && *check != "1") {
-    throw InvalidArgument(
-        fmt::format("environment: LOCKSTEP_KERNEL_CHECK='{}' is unknown; '1' or '0' (the default)", printable(*check)));
-  }
-  return check == "1";
-}
-
 Kernels& cuda_kernels(int index) {
   static std::array<std::atomic<Kernels*>, kMostDevices> known{};
   if (index < 0 || index >= kMostDevices) return load_cuda_kernels(index);
@@ -54,10 +41,6 @@ Kernels& cuda_kernels(int index) {
   found = one.load(std::memory_order_acquire);
   if (found != nullptr) return *found;
   found = &load_cuda_kernels(index);
-  const Environment environment = Environment::of_process();
-  // Never destroyed: tensors may go after main() has ended.
-  if (is_checked(environment))
-    found = checked_kernels(*found, cpu_kernels(), products_may_differ(environment)).release();
   one.store(found, std::memory_order_release);
   return *found;
 }

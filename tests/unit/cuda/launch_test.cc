@@ -157,7 +157,7 @@ TEST(Gpus, DoctorComparesTensorsOnTheFirstOneWithTheCpus) {
   expect_text(good.out, {"tensors on cuda:0", " of 49 operations were tried, and give what the CPU's give"});
   const auto bad = doctor({{"LOCKSTEP_FAKE_CUDA", "cudaLaunchKernel=skip"}});
   EXPECT_EQ(bad.exit_code, 1) << bad.out;
-  expect_text(bad.out, {"LOCKSTEP_KERNEL_CHECK: ", " on cuda:0 differs from the CPU's", "LOCKSTEP_DEVICE=cpu"});
+  expect_text(bad.out, {"kernel ", " on cuda:0 differs from the CPU's in element ", "LOCKSTEP_DEVICE=cpu"});
 }
 
 }  // namespace
