@@ -32,6 +32,16 @@ std::vector<NamedTensor> state_of(const ::torch::nn::Module& module) {
   return state;
 }
 
+std::vector<const void*> parts_of(const ::torch::nn::Module& module) {
+  std::vector<const void*> parts;
+  module.apply(::torch::nn::Module::ConstModuleApplyFunction([&](const ::torch::nn::Module& part) {
+    parts.push_back(&part);
+    for (const at::Tensor& tensor : part.parameters(/*recurse=*/false)) parts.push_back(tensor.unsafeGetTensorImpl());
+    for (const at::Tensor& tensor : part.buffers(/*recurse=*/false)) parts.push_back(tensor.unsafeGetTensorImpl());
+  }));
+  return parts;
+}
+
 void require_at_home(const std::string& operation, const ProcessGroup& group, const std::vector<NamedTensor>& state) {
   for (const auto& [name, tensor, is_parameter] : state) {
     if (tensor.layout() != at::kStrided) {

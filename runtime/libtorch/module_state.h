@@ -21,6 +21,10 @@ struct NamedTensor {
 // first name; undefined ones (a layer without bias) are left out.
 std::vector<NamedTensor> state_of(const ::torch::nn::Module& module);
 
+// The identities of the module's parts and of the tensors that each has registered, in one order: they differ once a
+// part or a tensor is replaced, added or removed. Without names, so that each step can compare them.
+std::vector<const void*> parts_of(const ::torch::nn::Module& module);
+
 // InvalidArgument, with `operation` in front, for a tensor that is not dense, or not where the group computes. Buffers
 // may be on the CPU all the same.
 void require_at_home(const std::string& operation, const ProcessGroup& group, const std::vector<NamedTensor>& state);

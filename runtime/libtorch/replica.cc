@@ -10,7 +10,6 @@
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
 #include <algorithm>
-#include <bit>
 #include <exception>
 #include <mutex>
 #include <numeric>
@@ -128,6 +127,8 @@ void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
       group_, options_.compare_every.value_or(DivergenceCheck::default_every(group_->device())),
       DivergenceCheck::Replica{[this] { return versions(); }, [this] { return dense_state(); }});
   join_norms(module);
+  wrapped_ = state;
+  parts_ = parts_of(module);
   for (std::size_t i = 0; i < parameters_.size(); ++i) hook(i);
 }
 
@@ -288,7 +289,13 @@ std::int64_t ReplicaImpl::rows_of(const at::Tensor& tensor) const {
   return tensor.size(dim);
 }
 
-void ReplicaImpl::set_weight(std::int64_t weight) {
+void ReplicaImpl::set_weight(const ::torch::nn::Module& module, std::int64_t weight) {
+  try {
+    refuse_changed(module);
+  } catch (...) {
+    forward_failed(false);
+    throw;
+  }
   *weight_ = checked_weight(weight);
   weights_are_told_ = true;
   weight_is_spent_ = false;
@@ -301,8 +308,7 @@ void ReplicaImpl::before_forward(const ::torch::nn::Module& module, std::optiona
   give_signal_stack();  // oneDNN's kernels run on this thread
   failure_.forget();
   try {
-    refuse_changed();
-    if (std::has_single_bit(++forwards_)) refuse_replaced(module);
+    refuse_changed(module);
     *weight_ = rows;
     weight_is_spent_ = false;
     losses_.begin_forward();
@@ -435,7 +441,14 @@ DivergenceCheck::Replica::State ReplicaImpl::dense_state() const {
   return state;
 }
 
-void ReplicaImpl::check_replicas() const {
+void ReplicaImpl::check_replicas(const ::torch::nn::Module& module) {
+  try {
+    refuse_changed(module);
+  } catch (...) {
+    keep_failure("replica check");
+    failure_.tell();  // the others wait in it
+    throw;
+  }
   const OnCurrentStream ordered(*group_);
   const DivergenceCheck::Replica::State state = dense_state();
   lockstep::check_replicas(*group_, state.buffers);

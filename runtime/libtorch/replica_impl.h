@@ -47,7 +47,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void forward_failed(bool others_wait) noexcept override;
   void after_forward(std::span<at::Tensor* const> outputs) override;
   std::int64_t rows_of(const at::Tensor& tensor) const override;
-  void set_weight(std::int64_t weight) override;
+  void set_weight(const ::torch::nn::Module& module, std::int64_t weight) override;
   GradientOptions gradient_options() override;
   void step_without_data(const ::torch::nn::Module& module) override;
   NoSync no_sync(bool is_on) override { return {no_sync_, is_on}; }
@@ -69,7 +69,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   }
   std::int64_t last_weight() const override;
   const GlobalBatch& last_batch() const override;
-  void check_replicas() const override;
+  void check_replicas(const ::torch::nn::Module& module) override;
   void watch(DataIdentity identity) override { divergence_->watch(std::move(identity)); }
   const trace::StepRecord& last_step() const override;
   bool is_step_over() const override;
@@ -108,8 +108,11 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
 
   void broadcast_buffers(bool is_training);
   void seed_generators(bool is_training);
-  void refuse_changed() const;
-  // A walk over the module's names, which is not for every forward.
+  // On every way to a step: a parameter that was thawed, converted or moved, or a part or tensor that is new to the
+  // module. Nobody would average or broadcast it.
+  void refuse_changed(const ::torch::nn::Module& module);
+  void refuse_thawed_or_converted() const;
+  // A walk over the module's names, where its parts_of() are others than they were.
   void refuse_replaced(const ::torch::nn::Module& module) const;
   // The first parameter with a gradient that is not 0. On a device the host waits for the answer, unless the gradients
   // were set to none.
@@ -178,6 +181,8 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::vector<Parameter> parameters_;
   std::vector<NamedTensor> frozen_;
   std::vector<NamedTensor> buffers_;  // that are broadcast
+  std::vector<NamedTensor> wrapped_;  // all that the module had when it was wrapped
+  std::vector<const void*> parts_;    // parts_of() the module when it was last looked at
   std::unordered_map<const ::torch::autograd::Node*, int> accumulators_;
   std::unique_ptr<Reducer> reducer_;  // a world of one without a hook makes it when it first accumulates
   std::unique_ptr<DivergenceCheck> divergence_;
@@ -201,15 +206,14 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   bool has_outputs_ = false;     // the last forward: some that a backward passes
   // A gradient of them was taken as a function (create_graph): a loss of that alone passes none.
   bool is_differentiable_ = false;
-  bool alone_ = false;          // this step needs no arena
-  std::int64_t stop_word_ = 0;  // of a step without one
-  bool synchronize_ = false;    // this step
-  StreamView stream_;           // of this step
-  std::optional<Event> mark_;   // on a device
-  bool is_half_done_ = false;   // for good: buckets of a lost step may still be on their way through the arena
-  std::weak_ptr<End> end_;      // of the backward that runs
-  trace::Time backward_began_;  // that one
-  std::uint64_t forwards_ = 0;
+  bool alone_ = false;                 // this step needs no arena
+  std::int64_t stop_word_ = 0;         // of a step without one
+  bool synchronize_ = false;           // this step
+  StreamView stream_;                  // of this step
+  std::optional<Event> mark_;          // on a device
+  bool is_half_done_ = false;          // for good: buckets of a lost step may still be on their way through the arena
+  std::weak_ptr<End> end_;             // of the backward that runs
+  trace::Time backward_began_;         // that one
   std::int64_t steps_ = 0;             // of this run
   std::int64_t steps_before_ = 0;      // by set_steps()
   std::int64_t seeded_step_ = -1;      // of the last forward that was seeded

@@ -15,7 +15,15 @@
 
 namespace lockstep::libtorch {
 
-void ReplicaImpl::refuse_changed() const {
+void ReplicaImpl::refuse_changed(const ::torch::nn::Module& module) {
+  refuse_thawed_or_converted();
+  std::vector<const void*> parts = parts_of(module);
+  if (parts == parts_) return;
+  refuse_replaced(module);
+  parts_ = std::move(parts);
+}
+
+void ReplicaImpl::refuse_thawed_or_converted() const {
   for (const auto& [name, tensor, is_parameter] : frozen_) {
     if (tensor.requires_grad()) {
       throw InvalidArgument(
@@ -46,14 +54,17 @@ void ReplicaImpl::refuse_replaced(const ::torch::nn::Module& module) const {
   };
   for (const auto& child : module.named_modules("", /*include_self=*/false)) refuse_late(*child.value(), child.key());
   std::unordered_set<const void*> known;
-  for (const Parameter& parameter : parameters_) known.insert(parameter.tensor.unsafeGetTensorImpl());
-  for (const NamedTensor& item : frozen_) known.insert(item.tensor.unsafeGetTensorImpl());
+  for (const NamedTensor& item : wrapped_) known.insert(item.tensor.unsafeGetTensorImpl());
+  // Where buffers are each rank's own, a new one is too.
+  const bool are_buffers_equal = options_.broadcast_buffers || options_.reproducible.is_on();
   for (const NamedTensor& item : state_of(module)) {
-    if (!item.is_parameter || known.contains(item.tensor.unsafeGetTensorImpl())) continue;
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: parameter '{}' has come into the module since it was wrapped, and nobody "
-                    "would average its gradient; wrap the module again",
-                    item.name));
+    if (known.contains(item.tensor.unsafeGetTensorImpl()) || !(item.is_parameter || are_buffers_equal)) continue;
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: {} '{}' has come into the module since it was wrapped, and nobody would {}; wrap the "
+        "module again{}",
+        item.is_parameter ? "parameter" : "buffer", item.name,
+        item.is_parameter ? "average its gradient" : "broadcast it",
+        item.is_parameter ? "" : ", or set DdpOptions::broadcast_buffers to false where it is each rank's own"));
   }
 }
 

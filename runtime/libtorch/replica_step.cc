@@ -50,6 +50,7 @@ void ReplicaImpl::await_end() {
 }
 
 void ReplicaImpl::begin() {
+  refuse_thawed_or_converted();
   refuse_without_shards();
   if (!weight_->has_value() || (weight_is_spent_ && !passed_outputs_)) {
     throw InvalidArgument(
@@ -237,7 +238,7 @@ void ReplicaImpl::step_without_data(const ::torch::nn::Module& module) {
 }
 
 void ReplicaImpl::run_without_data(const ::torch::nn::Module& module) {
-  refuse_changed();
+  refuse_changed(module);
   refuse_norms(module);
   broadcast_buffers(module.is_training());
   *weight_ = 0;

@@ -323,7 +323,18 @@ void DistributedDataParallel::run_backward(const Tensor& loss) {
   finish_step();
 }
 
+void DistributedDataParallel::refuse_changed() const {
+  for (const auto& [name, tensor] : module_.named_parameters()) {
+    if (index_.contains(tensor.id())) continue;
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: parameter '{}' has come into the module since it was wrapped, and nobody "
+                    "would average its gradient; wrap the module again",
+                    name));
+  }
+}
+
 void DistributedDataParallel::begin_step(std::int64_t weight) {
+  refuse_changed();
   join_compute_stream(*group_);
   tell_of_adding();
   const bool synchronize = synchronizes();
@@ -392,7 +403,13 @@ void DistributedDataParallel::finish_step() {
       parameters_[static_cast<std::size_t>(parameter)].grad().copy_from(values);
   }
   // A gradient that only other ranks contributed to lies in the arena without this rank's backward having touched it.
-  for (const Tensor& parameter : parameters_) parameter.grad_for_writing();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].grad_for_writing().data<float>() == reducer_.gradient<float>(static_cast<int>(i))) continue;
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: '{}' has been converted or moved since the module was wrapped, and "
+                    "nobody would average its gradient; wrap the module again",
+                    reducer_.parameters()[i].name));
+  }
 }
 
 // On a device finish_step can't say.
@@ -400,6 +417,15 @@ std::int64_t DistributedDataParallel::last_weight() const {
   return last_weight_ < 0 ? reducer_.total_weight() : last_weight_;
 }
 
-void DistributedDataParallel::check_replicas() const { lockstep::check_replicas(*group_, state()); }
+void DistributedDataParallel::check_replicas() const {
+  try {
+    refuse_changed();
+  } catch (...) {
+    failure_->keep(fmt::format("the replica check of step {}", steps_), std::current_exception());
+    failure_->tell();  // the others wait in it
+    throw;
+  }
+  lockstep::check_replicas(*group_, state());
+}
 
 }  // namespace lockstep

@@ -426,6 +426,122 @@ void expect_lost(const Act& act, const at::Tensor& input, std::initializer_list<
   });
 }
 
+struct ChangingNet : Net {
+  ::torch::nn::BatchNorm1d norm =
+      register_module("norm", ::torch::nn::BatchNorm1d(::torch::nn::BatchNormOptions(3).affine(false)));
+  ChangingNet() {
+    for (const at::Tensor& parameter : side->parameters()) parameter.requires_grad_(false);
+  }
+  at::Tensor forward(const at::Tensor& x) { return norm(Net::forward(x)); }
+  void replace_norm() {
+    norm = replace_module("norm", ::torch::nn::BatchNorm1d(::torch::nn::BatchNormOptions(3).affine(false)));
+  }
+};
+
+using Changes = std::map<std::string, std::function<void(ChangingNet&)>>;
+const Changes& changes_of_a_wrapped_module() {
+  static const Changes all{
+      {"'side.weight' was frozen", [](ChangingNet& net) { net.side->weight.requires_grad_(true); }},
+      {"'a.weight' has been converted", [](ChangingNet& net) { net.to(at::kDouble); }},
+      {"'b.bias' has been converted", [](ChangingNet& net) { net.b->bias.set_data(net.b->bias.to(at::kDouble)); }},
+      {"parameter 'b.weight' has come",
+       [](ChangingNet& net) { net.b = net.replace_module("b", ::torch::nn::Linear(6, 3)); }},
+      {"parameter 'b.more' has come", [](ChangingNet& net) { net.b->register_parameter("more", at::zeros({3})); }},
+      {"buffer 'norm.running_mean' has come", [](ChangingNet& net) { net.replace_norm(); }},
+  };
+  return all;
+}
+
+// Whether a step goes through ddp(x), or the module's own forward and set_weight().
+TEST(Misuse, WhatChangedSinceItWasWrappedIsRefusedAtOnceOnEveryWayToAStep) {
+  using Ddp = libtorch::DistributedDataParallel<ChangingNet>;
+  const at::Tensor x = rows(0, 3);
+  const std::map<std::string, std::function<void(Ddp&, ChangingNet&)>> ways{
+      {"ddp(x)", [&](Ddp& ddp, ChangingNet&) { ddp(x); }},
+      {"set_weight()", [&](Ddp& ddp, ChangingNet&) { ddp.set_weight(3); }},
+      {"no_sync()",
+       [&](Ddp& ddp, ChangingNet&) {
+         const auto local = ddp.no_sync();
+         ddp.set_weight(3);
+       }},
+      {"step_without_data()", [](Ddp& ddp, ChangingNet&) { ddp.step_without_data(); }},
+      {"backward(rows, loss_of)",
+       [&](Ddp& ddp, ChangingNet&) {
+         ddp.backward(3, [&](std::int64_t, std::int64_t) {
+           ddp.set_weight(3);
+           return at::ones({}).requires_grad_(true);
+         });
+       }},
+      {"check_replicas()", [](Ddp& ddp, ChangingNet&) { ddp.check_replicas(); }},
+  };
+  for (const auto& [words, change] : changes_of_a_wrapped_module()) {
+    for (const auto& [way, take] : ways) {
+      for (const int ranks : {1, 2}) {
+        run_torch_ranks(ranks, [&](const Group& group) {
+          // Whoever is second may hear of the first, wherever it is.
+          const std::string text = outcome_of([&] {
+            ChangingNet net;
+            Ddp ddp(net, group);
+            for (int step = 0; step < 5; ++step) {
+              const at::Tensor loss = squares(net.forward(x));
+              ddp.set_weight(3);
+              loss.backward();
+              ddp.check_replicas();
+            }
+            change(net);
+            take(ddp, net);
+          });
+          expect_text(text, {words, "wrap the module again"});
+        });
+      }
+    }
+  }
+}
+
+TEST(Misuse, WhatChangesBetweenSetWeightAndBackwardIsRefusedInThatBackward) {
+  run_torch_ranks(1, [](const Group& group) {
+    for (const auto& [words, change] : changes_of_a_wrapped_module()) {
+      if (words.find("was frozen") == std::string::npos && words.find("'b.bias'") == std::string::npos) continue;
+      ChangingNet net;
+      libtorch::DistributedDataParallel ddp(net, group);
+      const at::Tensor loss = squares(net.forward(rows(0, 3)));
+      ddp.set_weight(3);
+      change(net);
+      expect_text(outcome_of([&] { loss.backward(); }), {"InvalidArgument", words, "wrap the module again"});
+    }
+  });
+}
+
+// One rank alone: the others wait for it in their backward.
+TEST(Misuse, WhatChangedOnOneRankIsToldToTheOthers) {
+  run_torch_ranks(2, [](const Group& group) {
+    ChangingNet net;
+    const std::string text = outcome_of([&] {
+      libtorch::DistributedDataParallel ddp(net, group);
+      if (group->rank() == 1) net.b = net.replace_module("b", ::torch::nn::Linear(6, 3));
+      const at::Tensor loss = squares(net.forward(rows(0, 3)));
+      ddp.set_weight(3);
+      loss.backward();
+    });
+    EXPECT_TRUE(text.starts_with(group->rank() == 1 ? "InvalidArgument: " : "PeerLost: ")) << text;
+    expect_text(text, {"parameter 'b.weight' has come"});
+  });
+}
+
+TEST(Misuse, WhatIsTakenOutOfAWrappedModuleOrIsEachRanksOwnIsNone) {
+  run_torch_ranks(2, [](const Group& group) {
+    ChangingNet net;
+    libtorch::DistributedDataParallel ddp(net, group, {.broadcast_buffers = false});
+    net.replace_norm();
+    net.unregister_module("side");
+    for (int step = 0; step < 3; ++step) {
+      if (step == 1) net.register_module("side", net.side);
+      squares(ddp(rows(0, 3))).backward();
+      ddp.check_replicas();
+    }
+  });
+}
+
 TEST(Misuse, AForwardThatGoesAroundTheWrapperIsRefusedInEveryStep) {
   for (const int ranks : {1, 2}) {
     for (const bool accumulates : {false, true}) {

@@ -205,6 +205,33 @@ TEST(DistributedDataParallel, RefusesAModelWithoutParametersAndALossWithoutATape
   EXPECT_EQ(ddp.backward(loss_of(ddp(input(5)))), 5);
 }
 
+TEST(DistributedDataParallel, WhatChangedSinceItWasWrappedIsRefusedOnEveryWayToAStep) {
+  struct Growing : nn::Module {
+    nn::Linear first = register_module("first", nn::Linear(3, 2));
+    void grow() const { register_module("second", nn::Linear(2, 2)); }
+    Tensor forward(const Tensor& x) override { return first(x); }
+  };
+  const auto way = [](DistributedDataParallel& ddp, int which) {
+    if (which == 0) ddp.backward(loss_of(ddp(input(5))));
+    if (which == 1) ddp.backward(5, [&](std::int64_t, std::int64_t) { return loss_of(ddp(input(5))); });
+    if (which == 2) ddp.step_without_data();
+    if (which == 3) ddp.check_replicas();
+  };
+  for (const bool is_new : {true, false}) {
+    for (int which = 0; which < (is_new ? 4 : 3); ++which) {
+      Growing model;
+      DistributedDataParallel ddp(model, testing::single_group());
+      way(ddp, 0);
+      // As move_to() another device and back leaves it: backward would write beside the arena.
+      is_new ? model.grow() : model.parameters()[0].unbind_grad();
+      const std::string thrown = testing::error_of<InvalidArgument>([&] { way(ddp, which); });
+      const std::string words = is_new ? "parameter 'second.weight' has come into the module since it was wrapped"
+                                       : "'first.weight' has been converted or moved since the module was wrapped";
+      EXPECT_NE(thrown.find(words), std::string::npos) << which << ": " << thrown;
+    }
+  }
+}
+
 TEST(DistributedDataParallel, AForwardThatRecordsNothingLeavesThePendingWeight) {
   nn::Sequential model = mlp();
   DistributedDataParallel ddp(model, testing::single_group());

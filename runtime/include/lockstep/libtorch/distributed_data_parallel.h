@@ -115,7 +115,7 @@ class DistributedDataParallel {
 
   // Between forward and backward: what this rank's loss is the mean of (tokens that count, say), until the next
   // forward.
-  void set_weight(std::integral auto weight) { replica_->set_weight(static_cast<std::int64_t>(weight)); }
+  void set_weight(std::integral auto weight) { replica_->set_weight(*module_, static_cast<std::int64_t>(weight)); }
   void set_weight(std::floating_point auto weight) =
       delete;  // 0.5 would be 0: give all ranks' weights in smaller units
 
@@ -165,7 +165,7 @@ class DistributedDataParallel {
 
   // Collective and blocking, between steps: are the parameters equal on all ranks, to the last bit? Mismatch, on every
   // rank, names the first that is not and the ranks. They are as long as each rank's optimizer does the same.
-  void check_replicas() const { replica_->check_replicas(); }
+  void check_replicas() const { replica_->check_replicas(*module_); }
 
   // From now on a synchronised backward() finds ranks that read other data than each other, in length, seed, epoch,
   // batch size, order or where the pass began: Mismatch names what differs, and the ranks. `source`: a ShardSampler, or

@@ -46,7 +46,7 @@ class LOCKSTEP_API Replica {
 
   // In DdpOptions::batch_dim of forward's first tensor.
   virtual std::int64_t rows_of(const at::Tensor& tensor) const = 0;
-  virtual void set_weight(std::int64_t weight) = 0;
+  virtual void set_weight(const ::torch::nn::Module& module, std::int64_t weight) = 0;
   // Null with Loss::sum.
   virtual GradientOptions gradient_options() = 0;
   virtual void step_without_data(const ::torch::nn::Module& module) = 0;
@@ -71,7 +71,7 @@ class LOCKSTEP_API Replica {
   virtual void after_broadcast(std::function<void()> action) = 0;
   virtual std::int64_t last_weight() const = 0;
   virtual const GlobalBatch& last_batch() const = 0;
-  virtual void check_replicas() const = 0;
+  virtual void check_replicas(const ::torch::nn::Module& module) = 0;
   virtual void watch(DataIdentity identity) = 0;
   virtual const trace::StepRecord& last_step() const = 0;
   virtual bool is_step_over() const = 0;

@@ -211,6 +211,8 @@ class LOCKSTEP_API DistributedDataParallel {
   void run_without_rows();
   void run_shards(std::int64_t rows, const LossOf& loss_of);
   bool synchronizes() const { return *no_sync_ == 0 && is_last_shard_; }
+  // A parameter that is new to the module. Nobody would average its gradient.
+  void refuse_changed() const;
   void begin_step(std::int64_t weight);
   // The first parameter with a gradient that is not 0.
   std::optional<std::size_t> live_gradient() const;
