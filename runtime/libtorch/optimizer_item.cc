@@ -6,6 +6,7 @@
 #include <c10/util/Type.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/serialize.h>
 
 #include <map>
@@ -212,7 +213,21 @@ class KnownItem final : public SnapshotItem {
 // Any other, as the bytes that it makes of itself.
 class OpaqueItem final : public SnapshotItem {
  public:
-  OpaqueItem(::torch::optim::Optimizer& optimizer, Names names) : optimizer_(optimizer), names_(std::move(names)) {}
+  // What its save() can't write is refused here, rather than in a step.
+  OpaqueItem(std::string_view name, ::torch::optim::Optimizer& optimizer, Names names)
+      : name_(name), optimizer_(optimizer), names_(std::move(names)) {
+    // In its history of steps are tensors that are undefined until it is full.
+    if (dynamic_cast<const ::torch::optim::LBFGS*>(&optimizer) != nullptr) {
+      refuse("torch's save() of it fails once it has a history",
+             "take another optimizer, or leave it out: a run that is resumed then begins with an empty history");
+    }
+    std::istringstream stream(bytes());
+    ::torch::serialize::InputArchive archive;
+    archive.load_from(stream);
+    if (archive.keys().empty()) {
+      refuse("its save() writes nothing", "override save() and load(), or leave it out if it keeps nothing");
+    }
+  }
 
   std::string type() const override { return c10::demangle(typeid(optimizer_).name()); }
   SnapshotValues fixed_values() const override {
@@ -221,11 +236,7 @@ class OpaqueItem final : public SnapshotItem {
     return values;
   }
   std::vector<SnapshotTensor> tensors() const override {
-    ::torch::serialize::OutputArchive archive;
-    optimizer_.save(archive);
-    std::ostringstream stream;
-    archive.save_to(stream);
-    const std::string bytes = stream.str();
+    const std::string bytes = this->bytes();
     at::Tensor blob = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
     std::copy(bytes.begin(), bytes.end(), static_cast<char*>(blob.data_ptr()));
     SnapshotTensor tensor = saved_tensor(kBlob, blob, true);
@@ -251,6 +262,24 @@ class OpaqueItem final : public SnapshotItem {
  private:
   static constexpr const char* kBlob = "blob";
 
+  [[noreturn]] void refuse(std::string_view reason, std::string_view remedy) const {
+    throw InvalidArgument(
+        fmt::format("Snapshots: {}, of type {}, can't be kept: {}; {}", in_quotes(name_), type(), reason, remedy));
+  }
+
+  std::string bytes() const {
+    std::ostringstream stream;
+    try {
+      ::torch::serialize::OutputArchive archive;
+      optimizer_.save(archive);
+      archive.save_to(stream);
+    } catch (const c10::Error& error) {
+      refuse(fmt::format("its save() fails with \"{}\"", error.what_without_backtrace()),
+             "let save() write defined, dense tensors alone, or leave it out");
+    }
+    return stream.str();
+  }
+
   std::vector<std::string> shapes() const {
     std::vector<std::string> shapes;
     for (const auto& group : optimizer_.param_groups()) {
@@ -262,13 +291,14 @@ class OpaqueItem final : public SnapshotItem {
     return shapes;
   }
 
+  std::string name_;
   ::torch::optim::Optimizer& optimizer_;
   Names names_;
 };
 
 }  // namespace
 
-std::shared_ptr<SnapshotItem> optimizer_item(::torch::optim::Optimizer& optimizer, Names names) {
+std::shared_ptr<SnapshotItem> optimizer_item(std::string_view name, ::torch::optim::Optimizer& optimizer, Names names) {
   using namespace ::torch::optim;
   const auto known =
       [&]<typename Type, typename State, typename Options>(const char* type) -> std::shared_ptr<SnapshotItem> {
@@ -281,7 +311,7 @@ std::shared_ptr<SnapshotItem> optimizer_item(::torch::optim::Optimizer& optimize
   if (auto item = known.operator()<AdamW, AdamWParamState, AdamWOptions>("AdamW")) return item;
   if (auto item = known.operator()<RMSprop, RMSpropParamState, RMSpropOptions>("RMSprop")) return item;
   if (auto item = known.operator()<Adagrad, AdagradParamState, AdagradOptions>("Adagrad")) return item;
-  return std::make_shared<OpaqueItem>(optimizer, std::move(names));
+  return std::make_shared<OpaqueItem>(name, optimizer, std::move(names));
 }
 
 }  // namespace lockstep::libtorch

@@ -6,14 +6,16 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/snapshot/item.h"
 
 namespace lockstep::libtorch {
 
-// `names`: of each group's parameters, in their order. `optimizer` outlives it.
-std::shared_ptr<SnapshotItem> optimizer_item(::torch::optim::Optimizer& optimizer,
+// `name`: of the item. `names`: of each group's parameters, in their order. `optimizer` outlives it. InvalidArgument,
+// with the item's name, for one that can't be kept.
+std::shared_ptr<SnapshotItem> optimizer_item(std::string_view name, ::torch::optim::Optimizer& optimizer,
                                              std::vector<std::vector<std::string>> names);
 
 }  // namespace lockstep::libtorch

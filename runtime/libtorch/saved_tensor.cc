@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/GradMode.h>
 
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -18,6 +19,9 @@ SnapshotTensor saved_tensor(std::string name, const at::Tensor& tensor, bool onl
   const bool lies_as_in_file = tensor.is_cpu() && tensor.is_contiguous();
   const at::Tensor host = lies_as_in_file ? tensor.detach() : tensor.detach().to(at::kCPU).contiguous();
   const BufferView view = bytes_of(host);
+  std::function<std::uint64_t()> version;
+  if (!tensor.is_inference())
+    version = [tensor] { return static_cast<std::uint64_t>(tensor._version()); };  // else none
   return {.name = std::move(name),
           .dtype = dtype,
           .shape = tensor.sizes().vec(),
@@ -25,7 +29,7 @@ SnapshotTensor saved_tensor(std::string name, const at::Tensor& tensor, bool onl
           .owner = std::make_shared<at::Tensor>(host),
           .is_copy = !lies_as_in_file,
           .only_optimizers_write = only_optimizers_write,
-          .version = [tensor] { return static_cast<std::uint64_t>(tensor._version()); }};
+          .version = version};
 }
 
 void read_into(SavedItem& saved, const std::string& name, const at::Tensor& tensor) {

@@ -10,8 +10,8 @@
 
 namespace lockstep::libtorch {
 
-// As files have it: bool as U8. One on a device, or not contiguous, is copied to the host here. InvalidArgument for a
-// dtype without a name.
+// As files have it: bool as U8. One on a device, or not contiguous, is copied to the host here. InvalidArgument as
+// file_dtype() has it.
 SnapshotTensor saved_tensor(std::string name, const at::Tensor& tensor, bool only_optimizers_write);
 // Into the tensor's own memory.
 void read_into(SavedItem& saved, const std::string& name, const at::Tensor& tensor);

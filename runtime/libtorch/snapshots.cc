@@ -6,12 +6,14 @@
 #include <fmt/format.h>
 
 #include <unordered_map>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/optimizer_item.h"
 #include "runtime/libtorch/saved_tensor.h"
+#include "runtime/libtorch/tensor_bytes.h"
 
 namespace lockstep::libtorch {
 namespace {
@@ -70,6 +72,8 @@ Snapshots::Snapshots(std::filesystem::path folder, const ::torch::nn::Module& mo
 }
 
 void Snapshots::add_module(std::string_view name, const ::torch::nn::Module& module, bool is_trained) {
+  const std::string operation = fmt::format("Snapshots: add({})", checkpoint::in_quotes(name));
+  for (const NamedTensor& item : state_of(module)) file_dtype(operation, item.name, item.tensor);
   add(name, std::make_shared<ModuleItem>(module, is_trained));
   modules_.push_back(&module);
 }
@@ -93,7 +97,9 @@ void Snapshots::add(std::string_view name, ::torch::optim::Optimizer& optimizer)
       names.back().push_back(found->second);
     }
   }
-  add(name, optimizer_item(optimizer, std::move(names)));
+  auto item = optimizer_item(name, optimizer, std::move(names));
+  item->tensors();  // what can't be kept is refused here, rather than in a step
+  add(name, std::move(item));
 }
 
 void Snapshots::add(std::string_view name, GradScaler& scaler) { add(name, std::make_shared<ScalerItem>(scaler)); }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/libtorch/tensor_bytes.h"
 
+#include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,6 +41,12 @@ at::ScalarType scalar_type_of(DType dtype) {
 }
 
 DType file_dtype(std::string_view operation, std::string_view name, const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_meta() || !tensor.has_storage()) {
+    const std::string kind = tensor.defined() ? c10::str(tensor.layout(), " on ", tensor.device()) : "undefined";
+    throw InvalidArgument(
+        fmt::format("{}: '{}' is {}, and a file holds dense elements in memory; make it so before, or leave it out",
+                    operation, name, kind));
+  }
   if (tensor.scalar_type() == at::kBool) return DType::u8;
   if (const auto dtype = dtype_of(tensor.scalar_type())) return *dtype;
   throw InvalidArgument(fmt::format("{}: '{}' is {}, which the file has no dtype for; convert it before", operation,

@@ -14,7 +14,8 @@ namespace lockstep::libtorch {
 // Nothing for what lockstep has no name for: bool, complex, quantised. (bool is moved and saved as bytes.)
 std::optional<DType> dtype_of(at::ScalarType type);
 at::ScalarType scalar_type_of(DType dtype);
-// As files have it: bool as U8. InvalidArgument, with `operation` and `name`, for what they have no name for.
+// As files have it: bool as U8. InvalidArgument, with `operation` and `name`, for what they have no name for, and for a
+// tensor that is sparse or has no memory.
 DType file_dtype(std::string_view operation, std::string_view name, const at::Tensor& tensor);
 
 // The elements of a dense tensor that lie without gaps, as bytes: any dtype can be moved so. The tensor outlives the

@@ -200,6 +200,54 @@ TEST(Snapshots, AnOptimizerOfTheProgramsOwnIsKeptAsItsBytes) {
   expect_equal(last, undisturbed, "own");
 }
 
+// Keeps nothing, as its save() is the base class's.
+struct WithoutSave : optim::Optimizer {
+  explicit WithoutSave(std::vector<at::Tensor> p)
+      : Optimizer({optim::OptimizerParamGroup(std::move(p))}, std::make_unique<optim::SGDOptions>(0.1)) {}
+  at::Tensor step(LossClosure) override { return {}; }
+};
+
+// Has a tensor that is not there yet.
+struct WithAHole : optim::SGD {
+  using SGD::SGD;
+  void save(::torch::serialize::OutputArchive& archive) const override { archive.write("average", at::Tensor()); }
+};
+
+TEST(Snapshots, WhatCannotBeKeptIsRefusedByNameWhenItIsAdded) {
+  run_torch_ranks(1, [](const Group& group) {
+    const TemporaryFolder folder;
+    Net net;
+    libtorch::DistributedDataParallel ddp(net, group);
+    libtorch::Snapshots snapshots(folder / "run", ddp);
+    const auto expect_refused = [&](auto& item, std::initializer_list<std::string_view> words) {
+      const std::string text = error_of<InvalidArgument>([&] { snapshots.add("second", item); });
+      for (const std::string_view word : words) EXPECT_THAT(text, HasSubstr(std::string(word)));
+      EXPECT_THAT(text, Not(HasSubstr("Exception raised from"))) << "no backtrace";
+    };
+    optim::LBFGS lbfgs(ddp.parameters());
+    expect_refused(lbfgs, {"'second'", "LBFGS", "can't be kept", "leave it out"});
+    WithoutSave without(ddp.parameters());
+    expect_refused(without, {"'second'", "WithoutSave", "its save() writes nothing", "override save() and load()"});
+    WithAHole hole(ddp.parameters(), optim::SGDOptions(0.1));
+    expect_refused(hole, {"'second'", "WithAHole", "its save() fails with"});
+    optim::SGD sparse(ddp.parameters(), optim::SGDOptions(0.1).momentum(0.9));
+    net.in->weight.mutable_grad() = at::ones({8, 6}).to_sparse();
+    sparse.step();
+    expect_refused(sparse, {"'state.in.weight.momentum_buffer' is Sparse"});
+    net.zero_grad(true);
+    nn::Module sparse_module, meta;
+    sparse_module.register_buffer("adjacency", at::eye(3).to_sparse());
+    meta.register_parameter("weight", at::empty({3}, at::kMeta));
+    expect_refused(sparse_module, {"add('second')", "'adjacency' is Sparse on cpu", "dense"});
+    expect_refused(meta, {"add('second')", "'weight' is Strided on meta"});
+    // And none of them is in the way of what can be.
+    optim::Adam adam(ddp.parameters());
+    snapshots.add("second", adam);
+    snapshots.restore();
+    net.forward(at::ones({4, 6}));
+  });
+}
+
 TEST(Snapshots, OfAnotherProgramAreRefusedAndSaidWhy) {
   const TemporaryFolder folder;
   const auto& all = optimizers();

@@ -10,7 +10,8 @@
 // model.safetensors is the module's state_dict, buffers too. Optimizers: SGD, Adam, AdamW, RMSprop and Adagrad are kept
 // under the parameters' names in PyTorch's terms, "state.PARAMETER.exp_avg", with the settings of their groups; what
 // the snapshot says replaces the program's settings, as in torch's load_state_dict(). Any other optimizer is kept as
-// the bytes that its save() makes, for the same parameters alone.
+// the bytes that its save() makes, for the same parameters alone; one whose save() makes none, and LBFGS, which torch
+// can't save, are refused by add().
 //
 // A torch::optim::LRScheduler can't be kept: its counter is private. Let the learning rate be a function of
 // ddp.steps(), as lockstep::optim::Schedule is.
