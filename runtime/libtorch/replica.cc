@@ -235,12 +235,13 @@ Reducer& ReplicaImpl::planned_reducer() {
   }
   // Shards are mostly as large as rank 0's first: those need no multiplication.
   const bool are_multiplied = !options_.weigh_outputs && options_.loss == Loss::mean;
-  std::int64_t unit = are_multiplied ? std::max<std::int64_t>(weight_->value_or(1), 1) : 1;
-  // Not what this run happens to begin with.
+  std::int64_t unit = are_multiplied ? unit_.value_or(std::max<std::int64_t>(weight_->value_or(1), 1)) : 1;
+  // Not what any run happens to begin with.
   if (const Reproducible& same = options_.reproducible; same.is_on() && are_multiplied) {
     unit = data::shard_rows(same.batch_size, same.virtual_shards);
   }
   reducer_->plan_order(order_, unit);
+  unit_ = reducer_->weight_unit();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     const at::Tensor& tensor = parameter.tensor;

@@ -60,6 +60,10 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::vector<at::Tensor> parameters() const override;
   const std::shared_ptr<ProcessGroup>& group() const override { return group_; }
   std::int64_t steps() const override { return steps_before_ + steps_; }
+  std::optional<std::int64_t> weight_unit() const override { return unit_; }
+  void set_weight_unit(std::int64_t unit) override {
+    if (!planned_) unit_ = unit;
+  }
   void before_update(std::function<void()> action) override { before_update_ = std::move(action); }
   void before_adding(std::function<void()> action) override { before_adding_ = std::move(action); }
   void after_broadcast(std::function<void()> action) override { after_broadcast_ = std::move(action); }
@@ -189,7 +193,8 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::optional<WrongNumbers> wrong_;  // of a world of one on the CPU, unless nobody looks
   std::vector<int> order_;             // of the first graph; empty before
   bool planned_ = false;
-  bool overlap_;  // buckets leave while backward runs
+  std::optional<std::int64_t> unit_;  // of weights: an earlier run's, or the plan's
+  bool overlap_;                      // buckets leave while backward runs
 
   std::optional<StepShard> shard_;                     // under way, with virtual shards
   std::int64_t step_rows_ = 0;                         // of this rank's shards

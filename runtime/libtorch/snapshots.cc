@@ -5,6 +5,8 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -17,31 +19,6 @@
 
 namespace lockstep::libtorch {
 namespace {
-
-class ModuleItem final : public SnapshotItem {
- public:
-  ModuleItem(const ::torch::nn::Module& module, bool is_trained) : module_(module), is_trained_(is_trained) {}
-
-  std::string type() const override { return "Module"; }
-  std::vector<SnapshotTensor> tensors() const override {
-    std::vector<SnapshotTensor> tensors;
-    for (const NamedTensor& item : state_of(module_))
-      tensors.push_back(saved_tensor(item.name, item.tensor, item.is_parameter && is_trained_));
-    return tensors;
-  }
-  void check(const SavedItem& saved, const RestoreOptions& options) const override {
-    check_tensors(saved, tensors(), options);
-  }
-  void load(SavedItem& saved) override {
-    for (const NamedTensor& item : state_of(module_)) {
-      if (saved.tensors().contains(item.name)) read_into(saved, item.name, item.tensor);
-    }
-  }
-
- private:
-  const ::torch::nn::Module& module_;
-  const bool is_trained_;
-};
 
 class ScalerItem final : public SnapshotItem {
  public:
@@ -65,16 +42,57 @@ class ScalerItem final : public SnapshotItem {
 
 }  // namespace
 
+class Snapshots::ModuleItem final : public SnapshotItem {
+ public:
+  ModuleItem(const ::torch::nn::Module& module, WeightUnit unit) : module_(module), unit_(std::move(unit)) {}
+
+  std::string type() const override { return "Module"; }
+  checkpoint::SnapshotValues values() const override {
+    const auto unit = unit_.get ? unit_.get() : std::nullopt;
+    return unit ? checkpoint::SnapshotValues{{kUnit, *unit}} : checkpoint::SnapshotValues{};
+  }
+  std::vector<SnapshotTensor> tensors() const override {
+    // Nobody but optimizers writes the parameters of a module that is trained.
+    const bool is_trained = unit_.get != nullptr;
+    std::vector<SnapshotTensor> tensors;
+    for (const NamedTensor& item : state_of(module_))
+      tensors.push_back(saved_tensor(item.name, item.tensor, item.is_parameter && is_trained));
+    return tensors;
+  }
+  void check(const SavedItem& saved, const RestoreOptions& options) const override {
+    check_tensors(saved, tensors(), options);
+    unit_in(saved);
+  }
+  void load(SavedItem& saved) override {
+    for (const NamedTensor& item : state_of(module_)) {
+      if (saved.tensors().contains(item.name)) read_into(saved, item.name, item.tensor);
+    }
+    if (const auto unit = unit_in(saved); unit && unit_.set) unit_.set(*unit);
+  }
+
+ private:
+  static constexpr const char* kUnit = "weight_unit";
+
+  // A snapshot of before the first backward has none, nor has one that an older lockstep wrote.
+  static std::optional<std::int64_t> unit_in(const SavedItem& saved) {
+    if (!saved.values().contains(kUnit)) return std::nullopt;
+    return std::max<std::int64_t>(checkpoint::get_int(saved.values(), kUnit), 1);
+  }
+
+  const ::torch::nn::Module& module_;
+  const WeightUnit unit_;
+};
+
 Snapshots::Snapshots(std::filesystem::path folder, const ::torch::nn::Module& module,
-                     std::shared_ptr<ProcessGroup> group, Steps steps, const SnapshotOptions& options)
+                     std::shared_ptr<ProcessGroup> group, Steps steps, WeightUnit unit, const SnapshotOptions& options)
     : BasicSnapshots(std::move(folder), std::move(group), std::move(steps), options) {
-  add_module("model", module, true);
+  add_module("model", module, std::move(unit));
 }
 
-void Snapshots::add_module(std::string_view name, const ::torch::nn::Module& module, bool is_trained) {
+void Snapshots::add_module(std::string_view name, const ::torch::nn::Module& module, WeightUnit unit) {
   const std::string operation = fmt::format("Snapshots: add({})", checkpoint::in_quotes(name));
   for (const NamedTensor& item : state_of(module)) file_dtype(operation, item.name, item.tensor);
-  add(name, std::make_shared<ModuleItem>(module, is_trained));
+  add(name, std::make_shared<ModuleItem>(module, std::move(unit)));
   modules_.push_back(&module);
 }
 

@@ -138,6 +138,92 @@ TEST(Snapshots, EveryOptimizerGoesOnWithTheSameBits) {
   }
 }
 
+// What a batch of 13 rows in batches of 8 weighs: another in each step of an epoch.
+enum class Weights { rows, tokens, micro_batches };
+
+std::vector<at::Tensor> run_of_uneven_batches(int ranks, const fs::path& folder, std::int64_t stop, Weights weights) {
+  std::vector<at::Tensor> state;
+  run_torch_ranks(ranks, [&](const Group& group) {
+    nn::Sequential net(nn::Linear(6, 8), nn::Tanh(), nn::Linear(8, 2));
+    initialize(*net, 3);
+    libtorch::DistributedDataParallel ddp(net, group);
+    optim::SGD optimizer(ddp.parameters(), optim::SGDOptions(0.1));
+    const at::Tensor x = at::linspace(-1, 1, 13 * 6).sin().view({13, 6});
+    libtorch::BatchShardSampler sampler(13, *group, {.batch = 8, .seed = 2});
+    libtorch::Snapshots snapshots(folder, ddp, {.every = 1});
+    snapshots.add("optimizer", optimizer);
+    snapshots.add("data", sampler);
+    snapshots.restore();
+    const auto backward = [&](const at::Tensor& batch) {
+      const at::Tensor loss = (ddp(batch) - batch.slice(1, 0, 2)).square().mean();
+      if (weights == Weights::tokens) ddp.set_weight((7 * ddp.steps() + 3 * group->rank()) % 11 + 1);
+      loss.backward();
+    };
+    while (ddp.steps() < stop) {
+      sampler.reset();
+      while (const auto indices = sampler.next(8)) {
+        const at::Tensor batch =
+            x.index_select(0, at::tensor(std::vector<std::int64_t>(indices->begin(), indices->end())));
+        optimizer.zero_grad();
+        if (weights == Weights::micro_batches) {
+          const auto local = ddp.no_sync();
+          backward(batch.slice(0, 0, 1 + ddp.steps() % 3));
+        }
+        backward(weights == Weights::micro_batches ? batch.slice(0, 1 + ddp.steps() % 3) : batch);
+        optimizer.step();
+        snapshots.step();
+        snapshots.wait();
+        if (ddp.steps() == stop) break;
+      }
+    }
+    if (group->rank() != 0) return;
+    for (const at::Tensor& tensor : net->parameters()) state.push_back(tensor.detach().clone());
+  });
+  return state;
+}
+
+// Gradients are counted in what the first batch of all weighs, wherever a run begins.
+TEST(Snapshots, ARunThatIsResumedWithAnotherWeightHasTheSameBits) {
+  for (const Weights weights : {Weights::rows, Weights::tokens, Weights::micro_batches}) {
+    for (const int ranks : {1, 2, 3}) {
+      const TemporaryFolder whole, parts;
+      const auto undisturbed = run_of_uneven_batches(ranks, whole / "run", 7, weights);
+      for (const std::int64_t stop : {1, 2, 5}) run_of_uneven_batches(ranks, parts / "run", stop, weights);
+      const auto resumed = run_of_uneven_batches(ranks, parts / "run", 7, weights);
+      for (std::size_t i = 0; i < resumed.size(); ++i) {
+        EXPECT_TRUE(at::equal(resumed[i], undisturbed[i]))
+            << static_cast<int>(weights) << ", " << ranks << " ranks: " << i;
+      }
+    }
+  }
+}
+
+TEST(Snapshots, ARunAtAnotherNumberOfRanksThatIsResumedHasTheSameBits) {
+  const TemporaryFolder whole, parts;
+  for (const auto* folder : {&whole, &parts}) run_of_uneven_batches(2, *folder / "run", 1, Weights::tokens);
+  const auto undisturbed = run_of_uneven_batches(3, whole / "run", 7, Weights::tokens);
+  run_of_uneven_batches(3, parts / "run", 4, Weights::tokens);
+  const auto resumed = run_of_uneven_batches(3, parts / "run", 7, Weights::tokens);
+  for (std::size_t i = 0; i < resumed.size(); ++i) EXPECT_TRUE(at::equal(resumed[i], undisturbed[i])) << i;
+}
+
+// One of before the first backward has no unit, as those of an older lockstep.
+TEST(Snapshots, WithoutAUnitOfWeightsAreRestored) {
+  const TemporaryFolder folder;
+  for (const bool is_first : {true, false}) {
+    run_torch_ranks(2, [&](const Group& group) {
+      Net net;
+      libtorch::DistributedDataParallel ddp(net, group);
+      libtorch::Snapshots snapshots(folder / "run", ddp);
+      EXPECT_EQ(snapshots.restore().has_value(), !is_first);
+      if (is_first) snapshots.save();
+      EXPECT_EQ(ddp.weight_unit(), std::nullopt);
+      ddp(at::ones({4 + group->rank(), 6})).mean().backward();
+      EXPECT_EQ(ddp.weight_unit(), 4) << "rank 0's";
+    });
+  }
+}
+
 // A class of the program's own: what it keeps beside SGD's state is known to its save() alone.
 struct OwnOptimizer : optim::SGD {
   using SGD::SGD;

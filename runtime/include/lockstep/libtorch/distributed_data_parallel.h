@@ -194,6 +194,11 @@ class DistributedDataParallel {
   // For a run that goes on: the steps that it has done before. steps() counts from there, and with it what is random;
   // records and messages count this run's. Between steps, equal on all ranks. InvalidArgument if it is negative.
   void set_steps(std::int64_t steps) { replica_->set_steps(steps); }
+  // What the weights of gradients are counted in (Reducer::weight_unit), which decides their last bits: rank 0's first
+  // weight, or what set_weight_unit() said before the first backward; after it that changes nothing. Nothing while it
+  // is not known. Equal on all ranks. For Snapshots.
+  std::optional<std::int64_t> weight_unit() const { return replica_->weight_unit(); }
+  void set_weight_unit(std::int64_t unit) { replica_->set_weight_unit(unit); }
   // From now on runs `action` in each synchronised backward(), last: gradients are there, and no optimizer has written
   // a parameter. Null: nothing. For Snapshots.
   void before_update(std::function<void()> action) { replica_->before_update(std::move(action)); }

@@ -23,8 +23,11 @@
 #include <torch/optim/optimizer.h>
 
 #include <concepts>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -44,23 +47,29 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
   // are out of their range.
   template <std::derived_from<::torch::nn::Module> Net>
   Snapshots(std::filesystem::path folder, DistributedDataParallel<Net>& ddp, const SnapshotOptions& options = {})
-      : Snapshots(std::move(folder), ddp.module(), ddp.group(), steps_of(ddp), options) {}
+      : Snapshots(std::move(folder), ddp.module(), ddp.group(), steps_of(ddp), unit_of(ddp), options) {}
   using BasicSnapshots::add;
   // Another network that is trained, as the second of a GAN: its module, and its steps as NAME.steps.
   template <std::derived_from<::torch::nn::Module> Net>
   void add(std::string_view name, DistributedDataParallel<Net>& ddp) {
-    add_module(name, ddp.module(), true);
+    add_module(name, ddp.module(), unit_of(ddp));
     follow(std::string(name) + ".steps", steps_of(ddp));
   }
   // A module that the program itself keeps, such as averaged weights: itself, a shared_ptr or a holder.
-  void add(std::string_view name, const ModuleRef& module) { add_module(name, module.get(), false); }
+  void add(std::string_view name, const ModuleRef& module) { add_module(name, module.get(), {}); }
   // Of parameters of "model", or of a module that was added before. InvalidArgument if it has another one.
   void add(std::string_view name, ::torch::optim::Optimizer& optimizer);
   void add(std::string_view name, GradScaler& scaler);
 
  private:
+  // DistributedDataParallel::weight_unit() of a module that is trained; null of another.
+  struct WeightUnit {
+    std::function<std::optional<std::int64_t>()> get = nullptr;
+    std::function<void(std::int64_t)> set = nullptr;
+  };
+  class LOCKSTEP_LOCAL ModuleItem;
   Snapshots(std::filesystem::path folder, const ::torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
-            Steps steps, const SnapshotOptions& options);
+            Steps steps, WeightUnit unit, const SnapshotOptions& options);
 
   template <typename Ddp>
   static Steps steps_of(Ddp& ddp) {
@@ -72,8 +81,13 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
             .after_broadcast = [&ddp](std::function<void()> action) { ddp.after_broadcast(std::move(action)); }};
   }
 
-  // `is_trained`: nobody but optimizers writes its parameters.
-  void add_module(std::string_view name, const ::torch::nn::Module& module, bool is_trained);
+  template <typename Ddp>
+  static WeightUnit unit_of(Ddp& ddp) {
+    return {.get = [&ddp] { return ddp.weight_unit(); },
+            .set = [&ddp](std::int64_t unit) { ddp.set_weight_unit(unit); }};
+  }
+
+  void add_module(std::string_view name, const ::torch::nn::Module& module, WeightUnit unit);
 
   std::vector<const ::torch::nn::Module*> modules_;
 };
