@@ -188,7 +188,7 @@ void ReplicaImpl::refuse_wrapped_twice() const {
 }
 
 void ReplicaImpl::detach() noexcept {
-  end_lost();  // torch's threads may hold a step that an exception has ended for longer than its caller holds this
+  settle_lost();  // torch's threads may hold a step that an exception has ended for longer than its caller holds this
   failure_.tell_if_unwinding(reducer_ && reducer_->accumulating());
   try {
     for (Parameter& parameter : parameters_) {
@@ -292,7 +292,7 @@ std::int64_t ReplicaImpl::rows_of(const at::Tensor& tensor) const {
 
 void ReplicaImpl::set_weight(const ::torch::nn::Module& module, std::int64_t weight) {
   try {
-    refuse_changed(module);
+    enter(module);
   } catch (...) {
     forward_failed(false);
     throw;
@@ -307,9 +307,9 @@ void ReplicaImpl::set_weight(const ::torch::nn::Module& module, std::int64_t wei
 void ReplicaImpl::before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows) {
   if (!at::GradMode::is_enabled()) return;
   give_signal_stack();  // oneDNN's kernels run on this thread
-  failure_.forget();
   try {
-    refuse_changed(module);
+    enter(module);
+    failure_.forget();
     *weight_ = rows;
     weight_is_spent_ = false;
     losses_.begin_forward();
@@ -444,7 +444,7 @@ DivergenceCheck::Replica::State ReplicaImpl::dense_state() const {
 
 void ReplicaImpl::check_replicas(const ::torch::nn::Module& module) {
   try {
-    refuse_changed(module);
+    enter(module);
   } catch (...) {
     keep_failure("replica check");
     failure_.tell();  // the others wait in it

@@ -115,6 +115,11 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   // On every way to a step: a parameter that was thawed, converted or moved, or a part or tensor that is new to the
   // module. Nobody would average or broadcast it.
   void refuse_changed(const ::torch::nn::Module& module);
+  // First on every way to a step.
+  void enter(const ::torch::nn::Module& module) {
+    settle_lost();
+    refuse_changed(module);
+  }
   void refuse_thawed_or_converted() const;
   // A walk over the module's names, where its parts_of() are others than they were.
   void refuse_replaced(const ::torch::nn::Module& module) const;
@@ -170,8 +175,13 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void end();
   void end_with_arena();
   void end_alone();
-  // An exception has ended the backward that runs, if one does.
-  void end_lost() noexcept;
+  // An exception has ended the backward of `end`. On a device torch's thread says so when it lets go of it, which may
+  // be beside the program's next forward: there it tells the other ranks, and nothing else.
+  void end_lost(const End& end) noexcept;
+  // On the program's thread: gives up what an exception has ended, whether torch has let go of it or not.
+  void settle_lost() noexcept;
+  void give_up_lost() noexcept REQUIRES(lost_);
+  void tell_of_lost() noexcept;
   // Within its handler: keeps the exception.
   void keep_failure(std::string_view part) noexcept { keep_failure(part, steps_); }
   void keep_failure(std::string_view part, std::int64_t step) noexcept;
@@ -204,8 +214,11 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   LossWeight weight_ = std::make_shared<std::optional<std::int64_t>>();
   bool weight_is_spent_ = false;  // by a backward; outputs of its forward may still be gone back through
   std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
-  Mutex lost_;               // a step may be lost on a thread of torch's while the program lets go of this
-  bool awaits_end_ = false;  // a backward runs that came through the outputs or to a parameter
+  Mutex lost_;  // a step may be lost on a thread of torch's while the program lets go of this, or has gone on
+  // The end of the backward that came through the outputs or to a parameter, until it is called or lost. Its address
+  // alone is looked at.
+  const End* awaited_ GUARDED_BY(lost_) = nullptr;
+  bool is_lost_ GUARDED_BY(lost_) = false;  // what it was of, and settle_lost() has yet to give it up
   bool in_step_ = false;
   bool passed_outputs_ = false;  // the backward that runs
   bool has_outputs_ = false;     // the last forward: some that a backward passes
@@ -217,7 +230,6 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   StreamView stream_;                  // of this step
   std::optional<Event> mark_;          // on a device
   bool is_half_done_ = false;          // for good: buckets of a lost step may still be on their way through the arena
-  std::weak_ptr<End> end_;             // of the backward that runs
   trace::Time backward_began_;         // that one
   std::int64_t steps_ = 0;             // of this run
   std::int64_t steps_before_ = 0;      // by set_steps()

@@ -29,6 +29,7 @@ void ReplicaImpl::make_reproducible(const ::torch::nn::Module& module) {
 
 std::vector<StepShard> ReplicaImpl::begin_shards(std::int64_t rows) {
   shard_.reset();
+  settle_lost();
   try {
     auto shards = shards_of_step(options_.reproducible, rows, group_->rank(), group_->size());
     if (!options_.reproducible.is_on()) return shards;

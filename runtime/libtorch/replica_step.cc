@@ -24,7 +24,7 @@ struct ReplicaImpl::End {
   End& operator=(const End&) = delete;
   ~End() {
     if (was_called) return;
-    if (const auto self = replica.lock()) self->end_lost();
+    if (const auto self = replica.lock()) self->end_lost(*this);
   }
 
   std::weak_ptr<ReplicaImpl> replica;
@@ -37,16 +37,20 @@ bool ReplicaImpl::needs_no_arena() const {
 
 // The callback belongs to the backward that the user called, not to one that runs within it.
 void ReplicaImpl::await_end() {
-  if (!end_.expired()) return;
+  {
+    MutexLock lock(lost_);
+    if (awaited_ != nullptr) return;
+    give_up_lost();
+  }
   passed_outputs_ = false;
   backward_began_ = trace::Time::clock::now();
   const auto end = std::make_shared<End>(weak_from_this());
-  end_ = end;
   ::torch::autograd::Engine::get_default_engine().queue_callback([end] {
     end->was_called = true;
     if (const auto self = end->replica.lock()) self->end();
   });
-  awaits_end_ = true;
+  MutexLock lock(lost_);
+  awaited_ = end.get();
 }
 
 void ReplicaImpl::begin() {
@@ -132,8 +136,10 @@ void ReplicaImpl::order(StreamView earlier, StreamView later) {
 }
 
 void ReplicaImpl::end() {
-  end_.reset();
-  awaits_end_ = false;
+  {
+    MutexLock lock(lost_);
+    awaited_ = nullptr;
+  }
   if (!in_step_) return;  // nothing of this module's got a gradient
   weight_is_spent_ = true;
   try {
@@ -221,15 +227,40 @@ void ReplicaImpl::give_up() noexcept {
   if (reducer_) reducer_->abandon_step(failure_.text());
 }
 
-void ReplicaImpl::end_lost() noexcept {
+void ReplicaImpl::end_lost(const End& end) noexcept {
   MutexLock lock(lost_);
-  if (!std::exchange(awaits_end_, false)) return;
+  if (awaited_ != &end) return;  // settled
+  awaited_ = nullptr;
+  is_lost_ = mark_.has_value();
+  tell_of_lost();
+  if (!is_lost_) give_up();
+}
+
+void ReplicaImpl::settle_lost() noexcept {
+  MutexLock lock(lost_);
+  // A forward within the backward, as of a checkpoint, is of a step that is not over.
+  if (awaited_ != nullptr && ::torch::autograd::get_current_graph_task_nodes_in_graph() == nullptr) {
+    awaited_ = nullptr;
+    is_lost_ = true;
+    tell_of_lost();
+  }
+  give_up_lost();
+}
+
+void ReplicaImpl::give_up_lost() noexcept {
+  if (!std::exchange(is_lost_, false)) return;
+  // The program may have cleared its gradients since: those of earlier steps don't come back.
+  for (Parameter& parameter : parameters_) parameter.before = at::Tensor();
+  give_up();
+}
+
+void ReplicaImpl::tell_of_lost() noexcept {
   // One of the user's own is not known here: the engine has it.
   if (failure_.text().empty()) {
     failure_.keep(fmt::format("the backward of step {}", steps_),
                   "an exception of the program's own ended it, which that rank's output has");
   }
-  give_up();
+  failure_.tell();
 }
 
 void ReplicaImpl::step_without_data(const ::torch::nn::Module& module) {
@@ -238,7 +269,7 @@ void ReplicaImpl::step_without_data(const ::torch::nn::Module& module) {
 }
 
 void ReplicaImpl::run_without_data(const ::torch::nn::Module& module) {
-  refuse_changed(module);
+  enter(module);
   refuse_norms(module);
   broadcast_buffers(module.is_training());
   *weight_ = 0;

@@ -2,7 +2,11 @@
 // What only the fakes show of DistributedDataParallel on a device: waits of the host, and missing waits of streams.
 // Ranks are threads, each with a device. The fake runtime ends the process at the first use of memory that nothing
 // orders.
+#include <torch/csrc/autograd/engine.h>
+
 #include <barrier>
+#include <thread>
+#include <utility>
 
 #include "lockstep/libtorch/collectives.h"
 #include "tests/fakes/cudart/fake_cuda.h"
@@ -80,6 +84,92 @@ TEST(Device, NoCollectiveWaitsOnTheHost) {
     EXPECT_EQ(fake_cuda::host_synchronisations(), before);
     everyone.arrive_and_wait();
   });
+}
+
+struct Thrower : ::torch::autograd::Function<Thrower> {
+  static at::Tensor forward(::torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+  static ::torch::autograd::variable_list backward(::torch::autograd::AutogradContext*,
+                                                   ::torch::autograd::variable_list) {
+    throw std::domain_error("no more luck");
+  }
+};
+
+// Torch's, in which a backward is held for as long as the test wants, as a thread of a device may hold one that has
+// failed.
+struct HoldingEngine : ::torch::autograd::Engine {
+  using GraphTask = ::torch::autograd::GraphTask;
+  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(const std::shared_ptr<GraphTask>& task,
+                                                                 std::shared_ptr<::torch::autograd::Node> root,
+                                                                 ::torch::autograd::InputBuffer&& inputs) override {
+    if (holds) held = task;
+    return Engine::execute_with_graph_task(task, std::move(root), std::move(inputs));
+  }
+  void let_go_in_another_thread() {
+    std::thread([task = std::exchange(held, nullptr)]() mutable { task.reset(); }).join();
+  }
+  static inline thread_local bool holds = false;  // the backwards of this rank
+  static inline thread_local std::shared_ptr<GraphTask> held;
+};
+
+::torch::autograd::Engine& holding_engine() {
+  static auto* const engine = new HoldingEngine;  // its threads never end
+  return *engine;
+}
+
+TEST(Device, ABackwardThatTorchStillHoldsAfterItFailedIsNotTakenForTheNext) {
+  ::torch::autograd::set_default_engine_stub(&holding_engine);
+  auto& engine = static_cast<HoldingEngine&>(holding_engine());
+  enum class Goes { before_the_next_forward, before_the_next_backward, after_the_next_step };
+  for (const Goes goes : {Goes::before_the_next_forward, Goes::before_the_next_backward, Goes::after_the_next_step}) {
+    on_devices(1, [&](const Group& group) {
+      auto net = made_for(group);
+      const at::Tensor x = rows(0, 5).to(libtorch::device_of(*group));
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+      net->between = [](const at::Tensor& y) { return Thrower::apply(y); };
+      engine.holds = true;
+      expect_text(outcome_of([&] { squares(ddp(x)).backward(); }), {"no more luck"});
+      engine.holds = false;
+      net->between = [](const at::Tensor& y) { return y; };
+      net->zero_grad(/*set_to_none=*/true);
+      if (goes == Goes::before_the_next_forward) engine.let_go_in_another_thread();
+      const at::Tensor loss = squares(ddp(x));
+      if (goes == Goes::before_the_next_backward) engine.let_go_in_another_thread();
+      loss.backward();
+      EXPECT_EQ(ddp.steps(), 1) << "it has an end of its own";
+      if (goes == Goes::after_the_next_step) engine.let_go_in_another_thread();
+      net->zero_grad(/*set_to_none=*/true);
+      squares(ddp(x)).backward();
+      EXPECT_EQ(ddp.steps(), 2);
+      EXPECT_EQ(ddp.last_weight(), 5);
+      expect_close(on_cpu(gradients_of(*net)), gradients_alone({5}), "after it");
+    });
+  }
+  ::torch::autograd::set_default_engine_stub(&::torch::autograd::Engine::get_base_engine);
+}
+
+// The other ranks hear of it in the next step at the latest.
+TEST(Device, ABackwardThatTorchStillHoldsAfterItFailedIsToldToTheOtherRanks) {
+  ::torch::autograd::set_default_engine_stub(&holding_engine);
+  on_devices(2, [&](const Group& group) {
+    auto net = made_for(group);
+    const at::Tensor x = rows(group->rank(), 2).to(libtorch::device_of(*group));
+    const std::string text = outcome_of([&] {
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+      squares(ddp(x)).backward();
+      HoldingEngine::holds = group->rank() == 1;
+      if (group->rank() == 1) net->between = [](const at::Tensor& y) { return Thrower::apply(y); };
+      for (int step = 0; step < 1000; ++step) {
+        try {
+          squares(ddp(x)).backward();
+          ddp.last_weight();
+        } catch (const std::domain_error&) {  // caught, and the program goes on
+        }
+      }
+    });
+    HoldingEngine::held.reset();
+    expect_text(text, {"rank 1 (host ", "failed in the backward of step 1: an exception of the program's own"});
+  });
+  ::torch::autograd::set_default_engine_stub(&::torch::autograd::Engine::get_base_engine);
 }
 
 // That all of the above can fail: without the waits of a step somebody reads what is still being written.
