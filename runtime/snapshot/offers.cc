@@ -163,13 +163,14 @@ BasicSnapshots::Impl::Choice BasicSnapshots::Impl::choose(const std::vector<Offe
 BasicSnapshots::Impl::Contents BasicSnapshots::Impl::read(const Offer& offer) const {
   // The holder's, as texts: the manifest, then of each tensor item, name, dtype and shape.
   std::vector<std::string> texts;
+  std::map<std::string, checkpoint::SafetensorsFile> files;
   if (offer.rank == group->rank()) {
     const FoundSnapshot found = checkpoint::open_snapshot(offer.path);
     texts.push_back(checkpoint::to_text(*found.manifest));
     for (const ManifestItem& item : found.manifest->items) {
       if (!item.tensors) continue;
-      const checkpoint::SafetensorsFile file(found.path / *item.tensors);
-      for (const auto& [name, entry] : file.tensors()) {
+      const auto file = files.try_emplace(item.name, found.path / *item.tensors).first;
+      for (const auto& [name, entry] : file->second.tensors()) {
         texts.insert(texts.end(), {item.name, name, std::to_string(static_cast<int>(entry.dtype)),
                                    fmt::format("{}", fmt::join(entry.shape, ","))});
       }
@@ -177,7 +178,9 @@ BasicSnapshots::Impl::Contents BasicSnapshots::Impl::read(const Offer& offer) co
   }
   const auto shared = read_texts(broadcast_value(std::string_view(write_texts(texts)), *group, offer.rank));
   if (!shared || shared->size() % 4 != 1) throw CorruptData(fmt::format("snapshots: '{}' has gone", offer.path));
-  Contents contents{.manifest = checkpoint::manifest_from_text(shared->front()), .tensors = {}};
+  Contents contents{
+      .manifest = checkpoint::manifest_from_text(shared->front()), .tensors = {}, .files = std::move(files)};
+  for (const ManifestItem& item : contents.manifest.items) contents.tensors[item.name];
   for (std::size_t i = 1; i < shared->size(); i += 4) {
     SavedItem::Entry entry{.dtype = static_cast<DType>(std::stoi((*shared)[i + 2])), .shape = {}};
     if (const std::string& shape = (*shared)[i + 3]; !shape.empty()) {

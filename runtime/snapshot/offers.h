@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "lockstep/checkpoint/safetensors.h"
 #include "runtime/checkpoint/snapshot/manifest.h"
 #include "runtime/snapshot/snapshots_impl.h"
 
@@ -43,12 +44,8 @@ struct BasicSnapshots::Impl::Contents {
   using Entries = std::map<std::string, SavedItem::Entry>;
 
   checkpoint::Manifest manifest;
-  std::map<std::string, Entries> tensors;  // by item
-
-  Entries tensors_of(const checkpoint::ManifestItem& item) const {
-    const auto found = tensors.find(item.name);
-    return found == tensors.end() ? Entries() : found->second;
-  }
+  std::map<std::string, Entries> tensors;                         // of every item
+  std::map<std::string, checkpoint::SafetensorsFile> files = {};  // by item: those that the snapshot's holder reads
 };
 
 // Throws on every rank, as InvalidArgument, what the lowest rank with a text in `own` says.

@@ -33,13 +33,13 @@ using checkpoint::Manifest, checkpoint::ManifestItem, checkpoint::SnapshotValue,
 // An item of the snapshot that `root` reads for all.
 class SharedItem final : public SavedItem {
  public:
-  // `files`: root's, null on the others.
-  SharedItem(const ManifestItem& item, SnapshotValues values, std::map<std::string, Entry> tensors,
+  // `file`: root's, null on the others. It and the tensors outlive this.
+  SharedItem(const ManifestItem& item, SnapshotValues values, const std::map<std::string, Entry>& tensors,
              const checkpoint::SafetensorsFile* file, ProcessGroup& group, int root)
       : name_(item.name),
         type_(item.type),
         values_(std::move(values)),
-        tensors_(std::move(tensors)),
+        tensors_(tensors),
         file_(file),
         group_(group),
         root_(root) {}
@@ -57,7 +57,7 @@ class SharedItem final : public SavedItem {
   std::string name_;
   std::string type_;
   SnapshotValues values_;
-  std::map<std::string, Entry> tensors_;
+  const std::map<std::string, Entry>& tensors_;
   const checkpoint::SafetensorsFile* file_;
   ProcessGroup& group_;
   int root_;
@@ -216,7 +216,7 @@ void BasicSnapshots::Impl::check(const Offer& offer, const Contents& contents) c
                                           checkpoint::in_quotes(item.item->type())));
       }
       const auto values = own_values(*saved, item.at_another_size, group->rank(), group->size());
-      const SharedItem shared(*saved, values.value_or(item.item->values()), contents.tensors_of(*saved), nullptr,
+      const SharedItem shared(*saved, values.value_or(item.item->values()), contents.tensors.at(saved->name), nullptr,
                               *group, offer.rank);
       item.item->check(shared, options.restore);
     } catch (const Error& error) {
@@ -235,10 +235,9 @@ void BasicSnapshots::Impl::load(const Offer& offer, const Contents& contents) {
     }
     auto values = own_values(saved, item->at_another_size, group->rank(), group->size());
     if (!values) continue;
-    std::optional<checkpoint::SafetensorsFile> file;
-    if (saved.tensors && group->rank() == offer.rank) file.emplace(std::filesystem::path(offer.path) / *saved.tensors);
-    SharedItem shared(saved, *std::move(values), contents.tensors_of(saved), file ? &*file : nullptr, *group,
-                      offer.rank);
+    const auto file = contents.files.find(saved.name);
+    SharedItem shared(saved, *std::move(values), contents.tensors.at(saved.name),
+                      file == contents.files.end() ? nullptr : &file->second, *group, offer.rank);
     item->item->load(shared);
   }
 }

@@ -185,6 +185,20 @@ TEST_F(Safetensors, MissingFilesFoldersAndPipesAreRefused) {
   EXPECT_THROW(SafetensorsFile(file("pipe")), InvalidArgument);
 }
 
+// The parser of before took minutes: the time limit of this test is the assertion.
+TEST_F(Safetensors, AHundredThousandTensorsAreReadInTheTimeOfATest) {
+  constexpr std::size_t kTensors = 100'000;
+  std::vector<TensorSource> tensors;
+  const auto four = std::as_bytes(std::span(floats_)).first(4);
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    tensors.push_back({"layers." + std::to_string(i) + ".weight", DType::f32, {1, 1}, four});
+  }
+  write_safetensors(file(), tensors);
+  const SafetensorsFile opened(file());
+  EXPECT_EQ(opened.tensors().size(), kTensors);
+  EXPECT_EQ(read_all<float>(opened, "layers.99999.weight"), std::vector<float>{floats_[0]});
+}
+
 TEST_F(Safetensors, AnUnknownNameListsItsNeighbours) {
   write_sample();
   const SafetensorsFile opened(file());
