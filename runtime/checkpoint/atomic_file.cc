@@ -7,13 +7,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/base/resource_limit.h"
+#include "runtime/base/write_at_once.h"
 #include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/storage.h"
 
@@ -21,15 +24,41 @@ namespace lockstep::checkpoint {
 namespace {
 
 using Kind = StorageOperation::Kind;
+namespace fs = std::filesystem;
+
+constexpr std::size_t kLongestName = 255;
+
+// Where a link leads: what is written takes the place of that file, and the link stays.
+fs::path target_of(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_symlink(path, error)) return path;
+  const fs::path target = fs::canonical(path, error);
+  if (!error) return target;
+  if (error.value() != ENOENT) throw file_error("writing", path, "open", error.value());
+  return target_of(parent_of(path) / fs::read_symlink(path));  // to a file that is to come
+}
 
 }  // namespace
 
-AtomicFile::AtomicFile(std::filesystem::path path)
-    : path_(std::move(path)), folder_(path_.has_parent_path() ? path_.parent_path() : ".") {
+AtomicFile::AtomicFile(fs::path path, Name name) : path_(std::move(path)) {
   std::error_code ignored;
-  if (!path_.has_filename() || std::filesystem::is_directory(path_, ignored)) {
+  if (!path_.has_filename() || fs::is_directory(path_, ignored)) {
     throw InvalidArgument(fmt::format("writing '{}': this names a folder; give the file a name", path_.string()));
   }
+  if (name == Name::of_user) {
+    const auto type = fs::status(path_, ignored).type();
+    is_stream_ = type == fs::file_type::fifo || type == fs::file_type::character;
+    if (!is_stream_) path_ = target_of(path_);
+  }
+  folder_ = parent_of(path_);
+  if (is_stream_) {
+    // O_NONBLOCK: a pipe that nobody reads must not make the training wait.
+    fd_.reset(uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); }));
+    if (fd_) return;
+    if (errno != ENXIO) fail("open", errno);
+    throw InvalidArgument(fmt::format("writing '{}': nobody reads this pipe; start its reader before", path_.string()));
+  }
+  require_regular(path_.string());
   observe({.kind = Kind::create, .path = temporary_name()});
   fd_.reset(uninterrupted([&] { return ::open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666); }));
   if (fd_) return;
@@ -37,12 +66,12 @@ AtomicFile::AtomicFile(std::filesystem::path path)
     throw InvalidArgument(
         fmt::format("writing '{}': the folder '{}' is not there; make it first", path_.string(), folder_.string()));
   }
-  // EOPNOTSUPP where the file system can't, EISDIR where the kernel doesn't know O_TMPFILE.
-  if (errno != EOPNOTSUPP && errno != EISDIR) fail("open", errno);
-  const std::string name = temporary_name();
-  fd_.reset(uninterrupted([&] { return ::open(name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666); }));
+  // Where the file system or the kernel does not know O_TMPFILE.
+  if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL && errno != ENOSYS) fail("open", errno);
+  const std::string aside = temporary_name();
+  fd_.reset(uninterrupted([&] { return ::open(aside.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666); }));
   if (!fd_) fail("open", errno);
-  temporary_ = name;
+  temporary_ = aside;
 }
 
 AtomicFile::~AtomicFile() {
@@ -50,14 +79,21 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
+  constexpr std::size_t kPiece = std::size_t{1} << 16;  // of a pipe's size
+  constexpr int kPatience = 300'000;                    // ms
   // A write beyond it would end the process with SIGXFSZ.
   const auto largest = resource_limit(RLIMIT_FSIZE);
-  if (largest && written_ + bytes.size() > *largest) fail("write", EFBIG);
+  if (largest && !is_stream_ && written_ + bytes.size() > *largest) fail("write", EFBIG);
   observe({.kind = Kind::write, .path = temporary_name(), .bytes = bytes});
   hash_.add(bytes.data(), bytes.size());
   while (!bytes.empty()) {
-    const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
+    const std::string_view piece(reinterpret_cast<const char*>(bytes.data()), std::min(kPiece, bytes.size()));
+    const ssize_t written = is_stream_ ? static_cast<ssize_t>(write_within(fd_.get(), piece, kPatience))
+                                       : ::write(fd_.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
+    if (is_stream_ && std::cmp_less(written, piece.size())) {
+      fail(errno == EAGAIN ? "its reader has taken nothing for 5 minutes" : "write", errno);
+    }
     if (written < 0) fail("write", errno);
     if (written == 0) fail("write", EIO);  // POSIX lets a write of some bytes write none; no file system means it
     bytes = bytes.subspan(static_cast<std::size_t>(written));
@@ -66,6 +102,7 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::commit() {
+  if (is_stream_) return;
   observe({.kind = Kind::sync_file, .path = temporary_name()});
   if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail("fsync", errno);
   if (temporary_.empty()) {
@@ -83,7 +120,12 @@ void AtomicFile::commit() {
   sync_folder(folder_);
 }
 
-std::string AtomicFile::temporary_name() const { return fmt::format("{}.tmp.{}", path_.string(), ::getpid()); }
+std::string AtomicFile::temporary_name() const {
+  const std::string end = fmt::format(".tmp.{}", ::getpid());
+  std::string name = path_.filename().string();
+  if (name.size() + end.size() > kLongestName) name = fmt::format("{:016x}", hash64(name));
+  return fs::path(path_).replace_filename(name + end).string();
+}
 
 void AtomicFile::fail(const char* call, int error_number) const {
   throw file_error("writing", path_, call, error_number);

@@ -18,10 +18,16 @@ namespace lockstep::checkpoint {
 // a kill -9. The bytes have no name until they are complete (O_TMPFILE), so that a killed process leaves nothing
 // behind; on file systems without that they lie in "path.tmp.PID" meanwhile.
 //
-// Threads: one. Failure: InvalidArgument if the folder is not there, SystemError for all else, naming file and call.
+// Threads: one. Failure: InvalidArgument if the folder is not there or `path` names something that is not a file,
+// SystemError for all else, naming file and call: EAGAIN if the reader of a pipe takes nothing for 5 minutes.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::filesystem::path path);
+  enum class Name : std::uint8_t {
+    of_lockstep,  // refuses a link: somebody else has put it there
+    of_user,      // follows links, and writes to a pipe or a character device what a file would hold: /dev/stdout
+  };
+
+  explicit AtomicFile(std::filesystem::path path, Name name = Name::of_lockstep);
   // Drops what was written unless commit() has returned.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -42,6 +48,7 @@ class AtomicFile {
   std::filesystem::path folder_;
   std::string temporary_;  // its name for as long as it has one
   UniqueFd fd_;
+  bool is_stream_ = false;  // a pipe or a device, which keeps its name
   std::uint64_t written_ = 0;
   Hasher64 hash_;
   OwnerProcess owner_;  // who may remove it

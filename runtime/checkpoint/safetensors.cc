@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "runtime/base/unique_fd.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/checkpoint/atomic_file.h"
 #include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/header.h"
@@ -44,11 +44,11 @@ bool read_at(int fd, std::span<std::byte> destination, std::uint64_t offset, con
 
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
                        const Metadata& metadata) {
-  write_tensors(path, tensors, metadata);
+  write_tensors(path, tensors, metadata, AtomicFile::Name::of_user);
 }
 
 WrittenFile write_tensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
-                          const Metadata& metadata) {
+                          const Metadata& metadata, AtomicFile::Name name) {
   // Widest elements first, as the reference does: with the padded header every tensor is aligned.
   std::vector<const TensorSource*> sorted;
   for (const TensorSource& tensor : tensors) sorted.push_back(&tensor);
@@ -76,7 +76,7 @@ WrittenFile write_tensors(const std::filesystem::path& path, std::span<const Ten
     throw InvalidArgument(fmt::format("writing '{}': the header takes {} bytes, the format allows {}", path.string(),
                                       text.size(), kMaxHeaderBytes));
   }
-  AtomicFile file(path);
+  AtomicFile file(path, name);
   file.write(std::bit_cast<LengthBytes>(std::uint64_t{text.size()}));
   file.write(std::as_bytes(std::span(text)));
   for (const TensorSource* tensor : sorted) file.write(tensor->bytes);
@@ -86,15 +86,13 @@ WrittenFile write_tensors(const std::filesystem::path& path, std::span<const Ten
 
 SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {
   const std::string name = path_.string();
-  // O_NONBLOCK: a pipe by that name must not block.
-  fd_ = std::make_shared<const UniqueFd>(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  fd_ = std::make_shared<const UniqueFd>(open_regular(name, O_RDONLY));
   if (!*fd_ && (errno == ENOENT || errno == ENOTDIR)) {
     throw InvalidArgument(fmt::format("reading '{}': there is no such file", name));
   }
   if (!*fd_) throw file_error("reading", path_, "open", errno);
   struct stat status {};
   if (::fstat(fd_->get(), &status) != 0) throw file_error("reading", path_, "fstat", errno);
-  if (!S_ISREG(status.st_mode)) throw InvalidArgument(fmt::format("reading '{}': this is not a regular file", name));
 
   const auto size = static_cast<std::uint64_t>(status.st_size);
   LengthBytes prefix{};

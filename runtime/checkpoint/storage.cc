@@ -23,11 +23,11 @@ StorageObserver& observer() {
   return the_observer;
 }
 
-std::filesystem::path parent_of(const std::filesystem::path& folder) {
-  return folder.has_parent_path() ? folder.parent_path() : ".";
-}
-
 }  // namespace
+
+std::filesystem::path parent_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : ".";
+}
 
 void set_storage_observer(StorageObserver new_observer) { observer() = std::move(new_observer); }
 

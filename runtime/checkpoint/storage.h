@@ -35,6 +35,8 @@ void set_storage_observer(StorageObserver observer);
 // For who does one.
 void observe(const StorageOperation& operation);
 
+// The folder that a file or folder by this path lies in.
+std::filesystem::path parent_of(const std::filesystem::path& path);
 // Makes one folder, unless it is there, in one that is there; its name is durable once this returns. SystemError.
 void make_folder(const std::filesystem::path& folder);
 // Makes the folder and those above it, durably. InvalidArgument if one of them is a file, SystemError.

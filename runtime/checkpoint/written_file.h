@@ -7,6 +7,7 @@
 #include <span>
 
 #include "lockstep/checkpoint/safetensors.h"
+#include "runtime/checkpoint/atomic_file.h"
 
 namespace lockstep::checkpoint {
 
@@ -17,6 +18,6 @@ struct WrittenFile {
 
 // As write_safetensors().
 WrittenFile write_tensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
-                          const Metadata& metadata = {});
+                          const Metadata& metadata = {}, AtomicFile::Name name = AtomicFile::Name::of_lockstep);
 
 }  // namespace lockstep::checkpoint

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/checkpoint/snapshot/generations.h"
 
+#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <ctime>
 
 #include "lockstep/base/error.h"
@@ -78,7 +80,12 @@ bool record_generation(const fs::path& folder, const Generation& generation) {
   write_text(claim, seal(std::move(json), kGenerationFormat));
   // Of two that claim one number, link(2) takes one, on a network file system too.
   observe({.kind = StorageOperation::Kind::link, .path = claim, .to = path});
-  const int error = ::link(claim.c_str(), path.c_str()) == 0 ? 0 : errno;
+  int error = ::link(claim.c_str(), path.c_str()) == 0 ? 0 : errno;
+  if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS) {
+    // A file system without links: whoever makes the name has it, and the record takes its place.
+    const UniqueFd name(::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666));
+    error = name && ::rename(claim.c_str(), path.c_str()) == 0 ? 0 : errno;
+  }
   remove_name(claim);
   sync_folder(folder);
   if (error == EEXIST) {

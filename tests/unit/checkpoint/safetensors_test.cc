@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/checkpoint/safetensors.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,17 +11,23 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
+#include "runtime/base/unique_fd.h"
 #include "runtime/checkpoint/header.h"
+#include "tests/support/child.h"
 #include "tests/support/error_of.h"
+#include "tests/support/forbidden_calls.h"
 #include "tests/support/limited_to.h"
 #include "tests/support/temporary_folder.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
+using lockstep::testing::errno_of;
 using lockstep::testing::error_of;
 using lockstep::testing::expect_text;
 using lockstep::testing::thrown_by;
@@ -176,6 +183,85 @@ TEST_F(Safetensors, AFileThatUlimitDoesNotAllowIsAnErrorAndTheOldOneStays) {
   expect_text(error->what(), {"'ulimit -f' allows 8 KiB"});
   EXPECT_EQ(bytes_of(file()), "old");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(Safetensors, ALinkIsFollowedAndStays) {
+  fs::create_directory(folder_ / "deep");
+  fs::create_symlink("deep/second", file("first"));
+  fs::create_symlink(folder_ / "deep/real", file("deep/second"));
+  for (int tries = 0; tries < 2; ++tries) {  // to a file that is to come, and to one that is there
+    write_safetensors(file("first"), {{{"w", DType::f32, {6}, std::as_bytes(std::span(floats_))}}});
+    EXPECT_EQ(fs::read_symlink(file("first")), "deep/second");
+    EXPECT_TRUE(fs::is_symlink(file("deep/second")));
+    EXPECT_FALSE(fs::is_symlink(file("deep/real")));
+    EXPECT_EQ(read_all<float>(SafetensorsFile(file("deep/real")), "w"), floats_);
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 2);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "deep"), {}), 2);
+  fs::create_symlink("round", file("round"));
+  EXPECT_THROW(write_safetensors(file("round"), {}), SystemError);
+  EXPECT_TRUE(fs::is_symlink(file("round")));
+}
+
+// More than a pipe holds.
+TEST_F(Safetensors, APipesReaderGetsTheBytesOfTheFile) {
+  const std::vector<float> values(100'000, 2.0f);
+  const std::vector<TensorSource> tensors{{"w", DType::f32, {100'000}, std::as_bytes(std::span(values))}};
+  write_safetensors(file(), tensors);
+  ASSERT_EQ(::mkfifo(file("pipe").c_str(), 0600), 0);
+  expect_text(error_of([&] { write_safetensors(file("pipe"), tensors); }), {"nobody reads this pipe"});
+  const UniqueFd reader(::open(file("pipe").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(reader);
+  ASSERT_EQ(::fcntl(reader.get(), F_SETFL, 0), 0);
+  std::string got;
+  std::thread writer([&] { write_safetensors(file("pipe"), tensors); });
+  got.resize(fs::file_size(file()));
+  for (std::size_t done = 0; done < got.size();) {
+    const ssize_t bytes = ::read(reader.get(), got.data() + done, got.size() - done);
+    if (bytes > 0) done += static_cast<std::size_t>(bytes);  // none while the writer has not opened it
+  }
+  writer.join();
+  EXPECT_EQ(got, bytes_of(file()));
+  EXPECT_TRUE(fs::is_fifo(file("pipe")));
+}
+
+TEST_F(Safetensors, ADeviceStaysOne) {
+  const std::vector<TensorSource> tensors{{"w", DType::f32, {6}, std::as_bytes(std::span(floats_))}};
+  write_safetensors("/dev/null", tensors);
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  const auto error = thrown_by<SystemError>([&] { write_safetensors("/dev/full", tensors); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->error_number(), ENOSPC);
+  EXPECT_TRUE(fs::is_character_file("/dev/full"));
+  fs::create_symlink("/dev/null", file("link"));
+  write_safetensors(file("link"), tensors);
+  EXPECT_TRUE(fs::is_symlink(file("link")));
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+}
+
+TEST_F(Safetensors, TheLongestNameThatAFileSystemTakesIsWritten) {
+  const std::string longest(255, 'n');
+  const std::vector<TensorSource> tensors{{"w", DType::f32, {6}, std::as_bytes(std::span(floats_))}};
+  write_safetensors(file(longest), tensors);
+  EXPECT_EQ(read_all<float>(SafetensorsFile(file(longest)), "w"), floats_);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+  EXPECT_EQ(errno_of([&] { write_safetensors(file(longest + "n"), tensors); }), ENAMETOOLONG);
+}
+
+// As FUSE, old kernels and some network file systems answer.
+TEST_F(Safetensors, WithoutFilesThatHaveNoNameItIsWrittenAsWell) {
+  for (const int error : {EOPNOTSUPP, EISDIR, EINVAL, ENOSYS}) {
+    lockstep::testing::Child child([&](const lockstep::testing::Line&) {
+      EXPECT_TRUE(lockstep::testing::forbid_calls(error, 0));
+      EXPECT_EQ(::open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600), -1);
+      write_sample();
+      return HasFailure() ? 1 : 0;
+    });
+    EXPECT_EQ(child.wait(), 0) << error;
+    EXPECT_EQ(SafetensorsFile(file()).tensors().size(), 4u);
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+    fs::remove(file());
+  }
 }
 
 TEST_F(Safetensors, MissingFilesFoldersAndPipesAreRefused) {

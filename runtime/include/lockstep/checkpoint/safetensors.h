@@ -61,10 +61,11 @@ LOCKSTEP_API std::string in_quotes(std::string_view name);
 
 using Metadata = std::map<std::string, std::string>;
 
-// Replaces `path` in one piece (see AtomicFile): whoever reads it sees the old file or the new one. The same tensors
-// make the same bytes, in whatever order they are given.
-// Throws InvalidArgument (a name twice, "__metadata__" or not UTF-8; bytes that don't fit the shape; no such folder)
-// and SystemError (disk full, no permission).
+// Replaces `path` in one piece (see AtomicFile): whoever reads it sees the old file or the new one. A symbolic link is
+// followed and stays; a pipe or a character device (/dev/stdout, /dev/null) is written to. The same tensors make the
+// same bytes, in whatever order they are given.
+// Throws InvalidArgument (a name twice, "__metadata__" or not UTF-8; bytes that don't fit the shape; no such folder; a
+// pipe that nobody reads) and SystemError (disk full, no permission, a reader that takes nothing for 5 minutes).
 LOCKSTEP_API void write_safetensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
                                     const Metadata& metadata = {});
 
