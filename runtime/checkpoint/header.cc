@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -190,6 +190,25 @@ std::string encode_header(const Header& header) {
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;
+}
+
+std::string_view other_format(std::string_view begin) {
+  constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
+      {"PK\x03\x04", "it is a zip archive, as torch.save writes it: save it with safetensors.torch.save_file"},
+      {"\x80", "it is a pickle, as torch.save wrote it before 1.6: save it with safetensors.torch.save_file"},
+      {"version https://git-lfs", "it is a pointer of git-lfs, not the file: run 'git lfs pull' where it was cloned"},
+      {"<", "it is an HTML or XML page, such as a login or an error of a server: download it again"},
+      {"\x1f\x8b\x08", "it is compressed: unpack it first"},
+      {"\x28\xb5\x2f\xfd", "it is compressed: unpack it first"},
+      {"GGUF", "it is a GGUF file, as llama.cpp has them: take the model's safetensors files"},
+      {"\x89HDF", "it is an HDF5 file, as Keras writes them: save its arrays with safetensors.numpy.save_file"}};
+  // The length of a header has zeros at its end, and may begin as a pickle does.
+  const bool is_length = begin.size() >= 8 && begin.substr(4, 4) == std::string_view("\0\0\0\0", 4);
+  begin.remove_prefix(std::min(begin.find_first_not_of(" \t\r\n"), begin.size()));
+  for (const auto& [magic, text] : kFormats) {
+    if (begin.starts_with(magic) && (magic.size() > 1 || !is_length)) return text;
+  }
+  return {};
 }
 
 Header decode_header(std::string_view text, std::uint64_t data_bytes) {

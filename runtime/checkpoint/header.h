@@ -39,4 +39,7 @@ std::string encode_header(const Header& header);
 // Throws CorruptData with tensor and reason. `data_bytes` is what the file holds after the header.
 Header decode_header(std::string_view text, std::uint64_t data_bytes);
 
+// What a file that was taken for weights is, by its first bytes: "it is compressed: unpack it first". Empty: not known.
+std::string_view other_format(std::string_view begin);
+
 }  // namespace lockstep::checkpoint

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -23,11 +24,29 @@ std::string list(std::string_view what, const std::vector<std::string>& items) {
   return fmt::format("{} {}", what, joined(items, std::identity(), ", ", kShown));
 }
 
+// What stands before the names of `shorter` in `longer`, at least before half of them: wrappers of modules put a prefix
+// before all. Empty: nothing.
+std::string prefix_between(const std::set<std::string>& shorter, const std::set<std::string>& longer) {
+  if (shorter.empty()) return {};
+  const std::string& longest = *std::ranges::max_element(shorter, {}, &std::string::size);
+  int tried = 0;
+  for (auto name = longer.begin(); name != longer.end() && tried < 8; ++name) {
+    if (!name->ends_with("." + longest)) continue;
+    ++tried;  // it may end so by chance
+    const std::string prefix = name->substr(0, name->size() - longest.size());
+    const auto has = [&](const std::string& it) { return longer.contains(prefix + it); };
+    if (2 * std::ranges::count_if(shorter, has) >= std::ssize(shorter)) return prefix;
+  }
+  return {};
+}
+
 struct Differences {
-  std::vector<std::string> missing;
+  std::vector<std::string> missing;  // as the message lists them, as the next two
   std::vector<std::string> unexpected;
   std::vector<std::string> different;
-  bool prefixed = true;  // every unexpected name begins as those that PyTorch's wrappers save
+  std::set<std::string> missing_names;  // in the file
+  std::set<std::string> unexpected_names;
+  bool dtypes_alone = true;  // each that is different has another dtype, and the wanted shape
 
   std::string text() const {
     std::string all;
@@ -38,12 +57,25 @@ struct Differences {
     return all;
   }
   std::string remedy(std::string_view whose) const {
-    if (!unexpected.empty() && prefixed) {
-      return "its names begin with 'module.', as PyTorch's wrappers save them: pass a LoadOptions::name_in_file that "
-             "puts it before each name";
+    if (const std::string more = prefix_between(missing_names, unexpected_names); !more.empty()) {
+      return fmt::format(
+          "its names begin with {}, as wrappers of modules save them: pass a LoadOptions::name_in_file that puts it "
+          "before each name",
+          in_quotes(more));
+    }
+    if (const std::string less = prefix_between(unexpected_names, missing_names); !less.empty()) {
+      return fmt::format(
+          "the {}'s names begin with {}, and the file's do not: pass a LoadOptions::name_in_file that takes it off "
+          "each "
+          "name",
+          whose, in_quotes(less));
     }
     if (missing.empty() && different.empty()) {
       return fmt::format("leave out of the file what is not the {}'s, or pass LoadOptions::allow_unexpected", whose);
+    }
+    if (missing.empty() && unexpected.empty() && dtypes_alone) {
+      return fmt::format("the shapes fit and the dtypes do not: convert the file's tensors, or build the {} in theirs",
+                         whose);
     }
     return fmt::format("build the {} with the sizes it was saved with", whose);
   }
@@ -72,14 +104,16 @@ class Comparison {
     if (held != files_.tensors().end()) {
       const TensorEntry& entry = held->second;
       if (entry.dtype != wanted.dtype || entry.shape != wanted.shape) {
-        differs(wanted, describe(entry.dtype, entry.shape));
+        differs(wanted, describe(entry.dtype, entry.shape), entry.shape);
       }
     } else if (foreign != files_.foreign().end()) {
-      if (!is_bool_of(foreign->second, wanted)) differs(wanted, describe(foreign->second));
+      const ForeignTensor& tensor = foreign->second;
+      if (!is_bool_of(tensor, wanted)) differs(wanted, describe(tensor), tensor.entry.shape);
     } else {
       plan_.sources.back().reset();
       plan_.loaded.missing.push_back(wanted.name);
       if (!options_.allow_missing) {
+        found_.missing_names.insert(name);
         found_.missing.push_back(in_quotes(wanted.name) +
                                  (name == wanted.name ? "" : fmt::format(" (in the file {})", in_quotes(name))));
       }
@@ -98,7 +132,8 @@ class Comparison {
   LoadPlan take_plan() { return std::move(plan_); }
 
  private:
-  void differs(const WantedTensor& wanted, const std::string& in_file) {
+  void differs(const WantedTensor& wanted, const std::string& in_file, const std::vector<std::int64_t>& shape) {
+    found_.dtypes_alone = found_.dtypes_alone && shape == wanted.shape;
     found_.different.push_back(fmt::format("{} (file {}, {} {})", in_quotes(wanted.name), in_file, whose_,
                                            describe(wanted.dtype, wanted.shape)));
   }
@@ -107,7 +142,7 @@ class Comparison {
     plan_.loaded.unexpected.push_back(name);
     if (options_.allow_unexpected || (options_.allow_unexpected_integers && is_integer(files_, name))) return;
     found_.unexpected.push_back(text);
-    found_.prefixed = found_.prefixed && name.starts_with("module.");
+    found_.unexpected_names.insert(name);
   }
 
   const TensorFiles& files_;

@@ -3,14 +3,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cerrno>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
-#include "runtime/base/unique_fd.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/checkpoint/file_error.h"
+#include "runtime/checkpoint/header.h"
 #include "runtime/checkpoint/strict_json.h"
 
 namespace lockstep::checkpoint {
@@ -39,26 +39,22 @@ fs::path choose(const fs::path& folder) {
                                     folder.string(), indexes.size(), kIndexEnd, files.size(), kFileEnd));
 }
 
-std::string text_of_index(const fs::path& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+nlohmann::json parse_index(const fs::path& path) {
+  const auto refuse = [&](std::string_view why) {
+    return CorruptData(fmt::format("'{}' is no index of safetensors files: {}", path.string(), why));
+  };
+  const UniqueFd fd = open_regular(path.string(), O_RDONLY);
   if (!fd && (errno == ENOENT || errno == ENOTDIR)) {
     throw InvalidArgument(fmt::format("there is no file '{}'", path.string()));
   }
   if (!fd) throw file_error("reading", path, "open", errno);
   std::string text;
   if (!read_all(fd.get(), text, kMaxIndexBytes + 1)) throw file_error("reading", path, "read", errno);
-  if (text.size() <= kMaxIndexBytes) return text;
-  throw CorruptData(
-      fmt::format("'{}' is no index of safetensors files: it has more than {} bytes", path.string(), kMaxIndexBytes));
-}
-
-nlohmann::json parse_index(const fs::path& path) {
-  auto json = parse_json(text_of_index(path), fmt::format("'{}'", path.string()));
-  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
-    throw CorruptData(
-        fmt::format("'{}' is no index of safetensors files: it is no JSON object with a 'weight_map'", path.string()));
-  }
-  return json;
+  if (text.size() > kMaxIndexBytes) throw refuse(fmt::format("it has more than {} bytes", kMaxIndexBytes));
+  if (const std::string_view other = other_format(text); !other.empty()) throw refuse(other);
+  auto json = parse_json(text, fmt::format("'{}'", path.string()));
+  if (json.is_object() && json.contains("weight_map") && json["weight_map"].is_object()) return json;
+  throw refuse("it is no JSON object with a 'weight_map'");
 }
 
 // An index from elsewhere must not name files outside its folder.

@@ -405,6 +405,24 @@ TEST_F(Safetensors, EveryDTypeOfTheFormatHasItsSize) {
   }
 }
 
+TEST_F(Safetensors, AFileOfAnotherFormatIsCalledWhatItIs) {
+  const std::string rest(200, 'x');
+  const std::pair<std::string, const char*> kFiles[] = {
+      {"PK\x03\x04" + rest, "a zip archive, as torch.save writes it"},
+      {"\x80\x02\x8a\x0al\xfc\x9c" + rest, "a pickle"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"},
+      {"\n <!DOCTYPE HTML><html>" + rest, "an HTML or XML page"},
+      {"<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code>" + rest, "an HTML or XML page"},
+      {std::string("\x1f\x8b\x08\0\0\0\0\0", 8) + rest, "compressed"},
+      {"\x28\xb5\x2f\xfd" + rest, "compressed"},
+      {"GGUF" + rest, "a GGUF file"},
+      {"\x89HDF\r\n\x1a\n" + rest, "an HDF5 file"}};
+  for (const auto& [bytes, name] : kFiles) expect_text(why_corrupt(bytes), {name});
+  // A header's length may begin as a pickle does.
+  const std::string header = "{" + std::string(0x280 - 1, 'x');
+  expect_text(why_corrupt(with_header(header, "")), {"is no JSON"});
+}
+
 // A damaged file may hold anything where names are.
 TEST_F(Safetensors, NamesOfTheFileAreMadePrintable) {
   const std::string name = "a\\u001b[2J\\n" + std::string(1 << 20, 'x');

@@ -2,6 +2,7 @@
 #include "runtime/checkpoint/tensor_files.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -72,6 +73,13 @@ TEST_F(TensorFilesTest, AnIndexThatIsNoneOrSaysWhatIsNotSoIsRefused) {
     write_index(text);
     EXPECT_THROW(TensorFiles{folder_ / kIndex}, CorruptData) << text;
   }
+  fs::remove(folder_ / kIndex);
+  ASSERT_EQ(::mkfifo((folder_ / kIndex).c_str(), 0600), 0);
+  EXPECT_THROW(TensorFiles{folder_ / kIndex}, InvalidArgument);
+  fs::remove(folder_ / kIndex);
+  fs::create_symlink("/dev/zero", folder_ / kIndex);
+  EXPECT_THROW(TensorFiles{folder_ / kIndex}, InvalidArgument);
+  fs::remove(folder_ / kIndex);
   write_index(R"({"weight_map": {"a": "gone.safetensors"}})");
   EXPECT_THROW(TensorFiles{folder_ / kIndex}, InvalidArgument);
   EXPECT_THROW(TensorFiles{folder_ / "none.json"}, InvalidArgument);

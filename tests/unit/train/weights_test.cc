@@ -111,7 +111,31 @@ TEST_F(Weights, WithPyTorchsWrapperPrefixSayWhatToDo) {
   checkpoint::write_safetensors(folder_ / "w", {{{"module.weight", DType::f32, {2, 4}, bytes},
                                                  {"module.bias", DType::f32, {2}, bytes.first(8)}}});
   expect_text(error_of([&] { load_weights(folder_ / "w", nn::Linear(4, 2)); }),
-              {"LoadOptions::name_in_file that puts it before"});
+              {"its names begin with 'module.'", "LoadOptions::name_in_file that puts it before"});
+}
+
+TEST_F(Weights, WithAPrefixThatOneOfTheTwoLacksNameIt) {
+  const std::vector<float> numbers(8, 0.0f);
+  const auto bytes = std::as_bytes(std::span(numbers));
+  for (const std::string prefix : {"_orig_mod.", "net.", "module._orig_mod."}) {
+    checkpoint::write_safetensors(folder_ / "w", {{{prefix + "weight", DType::f32, {2, 4}, bytes},
+                                                   {prefix + "bias", DType::f32, {2}, bytes.first(8)},
+                                                   {"step", DType::f32, {1}, bytes.first(4)}}});
+    expect_text(error_of([&] { load_weights(folder_ / "w", nn::Linear(4, 2)); }),
+                {"its names begin with '" + prefix + "'", "puts it before each name"});
+  }
+  save_weights(folder_ / "w", nn::Linear(4, 2));
+  expect_text(error_of([&] { load_weights(folder_ / "w", nn::Sequential{nn::Linear(4, 2)}); }),
+              {"the model's names begin with '0.', and the file's do not", "takes it off each name"});
+}
+
+TEST_F(Weights, OfAnotherDTypeAloneAreNotCalledOfAnotherSize) {
+  const std::vector<float> numbers(8, 0.0f);
+  const auto bytes = std::as_bytes(std::span(numbers));
+  checkpoint::write_safetensors(
+      folder_ / "w", {{{"weight", DType::bf16, {2, 4}, bytes.first(16)}, {"bias", DType::bf16, {2}, bytes.first(4)}}});
+  expect_text(error_of([&] { load_weights(folder_ / "w", nn::Linear(4, 2)); }),
+              {"(file BF16 [2, 4], model F32 [2, 4])", "the shapes fit and the dtypes do not"});
 }
 
 // A Linear's weight is [in, out] in memory, and [out, in] in PyTorch and in files.
