@@ -28,7 +28,7 @@ BasicSnapshots::Impl::BestStep BasicSnapshots::Impl::judge(double value) {
     const auto durable = find_durable(count);
     if (!durable) return BestStep::to_save;
     checkpoint::set_value(*durable, value);
-    clean();
+    clean(options.keep);
     log_info("snapshots: step {}, saved before, is one of the {} best, with {}", count, options.keep_best, value);
     return BestStep::is_saved;
   } catch (const Error& error) {

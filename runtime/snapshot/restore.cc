@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <exception>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -170,13 +171,28 @@ void BasicSnapshots::Impl::begin_generation(std::optional<std::int64_t> from_ste
   }
 }
 
-void BasicSnapshots::Impl::check_room() const {
-  struct statvfs disk {};
-  if (::statvfs(folder.c_str(), &disk) != 0) {
-    throw checkpoint::file_error("snapshots: looking for room in", folder, "statvfs", errno);
-  }
-  const std::uint64_t free = static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
+void BasicSnapshots::Impl::check_room(const std::optional<Offer>& offer) const {
+  const auto free_bytes = [&] {
+    struct statvfs disk {};
+    if (::statvfs(folder.c_str(), &disk) != 0) {
+      throw checkpoint::file_error("snapshots: looking for room in", folder, "statvfs", errno);
+    }
+    // A file system that does not say its size may have any.
+    if (disk.f_blocks == 0) return std::numeric_limits<std::uint64_t>::max();
+    return static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
+  };
   const std::uint64_t one = state_bytes();
+  std::uint64_t free = free_bytes();
+  if (free < one && offer) {
+    // The one that the job resumes from stays. Those before it in the order, which may look whole, are damaged.
+    const auto found = checkpoint::list_snapshots(folder);
+    const auto newer = std::count_if(found.begin(), found.end(), [&](const checkpoint::FoundSnapshot& it) {
+      return it.state == checkpoint::SnapshotState::whole &&
+             it.path.filename() != std::filesystem::path(offer->path).filename() &&
+             std::pair(it.step, it.generation) >= std::pair(offer->step, offer->generation);
+    });
+    for (int keep = options.keep; keep > newer && free < one; --keep, free = free_bytes()) clean(keep);
+  }
   const auto mib = [](std::uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   if (free < one) {
     throw InvalidArgument(
@@ -249,16 +265,22 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
   ProcessGroup& group = *self.group;
   on_rank0("Snapshots::restore", group, [&] {
     self.lock = std::make_unique<checkpoint::SeriesLock>(self.folder, self.who());
-    self.check_room();
     return std::string();
   });
   self.compare_items();
   const Impl::Choice choice = self.choose(self.gather_offers("Snapshots::restore"), "Snapshots::restore");
   const auto& offer = choice.offer;
+  const auto check_room = [&] {
+    on_rank0("Snapshots::restore", group, [&] {
+      self.check_room(offer);
+      return std::string();
+    });
+  };
   std::optional<RestoredSnapshot> restored;
   if (offer) {
     const Impl::Contents contents = self.read(*offer);
     self.check(*offer, contents);
+    check_room();
     self.begin_generation(offer->step);
     self.load(*offer, contents);
     set_steps_before(group, offer->step - self.steps.count());
@@ -276,6 +298,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     }
   } else {
     self.refuse_damaged(choice.damaged);  // a fresh start would end what can perhaps be mended
+    check_room();
     self.begin_generation(std::nullopt);
     if (group.rank() == 0) log_info("snapshots: a fresh start: there is none in '{}'", self.folder.string());
   }
@@ -283,8 +306,8 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
   self.last_step = self.steps.count();
   if (group.rank() == 0) {
     const auto write = [&self](Manifest head, std::span<const checkpoint::ItemSource> items) {
-      checkpoint::write_snapshot(self.folder, std::move(head), items);
-      self.clean();
+      self.write(head, items);
+      self.clean(self.options.keep);
     };
     self.writer = std::make_unique<BackgroundWriter>(write);
   }

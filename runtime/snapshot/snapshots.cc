@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -312,9 +313,26 @@ checkpoint::Retention BasicSnapshots::Impl::retention() const {
           .higher_is_better = options.higher_is_better};
 }
 
-void BasicSnapshots::Impl::clean() const {
+void BasicSnapshots::Impl::write(const checkpoint::Manifest& head,
+                                 std::span<const checkpoint::ItemSource> sources) const {
+  for (int keep = options.keep;; --keep) {
+    try {
+      checkpoint::write_snapshot(folder, head, sources);
+      return;
+    } catch (const SystemError& error) {
+      if ((error.error_number() != ENOSPC && error.error_number() != EDQUOT) || keep == 0) throw;
+    }
+    clean(keep);
+  }
+}
+
+void BasicSnapshots::Impl::clean(int keep) const {
   try {
-    checkpoint::clean(folder, retention());
+    if (keep < options.keep)
+      log_warn("snapshots: '{}' has no room: it keeps {} of {}", folder.string(), keep, options.keep);
+    checkpoint::Retention now = retention();
+    now.keep = keep;
+    checkpoint::clean(folder, now);
   } catch (const Error& error) {
     log_warn("snapshots: older ones could not be removed: {}", error.what());
   }

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,9 +33,11 @@ struct BasicSnapshots::Impl {
   std::string who() const;
   void add(Item item);
   void require_begun(const char* call) const;
-  // On rank 0: removes what the options don't keep.
-  void clean() const;
+  // On rank 0: removes what the options don't keep, with another `keep`.
+  void clean(int keep) const;
   checkpoint::Retention retention() const;
+  // On rank 0, on the writer's thread. Where the disk is full older snapshots make room, all but the newest.
+  void write(const checkpoint::Manifest& head, std::span<const checkpoint::ItemSource> sources) const;
   void start(std::string_view reason, std::optional<double> value);
   // What is saved now; on rank 0, which has what belongs to each rank too. Collective if there is such.
   std::vector<CapturedItem> capture();
@@ -108,7 +111,8 @@ struct BasicSnapshots::Impl {
   void check(const Offer& offer, const Contents& contents) const;
   void begin_generation(std::optional<std::int64_t> from_step);
   void load(const Offer& offer, const Contents& contents);
-  void check_room() const;
+  // On rank 0. Where there is no room for one snapshot, those that are older than `offer` make room.
+  void check_room(const std::optional<Offer>& offer) const;
 
   std::filesystem::path folder;
   std::shared_ptr<ProcessGroup> group;

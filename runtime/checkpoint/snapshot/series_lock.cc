@@ -41,9 +41,9 @@ SeriesLock::SeriesLock(const fs::path& folder, const std::string& who) {
     return;
   }
   const std::string text = fmt::format("{} since {}", who, utc_now());
-  if (::ftruncate(fd_.get(), 0) != 0 || write_all(fd_.get(), text) != text.size()) {
-    throw file_error("snapshots: writing", path, "", errno);
-  }
+  const bool is_written = ::ftruncate(fd_.get(), 0) == 0 && write_all(fd_.get(), text) == text.size();
+  // On a full disk the lock holds all the same, and older snapshots make room later.
+  if (!is_written && errno != ENOSPC && errno != EDQUOT) throw file_error("snapshots: writing", path, "", errno);
 }
 
 }  // namespace lockstep::checkpoint
