@@ -19,11 +19,12 @@
 
 namespace {
 
-// A descriptor opened later must never become 0, 1 or 2: ranks get those replaced.
+// A descriptor opened later must never become 0, 1 or 2: ranks get those replaced. A stream that was closed stays one
+// that can't be written, so that output is not lost in silence.
 bool standard_streams_open() {
   for (int fd = 0; fd < 3; ++fd) {
     // Without O_CLOEXEC, as descriptors 0, 1 and 2 are. NOLINTNEXTLINE(android-cloexec-open)
-    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) return false;
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != fd) return false;
   }
   return true;
 }

@@ -8,10 +8,12 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <span>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/regular_file.h"
 
 namespace lockstep::launcher {
 
@@ -22,16 +24,17 @@ Pipe make_pipe() {
 }
 
 UniqueFd open_file(const std::string& path, bool create) {
-  const int flags = create ? O_WRONLY | O_CREAT | O_TRUNC | O_APPEND : O_RDWR;
-  const int fd = uninterrupted([&] { return open(path.c_str(), flags | O_CLOEXEC | O_NOCTTY, 0644); });
-  if (fd < 0) throw SystemError(fmt::format("open {}", path), errno);
-  return UniqueFd(fd);
+  // What the launcher makes is its own: whatever else has the name is refused, not followed or waited for.
+  UniqueFd fd = create ? open_regular(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW, 0644)
+                       : UniqueFd(uninterrupted([&] { return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY); }));
+  if (!fd) throw SystemError(fmt::format("open {}", path), errno);
+  return fd;
 }
 
-void write_file(const std::string& path, std::string_view text) {
-  UniqueFd file = open_file(path, true);
-  if (write_all(file.get(), text) != text.size()) throw SystemError("write " + path, errno);
-  if (close(file.release()) != 0 && errno != EINTR) throw SystemError("close " + path, errno);
+void write_file(const std::string& path, std::string_view text, checkpoint::AtomicFile::Name name) {
+  checkpoint::AtomicFile file(path, name);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
 }
 
 UniqueFd open_pidfd(pid_t pid) {

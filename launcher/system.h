@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "runtime/base/unique_fd.h"
+#include "runtime/checkpoint/atomic_file.h"
 
 namespace lockstep::launcher {
 
@@ -18,11 +19,14 @@ struct Pipe {
 // Throws SystemError.
 Pipe make_pipe();
 
-// Opens a file for reading and writing (`create`: replaces it, mode 0644). Throws SystemError with the path.
+// Opens a file for reading and writing (`create`: replaces it, mode 0644; InvalidArgument if a link, a pipe or a device
+// has its name). Throws SystemError with the path.
 UniqueFd open_file(const std::string& path, bool create);
 
-// The text as a whole file, in the place of what was there. Throws SystemError with the path.
-void write_file(const std::string& path, std::string_view text);
+// The text as a whole file, in the place of the one that was there: whole or not at all (AtomicFile). Throws Error with
+// the path.
+void write_file(const std::string& path, std::string_view text,
+                checkpoint::AtomicFile::Name name = checkpoint::AtomicFile::Name::of_lockstep);
 
 // A descriptor that is ready once the process has ended; nothing if there is no such process any more.
 // Throws SystemError.

@@ -12,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/regular_file.h"
 
 namespace lockstep::launcher::bisect {
 namespace {
@@ -31,6 +32,7 @@ class FileReader {
   FileReader(fs::path file, Recorded& all) : file_(std::move(file)), all_(&all) {}
 
   void read() {
+    require_regular(file_, true);
     std::ifstream in(file_);
     if (!in) throw InvalidArgument(fmt::format("{} can't be opened", file_.native()));
     for (std::string line; std::getline(in, line);) {

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/hosts/remote_agents.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 
 #include "launcher/hosts/host_list.h"
 #include "launcher/run/find_program.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
+#include "runtime/base/io.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/base/text.h"
 #include "runtime/net/interfaces.h"
 
@@ -21,6 +24,22 @@ namespace {
 
 bool is_this_host(const std::string& name) {
   return net::is_localhost(name) || name == "127.0.0.1" || name == "::1" || name == host_name();
+}
+
+// Of a file, or of what a program writes: --hostfile <(scontrol show hostnames).
+std::string text_of_hostfile(const std::string& path) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+  constexpr int kSeconds = 10;
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  std::error_code none;
+  if (fd && !std::filesystem::is_fifo(path, none)) return read_regular(path, kMostBytes);
+  std::string text;
+  while (fd && !read_all(fd.get(), text, kMostBytes)) {
+    pollfd one{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    if (errno != EAGAIN || poll(&one, 1, kSeconds * 1000) <= 0) fd.reset();
+  }
+  if (fd) return text;
+  throw InvalidArgument(fmt::format("--hostfile {}: it can't be read to its end within {} s", path, kSeconds));
 }
 
 }  // namespace
@@ -32,10 +51,7 @@ std::vector<HostEntry> named_hosts(const RunOptions& options) {
     if (std::filesystem::is_directory(options.hostfile, none)) {
       throw InvalidArgument(fmt::format("--hostfile {}: that is a folder; give a file in it", options.hostfile));
     }
-    std::ifstream file(options.hostfile, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    if (!file) throw InvalidArgument(fmt::format("--hostfile {}: it can't be read", options.hostfile));
-    hosts = parse_hostfile(text, options.hostfile);
+    hosts = parse_hostfile(text_of_hostfile(options.hostfile), options.hostfile);
   }
   if (hosts.size() > static_cast<std::size_t>(kMaxNodes)) {
     throw InvalidArgument(fmt::format("{} hosts are named; a job has at most {}", hosts.size(), kMaxNodes));

@@ -14,6 +14,7 @@
 
 #include "launcher/output/log_folder.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/regular_file.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -21,8 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string read_verdict(const fs::path& file) {
-  std::ifstream in(file);
-  const auto json = nlohmann::json::parse(in, nullptr, false);
+  const auto json = nlohmann::json::parse(read_regular(file, std::size_t{1} << 24), nullptr, false);
   if (!json.is_object() || !json.contains("outcome") || !json.contains("summary")) return "its verdict can't be read";
   const auto text = [&](const char* key) { return json[key].is_string() ? json[key].get<std::string>() : "?"; };
   return fmt::format("{}: {}", text("outcome"), text("summary"));
@@ -58,14 +58,14 @@ JobHistory read_history(const fs::path& folder) {
   JobHistory history;
   for (int generation = 0; fs::is_directory(log_folder(folder.native(), generation)); ++generation) {
     const fs::path file = verdict_file(log_folder(folder.native(), generation));
-    if (!fs::exists(file)) continue;
+    if (!fs::is_regular_file(file)) continue;
     history.verdicts.push_back({.text = fmt::format("start {}: {}", generation + 1, read_verdict(file))});
   }
   std::deque<HistoryLine> lines;
   std::set<fs::path> logs;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (is_job_log(entry.path().filename().native())) logs.insert(entry.path());
+    if (is_job_log(entry.path().filename().native()) && entry.is_regular_file(error)) logs.insert(entry.path());
   }
   for (const fs::path& log : logs) read_log(log, lines);
   history.lines.assign(lines.begin(), lines.end());

@@ -45,7 +45,8 @@ void write_trace(RunTraces traces, const std::string& run_id, const RunsOptions&
   for (const std::string& problem : traces.problems) print_error("lockstep trace: " + problem);
   const auto ranks = traces.traces.size();
   const std::string file = options.file.empty() ? run_id + ".trace.json" : options.file;
-  write_file(file, timeline_of(last_steps(std::move(traces.traces), options.steps)));
+  write_file(file, timeline_of(last_steps(std::move(traces.traces), options.steps)),
+             checkpoint::AtomicFile::Name::of_user);
   write_to_stdout(fmt::format("the timeline of {} is in {}: open it at https://ui.perfetto.dev or chrome://tracing\n",
                               count_of(static_cast<std::int64_t>(ranks), "rank"), file));
 }

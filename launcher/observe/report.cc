@@ -19,6 +19,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/base/signal_name.h"
 
 namespace lockstep::launcher {
@@ -88,6 +89,7 @@ std::string make_trace_folder(const RunOptions& options, int generation) {
   if (!options.trace.empty() && fs::is_directory(options.trace)) {  // said before hours of training, not after them
     throw InvalidArgument(fmt::format("--trace {}: that is a folder; give a file in it", options.trace));
   }
+  if (!options.trace.empty()) require_regular(options.trace);
   const std::string path = log_folder(fs::absolute(folder).lexically_normal().native(), generation);
   std::error_code error;
   fs::create_directories(path, error);
@@ -124,6 +126,13 @@ void write_traces(const RunTraces& traces, const std::string& file, Console& con
   for (const std::string& line : {last_straggler(report), last_finding(report)}) {
     if (!line.empty()) console.message(line);
   }
+}
+
+// What make_trace_folder() has made and no rank has left a trace in.
+void remove_empty_folders(const std::string& folder) {
+  std::error_code error;  // one that is not empty stays
+  for (int i = 0; fs::exists(log_folder(folder, i), error); ++i) fs::remove(log_folder(folder, i), error);
+  fs::remove(folder, error);
 }
 
 // The wait for other hosts' launchers, until a signal.
@@ -209,6 +218,7 @@ std::optional<int> write_timeline(const RunOptions& options, const Layout& hosts
   } catch (const Error& error) {
     console.message(fmt::format("no timeline in {}: {}", file, error.what()));
   }
+  if (options.log_dir.empty()) remove_empty_folders(trace_folder({}, options.trace));
   return exchange ? exchange->signal() : std::nullopt;
 }
 

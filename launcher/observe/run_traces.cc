@@ -36,7 +36,7 @@ void for_each_entry(const fs::path& folder, Take take) {
 void read_folder(const fs::path& folder, int generation, const std::optional<HostShare>& ranks, RunTraces& found) {
   for_each_entry(folder, [&](const fs::path& file) {
     const auto rank = number_in(file.filename().native(), "rank", ".trace");
-    if (!rank || (ranks && !ranks->has(*rank))) return;
+    if (!rank || (ranks && !ranks->has(*rank)) || !fs::is_regular_file(file)) return;
     try {
       found.traces.push_back({generation, trace::decode(trace::TraceRing::read_file(file.native()))});
     } catch (const CorruptData& error) {

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -14,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/base/text.h"
 
 namespace lockstep::launcher {
@@ -32,14 +31,6 @@ constexpr std::chrono::seconds kOneFile{5};
 std::string key(int node, std::string_view what) { return fmt::format("traces/{}/{}", node, what); }
 std::string want_key(int node, int k) { return key(node, fmt::format("want/{}", k)); }
 std::string file_key(int node, int k) { return key(node, fmt::format("file/{}", k)); }
-
-std::string read_whole(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw SystemError("open " + file.native(), errno);
-  std::string bytes{std::istreambuf_iterator<char>(in), {}};
-  if (bytes.size() > store::kMaxValueBytes) throw SystemError("send " + file.native(), EFBIG);
-  return bytes;
-}
 
 // Waits for the key's value; nothing if the exchange is called off. Throws Timeout.
 std::optional<std::string> await(store::Store& store, const std::string& name, const Deadline& deadline,
@@ -97,8 +88,8 @@ bool give_traces(store::Store& store, int node_rank, const fs::path& folder, con
     const bool is_ours = file && std::find(files.begin(), files.end(), *file) != files.end();
     std::string bytes;
     try {
-      if (is_ours) bytes = read_whole(folder / *wanted);
-    } catch (const SystemError& error) {
+      if (is_ours) bytes = read_regular(folder / *wanted, store::kMaxValueBytes);
+    } catch (const Error& error) {
       log_warn("{}", error.what());
     }
     store.set(file_key(node_rank, k), bytes);

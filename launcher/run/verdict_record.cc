@@ -5,13 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "launcher/output/log_folder.h"
 #include "launcher/system.h"
 #include "lockstep/base/error.h"
-#include "runtime/base/io.h"
 #include "runtime/base/signal_name.h"
 
 namespace lockstep::launcher {
@@ -58,14 +56,6 @@ Json first_json(const VerdictRecord::FirstFailure& first) {
   return json;
 }
 
-void write_whole(const std::string& path, const std::string& text) {
-  const std::string unfinished = path + ".new";
-  UniqueFd file = open_file(unfinished, true);
-  if (write_all(file.get(), text) != text.size()) throw SystemError("write " + unfinished, errno);
-  if (close(file.release()) != 0 && errno != EINTR) throw SystemError("close " + unfinished, errno);
-  if (rename(unfinished.c_str(), path.c_str()) != 0) throw SystemError("rename " + unfinished, errno);
-}
-
 }  // namespace
 
 std::string as_json(const VerdictRecord& record, const std::string& run_id, int generation) {
@@ -99,9 +89,9 @@ std::function<void(const VerdictRecord&)> verdict_writer(const std::string& log_
           &console](const VerdictRecord& record) {
     try {
       const std::string json = as_json(record, run_id, generation);
-      write_whole(of_generation, json);
-      write_whole(path, json);
-    } catch (const SystemError& error) {
+      write_file(of_generation, json);
+      write_file(path, json);
+    } catch (const Error& error) {
       console.message(fmt::format("the verdict is not in {}: {}", path, error.what()));
     }
   };

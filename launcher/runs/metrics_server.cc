@@ -15,6 +15,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/quiet_thread.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -29,7 +30,7 @@ constexpr std::chrono::seconds kUntilThereIsRoom{1};
 MetricsServer::MetricsServer(const net::HostPort& where, std::function<LiveReport()> report)
     : report_(std::move(report)), listener_(net::tcp_listen(where)) {
   loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept(); });
-  thread_ = std::thread([this] { serve(); });
+  thread_ = start_quiet_thread([this] { serve(); });
 }
 
 MetricsServer::~MetricsServer() {

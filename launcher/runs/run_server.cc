@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/quiet_thread.h"
 #include "runtime/base/random_bytes.h"
 #include "runtime/net/unix_socket.h"
 
@@ -36,7 +37,7 @@ RunServer::RunServer(std::string run_id, std::function<void()> stop, RecentLines
       facts_{.run_id = std::move(run_id), .pid = getpid()} {
   loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept(); });
   loop_.run_after(kLook, [this] { look(); });
-  thread_ = std::thread([this] { serve(); });
+  thread_ = start_quiet_thread([this] { serve(); });
   lines_.set_listener([this] {
     if (!is_waking_.exchange(true)) loop_.post([this] { pump_followers(); });
   });

@@ -8,13 +8,14 @@
 #include <fstream>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep {
 
 std::string host_name() {
   char name[HOST_NAME_MAX + 1] = {};
   if (gethostname(name, HOST_NAME_MAX) != 0) throw SystemError("gethostname", errno);
-  return name;
+  return printable(name);
 }
 
 std::string boot_id() {

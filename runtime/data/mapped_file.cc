@@ -18,7 +18,7 @@ namespace lockstep::data {
 namespace {
 
 UniqueFd open_to_read(const std::filesystem::path& path) {
-  UniqueFd file(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
+  UniqueFd file(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
   if (file) return file;
   throw InvalidArgument(fmt::format("the dataset '{}' can't be opened: {}; check path and permissions", path.string(),
                                     errno_text(errno)));

@@ -15,6 +15,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/io.h"
+#include "runtime/base/regular_file.h"
 
 namespace lockstep {
 namespace {
@@ -57,9 +58,7 @@ std::unique_ptr<StepDigests> StepDigests::open(const std::string& folder, const 
 }
 
 StepDigests::StepDigests(std::string file, std::size_t parameters)
-    : file_(std::move(file)),
-      fd_(::open(file_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666)),
-      sums_(parameters) {
+    : file_(std::move(file)), fd_(open_regular(file_, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW)), sums_(parameters) {
   if (!fd_) throw SystemError("LOCKSTEP_STEP_DIGESTS: open " + file_, errno);
 }
 

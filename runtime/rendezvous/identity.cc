@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/rendezvous/identity.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <climits>
-#include <fstream>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/io.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/membership/member_info.h"
 #include "runtime/rendezvous/families/families.h"
 #include "runtime/rendezvous/families/family_readers.h"
@@ -172,13 +174,14 @@ Identity from_arguments(const IdentityOverrides& overrides, const std::vector<Fo
 }  // namespace
 
 std::optional<std::string> read_launcher_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  std::string text(kMaxFileBytes, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad() || (file.fail() && !file.eof())) return std::nullopt;
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  return text;
+  try {
+    const UniqueFd fd = open_regular(path, O_RDONLY);
+    std::string text;
+    if (!fd || !read_all(fd.get(), text, kMaxFileBytes)) return std::nullopt;
+    return text;
+  } catch (const InvalidArgument&) {
+    return std::nullopt;
+  }
 }
 
 Identity identify(const Environment& environment, const IdentityOverrides& overrides, const FileReader& read_file) {

@@ -17,6 +17,8 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/memory_file.h"
+#include "runtime/base/printable.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/base/resource_limit.h"
 
 namespace lockstep::trace {
@@ -51,7 +53,7 @@ std::string read_text(const Word* words) {
   for (std::size_t i = 0; i < kTextWords; ++i) copy[i] = words[i].load(std::memory_order_relaxed);
   std::array<char, sizeof(copy)> text{};
   std::memcpy(text.data(), copy.data(), sizeof(copy));
-  return {text.data(), ::strnlen(text.data(), text.size())};
+  return printable({text.data(), ::strnlen(text.data(), text.size())}, text.size());
 }
 
 std::int64_t wall_clock_now() {
@@ -164,7 +166,7 @@ void TraceRing::put_finding(const Words& words) noexcept {
 TraceRing::Contents TraceRing::read() const { return read_words(words_, events_); }
 
 TraceRing::Contents TraceRing::read_file(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file = open_regular(path, O_RDONLY);
   if (!file) throw SystemError("open " + path, errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw SystemError("stat " + path, errno);

@@ -2,6 +2,7 @@
 // `lockstep run` when all goes well, and when the command line is wrong.
 #include <gtest/gtest.h>
 #include <pty.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -441,7 +442,9 @@ TEST(LauncherUsage, WrongCommandLinesGetOneClearLine) {
       {{"run", "/tmp"}, 126, "is a folder"},
       {{"run", "--log-dir", "/dev/null/x", "true"}, 2, "/dev/null/x"},
       {{"run", "--hostfile", "/tmp", "true"}, 2, "--hostfile /tmp: that is a folder; give a file in it"},
-      {{"run", "--hostfile", "/no/such/file", "true"}, 2, "--hostfile /no/such/file: it can't be read"},
+      {{"run", "--hostfile", "/no/such/file", "true"}, 2, "--hostfile /no/such/file: it can't be read to its end"},
+      {{"run", "--hostfile", "/dev/zero", "true"}, 2, "'/dev/zero' is a device, and a regular file is wanted"},
+      {{"run", "-n", "1", "--trace", "/dev/null", "true"}, 2, "'/dev/null' is a device"},
       {{"run", "--ranks", "1,7", "-n", "2", "true"}, 2, "--ranks 1,7: the job has 2 ranks, from 0 to 1"},
       {{"run", "--bind", "core", "-n", "1000", "true"}, 2, "--bind core: 1000 ranks, and "},
       {{"logs", "run-of-nobody"}, 1, "no run of this user on this host begins with 'run-of-nobody'"},
@@ -456,6 +459,18 @@ TEST(LauncherUsage, WrongCommandLinesGetOneClearLine) {
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
     expect_text(result.err, {wrong.says});
   }
+}
+
+TEST(LauncherUsage, AHostfileMayComeFromAProgramAndAPipeWithoutAWriterNamesNoHost) {
+  const testing::TemporaryFolder folder;
+  const auto result = run({"bash", "-c", "\"$0\" run --hostfile <(echo localhost slots=2) -- \"$1\" print:x",
+                           LOCKSTEP_PROGRAM, PLAIN_PROGRAM});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_text(result.out, {"[rank 1] x\n"});
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  const auto nobody = run({LOCKSTEP_PROGRAM, "run", "--hostfile", folder / "pipe", "true"});
+  EXPECT_EQ(nobody.exit_code, 2);
+  expect_text(nobody.err, {"it names no host"});
 }
 
 TEST(LauncherUsage, GpuWithoutAGpuSaysWhy) {

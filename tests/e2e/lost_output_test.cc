@@ -75,6 +75,13 @@ TEST_F(LostOutput, OfStdoutIsSaidAndFailsTheJob) {
   expect_part(result.err, "stdout can't be written: No space left on device");
 }
 
+TEST_F(LostOutput, OfAStdoutThatWasClosedIsSaidAndFailsTheJob) {
+  const auto result = run(joined({"sh", "-c", "exec \"$@\" >&-", "sh"}, plain(2, {"print:x"})));
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  expect_part(result.err, "stdout can't be written: Bad file descriptor");
+  EXPECT_EQ(run({"sh", "-c", "exec \"$@\" >&-", "sh", LOCKSTEP_PROGRAM, "--help"}).exit_code, 1);
+}
+
 TEST_F(LostOutput, OfStderrFailsTheJob) {
   EXPECT_EQ(run(joined({"sh", "-c", "exec \"$@\" 2>/dev/full", "sh"}, plain(2, {"eprint:x"}))).exit_code, 1);
 }

@@ -167,6 +167,27 @@ TEST_F(Output, ASlowReaderBlocksTheRankAndLosesNothing) {
   EXPECT_EQ(static_cast<int>(lines_of(content(folder_ / "job.log")).size()), kLines);
 }
 
+// A pipe would hold the launcher up, which then hears no SIGTERM; a link leads to a file of somebody's.
+TEST_F(Output, WhatIsNoFileOfTheLaunchersOwnIsRefusedByName) {
+  const fs::path precious = folder_.write("precious", "mine");
+  for (const char* name : {"job.log", "generation0/rank0.out", "generation0/rank1.err"}) {
+    const fs::path path = folder_ / "logs" / name;
+    for (const bool is_pipe : {true, false}) {
+      fs::remove_all(folder_ / "logs");
+      fs::create_directories(path.parent_path());
+      if (is_pipe) {
+        ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+      } else {
+        fs::create_symlink(precious, path);
+      }
+      const auto result = run(plain(2, {"print:x"}, {"--log-dir", folder_ / "logs"}));
+      EXPECT_NE(result.exit_code, 0);
+      expect_text(result.err, {"'" + path.native() + "' is a " + (is_pipe ? "pipe" : "symbolic link")});
+      EXPECT_EQ(content(precious), "mine");
+    }
+  }
+}
+
 // A folder that looks like /sys/fs/cgroup, in a mount namespace of the job's own.
 TEST_F(Output, OutOfMemoryIsSaidWithTheKernelsCount) {
   if (geteuid() != 0) GTEST_SKIP() << "only root may mount over /sys/fs/cgroup";

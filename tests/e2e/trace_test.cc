@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `lockstep run --trace` and `lockstep report`: what the ranks did, as they left it.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -182,10 +184,42 @@ TEST_F(Trace, AFolderThatCantBeMadeEndsNoTraining) {
   expect_text(result.err, {"warning: trace: make the folder " + file("file/t"), "is in no file (LOCKSTEP_TRACE_DIR)"});
 }
 
+TEST_F(Trace, ALinkOrAPipeInItsPlaceIsRefusedBeforeTheTraining) {
+  std::ofstream(file("precious")) << "mine";
+  std::filesystem::create_symlink(file("precious"), file("link.json"));
+  ASSERT_EQ(mkfifo(file("pipe.json").c_str(), 0600), 0);
+  for (const auto& [name, kind] : {std::pair("link.json", "a symbolic link"), std::pair("pipe.json", "a pipe")}) {
+    const auto result = run(plain(1, {"print:hello"}, {"--trace", file(name)}));
+    EXPECT_EQ(result.exit_code, 2);
+    expect_text(result.err, {"'" + file(name) + "' is " + kind});
+    EXPECT_EQ(result.out, "");
+  }
+  EXPECT_EQ(text_of("precious"), "mine");
+}
+
+// A report looks into a folder where others may have put anything.
+TEST_F(Trace, AReportWaitsForNoPipe) {
+  const auto result = run(short_job(1, {"--log-dir", file("logs")}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto pipe_at = [&](const std::string& name) {
+    std::filesystem::remove(file("logs/" + name));
+    ASSERT_EQ(mkfifo(file("logs/" + name).c_str(), 0600), 0);
+  };
+  for (const char* name : {"job.log", "generation0/verdict.json", "generation0/rank7.trace"}) pipe_at(name);
+  const auto report = run({LOCKSTEP_PROGRAM, "report", file("logs")});
+  EXPECT_EQ(report.exit_code, 0) << report.err;
+  pipe_at("report.html");
+  const auto refused = run({LOCKSTEP_PROGRAM, "report", file("logs")});
+  EXPECT_EQ(refused.exit_code, 2);
+  expect_text(refused.err, {"report.html' is a pipe"});
+  EXPECT_EQ(run({LOCKSTEP_PROGRAM, "report", file("logs/report.html")}).exit_code, 2);
+}
+
 TEST_F(Trace, WhatHasNoneIsSaid) {
   const auto plain_job = run(plain(2, {"print:hello"}, {"--trace", file("run.json")}));
   EXPECT_EQ(plain_job.exit_code, 0) << plain_job.err;
   expect_text(plain_job.err, {"no trace in " + file("run.json") + ": none of the ranks has called init_process_group"});
+  EXPECT_FALSE(std::filesystem::exists(file("run.json.ranks")));
   const auto report = run({LOCKSTEP_PROGRAM, "report", file("gone")});
   EXPECT_EQ(report.exit_code, 2);
   expect_text(report.err, {"lockstep report: there is no folder " + file("gone")});

@@ -3,26 +3,23 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <system_error>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
-#include "runtime/base/logging.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/checkpoint/atomic_file.h"
 #include "runtime/checkpoint/file_error.h"
 
 namespace lockstep::checkpoint {
-namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::size_t kMostBytes = std::size_t{1} << 30;
-
-}  // namespace
 
 void fail_to_read(const fs::path& path, const char* call, int error_number) {
   switch (error_number) {
@@ -39,16 +36,25 @@ void fail_to_read(const fs::path& path, const char* call, int error_number) {
 }
 
 UniqueFd open_to_read(const fs::path& path) {
-  // O_NONBLOCK: a pipe by that name must not block.
-  UniqueFd fd(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
-  if (!fd) fail_to_read(path, "open", errno);
-  return fd;
+  try {
+    UniqueFd fd = open_regular(path.string(), O_RDONLY);
+    if (!fd) fail_to_read(path, "open", errno);
+    return fd;
+  } catch (const InvalidArgument& error) {
+    throw CorruptData(error.what());
+  }
 }
 
-std::string read_text(const fs::path& path) {
+std::string read_text(const fs::path& path, std::size_t most) {
   const UniqueFd fd = open_to_read(path);
   std::string text;
-  if (!read_all(fd.get(), text, kMostBytes)) fail_to_read(path, "read", errno);
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) fail_to_read(path, "fstat", errno);
+  // A sparse file of any size costs its owner nothing, and each listing would read it.
+  if (std::cmp_greater(status.st_size, most)) {
+    throw CorruptData(fmt::format("'{}' has {} bytes, and at most {} are read", path.string(), status.st_size, most));
+  }
+  if (!read_all(fd.get(), text, most)) fail_to_read(path, "read", errno);
   return text;
 }
 

@@ -5,6 +5,7 @@
 // this process from looking (no permission, no descriptors): the first says something of the file, the second nothing.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -16,8 +17,12 @@
 
 namespace lockstep::checkpoint {
 
+// Of a manifest: more than anybody has written.
+inline constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+
+// Of a regular file: anything else by that name is CorruptData, and so is a longer one than `most`.
 UniqueFd open_to_read(const std::filesystem::path& path);
-std::string read_text(const std::filesystem::path& path);
+std::string read_text(const std::filesystem::path& path, std::size_t most = kMostBytes);
 // Whole or not at all, durable once this returns.
 void write_text(const std::filesystem::path& path, std::string_view text);
 // Throws what `error_number` says of `call`, which was to read the path.

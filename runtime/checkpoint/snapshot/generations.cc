@@ -30,12 +30,13 @@ constexpr std::string_view kPrefix = "generation-";
 constexpr std::string_view kSuffix = ".json";
 constexpr std::string_view kClaim = ".json.claim.";
 constexpr std::size_t kMostWriter = 200;
+constexpr std::size_t kMostOfRecord = std::size_t{1} << 16;
 
 std::string name_of(std::int64_t number) { return fmt::format("{}{:06}{}", kPrefix, number, kSuffix); }
 
 Generation read_generation(const fs::path& path, std::int64_t number) {
   try {
-    const nlohmann::json json = unseal(read_text(path), kGenerationFormat, "the record");
+    const nlohmann::json json = unseal(read_text(path, kMostOfRecord), kGenerationFormat, "the record");
     Generation generation{.number = json.at("generation").get<std::int64_t>(),
                           .writer = json.at("writer").get<std::string>(),
                           .time = json.at("time").get<std::string>()};

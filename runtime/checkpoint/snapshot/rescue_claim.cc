@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/snapshot/files.h"
 #include "runtime/checkpoint/snapshot/series.h"
@@ -27,7 +28,7 @@ constexpr std::string_view kRescue = ".rescue";
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 
 UniqueFd open_claim(const fs::path& path, int flags) {
-  return UniqueFd(uninterrupted([&] { return ::open(path.c_str(), flags | O_RDWR | O_CLOEXEC, 0666); }));
+  return open_regular(path.string(), flags | O_RDWR | O_NOFOLLOW);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/checkpoint/storage.h"
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 SeriesLock::SeriesLock(const fs::path& folder, const std::string& who) {
   make_folders(folder);
   const fs::path path = folder / "lock";
-  fd_.reset(uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666); }));
+  fd_ = open_regular(path.string(), O_RDWR | O_CREAT | O_NOFOLLOW);
   if (!fd_) throw file_error("snapshots: opening", path, "", errno);
   struct flock lock {};
   lock.l_type = F_WRLCK;

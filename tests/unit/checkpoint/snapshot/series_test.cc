@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cerrno>
@@ -407,6 +408,60 @@ TEST(SeriesLock, ASecondProcessIsRefusedWithTheFirstOnesName) {
   EXPECT_NO_THROW(take());
   const std::string text = text_of(folder / "a/run/lock");
   EXPECT_THAT(text, AllOf(HasSubstr("node8"), ::testing::Not(HasSubstr("node7"))));
+}
+
+TEST(Series, AFileSystemWithoutLinksAndFilesThatHaveNoNameHasSnapshotsToo) {
+  for (const int error : {EPERM, EOPNOTSUPP, ENOSYS}) {
+    const TemporaryFolder folder;
+    Child child([&](const lockstep::testing::Line&) {
+      EXPECT_TRUE(lockstep::testing::forbid_calls(EOPNOTSUPP, error));
+      Job(folder / "run").save();
+      Job(folder / "run").save();
+      EXPECT_THROW(record(folder / "run", 2, 1), InvalidArgument) << "another has that number";
+      return ::testing::Test::HasFailure() ? 1 : 0;
+    });
+    EXPECT_EQ(child.wait(), 0) << error;
+    const auto newest = newest_whole(folder / "run");
+    ASSERT_TRUE(newest);
+    EXPECT_EQ(std::pair(newest->step, newest->generation), std::pair(std::int64_t{2}, std::int64_t{2}));
+  }
+}
+
+// A sparse file, /dev/zero or a pipe where a record or a manifest was: nobody waits for it, or reads it to its end.
+TEST(Series, ARecordOrManifestThatIsNoFileOrTooLongIsDamaged) {
+  for (const char* victim : {"generation-000001.json", "step-000000000001-g000001/manifest.json"}) {
+    for (const char* kind : {"sparse", "pipe", "zero"}) {
+      const TemporaryFolder folder;
+      const fs::path run = folder / "run";
+      Job(run).save();
+      const fs::path path = run / victim;
+      if (std::string_view(kind) == "sparse") {
+        fs::resize_file(path, std::uintmax_t{1} << 36);
+      } else {
+        fs::remove(path);
+        if (std::string_view(kind) == "pipe") {
+          ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+        } else {
+          fs::create_symlink("/dev/zero", path);
+        }
+      }
+      const bool is_record = std::string_view(victim).starts_with("generation");
+      if (is_record) {
+        EXPECT_FALSE(list_generations(run).at(0).why_not.empty()) << kind;
+      } else {
+        EXPECT_EQ(list_snapshots(run).at(0).state, SnapshotState::damaged) << kind;
+      }
+    }
+  }
+}
+
+TEST(SeriesLock, ALinkIsRefusedAndItsTargetStays) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "run");
+  std::ofstream(folder / "mine") << "precious";
+  fs::create_symlink(folder / "mine", folder / "run/lock");
+  expect_text(error_of([&] { SeriesLock(folder / "run", "me"); }), {"run/lock' is a symbolic link"});
+  EXPECT_EQ(text_of(folder / "mine"), "precious");
 }
 
 TEST(SeriesLock, AFileIsNoFolder) {

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "launcher/runs/run_client.h"
@@ -17,6 +18,8 @@
 #include "runtime/net/stream.h"
 #include "runtime/net/unix_socket.h"
 #include "tests/support/child.h"
+#include "tests/support/error_of.h"
+#include "tests/support/limited_to.h"
 #include "tests/support/scarce_memory.h"
 #include "tests/support/wait_until.h"
 
@@ -269,6 +272,25 @@ TEST_F(RunServerTest, WhoDoesNotAnswerIsNamedAndTheOthersAreShown) {
   EXPECT_TRUE(std::any_of(runs.begin(), runs.end(), [&](const FoundRun& run) {
     return run.socket == server_->socket_name() && run.facts.has_value();
   }));
+}
+
+// The launcher says that nobody can reach the run, and the job goes on.
+TEST(RunServer, WithoutAThreadIsAnErrorWithTheLimits) {
+  constexpr uid_t kNobody = 65534;
+  Child child([](const Line&) {
+    if (geteuid() == 0) {
+      EXPECT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
+    }
+    const lockstep::testing::LimitedTo processes(RLIMIT_NPROC, 0);
+    RecentLines lines;
+    const std::string text = lockstep::testing::error_of<SystemError>([&] {
+      RunServer(
+          "run-of-test", [] {}, lines);
+    });
+    lockstep::testing::expect_text(text, {"starting a thread: ", "ulimit -u"});
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
+  EXPECT_EQ(child.wait(), 0);
 }
 
 TEST_F(RunServerTest, IsGoneWithItsRun) {
