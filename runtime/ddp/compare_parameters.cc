@@ -11,8 +11,8 @@
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/record.h"
+#include "runtime/comm/collective_call.h"
 #include "runtime/comm/disagreement.h"
-#include "runtime/rendezvous/consensus.h"
 
 namespace lockstep {
 namespace {
@@ -71,35 +71,26 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
                         std::span<const ComparedOption> options, std::string_view remedy) {
   if (group.size() == 1) return;
   const std::string packed = write_texts(list_of(specs, options));
-  const Deadline deadline = Deadline::after(group.timeout());
-  // Reducers of a group are told apart by how many each rank has made before: the same on all, or they would differ.
-  const std::int64_t made = group.store().add(fmt::format("ddp/reducers/{}", group.rank()), 1);
-  const auto consensus_on = [&](std::string_view what) {
-    return rendezvous::Consensus(group.store(), group.roster(), group.rank(),
-                                 {.name = fmt::format("ddp/{}/{}", made, what),
-                                  .what = "Reducer: the ranks compare their parameters",
-                                  .remedy = "every rank must make its Reducer, in the same order",
-                                  .check = [&group] { group.progress(); }});
+  // By collectives: a rank that left instead of coming here is named at once.
+  const auto gather = [&](const std::string& text) {
+    return comm::within_call("Reducer()", [&] { return all_gather_text(group, text); });
   };
-  const auto groups = group_by_value(consensus_on("hash").gather(fmt::format("{:016x}", hash64(packed)), deadline));
+  const auto groups = group_by_value(gather(fmt::format("{:016x}", hash64(packed))));
   if (groups.size() == 1) return;
 
   // One rank of each kind tells the whole.
   const bool tells = std::any_of(groups.begin(), groups.end(),
                                  [&](const std::vector<int>& ranks) { return ranks.front() == group.rank(); });
-  const auto judge = [&](std::span<const std::string> told) {
-    std::vector<std::vector<std::string>> lists(told.size());
-    for (const auto& ranks : groups) {
-      const auto list = read_texts(told[static_cast<std::size_t>(ranks.front())]);
-      if (!list)
-        throw CorruptData(
-            "Reducer: the list of parameters of another rank is damaged; do all ranks run the same build?");
-      for (const int rank : ranks) lists[static_cast<std::size_t>(rank)] = *list;
-    }
-    return first_difference(options, lists);
-  };
-  const std::string difference = consensus_on("list").decide(tells ? packed : "", judge, deadline);
-  // It waits for all: rank 0 may host the store, from which the others still read the difference.
+  const std::vector<std::string> told = gather(tells ? packed : "");
+  std::vector<std::vector<std::string>> lists(told.size());
+  for (const auto& ranks : groups) {
+    const auto list = read_texts(told[static_cast<std::size_t>(ranks.front())]);
+    if (!list)
+      throw CorruptData("Reducer: the list of parameters of another rank is damaged; do all ranks run the same build?");
+    for (const int rank : ranks) lists[static_cast<std::size_t>(rank)] = *list;
+  }
+  const std::string difference = first_difference(options, lists);
+  // It waits for all: a rank that threw at once would unwind its group while others still gather.
   comm::throw_disagreement(
       group, fmt::format("Reducer: the ranks train different models. First difference, {}. Build the same model, "
                          "with its parameters in the same order and the same options, on every rank{}{}",

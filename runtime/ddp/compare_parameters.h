@@ -22,8 +22,8 @@ struct ComparedOption {
 // Collective. Returns on every rank if options and specs are equal on all, else throws the same Mismatch on every rank:
 // the first option or parameter that differs, what it is here and there, and on which ranks.
 //
-// Through the group's store: one hash per rank; whole lists only if the hashes differ. Timeout, within the group's
-// timeout, names the ranks that did not come; a group that fails meanwhile throws its first cause.
+// By collectives: one hash per rank; whole lists only if the hashes differ. So a rank that leaves, fails or calls
+// something else instead is named as in any collective.
 //
 // `remedy` is what the Mismatch advises beside building the same model.
 LOCKSTEP_INTERNAL_API void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs,

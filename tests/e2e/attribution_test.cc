@@ -51,6 +51,22 @@ TEST_P(Attribution, ARankThatLeavesWithZeroIsNamed) {
       << result.err;
 }
 
+// Between two collectives, where the others ask about it: they compare their models.
+TEST_P(Attribution, ARankThatReturnsBeforeTheOthersMakeTheirReducersIsNamed) {
+  for (const Words& first : {Words{}, Words{"catch"}}) {
+    for (const std::string backend : {"shm", "tcp"}) {
+      const Words actions = {"backend:" + backend, "init", "model:3@0", "model:3@2"};
+      const auto result =
+          Process({.command = run_command({"-n", "3", "--timeout", "600"}, RANK_PROGRAM, joined(first, actions))})
+              .wait();
+      EXPECT_EQ(result.exit_code, 1) << result.err;
+      EXPECT_TRUE(last_line(result).starts_with(
+          "lockstep run: rank 1 failed first: it exited with code 0 while the others still needed it"))
+          << result.err;
+    }
+  }
+}
+
 // The others would wait for it until the group's timeout.
 TEST_P(Attribution, ARankThatEndsBeforeItComesIsNamedWhileOthersWait) {
   const auto result =
