@@ -106,6 +106,9 @@ struct RunCommand {
               "Bind the ranks of this host to cores of their own, or to its NUMA nodes.\nDefault none");
     text_flag(app, "--grace", raw.grace, "SECONDS",
               "When a rank fails: seconds between SIGTERM and SIGKILL for the others.\nDefault 0.7");
+    text_flag(app, "--backend", raw.backend, "NAME",
+              "LOCKSTEP_BACKEND of the ranks, for programs that ask for none: shm, tcp,\nmpi or nccl. Default: "
+              "LOCKSTEP_BACKEND, else auto");
     text_flag(app, "--timeout", raw.timeout, "SECONDS",
               "LOCKSTEP_TIMEOUT of the ranks: limit of start-up and of each\ncollective. Default: LOCKSTEP_TIMEOUT, "
               "else 300");

@@ -71,6 +71,7 @@ struct RunOptions {
   std::vector<std::string> devices;      // --devices: GPUs of the ranks, by index or UUID; empty: all that are visible
   bool oversubscribe_gpu = false;        // several ranks on one GPU
   bool torch_store = false;              // serve torch's protocol there, without a secret
+  std::string backend;                   // for LOCKSTEP_BACKEND; empty: what the environment says
   std::string hang_timeout;              // for LOCKSTEP_HANG_TIMEOUT: seconds, or off; empty: what the environment says
   std::string stop_timeout;              // for LOCKSTEP_STOP_TIMEOUT: seconds; empty: what the environment says
   std::optional<int> requeue_exit_code;  // for LOCKSTEP_REQUEUE_EXIT_CODE; unset: what the environment says

@@ -62,6 +62,7 @@ end after the same step, whichever of them got the signal; a line says which ste
 
 ENVIRONMENT, of the ranks; docs/ENVIRONMENT.md has values and defaults, lockstep doctor shows what is set
   LOCKSTEP_TIMEOUT, LOCKSTEP_LIVENESS   what --timeout and --liveness set
+  LOCKSTEP_BACKEND                      what --backend sets
   LOCKSTEP_HANG_TIMEOUT                 what --hang-timeout sets
   LOCKSTEP_STOP_TIMEOUT                 what --stop-timeout sets
   LOCKSTEP_REQUEUE_EXIT_CODE            what --requeue-exit-code sets

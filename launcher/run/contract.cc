@@ -71,6 +71,7 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
     result.set("TORCHELASTIC_RESTART_COUNT", number(contract.restarts));
   }
   if (!contract.liveness.empty()) result.set("LOCKSTEP_LIVENESS", contract.liveness);
+  if (!contract.backend.empty()) result.set("LOCKSTEP_BACKEND", contract.backend);
   if (!contract.hang_timeout.empty()) result.set("LOCKSTEP_HANG_TIMEOUT", contract.hang_timeout);
   if (!contract.stop_timeout.empty()) result.set("LOCKSTEP_STOP_TIMEOUT", contract.stop_timeout);
   if (!contract.trace_dir.empty()) result.set("LOCKSTEP_TRACE_DIR", contract.trace_dir);

@@ -26,6 +26,7 @@ struct Contract {
   std::optional<store::Secret> store_secret;  // what its clients must know
   std::string run_id;                         // unlike any other job's, on any host
   std::string timeout;                        // for LOCKSTEP_TIMEOUT; empty: leave it alone
+  std::string backend;                        // for LOCKSTEP_BACKEND; empty: leave it alone
   std::string hang_timeout;                   // for LOCKSTEP_HANG_TIMEOUT; empty: leave it alone
   std::string stop_timeout;                   // for LOCKSTEP_STOP_TIMEOUT; empty: leave it alone
   std::string trace_dir;                      // for LOCKSTEP_TRACE_DIR; empty: leave it alone

@@ -106,7 +106,7 @@ void say_before_the_start(const RunOptions& options, const Preparation& preparat
   if (!preparation.count.reason.empty()) {
     console.message(fmt::format("{} ({})", count_of(preparation.count.ranks, "rank"), preparation.count.reason));
   }
-  for (const auto& line : misspelt_variables(environment)) console.message(line);
+  for (const auto& line : unknown_variables(environment)) console.message(line);
   if (!options.oversubscribe_gpu) return;
   console.message(
       "--oversubscribe-gpu: ranks may share a GPU and then talk over sockets: for correctness, not for speed");

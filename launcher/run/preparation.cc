@@ -108,6 +108,7 @@ Contract contract_of(const RunOptions& options) {
   contract.master_addr = options.master_addr;
   contract.torch_store = options.torch_store;
   contract.liveness = options.liveness;
+  contract.backend = options.backend;
   contract.hang_timeout = options.hang_timeout;
   contract.stop_timeout = options.stop_timeout;
   if (options.requeue_exit_code) contract.requeue_exit_code = fmt::format("{}", *options.requeue_exit_code);

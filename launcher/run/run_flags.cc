@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <utility>
 
@@ -279,6 +280,11 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
     }
     options.devices = *devices;
   }
+  constexpr std::array<std::string_view, 7> kBackends = {"auto", "shm", "tcp", "gloo", "mpi", "nccl", "single"};
+  if (!raw.backend.empty() && std::find(kBackends.begin(), kBackends.end(), raw.backend) == kBackends.end()) {
+    return fmt::format("--backend {}: give auto, shm, tcp (or gloo), mpi, nccl or single", raw.backend);
+  }
+  options.backend = raw.backend;
   if (!raw.hang_timeout.empty()) {
     const auto seconds = parse_seconds(raw.hang_timeout);
     if (raw.hang_timeout != "off" && (!seconds || *seconds < membership::kLeastHang)) {

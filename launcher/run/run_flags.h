@@ -36,6 +36,7 @@ struct RawRunFlags {
   std::string timeout;
   std::string master_port;
   std::string liveness;
+  std::string backend;
   std::string hang_timeout;
   std::string stop_timeout;
   std::string requeue_exit_code;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names of the variables LOCKSTEP_*, by which one that is misspelt is found: it would have no effect, silently.
+// The names of the variables LOCKSTEP_*, by which one that nothing reads is found: it would have no effect, silently.
 #pragma once
 
-#include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,14 +16,11 @@ inline constexpr std::string_view kVariablePrefix = "LOCKSTEP_";
 // Those of docs/ENVIRONMENT.md.
 bool is_known_variable(std::string_view name);
 
-struct NearestVariable {
-  std::string_view name;
-  std::size_t distance = 0;  // letters to insert, remove or change
-};
-NearestVariable nearest_variable(std::string_view name);
+// The variable that a name with a slip of the fingers means; nothing: it looks like none of them.
+std::optional<std::string_view> variable_like(std::string_view name);
 
-// A sentence for each variable that is set, is none of lockstep's and looks much like one. Others that begin with
-// LOCKSTEP_ may be a program's own.
-std::vector<std::string> misspelt_variables(const Environment& environment);
+// A sentence for each variable that is set, begins with LOCKSTEP_ and is none of lockstep's. Those of its own tests,
+// LOCKSTEP_TEST_ and LOCKSTEP_FAKE_, are passed over.
+std::vector<std::string> unknown_variables(const Environment& environment);
 
 }  // namespace lockstep

@@ -53,9 +53,9 @@ void share_cores(const Environment& environment, int local_world_size) {
 }
 
 // Once a job: by its launcher if that is ours, else by rank 0.
-void warn_of_misspelt_variables(const Environment& environment, int rank) {
+void warn_of_unknown_variables(const Environment& environment, int rank) {
   if (rank != 0 || environment.has("LOCKSTEP_LAUNCHER_PID")) return;
-  for (const auto& line : misspelt_variables(environment)) log_warn("environment: {}", line);
+  for (const auto& line : unknown_variables(environment)) log_warn("environment: {}", line);
 }
 
 // What a program prints to a pipe is kept by the C library until some kilobytes are there. The launcher puts lines
@@ -183,8 +183,10 @@ Cause cause_of(const Error& error, int rank) {
           .text = fmt::format("rank {} ({}) failed: {}", rank, process.describe(), error.what())};
 }
 
-std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
+std::shared_ptr<ProcessGroup> start(const InitOptions& given) {
   const Environment environment = Environment::keep_of_process();
+  InitOptions options = given;
+  if (options.backend == "auto") options.backend = environment.get("LOCKSTEP_BACKEND").value_or("auto");
   const InitSettings settings = resolve(options, environment);
   require_known_backend(options.backend, backends());
   require_device(settings, options.backend == "nccl" ? std::string("backend 'nccl'")
@@ -196,7 +198,10 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
     set_log_label(fmt::format("rank {}", identity.rank));
     set_uncaught_error_rank(identity.rank);
   }
-  warn_of_misspelt_variables(environment, identity.rank);
+  warn_of_unknown_variables(environment, identity.rank);
+  if (identity.rank == 0 && given.backend != "auto" && environment.has("LOCKSTEP_BACKEND")) {
+    log_warn("environment: LOCKSTEP_BACKEND has no effect: the program itself asks for backend '{}'", given.backend);
+  }
   trace::open_trace({.rank = identity.rank,
                      .world_size = identity.world_size,
                      .pid = getpid(),

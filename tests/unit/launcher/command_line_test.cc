@@ -494,6 +494,7 @@ TEST(CommandLine, EachFlagWithAValueNamesItselfAndTheValueThatIsWrong) {
       {"--metrics-port", {"65536"}},
       {"--bind", {"socket"}},
       {"--grace", {"-1"}},
+      {"--backend", {"gpu"}},
       {"--timeout", {"soon"}},
       {"--liveness", {"maybe"}},
       {"--hang-timeout", {"1"}},
