@@ -19,6 +19,9 @@ struct EndRecord {
   int by_signal = 0;
   int value = 0;
   int dumped_core = 0;
+  int program = 0;
+  int has_no_code = 0;
+  std::int64_t cpu_limit = 0;
   int killed = 0;
   std::int64_t memory_kills = 0;
   std::int64_t steps_done = -1;
@@ -33,6 +36,9 @@ constexpr auto kEndFields = [](auto& end, auto& fields) {
   fields("by-signal", end.by_signal, 0, 1);
   fields("value", end.value, 0, 255);
   fields("core", end.dumped_core, 0, 1);
+  fields("program", end.program, 0);
+  fields("no-code", end.has_no_code, 0, 1);
+  fields("cpu-limit", end.cpu_limit, std::int64_t{0});
   fields("killed", end.killed, 0, 1);
   fields("memory-kills", end.memory_kills, std::int64_t{0});
   fields("steps-done", end.steps_done, std::int64_t{-1});
@@ -120,6 +126,9 @@ struct Encoder {
                                   .by_signal = end.ending.by_signal ? 1 : 0,
                                   .value = end.ending.value,
                                   .dumped_core = end.ending.dumped_core ? 1 : 0,
+                                  .program = end.ending.program,
+                                  .has_no_code = end.ending.has_no_code ? 1 : 0,
+                                  .cpu_limit = end.ending.cpu_limit,
                                   .killed = end.killed ? 1 : 0,
                                   .memory_kills = static_cast<std::int64_t>(end.memory_kills),
                                   .steps_done = end.steps_done.value_or(-1),
@@ -161,7 +170,12 @@ std::optional<RankEnd> decode_end(std::string_view text) {
   end.pid = record->pid;
   end.log = texts->front();
   for (std::size_t i = 1; i < texts->size(); ++i) end.last_lines.push_back(printable_lines((*texts)[i]));
-  end.ending = {.by_signal = record->by_signal == 1, .value = record->value, .dumped_core = record->dumped_core == 1};
+  end.ending = {.by_signal = record->by_signal == 1,
+                .value = record->value,
+                .dumped_core = record->dumped_core == 1,
+                .program = record->program,
+                .has_no_code = record->has_no_code == 1,
+                .cpu_limit = record->cpu_limit};
   end.killed = record->killed == 1;
   end.memory_kills = static_cast<std::uint64_t>(record->memory_kills);
   if (record->steps_done >= 0) end.steps_done = record->steps_done;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -238,18 +239,21 @@ void Job::on_signal(int signal) {
 
 void Job::on_rank_end(RankProcess& process) {
   if (process.ending) return;
-  const auto ending = reap(process.pidfd.get());
+  rlimit cpu{};  // of the zombie
+  if (prlimit(process.pid, RLIMIT_CPU, nullptr, &cpu) != 0) cpu.rlim_max = RLIM_INFINITY;
+  auto ending = reap(process.pidfd.get());
   if (!ending) return;
+  if (cpu.rlim_max != RLIM_INFINITY) ending->cpu_limit = static_cast<std::int64_t>(cpu.rlim_max);
   // What it has said before it ended is there, and says what its end means.
   control_.take_news();
-  process.ending = *ending;
+  process.ending = ending_of_rank(*ending, process.pid, steps_.program(local_rank_of(process)));
   forget(process.pidfd.get());
   tree_.release_empty_groups(ranks_);
   // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
   process.out.read_available(console_);
   process.err.read_available(console_);
   control_.rank_ended(
-      {facts_of(process), *ending, ending_.is_killing() && ending->by_signal && ending->value == SIGKILL});
+      {facts_of(process), *process.ending, ending_.is_killing() && ending->by_signal && ending->value == SIGKILL});
 }
 
 RankFacts Job::facts_of(const RankProcess& process) const {
@@ -261,7 +265,7 @@ RankFacts Job::facts_of(const RankProcess& process) const {
           .log = process.err.path(),
           .last_lines = is_asked ? process.err.last_lines() : std::vector<std::string>{},
           .memory_kills = by_sigkill ? memory_kills_.since_start() : 0,
-          .steps_done = steps_.steps_done(process.rank - options_.contract.own().first_rank)};
+          .steps_done = steps_.steps_done(local_rank_of(process))};
 }
 
 RankFacts Job::facts_of(int rank) const {

@@ -84,6 +84,7 @@ class Job {
   void obey(const Order& order);
   void take_stacks(const Order& order);
   RankFacts facts_of(const RankProcess& process) const;
+  int local_rank_of(const RankProcess& process) const { return process.rank - options_.contract.own().first_rank; }
   int conclude();
   int report_leftovers();
   void signal_all(int signal);

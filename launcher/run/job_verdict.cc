@@ -32,6 +32,11 @@ JobVerdict::JobVerdict(Options options)
       agreed_(world_size(options_.hosts), options_.requeue_exit_code) {}
 
 void JobVerdict::rank_ended(RankEnd end) {
+  // A program that does not reach this launcher's memory, behind a command that returned 0.
+  const Cause* const word = root_cause_.word_about(end.rank);
+  if (end.ending.ok() && end.ending.program == 0 && word != nullptr && word->pid > 0 && word->pid != end.pid) {
+    end.ending = {.value = 1, .program = word->pid, .has_no_code = true};
+  }
   ended_.push_back(std::move(end));
   const RankEnd& rank = ended_.back();
   if (rank.steps_done) count_steps({.step = 0, .steps_done = *rank.steps_done});

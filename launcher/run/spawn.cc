@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 
 #include "launcher/system.h"
 #include "runtime/base/io.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -51,6 +53,17 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   _exit(127);
 }
 
+// What the kernel did not find for a file that is there.
+std::string missing_part(const std::string& path) {
+  std::string line;
+  std::ifstream file(path, std::ios::binary);
+  if (!std::getline(file, line)) return {};
+  if (!line.starts_with("#!")) return ", which wants a dynamic loader that is not on this host";
+  return fmt::format(
+      ", whose first line names an interpreter, '{}'{}", printable(line.substr(2)),
+      line.ends_with('\r') ? ", with the CR of Windows' line ends (sed -i 's/\\r$//' removes them)" : "");
+}
+
 }  // namespace
 
 Spawned spawn(const SpawnRequest& request) {
@@ -67,7 +80,8 @@ Spawned spawn(const SpawnRequest& request) {
   const auto bytes = uninterrupted([&] { return read(failure.read_end.get(), &error, sizeof error); });
   if (bytes == sizeof error) {
     uninterrupted([&] { return waitpid(pid, nullptr, 0); });
-    throw ExecError(fmt::format("execute {}", request.path), error);
+    throw ExecError(fmt::format("execute {}{}", request.path, error == ENOENT ? missing_part(request.path) : ""),
+                    error);
   }
   return {pid, open_pidfd(pid)};
 }

@@ -39,7 +39,7 @@ Json process_json(const RankFacts& rank, const std::optional<ExitStatus>& ending
           {"host", or_null(rank.host)},
           {"pid", rank.pid == 0 ? Json() : Json(rank.pid)},
           {"ending", ending ? Json(ending->describe()) : Json()},
-          {"exit_code", ending && !ending->by_signal ? Json(ending->value) : Json()},
+          {"exit_code", ending && !ending->by_signal && !ending->has_no_code ? Json(ending->value) : Json()},
           {"signal", ending && ending->by_signal ? Json(signal_name(ending->value)) : Json()}};
 }
 

@@ -2,7 +2,11 @@
 // How a process ended, in words and as an exit code.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
+
+#include "runtime/base/step_board.h"
 
 namespace lockstep::launcher {
 
@@ -10,6 +14,11 @@ struct ExitStatus {
   bool by_signal = false;
   int value = 0;  // the signal's number or the exit code
   bool dumped_core = false;
+  // Pid of the rank's program, where the launcher's child is a command around it that returned 0; 0: it is the child
+  // itself, or not known. The value is the program's then, or 1 if it died without one, of a signal or by _exit().
+  int program = 0;
+  bool has_no_code = false;
+  std::int64_t cpu_limit = 0;  // seconds that the kernel lets the process compute before it sends SIGKILL; 0: no limit
 
   // The rank says itself that another one failed before it.
   bool is_consequence() const;
@@ -23,5 +32,8 @@ struct ExitStatus {
   // What usually is behind it and what to do, or nothing.
   std::string hint() const;
 };
+
+// How a rank ended whose process, with that pid, is a command that ended so, perhaps around the rank's program.
+ExitStatus ending_of_rank(ExitStatus command, int pid, const std::optional<RankProgram>& program);
 
 }  // namespace lockstep::launcher

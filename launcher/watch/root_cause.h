@@ -50,6 +50,10 @@ class RootCause {
   // What was said of the first failure, the rank's own word before the store's, before another rank's; null if nothing
   // was.
   const Cause* cause() const;
+  // What the rank itself, or else the store, has said of the end of a rank since all had met; null if nothing was.
+  const Cause* word_about(int rank) const {
+    return at(rank).word && at(rank).word->ends_group ? &*at(rank).word : nullptr;
+  }
   // How the first failure had ended when it was named; nullopt: it was running.
   const std::optional<ExitStatus>& ending() const { return ending_; }
   // What the ranks found to differ among them, where every rank that failed did so for that: then nobody is to blame,

@@ -23,6 +23,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/step_board.h"
+#include "runtime/base/unwind_guard.h"
 #include "runtime/base/variables.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/choose_backend.h"
@@ -183,6 +184,15 @@ Cause cause_of(const Error& error, int rank) {
           .text = fmt::format("rank {} ({}) failed: {}", rank, process.describe(), error.what())};
 }
 
+// A world of one shares no membership.
+std::shared_ptr<ProcessGroup> alone(std::shared_ptr<ProcessGroup> group) {
+  ProcessGroup* const face = group.get();
+  return {face, [kept = std::move(group), unwinding = UnwindGuard()](ProcessGroup*) mutable {
+            kept.reset();
+            if (!unwinding.is_unwinding()) keep_program_left();
+          }};
+}
+
 std::shared_ptr<ProcessGroup> start(const InitOptions& given) {
   const Environment environment = Environment::keep_of_process();
   InitOptions options = given;
@@ -221,7 +231,7 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& given) {
   const auto begin = [&] {
     return start_among_others(options, settings, environment, plan, meeting, identity, watched, deadline);
   };
-  if (!watched) return begin();
+  if (!watched) return alone(begin());
   std::shared_ptr<ProcessGroup> group;
   try {
     group = begin();

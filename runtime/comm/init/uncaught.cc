@@ -21,6 +21,7 @@
 #include "runtime/base/line_output.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/resource_limit.h"
+#include "runtime/base/step_board.h"
 #include "runtime/base/write_at_once.h"
 
 namespace lockstep {
@@ -48,6 +49,7 @@ bool is_consequence(const Error& error, int rank) {
   run_at_fatal_error();
   flush_stderr();
   ::_exit(exit_code);
+  keep_exit_code(exit_code);
 }
 
 // There may be no memory for more than the first line.
@@ -63,6 +65,7 @@ bool is_consequence(const Error& error, int rank) {
     constexpr int kPatience = 1000;
     write_within(STDERR_FILENO, "[lockstep] fatal: out of memory: an allocation failed (std::bad_alloc)\n", kPatience);
     ::_exit(1);
+    keep_exit_code(1);
   }
 }
 

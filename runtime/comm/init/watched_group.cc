@@ -9,8 +9,15 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/step_board.h"
 
 namespace lockstep {
+
+// The store, a member, goes after the link, which needs it.
+WatchedJob::~WatchedJob() {
+  link_.reset();
+  if (!unwind_guard_.is_unwinding()) keep_program_left();
+}
 
 void WatchedJob::keep(std::shared_ptr<membership::MemberLink> link) {
   link_ = std::move(link);

@@ -20,7 +20,7 @@ class WatchedJob {
  public:
   WatchedJob(std::shared_ptr<store::Store> store, std::shared_ptr<GroupWatch> watch)
       : store_(std::move(store)), watch_(std::move(watch)) {}
-  ~WatchedJob() { link_.reset(); }  // the store, a member, goes after it: the link needs it
+  ~WatchedJob();
   WatchedJob(const WatchedJob&) = delete;
   WatchedJob& operator=(const WatchedJob&) = delete;
 
@@ -29,6 +29,7 @@ class WatchedJob {
   void keep(std::shared_ptr<membership::MemberLink> link);
 
  private:
+  const UnwindGuard unwind_guard_;
   std::shared_ptr<store::Store> store_;
   std::shared_ptr<GroupWatch> watch_;
   std::shared_ptr<membership::MemberLink> link_;

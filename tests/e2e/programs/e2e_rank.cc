@@ -18,6 +18,7 @@
 //   train-on       the same; goes on with the next action when another rank is lost
 //   enough:STEP    within `train`, asks to stop in that step; before it
 //   finish         the program returns exit_code()
+//   return:CODE    the program returns CODE
 //   fail:TEXT      throws std::runtime_error, and catches as the next one does
 //   catch          catches what goes wrong in any action, prints it and returns 1; with a number it is the plain action
 //   abort:TEXT     fails the group with TEXT, then reduces
@@ -100,6 +101,8 @@ class Rank {
       } catch (const PeerLost&) {
         // as a program that saves what it has
       }
+    } else if (name == "return") {
+      exit_code_ = std::stoi(value);
     } else if (name == "finish") {
       exit_code_ = exit_code(*group_);
     } else if (name == "loop") {

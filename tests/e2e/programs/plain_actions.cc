@@ -123,6 +123,10 @@ bool perform_plain(const Action& action) {
     std::raise(number);
   } else if (name == "exit") {
     std::exit(number);
+  } else if (name == "exit-now") {
+    _exit(number);
+  } else if (name == "close-from") {
+    close_range(static_cast<unsigned>(number), ~0U, 0);
   } else if (name == "hang") {
     while (true) pause();
   } else {

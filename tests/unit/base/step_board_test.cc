@@ -4,7 +4,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+#include <vector>
 
 #include "tests/support/child.h"
 #include "tests/support/limited_to.h"
@@ -83,6 +88,67 @@ TEST(StepBoard, ARankReadsWhatTheLaunchersSignalIsFor) {
   EXPECT_TRUE(rank.told<bool>());
   EXPECT_EQ(rank.wait(), 0);
   EXPECT_EQ(board.steps_done(0), std::nullopt) << "of no rank";
+}
+
+TEST(StepBoard, HasTheExitCodeOfTheProgramOrThatItHadNone) {
+  struct End {
+    std::function<int()> body;
+    std::optional<int> exit_code = {};
+    bool has_left = false;
+  };
+  const auto quit = [](int code) {
+    ::_exit(code);
+    return 0;
+  };
+  const std::vector<End> ends = {
+      {[] {
+         std::exit(3);
+         return 0;
+       },
+       3, true},
+      {[] {
+         std::exit(256 + 7);
+         return 0;
+       },
+       7, true},
+      {[&] { return quit(3); }},
+      {[&] {
+         keep_exit_code(75);
+         return quit(75);
+       },
+       75, true},
+      {[&] {
+         keep_program_left();
+         return quit(0);
+       },
+       {},
+       true},
+      {[&] {
+        keep_program_left();
+        open_step_board(::getppid(), 1);
+        return quit(0);
+      }},
+      {[&] {
+        if (::fork() == 0) std::exit(5);
+        ::wait(nullptr);
+        return quit(0);
+      }},
+  };
+  for (const End& end : ends) {
+    const StepBoard board(2);
+    EXPECT_FALSE(board.program(1)) << "nobody has come";
+    Child rank([&](const Line&) {
+      open_step_board(::getppid(), 1);
+      return end.body();
+    });
+    rank.wait();
+    const auto program = board.program(1);
+    ASSERT_TRUE(program);
+    EXPECT_EQ(program->pid, rank.pid());
+    EXPECT_EQ(program->has_left, end.has_left);
+    EXPECT_EQ(program->exit_code, end.exit_code);
+    EXPECT_FALSE(board.program(0));
+  }
 }
 
 TEST(StepBoard, WhereThereIsNoneOrItHasNoWordForTheRankNothingIsKeptAndNothingFails) {

@@ -43,6 +43,10 @@ TEST(AgentMessage, ARankSEndKeepsWhatAReportSaysOfIt) {
   EXPECT_TRUE(read.killed);
   EXPECT_EQ(read.memory_kills, 3u);
   EXPECT_EQ(read.steps_done, 570);
+  end.ending = {.value = 1, .program = 4712, .has_no_code = true, .cpu_limit = 60};
+  EXPECT_EQ(round_trip(end).ending.program, 4712);
+  EXPECT_TRUE(round_trip(end).ending.has_no_code);
+  EXPECT_EQ(round_trip(end).ending.cpu_limit, 60);
   end.steps_done.reset();
   EXPECT_EQ(round_trip(end).steps_done, std::nullopt) << "not known";
 }

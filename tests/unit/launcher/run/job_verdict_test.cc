@@ -309,6 +309,26 @@ TEST_F(Conclusion, OfAFailureHasTheFirstRankAndItsConsequences) {
   EXPECT_EQ(verdict["consequences"][1]["killed_by_launcher"], false);
 }
 
+// Its program does not reach the launcher's memory: only the store has seen its end.
+TEST_F(Conclusion, OfARankThatWasLostBehindACommandThatReturned0IsAFailure) {
+  const Cause lost{.kind = Cause::Kind::lost, .rank = 1, .host = "a", .pid = 4711, .text = "rank 1 is lost"};
+  verdict_.heard(lost);
+  end(1, {});
+  end(0, kLostAnother);
+  end(2, kLostAnother);
+  const auto verdict = json(1);
+  EXPECT_EQ(verdict["outcome"], "failed");
+  EXPECT_EQ(verdict["first_failure"]["rank"], 1);
+  EXPECT_TRUE(verdict["first_failure"]["exit_code"].is_null());
+  EXPECT_EQ(verdict["first_failure"]["cause"], lost.text);
+}
+
+TEST_F(Conclusion, OfARankThatEndedWith0ItselfIsNone) {
+  verdict_.heard({.kind = Cause::Kind::lost, .rank = 1, .host = "a", .pid = 1001});
+  for (int rank = 0; rank < 3; ++rank) end(rank, {});
+  EXPECT_EQ(json(0)["outcome"], "finished");
+}
+
 TEST_F(Conclusion, OfAReportHasWhatWasSaid) {
   verdict_.heard(
       {.kind = Cause::Kind::failed, .rank = 1, .reporter = 1, .step = 4, .bucket = 2, .text = "loss is nan"});
