@@ -39,9 +39,8 @@ bool JobOutput::is_shown(int rank, Stream stream) const {
 
 RankOutput JobOutput::open(int rank, Stream stream, UniqueFd fd, int generation) {
   RankOutput::Sinks sinks{.log = &log_, .shown = is_shown(rank, stream)};
-  if (options_.log_dir.empty()) {
-    sinks.keep_lines = stream == Stream::err && (options_.keep_last_lines || !sinks.shown);
-  } else {
+  sinks.keep_lines = stream == Stream::err && (!options_.log_dir.empty() || options_.keep_last_lines || !sinks.shown);
+  if (!options_.log_dir.empty()) {
     const std::string folder = log_folder(options_.log_dir, generation);
     std::error_code error;
     std::filesystem::create_directories(folder, error);

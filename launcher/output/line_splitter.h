@@ -21,6 +21,8 @@ class LineSplitter {
   void feed(std::string_view bytes, const Sink& sink);
   // The stream has ended: what came without an end is a line.
   void finish(const Sink& sink);
+  // What has come without an end so far.
+  std::string_view partial() const { return partial_; }
 
  private:
   std::string partial_;

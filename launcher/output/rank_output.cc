@@ -6,32 +6,18 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <string_view>
 
 #include "launcher/output/log_folder.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep::launcher {
 namespace {
 
 // Of a line that is kept.
 constexpr std::size_t kMostKeptBytes = 1000;
-
-// The end of a file, at most kShownLines; empty if it can't be read.
-std::deque<std::string> end_of_file(const std::string& path) {
-  constexpr std::streamoff kTail = 16 * 1024;
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : 0;
-  file.seekg(size > kTail ? size - kTail : 0);
-  std::deque<std::string> last;
-  for (std::string line; std::getline(file, line);) {
-    last.push_back(line);
-    if (last.size() > kShownLines) last.pop_front();
-  }
-  return last;
-}
 
 void say(const std::string& problem, Console& console) {
   if (!problem.empty()) console.message(problem);
@@ -43,8 +29,22 @@ RankOutput::RankOutput(int rank, Stream stream, UniqueFd fd, Sinks sinks)
     : rank_(rank), stream_(stream), fd_(std::move(fd)), sinks_(std::move(sinks)), label_(rank_label(rank, stream)) {}
 
 std::vector<std::string> RankOutput::last_lines() const {
-  const auto lines = path().empty() ? kept_lines_ : end_of_file(path());
-  return {lines.begin(), lines.end()};
+  std::vector<std::string> lines(kept_lines_.begin(), kept_lines_.end());
+  if (sinks_.keep_lines && !splitter_.partial().empty())
+    lines.emplace_back(splitter_.partial().substr(0, kMostKeptBytes));
+  if (lines.size() > kShownLines) lines.erase(lines.begin());
+  return lines;
+}
+
+// libstdc++ has a line with the type and one with the text.
+void RankOutput::note_fatal_error(std::string_view line) {
+  constexpr std::string_view kType = "terminate called after throwing an instance of ";
+  constexpr std::string_view kText = "  what():  ";
+  constexpr std::string_view kOurs = "] fatal: ";
+  const auto ours = line.starts_with("[lockstep") ? line.find(kOurs) : line.npos;
+  if (line.starts_with(kType)) fatal_error_ = printable(line.substr(kType.size()));
+  if (line.starts_with(kText)) fatal_error_ += ": " + printable(line.substr(kText.size()), kMostKeptBytes);
+  if (ours != line.npos) fatal_error_ = printable(line.substr(ours + kOurs.size()), kMostKeptBytes);
 }
 
 LineSplitter::Sink RankOutput::sink(Console& console) {
@@ -55,6 +55,7 @@ LineSplitter::Sink RankOutput::sink(Console& console) {
     }
     if (sinks_.log != nullptr) sinks_.log->line(prefix_, text);
     if (sinks_.shown) console.line(stream_, rank_, text);
+    if (stream_ == Stream::err) note_fatal_error(text);
     if (!sinks_.keep_lines) return;
     kept_lines_.emplace_back(text.substr(0, kMostKeptBytes));
     if (kept_lines_.size() > kShownLines) kept_lines_.pop_front();

@@ -33,7 +33,7 @@ class RankOutput {
     LogFile file = {};        // byte by byte; may be none
     JobLog* log = nullptr;    // by lines; outlives this
     bool shown = true;        // by lines on the console
-    bool keep_lines = false;  // last_lines() has them without a file too
+    bool keep_lines = false;  // for last_lines(): the console does not show them
   };
 
   RankOutput() = default;
@@ -50,12 +50,16 @@ class RankOutput {
   void finish(Console& console);
   // "logs/generation0/rank1.out"; empty: there is no file.
   const std::string& path() const { return sinks_.file.path(); }
-  // The last kShownLines; of a file, if it can be read.
+  // The last kShownLines, without the redraws of a bar; the last of them may have no end yet.
   std::vector<std::string> last_lines() const;
+  // What the C++ runtime, or lockstep in the rank, has written here of an exception that nobody caught, last: its type
+  // and the first line of its text. Empty: nothing.
+  const std::string& fatal_error() const { return fatal_error_; }
   // Of the file, so far.
   std::uint64_t lost_bytes() const { return sinks_.file.lost_bytes(); }
 
  private:
+  void note_fatal_error(std::string_view line);
   void pass_on(std::string_view bytes, Console& console);
   void end(Console& console);
   LineSplitter::Sink sink(Console& console);
@@ -71,6 +75,7 @@ class RankOutput {
   std::string prefix_;  // in the job's log, of the lines that came last
   LineSplitter splitter_;
   std::deque<std::string> kept_lines_;
+  std::string fatal_error_;
 };
 
 }  // namespace lockstep::launcher

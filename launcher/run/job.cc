@@ -34,6 +34,9 @@ constexpr std::uint64_t kDescriptorsPerRank = 12;
 constexpr std::uint64_t kSpareDescriptors = 1024;
 constexpr std::size_t kRanksWithLargePipes = 32;  // on this host
 
+// Of an uncaught exception that is not another rank's failure.
+bool is_of_fatal_error(const ExitStatus& ending) { return ending.value == (ending.by_signal ? SIGABRT : 1); }
+
 }  // namespace
 
 Job::Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
@@ -252,6 +255,14 @@ void Job::on_rank_end(RankProcess& process) {
   // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
   process.out.read_available(console_);
   process.err.read_available(console_);
+  if (const auto text = process.err.fatal_error(); !text.empty() && is_of_fatal_error(*process.ending)) {
+    control_.heard({.kind = Cause::Kind::failed,
+                    .rank = process.rank,
+                    .reporter = process.rank,
+                    .host = host_,
+                    .pid = process.pid,
+                    .text = text});
+  }
   control_.rank_ended(
       {facts_of(process), *process.ending, ending_.is_killing() && ending->by_signal && ending->value == SIGKILL});
 }

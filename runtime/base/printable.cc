@@ -69,4 +69,8 @@ std::string printable(std::string_view text, std::size_t most) {
   return result;
 }
 
+std::string_view without_backtrace(std::string_view text) {
+  return text.substr(0, text.find("\nException raised from "));
+}
+
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/printable.h"
 #include "runtime/comm/roster_cause.h"
 
 namespace lockstep {
@@ -43,7 +44,7 @@ std::string message_of(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
   } catch (const std::exception& error) {
-    return error.what();
+    return std::string(without_backtrace(error.what()));
   } catch (...) {
     return "an exception that is no std::exception";
   }

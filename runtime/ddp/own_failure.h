@@ -23,7 +23,7 @@
 
 namespace lockstep {
 
-// The message of an exception, whatever its type.
+// The message of an exception, whatever its type; of LibTorch's without the backtrace.
 LOCKSTEP_INTERNAL_API std::string message_of(const std::exception_ptr& exception);
 // This rank's failure as the others hear it: "save_weights: rank 0 (host node7, pid 4711) failed: TEXT", with the errno
 // of a SystemError. `operation` may be empty, and then has no colon.

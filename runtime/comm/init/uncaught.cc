@@ -69,15 +69,11 @@ bool is_consequence(const Error& error, int rank) {
   }
 }
 
-// LibTorch's errors end in a backtrace of fifty lines, which every rank would write into those of the others. The
-// library is not known here; its words are.
+// Every rank would write the backtrace of fifty lines into those of the others.
 void report_if_torchs(std::string_view text) {
-  const std::size_t backtrace = text.find("\nException raised from ");
-  if (backtrace == std::string_view::npos ||
-      Environment::of_process().get("TORCH_SHOW_CPP_STACKTRACES") == std::string("1")) {
-    return;
-  }
-  report_and_exit(text.substr(0, backtrace), 1);
+  const std::string_view error = without_backtrace(text);
+  if (error == text || Environment::of_process().get("TORCH_SHOW_CPP_STACKTRACES") == std::string("1")) return;
+  report_and_exit(error, 1);
 }
 
 [[noreturn]] void on_terminate() {

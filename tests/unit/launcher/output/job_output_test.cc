@@ -62,6 +62,7 @@ class JobOutputTest : public ::testing::Test {
     pipe.write_end.reset();
     rank_output.finish(console_);
     last_lines_ = rank_output.last_lines();
+    fatal_error_ = rank_output.fatal_error();
   }
   std::string log(JobOutput& output) { return output.recent().after(0).text; }
 
@@ -70,6 +71,7 @@ class JobOutputTest : public ::testing::Test {
   Pipe err_ = make_pipe();
   Console console_{out_.write_end.get(), err_.write_end.get()};
   std::vector<std::string> last_lines_;
+  std::string fatal_error_;
 };
 
 TEST_F(JobOutputTest, WithoutFilesAllIsShown) {
@@ -122,6 +124,29 @@ TEST_F(JobOutputTest, TheEndOfAHiddenRanksStderrIsKeptForTheVerdict) {
   EXPECT_THAT(last_lines_, ElementsAre("the reason"));
   write(output, 1, Stream::err, "is shown\n");
   EXPECT_THAT(last_lines_, ElementsAre()) << "it stands above the verdict";
+}
+
+TEST_F(JobOutputTest, TheEndOfARanksStderrHasNoRedrawsOfABar) {
+  JobOutput output({.log_dir = folder_}, console_);
+  std::string bar;
+  for (int step = 0; step < 5000; ++step) bar += "\rstep " + std::to_string(step);
+  write(output, 0, Stream::err, "before\n" + bar + "\rbroken\npartial");
+  EXPECT_THAT(last_lines_, ElementsAre("before", "broken", "partial"));
+  write(output, 1, Stream::err, "step 1\rstep 2\r");
+  EXPECT_THAT(last_lines_, ElementsAre()) << "a redraw is no line";
+}
+
+TEST_F(JobOutputTest, AnUncaughtExceptionIsItsTypeAndTheFirstLineOfItsText) {
+  JobOutput output({}, console_);
+  const std::string before = "terminate called after throwing an instance of ";
+  write(output, 0, Stream::err, before + "'std::length_error'\n  what():  too\nlong\n" + std::string(50, '\n'));
+  EXPECT_EQ(fatal_error_, "'std::length_error': too");
+  write(output, 0, Stream::err, before + "'int'\n");
+  EXPECT_EQ(fatal_error_, "'int'");
+  write(output, 0, Stream::err, "[lockstep rank 0] fatal: no such file\n");
+  EXPECT_EQ(fatal_error_, "no such file");
+  write(output, 0, Stream::out, before + "'int'\n");
+  EXPECT_EQ(fatal_error_, "");
 }
 
 TEST_F(JobOutputTest, TheLaunchersWordsAreInTheLogAndSoAreThoseBefore) {
