@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -96,22 +97,26 @@ std::vector<double> means_of(const RankTable& table) {
 
 std::string where_time_goes(const ReportedStart& start) {
   std::vector<Bar> bars;
-  std::string rows;
+  std::array<bool, kPhases> is_there{};
   for (const RankTable& table : start.ranks) {
-    Bar bar{.label = label_of(table), .parts = means_of(table)};
+    bars.push_back({.label = label_of(table), .parts = means_of(table)});
+    for (std::size_t i = 0; i < kPhases; ++i) is_there[i] = is_there[i] || bars.back().parts[i] > 0;
+  }
+  std::string rows;
+  for (Bar& bar : bars) {
     rows += fmt::format("<tr><td>{}</td>", escaped(bar.label));
     for (std::size_t i = 0; i < kPhases; ++i) {
       bar.titles.push_back(fmt::format("{}: {:.3f} ms", name_of(static_cast<Phase>(i)), bar.parts[i]));
-      rows += fmt::format("<td>{:.3f}</td>", bar.parts[i]);
+      if (is_there[i]) rows += fmt::format("<td>{:.3f}</td>", bar.parts[i]);
     }
     const double hidden = bar.parts[static_cast<std::size_t>(Phase::hidden)];
     const double all = hidden + bar.parts[static_cast<std::size_t>(Phase::exposed)];
     rows += all > 0 ? fmt::format("<td>{:.0f} %</td></tr>\n", 100 * hidden / all) : "<td>-</td></tr>\n";
-    bars.push_back(std::move(bar));
   }
   std::string key = "<p class=\"key\">";
   std::string names;
   for (std::size_t i = 0; i < kPhases; ++i) {
+    if (!is_there[i]) continue;
     key += fmt::format("<span><b class=\"p{}\">&#x25A0;</b> {}</span>", i, name_of(static_cast<Phase>(i)));
     names += fmt::format("<th>{}</th>", name_of(static_cast<Phase>(i)));
   }

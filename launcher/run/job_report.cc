@@ -69,9 +69,17 @@ FailureReport describe_failure(const RootCause& root_cause, const RankFacts& ran
     const std::string hint = rank.memory_kills > 0 ? describe_memory_kills(rank) : root_cause.ending()->hint();
     if (!hint.empty()) report.details.push_back("  hint: " + hint);
   }
-  if (cause != nullptr && !is_told) {
+  // What the launcher saw itself says more than that a connection has ended.
+  const bool is_hearsay = cause != nullptr && cause->reporter < 0 && cause->kind == Cause::Kind::lost &&
+                          root_cause.ending() && !root_cause.ending()->has_no_code;
+  if (rank.steps_done.value_or(0) > 0) {
+    report.details.push_back(fmt::format("  {} done", count_of(*rank.steps_done, "step")));
+  }
+  if (cause != nullptr && !is_told && !is_hearsay) {
     const std::string who_says = cause->reporter < 0 ? "the store" : fmt::format("rank {}", cause->reporter);
-    const std::string when = cause->step < 0 ? "" : fmt::format(", in step {}", cause->step);
+    // A heartbeat is up to half a second old, and the steps of a start are counted from 0.
+    const std::string when =
+        cause->step < 0 || rank.steps_done ? "" : fmt::format(", at step {} or later", cause->step);
     report.details.push_back(fmt::format("  {}{}: {}", who_says, when, cause->text));
   }
   if (!root_cause.circle().empty()) {

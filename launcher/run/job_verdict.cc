@@ -307,6 +307,8 @@ VerdictRecord::FirstFailure JobVerdict::first_failure() const {
   for (const RankEnd& end : ended_) {
     if (end.rank == rank) first.ending = end.ending;
   }
+  // In the job's count; what else is known counts the steps of this start.
+  if (first.rank.steps_done) first.step = *first.rank.steps_done;
   if (first.step >= 0 || !options_.members) return first;
   for (const membership::MemberView& member : options_.members()) {
     if (member.info.rank == rank && member.info.world_size == world_size(options_.hosts)) {

@@ -23,4 +23,11 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return parts;
 }
 
+std::string first_too_small(std::initializer_list<AtLeast> values) {
+  for (const AtLeast& it : values) {
+    if (it.value < it.least) return fmt::format("{} is {}; give {} or more", it.name, it.value, it.least);
+  }
+  return {};
+}
+
 }  // namespace lockstep

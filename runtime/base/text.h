@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -32,5 +34,13 @@ std::string joined(const Items& items, Describe describe, std::string_view separ
   if (count > most) text += fmt::format(" and {} more", count - most);
   return text;
 }
+
+struct AtLeast {
+  std::string_view name;
+  std::int64_t value = 0;
+  std::int64_t least = 0;
+};
+// "prefetch is 0; give 1 or more", of the first that is below its least; empty if none is.
+std::string first_too_small(std::initializer_list<AtLeast> values);
 
 }  // namespace lockstep

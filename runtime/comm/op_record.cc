@@ -40,10 +40,9 @@ std::string details(const OpRecord& record) {
     case OpKind::barrier: return {};
     case OpKind::allocate: return fmt::format(" ({} bytes)", record.count);
     case OpKind::all_reduce:
-      return fmt::format(" ({}{}{}, {} x {}{})", record.weighted ? "weighted " : "", lockstep::name_of(record.op),
+      return fmt::format(" ({}{}{}, {} x {})", record.weighted ? "weighted " : "", lockstep::name_of(record.op),
                          record.unit == 1 ? "" : fmt::format(" in units of {}", record.unit), record.count,
-                         lockstep::name_of(record.dtype),
-                         record.note == NoteOps() ? "" : fmt::format(", with a note: {}", describe(record.note)));
+                         lockstep::name_of(record.dtype));
     case OpKind::reduce:
       return fmt::format(" ({} to rank {}, {} x {})", lockstep::name_of(record.op), record.root, record.count,
                          lockstep::name_of(record.dtype));
@@ -71,10 +70,15 @@ std::string describe(const OpRecord& record, std::uint64_t sequence) {
 
 std::string describe_mismatch(std::uint64_t sequence, const std::string& who, const OpRecord& own,
                               const std::string& other_who, const OpRecord& other) {
+  // A note is the library's own as a rule.
+  const bool differs_in_note = describe(own) == describe(other);
+  const auto called = [differs_in_note](const OpRecord& record) {
+    return describe(record) + (differs_in_note ? fmt::format(" beside a note of '{}'", describe(record.note)) : "");
+  };
   return fmt::format(
       "collective {}: {} called {}, but {} called {}; every rank must call the same operations in the same order with "
       "equal sizes and types",
-      sequence, who, describe(own), other_who, describe(other));
+      sequence, who, called(own), other_who, called(other));
 }
 
 std::string describe_too_heavy(const OpRecord& record, std::uint64_t sequence, const std::string& weights) {

@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/owner_process.h"
 #include "lockstep/trace/span.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::data::detail {
 namespace {
@@ -52,11 +53,11 @@ int window_of(const LoaderOptions& options, std::int64_t count) {
 LoaderCore::LoaderCore(ReadBatch read, Announce announce, std::shared_ptr<Sampler> sampler,
                        const LoaderOptions& options)
     : read_(std::move(read)), announce_(std::move(announce)), sampler_(std::move(sampler)), options_(options) {
-  if (options.batch_size < 1 || options.workers < 0 || options.prefetch < 1 || options.read_ahead < 0) {
-    throw InvalidArgument(
-        fmt::format("DataLoader: batch_size {}, workers {}, prefetch {}, read_ahead {}; wanted at least 1, 0, 1 and 0",
-                    options.batch_size, options.workers, options.prefetch, options.read_ahead));
-  }
+  const std::string problem = first_too_small({{"batch_size", options.batch_size, 1},
+                                               {"workers", options.workers, 0},
+                                               {"prefetch", options.prefetch, 1},
+                                               {"read_ahead", options.read_ahead, 0}});
+  if (!problem.empty()) throw InvalidArgument("DataLoader: " + problem);
 }
 
 LoaderCore::Pass::Pass(OrderedPrefetch::Produce produce, std::int64_t count, const LoaderOptions& options,

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::data {
 namespace {
@@ -46,10 +47,10 @@ void widen(const std::byte* from, std::span<std::int64_t> window) {
 }
 
 const MappedTokensOptions& checked(const MappedTokensOptions& options) {
-  if ((options.bytes == 2 || options.bytes == 4) && options.window >= 1 && options.stride >= 0) return options;
-  throw InvalidArgument(
-      fmt::format("MappedTokens: bytes {}, window {}, stride {}; wanted 2 or 4, at least 1, and at least 0",
-                  options.bytes, options.window, options.stride));
+  std::string problem = first_too_small({{"window", options.window, 1}, {"stride", options.stride, 0}});
+  if (options.bytes != 2 && options.bytes != 4) problem = fmt::format("bytes is {}; give 2 or 4", options.bytes);
+  if (!problem.empty()) throw InvalidArgument("MappedTokens: " + problem);
+  return options;
 }
 
 }  // namespace

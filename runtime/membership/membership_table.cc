@@ -274,12 +274,14 @@ void MembershipTable::end(ConnectionId id) {
   if (member == nullptr) return;
   forget_connection(*scope, *member);
   if (member->state == State::present) {
-    fail(
-        *scope, *member, State::lost, Kind::lost,
-        cause_of(*member, Cause::Kind::lost,
-                 fmt::format("{} is lost: its connection ended without a goodbye; its process ended, or the network to "
-                             "its host broke: look at its output and exit code; its last heartbeat spoke of {}",
-                             member->info.describe(), member->position.describe())));
+    const bool is_elsewhere = probe_.process(member->info.process) == ProcessState::unknown;
+    fail(*scope, *member, State::lost, Kind::lost,
+         cause_of(
+             *member, Cause::Kind::lost,
+             fmt::format("{} is lost: its connection ended without a goodbye; its process ended, or {}: look at its "
+                         "output and exit code; its last heartbeat spoke of {}",
+                         member->info.describe(), is_elsewhere ? "the network to its host broke" : "has closed it",
+                         member->position.describe())));
   }
   drop_if_over(*scope);
 }

@@ -16,6 +16,7 @@
 #include "lockstep/ddp/on_rank0.h"
 #include "lockstep/trace/span.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/text.h"
 #include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/comm/collective_call.h"
 #include "runtime/snapshot/gather_values.h"
@@ -44,12 +45,11 @@ BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<Pro
     : impl_(std::make_unique<Impl>()) {
   if (!group) throw InvalidArgument("Snapshots: the process group is null; pass what init_process_group returned");
   if (folder.empty()) throw InvalidArgument("Snapshots: the folder's name is empty; give one, such as \"run7\"");
-  if (options.every < 0 || options.keep < 1 || options.keep_every < 0 || options.keep_best < 0) {
-    throw InvalidArgument(fmt::format(
-        "Snapshots: every {}, keep {}, keep_every {} and keep_best {}; give keep 1 or more, and the others 0 "
-        "or more",
-        options.every, options.keep, options.keep_every, options.keep_best));
-  }
+  const std::string problem = first_too_small({{"every", options.every, 0},
+                                               {"keep", options.keep, 1},
+                                               {"keep_every", options.keep_every, 0},
+                                               {"keep_best", options.keep_best, 0}});
+  if (!problem.empty()) throw InvalidArgument("Snapshots: " + problem);
   impl_->folder = std::move(folder);
   impl_->group = std::move(group);
   impl_->steps = std::move(steps);

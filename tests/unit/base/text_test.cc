@@ -22,6 +22,12 @@ TEST(Text, PartsLoseTheBlanksAroundThem) {
   EXPECT_THAT(split("", ','), ElementsAre(""));
 }
 
+TEST(Text, TheFirstValueThatIsTooSmallIsNamed) {
+  EXPECT_EQ(first_too_small({{"workers", 0, 0}, {"prefetch", 0, 1}, {"read_ahead", -1, 0}}),
+            "prefetch is 0; give 1 or more");
+  EXPECT_EQ(first_too_small({{"workers", 0, 0}}), "");
+}
+
 TEST(Text, ListsAreCutWhereToldTo) {
   const std::vector<int> items = {1, 2, 3};
   const auto describe = [](int item) { return std::to_string(item); };

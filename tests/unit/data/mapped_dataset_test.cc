@@ -198,8 +198,8 @@ TEST_F(MappedDataset, NamesAFileThatCantBeOne) {
   expect_text(text_of(write<std::uint16_t>("short", 3)), {"short' has 3 tokens, and a sample has 4"});
   expect_text(text_of(write<std::uint16_t>("head", 3), {.window = 2, .header = 6}),
               {"head' has 6 bytes, and a header of 6 before the first token"});
-  expect_text(text_of(folder_ / "short", {.bytes = 3, .window = 4}), {"bytes 3, window 4, stride 0; wanted 2 or 4"});
-  expect_text(text_of(folder_ / "short", {}), {"window 0"});
+  expect_text(text_of(folder_ / "short", {.bytes = 3, .window = 4}), {"MappedTokens: bytes is 3; give 2 or 4"});
+  expect_text(text_of(folder_ / "short", {}), {"MappedTokens: window is 0; give 1 or more"});
   expect_text(error_of<InvalidArgument>([&] { MappedRecords(folder_ / "short", {}); }), {"records of 0 bytes"});
   expect_text(error_of<CorruptData>([&] { MappedTokens(write<std::uint8_t>("odd", 7), {.window = 2}); }),
               {"odd' has 7 bytes behind its header, which are no whole number of tokens of 2; it was cut short"});
