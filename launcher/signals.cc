@@ -29,6 +29,10 @@ Signals::Signals() {
   if (const int error = pthread_sigmask(SIG_BLOCK, &wanted, &original_mask_); error != 0) {
     throw SystemError("pthread_sigmask", error);
   }
+  // A rank that got one blocked would not hear what is passed on to it.
+  for (int number = 1; number < NSIG; ++number) {
+    if (sigismember(&wanted, number) == 1) sigdelset(&original_mask_, number);
+  }
   fd_.reset(signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC));
   if (!fd_) throw SystemError("signalfd", errno);
 }

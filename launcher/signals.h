@@ -28,7 +28,7 @@ class Signals {
   std::optional<int> take_end();
   // Waits so long, unless a signal comes that asks to end: then that one.
   std::optional<int> pause(std::chrono::milliseconds time);
-  // What was blocked before: what a program that is started should start with.
+  // What was blocked before, without those of fd(): what a program that is started should start with.
   const sigset_t& original_mask() const { return original_mask_; }
 
  private:

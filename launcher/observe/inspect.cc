@@ -134,7 +134,7 @@ void inspect(const FoundRun& run) {
     if (other != others.end()) {
       text += indented(other->second);
     } else if (rank.host == here) {
-      text += here_of(rank.pid);
+      text += here_of(process_of_rank(report.facts.pid, rank.rank, rank.pid));
     }
   }
   text += describe_others(report, here);

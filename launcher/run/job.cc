@@ -309,10 +309,9 @@ void Job::obey(const Order& order) {
 // Who asks may name any process; one that is not the job's is none of his business.
 void Job::take_stacks(const Order& order) {
   if (!options_.contract.own().has(order.rank)) return;
-  const auto below = descendants_of(getpid());
-  const bool is_known = std::any_of(below.begin(), below.end(), [&](const auto& it) { return it.pid == order.pid; });
+  const pid_t known = process_of_rank(getpid(), order.rank, order.pid);
   const pid_t started = ranks_[static_cast<std::size_t>(order.rank - options_.contract.own().first_rank)].pid;
-  const pid_t pid = is_known ? order.pid : started;
+  const pid_t pid = known > 0 ? known : started;
   control_.stacks_taken(
       {.question = order.question,
        .rank = order.rank,

@@ -79,6 +79,22 @@ std::vector<ProcessEntry> descendants_of(pid_t root) {
   return found;
 }
 
+std::string pids_by_namespace(pid_t pid) {
+  const std::string status = read_kernel_file(fmt::format("/proc/{}/status", pid));
+  const auto at = status.find("\nNSpid:");
+  return at == status.npos ? std::string() : status.substr(at + 7, status.find('\n', at + 1) - at - 7);
+}
+
+pid_t process_of_rank(pid_t root, int rank, pid_t pid) {
+  const auto below = descendants_of(root);
+  if (std::any_of(below.begin(), below.end(), [pid](const ProcessEntry& it) { return it.pid == pid; })) return pid;
+  for (const ProcessEntry& it : below) {
+    const bool has_pid = pids_by_namespace(it.pid).ends_with(fmt::format("\t{}", pid));
+    if (has_pid && started_with(it.pid, fmt::format("RANK={}", rank))) return it.pid;
+  }
+  return 0;
+}
+
 std::vector<ProcessEntry> path_between(pid_t first, pid_t last) {
   std::vector<ProcessEntry> path;
   for (pid_t pid = last; pid > 1; pid = path.back().parent) {

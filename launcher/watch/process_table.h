@@ -21,6 +21,12 @@ std::vector<ProcessEntry> descendants(const std::vector<ProcessEntry>& table, pi
 
 // The same of what runs now, read process by process: on a large host cheaper than a table of all.
 std::vector<ProcessEntry> descendants_of(pid_t root);
+
+// "\t4711\t2": its pids, in this pid namespace first; empty if it has ended.
+std::string pids_by_namespace(pid_t pid);
+// The process below `root` with that pid, or, of the rank's, with that pid in a pid namespace of its own; 0: none.
+pid_t process_of_rank(pid_t root, int rank, pid_t pid);
+
 // `last` and its parents up to `first`, in the order from `first` on; empty if `first` isn't above it.
 std::vector<ProcessEntry> path_between(pid_t first, pid_t last);
 

@@ -11,6 +11,7 @@
 
 #include "launcher/doctor/helper_program.h"
 #include "launcher/run/find_program.h"
+#include "launcher/watch/process_table.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
@@ -50,6 +51,10 @@ std::vector<std::string> stack_command(pid_t pid) {
 std::string why_no_stacks(pid_t pid) {
   const auto process = process_entry(pid);
   if (!process || !process->alive()) return "the process has ended";
+  const std::string pids = pids_by_namespace(pid);
+  if (std::count(pids.begin(), pids.end(), '\t') > 1) {  // nobody outside sees that a debugger holds it
+    return "it is in a pid namespace of its own, and would be taken for silent; gdb -p works within that";
+  }
   // The debugger would wait for it to go on.
   return process->state == 'T' || process->state == 't' ? "the process is stopped" : "";
 }

@@ -301,7 +301,7 @@ class MemberLink::Impl {
       if (count < 0 && error == EINTR) continue;
       if (count < 0 && (error == EAGAIN || error == EWOULDBLOCK)) return true;
       take_frames();
-      lose(count == 0 ? "it closed the connection" : errno_text(error));
+      lose(count == 0 ? "it closed the connection" : errno_text(error), count < 0 && is_of_program(error));
       return false;
     }
   }
@@ -315,7 +315,7 @@ class MemberLink::Impl {
         return true;
       } else if (errno != EINTR) {
         const int error = errno;
-        if (receive()) lose(errno_text(error));  // what it had sent before says more
+        if (receive()) lose(errno_text(error), is_of_program(error));  // what it had sent before says more
         return false;
       }
     }
@@ -459,8 +459,23 @@ class MemberLink::Impl {
          .host_answers = answers});
   }
 
-  void lose(const std::string& how) {
+  // The number is no socket any more: the program has closed it, and perhaps opened something else.
+  static bool is_of_program(int error) { return error == EBADF || error == ENOTSOCK; }
+
+  void lose(const std::string& how, bool is_of_program = false) {
     if (std::exchange(lost_, true)) return;
+    if (is_of_program) {
+      return tell({.kind = MemberEvent::Kind::failed,
+                   .cause = {.kind = Cause::Kind::failed,
+                             .rank = self_.rank,
+                             .reporter = self_.rank,
+                             .host = self_.process.host,
+                             .pid = self_.process.pid,
+                             .text = fmt::format("{} failed: its program has closed descriptor {}, which is lockstep's "
+                                                 "connection to the job's store ({}): close what the program itself "
+                                                 "has opened, and no range of numbers",
+                                                 self_.describe(), fd_.get(), how)}});
+    }
     tell_of_store(
         {.kind = MemberEvent::Kind::store_lost,
          .cause = {.text = fmt::format("is lost: its connection ended: {}; its process ended, or the network to its "

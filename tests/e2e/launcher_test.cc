@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -258,6 +259,41 @@ TEST(Launcher, NamesAMisspeltVariableOnce) {
   EXPECT_TRUE(contains(alone.err, line)) << alone.err;
   EXPECT_TRUE(contains(alone.err, "LOCKSTEP_OF_MY_OWN is no variable of lockstep, and has no effect on it\n"))
       << alone.err;
+}
+
+TEST(Launcher, ABackendIsAskedForByVariableOrFlagUnlessTheProgramDoes) {
+  const auto by_variable = run(run_command({"-n", "2"}, RANK_PROGRAM, {"init"}), {{"LOCKSTEP_BACKEND", "tcp"}});
+  EXPECT_TRUE(contains(by_variable.err, ", backend tcp, ")) << by_variable.err;
+  const auto by_flag = run(run_command({"-n", "2", "--backend", "tcp"}, RANK_PROGRAM, {"init"}));
+  EXPECT_TRUE(contains(by_flag.err, ", backend tcp, ")) << by_flag.err;
+  const auto by_program = run(run_command({"-n", "2", "--backend", "tcp"}, RANK_PROGRAM, {"backend:shm", "init"}));
+  EXPECT_TRUE(contains(by_program.err, ", backend shm, ")) << by_program.err;
+  expect_text(by_program.err, {"LOCKSTEP_BACKEND has no effect: the program itself asks for backend 'shm'"});
+}
+
+TEST(Launcher, ARankHasNoSignalBlockedThatIsPassedOnToIt) {
+  sigset_t blocked;
+  sigset_t before;
+  sigemptyset(&blocked);
+  for (const int number : {SIGTERM, SIGUSR1, SIGURG}) sigaddset(&blocked, number);
+  ASSERT_EQ(pthread_sigmask(SIG_BLOCK, &blocked, &before), 0);
+  const auto result = run(plain(1, {"signals"}));
+  ASSERT_EQ(pthread_sigmask(SIG_SETMASK, &before, nullptr), 0);
+  EXPECT_EQ(result.out, "[rank 0] blocked " + std::to_string(SIGURG) + "\n") << result.err;
+}
+
+TEST(Launcher, SaysWhatAScriptLacksThatIsThere) {
+  const testing::TemporaryFolder folder;
+  const auto started = [&](const std::string& text) {
+    const auto path = folder / "script";
+    std::ofstream(path) << text;
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    return run(run_command({"-n", "1"}, path.native(), {}));
+  };
+  const auto no_interpreter = started("#!/no/such/sh\n");
+  EXPECT_EQ(no_interpreter.exit_code, 127);
+  expect_text(no_interpreter.err, {"whose first line names an interpreter, '/no/such/sh': No such file"});
+  expect_text(started("#!/bin/sh\r\n").err, {"'/bin/sh?', with the CR of Windows' line ends"});
 }
 
 // Its stdout is a pipe, of which the C library would keep some kilobytes.

@@ -32,8 +32,9 @@ std::atomic<std::terminate_handler> previous{nullptr};
 
 // Another rank failed first: PeerLost, or what ranks throw together because of one of them.
 bool is_consequence(const Error& error, int rank) {
-  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return true;
   const Cause* const cause = error.cause();
+  if (cause != nullptr && cause->rank == rank && cause->reporter == rank) return false;
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return true;
   return cause != nullptr && cause->kind == Cause::Kind::failed && cause->rank >= 0 && rank >= 0 && cause->rank != rank;
 }
 
@@ -48,8 +49,8 @@ bool is_consequence(const Error& error, int rank) {
   stderr_output().write(line);  // if stderr is closed, the exit code has to say it
   run_at_fatal_error();
   flush_stderr();
-  ::_exit(exit_code);
   keep_exit_code(exit_code);
+  ::_exit(exit_code);
 }
 
 // There may be no memory for more than the first line.
@@ -64,8 +65,8 @@ bool is_consequence(const Error& error, int rank) {
   } catch (const std::bad_alloc&) {
     constexpr int kPatience = 1000;
     write_within(STDERR_FILENO, "[lockstep] fatal: out of memory: an allocation failed (std::bad_alloc)\n", kPatience);
-    ::_exit(1);
     keep_exit_code(1);
+    ::_exit(1);
   }
 }
 
