@@ -36,6 +36,7 @@ make_root() {
   # The options of its downloads, but for those that name a program of this machine.
   apt-config dump | grep -E '^Acquire::' | grep -v ' "";$' >"$folder/etc/apt/apt.conf.d/99machine" || true
   cp /etc/resolv.conf "$folder/etc/resolv.conf"
+  printf '127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n' >"$folder/etc/hosts"  # as Debian's installer
   if grep -q https: <<<"$sources"; then
     mkdir -p "$folder/etc/ssl/certs"
     cp /etc/ssl/certs/ca-certificates.crt "$folder/etc/ssl/certs/"

@@ -97,7 +97,8 @@ TEST(DeployKubernetes, EachPodOfThePyTorchJobIsARankWithTheSecret) {
     expect_volumes(pod);
     expect_in_the_image(container.at("command").front());
     for (int index = 0; index < to_int(replica.at("replicas")); ++index) {
-      // Here the folder is not mounted read-only, where any mode will do (StoreSecret in unit_store), so the file has one of its own.
+      // Here the folder is not mounted read-only, where any mode will do (StoreSecret in unit_store), so the file has
+      // one of its own.
       const TemporaryFolder folder;
       folder.write("secret/store", kDigits, 0400);
       EXPECT_FALSE(pod.contains("initContainers"));
