@@ -22,14 +22,14 @@ constexpr std::chrono::seconds kLastChance{1};
 }  // namespace
 
 // A worker may outlive the prefetch, so it touches nothing else.
-struct OrderedPrefetch::State {
+struct OrderedPrefetch::Shared {
   struct Slot {
     bool filled = false;
     Item item;
     std::exception_ptr error;
   };
 
-  State(Produce how, std::int64_t many, int window)
+  Shared(Produce how, std::int64_t many, int window)
       : produce(std::move(how)), count(many), slots(static_cast<std::size_t>(std::max(window, 1))) {}
 
   void work() EXCLUDES(mutex);
@@ -49,7 +49,7 @@ struct OrderedPrefetch::State {
 
 OrderedPrefetch::OrderedPrefetch(Produce produce, std::int64_t count, int workers, int window,
                                  std::chrono::nanoseconds timeout)
-    : state_(std::make_shared<State>(std::move(produce), count, window)), timeout_(timeout) {
+    : state_(std::make_shared<Shared>(std::move(produce), count, window)), timeout_(timeout) {
   const auto useful = std::min<std::int64_t>(workers, count);
   try {
     for (std::int64_t i = 0; i < useful; ++i) {
@@ -85,7 +85,7 @@ void OrderedPrefetch::stop() {
   threads_.clear();
 }
 
-void OrderedPrefetch::State::work() {
+void OrderedPrefetch::Shared::work() {
   for (;;) {
     std::int64_t index = 0;
     {
@@ -119,15 +119,15 @@ std::int64_t OrderedPrefetch::position() const {
 }
 
 OrderedPrefetch::Item OrderedPrefetch::next() {
-  State& state = *state_;
-  State::Slot taken;
+  Shared& state = *state_;
+  Shared::Slot taken;
   std::int64_t index = 0;
   {
     MutexLock lock(state.mutex);
     if (state.handed >= state.count) return nullptr;
     index = state.handed;
     if (!threads_.empty()) {
-      State::Slot& slot = state.slots[static_cast<std::size_t>(index) % state.slots.size()];
+      Shared::Slot& slot = state.slots[static_cast<std::size_t>(index) % state.slots.size()];
       const Deadline deadline = Deadline::after(timeout_);
       while (!slot.filled) {
         if (!state.result_came.wait_until(state.mutex, deadline) && !slot.filled && deadline.expired()) {
@@ -139,7 +139,7 @@ OrderedPrefetch::Item OrderedPrefetch::next() {
         }
       }
       is_overdue_ = false;
-      taken = std::exchange(slot, State::Slot{});
+      taken = std::exchange(slot, Shared::Slot{});
     }
     ++state.handed;
   }

@@ -41,12 +41,12 @@ class LOCKSTEP_API OrderedPrefetch {
   std::int64_t position() const;
 
  private:
-  struct LOCKSTEP_LOCAL State;
+  struct LOCKSTEP_LOCAL Shared;
 
   // Wakes the workers and waits for their end.
   void stop();
 
-  const std::shared_ptr<State> state_;  // the workers' too
+  const std::shared_ptr<Shared> state_;  // the workers' too
   const std::chrono::nanoseconds timeout_;
   bool is_overdue_ = false;  // the last next() ended by Timeout
   std::vector<std::thread> threads_;
