@@ -102,7 +102,7 @@ void add_tensor(Header& header, const std::string& name, const Json& value, std:
   if (const auto known = dtype_of_format(dtype)) {
     entry.dtype = *known;
     check_size(entry, tensor_bytes(entry.dtype, entry.shape), describe(entry.dtype, entry.shape));
-    header.tensors.emplace(name, std::move(entry));
+    header.tensors.emplace_hint(header.tensors.end(), name, std::move(entry));
     return;
   }
   const auto* found =
@@ -113,7 +113,7 @@ void add_tensor(Header& header, const std::string& name, const Json& value, std:
   entry.dtype = DType::u8;
   const ForeignTensor foreign{dtype, std::move(entry)};
   check_size(foreign.entry, bytes_at(found->bits, foreign.entry.shape), describe(foreign));
-  header.foreign.emplace(name, foreign);
+  header.foreign.emplace_hint(header.foreign.end(), name, foreign);
 }
 
 void check_cover(const Header& header, std::uint64_t data_bytes) {

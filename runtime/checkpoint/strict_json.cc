@@ -34,8 +34,10 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
-    const auto [place, is_new] = open_.back()->get_ref<Json::object_t&>().try_emplace(std::move(name));
-    if (!is_new) throw CorruptData(fmt::format("{} is there twice", in_quotes(place->first)));
+    auto& members = open_.back()->get_ref<Json::object_t&>();
+    const std::size_t known = members.size();
+    const auto place = members.try_emplace(members.end(), std::move(name));  // mostly sorted: no search
+    if (members.size() == known) throw CorruptData(fmt::format("{} is there twice", in_quotes(place->first)));
     member_ = &place->second;
     return true;
   }
