@@ -320,8 +320,12 @@ void MembershipTable::fail(Scope& scope, Member& member, State state, Kind kind,
   news_.push_back({scope.name, scope.world_size, cause, member.position});
   // All know of the failure already: an accusation by a witness says nothing new.
   if (scope.failures > 0 && cause.is_accusation()) return;
-  if (++scope.failures > kMostFailures) return;
-  const Event event{kind, {std::to_string(member.info.rank), std::to_string(scope.failures), encode(cause)}};
+  const Event event{kind, {std::to_string(member.info.rank), std::to_string(++scope.failures), encode(cause)}};
+  if (scope.failures > kMostFailures) {
+    // A launcher that stood still comes back only if it learns that it was given up, however many were before.
+    if (member.connection != 0) pushes_.push_back({member.connection, event.kind, event.fields});
+    return;
+  }
   tell(scope, event);
   scope.events.push_back(event);
 }

@@ -9,7 +9,7 @@
 //   failed  it reported that its group failed, and why                   at once
 //   left    rank 0 said goodbye; of the others nobody need know          at the next check_members()
 // Failures of a scope are numbered from 1. Number 1 is the first cause; the others mostly follow from it, so that only
-// the first kMostFailures are told.
+// the first kMostFailures are told to all; of a later one the member itself is told.
 //
 // What befalls a member is a Cause (base/cause.h); so is what it reports, of itself or of another member. A member that
 // has accused another has failed with it: its own end is a consequence, of which nobody is told.

@@ -518,6 +518,12 @@ TEST_F(Table, OnlyTheFirstFailuresAreTold) {
   std::size_t told_to_0 = 0;
   for (const Push& push : told()) told_to_0 += push.to == connection(0) ? 1 : 0;
   EXPECT_EQ(told_to_0, static_cast<std::size_t>(kMostFailures));
+  // A member that was only silent is told of itself, whatever went before.
+  ASSERT_EQ(table.give_up(connection(0), encode(Cause{.kind = Cause::Kind::silent, .text = "hangs"})), std::nullopt);
+  const auto last = told();
+  ASSERT_EQ(last.size(), 1u);
+  EXPECT_EQ(last.front().to, connection(0));
+  EXPECT_EQ(last.front().kind, Kind::silent);
 }
 
 TEST_F(Table, ADuplicateIsRefusedAndBothAreNamed) {
