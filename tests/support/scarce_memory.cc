@@ -39,10 +39,14 @@ bool ScarceMemory::was_met() const { return allocations.load() > first.load(); }
 
 }  // namespace lockstep::testing
 
+void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return lockstep::testing::fails() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+}
 void* operator new(std::size_t bytes) {
-  void* const memory = lockstep::testing::fails() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+  void* const memory = operator new(bytes, std::nothrow);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t /*bytes*/) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t& /*tag*/) noexcept { std::free(memory); }
