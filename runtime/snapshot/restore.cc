@@ -305,7 +305,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
   self.is_begun = true;
   self.last_step = self.steps.count();
   if (group.rank() == 0) {
-    const auto write = [&self](Manifest head, std::span<const checkpoint::ItemSource> items) {
+    const auto write = [&self](const Manifest& head, std::span<const checkpoint::ItemSource> items) {
       self.write(head, items);
       self.clean(self.options.keep);
     };

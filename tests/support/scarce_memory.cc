@@ -14,7 +14,7 @@ std::atomic<long> first{0};
 std::atomic<long> end{0};
 thread_local bool is_spared = false;
 
-bool fails() {
+[[maybe_unused]] bool fails() {
   if (!is_scarce.load() || is_spared) return false;
   const long number = allocations.fetch_add(1);
   return number >= first.load() && number < end.load();
@@ -39,6 +39,7 @@ bool ScarceMemory::was_met() const { return allocations.load() > first.load(); }
 
 }  // namespace lockstep::testing
 
+#ifndef __SANITIZE_THREAD__
 void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
   return lockstep::testing::fails() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
 }
@@ -50,3 +51,4 @@ void* operator new(std::size_t bytes) {
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t /*bytes*/) noexcept { std::free(memory); }
 void operator delete(void* memory, const std::nothrow_t& /*tag*/) noexcept { std::free(memory); }
+#endif

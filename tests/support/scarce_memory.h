@@ -9,6 +9,13 @@ namespace lockstep::testing {
 class ScarceMemory {
  public:
   static constexpr long kAll = 1'000'000'000;
+  // ThreadSanitizer links an operator new of its own that a program can't replace.
+#ifdef __SANITIZE_THREAD__
+  static constexpr bool kIsPossible = false;
+#else
+  static constexpr bool kIsPossible = true;
+#endif
+  static constexpr const char* kWhyNot = "ThreadSanitizer has an operator new of its own";
 
   ScarceMemory(long spare, long failures);
   ~ScarceMemory();

@@ -67,6 +67,7 @@ TEST_F(MetricsServerTest, WhoSaysNothingOrTooMuchKeepsNobodyFromAnAnswer) {
 // Who scrapes must not end the launcher, and with it the job: whatever allocation of its thread fails, once or until
 // that scrape is over, the next one is answered.
 TEST_F(MetricsServerTest, NoMemoryIsTheEndOfOneScrapeAlone) {
+  if (!ScarceMemory::kIsPossible) GTEST_SKIP() << ScarceMemory::kWhyNot;
   const auto scrape = [this] {
     const UniqueFd fd = connect();
     try {

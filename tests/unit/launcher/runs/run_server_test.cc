@@ -112,6 +112,7 @@ TEST_F(RunServerTest, CountsWhoAsksItToStop) {
 
 // Who asks must not end the launcher, and with it the job. Not of `top`: nlohmann's JSON allocates in its destructor.
 TEST_F(RunServerTest, NoMemoryIsTheEndOfOneAnswerAlone) {
+  if (!ScarceMemory::kIsPossible) GTEST_SKIP() << ScarceMemory::kWhyNot;
   server_->set_run({.run_id = "run-of-test", .world_size = 1}, [] {
     return std::vector<membership::MemberView>{{.scope = "s", .info = {.rank = 0, .world_size = 1}}};
   });

@@ -355,6 +355,7 @@ TEST(OpenFiles, TheSoftLimitIsRaisedToTheHardOne) {
 // Whatever is allocated for one client may fail, once or as long as that client is there, and what says so may fail as
 // well: the others are served on.
 TEST_F(TcpLimitsTest, OfMemoryAreOneClientsAlone) {
+  if (!ScarceMemory::kIsPossible) GTEST_SKIP() << ScarceMemory::kWhyNot;
   TcpStore& store = serve({});
   store.set("kept", "value");
   const auto ask = [&] {
