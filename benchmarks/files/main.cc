@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What files of many small tensors take to read, in processor time; benchmarks/run_files calls it. Each mode prints
+// Measures the processor time of reading files of many small tensors; benchmarks/run_files calls it. Each mode prints
 // seconds, if any:
 //
 //   bench_files write FILE TENSORS       a safetensors file of so many
@@ -20,7 +20,7 @@ namespace {
 
 namespace ls = lockstep;
 
-// Of this process's processor time.
+// Processor time of this process.
 double seconds_since(std::clock_t begin) { return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC; }
 
 void write(const std::string& file, std::size_t tensors) {

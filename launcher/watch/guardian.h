@@ -7,8 +7,9 @@
 // process id before it becomes the program. When the pipe ends and nobody said that all is well, it kills every
 // process of the ranks' process groups, but for those that the launcher has seen empty (the number may be somebody
 // else's by now), every process that was started with this job's LOCKSTEP_RUN_ID, and every one that has inherited the
-// job's life pipe: setsid, `env -i` and a double fork leave that open. A second guardian, which is no child of the
-// launcher's, does the same but for the groups: who kills the launcher and the first one has not met it.
+// job's life pipe: setsid, `env -i` and a double fork leave that open. A second guardian, which is not a child
+// of the launcher, does the same without the groups, so that the job also ends if the launcher is killed together with
+// all of its children.
 // docs/adr/0006-ranks-end-with-their-launcher.md has the alternatives.
 #pragma once
 
