@@ -137,22 +137,6 @@ TEST(Recipes, LossScaling) {
   });
 }
 
-// recipe autocast
-struct Autocast {  // while one lives, this thread computes in bfloat16
-  Autocast() { set(true); }
-  ~Autocast() { set(false), at::autocast::clear_cache(); }  // of converted weights, which the optimizer will change
-  static void set(bool on) {
-#if TORCH_VERSION_MAJOR == 1 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 4)
-    at::autocast::set_cpu_enabled(on);  // of CUDA: set_enabled, set_autocast_gpu_dtype
-    at::autocast::set_autocast_cpu_dtype(at::kBFloat16);
-#else
-    at::autocast::set_autocast_enabled(at::kCPU, on);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-#endif
-  }
-};
-// end
-
 struct RecordingNet : Net {
   using Net::Net;
   torch::Tensor forward(const torch::Tensor& x) {
@@ -175,7 +159,7 @@ TEST(Recipes, Autocast) {
       optimizer.zero_grad();
       torch::Tensor loss;
       {
-        const Autocast in_bfloat16;  // forward and loss; backward computes in the dtypes of its forward
+        const lockstep::libtorch::Autocast scope(torch::kCPU, torch::kBFloat16);  // or torch::kCUDA
         loss = torch::mse_loss(ddp(batch.data), batch.target);
       }
       loss.backward();

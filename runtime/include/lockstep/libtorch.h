@@ -7,6 +7,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/ddp/on_rank0.h"
+#include "lockstep/libtorch/autocast.h"
 #include "lockstep/libtorch/collectives.h"
 #include "lockstep/libtorch/comm_hook.h"
 #include "lockstep/libtorch/data_loader.h"

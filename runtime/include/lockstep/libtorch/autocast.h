@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixed precision for a scope, as Python's torch.autocast: LibTorch's C++ has the switches alone.
+//
+//   at::Tensor loss;
+//   {
+//     const lockstep::libtorch::Autocast scope(at::kCUDA, at::kBFloat16);
+//     loss = torch::nn::functional::cross_entropy(ddp(batch.data), batch.target);
+//   }
+//   loss.backward();  // outside: each operator's backward computes in the dtype of its forward
+//
+// Inside, matrix products, convolutions and attention compute in `dtype`; losses, norms and sums of float32 stay in
+// float32. Parameters and gradients keep their dtype. float16 needs a GradScaler, bfloat16 does not.
+//
+// Nesting: an inner scope replaces the outer one's settings until it ends. The cast of a parameter is kept until the
+// outermost scope ends, so that a parameter which is used twice is cast once; write parameters outside.
+// Exceptions: what unwinds a scope restores the settings, as its end does.
+// Threads: settings are of the thread that made the scope, which must also end it. A scope can't be moved or allocated.
+// Failure: InvalidArgument for a device or a dtype that this LibTorch has no autocast for; the settings are unchanged.
+#pragma once
+
+#include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstddef>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep::libtorch {
+
+struct AutocastOptions {
+  bool enabled = true;        // false: computes in the tensors' own dtypes, within an outer scope too
+  bool cache_enabled = true;  // false: a parameter is cast at each use
+};
+
+class LOCKSTEP_API Autocast {
+ public:
+  // `dtype`: at::kBFloat16 or at::kHalf.
+  Autocast(c10::DeviceType device, c10::ScalarType dtype, const AutocastOptions& options = {});
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+  static void* operator new(std::size_t) = delete;
+  static void* operator new[](std::size_t) = delete;
+
+ private:
+  const c10::DeviceType device_;
+  const bool was_enabled_;
+  const c10::ScalarType previous_dtype_;
+  const bool was_cache_enabled_;
+};
+
+}  // namespace lockstep::libtorch

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Autocast as a scope: nesting, cache, exceptions, threads, and training under it.
+#include "lockstep/libtorch/autocast.h"
+
+#include <ATen/autocast_mode.h>
+#include <torch/version.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include "lockstep/libtorch/fused_optimizers.h"
+#include "lockstep/libtorch/grad_scaler.h"
+#include "tests/libtorch/common.h"
+
+namespace lockstep::testing {
+namespace {
+
+using libtorch::Autocast;
+
+at::ScalarType product_dtype() { return at::matmul(at::ones({2, 2}), at::ones({2, 2})).scalar_type(); }
+
+bool is_cuda_on() {
+#if TORCH_VERSION_MAJOR == 1 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 4)
+  return at::autocast::is_enabled();
+#else
+  return at::autocast::is_autocast_enabled(at::kCUDA);
+#endif
+}
+
+TEST(Autocast, LastsAsLongAsItsScope) {
+  EXPECT_EQ(product_dtype(), at::kFloat);
+  {
+    const Autocast scope(at::kCPU, at::kBFloat16);
+    EXPECT_EQ(product_dtype(), at::kBFloat16);
+    EXPECT_FALSE(is_cuda_on()) << "another device's";
+  }
+  EXPECT_EQ(product_dtype(), at::kFloat);
+  {
+    const Autocast scope(at::kCUDA, at::kHalf);  // needs no GPU
+    EXPECT_TRUE(is_cuda_on());
+    EXPECT_EQ(product_dtype(), at::kFloat);
+  }
+  EXPECT_FALSE(is_cuda_on());
+}
+
+TEST(Autocast, AnInnerScopeReplacesTheOuterOne) {
+  const Autocast outer(at::kCPU, at::kBFloat16);
+  {
+    const Autocast inner(at::kCPU, at::kBFloat16, {.enabled = false});
+    EXPECT_EQ(product_dtype(), at::kFloat);
+    {
+      const Autocast innermost(at::kCPU, at::kBFloat16);
+      EXPECT_EQ(product_dtype(), at::kBFloat16);
+    }
+    EXPECT_EQ(product_dtype(), at::kFloat);
+  }
+  EXPECT_EQ(product_dtype(), at::kBFloat16);
+}
+
+// How often a parameter that is used twice is cast, by the graph that autograd makes: a cast is a node that both uses
+// share.
+bool is_cast_once(const libtorch::AutocastOptions& options) {
+  const at::Tensor weight = at::ones({2, 2}).requires_grad_();
+  const Autocast scope(at::kCPU, at::kBFloat16, options);
+  const at::Tensor first = at::mm(at::ones({2, 2}), weight);
+  { const Autocast inner(at::kCPU, at::kBFloat16, options); }
+  const at::Tensor second = at::mm(at::ones({2, 2}), weight);
+  return first.grad_fn()->next_edge(1).function == second.grad_fn()->next_edge(1).function;
+}
+
+TEST(Autocast, AParameterIsCastOnceInTheOutermostScope) {
+  EXPECT_TRUE(is_cast_once({}));
+  EXPECT_FALSE(is_cast_once({.cache_enabled = false}));
+  EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+}
+
+TEST(Autocast, ACastDoesNotOutliveTheScope) {
+  const at::Tensor weight = at::ones({2, 2}).requires_grad_();
+  const auto product = [&] {
+    const Autocast scope(at::kCPU, at::kBFloat16);
+    return at::mm(at::ones({1, 2}), weight);
+  };
+  EXPECT_EQ(product().sum().item<float>(), 4);
+  {
+    const at::NoGradGuard no_grad;
+    weight.fill_(3);
+  }
+  EXPECT_EQ(product().sum().item<float>(), 12);
+}
+
+TEST(Autocast, AnExceptionEndsIt) {
+  EXPECT_THROW(
+      {
+        const Autocast scope(at::kCPU, at::kBFloat16, {.cache_enabled = false});
+        throw std::runtime_error("in the scope");
+      },
+      std::runtime_error);
+  EXPECT_EQ(product_dtype(), at::kFloat);
+  EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+}
+
+TEST(Autocast, IsOfItsThreadAlone) {
+  const Autocast scope(at::kCPU, at::kBFloat16);
+  std::thread([] {
+    EXPECT_EQ(product_dtype(), at::kFloat);
+    const Autocast own(at::kCPU, at::kBFloat16);
+    EXPECT_EQ(product_dtype(), at::kBFloat16);
+  }).join();
+  EXPECT_EQ(product_dtype(), at::kBFloat16);
+}
+
+TEST(Autocast, WhatLibTorchLacksIsRefusedAndChangesNothing) {
+  const auto says = [](const std::function<void()>& call, const std::string& words) {
+    expect_text(outcome_of(call), {"InvalidArgument: Autocast", words});
+    EXPECT_EQ(product_dtype(), at::kFloat);
+  };
+  says([] { const Autocast scope(at::kCPU, at::kLong); }, "the dtype is Long");
+  says([] { const Autocast scope(at::kCPU, at::kFloat); }, "give at::kBFloat16");
+  says([] { const Autocast scope(at::kMeta, at::kBFloat16); }, "the device is meta");
+  if (TORCH_VERSION_MAJOR == 1) says([] { const Autocast scope(at::kCPU, at::kHalf); }, "the dtype is Half");
+}
+
+struct Net : ::torch::nn::Module {
+  ::torch::nn::Linear in = register_module("in", ::torch::nn::Linear(4, 8));
+  ::torch::nn::Linear out = register_module("out", ::torch::nn::Linear(8, 2));
+  at::Tensor forward(const at::Tensor& x) { return out(at::tanh(in(x))); }
+};
+
+// A loop as in the headers' first lines, over ranks: it learns, replicas stay equal, and one rank's Inf is left out.
+TEST(Autocast, TrainsWithAGradScalerAndAFusedOptimizer) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    initialize(net, 3);
+    libtorch::DistributedDataParallel ddp(net, group);
+    libtorch::FusedAdamW optimizer(ddp.parameters(), ::torch::optim::AdamWOptions(0.02));
+    libtorch::GradScaler scaler({.init_scale = 128});
+    const at::Tensor x = random_tensor({6, 4}, static_cast<std::uint64_t>(group->rank()));
+    double first = 0, last = 0;
+    for (int step = 0; step < 30; ++step) {
+      optimizer.zero_grad();
+      at::Tensor loss;
+      {
+        const Autocast scope(at::kCPU, at::kBFloat16);
+        const at::Tensor y = ddp(x);
+        EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+        loss = at::mse_loss(y.to(at::kFloat), x.slice(1, 0, 2));
+      }
+      if (step == 7 && group->rank() == 1) loss = loss * std::numeric_limits<float>::infinity();
+      scaler.scale(ddp.record_loss(loss)).backward();
+      EXPECT_EQ(net.in->weight.grad().scalar_type(), at::kFloat);
+      scaler.unscale_(optimizer);
+      ::torch::nn::utils::clip_grad_norm_(net.parameters(), 1.0);
+      EXPECT_EQ(scaler.step(optimizer).item<float>() != 0, step == 7);
+      scaler.update();
+      if (step == 0) first = ddp.last_loss().value();
+      last = ddp.last_loss().value();
+    }
+    EXPECT_LT(last, first / 4);
+    EXPECT_EQ(scaler.get_scale(), 64);
+    ddp.check_replicas();
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing
