@@ -3,17 +3,19 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/libtorch/fused_optimizers.h"
 
 namespace lockstep::libtorch {
 namespace {
@@ -34,21 +36,22 @@ void check_options(const GradScalerOptions& options) {
   check(options.growth_interval >= 1, "growth_interval", static_cast<double>(options.growth_interval), "1 or more");
 }
 
-void check_gradient(const at::Tensor& gradient) {
-  if (gradient.layout() == at::kStrided && gradient.scalar_type() != at::kHalf) return;
+void check_gradient(const at::Tensor& gradient, bool may_be_half) {
+  const bool is_dense = gradient.layout() == at::kStrided;
+  if (is_dense && (may_be_half || gradient.scalar_type() != at::kHalf)) return;
   throw InvalidArgument(
       fmt::format("GradScaler: a gradient is {}, which can't be unscaled; keep trained parameters dense and in "
                   "float32, and compute in float16 under autocast",
-                  gradient.layout() == at::kStrided ? "float16" : "sparse"));
+                  is_dense ? "float16" : "sparse"));
 }
 
 // All of them are checked before one is written.
-std::vector<at::Tensor> gradients_of(const ::torch::optim::Optimizer& optimizer) {
+std::vector<at::Tensor> gradients_of(const ::torch::optim::Optimizer& optimizer, bool may_be_half) {
   std::vector<at::Tensor> gradients;
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
-      check_gradient(parameter.grad());
+      check_gradient(parameter.grad(), may_be_half);
       gradients.push_back(parameter.grad());
     }
   }
@@ -57,17 +60,38 @@ std::vector<at::Tensor> gradients_of(const ::torch::optim::Optimizer& optimizer)
       "GradScaler: no parameter of the optimizer has a gradient; call backward() on what scale() returned before");
 }
 
-// True if an Inf or NaN is in one of them. The host waits once for each device.
-bool multiply(const std::vector<at::Tensor>& gradients, double factor) {
-  std::map<std::string, at::Tensor> are_finite;  // by device
+bool has_amp_operator(const at::Tensor& like) {
+  static const auto found =
+      c10::Dispatcher::singleton().findSchema({"aten::_amp_foreach_non_finite_check_and_unscale_", ""});
+  return found && found->hasKernelForDispatchKey(c10::legacyExtractDispatchKey(like.key_set()));
+}
+
+// Multiplies gradients of one device and dtype; `found_inf` becomes 1 if an Inf or NaN is in one of them.
+void multiply(const std::vector<at::Tensor>& gradients, const at::Tensor& factor, at::Tensor& found_inf) {
+  // LibTorch 1.13 has none for the CPU.
+  if (has_amp_operator(gradients.front())) {
+    at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, factor);
+    return;
+  }
   for (const at::Tensor& gradient : gradients) {
     gradient.mul_(factor);
-    at::Tensor& here = are_finite[gradient.device().str()];
-    const at::Tensor all = at::isfinite(gradient).all();
-    here = here.defined() ? here.logical_and(all) : all;
+    found_inf = at::maximum(found_inf, at::isfinite(gradient).all().logical_not().to(at::kFloat));
   }
-  return !std::all_of(are_finite.begin(), are_finite.end(),
-                      [](const auto& device) { return device.second.template item<bool>(); });
+}
+
+// Not 0 if an Inf or NaN is in one of them: a float32 scalar on the device of `factor`. The host does not wait.
+at::Tensor multiply_all(const std::vector<at::Tensor>& gradients, const at::Tensor& factor) {
+  std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> alike;
+  for (const at::Tensor& gradient : gradients)
+    alike[{gradient.device().str(), gradient.scalar_type()}].push_back(gradient);
+  at::Tensor all = at::zeros({}, factor.options());
+  for (const auto& [key, some] : alike) {
+    const auto options = some.front().options().dtype(at::kFloat);
+    at::Tensor found_inf = at::zeros({}, options);
+    multiply(some, factor.to(options, /*non_blocking=*/true), found_inf);
+    all = at::maximum(all, found_inf.to(all.options(), /*non_blocking=*/true));
+  }
+  return all;
 }
 
 constexpr const char* kScale = "scale";
@@ -75,13 +99,27 @@ constexpr const char* kGrowthTracker = "_growth_tracker";
 
 }  // namespace
 
-GradScaler::GradScaler(const GradScalerOptions& options) : options_(options), scale_(options.init_scale) {
+GradScaler::GradScaler(const GradScalerOptions& options) : options_(options) {
   check_options(options);
+  set(options.init_scale, 0);
+}
+
+void GradScaler::set(double scale, std::int64_t growth_tracker) {
+  tensors_ = {at::scalar_tensor(scale, at::kFloat), at::scalar_tensor(growth_tracker, at::kLong)};
+}
+
+GradScaler::State GradScaler::read(const Tensors& tensors) {
+  return {tensors.scale.item<double>(), tensors.growth_tracker.item<std::int64_t>()};
 }
 
 at::Tensor GradScaler::scale(const at::Tensor& loss) const {
   if (!options_.enabled) return loss;
-  return loss.to(at::promote_types(loss.scalar_type(), at::kFloat)) * scale_;
+  const auto move = [&](at::Tensor& tensor) {
+    tensor = tensor.to(tensor.options().device(loss.device()), /*non_blocking=*/true);
+  };
+  move(tensors_.scale);
+  move(tensors_.growth_tracker);
+  return loss.to(at::promote_types(loss.scalar_type(), at::kFloat)) * tensors_.scale;
 }
 
 void GradScaler::unscale_(::torch::optim::Optimizer& optimizer) {
@@ -94,25 +132,36 @@ void GradScaler::unscale_(::torch::optim::Optimizer& optimizer) {
                     seen.stage == Stage::unscaled ? "has been called for" : "comes after step() of"));
   }
   const at::NoGradGuard no_grad;
-  seen.found_inf = multiply(gradients_of(optimizer), 1 / scale_);
+  const at::Tensor factor = tensors_.scale.to(at::kDouble).reciprocal().to(at::kFloat);
+  seen.found_inf = multiply_all(gradients_of(optimizer, /*may_be_half=*/false), factor);
   seen.stage = Stage::unscaled;
 }
 
-bool GradScaler::step(::torch::optim::Optimizer& optimizer) {
+at::Tensor GradScaler::step(::torch::optim::Optimizer& optimizer) {
   if (!options_.enabled) {
     optimizer.step();
-    return true;
+    return at::zeros({});
   }
-  if (seen_[&optimizer].stage == Stage::stepped) {
+  Seen& seen = seen_[&optimizer];
+  if (seen.stage == Stage::stepped) {
     throw InvalidArgument(
         "GradScaler: step() has been called for this optimizer since the last update(); call update() "
         "after the steps of all optimizers");
   }
-  if (seen_[&optimizer].stage == Stage::ready) unscale_(optimizer);
-  Seen& seen = seen_[&optimizer];
-  if (!seen.found_inf) optimizer.step();
+  auto* const fused = dynamic_cast<FusedOptimizer*>(&optimizer);
+  if (fused != nullptr && fused->is_fused()) {
+    const bool is_scaled = seen.stage == Stage::ready;
+    if (is_scaled) {
+      const at::NoGradGuard no_grad;
+      seen.found_inf = multiply_all(gradients_of(optimizer, /*may_be_half=*/true), at::ones_like(tensors_.scale));
+    }
+    fused->step_scaled(is_scaled ? tensors_.scale : at::Tensor(), seen.found_inf);
+  } else {
+    if (seen.stage == Stage::ready) unscale_(optimizer);
+    if (seen.found_inf.item<float>() == 0) optimizer.step();
+  }
   seen.stage = Stage::stepped;
-  return !seen.found_inf;
+  return seen.found_inf;
 }
 
 void GradScaler::update() {
@@ -120,28 +169,31 @@ void GradScaler::update() {
   if (std::none_of(seen_.begin(), seen_.end(), [](const auto& it) { return it.second.stage != Stage::ready; })) {
     throw InvalidArgument("GradScaler: update() without a step() or unscale_() before; call it once behind them");
   }
-  const bool found_inf = std::any_of(seen_.begin(), seen_.end(), [](const auto& it) { return it.second.found_inf; });
-  seen_.clear();
-  if (found_inf) {
-    scale_ *= options_.backoff_factor;
-    growth_tracker_ = 0;
-  } else if (++growth_tracker_ >= options_.growth_interval) {
-    const double grown = scale_ * options_.growth_factor;
-    if (grown <= std::numeric_limits<float>::max()) scale_ = grown;  // an infinite scale would never come back
-    growth_tracker_ = 0;
+  const at::NoGradGuard no_grad;
+  const auto& [scale, tracker] = tensors_;
+  at::Tensor found_inf = at::zeros_like(scale);
+  for (const auto& [optimizer, seen] : seen_) {
+    if (seen.found_inf.defined()) found_inf = at::maximum(found_inf, seen.found_inf.to(scale.options(), true));
   }
+  seen_.clear();
+  const at::Tensor is_bad = found_inf.ne(0), is_due = (tracker + 1).ge(options_.growth_interval);
+  const at::Tensor grown = scale * options_.growth_factor;
+  // An infinite scale would never come back.
+  const at::Tensor good = at::where(is_due.logical_and(grown.isfinite()), grown, scale);
+  tensors_ = {at::where(is_bad, scale * options_.backoff_factor, good),
+              at::where(is_bad.logical_or(is_due), at::zeros_like(tracker), tracker + 1)};
 }
 
 void GradScaler::update(double new_scale) {
   if (!options_.enabled) return;
   check_scale("new_scale", new_scale);
   seen_.clear();
-  scale_ = new_scale;
+  tensors_.scale = at::full_like(tensors_.scale, new_scale);
 }
 
 void GradScaler::save(::torch::serialize::OutputArchive& archive) const {
-  archive.write(kScale, at::scalar_tensor(scale_, at::kDouble), /*is_buffer=*/true);
-  archive.write(kGrowthTracker, at::scalar_tensor(growth_tracker_, at::kLong), /*is_buffer=*/true);
+  archive.write(kScale, at::scalar_tensor(state().scale, at::kDouble), /*is_buffer=*/true);
+  archive.write(kGrowthTracker, at::scalar_tensor(state().growth_tracker, at::kLong), /*is_buffer=*/true);
 }
 
 void GradScaler::load(::torch::serialize::InputArchive& archive) {
@@ -155,8 +207,7 @@ void GradScaler::load(::torch::serialize::InputArchive& archive) {
 
 void GradScaler::set_state(const State& state) {
   check_scale("the scale of a state", state.scale);
-  scale_ = state.scale;
-  growth_tracker_ = state.growth_tracker;
+  set(state.scale, state.growth_tracker);
   seen_.clear();
 }
 

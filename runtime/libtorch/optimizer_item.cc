@@ -9,14 +9,20 @@
 #include <torch/optim/lbfgs.h>
 #include <torch/serialize.h>
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/libtorch/fused_optimizers.h"
+#include "runtime/libtorch/fused_state.h"
 #include "runtime/libtorch/optimizer_fields.h"
 #include "runtime/libtorch/saved_tensor.h"
 #include "runtime/libtorch/tensor_bytes.h"
@@ -80,12 +86,13 @@ class KnownItem final : public SnapshotItem {
   SnapshotValues fixed_values() const override { return values_of(names_); }
 
   std::vector<SnapshotTensor> tensors() const override {
+    if constexpr (kIsFused) correct_counts<typename State::TorchState>(optimizer_.state());
     std::vector<SnapshotTensor> tensors;
     each_parameter([&](const std::string& name, const at::Tensor& parameter) {
       auto& states = optimizer_.state();
       const auto found = states.find(state_key<std::decay_t<decltype(states)>>(parameter));
       if (found == states.end()) return;
-      each_field(static_cast<State&>(*found->second), [&](const char* field, auto& value) {
+      each_field(state_in(found->second), [&](const char* field, auto& value) {
         if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
           if (value.defined()) tensors.push_back(saved_tensor(field_name(name, field), value, true));
         } else {
@@ -141,6 +148,16 @@ class KnownItem final : public SnapshotItem {
   }
 
  private:
+  static constexpr bool kIsFused = std::is_base_of_v<FusedOptimizer, Optimizer>;
+
+  static State& state_in(std::unique_ptr<::torch::optim::OptimizerParamState>& any) {
+    if constexpr (kIsFused) {
+      return fused_state_in<typename State::TorchState>(any);
+    } else {
+      return static_cast<State&>(*any);
+    }
+  }
+
   static std::string field_name(const std::string& parameter, const char* field) {
     return fmt::format("state.{}.{}", parameter, field);
   }
@@ -184,8 +201,8 @@ class KnownItem final : public SnapshotItem {
       const std::string saved_name = field_name(name, field);
       known.insert(saved_name);
       const auto entry = saved.tensors().find(saved_name);
-      const bool is_optional = std::string_view(field) == "max_exp_avg_sq" || std::string_view(field) == "grad_avg" ||
-                               std::string_view(field) == "momentum_buffer";
+      constexpr std::array<std::string_view, 4> kOptional{"max_exp_avg_sq", "grad_avg", "momentum_buffer", "master"};
+      const bool is_optional = std::ranges::find(kOptional, field) != kOptional.end();
       if (entry == saved.tensors().end()) {
         if (!is_optional) missing.push_back(saved_name);
         return;
@@ -306,6 +323,9 @@ std::shared_ptr<SnapshotItem> optimizer_item(std::string_view name, ::torch::opt
     if (typeid(optimizer) != typeid(Type)) return nullptr;
     return std::make_shared<KnownItem<Type, State, Options>>(static_cast<Type&>(optimizer), type, names);
   };
+  if (auto item = known.operator()<FusedAdamW, FusedState<AdamWParamState>, AdamWOptions>("AdamW")) return item;
+  if (auto item = known.operator()<FusedAdam, FusedState<AdamParamState>, AdamOptions>("Adam")) return item;
+  if (auto item = known.operator()<FusedSGD, FusedState<SGDParamState>, SGDOptions>("SGD")) return item;
   if (auto item = known.operator()<SGD, SGDParamState, SGDOptions>("SGD")) return item;
   if (auto item = known.operator()<Adam, AdamParamState, AdamOptions>("Adam")) return item;
   if (auto item = known.operator()<AdamW, AdamWParamState, AdamWOptions>("AdamW")) return item;

@@ -20,24 +20,52 @@
 namespace lockstep::libtorch {
 namespace {
 
+// values() keeps the tensors of its moment, the end of a step, without a wait for the device; tensors() reads them.
 class ScalerItem final : public SnapshotItem {
  public:
-  explicit ScalerItem(GradScaler& scaler) : scaler_(scaler) {}
+  explicit ScalerItem(GradScaler& scaler) : scaler_(scaler), kept_(scaler.tensors()) {}
 
   std::string type() const override { return "GradScaler"; }
   checkpoint::SnapshotValues values() const override {
-    return {{"scale", scaler_.state().scale}, {"_growth_tracker", scaler_.state().growth_tracker}};
+    kept_ = scaler_.tensors();
+    return {};
   }
-  void check(const SavedItem& saved, const RestoreOptions&) const override { read(saved); }
-  void load(SavedItem& saved) override { scaler_.set_state(read(saved)); }
+  std::vector<SnapshotTensor> tensors() const override {
+    const GradScaler::State state = GradScaler::read(kept_);
+    std::vector<SnapshotTensor> tensors{
+        saved_tensor(kScale, at::scalar_tensor(state.scale, at::kDouble), true),
+        saved_tensor(kTracker, at::scalar_tensor(state.growth_tracker, at::kLong), true)};
+    for (SnapshotTensor& tensor : tensors) tensor.is_copy = true;
+    return tensors;
+  }
+  void check(const SavedItem& saved, const RestoreOptions& options) const override {
+    if (is_of_values(saved)) {
+      (void)values_in(saved);
+    } else {
+      check_tensors(saved, tensors(), options);
+    }
+  }
+  void load(SavedItem& saved) override {
+    if (is_of_values(saved)) return scaler_.set_state(values_in(saved));
+    const at::Tensor scale = at::zeros({}, at::kDouble), tracker = at::zeros({}, at::kLong);
+    read_into(saved, kScale, scale);
+    read_into(saved, kTracker, tracker);
+    scaler_.set_state(GradScaler::read({scale, tracker}));
+  }
 
  private:
-  static GradScaler::State read(const SavedItem& saved) {
-    return {.scale = checkpoint::get_double(saved.values(), "scale"),
-            .growth_tracker = checkpoint::get_int(saved.values(), "_growth_tracker")};
+  static constexpr const char* kScale = "scale";
+  static constexpr const char* kTracker = "_growth_tracker";
+
+  // Those that 0.2 and older wrote.
+  static bool is_of_values(const SavedItem& saved) { return saved.values().contains(kScale); }
+  static GradScaler::State values_in(const SavedItem& saved) {
+    return {.scale = checkpoint::get_double(saved.values(), kScale),
+            .growth_tracker = checkpoint::get_int(saved.values(), kTracker)};
   }
 
   GradScaler& scaler_;
+  mutable GradScaler::Tensors kept_;
 };
 
 }  // namespace

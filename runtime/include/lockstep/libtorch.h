@@ -12,6 +12,7 @@
 #include "lockstep/libtorch/comm_hook.h"
 #include "lockstep/libtorch/data_loader.h"
 #include "lockstep/libtorch/distributed_data_parallel.h"
+#include "lockstep/libtorch/fused_optimizers.h"
 #include "lockstep/libtorch/grad_scaler.h"
 #include "lockstep/libtorch/samplers.h"
 #include "lockstep/libtorch/snapshots.h"

@@ -10,13 +10,19 @@ import sys
 import torch
 import torch.distributed as dist
 
-NAMES = {torch.float32: "F32", torch.int64: "I64"}
+NAMES = {torch.float32: "F32", torch.int64: "I64", torch.bfloat16: "BF16"}
+
+
+def bytes_of(tensor):
+    if tensor.dtype == torch.bfloat16:  # which numpy has not
+        tensor = tensor.view(torch.int16)
+    return tensor.numpy().tobytes()
 
 
 def write(path, tensors, metadata=None):
     header, blobs, at = {"__metadata__": metadata} if metadata else {}, [], 0
     for name, tensor in tensors.items():
-        blob = tensor.detach().contiguous().numpy().tobytes()
+        blob = bytes_of(tensor.detach().contiguous())
         header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + len(blob)]}
         blobs.append(blob)
         at += len(blob)

@@ -7,7 +7,7 @@
 //     scaler.scale(loss_of(ddp(batch.data), batch.target)).backward();
 //     scaler.unscale_(optimizer);  // only to look at gradients, as clipping does
 //     torch::nn::utils::clip_grad_norm_(model.parameters(), 1.0);
-//     scaler.step(optimizer);  // not with an Inf or a NaN in the gradients
+//     scaler.step(optimizer);  // leaves the step out if a gradient is Inf or NaN
 //     scaler.update();
 //   }
 //
@@ -17,19 +17,20 @@
 // and all leave out the same step and keep the same scale. Nothing is sent. Parameters that a group does not reduce
 // have no such promise.
 //
-// On a GPU the host waits once for each optimizer, in step() or unscale_(), to know whether there is an Inf; as torch's
-// own does. bfloat16 has float32's range and needs no scaler.
+// On a GPU the scale stays on the device. A fused optimizer (libtorch/fused_optimizers.h) takes it there, and the host
+// waits nowhere; for any other optimizer step() waits once, to know whether to call it. get_scale(), state() and save()
+// wait too. bfloat16 has float32's range and needs no scaler.
 //
-// Threads: one at a time. Failure: InvalidArgument for options out of range, calls in a wrong order, and gradients in
-//   float16 (keep trained parameters in float32) or sparse ones.
+// Threads: one at a time. Failure: InvalidArgument for options out of range, calls in a wrong order, sparse gradients,
+//   and gradients in float16 (keep trained parameters in float32, or step a fused optimizer without unscale_()).
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/archive.h>
 
 #include <cstdint>
 #include <map>
-#include <optional>
 
 #include "lockstep/base/api.h"
 
@@ -51,9 +52,9 @@ class LOCKSTEP_API GradScaler {
   at::Tensor scale(const at::Tensor& loss) const;
   // Divides the gradients of the optimizer's parameters by the scale, in place; once between two update()s.
   void unscale_(::torch::optim::Optimizer& optimizer);
-  // Runs optimizer.step() on unscaled gradients, and returns true; with an Inf or NaN in them it leaves the parameters
-  // alone and returns false. Once between two update()s.
-  bool step(::torch::optim::Optimizer& optimizer);
+  // Runs optimizer.step() on unscaled gradients, or leaves it out if one of them is Inf or NaN. Once between two
+  // update()s. Returns found_inf, a float32 scalar on the gradients' device: not 0 if the step was left out.
+  at::Tensor step(::torch::optim::Optimizer& optimizer);
   // Behind the steps of all optimizers: the scale of the next ones.
   void update();
   // The same with a scale of the program's.
@@ -64,10 +65,17 @@ class LOCKSTEP_API GradScaler {
     double scale = 0;
     std::int64_t growth_tracker = 0;
   };
-  State state() const { return {scale_, growth_tracker_}; }
+  State state() const { return read(tensors_); }
   void set_state(const State& state);
+  // What state() reads, without a wait: read() gives the state of the moment at which tensors() was called.
+  struct Tensors {
+    at::Tensor scale;           // float32 scalar
+    at::Tensor growth_tracker;  // int64 scalar: steps without an Inf or NaN since the scale changed
+  };
+  Tensors tensors() const { return tensors_; }
+  static State read(const Tensors& tensors);
 
-  double get_scale() const { return options_.enabled ? scale_ : 1; }
+  double get_scale() const { return options_.enabled ? state().scale : 1; }
   const GradScalerOptions& options() const { return options_; }
 
   // Scale and progress of its growth: torch's state_dict(), by its names.
@@ -78,12 +86,14 @@ class LOCKSTEP_API GradScaler {
   enum class Stage : std::uint8_t { ready, unscaled, stepped };
   struct Seen {
     Stage stage = Stage::ready;
-    bool found_inf = false;
+    at::Tensor found_inf = {};
   };
 
+  void set(double scale, std::int64_t growth_tracker);
+
   GradScalerOptions options_;
-  double scale_;
-  std::int64_t growth_tracker_ = 0;  // steps without an Inf or NaN since the scale changed
+  // On the CPU until scale() has seen a loss. Never written in place: a backward may hold them.
+  mutable Tensors tensors_;
   std::map<const ::torch::optim::Optimizer*, Seen> seen_;
 };
 

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW, Adam and SGD whose step is one kernel for all parameters, as Python's fused=True.
+//
+//   lockstep::libtorch::FusedAdamW optimizer(ddp.parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.1));
+//
+// Each is torch's optimizer of that name: its options, parameter groups, state and files, and a
+// torch::optim::Optimizer& for schedulers, clipping, GradScaler and Snapshots. Files and snapshots of torch's class are
+// read, and torch's class reads theirs (but for snapshots with masters).
+//
+// 16-bit parameters (bfloat16, float16) get a float32 master each, which the step updates; the parameter is the master
+// rounded once. Moments are float32 too. Masters cost 4 bytes an element, and are in save() and in snapshots. A write
+// to a 16-bit parameter that is not the optimizer's (weights that are loaded, a broadcast) is taken over into its
+// master by the next step, where torch counts it (_version()).
+//
+// The step waits for no device. With a GradScaler, scale and found_inf stay on the device (step_scaled): where an Inf
+// or NaN was found, parameters, moments and step counts keep their values. The step counts in state() include such
+// steps until save() or a snapshot, which wait for the device, correct them.
+//
+// Needs LibTorch's fused operators for the parameters' device: LibTorch 2.4 for CPUs and all three optimizers. Where
+// one is missing (LibTorch 1.13 has none) the step is that of torch's class, without masters, which the first step
+// logs. Source: PyTorch's torch/optim/{adam,adamw,sgd}.py, whose operators these call.
+//
+// Threads: one at a time. Failure: InvalidArgument for parameters that are sparse, complex or integers, and for sparse
+//   gradients; nothing is changed then.
+#pragma once
+
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep::libtorch {
+
+// An optimizer that takes what a GradScaler knows on the device.
+class LOCKSTEP_API FusedOptimizer {
+ public:
+  virtual ~FusedOptimizer() = default;
+  // Whether this LibTorch has the operator for the devices of all parameters.
+  virtual bool is_fused() const = 0;
+  // step() on gradients that are multiplied by `grad_scale`, which it divides in place (undefined: by 1); where
+  // `found_inf` is not 0, no step. Both are float32 tensors of one element, on any device. Without is_fused() the host
+  // waits for them.
+  virtual void step_scaled(const at::Tensor& grad_scale, const at::Tensor& found_inf) = 0;
+};
+
+template <typename Base>
+class LOCKSTEP_API Fused final : public Base, public FusedOptimizer {
+ public:
+  using Base::Base;
+
+  at::Tensor step(::torch::optim::Optimizer::LossClosure closure = nullptr) override;
+  bool is_fused() const override;
+  void step_scaled(const at::Tensor& grad_scale, const at::Tensor& found_inf) override;
+  void save(::torch::serialize::OutputArchive& archive) const override;
+  void load(::torch::serialize::InputArchive& archive) override;
+};
+
+using FusedAdamW = Fused<::torch::optim::AdamW>;
+using FusedAdam = Fused<::torch::optim::Adam>;
+using FusedSGD = Fused<::torch::optim::SGD>;
+
+extern template class Fused<::torch::optim::AdamW>;
+extern template class Fused<::torch::optim::Adam>;
+extern template class Fused<::torch::optim::SGD>;
+
+}  // namespace lockstep::libtorch

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/libtorch/fused_optimizers.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <torch/optim/serialize.h>
+#include <torch/serialize.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/libtorch/fused_state.h"
+
+#define LOCKSTEP_HAS_FUSED_OPERATORS (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4))
+
+namespace lockstep::libtorch {
+namespace {
+
+template <typename Base>
+struct Traits;
+template <>
+struct Traits<::torch::optim::AdamW> {
+  using State = ::torch::optim::AdamWParamState;
+  using Options = ::torch::optim::AdamWOptions;
+  static constexpr const char* kName = "FusedAdamW";
+  static constexpr const char* kOperator = "aten::_fused_adamw_";
+};
+template <>
+struct Traits<::torch::optim::Adam> {
+  using State = ::torch::optim::AdamParamState;
+  using Options = ::torch::optim::AdamOptions;
+  static constexpr const char* kName = "FusedAdam";
+  static constexpr const char* kOperator = "aten::_fused_adam_";
+};
+template <>
+struct Traits<::torch::optim::SGD> {
+  using State = ::torch::optim::SGDParamState;
+  using Options = ::torch::optim::SGDOptions;
+  static constexpr const char* kName = "FusedSGD";
+  static constexpr const char* kOperator = "aten::_fused_sgd_";
+};
+
+template <typename Base>
+using StateOf = FusedState<typename Traits<Base>::State>;
+
+template <typename Base, typename Visit>
+void each_parameter(const Base& optimizer, Visit visit) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) visit(parameter);
+  }
+}
+
+template <typename Base>
+bool has_operator(const at::Tensor& parameter) {
+  const auto found = c10::Dispatcher::singleton().findSchema({Traits<Base>::kOperator, ""});
+  return found && found->hasKernelForDispatchKey(c10::legacyExtractDispatchKey(parameter.key_set()));
+}
+
+#if LOCKSTEP_HAS_FUSED_OPERATORS
+
+bool is_narrow(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
+}
+
+std::optional<at::Tensor> optional_of(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
+// What a GradScaler knows, on one device.
+struct Scaled {
+  at::Tensor grad_scale;  // undefined: 1
+  at::Tensor found_inf;  // undefined: nothing was looked for; else 0 or 1, the value by which the operators skip a step
+  at::Tensor none_taken;  // 0: FusedState::taken of SGD's states that begin with this step
+};
+
+Scaled scaled_on(const at::Tensor& like, const at::Tensor& grad_scale, const at::Tensor& found_inf) {
+  Scaled result;
+  const auto options = like.options().dtype(at::kFloat);
+  if (grad_scale.defined()) result.grad_scale = grad_scale.to(options, /*non_blocking=*/true).reshape({});
+  if (found_inf.defined()) {
+    result.found_inf = found_inf.to(options, /*non_blocking=*/true).reshape({}).ne(0).to(at::kFloat);
+    result.none_taken = at::zeros({}, options);
+  }
+  return result;
+}
+
+// Parameters that one call of the operator steps.
+template <typename Base>
+struct Batch {
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> values;  // the parameters or their masters
+  std::vector<StateOf<Base>*> states;
+
+  template <typename Get>
+  std::vector<at::Tensor> of_states(Get get) const {
+    std::vector<at::Tensor> result;
+    for (StateOf<Base>* const state : states) result.push_back(get(*state));
+    return result;
+  }
+};
+
+// The place of a parameter among the batches: device, dtype, and what prepare() said.
+using BatchKey = std::tuple<at::DeviceType, at::DeviceIndex, at::ScalarType, const void*>;
+
+// Where a parameter is not its rounded master any more, somebody else has written it, and the master follows.
+template <typename State>
+const at::Tensor& master_of(const at::Tensor& parameter, State& state) {
+  if (!state.master.defined()) {
+    state.master = parameter.to(at::kFloat);
+  } else if (state.rounded_version != parameter._version()) {
+    const at::Tensor is_rounded = state.master.to(parameter.scalar_type()).eq(parameter);
+    state.master.copy_(at::where(is_rounded, state.master, parameter.to(at::kFloat)));
+  }
+  return state.master;
+}
+
+// Moments of a 16-bit parameter that torch's class has kept have its dtype.
+void make_moment(at::Tensor& field, const at::Tensor& value) {
+  if (!field.defined()) {
+    field = at::zeros_like(value);
+  } else if (field.scalar_type() != value.scalar_type()) {
+    field = field.to(value.scalar_type());
+  }
+}
+
+// Makes what the first step of a state needs. Parameters for which it returns the same are stepped together.
+template <typename State>
+requires requires(State& state) { state.exp_avg(); }
+const void* prepare(State& state, const at::Tensor& value, const auto& options, const Scaled&) {
+  make_moment(state.exp_avg(), value);
+  make_moment(state.exp_avg_sq(), value);
+  if (options.amsgrad()) make_moment(state.max_exp_avg_sq(), value);
+  if (!state.taken.defined()) {
+    state.taken = at::full({}, static_cast<double>(state.step()), value.options().dtype(at::kFloat));
+  }
+  return nullptr;
+}
+
+constexpr char kFirstStep = 0;  // its address says that SGD's momentum_buffer is the gradient of this step
+
+const void* prepare(FusedState<::torch::optim::SGDParamState>& state, const at::Tensor& value,
+                    const ::torch::optim::SGDOptions& options, const Scaled& scaled) {
+  if (options.momentum() == 0) return nullptr;
+  const bool is_first = !state.momentum_buffer().defined();
+  make_moment(state.momentum_buffer(), value);
+  // Without dampening a buffer of zeros gives the first step's result, whether or not a step was left out before.
+  if (is_first && options.dampening() != 0) {
+    if (!scaled.found_inf.defined()) return &kFirstStep;
+    state.taken = scaled.none_taken;
+  }
+  return state.taken.defined() ? state.taken.unsafeGetTensorImpl() : nullptr;
+}
+
+template <typename Base>
+void run(const Batch<Base>& batch, const std::vector<at::Tensor>& gradients,
+         const typename Traits<Base>::Options& options, const Scaled& scaled, const void*) {
+  const auto taken = batch.of_states([](auto& state) { return state.taken; });
+  std::vector<at::Tensor> largest;
+  if (options.amsgrad()) largest = batch.of_states([](auto& state) { return state.max_exp_avg_sq(); });
+  at::_foreach_add_(taken, 1);
+  const auto call = [&](auto fused) {
+    fused(batch.values, gradients, batch.of_states([](auto& state) { return state.exp_avg(); }),
+          batch.of_states([](auto& state) { return state.exp_avg_sq(); }), largest, taken, options.lr(),
+          std::get<0>(options.betas()), std::get<1>(options.betas()), options.weight_decay(), options.eps(),
+          options.amsgrad(), /*maximize=*/false, optional_of(scaled.grad_scale), optional_of(scaled.found_inf));
+  };
+  if constexpr (std::is_same_v<Base, ::torch::optim::AdamW>) {
+    call([](const auto&... arguments) { at::_fused_adamw_(arguments...); });
+  } else {
+    call([](const auto&... arguments) { at::_fused_adam_(arguments...); });
+  }
+  if (scaled.found_inf.defined()) at::_foreach_sub_(taken, std::vector<at::Tensor>(taken.size(), scaled.found_inf));
+  for (auto* const state : batch.states) {
+    state->step(state->step() + 1);
+    state->is_uncertain = state->is_uncertain || scaled.found_inf.defined();
+  }
+}
+
+template <>
+void run(const Batch<::torch::optim::SGD>& batch, const std::vector<at::Tensor>& gradients,
+         const ::torch::optim::SGDOptions& options, const Scaled& scaled, const void* said) {
+  std::vector<at::Tensor> buffers;
+  if (options.momentum() != 0) buffers = batch.of_states([](auto& state) { return state.momentum_buffer(); });
+  const auto call = [&](bool is_first, const at::Tensor& skips) {
+    at::_fused_sgd_(batch.values, gradients, buffers, options.weight_decay(), options.momentum(), options.lr(),
+                    options.dampening(), options.nesterov(), /*maximize=*/false, is_first,
+                    optional_of(scaled.grad_scale), optional_of(skips));
+  };
+  if (said == nullptr || said == &kFirstStep) return call(said == &kFirstStep, scaled.found_inf);
+  // Only the device knows whether this is the first step that is taken: one of the two calls is skipped there.
+  const at::Tensor taken = batch.states.front()->taken;
+  const at::Tensor skips = scaled.found_inf.defined() ? scaled.found_inf : at::zeros_like(taken);
+  call(true, at::maximum(skips, taken));
+  call(false, at::maximum(skips, 1 - taken));
+  taken.copy_(at::maximum(taken, 1 - skips));
+  for (auto* const state : batch.states) state->is_uncertain = true;
+}
+
+template <typename Base>
+void step_batch(const Batch<Base>& batch, const typename Traits<Base>::Options& options, const Scaled& scaled,
+                const void* said) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : batch.parameters) gradients.push_back(parameter.grad());
+  if (!is_narrow(batch.parameters.front())) return run<Base>(batch, gradients, options, scaled, said);
+  std::vector<at::Tensor> wide;
+  for (const at::Tensor& value : batch.values) wide.push_back(at::empty_like(value));
+  at::_foreach_copy_(wide, gradients);
+  run<Base>(batch, wide, options, scaled, said);
+  at::_foreach_copy_(batch.parameters, batch.values);
+  for (std::size_t i = 0; i < batch.states.size(); ++i) {
+    batch.states[i]->rounded_version = batch.parameters[i]._version();
+  }
+}
+
+template <typename Base>
+void check_tensors(const Base& optimizer) {
+  each_parameter(optimizer, [](const at::Tensor& parameter) {
+    const auto check = [](const char* what, const at::Tensor& tensor) {
+      const bool is_dense = tensor.layout() == at::kStrided;
+      if (is_dense && at::isFloatingType(tensor.scalar_type())) return;
+      throw InvalidArgument(
+          fmt::format("{}: a {} is {}; its step takes dense floating-point tensors: give this one to "
+                      "an optimizer of torch's",
+                      Traits<Base>::kName, what, is_dense ? c10::toString(tensor.scalar_type()) : "sparse"));
+    };
+    check("parameter", parameter);
+    if (parameter.grad().defined()) check("gradient", parameter.grad());
+  });
+}
+
+template <typename Base>
+void step_fused(Base& optimizer, const at::Tensor& grad_scale, const at::Tensor& found_inf) {
+  check_tensors(optimizer);
+  const at::NoGradGuard no_grad;
+  std::map<std::pair<at::DeviceType, at::DeviceIndex>, Scaled> by_device;
+  for (auto& group : optimizer.param_groups()) {
+    const auto& options = static_cast<const typename Traits<Base>::Options&>(group.options());
+    std::map<BatchKey, Batch<Base>> batches;
+    for (const at::Tensor& tensor : group.params()) {
+      if (!tensor.grad().defined()) continue;
+      const at::Device device = tensor.device();
+      Scaled& scaled = by_device[{device.type(), device.index()}];
+      if (found_inf.defined() && !scaled.found_inf.defined()) scaled = scaled_on(tensor, grad_scale, found_inf);
+      auto& states = optimizer.state();
+      StateOf<Base>& state =
+          fused_state_in<typename Traits<Base>::State>(states[state_key<std::decay_t<decltype(states)>>(tensor)]);
+      const at::Tensor value = is_narrow(tensor) ? master_of(tensor, state) : tensor;
+      const void* const said = prepare(state, value, options, scaled);
+      Batch<Base>& batch = batches[{device.type(), device.index(), tensor.scalar_type(), said}];
+      batch.parameters.push_back(tensor);
+      batch.values.push_back(value);
+      batch.states.push_back(&state);
+    }
+    for (const auto& [key, batch] : batches) {
+      step_batch(batch, options, by_device[{std::get<0>(key), std::get<1>(key)}], std::get<3>(key));
+    }
+  }
+}
+
+#else
+
+template <typename Base>
+void step_fused(Base&, const at::Tensor&, const at::Tensor&) {}  // has_operator() is false
+
+#endif
+
+// torch's own step leaves masters behind, which would be stale.
+template <typename Base>
+void prepare_for_torch(Base& optimizer) {
+  static const bool once = [] {
+    log_warn("{}: LibTorch " TORCH_VERSION
+             " lacks {} for these parameters: it steps as torch's optimizer does, without "
+             "float32 masters of 16-bit parameters; take LibTorch 2.4 or newer",
+             Traits<Base>::kName, Traits<Base>::kOperator);
+    return true;
+  }();
+  (void)once;
+  for (auto& [key, any] : optimizer.state()) {
+    if (auto* const state = dynamic_cast<StateOf<Base>*>(any.get())) state->master = at::Tensor();
+  }
+}
+
+}  // namespace
+
+template <typename Base>
+bool Fused<Base>::is_fused() const {
+#if LOCKSTEP_HAS_FUSED_OPERATORS
+  bool is = true;
+  std::optional<at::DispatchKeySet> last;
+  each_parameter(*this, [&](const at::Tensor& parameter) {
+    if (last == parameter.key_set()) return;
+    last = parameter.key_set();
+    is = is && has_operator<Base>(parameter);
+  });
+  return is;
+#else
+  return false;
+#endif
+}
+
+template <typename Base>
+at::Tensor Fused<Base>::step(::torch::optim::Optimizer::LossClosure closure) {
+  if (!is_fused()) {
+    prepare_for_torch<Base>(*this);
+    return Base::step(std::move(closure));
+  }
+  at::Tensor loss;
+  if (closure != nullptr) {
+    const at::AutoGradMode grad(true);
+    loss = closure();
+  }
+  step_fused<Base>(*this, {}, {});
+  return loss;
+}
+
+template <typename Base>
+void Fused<Base>::step_scaled(const at::Tensor& grad_scale, const at::Tensor& found_inf) {
+  if (!found_inf.defined()) {
+    throw InvalidArgument(
+        fmt::format("{}: found_inf is undefined; give a tensor of one element, or call step()", Traits<Base>::kName));
+  }
+  if (is_fused()) return step_fused<Base>(*this, grad_scale, found_inf);
+  if (found_inf.item<float>() != 0) return;
+  if (grad_scale.defined()) {
+    const at::NoGradGuard no_grad;
+    each_parameter(*this, [&](const at::Tensor& parameter) {
+      if (parameter.grad().defined()) parameter.grad().div_(grad_scale.to(parameter.device()));
+    });
+  }
+  step();
+}
+
+template <typename Base>
+void Fused<Base>::save(::torch::serialize::OutputArchive& archive) const {
+  correct_counts<typename Traits<Base>::State>(this->state());
+  ::torch::optim::serialize<typename Traits<Base>::State, typename Traits<Base>::Options>(archive, *this);
+}
+
+template <typename Base>
+void Fused<Base>::load(::torch::serialize::InputArchive& archive) {
+  c10::IValue version;
+  if (!archive.try_read("pytorch_version", version)) return Base::load(archive);  // a file of before 1.5
+  ::torch::optim::serialize<StateOf<Base>, typename Traits<Base>::Options>(archive, *this);
+}
+
+template class Fused<::torch::optim::AdamW>;
+template class Fused<::torch::optim::Adam>;
+template class Fused<::torch::optim::SGD>;
+
+}  // namespace lockstep::libtorch

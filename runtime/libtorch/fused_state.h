@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a fused optimizer keeps for a parameter: torch's state of its class, and the parts that torch's class lacks.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torch/serialize/archive.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "runtime/libtorch/optimizer_fields.h"
+
+namespace lockstep::libtorch {
+
+template <typename State>
+struct FusedState final : State {
+  using TorchState = State;
+
+  // Float32, of the parameter's shape and strides. Undefined for a parameter of another dtype than 16 bits.
+  at::Tensor master;
+  // The parameter's _version() when it was last the rounded master. Nothing: of a state that was read.
+  std::optional<std::uint32_t> rounded_version;
+  // A float32 scalar on the parameter's device. Of Adam and AdamW the steps that were taken. Of SGD 1 once
+  // momentum_buffer holds a gradient, and undefined where the host knows that it does.
+  at::Tensor taken;
+  // Whether the device may have left out a step that the host has counted.
+  bool is_uncertain = false;
+
+  void serialize(::torch::serialize::InputArchive& archive) override {
+    State::serialize(archive);
+    archive.try_read(kMaster, master, /*is_buffer=*/true);
+  }
+  void serialize(::torch::serialize::OutputArchive& archive) const override {
+    State::serialize(archive);
+    if (master.defined()) archive.write(kMaster, master, /*is_buffer=*/true);
+  }
+  std::unique_ptr<::torch::optim::OptimizerParamState> clone() const override {
+    return std::make_unique<FusedState>(*this);
+  }
+
+  static constexpr const char* kMaster = "master";
+};
+
+template <typename State, typename Visit>
+void each_field(FusedState<State>& state, Visit visit) {
+  each_field(static_cast<State&>(state), visit);
+  visit(FusedState<State>::kMaster, state.master);
+}
+
+// `any`: of a parameter. A state of torch's class (of a file of before 1.5, or of a step that was not fused) is
+// converted.
+template <typename State>
+FusedState<State>& fused_state_in(std::unique_ptr<::torch::optim::OptimizerParamState>& any) {
+  if (auto* const own = dynamic_cast<FusedState<State>*>(any.get())) return *own;
+  auto own = std::make_unique<FusedState<State>>();
+  if (any) static_cast<State&>(*own) = static_cast<const State&>(*any);
+  FusedState<State>& result = *own;
+  any = std::move(own);
+  return result;
+}
+
+// Corrects what the host has counted of steps that the device left out. The host waits for the device if there may be
+// such a step. `states`: of an optimizer.
+template <typename State, typename States>
+void correct_counts(States& states) {
+  for (auto& [key, any] : states) {
+    auto* const state = dynamic_cast<FusedState<State>*>(any.get());
+    if (state == nullptr || !state->is_uncertain) continue;
+    state->is_uncertain = false;
+    const auto taken = static_cast<std::int64_t>(state->taken.template item<float>());
+    if constexpr (requires { state->step(); }) {
+      state->step(taken);
+    } else if (taken == 0) {
+      state->momentum_buffer(at::Tensor());
+      state->taken = at::Tensor();
+    }
+  }
+}
+
+}  // namespace lockstep::libtorch

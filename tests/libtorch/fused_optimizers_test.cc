@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fused optimizers beside torch's own, with a GradScaler, with 16-bit parameters, and in files and snapshots.
+// python_optimizers_test.py holds their numbers to Python's.
+#include "lockstep/libtorch/fused_optimizers.h"
+
+#include <gmock/gmock.h>
+#include <torch/library.h>
+#include <torch/version.h>
+
+#include <functional>
+#include <limits>
+#include <memory>
+#include <sstream>
+
+#include "lockstep/libtorch/grad_scaler.h"
+#include "lockstep/libtorch/snapshots.h"
+#include "tests/libtorch/common.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace optim = ::torch::optim;
+using libtorch::FusedAdam, libtorch::FusedAdamW, libtorch::FusedSGD, libtorch::GradScaler;
+using List = std::vector<at::Tensor>;
+using Groups = std::vector<optim::OptimizerParamGroup>;
+
+constexpr bool kHasOperators = TORCH_VERSION_MAJOR > 2 ||
+                               (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4);  // else they step as torch's
+#define NEEDS_FUSED_OPERATORS() \
+  if (!kHasOperators) GTEST_SKIP() << "LibTorch " TORCH_VERSION " has no fused operators"
+
+// Every option of one class, by what is made of some parameters.
+struct Kind {
+  std::string name;
+  std::function<std::unique_ptr<optim::Optimizer>(List)> torch, fused;
+};
+
+template <typename Torch, typename Fused, typename Options>
+Kind kind_of(const std::string& name, const Options& options) {
+  // Two groups, the second with a learning rate of its own.
+  const auto groups = [options](List parameters) {
+    Groups result;
+    const auto half = static_cast<std::ptrdiff_t>(parameters.size() / 2);
+    result.emplace_back(List(parameters.begin(), parameters.begin() + half));
+    auto slow = std::make_unique<Options>(options);
+    slow->lr(options.lr() / 3);
+    result.emplace_back(List(parameters.begin() + half, parameters.end()), std::move(slow));
+    return result;
+  };
+  return {name, [=](List p) { return std::make_unique<Torch>(groups(std::move(p)), options); },
+          [=](List p) { return std::make_unique<Fused>(groups(std::move(p)), options); }};
+}
+
+std::vector<Kind> kinds() {
+  const auto adamw = [] { return optim::AdamWOptions(0.02); };
+  const auto adam = [] { return optim::AdamOptions(0.02); };
+  const auto sgd = [] { return optim::SGDOptions(0.1); };
+  return {
+      kind_of<optim::AdamW, FusedAdamW>("AdamW", adamw().weight_decay(0.1).betas({0.8, 0.95}).eps(1e-6)),
+      kind_of<optim::AdamW, FusedAdamW>("AdamW, amsgrad", adamw().amsgrad(true)),
+      kind_of<optim::Adam, FusedAdam>("Adam", adam().weight_decay(0.1)),
+      kind_of<optim::Adam, FusedAdam>("Adam, amsgrad", adam().amsgrad(true)),
+      kind_of<optim::SGD, FusedSGD>("SGD", sgd().weight_decay(0.1)),
+      kind_of<optim::SGD, FusedSGD>("SGD, momentum", sgd().momentum(0.9)),
+      kind_of<optim::SGD, FusedSGD>("SGD, nesterov", sgd().momentum(0.9).nesterov(true)),
+      kind_of<optim::SGD, FusedSGD>("SGD, dampening", sgd().momentum(0.9).dampening(0.4)),
+  };
+}
+
+List make_parameters(at::ScalarType dtype = at::kFloat) {
+  List parameters;
+  for (const std::int64_t size : {7, 1, 40, 12}) {
+    parameters.push_back(random_tensor({size, 3}, static_cast<std::uint64_t>(size)).to(dtype).requires_grad_());
+  }
+  return parameters;
+}
+
+// Parameter 1 has a gradient in every other step alone.
+void set_gradients(const List& parameters, int step, double factor = 1) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto seed = static_cast<std::uint64_t>(100 * step) + i;
+    const bool is_absent = i == 1 && step % 2 == 1;
+    at::Tensor& gradient = List(parameters)[i].mutable_grad();
+    gradient = is_absent ? at::Tensor()
+                         : (random_tensor(parameters[i].sizes(), seed) * factor).to(parameters[i].scalar_type());
+  }
+}
+
+void expect_near(const List& seen, const List& wanted, double tolerance, const std::string& what) {
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const double apart = (seen[i] - wanted[i]).abs().max().item<double>();
+    EXPECT_LE(apart, tolerance * wanted[i].abs().max().item<double>()) << what << ", parameter " << i;
+  }
+}
+
+void expect_same(const List& seen, const List& wanted, const std::string& what) {
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_TRUE(at::equal(seen[i], wanted[i])) << what << ", parameter " << i;
+  }
+}
+
+TEST(FusedOptimizers, StepAsTorchsOwn) {
+  for (const Kind& kind : kinds()) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+      const List theirs = make_parameters(dtype), own = make_parameters(dtype);
+      const auto torch = kind.torch(theirs), fused = kind.fused(own);
+      EXPECT_EQ(dynamic_cast<libtorch::FusedOptimizer&>(*fused).is_fused(), kHasOperators);
+      for (int step = 0; step < 20; ++step) {
+        set_gradients(theirs, step);
+        set_gradients(own, step);
+        torch->step();
+        fused->step();
+      }
+      expect_near(own, theirs, dtype == at::kDouble ? 1e-12 : 2e-5, kind.name);
+    }
+  }
+}
+
+TEST(FusedOptimizers, AClosureGivesTheLoss) {
+  const List parameters = make_parameters();
+  FusedAdamW optimizer(parameters, optim::AdamWOptions(0.1));
+  const at::Tensor loss = optimizer.step([&] {
+    optimizer.zero_grad();
+    const at::Tensor sum = parameters[0].square().sum();
+    sum.backward();
+    return sum;
+  });
+  EXPECT_GT(loss.item<double>(), 0);
+  EXPECT_FALSE(at::equal(parameters[0], make_parameters()[0]));
+  EXPECT_TRUE(at::equal(parameters[2], make_parameters()[2])) << "which has no gradient";
+}
+
+template <typename From, typename To>
+void copy_state(const From& from, To& to) {
+  ::torch::serialize::OutputArchive saved;
+  from.save(saved);
+  std::stringstream file;
+  saved.save_to(file);
+  ::torch::serialize::InputArchive read;
+  read.load_from(file);
+  to.load(read);
+}
+
+// Either class goes on from a file of the other.
+TEST(FusedOptimizers, FilesAreThoseOfTorch) {
+  for (const Kind& kind : kinds()) {
+    const List alone = make_parameters();
+    const auto torch = kind.torch(alone);
+    for (int step = 0; step < 8; ++step) {
+      set_gradients(alone, step);
+      torch->step();
+    }
+    for (const auto& [first, second] :
+         {std::pair{&Kind::torch, &Kind::fused}, {&Kind::fused, &Kind::torch}, {&Kind::fused, &Kind::fused}}) {
+      const List parameters = make_parameters();
+      std::unique_ptr<optim::Optimizer> optimizer = (kind.*first)(parameters);
+      for (int step = 0; step < 8; ++step) {
+        if (step == 5) {
+          auto other = (kind.*second)(parameters);
+          copy_state(*optimizer, *other);
+          optimizer = std::move(other);
+        }
+        set_gradients(parameters, step);
+        optimizer->step();
+      }
+      expect_near(parameters, alone, 2e-5, kind.name);
+    }
+  }
+}
+
+// Steps whose gradients hold an Inf leave no trace, bit by bit; the first one too.
+TEST(FusedOptimizers, AStepThatIsLeftOutLeavesNoTrace) {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const Kind& kind : kinds()) {
+    for (const bool unscales : {false, true}) {
+      const List alone = make_parameters(), own = make_parameters();
+      const auto wanted = kind.fused(alone);
+      auto optimizer = kind.fused(own);
+      GradScaler scaler({.init_scale = 64, .growth_interval = 3});
+      const at::Tensor loss = at::zeros({});
+      int attempts = 0;
+      for (int step = 0; step < 9; ++step) {
+        if (step % 3 == 0) {
+          set_gradients(own, step, inf);
+          (void)scaler.scale(loss);
+          EXPECT_GT(scaler.step(*optimizer).item<float>(), 0);
+          scaler.update();
+          ++attempts;
+        }
+        if (step == 6) {
+          auto other = kind.fused(own);
+          copy_state(*optimizer, *other);
+          optimizer = std::move(other);
+        }
+        set_gradients(alone, step);
+        wanted->step();
+        set_gradients(own, step, scaler.get_scale());  // a power of two, which changes no bit
+        if (unscales) scaler.unscale_(*optimizer);
+        EXPECT_EQ(scaler.step(*optimizer).item<float>(), 0);
+        scaler.update();
+      }
+      expect_same(own, alone, kind.name + (unscales ? ", unscaled before" : ""));
+      EXPECT_EQ(scaler.get_scale(), 64 / 8 * 8) << "halved three times, and doubled after three steps each";
+    }
+  }
+}
+
+// A step with found_inf does not count.
+TEST(FusedOptimizers, StepCountsAreRightInAFile) {
+  const List parameters = make_parameters();
+  FusedAdamW optimizer(parameters, optim::AdamWOptions(0.1));
+  const at::Tensor yes = at::ones({}), no = at::zeros({});
+  for (const at::Tensor& found_inf : {yes, no, no, yes, no}) {
+    set_gradients(parameters, 0);
+    optimizer.step_scaled({}, found_inf);
+  }
+  optim::AdamW other(parameters, optim::AdamWOptions(0.1));
+  copy_state(optimizer, other);
+  for (const auto& [key, state] : other.state()) {
+    EXPECT_EQ(static_cast<const optim::AdamWParamState&>(*state).step(), 3);
+  }
+  EXPECT_EQ(other.state().size(), 4u);
+  EXPECT_THAT(error_of([&] { optimizer.step_scaled({}, {}); }), ::testing::HasSubstr("found_inf is undefined"));
+}
+
+// A parameter of 16 bits is the float32 one that takes the same gradients, rounded once.
+TEST(FusedOptimizers, SixteenBitParametersHaveFloat32Masters) {
+  NEEDS_FUSED_OPERATORS();
+  for (const Kind& kind : kinds()) {
+    for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+      const List narrow = make_parameters(dtype);
+      List wide;
+      for (const at::Tensor& parameter : narrow) wide.push_back(parameter.detach().to(at::kFloat).requires_grad_());
+      auto own = kind.fused(narrow);
+      const auto wanted = kind.fused(wide);
+      for (int step = 0; step < 12; ++step) {
+        if (step == 5) {  // from a file, masters and all
+          auto other = kind.fused(narrow);
+          copy_state(*own, *other);
+          own = std::move(other);
+        }
+        if (step == 8) {  // somebody else writes a part of a parameter
+          const at::NoGradGuard no_grad;
+          narrow[2].select(0, 3).fill_(0.5);
+          wide[2].select(0, 3).fill_(0.5);
+        }
+        set_gradients(narrow, step, 0.01);
+        for (std::size_t i = 0; i < wide.size(); ++i) {
+          const at::Tensor& gradient = narrow[i].grad();
+          wide[i].mutable_grad() = gradient.defined() ? gradient.to(at::kFloat) : at::Tensor();
+        }
+        own->step();
+        wanted->step();
+        for (std::size_t i = 0; i < wide.size(); ++i) {
+          EXPECT_TRUE(at::equal(narrow[i], wide[i].to(dtype))) << kind.name << ", step " << step << ", " << i;
+        }
+      }
+    }
+  }
+}
+
+// float16 gradients need not be unscaled by hand.
+TEST(FusedOptimizers, SixteenBitGradientsAreUnscaledInFloat32) {
+  NEEDS_FUSED_OPERATORS();
+  const List parameters{at::zeros({3}, at::kHalf).requires_grad_()};
+  FusedSGD optimizer(parameters, optim::SGDOptions(1));
+  GradScaler scaler({.init_scale = 1024});
+  const at::Tensor small = at::full({3}, 3e-8);  // below the smallest float16
+  scaler.scale((parameters[0].to(at::kFloat) * small).sum()).backward();
+  EXPECT_EQ(scaler.step(optimizer).item<float>(), 0);
+  for (int i = 0; i < 3; ++i) {
+    scaler.update();
+    optimizer.zero_grad();
+    scaler.scale((parameters[0].to(at::kFloat) * small).sum()).backward();
+    scaler.step(optimizer);
+  }
+  EXPECT_LT(parameters[0].max().item<float>(), 0) << "four steps of 3e-8 are more than the smallest float16";
+}
+
+TEST(FusedOptimizers, WhatTheyCantStepIsRefusedAndNothingChanged) {
+  NEEDS_FUSED_OPERATORS();
+  const List parameters = make_parameters();
+  FusedAdamW optimizer(parameters, optim::AdamWOptions(0.1));
+  set_gradients(parameters, 0);
+  List(parameters)[3].mutable_grad() = parameters[3].detach().to_sparse();
+  EXPECT_THAT(
+      error_of([&] { optimizer.step(); }),
+      ::testing::AllOf(::testing::HasSubstr("FusedAdamW: a gradient is sparse"), ::testing::HasSubstr("torch")));
+  expect_same(parameters, make_parameters(), "refused");
+  FusedSGD whole({at::zeros({2}, at::kLong)}, optim::SGDOptions(0.1));
+  EXPECT_THAT(error_of([&] { whole.step(); }), ::testing::HasSubstr("FusedSGD: a parameter is Long"));
+}
+
+struct Narrow : ::torch::nn::Module {
+  ::torch::nn::Linear in = register_module("in", ::torch::nn::Linear(4, 8));
+  ::torch::nn::Linear out = register_module("out", ::torch::nn::Linear(8, 2));
+  at::Tensor forward(const at::Tensor& x) { return out(at::tanh(in(x))); }
+};
+
+// Parameters in bfloat16 where there are masters, with steps that are left out, over ranks.
+List train_with_snapshots(const std::filesystem::path& folder, int ranks, std::int64_t stop) {
+  List result;
+  run_torch_ranks(ranks, [&](const Group& group) {
+    Narrow net;
+    initialize(net, 4);
+    if (kHasOperators) net.to(at::kBFloat16);
+    libtorch::DistributedDataParallel ddp(net, group);
+    FusedAdamW optimizer(ddp.parameters(), optim::AdamWOptions(0.003));
+    GradScaler scaler({.init_scale = 8, .growth_interval = 2});
+    libtorch::Snapshots snapshots(folder, ddp, {.every = 2});
+    snapshots.add("optimizer", optimizer);
+    snapshots.add("scaler", scaler);
+    snapshots.restore();
+    while (ddp.steps() < stop) {
+      const auto step = static_cast<std::uint64_t>(ddp.steps());
+      const at::Tensor x = random_tensor({6, 4}, step).to(net.in->weight.scalar_type());
+      optimizer.zero_grad();
+      const std::int64_t rows = 6 / ranks;
+      at::Tensor loss = ddp(x.slice(0, group->rank() * rows, (group->rank() + 1) * rows)).square().mean();
+      if (step % 4 == 3) loss = loss * std::numeric_limits<float>::infinity();
+      scaler.scale(loss).backward();
+      scaler.step(optimizer);
+      scaler.update();
+      snapshots.step();
+      snapshots.wait();
+    }
+    if (group->rank() == 0) {
+      for (const at::Tensor& tensor : net.parameters()) result.push_back(tensor.detach().clone());
+    }
+  });
+  return result;
+}
+
+TEST(FusedOptimizers, ARunGoesOnFromASnapshotBitByBit) {
+  for (const int ranks : {1, 2}) {
+    const TemporaryFolder folder;
+    const List wanted = train_with_snapshots(folder / "whole", ranks, 12);
+    train_with_snapshots(folder / "parts", ranks, 4);
+    train_with_snapshots(folder / "parts", ranks, 6);
+    expect_same(train_with_snapshots(folder / "parts", ranks, 12), wanted, std::to_string(ranks) + " ranks");
+  }
+}
+
+#if TORCH_VERSION_MAJOR >= 2
+
+int fused_calls = 0;
+template <typename... Arguments>
+void count(Arguments...) {
+  ++fused_calls;
+}
+
+// Tensors without elements: who asks for one, as who waits for a device does, gets an exception.
+TORCH_LIBRARY_IMPL(aten, Meta, library) {
+  using Lists = at::TensorList;
+  using Maybe = const std::optional<at::Tensor>&;
+  const auto adam =
+      count<Lists, Lists, Lists, Lists, Lists, Lists, double, double, double, double, double, bool, bool, Maybe, Maybe>;
+  library.impl("_fused_adamw_", adam);
+  library.impl("_fused_adam_", adam);
+  library.impl("_fused_sgd_",
+               count<Lists, Lists, Lists, double, double, double, double, bool, bool, bool, Maybe, Maybe>);
+}
+
+#endif
+
+TEST(FusedOptimizers, AStepWithAScalerReadsNothingFromTheDevice) {
+  NEEDS_FUSED_OPERATORS();
+#if TORCH_VERSION_MAJOR >= 2
+  const auto train = [](const auto& make, at::ScalarType dtype, bool unscales) {
+    List parameters;
+    for (const at::Tensor& parameter : make_parameters(dtype)) {
+      parameters.push_back(parameter.detach().to(at::kMeta).requires_grad_());
+    }
+    const auto optimizer = make(parameters);
+    GradScaler scaler;
+    for (int step = 0; step < 3; ++step) {
+      optimizer->zero_grad();
+      at::Tensor loss = at::zeros({}, at::TensorOptions().device(at::kMeta));
+      for (const at::Tensor& parameter : parameters) loss = loss + parameter.to(at::kFloat).square().sum();
+      scaler.scale(loss).backward();
+      if (unscales) scaler.unscale_(*optimizer);
+      scaler.step(*optimizer);
+      scaler.update();
+    }
+  };
+  for (const Kind& kind : kinds()) {
+    fused_calls = 0;
+    train(kind.fused, at::kFloat, false);
+    train(kind.fused, at::kFloat, true);
+    train(kind.fused, at::kBFloat16, false);
+    EXPECT_GE(fused_calls, 18) << kind.name << ": three steps of two groups, three times";
+    EXPECT_ANY_THROW(train(kind.torch, at::kFloat, false)) << "torch's own waits for found_inf";
+  }
+#endif
+}
+
+}  // namespace
+}  // namespace lockstep::testing
