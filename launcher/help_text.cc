@@ -28,7 +28,7 @@ std::string run_help() {
   lockstep run -n 4 --trace run.json ./train        a timeline of all ranks, for Perfetto
   lockstep run -n 2 --torch-store python3 train.py  a torch program that wants the launcher's store
   lockstep run --nnodes 3 --node-rank R --rdzv-endpoint host0:29400 ./train
-                                                    on each of three hosts, R from 0 to 2: docs/LAUNCHER.md
+                                                    on each of three hosts, R from 0 to 2: docs/RUN.md
   lockstep run -H host0:4,host1:4 ./train           from one place, through ssh
 
 Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and lockstep's own

@@ -51,7 +51,7 @@ void add_host(const TriedHost& host, const TrialHost* first, const std::string& 
          Health::problem, "install the same build on both"});
   }
   for (const std::string& problem : facts.problems) {
-    findings.push_back(problem_of(kHosts, host.name, problem, "see docs/LAUNCHER.md"));
+    findings.push_back(problem_of(kHosts, host.name, problem, "see docs/RUN.md"));
   }
   if (!host.is_done) {
     findings.push_back({kHosts, host.name,

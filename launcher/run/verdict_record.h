@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verdict on a job as data, and as JSON in --log-dir (docs/LAUNCHER.md has its keys).
+// The verdict on a job as data, and as JSON in --log-dir (docs/RUN.md has its keys).
 #pragma once
 
 #include <cstdint>

@@ -575,7 +575,7 @@ TEST(LauncherUsage, ThePageOfFlagsHasThoseOfHelpAndNoOthers) {
   const auto help = run({LOCKSTEP_PROGRAM, "run", "--help"}).out;
   auto helped = flags_in(help, std::regex("^  (-[^ ]+)"));
   helped.erase("-h");
-  std::ifstream file(LAUNCHER_PAGE);
+  std::ifstream file(RUN_PAGE);
   const std::string page{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   ASSERT_FALSE(page.empty());
   EXPECT_GT(helped.size(), 20U);
