@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,7 +76,8 @@ void multiply(const std::vector<at::Tensor>& gradients, const at::Tensor& factor
   }
   for (const at::Tensor& gradient : gradients) {
     gradient.mul_(factor);
-    found_inf = at::maximum(found_inf, at::isfinite(gradient).all().logical_not().to(at::kFloat));
+    // What differs from itself by anything but 0 is Inf or NaN.
+    found_inf = at::maximum(found_inf, gradient.sub(gradient).ne(0).any().to(at::kFloat));
   }
 }
 
@@ -177,11 +179,13 @@ void GradScaler::update() {
   }
   seen_.clear();
   const at::Tensor is_bad = found_inf.ne(0), is_due = (tracker + 1).ge(options_.growth_interval);
-  const at::Tensor grown = scale * options_.growth_factor;
   // An infinite scale would never come back.
-  const at::Tensor good = at::where(is_due.logical_and(grown.isfinite()), grown, scale);
-  tensors_ = {at::where(is_bad, scale * options_.backoff_factor, good),
-              at::where(is_bad.logical_or(is_due), at::zeros_like(tracker), tracker + 1)};
+  const at::Tensor is_finite = (scale * options_.growth_factor).le(std::numeric_limits<float>::max());
+  const at::Tensor grows = is_due.bitwise_and(is_finite).bitwise_and(is_bad.bitwise_not());
+  const at::Tensor stays = is_bad.bitwise_or(grows).bitwise_not();
+  tensors_ = {scale * (is_bad.to(at::kFloat) * options_.backoff_factor + grows.to(at::kFloat) * options_.growth_factor +
+                       stays.to(at::kFloat)),
+              (tracker + 1) * is_bad.bitwise_or(is_due).bitwise_not().to(at::kLong)};
 }
 
 void GradScaler::update(double new_scale) {

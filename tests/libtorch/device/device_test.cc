@@ -4,11 +4,14 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <limits>
 #include <mutex>
 #include <set>
 #include <vector>
 
 #include "lockstep/comm/values.h"
+#include "lockstep/libtorch/fused_optimizers.h"
+#include "lockstep/libtorch/grad_scaler.h"
 #include "lockstep/libtorch/state_file.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
 #include "runtime/libtorch/node.h"
@@ -83,6 +86,46 @@ void expect_training_like_alone() {
 
 TEST(Device, TrainsAsOneProcessOnTheCpu) { expect_training_like_alone<Net>(); }
 TEST(Device, TrainsWithSyncBatchNormAsOneProcessOnTheCpu) { expect_training_like_alone<NormNetImpl>(); }
+
+// With a scale on the device, a step that is left out, and in 16 bits (float32 masters where LibTorch has the
+// operators).
+TEST(Device, AFusedOptimizerWithAScalerTrainsAsOnTheCpu) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const auto train = [&](auto& forward, nn::Module& net, at::Device device, std::int64_t begin, std::int64_t end) {
+      libtorch::FusedAdamW optimizer(net.parameters(), ::torch::optim::AdamWOptions(0.01));
+      libtorch::GradScaler scaler({.init_scale = 256});
+      for (int step = 0; step < 8; ++step) {
+        optimizer.zero_grad();
+        const at::Tensor x = random_tensor({6, 4}, 70 + static_cast<std::uint64_t>(step)).slice(0, begin, end);
+        at::Tensor loss = squares(forward(x.to(at::TensorOptions().device(device).dtype(dtype))) - 1);
+        if (step == 5) loss = loss * std::numeric_limits<float>::infinity();
+        scaler.scale(loss).backward();
+        const at::Tensor found_inf = scaler.step(optimizer);
+        EXPECT_EQ(found_inf.device(), device);
+        EXPECT_EQ(found_inf.item<float>() != 0, step == 5);
+        scaler.update();
+      }
+      EXPECT_EQ(scaler.get_scale(), 128);
+    };
+    Net alone;
+    initialize(alone, 1);
+    alone.to(dtype);
+    const auto forward = [&](const at::Tensor& x) { return alone.forward(x); };
+    train(forward, alone, at::kCPU, 0, 6);
+    for (const int ranks : {1, 2}) {
+      on_devices(ranks, [&](const Group& group) {
+        auto net = made_for<Net>(group);
+        net->to(dtype);
+        libtorch::DistributedDataParallel ddp(net, group);
+        const std::int64_t rows = 6 / ranks;
+        train(ddp, *net, libtorch::device_of(*group), rows * group->rank(), rows * (group->rank() + 1));
+        ddp.check_replicas();
+        expect_close(on_cpu(weights_of(*net)), weights_of(alone), std::to_string(ranks) + " ranks",
+                     dtype == at::kFloat ? 1e-4 : 0.05);
+      });
+    }
+  }
+}
 
 // Collectives are put in one order on every rank, whatever a rank leaves out on either side of a norm.
 TEST(Device, NormsOfTheSameGroupAsLayersThatSomeRanksLeaveOut) {
