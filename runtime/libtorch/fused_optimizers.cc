@@ -202,8 +202,11 @@ void run(const Batch<::torch::optim::SGD>& batch, const std::vector<at::Tensor>&
   const at::Tensor skips = scaled.found_inf.defined() ? scaled.found_inf : at::zeros_like(taken);
   call(true, at::maximum(skips, taken));
   call(false, at::maximum(skips, 1 - taken));
-  taken.copy_(at::maximum(taken, 1 - skips));
-  for (auto* const state : batch.states) state->is_uncertain = true;
+  const at::Tensor now = at::maximum(taken, 1 - skips);  // not in place: other batches may have `taken`
+  for (auto* const state : batch.states) {
+    state->taken = now;
+    state->is_uncertain = true;
+  }
 }
 
 template <typename Base>
