@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PyTorch's own DDP engine, c10d::Reducer over gloo, driven from C++ as Python's DistributedDataParallel drives it.
+// Data parallelism with c10d alone. On the CPU PyTorch's own DDP engine, c10d::Reducer over gloo, driven from C++ as
+// Python's DistributedDataParallel drives it; on GPUs what a C++ user would write over c10d::ProcessGroupNCCL.
 #pragma once
 
 #include <functional>
@@ -15,9 +16,11 @@ class C10dPeer {
   virtual ~C10dPeer() = default;
   // Forward of the model, with what the engine wants before forward and backward.
   virtual at::Tensor forward(const at::Tensor& x) = 0;
+  // Behind backward; .grad has the mean over the ranks then.
+  virtual void after_backward() {}
 };
 
-// Collective; the ranks meet at `file`. Null where this LibTorch has no c10d.
+// Collective; the ranks meet at `file`. Null where this build has no peer for the device of the model's parameters.
 std::unique_ptr<C10dPeer> make_c10d_peer(const std::shared_ptr<Model>& model, const std::string& file, int rank,
                                          int world);
 

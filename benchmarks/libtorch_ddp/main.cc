@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // bench_libtorch_ddp: modules of LibTorch, as the contenders local (LibTorch alone), lockstep, and c10d (c10d::Reducer
-// over gloo, on the CPU). orders.h has what it is asked and answers.
+// over gloo, on the CPU) or c10d-nccl (by hand over c10d::ProcessGroupNCCL). orders.h has what it is asked and answers.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>
 #include <torch/version.h>
@@ -19,10 +19,12 @@ namespace {
 struct Contender {
   Problem problem;
   std::function<at::Tensor(const at::Tensor&)> forward;
+  std::function<void()> after_backward = [] {};
 
   void backward() {
     problem.optimizer->zero_grad();
     problem.loss(forward(problem.x), problem.y).backward();
+    after_backward();
   }
   void step() {
     backward();
@@ -57,11 +59,14 @@ class Rank {
     Contender& ours = add("lockstep", model, rank);
     ddp_ = std::make_unique<libtorch::DistributedDataParallel<Model>>(ours.problem.model, group_);
     ours.forward = [this](const at::Tensor& x) { return (*ddp_)(x); };
-    if (device_.is_cpu()) c10d_ = make_c10d_peer(add("c10d", model, rank).problem.model, folder + "/c10d", rank, world);
+    const std::string peer = device_.is_cpu() ? "c10d" : "c10d-nccl";
+    Contender& theirs = add(peer, model, rank);
+    c10d_ = make_c10d_peer(theirs.problem.model, folder + "/c10d", rank, world);
     if (c10d_) {
-      contenders_.at("c10d").forward = [this](const at::Tensor& x) { return c10d_->forward(x); };
+      theirs.forward = [this](const at::Tensor& x) { return c10d_->forward(x); };
+      theirs.after_backward = [this] { c10d_->after_backward(); };
     } else {
-      contenders_.erase("c10d");
+      contenders_.erase(peer);
     }
     check(world);
   }
