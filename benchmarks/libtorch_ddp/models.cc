@@ -6,6 +6,8 @@
 #include <stdexcept>
 
 #include "benchmarks/libtorch_ddp/gpt_size.h"
+#include "examples/05_libtorch_gpt2/gpt2.h"
+#include "lockstep/libtorch/fused_optimizers.h"
 
 namespace lockstep::benchmark {
 namespace {
@@ -78,6 +80,14 @@ struct Gpt : Model {
   at::Tensor numbers;
 };
 
+struct ExampleGpt2 : Model {
+  explicit ExampleGpt2(const GptSize& size)
+      : gpt2(register_module("gpt2", Gpt2(Gpt2Config{size.layers, size.heads, size.width, size.length, size.tokens}))) {
+  }
+  at::Tensor forward(const at::Tensor& x) override { return gpt2->forward(x); }
+  Gpt2 gpt2;
+};
+
 at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& y) { return at::cross_entropy_loss(output, y); }
 
 void add_sgd(Problem& problem) {
@@ -112,16 +122,23 @@ Problem make_problem(const std::string& name, int rank, at::Device device) {
     problem.loss = cross_entropy;
     add_sgd(problem);
   } else if (const auto gpt = gpt_size(name)) {
-    problem.model = std::make_shared<Gpt>(*gpt, device);
+    problem.in_bfloat16 = gpt->in_bfloat16;
+    if (gpt->in_bfloat16) {
+      problem.model = std::make_shared<ExampleGpt2>(*gpt);
+      problem.model->to(device);
+      problem.optimizer = std::make_unique<libtorch::FusedAdamW>(problem.model->parameters(), 1e-4);
+    } else {
+      problem.model = std::make_shared<Gpt>(*gpt, device);
+      problem.optimizer = std::make_unique<::torch::optim::AdamW>(problem.model->parameters(), 1e-4);
+    }
     seed_data();
     problem.x = at::randint(gpt->tokens, {gpt->rows, gpt->length}, at::kLong);
     problem.y = at::randint(gpt->tokens, {gpt->rows, gpt->length}, at::kLong);
     problem.loss = [tokens = gpt->tokens](const at::Tensor& output, const at::Tensor& y) {
       return at::cross_entropy_loss(output.view({-1, tokens}), y.view({-1}));
     };
-    problem.optimizer = std::make_unique<::torch::optim::AdamW>(problem.model->parameters(), 1e-4);
   } else {
-    throw std::invalid_argument("no model is named '" + name + "'; there are tiny, mlp, big, gpt and gpt2");
+    throw std::invalid_argument("no model is named '" + name + "'; run_libtorch_ddp --help names those that there are");
   }
   problem.model->to(device);
   problem.x = problem.x.to(device);

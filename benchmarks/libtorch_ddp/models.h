@@ -21,9 +21,10 @@ struct Problem {
   at::Tensor y;
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& y)> loss;
   std::unique_ptr<::torch::optim::Optimizer> optimizer;
+  bool in_bfloat16 = false;  // forward and loss under autocast, and gradients set to none before them
 };
 
-// `name` is tiny, mlp, big or gpt. The same weights in each call; another batch on each rank, on its device.
+// `name` is one of run_libtorch_ddp's models. The same weights in each call; another batch on each rank, on its device.
 // std::invalid_argument for another name.
 Problem make_problem(const std::string& name, int rank, at::Device device);
 

@@ -5,6 +5,8 @@ Started by benchmarks/run_libtorch_ddp. The models and the protocol are those of
 "CONTENDER STEPS", answers with the microseconds of every step, and of ddp with the part of its communication that ran
 behind backward, where PyTorch's logging data have it. Contenders: local and ddp.
 """
+import contextlib
+import functools
 import math
 import os
 import sys
@@ -24,22 +26,30 @@ class Block(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
+    def attention(self, q, k, v, mask):
+        if mask is None:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return ((q @ k.transpose(-1, -2)) * (1 / math.sqrt(q.size(-1)))).masked_fill(mask, float("-inf")).softmax(-1) @ v
+
     def forward(self, x, mask):
         rows, length, width = x.shape
         q, k, v = self.qkv(self.before_attention(x)).view(
             rows, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        attention = ((q @ k.transpose(-1, -2)) * (1 / math.sqrt(width // self.heads))).masked_fill(
-            mask, float("-inf")).softmax(-1)
-        x = x + self.out((attention @ v).transpose(1, 2).reshape(rows, length, width))
+        x = x + self.out(self.attention(q, k, v, mask).transpose(1, 2).reshape(rows, length, width))
         return x + self.down(F.gelu(self.up(self.before_mlp(x)), approximate="tanh"))
 
 
 GPTS = {"gpt": {"tokens": 128, "length": 128, "rows": 8, "width": 256, "layers": 4, "heads": 4},
         "gpt2": {"tokens": 50257, "length": 512, "rows": 8, "width": 768, "layers": 12, "heads": 12}}
+GPTS["gpt2-bf16"] = {**GPTS["gpt2"], "tokens": 50304, "length": 1024, "rows": 16, "bf16": True}
+GPTS["gpt2-bf16-8x512"] = {**GPTS["gpt2-bf16"], "length": 512, "rows": 8}
+GPTS["gpt2-tiny-bf16"] = {"tokens": 256, "length": 64, "rows": 4, "width": 64, "layers": 2, "heads": 2, "bf16": True}
+# As FusedAdamW, which steps as torch::optim::AdamW does where LibTorch has no fused operator.
+HAS_FUSED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4)
 
 
 class Gpt(nn.Module):
-    def __init__(self, tokens, length, rows, width, layers, heads):
+    def __init__(self, tokens, length, rows, width, layers, heads, bf16=False):
         super().__init__()
         self.tokens, self.positions = nn.Embedding(tokens, width), nn.Embedding(length, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
@@ -47,6 +57,9 @@ class Gpt(nn.Module):
         # No buffers: gloo can't broadcast a bool one.
         self.mask = torch.triu(torch.ones(length, length, dtype=torch.bool), 1)
         self.numbers = torch.arange(length)
+        if bf16:
+            self.head.weight = self.tokens.weight
+            self.mask = None if hasattr(F, "scaled_dot_product_attention") else self.mask
 
     def forward(self, x):
         x = self.tokens(x) + self.positions(self.numbers)
@@ -71,14 +84,15 @@ def make(name, rank, device):
     model = Gpt(**gpt) if gpt else {"tiny": lambda: nn.Linear(5, 2), "mlp": lambda: mlp([784, 1024, 1024, 10]),
                                     "big": lambda: mlp([1024] + 6 * [2048] + [1024])}[name]()
     if gpt:
-        model.mask, model.numbers = model.mask.to(device), model.numbers.to(device)
+        model.mask, model.numbers = None if model.mask is None else model.mask.to(device), model.numbers.to(device)
     model.to(device)
     torch.manual_seed(1000 + rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     if gpt:
         batch, tokens = (gpt["rows"], gpt["length"]), gpt["tokens"]
         x, y = torch.randint(tokens, batch), torch.randint(tokens, batch)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        fused = {"fused": True} if "bf16" in gpt and HAS_FUSED else {}
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **fused)
         return (model, x.to(device), y.to(device),
                 lambda output, y: F.cross_entropy(output.view(-1, tokens), y.view(-1)), optimizer)
     x, y, loss = {
@@ -103,14 +117,19 @@ def main(name, rank, world, folder, device):
         device = f"cuda:{rank}"
         torch.cuda.set_device(device)
     dist.init_process_group("gloo" if device == "cpu" else "nccl", init_method=f"file://{folder}/python", rank=rank, world_size=world)
-    steps = {}
+    steps, bf16 = {}, GPTS.get(name, {}).get("bf16", False)
+    autocast = functools.partial(torch.autocast, torch.device(device).type, torch.bfloat16) if bf16 else contextlib.nullcontext
+    to_none = {"set_to_none": True} if bf16 else {}
     for contender in "local", "ddp":
         model, x, y, loss, optimizer = make(name, rank, device)
-        call = model if contender == "local" else nn.parallel.DistributedDataParallel(model)
+        call = model if contender == "local" else nn.parallel.DistributedDataParallel(
+            model, gradient_as_bucket_view=bf16)
 
         def step(call=call, x=x, y=y, loss=loss, optimizer=optimizer):
-            optimizer.zero_grad()
-            loss(call(x), y).backward()
+            optimizer.zero_grad(**to_none)
+            with autocast():
+                value = loss(call(x), y)
+            value.backward()
             optimizer.step()
         steps[contender] = step, call
     print(torch.__version__, *steps, flush=True)
