@@ -7,7 +7,7 @@
 // rank is known, so that lines of many ranks can be told apart.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <exception>
 #include <functional>

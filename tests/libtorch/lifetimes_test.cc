@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backwards within backwards, exceptions, and what goes when.
+#include <fmt/format.h>  // whose core.h of LibTorch 2.x has no format()
 #include <malloc.h>
 #include <unistd.h>
 
