@@ -71,6 +71,22 @@ for script in quickstart install package release test test-gpu; do
 done
 expect install_wants_a_prefix 1 'where to' "$work/clone/scripts/install"
 expect install_wants_one_prefix 1 "two prefixes, '.*' and 'b'; usage" "$work/clone/scripts/install" a b
+# What is not on the list stays, and so does a folder that has something else, or was there before.
+prefix=$work/prefix
+mkdir -p "$prefix/bin" "$prefix/lib/lockstep/plugins" "$prefix/share/lockstep"
+touch "$prefix/bin/lockstep" "$prefix/bin/other" "$prefix/lib/lockstep/plugins/one.so"
+printf '%s\n' ./bin/lockstep ./lib/ ./lib/lockstep/ ./lib/lockstep/plugins/ ./lib/lockstep/plugins/one.so ./lib/gone.so \
+  ./share/lockstep/ ./share/lockstep/install_manifest >"$prefix/share/lockstep/install_manifest"
+expect uninstall 0 "removed 8 files and folders from $prefix\$" "$work/clone/scripts/install" --uninstall "$prefix"
+left=$(cd "$prefix" && find . -mindepth 1 | sort | xargs)
+[[ $left == "./bin ./bin/other ./share" ]] || { echo "uninstall left: $left"; failed=1; }
+expect uninstall_of_nothing 1 "there is no $prefix/share/lockstep/install_manifest" "$work/clone/scripts/install" --uninstall "$prefix"
+mkdir -p "$prefix/share/lockstep"
+for line in ../other /etc/passwd ./bin/../../other other; do
+  printf './bin/other\n%s\n' "$line" >"$prefix/share/lockstep/install_manifest"
+  expect "uninstall of $line" 1 "install_manifest is damaged" "$work/clone/scripts/install" --uninstall "$prefix"
+done
+[[ -e $prefix/bin/other ]] || { echo "uninstall removed by a damaged list"; failed=1; }
 expect package_wants_one_folder 1 "two folders, 'a' and 'b'; usage" "$work/clone/scripts/package" a b
 expect release_wants_one_folder 1 "two folders, 'a' and 'b'; usage" "$work/clone/scripts/release" a b
 expect bare_is_for_the_day 1 'neither --quick nor --nightly' "$work/clone/scripts/test" --bare --nightly
