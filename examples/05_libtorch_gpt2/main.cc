@@ -32,7 +32,7 @@ std::string generate(const LogitsOf& logits_of, int64_t token, const Flags& flag
 }
 
 int train(const Flags& flags) {
-  // What every rank finds wrong alike is found before they meet.
+  // Errors that every rank would find are reported before the ranks meet.
   Gpt2Config config = gpt2_config(flags.size);
   const int64_t length = flags.length > 0 ? flags.length : config.context;
   const int64_t batch = flags.batch_tokens / length;  // rows of a step

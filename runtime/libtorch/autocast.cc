@@ -3,19 +3,17 @@
 
 #include <ATen/autocast_mode.h>
 #include <fmt/format.h>
-#include <torch/version.h>
 
 #include "lockstep/base/error.h"
-
-// Since 2.4 the settings are by device; before that each device has functions of its own, which 2.x deprecates.
-#define LOCKSTEP_AUTOCAST_BY_DEVICE (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4))
+#include "runtime/libtorch/operators.h"
 
 namespace lockstep::libtorch {
 namespace {
 
 namespace autocast = at::autocast;
 
-#if LOCKSTEP_AUTOCAST_BY_DEVICE
+// Before 2.4 each device has functions of its own, which 2.4 deprecates.
+#if LOCKSTEP_TORCH_AT_LEAST(2, 4)
 bool is_known(c10::DeviceType device) { return autocast::is_autocast_available(device); }
 bool is_enabled(c10::DeviceType device) { return autocast::is_autocast_enabled(device); }
 c10::ScalarType dtype_on(c10::DeviceType device) { return autocast::get_autocast_dtype(device); }
@@ -45,7 +43,7 @@ void set(c10::DeviceType device, bool enabled, c10::ScalarType dtype) {
 // LibTorch 1.13 has operators in bfloat16 alone on the CPU.
 bool has_dtype(c10::DeviceType device, c10::ScalarType dtype) {
   if (dtype == c10::kBFloat16) return true;
-  return dtype == c10::kHalf && (device != c10::kCPU || TORCH_VERSION_MAJOR >= 2);
+  return dtype == c10::kHalf && (device != c10::kCPU || LOCKSTEP_TORCH_AT_LEAST(2, 0));
 }
 
 c10::DeviceType checked(c10::DeviceType device, c10::ScalarType dtype) {

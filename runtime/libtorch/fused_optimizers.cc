@@ -2,15 +2,12 @@
 #include "lockstep/libtorch/fused_optimizers.h"
 
 #include <ATen/Functions.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <torch/optim/serialize.h>
 #include <torch/serialize.h>
-#include <torch/version.h>
 
-#include <algorithm>
 #include <map>
 #include <tuple>
 #include <type_traits>
@@ -20,8 +17,10 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/libtorch/fused_state.h"
+#include "runtime/libtorch/operators.h"
 
-#define LOCKSTEP_HAS_FUSED_OPERATORS (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4))
+// All three operators, on CPUs too.
+#define LOCKSTEP_HAS_FUSED_OPERATORS LOCKSTEP_TORCH_AT_LEAST(2, 4)
 
 namespace lockstep::libtorch {
 namespace {
@@ -60,12 +59,6 @@ void each_parameter(const Base& optimizer, Visit visit) {
   }
 }
 
-template <typename Base>
-bool has_operator(const at::Tensor& parameter) {
-  const auto found = c10::Dispatcher::singleton().findSchema({Traits<Base>::kOperator, ""});
-  return found && found->hasKernelForDispatchKey(c10::legacyExtractDispatchKey(parameter.key_set()));
-}
-
 #if LOCKSTEP_HAS_FUSED_OPERATORS
 
 bool is_narrow(const at::Tensor& tensor) {
@@ -76,7 +69,7 @@ std::optional<at::Tensor> optional_of(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
-// What a GradScaler knows, on one device.
+// A GradScaler's scale and found_inf on one device.
 struct Scaled {
   at::Tensor grad_scale;  // undefined: 1
   at::Tensor found_inf;  // undefined: nothing was looked for; else 0 or 1, the value by which the operators skip a step
@@ -86,9 +79,9 @@ struct Scaled {
 Scaled scaled_on(const at::Tensor& like, const at::Tensor& grad_scale, const at::Tensor& found_inf) {
   Scaled result;
   const auto options = like.options().dtype(at::kFloat);
-  if (grad_scale.defined()) result.grad_scale = grad_scale.to(options, /*non_blocking=*/true).reshape({});
+  if (grad_scale.defined()) result.grad_scale = moved(grad_scale, options).reshape({});
   if (found_inf.defined()) {
-    result.found_inf = found_inf.to(options, /*non_blocking=*/true).reshape({}).ne(0).to(at::kFloat);
+    result.found_inf = moved(found_inf, options).reshape({}).ne(0).to(at::kFloat);
     result.none_taken = at::zeros({}, options);
   }
   return result;
@@ -273,11 +266,11 @@ void step_fused(Base& optimizer, const at::Tensor& grad_scale, const at::Tensor&
 #else
 
 template <typename Base>
-void step_fused(Base&, const at::Tensor&, const at::Tensor&) {}  // has_operator() is false
+void step_fused(Base&, const at::Tensor&, const at::Tensor&) {}  // is_fused() is false
 
 #endif
 
-// torch's own step leaves masters behind, which would be stale.
+// torch's own step does not update the masters, which would be stale afterwards.
 template <typename Base>
 void prepare_for_torch(Base& optimizer) {
   static const bool once = [] {
@@ -303,7 +296,7 @@ bool Fused<Base>::is_fused() const {
   each_parameter(*this, [&](const at::Tensor& parameter) {
     if (last == parameter.key_set()) return;
     last = parameter.key_set();
-    is = is && has_operator<Base>(parameter);
+    is = is && has_operator(Traits<Base>::kOperator, parameter);
   });
   return is;
 #else
@@ -337,7 +330,8 @@ void Fused<Base>::step_scaled(const at::Tensor& grad_scale, const at::Tensor& fo
   if (grad_scale.defined()) {
     const at::NoGradGuard no_grad;
     each_parameter(*this, [&](const at::Tensor& parameter) {
-      if (parameter.grad().defined()) parameter.grad().div_(grad_scale.to(parameter.device()));
+      if (parameter.grad().defined())
+        parameter.grad().div_(moved(grad_scale, grad_scale.options().device(parameter.device())));
     });
   }
   step();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fused optimizer keeps for a parameter: torch's state of its class, and the parts that torch's class lacks.
+// The state of a parameter in a fused optimizer: the state of torch's class, and the parts that torch's class lacks.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -20,7 +20,7 @@ struct FusedState final : State {
 
   // Float32, of the parameter's shape and strides. Undefined for a parameter of another dtype than 16 bits.
   at::Tensor master;
-  // The parameter's _version() when it was last the rounded master. Nothing: of a state that was read.
+  // The parameter's _version() when it was last the rounded master. Nothing after the state was read from a file.
   std::optional<std::uint32_t> rounded_version;
   // A float32 scalar on the parameter's device. Of Adam and AdamW the steps that were taken. Of SGD 1 once
   // momentum_buffer holds a gradient, and undefined where the host knows that it does.
@@ -72,9 +72,9 @@ void correct_counts(States& states) {
     const auto taken = static_cast<std::int64_t>(state->taken.template item<float>());
     if constexpr (requires { state->step(); }) {
       state->step(taken);
-    } else if (taken == 0) {
-      state->momentum_buffer(at::Tensor());
-      state->taken = at::Tensor();
+    } else {
+      if (taken == 0) state->momentum_buffer(at::Tensor());
+      state->taken = at::Tensor();  // the host knows now
     }
   }
 }

@@ -3,7 +3,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
@@ -17,6 +16,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/libtorch/fused_optimizers.h"
+#include "runtime/libtorch/operators.h"
 
 namespace lockstep::libtorch {
 namespace {
@@ -61,27 +61,22 @@ std::vector<at::Tensor> gradients_of(const ::torch::optim::Optimizer& optimizer,
       "GradScaler: no parameter of the optimizer has a gradient; call backward() on what scale() returned before");
 }
 
-bool has_amp_operator(const at::Tensor& like) {
-  static const auto found =
-      c10::Dispatcher::singleton().findSchema({"aten::_amp_foreach_non_finite_check_and_unscale_", ""});
-  return found && found->hasKernelForDispatchKey(c10::legacyExtractDispatchKey(like.key_set()));
-}
-
 // Multiplies gradients of one device and dtype; `found_inf` becomes 1 if an Inf or NaN is in one of them.
 void multiply(const std::vector<at::Tensor>& gradients, const at::Tensor& factor, at::Tensor& found_inf) {
   // LibTorch 1.13 has none for the CPU.
-  if (has_amp_operator(gradients.front())) {
+  if (has_operator("aten::_amp_foreach_non_finite_check_and_unscale_", gradients.front())) {
     at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, factor);
     return;
   }
   for (const at::Tensor& gradient : gradients) {
     gradient.mul_(factor);
-    // What differs from itself by anything but 0 is Inf or NaN.
+    // x - x is 0 for a finite x, and NaN for any other.
     found_inf = at::maximum(found_inf, gradient.sub(gradient).ne(0).any().to(at::kFloat));
   }
 }
 
-// Not 0 if an Inf or NaN is in one of them: a float32 scalar on the device of `factor`. The host does not wait.
+// Not 0 if an Inf or NaN is in one of them: a float32 scalar on the device of `factor`. The host waits only if `factor`
+// is on the CPU and a gradient is not.
 at::Tensor multiply_all(const std::vector<at::Tensor>& gradients, const at::Tensor& factor) {
   std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> alike;
   for (const at::Tensor& gradient : gradients)
@@ -90,8 +85,8 @@ at::Tensor multiply_all(const std::vector<at::Tensor>& gradients, const at::Tens
   for (const auto& [key, some] : alike) {
     const auto options = some.front().options().dtype(at::kFloat);
     at::Tensor found_inf = at::zeros({}, options);
-    multiply(some, factor.to(options, /*non_blocking=*/true), found_inf);
-    all = at::maximum(all, found_inf.to(all.options(), /*non_blocking=*/true));
+    multiply(some, moved(factor, options), found_inf);
+    all = at::maximum(all, moved(found_inf, all.options()));
   }
   return all;
 }
@@ -116,9 +111,7 @@ GradScaler::State GradScaler::read(const Tensors& tensors) {
 
 at::Tensor GradScaler::scale(const at::Tensor& loss) const {
   if (!options_.enabled) return loss;
-  const auto move = [&](at::Tensor& tensor) {
-    tensor = tensor.to(tensor.options().device(loss.device()), /*non_blocking=*/true);
-  };
+  const auto move = [&](at::Tensor& tensor) { tensor = moved(tensor, tensor.options().device(loss.device())); };
   move(tensors_.scale);
   move(tensors_.growth_tracker);
   return loss.to(at::promote_types(loss.scalar_type(), at::kFloat)) * tensors_.scale;
@@ -175,7 +168,7 @@ void GradScaler::update() {
   const auto& [scale, tracker] = tensors_;
   at::Tensor found_inf = at::zeros_like(scale);
   for (const auto& [optimizer, seen] : seen_) {
-    if (seen.found_inf.defined()) found_inf = at::maximum(found_inf, seen.found_inf.to(scale.options(), true));
+    if (seen.found_inf.defined()) found_inf = at::maximum(found_inf, moved(seen.found_inf, scale.options()));
   }
   seen_.clear();
   const at::Tensor is_bad = found_inf.ne(0), is_due = (tracker + 1).ge(options_.growth_interval);

@@ -10,6 +10,7 @@
 
 #include "lockstep/libtorch/fused_optimizers.h"
 #include "lockstep/libtorch/grad_scaler.h"
+#include "runtime/libtorch/operators.h"
 #include "tests/libtorch/common.h"
 
 namespace lockstep::testing {
@@ -20,10 +21,10 @@ using libtorch::Autocast;
 at::ScalarType product_dtype() { return at::matmul(at::ones({2, 2}), at::ones({2, 2})).scalar_type(); }
 
 bool is_cuda_on() {
-#if TORCH_VERSION_MAJOR == 1 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 4)
-  return at::autocast::is_enabled();
-#else
+#if LOCKSTEP_TORCH_AT_LEAST(2, 4)
   return at::autocast::is_autocast_enabled(at::kCUDA);
+#else
+  return at::autocast::is_enabled();
 #endif
 }
 

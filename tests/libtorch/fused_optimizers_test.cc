@@ -14,6 +14,7 @@
 
 #include "lockstep/libtorch/grad_scaler.h"
 #include "lockstep/libtorch/snapshots.h"
+#include "runtime/libtorch/operators.h"
 #include "tests/libtorch/common.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
@@ -27,11 +28,7 @@ using List = std::vector<at::Tensor>;
 using Groups = std::vector<optim::OptimizerParamGroup>;
 
 // Without its operators they step as torch's. CMakeLists.txt counts the tests that need them as skipped then.
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
-#define HAS_FUSED_OPERATORS 1
-#else
-#define HAS_FUSED_OPERATORS 0
-#endif
+#define HAS_FUSED_OPERATORS LOCKSTEP_TORCH_AT_LEAST(2, 4)
 constexpr bool kHasOperators = HAS_FUSED_OPERATORS;
 
 // Every option of one class, by what is made of some parameters.
@@ -146,7 +143,7 @@ void copy_state(const From& from, To& to) {
   to.load(read);
 }
 
-// Either class goes on from a file of the other.
+// Each class resumes from a file of the other.
 TEST(FusedOptimizers, FilesAreThoseOfTorch) {
   for (const Kind& kind : kinds()) {
     const List alone = make_parameters();
@@ -205,7 +202,7 @@ TEST(FusedOptimizers, AStepThatIsLeftOutLeavesNoTrace) {
         scaler.update();
       }
       expect_same(own, alone, kind.name + (unscales ? ", unscaled before" : ""));
-      EXPECT_EQ(scaler.get_scale(), 64 / 8 * 8) << "halved three times, and doubled after three steps each";
+      EXPECT_EQ(scaler.get_scale(), 64) << "halved three times, and doubled after three steps each";
     }
   }
 }
@@ -268,7 +265,7 @@ List train_with_snapshots(const std::filesystem::path& folder, int ranks, std::i
   return result;
 }
 
-TEST(FusedOptimizers, ARunGoesOnFromASnapshotBitByBit) {
+TEST(FusedOptimizers, ARunResumesFromASnapshotBitByBit) {
   for (const int ranks : {1, 2}) {
     const TemporaryFolder folder;
     const List wanted = train_with_snapshots(folder / "whole", ranks, 12);

@@ -4,6 +4,7 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <cmath>
 #include <limits>
 #include <mutex>
 #include <set>
@@ -125,6 +126,25 @@ TEST(Device, AFusedOptimizerWithAScalerTrainsAsOnTheCpu) {
       });
     }
   }
+}
+
+// Its scale is on the CPU as long as scale() has seen no loss: a program may multiply by get_scale() itself.
+TEST(Device, AScalerOnTheCpuKnowsTheGradientsOfTheDevice) {
+  on_devices(1, [](const Group& group) {
+    const at::Device device = libtorch::device_of(*group);
+    at::Tensor parameter = at::ones({3}).to(device).requires_grad_();
+    ::torch::optim::SGD optimizer({parameter}, 1.0);
+    libtorch::GradScaler scaler({.init_scale = 8});
+    for (const double gradient : {1.0, std::numeric_limits<double>::infinity(), 1.0}) {
+      parameter.mutable_grad() = (at::full({3}, gradient) * scaler.get_scale()).to(device);
+      const at::Tensor found_inf = scaler.step(optimizer);
+      EXPECT_TRUE(found_inf.is_cpu());
+      EXPECT_EQ(found_inf.item<float>() != 0, std::isinf(gradient));
+      scaler.update();
+    }
+    EXPECT_EQ(scaler.get_scale(), 4);
+    EXPECT_TRUE(at::equal(parameter.detach().cpu(), at::full({3}, -1.0)));
+  });
 }
 
 // Collectives are put in one order on every rank, whatever a rank leaves out on either side of a norm.

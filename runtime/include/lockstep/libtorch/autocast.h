@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixed precision for a scope, as Python's torch.autocast: LibTorch's C++ has the switches alone.
+// Mixed precision for a scope, as Python's torch.autocast; LibTorch's C++ has only the switches.
 //
 //   at::Tensor loss;
 //   {

@@ -32,13 +32,14 @@
 
 namespace lockstep::libtorch {
 
-// An optimizer that takes what a GradScaler knows on the device.
+// An optimizer that takes a GradScaler's scale and found_inf as tensors, without asking the device for their values.
 class LOCKSTEP_API FusedOptimizer {
  public:
   virtual ~FusedOptimizer() = default;
   // Whether this LibTorch has the operator for the devices of all parameters.
   virtual bool is_fused() const = 0;
-  // step() on gradients that are multiplied by `grad_scale`, which it divides in place (undefined: by 1); where
+  // step() on gradients that are multiplied by `grad_scale`, which it divides in place, but for
+  // those of 16-bit parameters (undefined: by 1); where
   // `found_inf` is not 0, no step. Both are float32 tensors of one element, on any device. Without is_fused() the host
   // waits for them.
   virtual void step_scaled(const at::Tensor& grad_scale, const at::Tensor& found_inf) = 0;

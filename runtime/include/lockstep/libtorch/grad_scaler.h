@@ -67,7 +67,8 @@ class LOCKSTEP_API GradScaler {
   };
   State state() const { return read(tensors_); }
   void set_state(const State& state);
-  // What state() reads, without a wait: read() gives the state of the moment at which tensors() was called.
+  // The tensors that state() reads. tensors() waits for nothing; read() waits, and gives the state as it was when
+  // tensors() was called.
   struct Tensors {
     at::Tensor scale;           // float32 scalar
     at::Tensor growth_tracker;  // int64 scalar: steps without an Inf or NaN since the scale changed
