@@ -15,6 +15,7 @@
 #include "runtime/ddp/compare_parameters.h"
 #include "runtime/ddp/reducer_impl.h"
 #include "runtime/ddp/tree_exchange.h"
+#include "runtime/trace/process_trace.h"
 
 namespace lockstep {
 namespace {
@@ -307,7 +308,9 @@ std::int64_t Reducer::Impl::finish_step() {
   close_sum();
   ++step;
   in_group([&] { end_step(*group, queue.noted().of_all.stop, step - 1); });
-  if (digests) digests->end_step(group->stop_latch()->steps_done() - 1);
+  const std::int64_t done = group->stop_latch()->steps_done();
+  trace::keep_steps_done(done, done - step);
+  if (digests) digests->end_step(done - 1);
   return total;
 }
 

@@ -211,6 +211,8 @@ void ReplicaImpl::end_alone() {
     }
   }
   end_step(*group_, stop_word_, steps_ - 1);
+  const std::int64_t done = group_->stop_latch()->steps_done();
+  trace::keep_steps_done(done, done - steps_);
 }
 
 void ReplicaImpl::keep_failure(std::string_view part, std::int64_t step) noexcept {

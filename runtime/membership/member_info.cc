@@ -14,8 +14,8 @@ namespace lockstep::membership {
 namespace {
 
 constexpr std::size_t kMostCharacters = 255;
-constexpr std::size_t kMostNameCharacters = 64;     // of a collective
-constexpr std::size_t kMostTotalsCharacters = 652;  // with their name
+constexpr std::size_t kMostNameCharacters = 64;       // of a collective
+constexpr std::size_t kMostTotalsCharacters = 16392;  // with their name
 
 bool is_printable(std::string_view text, std::size_t most = kMostCharacters) {
   return text.size() <= most && std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/tensor/kernels.h"
+#include "runtime/trace/process_trace.h"
 
 namespace lockstep::optim {
 namespace {
@@ -56,6 +57,8 @@ GradNorm clip_grad_norm(std::span<const Tensor> parameters, double max_norm) {
     if (!gradient) continue;
     kernels(gradient.device()).scale_by(gradient.data<float>(), clip.factor.data<float>(), gradient.count());
   }
+  // A device's norm is known to the host only once it waits for it.
+  if (clip.norm.device() == DeviceId{}) trace::keep_scalar("grad_norm", clip.norm.data<double>()[0]);
   return GradNorm(clip.norm);
 }
 

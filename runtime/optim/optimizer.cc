@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/trace/span.h"
 #include "runtime/tensor/kernels.h"
+#include "runtime/trace/process_trace.h"
 
 namespace lockstep::optim {
 
@@ -48,6 +49,7 @@ void Optimizer::step() {
     update(i, parameters_[i], gradient);
     parameters_[i].mark_written();
   }
+  trace::keep_scalar("lr", learning_rate_);
 }
 
 void Optimizer::check(std::size_t index, const Tensor& gradient) const {

@@ -11,6 +11,7 @@
 #include "runtime/base/terminal.h"
 #include "runtime/base/unwind_guard.h"
 #include "runtime/progress/progress_line.h"
+#include "runtime/trace/process_trace.h"
 
 namespace lockstep {
 namespace {
@@ -35,9 +36,9 @@ struct Progress::Impl {
 };
 
 Progress::Progress(const ProcessGroup& group, std::int64_t total, std::int64_t last_batch, std::int64_t last_record)
-    : impl_(
-          new Impl{.line = {choose_progress_mode(Environment::of_process(), group.rank(), ::isatty(STDERR_FILENO) == 1),
-                            total, ProgressLine::Clock::now(), write_stderr, last_batch, last_record}}) {}
+    : impl_(new Impl{
+          .line = {choose_progress_mode(Environment::of_process(), group.rank(), ::isatty(STDERR_FILENO) == 1), total,
+                   ProgressLine::Clock::now(), write_stderr, last_batch, last_record, trace::newest_scalars}}) {}
 
 Progress::~Progress() {
   if (!impl_->unwind_guard.is_unwinding() && impl_->owner.is_here()) finish();

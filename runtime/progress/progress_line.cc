@@ -28,6 +28,19 @@ std::string minutes(double left) {
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
+// The program's own come before those that the library logs in each step; the loss is shown anyway.
+std::string newest_of(std::vector<trace::ScalarSeries> scalars) {
+  constexpr std::size_t kMost = 3;
+  std::erase_if(scalars, [](const auto& one) { return one.name == "loss"; });
+  std::stable_partition(scalars.begin(), scalars.end(),
+                        [](const auto& one) { return one.name != "lr" && one.name != "grad_norm"; });
+  scalars.resize(std::min(scalars.size(), kMost));
+  std::ranges::sort(scalars, {}, &trace::ScalarSeries::name);
+  std::string text;
+  for (const auto& [name, points] : scalars) text += fmt::format("  {} {:.4g}", name, points.back().value);
+  return text;
+}
+
 }  // namespace
 
 ProgressMode choose_progress_mode(const Environment& environment, int rank, bool terminal) {
@@ -42,11 +55,12 @@ ProgressMode choose_progress_mode(const Environment& environment, int rank, bool
 }
 
 ProgressLine::ProgressLine(ProgressMode mode, std::int64_t total, Clock::time_point begin, Write write,
-                           std::int64_t last_batch, std::int64_t last_record)
+                           std::int64_t last_batch, std::int64_t last_record, Scalars scalars)
     : mode_(mode),
       total_(total),
       begin_(begin),
       write_(std::move(write)),
+      scalars_(std::move(scalars)),
       last_batch_(last_batch),
       summary_(last_record) {}
 
@@ -55,6 +69,7 @@ std::string ProgressLine::text(Clock::time_point now) const {
   std::string text = total_ > 0 ? fmt::format("step {}/{}", steps_, total_) : fmt::format("step {}", steps_);
   if (total_ > 0 && mode_ != ProgressMode::lines) text += " " + bar(steps_, total_);
   if (loss_) text += fmt::format("  loss {:.4f}", *loss_);
+  if (scalars_) text += newest_of(scalars_());
   if (samples_ > 0 && elapsed > 0) text += fmt::format("  {:.0f} samples/s", static_cast<double>(samples_) / elapsed);
   if (summary_.steps() > 0) text += "  " + summary_.line();
   if (total_ > steps_ && steps_ > 0) {

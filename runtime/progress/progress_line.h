@@ -8,9 +8,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/progress/progress.h"
+#include "runtime/trace/scalar_table.h"
 #include "runtime/trace/step_summary.h"
 
 namespace lockstep {
@@ -31,11 +33,13 @@ class ProgressLine {
   using Clock = std::chrono::steady_clock;
   // Gets whole writes: a redraw with its '\r', or lines with their '\n'.
   using Write = std::function<void(std::string_view)>;
+  // Tells the scalars that this rank has logged, the newest first.
+  using Scalars = std::function<std::vector<trace::ScalarSeries>()>;
 
   // `total` steps, 0 if unknown. Up to step `last_batch` a GlobalBatch's loss and samples don't count any more, and up
   // to `last_record` a record doesn't.
   ProgressLine(ProgressMode mode, std::int64_t total, Clock::time_point begin, Write write,
-               std::int64_t last_batch = -1, std::int64_t last_record = -1);
+               std::int64_t last_batch = -1, std::int64_t last_record = -1, Scalars scalars = {});
 
   void step(const ProgressStep& step, Clock::time_point now);
   // A step behind which `batch` is the last one known: its samples count once, over micro-batches too.
@@ -54,6 +58,7 @@ class ProgressLine {
   std::int64_t total_;
   Clock::time_point begin_;
   Write write_;
+  Scalars scalars_;
   std::int64_t steps_ = 0;
   std::int64_t samples_ = 0;
   std::int64_t last_batch_;  // its step

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <system_error>
 
@@ -28,6 +31,9 @@ struct ProcessTrace {
 std::atomic<ProcessTrace*> the_trace{nullptr};
 std::atomic<bool> is_switched_on{true};
 std::atomic<std::int64_t> steps_kept{0};
+std::atomic<std::int64_t> steps_done{0};
+std::atomic<std::int64_t> steps_before{0};
+std::atomic<std::uint64_t> scalars_dropped{0};
 std::atomic<int> threads_seen{0};
 thread_local std::uint32_t open_kinds = 0;  // bit k: a span of kind k is open
 thread_local std::int64_t within = 0;       // ns of the library's spans that were over within the one that is open
@@ -113,6 +119,7 @@ void keep_batch(std::int64_t step, std::int64_t weight, std::optional<double> lo
   TraceRing* const to = ring();
   if (to == nullptr) return;
   totals_keeper().add_batch(weight, loss);
+  if (loss) keep_scalar("loss", *loss, steps_before.load(std::memory_order_relaxed) + step + 1);
   to->put(words_of_batch(step, weight, loss));
 }
 
@@ -139,6 +146,30 @@ void keep_equal(std::int64_t step) noexcept {
   if (ring() != nullptr) totals_keeper().set_equal_in(step);
 }
 
+void keep_steps_done(std::int64_t done, std::int64_t before) noexcept {
+  steps_done.store(done, std::memory_order_relaxed);
+  steps_before.store(before, std::memory_order_relaxed);
+  if (TraceRing* const to = ring()) to->set_steps_before(before);
+}
+
+void keep_scalar(std::string_view name, double value, std::optional<std::int64_t> step) {
+  TraceRing* const to = ring();
+  if (to == nullptr) return;
+  const ScalarPoint point{.step = step.value_or(steps_done.load(std::memory_order_relaxed)),
+                          .value = std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value,
+                          .time = ns(std::chrono::steady_clock::now())};
+  if (to->scalars().put(name, point)) return;
+  const std::uint64_t dropped = scalars_dropped.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (!std::has_single_bit(dropped)) return;
+  log_warn("log_scalar: {} dropped, the last of '{}': a rank keeps the first {} names",
+           dropped == 1 ? "a value is" : fmt::format("{} values are", dropped), name, ScalarTable::kMostNames);
+}
+
+std::vector<ScalarSeries> newest_scalars() {
+  TraceRing* const from = ring();
+  return from == nullptr ? std::vector<ScalarSeries>() : from->scalars().newest();
+}
+
 void switch_trace(bool is_on) noexcept { is_switched_on.store(is_on, std::memory_order_relaxed); }
 
 std::optional<TraceRing::Contents> contents_of_trace() {
@@ -147,7 +178,13 @@ std::optional<TraceRing::Contents> contents_of_trace() {
   return trace->ring.read();
 }
 
-RankTotals totals() { return totals_keeper().totals(ns(std::chrono::steady_clock::now())); }
+RankTotals totals() {
+  RankTotals totals = totals_keeper().totals(ns(std::chrono::steady_clock::now()));
+  for (const ScalarSeries& series : newest_scalars()) {
+    totals.scalars.push_back({series.name, series.points.front().step, series.points.front().value});
+  }
+  return totals;
+}
 
 Span::Span(SpanKind kind, std::string_view name) noexcept : name_(name), kind_(kind), is_kept_(ring() != nullptr) {
   const bool is_ours = kind != SpanKind::program;

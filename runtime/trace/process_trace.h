@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "lockstep/trace/span.h"
 #include "lockstep/trace/step_record.h"
@@ -38,6 +40,15 @@ void keep_wrong_step() noexcept;
 void keep_finding(Finding finding);
 // The replicas were equal in `step`, byte by byte.
 void keep_equal(std::int64_t step) noexcept;
+
+// This process has `done` steps behind it, of which earlier runs did `before`.
+LOCKSTEP_INTERNAL_API void keep_steps_done(std::int64_t done, std::int64_t before) noexcept;
+// A value by name; without `step` of the step that was done last. The name has at most ScalarTable::kMostNameBytes. The
+// 1st, 2nd, 4th, 8th ... value of a name that the table has no room for is a warning.
+LOCKSTEP_INTERNAL_API void keep_scalar(std::string_view name, double value,
+                                       std::optional<std::int64_t> step = std::nullopt);
+// As ScalarTable::newest().
+std::vector<ScalarSeries> newest_scalars();
 
 // Of all that was kept, also of what the ring has no room for any more.
 RankTotals totals();

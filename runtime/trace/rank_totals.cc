@@ -5,14 +5,15 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
+#include <span>
+#include <utility>
 
 #include "lockstep/base/environment.h"
+#include "runtime/base/random_bytes.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::trace {
 namespace {
-
-constexpr std::size_t kMostCharacters = 640;
 
 // The order in which the numbers travel; loss and finding come behind them.
 template <typename Totals, typename Take>
@@ -25,12 +26,6 @@ void for_each_number(Totals& totals, Take take) {
   for (auto& span : totals.spans) take(span);
 }
 
-std::string_view take_word(std::string_view& text) {
-  const std::string_view word = text.substr(0, text.find(','));
-  text.remove_prefix(std::min(text.size(), word.size() + 1));
-  return word;
-}
-
 // "1:2:12:fc2.weight"; a letter that would divide words is another.
 std::string encode(const Finding& finding) {
   std::string name = kept_name(finding.parameter);
@@ -39,10 +34,27 @@ std::string encode(const Finding& finding) {
   return fmt::format("{}:{}:{}:{}", static_cast<int>(finding.kind), finding.rank, finding.step, name);
 }
 
-std::optional<std::int64_t> take_number(std::string_view& text) {
-  const std::string_view number = text.substr(0, text.find(':'));
-  text.remove_prefix(std::min(text.size(), number.size() + 1));
-  return parse_int(number);
+std::optional<std::int64_t> take_number(std::string_view& text) { return parse_int(take_word(text, ':')); }
+
+std::optional<double> double_of(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+// "6c72:12:0.001", the name in hexadecimal digits.
+std::optional<Scalar> decode_scalar(std::string_view text) {
+  std::string_view digits = take_word(text, ':');
+  const auto step = take_number(text);
+  const auto value = double_of(text);
+  if (digits.empty() || !step || !value) return std::nullopt;
+  Scalar scalar{.step = *step, .value = *value};
+  for (; digits.size() > 1; digits.remove_prefix(2)) {
+    int letter = '?';
+    std::from_chars(digits.data(), digits.data() + 2, letter, 16);
+    scalar.name += static_cast<char>(letter);
+  }
+  return scalar;
 }
 
 // Nothing if there is none, or none that is known.
@@ -63,31 +75,35 @@ std::string encode(const RankTotals& totals) {
   std::string text;
   for_each_number(totals, [&](std::int64_t number) { text += fmt::format("{},", number); });
   text += totals.loss ? fmt::format("{}", *totals.loss) : "-";
-  return text + "," + (totals.finding ? encode(*totals.finding) : "-");
+  text += "," + (totals.finding ? encode(*totals.finding) : "-");
+  for (const Scalar& scalar : totals.scalars) {
+    text += fmt::format(",{}:{}:{}", hex_digits(std::as_bytes(std::span(scalar.name))), scalar.step, scalar.value);
+  }
+  return text;
 }
 
 std::optional<RankTotals> decode_rank_totals(std::string_view text) {
-  if (text.size() > kMostCharacters) return std::nullopt;
+  if (text.size() > kMostTotalsCharacters) return std::nullopt;
   RankTotals totals;
   bool is_whole = true;
   for_each_number(totals, [&](std::int64_t& number) {
-    const auto value = parse_int(take_word(text));
+    const auto value = parse_int(take_word(text, ','));
     if (value) number = *value;
     is_whole &= value.has_value();
   });
-  const std::string_view loss = take_word(text);
-  const std::string_view finding = take_word(text);
+  const std::string_view loss = take_word(text, ',');
+  const std::string_view finding = take_word(text, ',');
   if (!is_whole || loss.empty() || finding.empty()) return std::nullopt;
   if (finding != "-") {
     totals.finding = decode_finding(finding);
     if (!totals.finding) return std::nullopt;
   }
+  while (!text.empty()) {
+    if (auto scalar = decode_scalar(take_word(text, ','))) totals.scalars.push_back(std::move(*scalar));
+  }
   if (loss == "-") return totals;
-  double value = 0;
-  const auto [end, error] = std::from_chars(loss.data(), loss.data() + loss.size(), value);
-  if (error != std::errc() || end != loss.data() + loss.size()) return std::nullopt;
-  totals.loss = value;
-  return totals;
+  totals.loss = double_of(loss);
+  return totals.loss ? std::optional(std::move(totals)) : std::nullopt;
 }
 
 }  // namespace lockstep::trace

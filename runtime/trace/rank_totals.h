@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/trace/span.h"
 #include "runtime/trace/finding.h"
@@ -16,6 +17,15 @@
 namespace lockstep::trace {
 
 inline constexpr std::size_t kSpanKinds = static_cast<std::size_t>(SpanKind::collective) + 1;
+
+// A value that the program or the library has logged (log_scalar).
+struct Scalar {
+  std::string name = {};
+  std::int64_t step = 0;
+  double value = 0;
+
+  bool operator==(const Scalar&) const = default;
+};
 
 // Times are ns.
 struct RankTotals {
@@ -34,14 +44,16 @@ struct RankTotals {
   std::int64_t equal_in = -1;       // the last step in which the replicas are known to have been equal, byte by byte
   std::optional<double> loss = {};  // of the last step that told it
   std::optional<Finding> finding = {};  // the first one, without its time
+  std::vector<Scalar> scalars = {};     // the newest value of each name
 
   bool operator==(const RankTotals&) const = default;
   std::int64_t of(SpanKind kind) const { return spans[static_cast<std::size_t>(kind)]; }
 };
 
-// A word of at most 640 characters, without a blank.
+// A word of at most kMostTotalsCharacters, without a blank: 640, and 172 at most for each scalar.
+inline constexpr std::size_t kMostTotalsCharacters = 16384;
 std::string encode(const RankTotals& totals);
-// nullopt if the text is none of encode(); numbers behind those that are known are passed over.
+// nullopt if the text is none of encode(); words behind those that are known are passed over.
 std::optional<RankTotals> decode_rank_totals(std::string_view text);
 
 }  // namespace lockstep::trace

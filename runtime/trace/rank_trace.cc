@@ -111,7 +111,12 @@ bool take(RankTrace& trace, const TraceRing::Words& words) {
 }  // namespace
 
 RankTrace decode(const TraceRing::Contents& contents) {
-  RankTrace trace{.identity = contents.identity, .wall_clock = contents.wall_clock, .lost = contents.lost};
+  RankTrace trace{.identity = contents.identity,
+                  .wall_clock = contents.wall_clock,
+                  .began = contents.began,
+                  .steps_before = contents.steps_before,
+                  .lost = contents.lost,
+                  .scalars = contents.scalars};
   for (const TraceRing::Words& words : contents.events) {
     if (!take(trace, words)) ++trace.lost;
   }

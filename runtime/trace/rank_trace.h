@@ -47,11 +47,14 @@ struct TracedStep {
 
 struct RankTrace {
   TraceIdentity identity = {};
-  std::int64_t wall_clock = 0;  // to be added to times, to compare hosts
-  std::uint64_t lost = 0;       // events that the ring has no room for any more
+  std::int64_t wall_clock = 0;    // to be added to times, to compare hosts
+  std::int64_t began = 0;         // when the trace did
+  std::int64_t steps_before = 0;  // that earlier runs have done: step k of this one is its job's step steps_before + k
+  std::uint64_t lost = 0;         // events that the ring has no room for any more
   std::vector<TracedSpan> spans = {};
   std::vector<TracedStep> steps = {};
   std::vector<Finding> findings = {};
+  std::vector<ScalarSeries> scalars = {};
 };
 
 // Pure. Words that are no event are counted as lost.

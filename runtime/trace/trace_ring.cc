@@ -12,54 +12,38 @@
 #include <bit>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <memory>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/memory_file.h"
-#include "runtime/base/printable.h"
 #include "runtime/base/regular_file.h"
 #include "runtime/base/resource_limit.h"
 
 namespace lockstep::trace {
 namespace {
 
-using Word = std::atomic<std::uint64_t>;
 static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(std::uint64_t));
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::uint64_t kMagic = 0x3143'5254'4b43'4f4c;  // "LOCKTRC1"
-enum : std::size_t { kKind, kCapacity, kWallClock, kRank, kWorldSize, kCount, kFindings, kPid };
+constexpr std::uint64_t kMagic = 0x3243'5254'4b43'4f4c;  // "LOCKTRC2"
+enum : std::size_t { kKind, kCapacity, kWallClock, kRank, kWorldSize, kCount, kFindings, kPid, kStepsBefore, kBegan };
 constexpr std::size_t kHost = 16;
 constexpr std::size_t kRunId = 80;
 constexpr std::size_t kTextWords = 64;
 constexpr std::size_t kFirstFinding = 144;
-constexpr std::size_t kHeaderWords = 512;
+constexpr std::size_t kCommand = 512;
+constexpr std::size_t kHeaderWords = kCommand + kTextWords;
 constexpr std::size_t kSlotWords = 8;
-static_assert(kFirstFinding + TraceRing::kMostFindings * kSlotWords <= kHeaderWords);
+static_assert(kFirstFinding + TraceRing::kMostFindings * kSlotWords <= kCommand);
 constexpr std::size_t kMostEvents = std::size_t{1} << 24;
 constexpr const char* kMemoryName = "lockstep-trace";
 
-std::size_t bytes_of(std::size_t events) { return (kHeaderWords + events * kSlotWords) * sizeof(Word); }
+std::size_t first_scalar(std::size_t events) { return kHeaderWords + events * kSlotWords; }
+std::size_t bytes_of(std::size_t events) { return (first_scalar(events) + ScalarTable::kWords) * sizeof(Word); }
 
-void write_text(Word* words, const std::string& text) {
-  std::array<std::uint64_t, kTextWords> copy{};
-  std::memcpy(copy.data(), text.data(), std::min(text.size(), sizeof(copy) - 1));
-  for (std::size_t i = 0; i < kTextWords; ++i) words[i].store(copy[i], std::memory_order_relaxed);
-}
-
-std::string read_text(const Word* words) {
-  std::array<std::uint64_t, kTextWords> copy{};
-  for (std::size_t i = 0; i < kTextWords; ++i) copy[i] = words[i].load(std::memory_order_relaxed);
-  std::array<char, sizeof(copy)> text{};
-  std::memcpy(text.data(), copy.data(), sizeof(copy));
-  return printable({text.data(), ::strnlen(text.data(), text.size())}, text.size());
-}
-
-std::int64_t wall_clock_now() {
-  const auto wall = std::chrono::system_clock::now().time_since_epoch();
-  const auto monotonic = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::nanoseconds(wall).count() - std::chrono::nanoseconds(monotonic).count();
+template <typename Clock>
+std::int64_t now_of() {
+  return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
 }
 
 void* map(int fd, std::size_t bytes, int protection) {
@@ -107,9 +91,13 @@ TraceRing::Contents read_words(const Word* words, std::size_t capacity) {
   TraceRing::Contents contents{.identity = {.rank = static_cast<int>(load(kRank)),
                                             .world_size = static_cast<int>(load(kWorldSize)),
                                             .pid = static_cast<std::int64_t>(load(kPid)),
-                                            .host = read_text(words + kHost),
-                                            .run_id = read_text(words + kRunId)},
-                               .wall_clock = static_cast<std::int64_t>(load(kWallClock))};
+                                            .host = text_in(words + kHost, kTextWords),
+                                            .run_id = text_in(words + kRunId, kTextWords),
+                                            .command = text_in(words + kCommand, kTextWords)},
+                               .wall_clock = static_cast<std::int64_t>(load(kWallClock)),
+                               .began = static_cast<std::int64_t>(load(kBegan)),
+                               .steps_before = static_cast<std::int64_t>(load(kStepsBefore)),
+                               .scalars = ScalarTable::read(words + first_scalar(capacity))};
   const std::uint64_t count = load(kCount);
   const std::uint64_t first = count > capacity ? count - capacity : 0;
   contents.lost = first;
@@ -142,12 +130,16 @@ TraceRing::TraceRing(const std::string& path, const TraceIdentity& identity, std
     words_[i].store(static_cast<std::uint64_t>(value), std::memory_order_relaxed);
   };
   store(kCapacity, events);
-  store(kWallClock, wall_clock_now());
+  const std::int64_t now = now_of<std::chrono::steady_clock>();
+  store(kWallClock, now_of<std::chrono::system_clock>() - now);
+  store(kBegan, now);
   store(kRank, identity.rank);
   store(kWorldSize, identity.world_size);
   store(kPid, identity.pid);
-  write_text(words_ + kHost, identity.host);
-  write_text(words_ + kRunId, identity.run_id);
+  put_text(words_ + kHost, kTextWords, identity.host);
+  put_text(words_ + kRunId, kTextWords, identity.run_id);
+  put_text(words_ + kCommand, kTextWords, identity.command);
+  scalars_.emplace(words_ + first_scalar(events));
   words_[kKind].store(kMagic, std::memory_order_release);  // last: without it the file is no trace yet
 }
 
@@ -161,6 +153,10 @@ void TraceRing::put(const Words& words) noexcept {
 void TraceRing::put_finding(const Words& words) noexcept {
   const std::uint64_t number = words_[kFindings].fetch_add(1, std::memory_order_relaxed);
   if (number < kMostFindings) write_slot(words_ + kFirstFinding + number * kSlotWords, number, words);
+}
+
+void TraceRing::set_steps_before(std::int64_t steps) noexcept {
+  words_[kStepsBefore].store(static_cast<std::uint64_t>(steps), std::memory_order_relaxed);
 }
 
 TraceRing::Contents TraceRing::read() const { return read_words(words_, events_); }

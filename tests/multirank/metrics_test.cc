@@ -15,6 +15,7 @@
 #include "lockstep/base/random.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/ddp/on_rank0.h"
+#include "lockstep/metrics/log_scalar.h"
 #include "lockstep/metrics/stop.h"
 #include "tests/support/error_of.h"
 #include "tests/support/rank_threads.h"
@@ -55,6 +56,28 @@ TEST(Values, OfRootReachAll) {
       EXPECT_THROW(broadcast_value(1, *group, group->size()), InvalidArgument);
     });
   }
+}
+
+TEST(LogScalar, RefusesWhatIsNoNameAndStartsNoCollective) {
+  run_ranks(2, [](const Group& group) {
+    const auto error_of_name = [&](const std::string& name) {
+      return error_of<InvalidArgument>([&] { log_scalar(*group, name, 1); });
+    };
+    expect_text(error_of_name(""), {"log_scalar: the name '' has 0 bytes; give 1 to 63"});
+    expect_text(error_of_name(std::string(64, 'n')), {"has 64 bytes; give 1 to 63"});
+    expect_text(error_of_name("val\nloss"), {"log_scalar: the name 'val loss' has control characters"});
+    expect_text(error_of_name("val\x1bloss"), {"log_scalar: the name 'val?loss' has control characters"});
+    expect_text(error_of_name("val\xffloss"), {"bytes that are not UTF-8"});
+    expect_text(error_of<InvalidArgument>([&] { log_scalar(*group, "x", 1, -1); }),
+                {"log_scalar: step -1 of 'x' is below 0"});
+    EXPECT_EQ(collectives_of(group,
+                             [&] {
+                               for (const double value : {1.0, std::nan(""), -std::numeric_limits<double>::infinity()})
+                                 log_scalar(*group, "évaluation/loss", value);
+                               if (group->rank() == 1) log_scalar(*group, std::string(63, 'n'), 1, 0);
+                             }),
+              0);
+  });
 }
 
 TEST(Metrics, AreSumsAndMeansOverAllRanksInOneCollective) {

@@ -22,6 +22,7 @@
 #include "runtime/base/host.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/procfs.h"
 #include "runtime/base/step_board.h"
 #include "runtime/base/unwind_guard.h"
 #include "runtime/base/variables.h"
@@ -193,6 +194,12 @@ std::shared_ptr<ProcessGroup> alone(std::shared_ptr<ProcessGroup> group) {
           }};
 }
 
+std::string own_command() {
+  std::string words = read_kernel_file("/proc/self/cmdline");
+  std::replace(words.begin(), words.end(), '\0', ' ');
+  return words.substr(0, words.find_last_not_of(' ') + 1);
+}
+
 std::shared_ptr<ProcessGroup> start(const InitOptions& given) {
   const Environment environment = Environment::keep_of_process();
   InitOptions options = given;
@@ -216,7 +223,8 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& given) {
                      .world_size = identity.world_size,
                      .pid = getpid(),
                      .host = host_name(),
-                     .run_id = identity.run_id},
+                     .run_id = identity.run_id,
+                     .command = own_command()},
                     environment.get("LOCKSTEP_TRACE_DIR").value_or(""));
   show_lines_at_once(environment);
   const auto ancestors = rendezvous::ancestors_of_this_process();

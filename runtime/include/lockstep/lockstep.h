@@ -20,6 +20,7 @@
 #include "lockstep/ddp/on_rank0.h"
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/device/device_runtime.h"
+#include "lockstep/metrics/log_scalar.h"
 #include "lockstep/metrics/metrics.h"
 #include "lockstep/metrics/stop.h"
 #include "lockstep/nn/nn.h"

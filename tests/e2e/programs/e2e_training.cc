@@ -10,7 +10,8 @@
 // LOCKSTEP_TEST_VIRTUAL_SHARDS=V steps are cut into V virtual shards. With LOCKSTEP_TEST_SLOW_DATA=MS reading a batch
 // takes the last rank so much longer, with LOCKSTEP_TEST_SLOW_FORWARD=MS its forward. With LOCKSTEP_TEST_NAN_AT=N its
 // batch of step N has a NaN, and with LOCKSTEP_TEST_APART_AT=N it writes to a parameter before step N in a way that
-// nobody counts.
+// nobody counts. It logs the number of the start as "start" in each step, its rank as "rank", and rank 0 alone
+// "val/loss" when it has evaluated.
 #include <unistd.h>
 
 #include <chrono>
@@ -28,6 +29,7 @@
 #include "lockstep/comm/init/init_process_group.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/tensor/batch.h"
+#include "lockstep/metrics/log_scalar.h"
 #include "lockstep/metrics/metrics.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/optim/adamw.h"
@@ -128,6 +130,8 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
       if (ddp.steps() == apart_at) ddp.parameters()[3].data<float>()[0] += 1;
       const trace::Span span("training loop");
       ddp.backward(batch, [&](const data::Batch& rows) { return mse_loss(ddp(rows.x, rows.ids), rows.y); });
+      log_scalar(*group, "start", static_cast<double>(start));
+      log_scalar(*group, "rank", group->rank());
       if (is_killed_start && ddp.steps() >= killed_after) ::kill(getpid(), SIGKILL);
       optimizer.step();
       optimizer.zero_grad();
@@ -144,7 +148,8 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
       if (stop_requested(*group)) break;
       metrics.add("loss", static_cast<double>(mse_loss(model(x), y).item()), 1);
     }
-    metrics.result("loss");
+    const double loss = metrics.result("loss");
+    if (group->rank() == 0) log_scalar(*group, "val/loss", loss);
     model.train();
   }
   if (!ddp.should_stop()) {

@@ -12,6 +12,7 @@
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sgd.h"
 #include "runtime/tensor/kernels.h"
+#include "runtime/trace/process_trace.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::optim {
@@ -241,6 +242,28 @@ TEST(Clip, AGradientThatIsNotFiniteIsAnErrorAndNothingChanges) {
   expect_text(error_of<Error>([&] { clip_grad_norm(both, 1); }), {"number 1"});
   EXPECT_EQ(a.grad().item(), 3);
   EXPECT_EQ(grad_norm(both), std::numeric_limits<double>::infinity());
+}
+
+TEST(Scalars, AStepLogsItsLearningRateAndAClipItsNorm) {
+  trace::open_trace({}, "");
+  const Tensor a = Tensor::zeros({2}).set_requires_grad();
+  a.bind_grad(Tensor::of({2}, {3, 4}));
+  SGD optimizer({a}, {.lr = 0.25});
+  for (const std::int64_t step : {7, 8}) {
+    trace::keep_steps_done(step, 0);
+    clip_grad_norm(std::vector<Tensor>{a}, 5);
+    optimizer.step();
+    optimizer.set_learning_rate(0.125);
+  }
+  const auto scalars = trace::contents_of_trace()->scalars;
+  ASSERT_EQ(scalars.size(), 2u);
+  std::vector<std::pair<std::int64_t, double>> found;
+  for (const auto& [name, points] : scalars) {
+    for (const auto& point : points) found.emplace_back(point.step, point.value);
+  }
+  EXPECT_EQ(scalars[0].name, "grad_norm");
+  EXPECT_EQ(scalars[1].name, "lr");
+  EXPECT_EQ(found, (std::vector<std::pair<std::int64_t, double>>{{7, 5}, {8, 5}, {7, 0.25}, {8, 0.125}}));
 }
 
 }  // namespace

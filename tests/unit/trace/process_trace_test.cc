@@ -77,6 +77,31 @@ TEST(ProcessTrace, HasWhatTheProcessDoesFromTheFirstGroupOn) {
   EXPECT_EQ(trace.steps[0].buckets[0].launched, 1200);
   EXPECT_EQ(trace.spans.back().kind, SpanKind::backward);
 
+  keep_steps_done(50, 8);
+  keep_scalar("lr", 0.1);
+  keep_scalar("epoch/loss", 3, 2);
+  keep_batch(42, 12, 0.75);  // of the process's 43rd step
+  trace = kept();
+  EXPECT_EQ(trace.steps_before, 8);
+  ASSERT_EQ(trace.scalars.size(), 3u);
+  EXPECT_EQ(trace.scalars[0].name, "loss");
+  ASSERT_EQ(trace.scalars[0].points.size(), 2u);
+  EXPECT_EQ(trace.scalars[0].points[1].step, 51);
+  EXPECT_EQ(trace.scalars[0].points[1].value, 0.75);
+  EXPECT_EQ(trace.scalars[1].points.front().step, 50);
+  EXPECT_EQ(trace.scalars[2].points.front().step, 2);
+  EXPECT_EQ(totals().scalars, (std::vector<Scalar>{{"loss", 51, 0.75}, {"epoch/loss", 2, 3}, {"lr", 50, 0.1}}));
+  // Of names without room the 1st, 2nd, 4th ... value is a warning.
+  for (std::size_t i = 3; i < ScalarTable::kMostNames; ++i) keep_scalar("name" + std::to_string(i), 1);
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 5; ++i) keep_scalar("other" + std::to_string(i), 1);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("a value is dropped, the last of 'other0': a rank keeps the first 64 names"), said.npos) << said;
+  EXPECT_NE(said.find("2 values are dropped, the last of 'other1'"), said.npos) << said;
+  EXPECT_EQ(said.find("3 values"), said.npos) << said;
+  EXPECT_NE(said.find("4 values are dropped, the last of 'other3'"), said.npos) << said;
+  EXPECT_EQ(said.find("5 values"), said.npos) << said;
+
   // The file's memory is the parent's.
   const pid_t child = fork();
   ASSERT_GE(child, 0);

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <string>
 
 #include "runtime/trace/rank_totals.h"
+#include "runtime/trace/scalar_table.h"
 
 namespace lockstep::trace {
 namespace {
@@ -83,6 +85,12 @@ TEST(RankTotals, GoThroughAWord) {
   const auto read = decode_rank_totals(encode(totals));
   ASSERT_TRUE(read && read->finding);
   EXPECT_EQ(read->finding->parameter, "of_my_own__with:_all");
+  totals.finding.reset();
+  totals.scalars = {{"val/loss", 500, 0.1}, {"of my own, with: all \xc3\xa9", 1, -INFINITY}, {"lr", 2, 1e-300}};
+  EXPECT_EQ(decode_rank_totals(encode(totals)), totals);
+  EXPECT_EQ(encode(totals).find(' '), std::string::npos);
+  totals.scalars = {{"nan", 1, std::numeric_limits<double>::quiet_NaN()}};
+  EXPECT_TRUE(std::isnan(decode_rank_totals(encode(totals))->scalars.at(0).value));
   // The longest that there can be.
   RankTotals longest;
   for (auto& span : longest.spans) span = std::numeric_limits<std::int64_t>::min();
@@ -96,6 +104,9 @@ TEST(RankTotals, GoThroughAWord) {
                      .rank = std::numeric_limits<int>::min(),
                      .step = std::numeric_limits<std::int64_t>::min(),
                      .parameter = std::string(Finding::kMostNameBytes, 'n')};
+  const Scalar scalar{std::string(ScalarTable::kMostNameBytes, 'n'), std::numeric_limits<std::int64_t>::min(),
+                      -std::numeric_limits<double>::denorm_min()};
+  longest.scalars.assign(ScalarTable::kMostNames, scalar);
   EXPECT_EQ(decode_rank_totals(encode(longest)), longest);
 }
 
@@ -107,7 +118,10 @@ TEST(RankTotals, WhatIsNoneOfThemIsNotTaken) {
   EXPECT_FALSE(decode_rank_totals(word.substr(0, word.size() - 1)));
   EXPECT_FALSE(decode_rank_totals("x" + word));
   EXPECT_FALSE(decode_rank_totals(word.substr(0, word.size() - 1) + "much"));
-  EXPECT_FALSE(decode_rank_totals(word + "," + std::string(1000, '1')));
+  EXPECT_FALSE(decode_rank_totals(word + "," + std::string(kMostTotalsCharacters, '1')));
+  for (const char* const none : {":1:2", "6c72:1", "6c72:x:2", "6c72:1:x", "6c72"}) {
+    EXPECT_TRUE(decode_rank_totals(word + "," + none)->scalars.empty()) << none;
+  }
 }
 
 }  // namespace

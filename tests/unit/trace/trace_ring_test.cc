@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <thread>
@@ -59,6 +60,26 @@ TEST(TraceRing, KeepsTheFirstFindingsHoweverManyEventsCome) {
     ASSERT_EQ(contents.findings.size(), TraceRing::kMostFindings);
     for (std::uint64_t i = 0; i < contents.findings.size(); ++i) EXPECT_EQ(contents.findings[i], event(1000 + i));
     EXPECT_EQ(contents.identity.run_id, "run-1");
+  }
+}
+
+TEST(TraceRing, HasScalarsStepsAndCommandBesideItsEvents) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "rank3.trace";
+  TraceIdentity identity = kRank;
+  identity.command = "./train --lr 0.1";
+  TraceRing ring(path, identity, 8);
+  const std::int64_t before = std::chrono::steady_clock::now().time_since_epoch().count();
+  EXPECT_TRUE(ring.scalars().put("val/loss", {7, 0.5, 9}));
+  ring.set_steps_before(500);
+  for (std::uint64_t i = 0; i < 20; ++i) ring.put(event(i));
+  for (const auto& contents : {ring.read(), TraceRing::read_file(path)}) {
+    EXPECT_EQ(contents.identity.command, "./train --lr 0.1");
+    EXPECT_EQ(contents.steps_before, 500);
+    EXPECT_GT(contents.began, 0);
+    EXPECT_LE(contents.began, before);
+    EXPECT_EQ(contents.scalars, (std::vector<ScalarSeries>{{"val/loss", {{7, 0.5, 9}}}}));
+    EXPECT_EQ(contents.events.size(), 8u);
   }
 }
 

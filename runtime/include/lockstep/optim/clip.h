@@ -26,7 +26,8 @@ class LOCKSTEP_API GradNorm {
 // equal gradients give equal bits on every rank. InvalidArgument for parameters on several devices.
 LOCKSTEP_API GradNorm grad_norm(std::span<const Tensor> parameters);
 
-// Scales all gradients by max_norm / norm if the norm is above max_norm. Returns the norm before.
+// Scales all gradients by max_norm / norm if the norm is above max_norm. Returns the norm before; on the CPU it is
+// logged as "grad_norm" (metrics/log_scalar.h).
 // Error, with nothing changed, if the norm is not finite; it names the first parameter's position. On a device the
 // gradients become 0 then, and the next call that waits for the device throws. InvalidArgument if max_norm is not above
 // 0, and as grad_norm.

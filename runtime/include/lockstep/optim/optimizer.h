@@ -36,8 +36,9 @@ class LOCKSTEP_API Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // One update. Gradients are read, not changed. InvalidArgument, with parameters, state and steps() as they were, if a
-  // parameter or its gradient is on another device than the state.
+  // One update, which logs the learning rate as "lr" (metrics/log_scalar.h). Gradients are read, not changed.
+  // InvalidArgument, with parameters, state and steps() as they were, if a parameter or its gradient is on another
+  // device than the state.
   void step();
   // Drops the gradients (Tensor::clear_grad): memory stays, the next backward overwrites.
   void zero_grad() const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A progress bar on stderr, drawn by rank 0: step, the loss of the global batch, samples per second, and what was
-// waited for communication and what of it ran behind backward.
+// A progress bar on stderr, drawn by rank 0: step, the loss of the global batch, the three newest values that rank 0
+// has logged (metrics/log_scalar.h), samples per second, and what was waited for communication and what of it ran
+// behind backward.
 //
 //   for (const auto& [x, y, ids] : progress(loader, ddp)) ...      // a lockstep::data::DataLoader
 //   for (auto& batch : progress(*loader, ddp)) ...                 // one of torch::data's

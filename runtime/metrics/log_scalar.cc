@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/metrics/log_scalar.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/printable.h"
+#include "runtime/comm/stop_latch.h"
+#include "runtime/trace/process_trace.h"
+
+namespace lockstep {
+
+void log_scalar(const ProcessGroup& group, std::string_view name, double value, std::optional<std::int64_t> step) {
+  constexpr std::size_t kMost = trace::ScalarTable::kMostNameBytes;
+  if (name.empty() || name.size() > kMost) {
+    throw InvalidArgument(
+        fmt::format("log_scalar: the name '{}' has {} bytes; give 1 to {}", printable(name), name.size(), kMost));
+  }
+  if (printable(name, kMost) != name) {
+    throw InvalidArgument(
+        fmt::format("log_scalar: the name '{}' has control characters or bytes that are not UTF-8; leave them out",
+                    printable(name)));
+  }
+  if (step.value_or(0) < 0) throw InvalidArgument(fmt::format("log_scalar: step {} of '{}' is below 0", *step, name));
+  // A group that does not train itself counts no steps: those of the process are meant.
+  if (const std::int64_t done = group.stop_latch()->steps_done(); !step && done > 0) step = done;
+  trace::keep_scalar(name, value, step);
+}
+
+}  // namespace lockstep

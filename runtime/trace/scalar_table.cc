@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/trace/scalar_table.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/printable.h"
+
+namespace lockstep::trace {
+namespace {
+
+constexpr std::size_t kPointWords = sizeof(ScalarPoint) / sizeof(Word);
+constexpr std::size_t kVersion = ScalarTable::kNameWords;
+constexpr std::size_t kCount = kVersion + 1;
+constexpr std::size_t kFirstPoint = kCount + 1;
+static_assert(kFirstPoint + kPointWords * ScalarTable::kMostPoints == ScalarTable::kSeriesWords);
+constexpr int kMostReads = 100;  // of a series that changes meanwhile
+
+using PointWords = std::array<std::uint64_t, kPointWords>;
+
+// Acquire: a writer that has begun since has made the version odd before it stored a word that is loaded here.
+ScalarPoint point_in(const Word* series, std::size_t index) {
+  PointWords words{};
+  for (std::size_t i = 0; i < kPointWords; ++i) {
+    words[i] = series[kFirstPoint + kPointWords * index + i].load(std::memory_order_acquire);
+  }
+  return std::bit_cast<ScalarPoint>(words);
+}
+
+void put_point(Word* series, std::size_t index, const ScalarPoint& point) {
+  const auto words = std::bit_cast<PointWords>(point);
+  for (std::size_t i = 0; i < kPointWords; ++i) {
+    series[kFirstPoint + kPointWords * index + i].store(words[i], std::memory_order_release);
+  }
+}
+
+ScalarSeries series_in(const Word* words) {
+  ScalarSeries series;
+  for (int i = 0; i < kMostReads; ++i) {
+    const std::uint64_t version = words[kVersion].load(std::memory_order_acquire);
+    series = {.name = text_in(words, ScalarTable::kNameWords)};
+    const auto count = std::min<std::uint64_t>(words[kCount].load(std::memory_order_acquire), ScalarTable::kMostPoints);
+    for (std::size_t point = 0; point < count; ++point) series.points.push_back(point_in(words, point));
+    if (version % 2 == 0 && words[kVersion].load(std::memory_order_relaxed) == version) break;
+  }
+  return series;
+}
+
+}  // namespace
+
+void put_text(Word* words, std::size_t count, std::string_view text) {
+  std::string bytes(text.substr(0, count * sizeof(Word) - 1));
+  bytes.resize(count * sizeof(Word));
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i * sizeof(word), sizeof(word));
+    words[i].store(word, std::memory_order_release);
+  }
+}
+
+std::string text_in(const Word* words, std::size_t count) {
+  std::string bytes;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t word = words[i].load(std::memory_order_acquire);
+    bytes.append(reinterpret_cast<const char*>(&word), sizeof(word));
+  }
+  return printable(bytes.substr(0, bytes.find('\0')), bytes.size());
+}
+
+bool ScalarTable::put(std::string_view name, const ScalarPoint& point) {
+  MutexLock lock(mutex_);
+  std::size_t at = 0;
+  while (at < kMostNames && series_[at].logged > 0 && series_[at].name != name) ++at;
+  if (at == kMostNames) return false;
+  Series& series = series_[at];
+  Word* const words = words_ + at * kSeriesWords;
+  if (series.logged == 0) {
+    series.name = name;
+    put_text(words, kNameWords, name);
+  }
+  words[kVersion].fetch_add(1, std::memory_order_relaxed);
+  if (series.logged > 0 && series.last.step == point.step) {
+    --series.logged;
+    --series.points;
+  } else if (series.logged > 0 && (series.logged - 1) % series.stride != 0) {
+    --series.points;  // it was kept as the newest one
+  } else if (series.points == kMostPoints) {
+    series.points /= 2;
+    series.stride *= 2;
+    for (std::size_t i = 1; i < series.points; ++i) put_point(words, i, point_in(words, 2 * i));
+  }
+  put_point(words, series.points++, point);
+  series.last = point;
+  ++series.logged;
+  words[kCount].store(series.points, std::memory_order_release);
+  words[kVersion].fetch_add(1, std::memory_order_release);
+  return true;
+}
+
+std::vector<ScalarSeries> ScalarTable::newest() const {
+  std::vector<ScalarSeries> newest;
+  MutexLock lock(mutex_);
+  for (const Series& series : series_) {
+    if (series.logged > 0) newest.push_back({series.name, {series.last}});
+  }
+  std::ranges::stable_sort(newest, std::greater(), [](const auto& one) { return one.points.front().time; });
+  return newest;
+}
+
+std::vector<ScalarSeries> ScalarTable::read(const Word* words) {
+  std::vector<ScalarSeries> all;
+  for (std::size_t i = 0; i < kMostNames; ++i) {
+    ScalarSeries series = series_in(words + i * kSeriesWords);
+    if (!series.points.empty()) all.push_back(std::move(series));
+  }
+  return all;
+}
+
+}  // namespace lockstep::trace

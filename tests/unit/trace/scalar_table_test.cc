@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/trace/scalar_table.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <thread>
+
+namespace lockstep::trace {
+namespace {
+
+// The words that a trace's file has for it.
+class ScalarTableTest : public ::testing::Test {
+ protected:
+  bool log(const std::string& name, std::int64_t step, double value) {
+    return table_.put(name, {.step = step, .value = value, .time = 10 * ++now_});
+  }
+  std::vector<ScalarPoint> points(const std::string& name) const {
+    for (const ScalarSeries& series : ScalarTable::read(words_.get())) {
+      if (series.name == name) return series.points;
+    }
+    return {};
+  }
+
+  std::int64_t now_ = 0;
+  std::unique_ptr<Word[]> words_ = std::make_unique<Word[]>(ScalarTable::kWords);
+  ScalarTable table_{words_.get()};
+};
+
+TEST_F(ScalarTableTest, HasWhatWasLoggedByName) {
+  EXPECT_TRUE(ScalarTable::read(words_.get()).empty());
+  EXPECT_TRUE(log("val/loss", 3, 0.5));
+  EXPECT_TRUE(log("lr", 3, 0.1));
+  EXPECT_TRUE(log("val/loss", 6, INFINITY));
+  const auto all = ScalarTable::read(words_.get());
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0], (ScalarSeries{"val/loss", {{3, 0.5, 10}, {6, INFINITY, 30}}}));
+  EXPECT_EQ(all[1], (ScalarSeries{"lr", {{3, 0.1, 20}}}));
+  const auto newest = table_.newest();
+  ASSERT_EQ(newest.size(), 2u);
+  EXPECT_EQ(newest[0], (ScalarSeries{"val/loss", {{6, INFINITY, 30}}})) << "the newest first";
+  EXPECT_EQ(newest[1].name, "lr");
+}
+
+TEST_F(ScalarTableTest, AStepThatIsLoggedAgainKeepsItsLastValue) {
+  log("x", 1, 1);
+  log("x", 1, 2);
+  log("x", 2, 3);
+  log("x", 2, 4);
+  log("x", 1, 5);  // not at once: the reader has both
+  EXPECT_EQ(points("x"), (std::vector<ScalarPoint>{{1, 2, 20}, {2, 4, 40}, {1, 5, 50}}));
+}
+
+// Every second point is dropped whenever there is no room, and the newest one is there always.
+TEST_F(ScalarTableTest, ALongRunHasEvenlySpacedPointsAndTheNewestOne) {
+  std::int64_t stride = 1;
+  for (std::int64_t step = 0; step < 10'000; ++step) {
+    ASSERT_TRUE(log("x", step, static_cast<double>(step)));
+    if (step > 0 && step % (static_cast<std::int64_t>(ScalarTable::kMostPoints) * stride) == 0) stride *= 2;
+    if (step % 97 != 0 && step < 9'990) continue;
+    const auto kept = points("x");
+    ASSERT_LE(kept.size(), ScalarTable::kMostPoints);
+    if (step > 1'000) {
+      ASSERT_GE(kept.size(), ScalarTable::kMostPoints / 2);
+    }
+    for (std::size_t i = 0; i + 1 < kept.size(); ++i) {
+      ASSERT_EQ(kept[i].step % std::max<std::int64_t>(stride / 2, 1), 0) << step;
+      ASSERT_EQ(kept[i].value, static_cast<double>(kept[i].step));
+      ASSERT_LT(kept[i].step, kept[i + 1].step);
+    }
+    ASSERT_EQ(kept.back().step, step);
+    ASSERT_EQ(table_.newest().front().points.front().step, step);
+  }
+}
+
+// The same when each step is logged twice, as the loss of a device is until a newer one is known.
+TEST_F(ScalarTableTest, StepsThatAreLoggedTwiceCountOnce) {
+  for (std::int64_t step = 0; step < 2'000; ++step) {
+    log("once", step, 1);
+    log("twice", step, 0);
+    log("twice", step, 1);
+  }
+  const auto once = points("once");
+  const auto twice = points("twice");
+  ASSERT_EQ(once.size(), twice.size());
+  for (std::size_t i = 0; i < once.size(); ++i) {
+    EXPECT_EQ(once[i].step, twice[i].step);
+    EXPECT_EQ(twice[i].value, 1);
+  }
+}
+
+TEST_F(ScalarTableTest, NamesBeyondTheMostAreRefused) {
+  for (std::size_t i = 0; i < ScalarTable::kMostNames; ++i) EXPECT_TRUE(log("name" + std::to_string(i), 1, 1));
+  EXPECT_FALSE(log("one more", 1, 1));
+  EXPECT_TRUE(log("name63", 2, 1));
+  EXPECT_EQ(ScalarTable::read(words_.get()).size(), ScalarTable::kMostNames);
+  EXPECT_EQ(table_.newest().front().name, "name63");
+}
+
+TEST_F(ScalarTableTest, TheLongestNameIsWhole) {
+  const std::string longest(ScalarTable::kMostNameBytes, 'n');
+  log(longest, 1, 1);
+  EXPECT_EQ(points(longest).size(), 1u);
+}
+
+// Another process reads while points are dropped: it sees points that were logged, in their order.
+TEST_F(ScalarTableTest, AReaderSeesWholePointsMeanwhile) {
+  std::thread writer([this] {
+    for (std::int64_t step = 1; step <= 100'000; ++step) table_.put("x", {step, static_cast<double>(step), step});
+  });
+  std::vector<ScalarPoint> seen;
+  do {
+    seen = points("x");
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      ASSERT_EQ(seen[i].value, static_cast<double>(seen[i].step));
+      ASSERT_EQ(seen[i].time, seen[i].step);
+      if (i > 0) {
+        ASSERT_LT(seen[i - 1].step, seen[i].step);
+      }
+    }
+  } while (seen.empty() || seen.back().step < 100'000);
+  writer.join();
+}
+
+}  // namespace
+}  // namespace lockstep::trace
