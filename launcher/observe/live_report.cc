@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/observe/live_report.h"
 
-#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "launcher/observe/json_number.h"
 #include "runtime/base/printable.h"
 
 namespace lockstep::launcher {
@@ -108,7 +109,7 @@ struct Write {
     to[name] = value;
   }
   void operator()(const char* name, const std::optional<double>& value) const {
-    to[name] = value ? Json(*value) : Json();
+    to[name] = value ? number_json(*value) : Json();
   }
   void operator()(const char* name, const std::optional<trace::Finding>& found) const {
     to[name] = found ? Json{{"kind", std::string(trace::name_of(found->kind))},
@@ -131,7 +132,7 @@ struct Read {
     value = printable(from.at(name).get<std::string>(), 4096);
   }
   void operator()(const char* name, std::optional<double>& value) const {
-    if (const Json& found = from.at(name); !found.is_null()) value = found.get<double>();
+    if (const Json& found = from.at(name); !found.is_null()) value = number_in(found);
   }
   void operator()(const char* name, std::optional<trace::Finding>& value) const {
     const Json& found = from.at(name);
@@ -156,6 +157,11 @@ LiveReport report_from(const Json& json) {
     }
     report.ranks.push_back(std::move(rank));
   }
+  for (const Json& entry : json.at("scalars")) {
+    trace::Scalar scalar{.step = entry.at("step").get<std::int64_t>(), .value = number_in(entry.at("value"))};
+    Read{entry}("name", scalar.name);
+    report.scalars.push_back(std::move(scalar));
+  }
   if (const Json& straggler = json.at("straggler"); !straggler.is_null()) {
     straggler.at("rank").get_to(report.straggler);
     straggler.at("share").get_to(report.straggler_share);
@@ -174,8 +180,27 @@ std::optional<trace::Finding> first_finding(const LiveReport& report) {
   return first;
 }
 
+std::vector<trace::Scalar> newest_scalars(const std::vector<LiveRank>& ranks) {
+  std::map<std::string, std::pair<trace::Scalar, int>> newest;  // with the number of ranks
+  for (const LiveRank& rank : ranks) {
+    if (!rank.totals) continue;
+    for (const trace::Scalar& scalar : rank.totals->scalars) {
+      auto& [mean, count] = newest[scalar.name];
+      if (count == 0 || scalar.step > mean.step) {
+        mean = scalar;
+        count = 1;
+      } else if (scalar.step == mean.step) {
+        trace::add_to_mean(mean.value, scalar.value, ++count);
+      }
+    }
+  }
+  std::vector<trace::Scalar> scalars;
+  for (auto& [name, mean] : newest) scalars.push_back(std::move(mean.first));
+  return scalars;
+}
+
 LiveReport live_report(const RunFacts& facts, const LiveRun& run) {
-  LiveReport report{.facts = facts};
+  LiveReport report{.facts = facts, .scalars = newest_scalars(run.ranks())};
   for (const LiveRank& rank : run.ranks()) report.ranks.push_back(reported(rank));
   if (const auto straggler = run.straggler(0.05)) {
     report.straggler = straggler->rank;
@@ -202,6 +227,10 @@ std::string as_json(const LiveReport& report) {
       report.straggler < 0
           ? Json()
           : Json{{"rank", report.straggler}, {"share", report.straggler_share}, {"text", report.straggler_text}};
+  Json& scalars = json["scalars"] = Json::array();
+  for (const auto& [name, step, value] : report.scalars) {
+    scalars.push_back({{"name", name}, {"step", step}, {"value", number_json(value)}});
+  }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -12,6 +12,7 @@
 #include "launcher/observe/live_run.h"
 #include "launcher/runs/run_socket.h"
 #include "runtime/trace/finding.h"
+#include "runtime/trace/rank_totals.h"
 
 namespace lockstep::launcher {
 
@@ -44,6 +45,8 @@ struct ReportedRank {
 struct LiveReport {
   RunFacts facts = {};
   std::vector<ReportedRank> ranks = {};
+  // By name, of the newest step that a rank has told of; the mean over the ranks that have told of that step.
+  std::vector<trace::Scalar> scalars = {};
   int straggler = -1;  // its rank
   double straggler_share = 0;
   std::string straggler_text = {};

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -28,7 +29,8 @@ class MetricsWriter {
     text_ += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name_, help, type);
   }
   void value(double value, std::string_view labels = {}) {
-    text_ += fmt::format("{}{{run=\"{}\"{}{}}} {}\n", name_, run_, labels.empty() ? "" : ",", labels, value);
+    text_ += fmt::format("{}{{run=\"{}\"{}{}}} {}\n", name_, run_, labels.empty() ? "" : ",", labels,
+                         std::isnan(value) ? "NaN" : fmt::format("{}", value));
   }
   // One of each rank that has it.
   template <typename Value>
@@ -99,6 +101,10 @@ std::string as_metrics(const LiveReport& report) {
   }
   writer.family("loss", "gauge", "Mean loss of the last step that told it.");
   writer.of_ranks(report, [](const ReportedRank& rank) { return rank.loss; });
+  writer.family("scalar", "gauge", "Newest value that was logged by a name: the mean over the ranks that logged it.");
+  for (const trace::Scalar& scalar : report.scalars) {
+    writer.value(scalar.value, fmt::format("name=\"{}\"", label_value(scalar.name)));
+  }
   writer.family("snapshot_age_seconds", "gauge", "Since a rank handed over its last snapshot.");
   writer.of_ranks(report, [](const ReportedRank& rank) { return rank.snapshot_age_s; });
   writer.family("wrong_gradient_steps_total", "counter", "Steps in which a rank's own gradients had NaN or infinity.");

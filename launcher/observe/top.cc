@@ -112,6 +112,11 @@ std::vector<std::string> heading(const LiveReport& report) {
     if (fastest->snapshot_age_s) line += fmt::format(", snapshot {} ago", duration(*fastest->snapshot_age_s));
     lines.push_back(std::move(line));
   }
+  std::string scalars;
+  for (const auto& [name, step, value] : report.scalars) {
+    if (name != "loss") scalars += fmt::format("{}{} {:.4g} (step {})", scalars.empty() ? "" : ", ", name, value, step);
+  }
+  if (!scalars.empty()) lines.push_back(std::move(scalars));
   if (!report.straggler_text.empty()) lines.push_back(report.straggler_text);
   if (const auto finding = first_finding(report)) lines.push_back(describe_finding(*finding, report));
   return lines;

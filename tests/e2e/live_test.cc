@@ -122,12 +122,16 @@ TEST_F(Live, ARankThatIsSlowIsNamedAndShownInEveryView) {
     EXPECT_GT(rank["resident_bytes"], 1 << 20);
     EXPECT_TRUE(rank["loss"].is_number());
   }
+  std::map<std::string, json> scalars;
+  for (const json& scalar : seen["scalars"]) scalars[scalar["name"]] = scalar["value"];
+  EXPECT_EQ(scalars["lr"], 0.001) << seen;
+  EXPECT_EQ(scalars["start"], 0) << seen;
   EXPECT_GT(seen["ranks"][1]["shares"]["data"].get<double>(), 0.5);
   EXPECT_GT(seen["ranks"][0]["shares"]["exposed communication"].get<double>(), 0.3);
   const auto screen = run({LOCKSTEP_PROGRAM, "top", id});
   EXPECT_EQ(screen.exit_code, 0) << screen.err;
-  expect_text(screen.out,
-              {id, "2 ranks on 1 host, start 1", " samples/s, loss ", "rank 1 (host ", "training", "all_reduce"});
+  expect_text(screen.out, {id, "2 ranks on 1 host, start 1", " samples/s, loss ", "lr 0.001 (step ", "rank 1 (host ",
+                           "training", "all_reduce"});
 
   const auto trace = run({LOCKSTEP_PROGRAM, "trace", "--steps", "5", "-o", file("live.json"), id});
   ASSERT_EQ(trace.exit_code, 0) << trace.err;
@@ -146,7 +150,8 @@ TEST_F(Live, ARankThatIsSlowIsNamedAndShownInEveryView) {
 
   const std::string metrics = get(metrics_of(launcher), "/metrics");
   expect_text(metrics, {"HTTP/1.1 200 OK", "lockstep_members{run=\"" + id + "\",state=\"training\"} 2\n",
-                        "lockstep_straggler_share{run=\"" + id + "\",rank=\"1\"} ", "lockstep_steps_total{"});
+                        "lockstep_straggler_share{run=\"" + id + "\",rank=\"1\"} ", "lockstep_steps_total{",
+                        "lockstep_scalar{run=\"" + id + "\",name=\"lr\"} 0.001\n"});
   launcher.send(SIGTERM);
   launcher.wait();
   const auto gone = run({LOCKSTEP_PROGRAM, "top", id});

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers in JSON, which has no NaN and no infinity: these are the texts "nan", "inf" and "-inf". Pure.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace lockstep::launcher {
+
+inline nlohmann::ordered_json number_json(double value) {
+  if (std::isfinite(value)) return value;
+  return fmt::format("{}", value);
+}
+
+// Throws nlohmann's exceptions for another type.
+inline double number_in(const nlohmann::ordered_json& json) {
+  return json.is_string() ? std::strtod(json.get<std::string>().c_str(), nullptr) : json.get<double>();
+}
+
+}  // namespace lockstep::launcher
