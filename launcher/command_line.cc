@@ -33,7 +33,7 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_usage(const CLI::App* app, std::string usage_name) const override {
     if (app->get_name() == "run") return "Usage: lockstep run [OPTIONS] [--] PROGRAM [ARGS...]\n";
     if (app->get_name() == "serve") return "Usage: lockstep store serve [OPTIONS]\n";
-    if (app->get_name() == "report") return "Usage: lockstep report [OPTIONS] DIR\n";
+    if (app->get_name() == "report") return "Usage: lockstep report [OPTIONS] DIR [DIR...]\n";
     if (app->get_name() == "bisect-step") return "Usage: lockstep bisect-step DIR...\n";
     if (app->get_name() == "top" || app->get_name() == "inspect") {
       return fmt::format("Usage: lockstep {} [OPTIONS] [RUN]\n", app->get_name());
@@ -309,20 +309,23 @@ struct ReportCommand {
   explicit ReportCommand(CLI::App& parent)
       : app(*parent.add_subcommand("report", "Say where a run's time went, as a page and as JSON lines")) {
     app.footer(report_help());
-    app.add_option("words", words)->group("");
+    app.add_option("words", options.folders)->group("");
+    text_flag(app, "-o,--output", options.file, "FILE",
+              "With several folders: the page to write. Default compare.html");
   }
 
   Command result() {
-    if (words.size() != 1 || words.front().empty()) {
+    const auto& folders = options.folders;
+    if (folders.empty() || folders.size() > 6 || std::ranges::count(folders, "") > 0) {
       return usage_error(" report", fmt::format("{} folders were given; the form is lockstep report DIR, of a run's "
-                                                "--log-dir, or FILE.ranks of its --trace FILE",
-                                                words.size()));
+                                                "--log-dir, or FILE.ranks of its --trace FILE; 2 to 6 are compared",
+                                                folders.size()));
     }
-    return ReportOptions{.folder = words.front()};
+    return options;
   }
 
   CLI::App& app;
-  std::vector<std::string> words;
+  ReportOptions options;
 };
 
 struct BisectStepCommand {

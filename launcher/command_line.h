@@ -106,7 +106,8 @@ struct SnapshotsOptions {
 
 // `lockstep report`.
 struct ReportOptions {
-  std::string folder;  // of a run's traces
+  std::vector<std::string> folders;   // of runs' traces; several are compared
+  std::string file = "compare.html";  // with several: to write
 };
 
 // `lockstep bisect-step`.

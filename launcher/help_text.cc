@@ -181,14 +181,15 @@ std::string report_help() {
   return R"(Examples:
   lockstep run -n 4 --log-dir logs ./train
   lockstep report logs                       writes logs/report.html, logs/report.jsonl and logs/tensorboard
+  lockstep report -o both.html logs other    writes one page with both runs side by side
 
 Reads the traces of the ranks, which each rank of a run with --log-dir, --trace or LOCKSTEP_TRACE_DIR keeps in a file while
-it trains, and which are there however it ended. The page says where a step's time goes on each rank, who makes the
-others wait, what communication was hidden; and with --log-dir how each start ended. It needs no network. The same numbers
-are JSON, an object a line. docs/OBSERVE.md
+it trains, and which are there however it ended. The page says how the run ended (with --log-dir), shows its loss, rates and
+what it has logged by log_scalar(), and says where a step's time goes on each rank, who makes the others wait and what
+communication was hidden. It needs no network. The same numbers are JSON, an object a line. docs/OBSERVE.md
 
 EXIT CODES
-  0        both files are written
+  0        all files are written
   2        this command line is wrong, or the folder has no trace)";
 }
 

@@ -76,8 +76,6 @@ class EventWriter {
 
 double seconds_of(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
-double wall_time(const RankTable& table, const StepRow& row) { return seconds_of(row.end + table.wall_clock); }
-
 }  // namespace
 
 std::uint32_t crc32c(std::string_view bytes) {
@@ -87,30 +85,20 @@ std::uint32_t crc32c(std::string_view bytes) {
 }
 
 std::string as_event_file(const RunReport& report) {
-  const ReportedStart* const first = report.starts.empty() ? nullptr : &report.starts.front();
-  const bool has_time = first != nullptr && !first->ranks.empty() && !first->ranks.front().rows.empty();
-  EventWriter writer(has_time ? wall_time(first->ranks.front(), first->ranks.front().rows.front()) : 0);
-  std::int64_t before = 0;
+  EventWriter writer(seconds_of(report.began));
+  for (const auto& [name, curve] : report.scalars) {
+    for (const auto& [step, scalar] : curve) writer.scalar(name, step, seconds_of(scalar.time), scalar.value);
+  }
   for (const ReportedStart& start : report.starts) {
-    std::size_t steps = 0;
     for (const RankTable& table : start.ranks) {
-      const bool is_first = &table == &start.ranks.front();
-      for (std::size_t i = 0; i < table.rows.size(); ++i) {
-        const StepRow& row = table.rows[i];
-        const std::int64_t step = before + static_cast<std::int64_t>(i) + 1;
-        const double time = wall_time(table, row);
-        const double length = seconds_of(row.length());
-        if (is_first && row.loss) writer.scalar("loss", step, time, *row.loss);
-        if (is_first && row.weight > 0 && length > 0) {
-          writer.scalar("samples per second", step, time, static_cast<double>(row.weight) / length);
-        }
-        if (is_first) writer.scalar("step ms", step, time, 1e3 * length);
+      for (const StepRow& row : table.rows) {
+        const std::int64_t step = table.done(row);
+        if (step > start.until) break;
+        const double time = seconds_of(row.end + table.wall_clock);
         writer.scalar(fmt::format("own ms/rank {}", table.rank), step, time, 1e3 * seconds_of(row.own()));
         writer.scalar(fmt::format("waited ms/rank {}", table.rank), step, time, 1e3 * seconds_of(row[Phase::exposed]));
       }
-      steps = std::max(steps, table.rows.size());
     }
-    before += static_cast<std::int64_t>(steps);
   }
   return writer.take();
 }

@@ -16,8 +16,8 @@ namespace lockstep::launcher {
 // Below the report's folder. TensorBoard takes files with "tfevents" in their names.
 inline constexpr std::string_view kEventFile = "tensorboard/events.out.tfevents.0.lockstep";
 
-// Scalars "loss", "samples per second" and "step ms" of the first rank, "own ms/rank 2" and "waited ms/rank 2" of each;
-// the steps of all starts are counted on, from 1.
+// The report's scalars by their names; "own ms/rank 2" and "waited ms/rank 2" of each rank. Steps are those done, over
+// all starts.
 std::string as_event_file(const RunReport& report);
 
 // CRC-32C, of Castagnoli.

@@ -59,7 +59,9 @@ JobHistory read_history(const fs::path& folder) {
   for (int generation = 0; fs::is_directory(log_folder(folder.native(), generation)); ++generation) {
     const fs::path file = verdict_file(log_folder(folder.native(), generation));
     if (!fs::is_regular_file(file)) continue;
-    history.verdicts.push_back({.text = fmt::format("start {}: {}", generation + 1, read_verdict(file))});
+    const std::string verdict = read_verdict(file);
+    history.has_failed = verdict.starts_with("failed:") || verdict.starts_with("host lost:");
+    history.verdicts.push_back({.text = fmt::format("start {}: {}", generation + 1, verdict)});
   }
   std::deque<HistoryLine> lines;
   std::set<fs::path> logs;

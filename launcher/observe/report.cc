@@ -54,13 +54,22 @@ bool has_every_rank(const RunTraces& traces) {
   return ranks == last.rank.identity.world_size;
 }
 
+int compare(const ReportOptions& options) {
+  std::vector<NamedReport> runs;
+  for (const std::string& folder : options.folders) runs.emplace_back(folder, read_report(folder));
+  write_file(options.file, as_page(runs), checkpoint::AtomicFile::Name::of_user);
+  write_to_stdout(fmt::format("{}: {} side by side\n", options.file, count_of(std::ssize(runs), "run")));
+  return 0;
+}
+
 }  // namespace
 
 int report_command(const ReportOptions& options) {
   set_log_label("report");
   try {
-    const RunReport report = read_report(options.folder);
-    const fs::path folder(options.folder);
+    if (options.folders.size() > 1) return compare(options);
+    const fs::path folder(options.folders.front());
+    const RunReport report = read_report(folder);
     write_file((folder / "report.html").native(), as_page(report));
     write_file((folder / "report.jsonl").native(), as_json_lines(report));
     const fs::path events = folder / kEventFile;

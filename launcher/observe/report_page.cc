@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // A report as HTML: no script, no file beside it, nothing from a network. It is XML too, so that a test can read it.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <limits>
+#include <functional>
+#include <map>
 
 #include "launcher/observe/chart.h"
 #include "launcher/observe/run_report.h"
 #include "launcher/run/job_report.h"
+#include "runtime/base/text.h"
+#include "runtime/trace/step_summary.h"
 
 namespace lockstep::launcher {
 namespace {
 
 constexpr std::size_t kMostColumns = 120;
-constexpr double kNoValue = std::numeric_limits<double>::quiet_NaN();
 
 // Colours p0 ... p8 are the phases', light and dark: Okabe and Ito's set, which most colour-blind people can tell
 // apart.
@@ -29,11 +31,14 @@ constexpr std::string_view kHead = R"(<!DOCTYPE html>
 :root { color-scheme: light dark; --text: #1b1f24; --page: #ffffff; --faint: #57606a; --rule: #d0d7de; --hot: #d55e00; --line: #0072b2; }
 @media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --page: #0d1117; --faint: #9198a1; --rule: #3d444d; --hot: #ff8f40; --line: #56b4e9; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); max-width: 1000px; margin: 2em auto; padding: 0 1em; }
-h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2em; border-bottom: 1px solid var(--rule); }
-p.faint, .faint { color: var(--faint); } p.straggler { font-weight: 600; }
-svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--faint); }
-polyline { fill: none; stroke: var(--line); stroke-width: 1.5; } rect.cell { fill: var(--hot); }
-table { border-collapse: collapse; width: 100%; font-size: 13px; } th, td { text-align: right; padding: 2px 6px; border-bottom: 1px solid var(--rule); }
+h1, p, td.text { overflow-wrap: anywhere; } h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2em; border-bottom: 1px solid var(--rule); }
+p.faint, .faint { color: var(--faint); } p.straggler { font-weight: 600; } b.failed { color: var(--hot); }
+.wide { overflow-x: auto; } svg { display: block; width: 100%; min-width: 600px; height: auto; } svg text { font-size: 12px; fill: var(--faint); }
+polyline { fill: none; stroke: currentColor; stroke-width: 1.5; } circle { fill: currentColor; } rect.cell { fill: var(--hot); }
+@media (max-width: 640px) { svg.line { min-width: 0; } svg.line text { font-size: 20px; } }
+path.grid { stroke: var(--rule); } path.bad { stroke: var(--hot); }
+.l0 { color: var(--line); } .l1 { color: #d55e00; } .l2 { color: #009e73; } .l3 { color: #cc79a7; } .l4 { color: #e69f00; } .l5 { color: #9198a1; }
+table { border-collapse: collapse; width: 100%; font-size: 13px; } th, td { text-align: right; vertical-align: top; padding: 2px 6px; border-bottom: 1px solid var(--rule); }
 th:first-child, td:first-child, td.text { text-align: left; } td:first-child { white-space: nowrap; }
 .p0 { fill: #e69f00; color: #e69f00; } .p1 { fill: #56b4e9; color: #56b4e9; } .p2 { fill: #0072b2; color: #0072b2; }
 .p3 { fill: #9bd3ba; color: #9bd3ba; } .p4 { fill: #d55e00; color: #d55e00; } .p5 { fill: #009e73; color: #009e73; }
@@ -48,40 +53,91 @@ double in_ms(double ns) { return ns / 1e6; }
 
 std::string label_of(const RankTable& table) { return fmt::format("rank {} ({})", table.rank, table.host); }
 
+std::string head_of(const std::string& title) {
+  return fmt::format("{}<h1>{}</h1>\n", kHead, escaped(title.empty() ? "A run" : title));
+}
 std::string heading(std::string_view text) { return fmt::format("<h2>{}</h2>\n", escaped(text)); }
 std::string paragraph(std::string_view text, std::string_view kind = "faint") {
   return fmt::format("<p class=\"{}\">{}</p>\n", kind, escaped(text));
 }
 
-// Of the rank that has the most steps in each start, one start behind the other.
-template <typename Value>
-std::vector<double> series(const RunReport& report, Value value) {
-  std::vector<double> values;
-  for (const ReportedStart& start : report.starts) {
-    const auto longest = std::max_element(start.ranks.begin(), start.ranks.end(),
-                                          [](const auto& a, const auto& b) { return a.rows.size() < b.rows.size(); });
-    if (longest == start.ranks.end()) continue;
-    for (const StepRow& row : longest->rows) values.push_back(value(row));
+std::string table(std::string_view rows) {
+  return fmt::format("<div class=\"wide\"><table>\n{}</table></div>\n", rows);
+}
+
+std::string time_of(std::int64_t ns) {
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(ns / 1'000'000'000)));
+}
+
+std::string length_of(std::int64_t ns) {
+  const std::int64_t s = ns / 1'000'000'000;
+  if (s < 60) return trace::format_duration(std::chrono::nanoseconds(ns));
+  return s < 3600 ? fmt::format("{} min {} s", s / 60, s % 60) : fmt::format("{} h {} min", s / 3600, s / 60 % 60);
+}
+
+using Loss = std::optional<std::pair<std::int64_t, double>>;
+std::string loss_of(const Loss& loss) {
+  return loss ? fmt::format("{:.6g} (step {})", loss->second, loss->first) : "-";
+}
+
+// In bold if the run failed.
+std::string verdict_of(const JobHistory& history) {
+  if (history.verdicts.empty()) return "none: it has not ended, its launcher was killed, or it had no --log-dir";
+  const std::string text = escaped(history.verdicts.back().text);
+  return history.has_failed ? fmt::format("<b class=\"failed\">{}</b>", text) : text;
+}
+
+// What a report begins with: a row for each fact, a column for each run.
+std::string facts_of(const std::vector<NamedReport>& runs) {
+  std::vector<std::pair<std::string_view, std::string>> rows;
+  for (const auto& [name, report] : runs) {
+    const RunTotals totals = report.totals();
+    const std::pair<std::string_view, std::string> facts[] = {
+        {"verdict", verdict_of(report.history)},
+        {"run", escaped(report.run_id)},
+        {"command", escaped(report.command)},
+        {"ranks", fmt::format("{} on {}: {}", report.world_size, count_of(std::ssize(report.hosts), "host"),
+                              escaped(joined(report.hosts, std::identity(), ", ", 8)))},
+        {"began", time_of(report.began)},
+        {"ended", time_of(report.ended)},
+        {"duration", length_of(report.ended - report.began)},
+        {"starts", fmt::format("{}", report.starts.size())},
+        {"steps", fmt::format("{}", totals.steps)},
+        {"samples per second", totals.samples_per_s > 0 ? fmt::format("{:.4g}", totals.samples_per_s) : "-"},
+        {"final loss", loss_of(totals.final_loss)},
+        {"best loss", loss_of(totals.best_loss)}};
+    rows.resize(std::size(facts));
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      rows[i].first = facts[i].first;
+      rows[i].second += fmt::format("<td class=\"text\">{}</td>", facts[i].second);
+    }
   }
-  return values;
-}
-
-bool has_some(const std::vector<double>& values) {
-  return std::any_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); });
-}
-
-std::string curves(const RunReport& report) {
   std::string html;
-  const auto loss = series(report, [](const StepRow& row) { return row.loss.value_or(kNoValue); });
-  if (has_some(loss)) html += heading("Loss of the global batch, by step") + line_chart(loss, "loss by step");
-  const auto speed = series(report, [](const StepRow& row) {
-    return row.weight > 0 && row.length() > 0
-               ? static_cast<double>(row.weight) * 1e9 / static_cast<double>(row.length())
-               : kNoValue;
-  });
-  if (has_some(speed)) {
-    html += heading("Samples (or what set_weight() said) per second, by step") + line_chart(speed, "samples/s by step");
+  for (const auto& [name, cells] : rows) html += fmt::format("<tr><td>{}</td>{}</tr>\n", name, cells);
+  return table(html);
+}
+
+// A chart for each name, with a line for each run.
+std::string charts_of(const std::vector<NamedReport>& runs, const std::string& key) {
+  std::map<std::string, std::vector<Curve>> charts;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    for (const auto& [name, scalars] : runs[i].second.scalars) {
+      auto& curves = charts[name];
+      curves.resize(runs.size());
+      curves[i].name = runs[i].first;
+      for (const auto& [step, scalar] : scalars) curves[i].points.emplace_back(step, scalar.value);
+    }
   }
+  std::string html;
+  const auto add = [&](const std::string& name, const Axis& axis) {
+    if (const auto chart = charts.extract(name)) {
+      html += heading(name) + key + line_chart(chart.mapped(), axis, name + " by step");
+    }
+  };
+  add("loss", {"loss of the global batch"});
+  add("samples per second", {"samples, or what set_weight() said, of all ranks", true});
+  add("step ms", {"ms", true});
+  while (!charts.empty()) add(std::string(charts.begin()->first), {"mean over the ranks that logged it"});
   return html;
 }
 
@@ -120,8 +176,8 @@ std::string where_time_goes(const ReportedStart& start) {
     key += fmt::format("<span><b class=\"p{}\">&#x25A0;</b> {}</span>", i, name_of(static_cast<Phase>(i)));
     names += fmt::format("<th>{}</th>", name_of(static_cast<Phase>(i)));
   }
-  return heading("Where a step's time goes, mean by rank") + stacked_bars(bars, "time of a step by rank") + key +
-         "</p>\n<table><tr><th>ms</th>" + names + "<th>of communication hidden</th></tr>\n" + rows + "</table>\n";
+  return heading("Where a step's time goes, mean by rank") + stacked_bars(bars, "ms", "time of a step by rank") + key +
+         "</p>\n" + table("<tr><th>ms</th>" + names + "<th>of communication hidden</th></tr>\n" + rows);
 }
 
 // How much longer than the median rank each took for its own work, as a share of the step: 1 is a colour at 50 %.
@@ -153,7 +209,9 @@ std::string slowest_by_step(const ReportedStart& start) {
   }
   return heading("Who makes the others wait, by step") +
          paragraph("The stronger the colour, the longer a rank's own work took than the median rank's.") +
-         heat_map(rows, "own work beyond the median, by rank and step");
+         heat_map(rows, static_cast<double>(start.ranks.front().done(*steps.front().front())),
+                  static_cast<double>(start.ranks.front().done(*steps.back().front())),
+                  "own work beyond the median, by rank and step");
 }
 
 std::string findings_table(const RunReport& report) {
@@ -168,55 +226,62 @@ std::string findings_table(const RunReport& report) {
   return heading("Numbers that went wrong") +
          paragraph(
              "The first line of a start is where it began; what is NaN on one rank is so on all in the next step.") +
-         "<table>\n" + rows + "</table>\n";
+         table(rows);
 }
 
 std::string bucket_table(const RunReport& report) {
   if (report.buckets.empty()) return {};
-  std::string html = heading("Buckets") +
-                     "<table><tr><th>bucket</th><th>bytes</th><th>under way, ms</th><th>all ranks there to end, "
-                     "ms</th><th>bus bandwidth, GB/s</th></tr>\n";
+  std::string rows =
+      "<tr><th>bucket</th><th>bytes</th><th>under way, ms</th><th>all ranks there to end, ms</th><th>bus bandwidth, "
+      "GB/s</th></tr>\n";
   for (std::size_t i = 0; i < report.buckets.size(); ++i) {
     const ReportedBucket& bucket = report.buckets[i];
-    html += fmt::format("<tr><td>{}</td><td>{}</td><td>{:.3f}</td><td>{:.3f}</td><td>{:.2f}</td></tr>\n", i,
+    rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{:.3f}</td><td>{:.3f}</td><td>{:.2f}</td></tr>\n", i,
                         bucket.bytes, in_ms(static_cast<double>(bucket.under_way)),
                         in_ms(static_cast<double>(bucket.moving)), bucket.bus_bandwidth / 1e9);
   }
-  return html + "</table>\n";
+  return heading("Buckets") + table(rows);
 }
 
 std::string history_table(const JobHistory& history) {
   if (history.verdicts.empty() && history.lines.empty()) return {};
   std::string html = heading("Starts, snapshots, failures");
   for (const HistoryLine& line : history.verdicts) html += paragraph(line.text, "verdict");
-  if (history.lines.empty()) return html;
-  html += "<table>\n";
+  std::string rows;
   for (const HistoryLine& line : history.lines) {
-    html += fmt::format("<tr><td>{}</td><td class=\"text\">{}</td></tr>\n", escaped(line.time), escaped(line.text));
+    rows += fmt::format("<tr><td>{}</td><td class=\"text\">{}</td></tr>\n", escaped(line.time), escaped(line.text));
   }
-  return html + "</table>\n";
+  return html + (rows.empty() ? "" : table(rows));
 }
 
 }  // namespace
 
 std::string as_page(const RunReport& report) {
-  std::string html(kHead);
-  html += fmt::format("<h1>{}</h1>\n", escaped(report.run_id.empty() ? "A run" : report.run_id));
-  html += paragraph(fmt::format("{}, {}, {} that the traces still have.", count_of(report.world_size, "rank"),
-                                count_of(static_cast<std::int64_t>(report.starts.size()), "start"),
-                                count_of(static_cast<std::int64_t>(report.steps()), "step")));
+  const std::vector<NamedReport> runs{{"", report}};
+  std::string html = head_of(report.run_id) + facts_of(runs);
   if (report.lost_events > 0) {
-    html += paragraph(
-        fmt::format("A trace keeps the last {} events of a rank: {} older ones are gone, and the charts begin late.",
-                    trace::TraceRing::kEvents, report.lost_events));
+    html +=
+        paragraph(fmt::format("A trace keeps the last {} events of a rank: {} older ones are gone. Times and rates "
+                              "are those of the last steps, of which it has {}.",
+                              trace::TraceRing::kEvents, report.lost_events, report.steps()));
   }
   for (const std::string& problem : report.problems) html += paragraph(problem);
   for (const ReportedStart& start : report.starts) {
-    if (start.straggler) html += paragraph(describe(*start.straggler), "straggler");
+    if (!start.straggler) continue;
+    html += paragraph(fmt::format("start {}: {}", start.generation + 1, describe(*start.straggler)), "straggler");
   }
-  html += findings_table(report) + curves(report);
+  html += findings_table(report) + charts_of(runs, "");
   if (!report.starts.empty()) html += where_time_goes(report.starts.back()) + slowest_by_step(report.starts.back());
   return html + bucket_table(report) + history_table(report.history) + "</body>\n</html>\n";
+}
+
+std::string as_page(const std::vector<NamedReport>& runs) {
+  std::string key = "<p class=\"key\">";
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    key += fmt::format("<span><b class=\"l{}\">&#x25A0;</b> {}</span>", i, escaped(runs[i].first));
+  }
+  key += "</p>\n";
+  return head_of("Runs side by side") + key + facts_of(runs) + charts_of(runs, key) + "</body>\n</html>\n";
 }
 
 }  // namespace lockstep::launcher

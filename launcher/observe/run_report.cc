@@ -5,12 +5,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <set>
 #include <tuple>
 #include <utility>
 
+#include "launcher/observe/json_number.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
@@ -65,6 +68,45 @@ void add_findings(const std::vector<trace::Finding>& found, std::vector<trace::F
 
 double ms(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
+// The scalars of one start's ranks, and what the first of them says of each step.
+void add_scalars(const std::vector<const trace::RankTrace*>& ranks, const std::vector<RankTable>& tables,
+                 std::map<std::string, ScalarCurve>& all) {
+  std::map<std::string, ScalarCurve> of_start;
+  for (const trace::RankTrace* rank : ranks) {
+    for (const trace::ScalarSeries& series : rank->scalars) {
+      std::map<std::int64_t, trace::ScalarPoint> last;  // of several values of a step
+      for (const trace::ScalarPoint& point : series.points) last[point.step] = point;
+      for (const auto& [step, point] : last) {
+        ReportedScalar& scalar = of_start[series.name].try_emplace(step).first->second;
+        if (++scalar.ranks == 1) scalar.time = point.time + rank->wall_clock;
+        trace::add_to_mean(scalar.value, point.value, scalar.ranks);
+      }
+    }
+  }
+  for (const StepRow& row : tables.front().rows) {
+    const auto add = [&](const char* name, double value) {
+      of_start[name].try_emplace(tables.front().done(row),
+                                 ReportedScalar{value, 1, row.end + tables.front().wall_clock});
+    };
+    add("step ms", ms(row.length()));
+    if (row.loss) add("loss", *row.loss);  // the table of scalars may have dropped it
+    if (row.weight > 0 && row.length() > 0)
+      add("samples per second", static_cast<double>(row.weight) / ms(row.length()) * 1e3);
+  }
+  for (auto& [name, curve] : of_start) {
+    ScalarCurve& before = all[name];
+    before.erase(before.lower_bound(curve.begin()->first), before.end());
+    before.merge(curve);
+  }
+}
+
+std::int64_t end_of(const trace::RankTrace& rank) {
+  std::int64_t end = rank.began;
+  if (!rank.spans.empty()) end = std::max(end, rank.spans.back().end);
+  if (!rank.steps.empty()) end = std::max(end, rank.steps.back().end);
+  return end + rank.wall_clock;
+}
+
 OrderedJson phases_json(const StepRow& row) {
   OrderedJson json = OrderedJson::object();
   for (std::size_t i = 0; i < kPhases; ++i) json[std::string(name_of(static_cast<Phase>(i)))] = ms(row.ns[i]);
@@ -83,22 +125,66 @@ std::size_t RunReport::steps() const {
   return steps;
 }
 
+RunTotals RunReport::totals() const {
+  RunTotals totals;
+  double samples = 0;
+  double seconds = 0;
+  for (const ReportedStart& start : starts) {
+    for (const RankTable& table : start.ranks) {
+      for (const StepRow& row : table.rows) {
+        totals.steps = std::max(totals.steps, std::min(table.done(row), start.until));
+        samples += row.weight > 0 ? static_cast<double>(row.weight) : 0;
+        seconds += row.weight > 0 ? static_cast<double>(row.length()) / 1e9 : 0;
+      }
+    }
+  }
+  if (seconds > 0) totals.samples_per_s = samples / seconds;
+  if (const auto loss = scalars.find("loss"); loss != scalars.end()) {
+    for (const auto& [step, scalar] : loss->second) {
+      if (!std::isfinite(scalar.value)) continue;
+      totals.final_loss = {step, scalar.value};
+      if (!totals.best_loss || scalar.value < totals.best_loss->second) totals.best_loss = totals.final_loss;
+    }
+  }
+  return totals;
+}
+
 RunReport report_of(const RunTraces& traces) {
   RunReport report{.problems = traces.problems};
   std::vector<const trace::RankTrace*> last;
+  const auto end_start = [&] {
+    if (!report.starts.empty()) add_scalars(last, report.starts.back().ranks, report.scalars);
+  };
   for (const RunTrace& trace : traces.traces) {
     if (report.starts.empty() || report.starts.back().generation != trace.generation) {
+      end_start();
       report.starts.push_back({.generation = trace.generation});
       last.clear();
     }
     report.run_id = trace.rank.identity.run_id;
     report.world_size = trace.rank.identity.world_size;
+    if (report.command.empty()) report.command = trace.rank.identity.command;
+    const std::int64_t began = trace.rank.began + trace.rank.wall_clock;
+    report.began = report.began == 0 ? began : std::min(report.began, began);
+    report.ended = std::max(report.ended, end_of(trace.rank));
+    if (const std::string& host = trace.rank.identity.host;
+        std::ranges::find(report.hosts, host) == report.hosts.end()) {
+      report.hosts.push_back(host);
+    }
     report.lost_events += trace.rank.lost;
     report.starts.back().ranks.push_back(table_of(trace.rank));
     add_findings(trace.rank.findings, report.starts.back().findings);
     last.push_back(&trace.rank);
   }
-  for (ReportedStart& start : report.starts) start.straggler = find_straggler(start.ranks);
+  end_start();
+  std::int64_t until = std::numeric_limits<std::int64_t>::max();
+  for (ReportedStart& start : std::views::reverse(report.starts)) {
+    start.straggler = find_straggler(start.ranks);
+    start.until = until;
+    for (const RankTable& table : start.ranks) {
+      if (!table.rows.empty()) until = std::min(until, table.steps_before);
+    }
+  }
   report.buckets = buckets_of(last, report.world_size);
   return report;
 }
@@ -145,6 +231,7 @@ std::string as_json_lines(const RunReport& report) {
   const auto line = [&](const OrderedJson& json) {
     text += json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
   };
+  const RunTotals totals = report.totals();
   OrderedJson buckets = OrderedJson::array();
   for (const ReportedBucket& bucket : report.buckets) {
     buckets.push_back({{"bytes", bucket.bytes},
@@ -154,8 +241,17 @@ std::string as_json_lines(const RunReport& report) {
   }
   line({{"type", "run"},
         {"run_id", report.run_id},
+        {"command", report.command},
         {"world_size", report.world_size},
+        {"hosts", report.hosts},
+        {"began_s", static_cast<double>(report.began) / 1e9},
+        {"ended_s", static_cast<double>(report.ended) / 1e9},
+        {"verdict", report.history.verdicts.empty() ? OrderedJson() : OrderedJson(report.history.verdicts.back().text)},
         {"steps", report.steps()},
+        {"steps_done", totals.steps},
+        {"samples_per_s", totals.samples_per_s},
+        {"final_loss", totals.final_loss ? OrderedJson(totals.final_loss->second) : OrderedJson()},
+        {"best_loss", totals.best_loss ? OrderedJson(totals.best_loss->second) : OrderedJson()},
         {"lost_events", report.lost_events},
         {"buckets", std::move(buckets)}});
   for (const ReportedStart& start : report.starts) {
@@ -181,12 +277,22 @@ std::string as_json_lines(const RunReport& report) {
               {"generation", start.generation},
               {"rank", table.rank},
               {"step", row.step},
+              {"steps_done", table.done(row)},
               {"ms", ms(row.length())},
               {"own_ms", ms(row.own())},
               {"weight", row.weight},
               {"loss", row.loss ? OrderedJson(*row.loss) : OrderedJson()},
               {"phases_ms", phases_json(row)}});
       }
+    }
+  }
+  for (const auto& [name, curve] : report.scalars) {
+    for (const auto& [step, scalar] : curve) {
+      line({{"type", "scalar"},
+            {"name", name},
+            {"steps_done", step},
+            {"value", number_json(scalar.value)},
+            {"ranks", scalar.ranks}});
     }
   }
   return text;

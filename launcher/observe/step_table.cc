@@ -197,7 +197,10 @@ void settle(StepRow& row, std::int64_t hidden, std::int64_t waited) {
 }
 
 RankTable table_of(const trace::RankTrace& trace) {
-  RankTable table{.rank = trace.identity.rank, .host = trace.identity.host, .wall_clock = trace.wall_clock};
+  RankTable table{.rank = trace.identity.rank,
+                  .host = trace.identity.host,
+                  .wall_clock = trace.wall_clock,
+                  .steps_before = trace.steps_before};
   RowMaker maker(trace);
   for (std::size_t i = 1; i < trace.steps.size(); ++i)
     table.rows.push_back(maker.row(trace.steps[i - 1], trace.steps[i]));

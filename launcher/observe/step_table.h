@@ -54,8 +54,12 @@ void settle(StepRow& row, std::int64_t hidden, std::int64_t waited);
 struct RankTable {
   int rank = 0;
   std::string host = {};
-  std::int64_t wall_clock = 0;  // to be added to the rows' times
+  std::int64_t wall_clock = 0;    // to be added to the rows' times
+  std::int64_t steps_before = 0;  // that earlier starts have done
   std::vector<StepRow> rows = {};
+
+  // How many steps the job has done behind this one.
+  std::int64_t done(const StepRow& row) const { return steps_before + row.step + 1; }
 };
 
 // Without the first step that the trace has: what was before it is not known.

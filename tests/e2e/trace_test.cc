@@ -125,7 +125,7 @@ TEST_F(Trace, TheRankWhoseDataIsSlowIsNamedInTheReport) {
   }
   const std::string page = text_of("logs/report.html");
   EXPECT_EQ(testing::fault_of_markup(page), "");
-  EXPECT_EQ(count_of(page, "data-points=\"" + std::to_string(kReported) + "\""), 2u) << "loss and samples per second";
+  EXPECT_EQ(count_of(page, "data-points=\"" + std::to_string(kReported) + "\""), 2u) << "rate and time of a step";
   EXPECT_EQ(count_of(page, "<rect class=\"cell\""), 2u * kReported);
   expect_text(page, {"start 1: finished", "snapshots: step 25 is saved"});
 
@@ -142,6 +142,73 @@ TEST_F(Trace, TheRankWhoseDataIsSlowIsNamedInTheReport) {
   std::filesystem::remove(file("logs/generation0/rank1.trace"));
   expect_text(run({LOCKSTEP_PROGRAM, "report", file("logs")}).out, {"start 1: no trace of rank 1 is here"});
   expect_text(text_of("logs/report.html"), {"start 1: no trace of rank 1 is here"});
+}
+
+// By step, of the lines of one scalar; each step comes once.
+std::map<std::int64_t, json> scalar_in(const std::vector<json>& lines, const std::string& name) {
+  std::map<std::int64_t, json> values;
+  for (const json& line : lines) {
+    if (line["type"] != "scalar" || line["name"] != name) continue;
+    EXPECT_TRUE(values.emplace(line["steps_done"], line).second) << line;
+  }
+  return values;
+}
+
+TEST_F(Trace, WhatRanksHaveLoggedIsInTheReport) {
+  const auto result = run(short_job(2, {"--log-dir", file("logs")}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  ASSERT_EQ(run({LOCKSTEP_PROGRAM, "report", file("logs")}).exit_code, 0);
+  const auto lines = report_lines("logs");
+  EXPECT_EQ(lines[0]["steps_done"], kTraced);
+  EXPECT_TRUE(contains(lines[0]["command"].get<std::string>(), TRAINING_PROGRAM)) << lines[0];
+  for (const auto& [name, value] : {std::pair("lr", 0.001), std::pair("rank", 0.5), std::pair("start", 0.0)}) {
+    const auto found = scalar_in(lines, name);
+    ASSERT_EQ(found.size(), static_cast<std::size_t>(kTraced)) << name;
+    for (const auto& [step, line] : found) {
+      EXPECT_EQ(line["value"], value) << line;
+      EXPECT_EQ(line["ranks"], 2) << line;
+    }
+    EXPECT_EQ(found.begin()->first, 1);
+    EXPECT_EQ(found.rbegin()->first, kTraced);
+  }
+  EXPECT_EQ(scalar_in(lines, "loss").size(), static_cast<std::size_t>(kTraced));
+  const auto evaluated = scalar_in(lines, "val/loss");
+  ASSERT_EQ(evaluated.size(), 2u) << "after 40 steps, and at the end";
+  for (const int step : {40, kTraced}) {
+    ASSERT_TRUE(evaluated.contains(step)) << step;
+    EXPECT_EQ(evaluated.at(step)["ranks"], 1);
+    EXPECT_GT(evaluated.at(step)["value"], 0);
+  }
+  const std::string page = text_of("logs/report.html");
+  expect_text(page, {"<h2>val/loss</h2>", "data-points=\"2\"><title>val/loss by step</title>", "start 1: finished"});
+  const auto compared = run({LOCKSTEP_PROGRAM, "report", "-o", file("both.html"), file("logs"), file("logs")});
+  EXPECT_EQ(compared.exit_code, 0) << compared.err;
+  expect_text(compared.out, {file("both.html") + ": 2 runs side by side\n"});
+  EXPECT_EQ(testing::fault_of_markup(text_of("both.html")), "");
+  expect_text(text_of("both.html"), {"data-points=\"120\"><title>loss by step</title>"});
+}
+
+// The first start is killed after step 1, the second one after step 48, most likely behind the snapshot of step 25.
+TEST_F(Trace, AStartReplacesWhatWasLoggedInTheStepsThatItRunsAgain) {
+  const auto result =
+      run(short_job(2, {"--log-dir", file("logs"), "--max-restarts", "2"}), {{"LOCKSTEP_TEST_KILLED_STARTS", "2"},
+                                                                             {"LOCKSTEP_TEST_KILLED_FURTHER", "47"},
+                                                                             {"LOCKSTEP_TEST_SLOW_DATA", "10"}});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  ASSERT_EQ(run({LOCKSTEP_PROGRAM, "report", file("logs")}).exit_code, 0);
+  const auto lines = report_lines("logs");
+  for (const char* const name : {"loss", "lr", "start"}) {
+    const auto found = scalar_in(lines, name);
+    ASSERT_EQ(found.size(), static_cast<std::size_t>(kTraced)) << name;
+    EXPECT_EQ(found.begin()->first, 1);
+    EXPECT_EQ(found.rbegin()->first, kTraced);
+  }
+  const auto resumed = numbers_in(text_of("logs/generation2/rank0.err"), "goes on from step (\\d+)");
+  for (const auto& [step, line] : scalar_in(lines, "start")) {
+    EXPECT_EQ(line["value"], !resumed.empty() && step <= resumed.front() ? 1 : 2) << line;
+  }
+  EXPECT_EQ(lines[0]["steps_done"], kTraced);
+  expect_text(text_of("logs/report.html"), {"<td>starts</td><td class=\"text\">3</td>", "start 3: finished"});
 }
 
 TEST_F(Trace, TheRankWhoseForwardIsSlowIsNamedInTheReport) {

@@ -66,22 +66,30 @@ std::map<std::string, std::vector<Scalar>> scalars_in(const std::string& text) {
   return scalars;
 }
 
-TEST(EventFile, HasTheCurvesOfAllStartsInOneCount) {
+TEST(EventFile, HasTheCurvesOfAllStartsByTheStepsThatTheyHaveDone) {
   auto one = trace_of(0, 4, {}, 10'000'000);
   auto two = trace_of(1, 4, {}, 10'000'000);
   auto again = trace_of(0, 3, {}, 20'000'000);
   for (auto* const trace : {&one, &two, &again}) trace->wall_clock = 5'000'000'000;
+  again.steps_before = 3;  // step 4 is run again
+  one.scalars = {{"val/loss", {{2, 0.75, 1'000'000'000}}}};
+  two.scalars = {{"val/loss", {{2, 0.25, 1'000'000'000}}}};
   const auto scalars = scalars_in(as_event_file(report_of({.traces = {{0, one}, {0, two}, {1, again}}})));
   const auto& loss = scalars.at("loss");
-  ASSERT_EQ(loss.size(), 5u);
-  for (std::size_t i = 0; i < loss.size(); ++i) EXPECT_EQ(loss[i].step, static_cast<std::int64_t>(i) + 1);
+  std::vector<std::int64_t> steps;
+  for (const Scalar& scalar : loss) steps.push_back(scalar.step);
+  ASSERT_EQ(steps, (std::vector<std::int64_t>{2, 3, 4, 5, 6}));
   EXPECT_FLOAT_EQ(loss[0].value, 0.5);
   EXPECT_FLOAT_EQ(loss[3].value, 0.5) << "of the second start";
   EXPECT_FLOAT_EQ(scalars.at("step ms")[0].value, 10);
   EXPECT_FLOAT_EQ(scalars.at("step ms")[4].value, 20);
   EXPECT_FLOAT_EQ(scalars.at("samples per second")[0].value, 3200);
-  EXPECT_EQ(scalars.at("own ms/rank 1").size(), 3u);
-  EXPECT_EQ(scalars.at("waited ms/rank 0").size(), 5u);
+  EXPECT_EQ(scalars.at("own ms/rank 1").size(), 2u);
+  EXPECT_EQ(scalars.at("waited ms/rank 0").size(), 4u);
+  ASSERT_EQ(scalars.at("val/loss").size(), 1u);
+  EXPECT_EQ(scalars.at("val/loss")[0].step, 2);
+  EXPECT_EQ(scalars.at("val/loss")[0].value, 0.5f) << "the mean over the ranks";
+  EXPECT_DOUBLE_EQ(scalars.at("val/loss")[0].time, 6);
   EXPECT_NEAR(loss[0].time, 5 + 0.021, 1e-9);
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/observe/run_report.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -29,6 +31,7 @@ RunReport report(int starts = 1) {
     traces.traces.push_back({start, trace_of(0, kSteps, {}, 10'000)});
     traces.traces.push_back({start, trace_of(1, kSteps, {.data = 1900}, 10'000)});
   }
+  for (RunTrace& trace : traces.traces) trace.rank.steps_before = trace.generation * kSteps;
   return report_of(traces);
 }
 
@@ -70,7 +73,7 @@ TEST(RunReport, HasWhatWentWrongInTheOrderOfTheSteps) {
 
 TEST(RunReport, HasTheNumbersOfEachStepAsJsonLines) {
   const auto lines = lines_of(report());
-  ASSERT_EQ(lines.size(), 2u + 2 * (kSteps - 1));
+  ASSERT_EQ(lines.size(), 2u + 2 * (kSteps - 1) + 3 * (kSteps - 1));
   EXPECT_EQ(lines[0]["type"], "run");
   EXPECT_EQ(lines[0]["steps"], kSteps - 1);
   EXPECT_EQ(lines[1]["straggler"]["rank"], 1);
@@ -79,6 +82,7 @@ TEST(RunReport, HasTheNumbersOfEachStepAsJsonLines) {
   EXPECT_EQ(step["type"], "step");
   EXPECT_EQ(step["rank"], 0);
   EXPECT_EQ(step["step"], 1);
+  EXPECT_EQ(step["steps_done"], 2);
   EXPECT_DOUBLE_EQ(step["ms"].get<double>(), 0.01);
   EXPECT_DOUBLE_EQ(step["loss"].get<double>(), 0.5);
   EXPECT_EQ(step["weight"], 32);
@@ -100,8 +104,8 @@ TEST(RunReport, ABucketsBandwidthCountsFromTheLastRanksLaunch) {
 TEST(RunReport, ThePageIsWholeAndHasAPointForEachStep) {
   const std::string page = as_page(report());
   EXPECT_EQ(fault_of_markup(page), "");
-  // Loss, samples per second; bars of 9 phases for 2 ranks; a cell for each step of each rank.
-  EXPECT_EQ(count_of(page, "class=\"line\" viewBox=\"0 0 960 200\" role=\"img\" data-points=\"39\""), 2u);
+  // Loss, samples per second, step time; bars of 9 phases for 2 ranks; a cell for each step of each rank.
+  EXPECT_EQ(count_of(page, "class=\"line\" viewBox=\"0 0 760 240\" role=\"img\" data-points=\"39\""), 3u);
   EXPECT_EQ(count_of(page, "<rect class=\"cell\""), 2u * (kSteps - 1));
   expect_text(page, {"data-points=\"18\"", "data-points=\"78\"", "run-1",
                      "rank 1 (host n0) costs 14 % of every step: data", "prefers-color-scheme: dark"});
@@ -113,7 +117,9 @@ TEST(RunReport, ThePageIsWholeAndHasAPointForEachStep) {
 TEST(RunReport, StartsFollowEachOtherInTheCurves) {
   const auto found = report(3);
   EXPECT_EQ(found.steps(), 3u * (kSteps - 1));
-  expect_text(as_page(found), {"3 starts", "data-points=\"117\""});
+  const std::string page = as_page(found);
+  expect_text(page, {"<tr><td>starts</td><td class=\"text\">3</td></tr>", "<td>steps</td><td class=\"text\">120</td>"});
+  EXPECT_EQ(count_of(page, "data-points=\"117\""), 3u);
 }
 
 TEST(RunReport, WhatComesFromOutsideIsTextInThePage) {
@@ -129,11 +135,121 @@ TEST(RunReport, WhatComesFromOutsideIsTextInThePage) {
   expect_text(page, {"a &lt; b &amp; c", "&lt;/td&gt;", "&lt;b&gt;&amp;&quot;'"});
 }
 
-TEST(RunReport, LossesThatAreNoNumbersHaveNoPoint) {
+TEST(RunReport, ValuesThatAreNoNumbersHaveAMarkAndNoPoint) {
   const double nan = std::nan("");
-  expect_text(line_chart({1, nan, 3, INFINITY}, "loss"), {"data-points=\"2\""});
-  EXPECT_EQ(fault_of_markup(line_chart({}, "none")), "");
-  expect_text(line_chart(std::vector<double>(2500, 1.0), "long"), {"data-points=\"834\""});
+  const std::string chart = line_chart({{"loss", {{1, 1}, {2, nan}, {3, 3}, {4, INFINITY}}}}, {"loss"}, "loss");
+  expect_text(chart, {"data-points=\"2\"", "<title>loss nan, step 2</title>", "<title>loss inf, step 4</title>"});
+  EXPECT_EQ(count_of(chart, "class=\"bad\""), 2u);
+  for (const std::vector<Curve>& curves :
+       {std::vector<Curve>{}, {{"none", {}}}, {{"nan", {{7, nan}}}}, {{"one", {{7, 0.001}}}}}) {
+    EXPECT_EQ(fault_of_markup(line_chart(curves, {"loss"}, "none")), "");
+  }
+}
+
+// The numbers of an axis are round ones around all values, and begin at 0 where that is asked for.
+TEST(RunReport, AnAxisHasRoundNumbersAroundItsValues) {
+  const std::vector<Curve> curves{{"a", {{100, 2.21}, {500, 3.96}}}};
+  const std::string chart = line_chart(curves, {"loss"}, "loss");
+  for (const char* number : {"2", "2.5", "3", "3.5", "4", "100", "200", "300", "400", "500"}) {
+    EXPECT_EQ(count_of(chart, fmt::format(">{}</text>", number)), 1u) << number;
+  }
+  expect_text(chart, {">loss</text>", ">step</text>"});
+  const std::string rates = line_chart(curves, {"samples/s", true}, "rate");
+  for (const char* number : {"0", "1", "2", "3", "4"}) {
+    EXPECT_EQ(count_of(rates, fmt::format(">{}</text>", number)), 1u) << number;
+  }
+  // A constant has a line within the chart.
+  expect_text(line_chart({{"lr", {{1, 0.01}, {2, 0.01}}}}, {"lr"}, "lr"), {">0.009</text>", ">0.011</text>"});
+}
+
+trace::ScalarSeries series(const std::string& name, std::vector<trace::ScalarPoint> points) {
+  return {name, std::move(points)};
+}
+
+TEST(RunReport, ScalarsAreTheMeanOverTheRanksThatLoggedThem) {
+  RunTraces traces;
+  traces.traces = {{0, trace_of(0, 3, {}, 10'000)}, {0, trace_of(1, 3, {}, 10'000)}};
+  for (RunTrace& trace : traces.traces) trace.rank.wall_clock = 1000;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  // Logged twice in step 2: the last one counts.
+  traces.traces[0].rank.scalars = {series("val/acc", {{1, 0.5, 70}, {2, 9, 80}, {2, 0.25, 90}}),
+                                   series("lr", {{1, 0.1, 70}, {2, INFINITY, 90}})};
+  traces.traces[1].rank.scalars = {series("val/acc", {{2, 0.75, 95}, {3, nan, 99}}),
+                                   series("lr", {{1, 0.1, 75}, {2, INFINITY, 90}})};
+  const RunReport report = report_of(traces);
+  const ScalarCurve& accuracy = report.scalars.at("val/acc");
+  ASSERT_EQ(accuracy.size(), 3u);
+  EXPECT_EQ(accuracy.at(1).value, 0.5);
+  EXPECT_EQ(accuracy.at(1).ranks, 1);
+  EXPECT_EQ(accuracy.at(1).time, 1070);
+  EXPECT_EQ(accuracy.at(2).value, 0.5);
+  EXPECT_EQ(accuracy.at(2).ranks, 2);
+  EXPECT_EQ(report.scalars.at("lr").at(1).value, 0.1) << "equal values have no other mean";
+  std::vector<json> found = lines_of(report);
+  std::erase_if(found, [](const json& line) { return line["type"] != "scalar" || line["name"] == "step ms"; });
+  const auto line = [](const char* name, int step, const json& value, int ranks) {
+    return json{{"type", "scalar"}, {"name", name}, {"steps_done", step}, {"value", value}, {"ranks", ranks}};
+  };
+  EXPECT_NE(std::find(found.begin(), found.end(), line("val/acc", 3, "nan", 1)), found.end());
+  EXPECT_NE(std::find(found.begin(), found.end(), line("lr", 2, "inf", 2)), found.end());
+  EXPECT_NE(std::find(found.begin(), found.end(), line("val/acc", 2, 0.5, 2)), found.end());
+}
+
+// The first start fails after step 5, and the next one begins at the snapshot of step 3.
+TEST(RunReport, AStartReplacesTheStepsThatItRunsAgain) {
+  RunTraces traces;
+  traces.traces = {{0, trace_of(0, 5, {}, 10'000)}, {1, trace_of(0, 4, {}, 20'000)}, {2, {}}};
+  traces.traces[2].rank.identity = traces.traces[0].rank.identity;  // fails before its first step
+  traces.traces[1].rank.steps_before = 3;
+  traces.traces[0].rank.scalars = {series("val/loss", {{2, 2.0, 1}, {4, 4.0, 1}, {5, 5.0, 1}}),
+                                   series("only/first", {{5, 1.0, 1}})};
+  traces.traces[1].rank.scalars = {series("val/loss", {{4, 40.0, 9}, {6, 60.0, 9}})};
+  const RunReport report = report_of(traces);
+  std::vector<std::pair<std::int64_t, double>> found;
+  for (const auto& [step, scalar] : report.scalars.at("val/loss")) found.emplace_back(step, scalar.value);
+  EXPECT_EQ(found, (std::vector<std::pair<std::int64_t, double>>{{2, 2.0}, {4, 40.0}, {6, 60.0}}));
+  EXPECT_EQ(report.scalars.at("only/first").size(), 1u);
+  EXPECT_EQ(report.scalars.at("step ms").at(5).value, 0.02) << "of the second start";
+  EXPECT_EQ(report.totals().steps, 7);
+}
+
+RunReport failed_report() {
+  RunReport report = lockstep::launcher::report_of({.traces = {{0, trace_of(0, kSteps, {}, 10'000'000)}}});
+  report.command = "./train --lr <0.1>";
+  report.began = 1'795'798'800'000'000'000;
+  report.ended = report.began + 318'000'000'000;
+  report.history = {.verdicts = {{.text = "start 1: failed: rank 1 failed first"}}, .has_failed = true};
+  return report;
+}
+
+TEST(RunReport, BeginsWithHowTheRunEnded) {
+  const std::string page = as_page(failed_report());
+  EXPECT_EQ(fault_of_markup(page), "");
+  const auto at = [&](const std::string& text) {
+    EXPECT_NE(page.find(text), std::string::npos) << text;
+    return page.find(text);
+  };
+  EXPECT_LT(at("<b class=\"failed\">start 1: failed: rank 1 failed first</b>"), at("./train --lr &lt;0.1&gt;"));
+  EXPECT_LT(at("2026-11-27 17:00:00 UTC"), at("5 min 18 s"));
+  EXPECT_LT(at("<td>samples per second</td><td class=\"text\">3200</td>"), at("<svg"));
+  at("<td>final loss</td><td class=\"text\">0.025 (step 40)</td>");
+  at("2 on 1 host: n0");
+  RunReport good = failed_report();
+  good.history = {.verdicts = {{.text = "start 1: finished: in 5 s"}}};
+  expect_text(as_page(good), {"<td>verdict</td><td class=\"text\">start 1: finished: in 5 s</td>"});
+  expect_text(as_page(report_of({})), {"<td>verdict</td><td class=\"text\">none: "});
+}
+
+TEST(RunReport, RunsStandSideBySide) {
+  RunReport other = report(2);
+  other.scalars["val/loss"] = {{10, {.value = 0.5, .ranks = 1}}};
+  const std::string page = as_page({{"logs/<a>", failed_report()}, {"logs/b", other}});
+  EXPECT_EQ(fault_of_markup(page), "");
+  // Of both runs in one chart, and one of the name that the second run alone has.
+  expect_text(page,
+              {"logs/&lt;a&gt;</span>", "<td>steps</td><td class=\"text\">40</td><td class=\"text\">80</td>",
+               "data-points=\"117\"><title>loss by step</title>", "data-points=\"1\"><title>val/loss by step</title>",
+               "<polyline class=\"l0\"", "<polyline class=\"l1\""});
 }
 
 TEST(RunReport, HasTheVerdictsAndTheLaunchersWords) {
@@ -149,6 +265,9 @@ TEST(RunReport, HasTheVerdictsAndTheLaunchersWords) {
   ASSERT_EQ(history.verdicts.size(), 2u);
   EXPECT_EQ(history.verdicts[0].text, "start 1: failed: rank 1 failed first");
   EXPECT_EQ(history.verdicts[1].text, "start 2: its verdict can't be read");
+  EXPECT_FALSE(history.has_failed);
+  folder.write("generation2/verdict.json", R"({"outcome": "host lost", "summary": "host b is gone"})");
+  EXPECT_TRUE(read_history(folder).has_failed);
   ASSERT_EQ(history.lines.size(), 2u);
   EXPECT_EQ(history.lines[0].time, "2026-11-23T13:28:24.1Z");
   EXPECT_EQ(history.lines[0].text, "restart 1 of 2");

@@ -29,7 +29,8 @@ inline trace::RankTrace trace_of(int rank, int steps, const Rhythm& own, std::in
                                       .pid = 100 + rank,
                                       .host = "n" + std::to_string(rank / 2),
                                       .run_id = "run-1"},
-                         .wall_clock = -clock};
+                         .wall_clock = -clock,
+                         .began = 1'000'000 + clock};
   std::int64_t now = 1'000'000 + clock;
   for (int i = 0; i < steps; ++i) {
     const std::int64_t end = now + length;
