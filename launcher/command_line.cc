@@ -415,6 +415,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   app.formatter(std::make_shared<HelpFormatter>());
   app.footer(general_help());
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
+  app.require_subcommand(0, 1);  // a folder may have the name of another command: lockstep report logs
   RunCommand run(app);
   CLI::App* const agent = app.add_subcommand("agent")->group("");  // for `lockstep run -H` alone
   DoctorCommand doctor(app);

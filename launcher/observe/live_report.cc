@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/observe/live_report.h"
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -186,12 +187,9 @@ std::vector<trace::Scalar> newest_scalars(const std::vector<LiveRank>& ranks) {
     if (!rank.totals) continue;
     for (const trace::Scalar& scalar : rank.totals->scalars) {
       auto& [mean, count] = newest[scalar.name];
-      if (count == 0 || scalar.step > mean.step) {
-        mean = scalar;
-        count = 1;
-      } else if (scalar.step == mean.step) {
-        trace::add_to_mean(mean.value, scalar.value, ++count);
-      }
+      mean.name = scalar.name;
+      mean.step = std::max(mean.step, scalar.step);
+      trace::add_to_mean(mean.value, scalar.value, ++count);
     }
   }
   std::vector<trace::Scalar> scalars;

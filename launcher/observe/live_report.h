@@ -45,7 +45,8 @@ struct ReportedRank {
 struct LiveReport {
   RunFacts facts = {};
   std::vector<ReportedRank> ranks = {};
-  // By name, of the newest step that a rank has told of; the mean over the ranks that have told of that step.
+  // By name: the mean of the newest value of each rank that has logged one, whose steps may differ as ranks' heartbeats
+  // do; with the newest step.
   std::vector<trace::Scalar> scalars = {};
   int straggler = -1;  // its rank
   double straggler_share = 0;

@@ -101,7 +101,7 @@ std::string as_metrics(const LiveReport& report) {
   }
   writer.family("loss", "gauge", "Mean loss of the last step that told it.");
   writer.of_ranks(report, [](const ReportedRank& rank) { return rank.loss; });
-  writer.family("scalar", "gauge", "Newest value that was logged by a name: the mean over the ranks that logged it.");
+  writer.family("scalar", "gauge", "Newest value that was logged by a name: the mean over the ranks that log it.");
   for (const trace::Scalar& scalar : report.scalars) {
     writer.value(scalar.value, fmt::format("name=\"{}\"", label_value(scalar.name)));
   }

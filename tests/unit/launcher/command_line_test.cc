@@ -54,6 +54,22 @@ std::string refused(const Arguments& arguments) {
   return answer.err;
 }
 
+// A folder may have the name of another command.
+TEST(CommandLine, AReportIsOfFolders) {
+  const auto report_of = [](const Arguments& arguments) {
+    return std::get<ReportOptions>(parse_command_line(arguments));
+  };
+  EXPECT_EQ(report_of({"report", "logs"}).folders, Arguments{"logs"});
+  const ReportOptions both = report_of({"report", "logs", "top", "-o", "run.html"});
+  EXPECT_EQ(both.folders, (Arguments{"logs", "top"}));
+  EXPECT_EQ(both.file, "run.html");
+  EXPECT_EQ(report_of({"report", "a", "b"}).file, "compare.html");
+  EXPECT_EQ(std::get<SnapshotsOptions>(parse_command_line({"snapshots", "logs"})).folder, "logs");
+  EXPECT_NE(refused({"report"}).find("0 folders were given"), std::string::npos);
+  EXPECT_NE(refused({"report", "a", ""}).find("2 folders were given"), std::string::npos);
+  EXPECT_NE(refused({"report", "1", "2", "3", "4", "5", "6", "7"}).find("7 folders were given"), std::string::npos);
+}
+
 TEST(CommandLine, DefaultsAreTheDocumentedOnes) {
   const auto options = parsed({"run", "./train"});
   EXPECT_EQ(options.nproc_per_node, "auto");
