@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <array>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -27,22 +27,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of the last start whose ranks have shown one.
-std::string last_straggler(const RunReport& report) {
-  std::string text;
+// The straggler of the last start that has one, and likewise the first finding; empty: there is none.
+std::array<std::string, 2> news_of(const RunReport& report) {
+  std::array<std::string, 2> news;
   for (const ReportedStart& start : report.starts) {
-    if (start.straggler) text = describe(*start.straggler);
+    if (start.straggler) news[0] = describe(*start.straggler);
+    if (!start.findings.empty()) news[1] = trace::describe(start.findings.front());
   }
-  return text;
-}
-
-// The first of the last start that has one.
-std::string last_finding(const RunReport& report) {
-  std::string text;
-  for (const ReportedStart& start : report.starts) {
-    if (!start.findings.empty()) text = trace::describe(start.findings.front());
-  }
-  return text;
+  return news;
 }
 
 // Of the last start.
@@ -54,7 +46,7 @@ bool has_every_rank(const RunTraces& traces) {
   return ranks == last.rank.identity.world_size;
 }
 
-int compare(const ReportOptions& options) {
+int write_comparison(const ReportOptions& options) {
   std::vector<NamedReport> runs;
   for (const std::string& folder : options.folders) runs.emplace_back(folder, read_report(folder));
   write_file(options.file, as_page(runs), checkpoint::AtomicFile::Name::of_user);
@@ -67,7 +59,7 @@ int compare(const ReportOptions& options) {
 int report_command(const ReportOptions& options) {
   set_log_label("report");
   try {
-    if (options.folders.size() > 1) return compare(options);
+    if (options.folders.size() > 1) return write_comparison(options);
     const fs::path folder(options.folders.front());
     const RunReport report = read_report(folder);
     write_file((folder / "report.html").native(), as_page(report));
@@ -81,10 +73,10 @@ int report_command(const ReportOptions& options) {
         fmt::format("{}: {}, {}\n", (folder / "report.html").native(), count_of(report.world_size, "rank"),
                     count_of(static_cast<std::int64_t>(report.steps()), "step"));
     for (const std::string& problem : report.problems) text += printable(problem) + "\n";
-    for (const std::string& line : {last_straggler(report), last_finding(report)}) {
+    for (const std::string& line : news_of(report)) {
       if (!line.empty()) text += line + "\n";
     }
-    if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
+    write_to_stdout(text);
     return 0;
   } catch (const Error& error) {
     print_error(fmt::format("lockstep report: {}", error.what()));
@@ -132,7 +124,7 @@ void write_traces(const RunTraces& traces, const std::string& file, Console& con
   const RunReport report = report_of(traces);
   const auto ranks = report.starts.back().ranks.size();
   console.message(fmt::format("the timeline of {} is in {}", count_of(static_cast<std::int64_t>(ranks), "rank"), file));
-  for (const std::string& line : {last_straggler(report), last_finding(report)}) {
+  for (const std::string& line : news_of(report)) {
     if (!line.empty()) console.message(line);
   }
 }

@@ -9,6 +9,7 @@
 #include "lockstep/base/environment.h"
 #include "runtime/base/host.h"
 #include "runtime/base/record.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::membership {
 namespace {
@@ -90,8 +91,7 @@ std::string flags_of(const MemberPosition& position) {
 MemberPosition position_of(std::int64_t sequence, std::string_view flags, bool& traced) {
   MemberPosition position{.sequence = sequence};
   while (!flags.empty()) {
-    const std::string_view word = flags.substr(0, flags.find(' '));
-    flags.remove_prefix(std::min(flags.size(), word.size() + 1));
+    const std::string_view word = take_word(flags);
     if (word == "traced") traced = true;
     if (word.starts_with("in=") && is_printable(word, kMostNameCharacters)) {
       position.collective = word.substr(3);

@@ -29,15 +29,15 @@ std::string minutes(double left) {
 }
 
 // The program's own come before those that the library logs in each step; the loss is shown anyway.
-std::string newest_of(std::vector<trace::ScalarSeries> scalars) {
+std::string newest_of(std::vector<trace::Scalar> scalars) {
   constexpr std::size_t kMost = 3;
   std::erase_if(scalars, [](const auto& one) { return one.name == "loss"; });
   std::stable_partition(scalars.begin(), scalars.end(),
                         [](const auto& one) { return one.name != "lr" && one.name != "grad_norm"; });
   scalars.resize(std::min(scalars.size(), kMost));
-  std::ranges::sort(scalars, {}, &trace::ScalarSeries::name);
+  std::ranges::sort(scalars, {}, &trace::Scalar::name);
   std::string text;
-  for (const auto& [name, points] : scalars) text += fmt::format("  {} {:.4g}", name, points.back().value);
+  for (const trace::Scalar& scalar : scalars) text += fmt::format("  {} {:.4g}", scalar.name, scalar.value);
   return text;
 }
 

@@ -34,7 +34,7 @@ class ProgressLine {
   // Gets whole writes: a redraw with its '\r', or lines with their '\n'.
   using Write = std::function<void(std::string_view)>;
   // Tells the scalars that this rank has logged, the newest first.
-  using Scalars = std::function<std::vector<trace::ScalarSeries>()>;
+  using Scalars = std::function<std::vector<trace::Scalar>()>;
 
   // `total` steps, 0 if unknown. Up to step `last_batch` a GlobalBatch's loss and samples don't count any more, and up
   // to `last_record` a record doesn't.

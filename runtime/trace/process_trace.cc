@@ -165,9 +165,9 @@ void keep_scalar(std::string_view name, double value, std::optional<std::int64_t
            dropped == 1 ? "a value is" : fmt::format("{} values are", dropped), name, ScalarTable::kMostNames);
 }
 
-std::vector<ScalarSeries> newest_scalars() {
+std::vector<Scalar> newest_scalars() {
   TraceRing* const from = ring();
-  return from == nullptr ? std::vector<ScalarSeries>() : from->scalars().newest();
+  return from == nullptr ? std::vector<Scalar>() : from->scalars().newest();
 }
 
 void switch_trace(bool is_on) noexcept { is_switched_on.store(is_on, std::memory_order_relaxed); }
@@ -180,9 +180,7 @@ std::optional<TraceRing::Contents> contents_of_trace() {
 
 RankTotals totals() {
   RankTotals totals = totals_keeper().totals(ns(std::chrono::steady_clock::now()));
-  for (const ScalarSeries& series : newest_scalars()) {
-    totals.scalars.push_back({series.name, series.points.front().step, series.points.front().value});
-  }
+  totals.scalars = newest_scalars();
   return totals;
 }
 

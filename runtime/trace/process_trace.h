@@ -48,7 +48,7 @@ LOCKSTEP_INTERNAL_API void keep_steps_done(std::int64_t done, std::int64_t befor
 LOCKSTEP_INTERNAL_API void keep_scalar(std::string_view name, double value,
                                        std::optional<std::int64_t> step = std::nullopt);
 // As ScalarTable::newest().
-std::vector<ScalarSeries> newest_scalars();
+std::vector<Scalar> newest_scalars();
 
 // Of all that was kept, also of what the ring has no room for any more.
 RankTotals totals();

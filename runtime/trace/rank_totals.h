@@ -13,19 +13,11 @@
 
 #include "lockstep/trace/span.h"
 #include "runtime/trace/finding.h"
+#include "runtime/trace/scalar_table.h"
 
 namespace lockstep::trace {
 
 inline constexpr std::size_t kSpanKinds = static_cast<std::size_t>(SpanKind::collective) + 1;
-
-// A value that the program or the library has logged (log_scalar).
-struct Scalar {
-  std::string name = {};
-  std::int64_t step = 0;
-  double value = 0;
-
-  bool operator==(const Scalar&) const = default;
-};
 
 // Times are ns.
 struct RankTotals {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "runtime/base/printable.h"
@@ -12,11 +13,11 @@ namespace lockstep::trace {
 namespace {
 
 constexpr std::size_t kPointWords = sizeof(ScalarPoint) / sizeof(Word);
-constexpr std::size_t kVersion = ScalarTable::kNameWords;
-constexpr std::size_t kCount = kVersion + 1;
-constexpr std::size_t kFirstPoint = kCount + 1;
-static_assert(kFirstPoint + kPointWords * ScalarTable::kMostPoints == ScalarTable::kSeriesWords);
-constexpr int kMostReads = 100;  // of a series that changes meanwhile
+constexpr std::size_t kVersionAt = ScalarTable::kNameWords;
+constexpr std::size_t kCountAt = kVersionAt + 1;
+constexpr std::size_t kFirstPointAt = kCountAt + 1;
+static_assert(kFirstPointAt + kPointWords * ScalarTable::kMostPoints == ScalarTable::kSeriesWords);
+constexpr int kMostReads = 10'000;  // of a series that changes meanwhile, or was left half written
 
 using PointWords = std::array<std::uint64_t, kPointWords>;
 
@@ -24,7 +25,7 @@ using PointWords = std::array<std::uint64_t, kPointWords>;
 ScalarPoint point_in(const Word* series, std::size_t index) {
   PointWords words{};
   for (std::size_t i = 0; i < kPointWords; ++i) {
-    words[i] = series[kFirstPoint + kPointWords * index + i].load(std::memory_order_acquire);
+    words[i] = series[kFirstPointAt + kPointWords * index + i].load(std::memory_order_acquire);
   }
   return std::bit_cast<ScalarPoint>(words);
 }
@@ -32,18 +33,19 @@ ScalarPoint point_in(const Word* series, std::size_t index) {
 void put_point(Word* series, std::size_t index, const ScalarPoint& point) {
   const auto words = std::bit_cast<PointWords>(point);
   for (std::size_t i = 0; i < kPointWords; ++i) {
-    series[kFirstPoint + kPointWords * index + i].store(words[i], std::memory_order_release);
+    series[kFirstPointAt + kPointWords * index + i].store(words[i], std::memory_order_release);
   }
 }
 
 ScalarSeries series_in(const Word* words) {
   ScalarSeries series;
   for (int i = 0; i < kMostReads; ++i) {
-    const std::uint64_t version = words[kVersion].load(std::memory_order_acquire);
+    const std::uint64_t version = words[kVersionAt].load(std::memory_order_acquire);
     series = {.name = text_in(words, ScalarTable::kNameWords)};
-    const auto count = std::min<std::uint64_t>(words[kCount].load(std::memory_order_acquire), ScalarTable::kMostPoints);
+    const auto count =
+        std::min<std::uint64_t>(words[kCountAt].load(std::memory_order_acquire), ScalarTable::kMostPoints);
     for (std::size_t point = 0; point < count; ++point) series.points.push_back(point_in(words, point));
-    if (version % 2 == 0 && words[kVersion].load(std::memory_order_relaxed) == version) break;
+    if (version % 2 == 0 && words[kVersionAt].load(std::memory_order_relaxed) == version) break;
   }
   return series;
 }
@@ -80,7 +82,7 @@ bool ScalarTable::put(std::string_view name, const ScalarPoint& point) {
     series.name = name;
     put_text(words, kNameWords, name);
   }
-  words[kVersion].fetch_add(1, std::memory_order_relaxed);
+  words[kVersionAt].fetch_add(1, std::memory_order_relaxed);
   if (series.logged > 0 && series.last.step == point.step) {
     --series.logged;
     --series.points;
@@ -94,18 +96,20 @@ bool ScalarTable::put(std::string_view name, const ScalarPoint& point) {
   put_point(words, series.points++, point);
   series.last = point;
   ++series.logged;
-  words[kCount].store(series.points, std::memory_order_release);
-  words[kVersion].fetch_add(1, std::memory_order_release);
+  words[kCountAt].store(series.points, std::memory_order_release);
+  words[kVersionAt].fetch_add(1, std::memory_order_release);
   return true;
 }
 
-std::vector<ScalarSeries> ScalarTable::newest() const {
-  std::vector<ScalarSeries> newest;
+std::vector<Scalar> ScalarTable::newest() const {
   MutexLock lock(mutex_);
-  for (const Series& series : series_) {
-    if (series.logged > 0) newest.push_back({series.name, {series.last}});
+  std::vector<const Series*> series;
+  for (const Series& one : series_) {
+    if (one.logged > 0) series.push_back(&one);
   }
-  std::ranges::stable_sort(newest, std::greater(), [](const auto& one) { return one.points.front().time; });
+  std::ranges::stable_sort(series, std::greater(), [](const Series* one) { return one->last.time; });
+  std::vector<Scalar> newest;
+  for (const Series* one : series) newest.push_back({one->name, one->last.step, one->last.value});
   return newest;
 }
 

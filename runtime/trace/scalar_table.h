@@ -40,6 +40,15 @@ struct ScalarPoint {
   bool operator==(const ScalarPoint&) const = default;
 };
 
+// A value that the program or the library has logged.
+struct Scalar {
+  std::string name = {};
+  std::int64_t step = 0;
+  double value = 0;
+
+  bool operator==(const Scalar&) const = default;
+};
+
 // Makes `mean`, of count - 1 values, that of `count`. The mean of equal values is that value, infinity too.
 inline void add_to_mean(double& mean, double value, int count) {
   if (value == mean) return;
@@ -69,7 +78,7 @@ class ScalarTable {
   // False, with nothing kept, if the name is not among kMostNames that are there.
   bool put(std::string_view name, const ScalarPoint& point) EXCLUDES(mutex_);
   // The newest value of each name, the newest first.
-  std::vector<ScalarSeries> newest() const EXCLUDES(mutex_);
+  std::vector<Scalar> newest() const EXCLUDES(mutex_);
 
   // While another process puts, too. A series that a process left half written, when it was killed, is read as it is.
   static std::vector<ScalarSeries> read(const Word* words);

@@ -85,14 +85,14 @@ TEST_F(ProgressLineTest, ARedrawHasABarAndEndsInAReturn) {
 
 // Three of them: the program's before the library's, by name so that they keep their places.
 TEST_F(ProgressLineTest, TellsTheNewestScalars) {
-  std::vector<trace::ScalarSeries> scalars{{"grad_norm", {{5, 1.25}}}, {"loss", {{5, 2.5}}}, {"lr", {{5, 0.001}}}};
+  std::vector<trace::Scalar> scalars{{"grad_norm", 5, 1.25}, {"loss", 5, 2.5}, {"lr", 5, 0.001}};
   ProgressLine line(
       ProgressMode::lines, 0, begin_, [this](std::string_view text) { written_.emplace_back(text); }, -1, -1,
       [&] { return scalars; });
   line.step({.loss = 2.5}, at(seconds(2)));
   EXPECT_EQ(written_.back(), "step 1  loss 2.5000  grad_norm 1.25  lr 0.001\n");
-  scalars.push_back({"val/loss", {{4, std::nan("")}}});
-  scalars.push_back({"val/acc", {{4, 0.123456}}});
+  scalars.push_back({"val/loss", 4, std::nan("")});
+  scalars.push_back({"val/acc", 4, 0.123456});
   line.step({.loss = 2.5}, at(seconds(4)));
   EXPECT_EQ(written_.back(), "step 2  loss 2.5000  grad_norm 1.25  val/acc 0.1235  val/loss nan\n");
 }
