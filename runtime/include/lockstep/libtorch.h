@@ -21,4 +21,5 @@
 #include "lockstep/libtorch/torch_stream.h"
 #include "lockstep/metrics/metrics.h"
 #include "lockstep/metrics/stop.h"
+#include "lockstep/optim/schedule.h"
 #include "lockstep/progress/progress.h"

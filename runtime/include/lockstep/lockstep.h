@@ -14,6 +14,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/data/data_loader.h"
+#include "lockstep/data/mapped_dataset.h"
 #include "lockstep/data/permutation.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/tensor/batch.h"

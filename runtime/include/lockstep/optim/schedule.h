@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learning rates as functions of the step.
+// Learning rates as functions of the step, for any engine: all of it is in this header.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
-
-#include "lockstep/base/api.h"
+#include <numbers>
 
 namespace lockstep::optim {
 
@@ -13,8 +14,8 @@ enum class Decay : std::uint8_t { none, linear, cosine };
 // Rises linearly over the first `warmup` steps to `peak`, then falls to `floor` at step `total` and stays there; with
 // Decay::none it stays at `peak`. A warm-up of `total` steps or more is followed by `floor`.
 //
-//   optimizer.set_learning_rate(schedule(step));   // step counts from 0
-struct LOCKSTEP_API Schedule {
+//   optimizer.set_learning_rate(schedule(ddp.steps()));   // steps count from 0, and continue after a resume
+struct Schedule {
   double peak = 1e-3;
   double floor = 0;
   std::int64_t warmup = 0;
@@ -22,7 +23,15 @@ struct LOCKSTEP_API Schedule {
   Decay decay = Decay::cosine;
 
   // peak (step + 1) / warmup while step < warmup. A step below 0 counts as 0.
-  double operator()(std::int64_t step) const;
+  double operator()(std::int64_t step) const {
+    step = std::max<std::int64_t>(step, 0);
+    if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
+    if (decay == Decay::none) return peak;
+    if (step >= total) return floor;
+    const double done = static_cast<double>(step - warmup) / static_cast<double>(total - warmup);
+    const double left = decay == Decay::linear ? 1.0 - done : 0.5 * (1.0 + std::cos(std::numbers::pi * done));
+    return floor + (peak - floor) * left;
+  }
 };
 
 }  // namespace lockstep::optim
