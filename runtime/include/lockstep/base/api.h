@@ -9,6 +9,10 @@
 // Templates, inline functions, enums and structs that are only data need nothing.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "lockstep needs C++20: compile with -std=c++20, or in CMake target_compile_features(TARGET PRIVATE cxx_std_20)"
+#endif
+
 #define LOCKSTEP_API __attribute__((visibility("default")))
 // A nested class or a member template of a LOCKSTEP_API class that only the library's sources define and use:
 // struct LOCKSTEP_LOCAL Impl;

@@ -135,7 +135,7 @@ class DataLoader {
   };
 
   // InvalidArgument if batch_size or prefetch is below 1, or workers or read_ahead below 0.
-  template <Dataset D, std::derived_from<Sampler> S>
+  template <typename D, std::derived_from<Sampler> S>
   DataLoader(D dataset, S sampler, const LoaderOptions& options)
       : DataLoader(std::make_shared<const D>(std::move(dataset)), std::make_shared<S>(std::move(sampler)), options) {}
 
@@ -165,8 +165,12 @@ class DataLoader {
   template <typename D>
   DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<Sampler> sampler, const LoaderOptions& options)
       : core_(
-            [dataset](std::span<const std::int64_t> ids) {
-              return std::shared_ptr<void>(std::make_shared<Batch>(dataset->batch(ids)));
+            [dataset](std::span<const std::int64_t> ids) -> std::shared_ptr<void> {
+              if constexpr (Dataset<D>) {
+                return std::make_shared<Batch>(dataset->batch(ids));
+              } else {
+                return detail::batch_of<D>(), nullptr;  // says what is missing
+              }
             },
             announce_to(dataset), std::move(sampler), options) {}
   template <typename D>
@@ -181,8 +185,7 @@ class DataLoader {
   detail::LoaderCore core_;
 };
 
-template <Dataset D, typename S>
-DataLoader(D, S, LoaderOptions)
-    -> DataLoader<decltype(std::declval<const D&>().batch(std::span<const std::int64_t>{}))>;
+template <typename D, typename S>
+DataLoader(D, S, LoaderOptions) -> DataLoader<typename decltype(detail::batch_of<D>())::type>;
 
 }  // namespace lockstep::data

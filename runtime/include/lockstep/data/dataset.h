@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,37 @@ concept SampleDataset = requires(const D& dataset, std::int64_t id) {
   { dataset.size() } -> std::convertible_to<std::int64_t>;
   dataset.get(id);
 };
+
+namespace detail {
+
+struct NotADataset {};
+
+// The type that batch(ids) of a Dataset returns. For any other type the compiler's error says which member is missing.
+template <typename D>
+constexpr auto batch_of() {
+  using Ids = std::span<const std::int64_t>;
+  constexpr bool kHasSize = requires(const D& it) {
+    { it.size() } -> std::convertible_to<std::int64_t>;
+  };
+  constexpr bool kHasBatch = requires(const D& it, Ids ids) { it.batch(ids); };
+  constexpr bool kHasMutableBatch = requires(D & it, Ids ids) { it.batch(ids); };
+  static_assert(kHasSize, "DataLoader: the dataset has no `std::int64_t size() const`, its number of samples");
+  static_assert(kHasBatch || kHasMutableBatch || !SampleDataset<D>,
+                "DataLoader: the dataset has get(id), but no batch(ids): wrap it in lockstep::data::BySample, or in "
+                "lockstep::data::Collated if get(id) returns a lockstep::data::Sample");
+  static_assert(kHasBatch || !kHasMutableBatch,
+                "DataLoader: the dataset's batch(ids) is not const; several threads call it at once");
+  static_assert(kHasBatch || kHasMutableBatch || SampleDataset<D>,
+                "DataLoader: the dataset has no `Batch batch(std::span<const std::int64_t> ids) const`, where Batch is "
+                "any type");
+  if constexpr (kHasBatch) {
+    return std::type_identity<decltype(std::declval<const D&>().batch(Ids()))>();
+  } else {
+    return std::type_identity<NotADataset>();
+  }
+}
+
+}  // namespace detail
 
 // A batch of a SampleDataset.
 template <typename Sample>

@@ -125,6 +125,8 @@ class LOCKSTEP_API Tensor {
   // For whoever computes a gradient: the memory to write to (made if there is none), with the shape of this tensor.
   // The gradient counts as there afterwards.
   Tensor grad_for_writing() const;
+  // PyTorch's spelling.
+  void backward() const = delete;  // write ddp.backward(loss), or lockstep::backward(loss) without a ddp
 
   const std::shared_ptr<GraphNode>& node() const;
   void set_node(std::shared_ptr<GraphNode> node) const;

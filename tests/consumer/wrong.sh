@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# wrong.sh SOURCE WORK CXX: programs with a mistake that newcomers make. The compiler's output has the remedy, and is short.
+# SPDX-License-Identifier: Apache-2.0
+set -Eeuo pipefail
+trap 'echo "wrong: failed at line $LINENO: $BASH_COMMAND" >&2' ERR
+source=$1 work=$2 cxx=$3
+rm -rf "$work"
+mkdir -p "$work"
+cd "$work"
+failed=0
+
+# compile STANDARD BODY: of a program with a Dataset's members, or with statements.
+compile() {
+  printf '#include <lockstep/lockstep.h>\nnamespace ls = lockstep;\n%s\n' "$2" >program.cc
+  "$cxx" "-std=$1" -fsyntax-only -I "$source/runtime/include" program.cc >output.log 2>&1
+}
+# refused STANDARD LINES TEXT BODY: does not compile; the first error has TEXT, or the source line that it points to; there are
+# at most LINES lines of output.
+refused() {
+  if compile "$1" "$4"; then
+    echo "wrong: compiles, '$3' was expected: $4"
+    failed=1
+  elif ! grep -E -m1 -A8 'error:' output.log | grep -qF -- "$3" || (($(wc -l <output.log) > $2)); then
+    echo "wrong: '$3' in the first error and at most $2 lines were expected: $4"
+    head -n 40 output.log
+    failed=1
+  fi
+}
+# dataset MEMBERS: a program that gives a dataset with these members to a DataLoader.
+dataset() {
+  printf 'struct Mine { %s };\nint main() { ls::data::DataLoader loader(Mine(), %s, {.batch_size = 2}); }' "$1" \
+    'ls::data::BatchShardSampler(3, 0, 1)'
+}
+size='std::int64_t size() const { return 3; }'
+batch='int batch(std::span<const std::int64_t> ids) const { return int(ids.size()); }'
+
+compile c++20 "$(dataset "$size $batch")" || { cat output.log; exit 1; }  # so that the errors below are those meant
+refused c++20 16 'the dataset has no `std::int64_t size() const`' "$(dataset "$batch")"
+refused c++20 16 'the dataset has no `Batch batch(std::span<const std::int64_t> ids) const`' "$(dataset "$size")"
+refused c++20 16 "the dataset's batch(ids) is not const" "$(dataset "$size ${batch/) const/)}")"
+refused c++20 16 'wrap it in lockstep::data::BySample' "$(dataset "$size int get(std::int64_t) const { return 0; }")"
+
+compile c++20 'int main() { ls::backward(ls::Tensor()); }' || { cat output.log; exit 1; }
+refused c++20 16 'write ddp.backward(loss)' 'int main() { ls::Tensor().backward(); }'
+
+# What follows the first error comes from the standard library, which has no <span> there.
+refused c++17 10000 'lockstep needs C++20: compile with -std=c++20' 'int main() {}'
+exit $failed
