@@ -57,6 +57,8 @@ write_basic_package_version_file("lockstep-config-version.cmake" COMPATIBILITY S
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/lockstep-config.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/lockstep-config-version.cmake"
         DESTINATION "${config_folder}" COMPONENT devel)
+install(FILES "${PROJECT_SOURCE_DIR}/launcher/lockstep.bash" DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions"
+        RENAME lockstep COMPONENT runtime)
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/lockstep" COMPONENT runtime)
 if(PROJECT_IS_TOP_LEVEL)
   include(LockstepPackages)

@@ -6,48 +6,20 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <memory>
+#include <array>
+#include <span>
 #include <string_view>
 
 #include "launcher/flag_values.h"
+#include "launcher/help_format.h"
 #include "launcher/help_text.h"
 #include "launcher/optional_value.h"
 #include "launcher/run/run_flags.h"
 #include "launcher/serve/serve_flags.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::launcher {
 namespace {
-
-// torchrun spells its long flags both ways, so both are accepted; help shows one.
-class HelpFormatter : public CLI::Formatter {
- public:
-  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
-    if (is_positional) return CLI::Formatter::make_option_name(option, is_positional);
-    std::string text;
-    for (const auto& name : option->get_snames()) text += (text.empty() ? "-" : ",-") + name;
-    for (const auto& name : option->get_lnames()) {
-      if (name.find('_') == std::string::npos) text += (text.empty() ? "--" : ",--") + name;
-    }
-    return text;
-  }
-  std::string make_usage(const CLI::App* app, std::string usage_name) const override {
-    if (app->get_name() == "run") return "Usage: lockstep run [OPTIONS] [--] PROGRAM [ARGS...]\n";
-    if (app->get_name() == "serve") return "Usage: lockstep store serve [OPTIONS]\n";
-    if (app->get_name() == "report") return "Usage: lockstep report [OPTIONS] DIR [DIR...]\n";
-    if (app->get_name() == "bisect-step") return "Usage: lockstep bisect-step DIR...\n";
-    if (app->get_name() == "top" || app->get_name() == "inspect") {
-      return fmt::format("Usage: lockstep {} [OPTIONS] [RUN]\n", app->get_name());
-    }
-    if (app->get_name() == "trace") return "Usage: lockstep trace [OPTIONS] [RUN|DIR]\n";
-    if (app->get_name() == "logs" || app->get_name() == "stop") {
-      return fmt::format("Usage: lockstep {} [OPTIONS] RUN\n", app->get_name());
-    }
-    if (app->get_name() == "snapshots") {
-      return "Usage: lockstep snapshots [OPTIONS] DIR\n       lockstep snapshots [OPTIONS] diff A B\n";
-    }
-    return CLI::Formatter::make_usage(app, usage_name);
-  }
-};
 
 // "--log-dir" to "--log-dir,--log_dir".
 std::string spellings(std::string_view name) {
@@ -59,6 +31,31 @@ std::string spellings(std::string_view name) {
 // "lockstep run: TEXT".
 Answer usage_error(std::string_view command, std::string_view text) {
   return {.exit_code = kExitUsage, .out = {}, .err = fmt::format("lockstep{}: {}\n", command, text)};
+}
+
+// "; did you mean top?" behind a word that looks like one of `names`; else nothing.
+std::string meant(std::string_view word, std::span<const std::string_view> names) {
+  const auto found = nearest(word, names);
+  return found ? fmt::format("; did you mean {}?", *found) : "";
+}
+
+constexpr std::array<std::string_view, 12> kCommands = {
+    "run", "ps", "top", "inspect", "trace", "logs", "stop", "report", "doctor", "snapshots", "bisect-step", "store"};
+
+std::string list_of_commands() {
+  return fmt::format("there are {} serve; see lockstep --help", fmt::join(kCommands, ", "));
+}
+
+// The same for a flag that `app` does not have, such as "--log_dri=x".
+std::string flag_meant(const CLI::App& app, std::string_view flag) {
+  std::string word(flag.substr(0, flag.find('=')));
+  if (!word.starts_with("--")) return {};
+  std::replace(word.begin(), word.end(), '_', '-');
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  return meant(word, std::vector<std::string_view>(flags.begin(), flags.end()));
 }
 
 // An empty value is a variable of some script that is not set, as in --log-dir "$LOGS", not a wish for the default.
@@ -73,104 +70,101 @@ CLI::Option* text_flag(CLI::App& app, std::string_view name, std::string& value,
 
 struct RunCommand {
   explicit RunCommand(CLI::App& parent)
-      : app(*parent.add_subcommand("run", "Start the ranks of a job, on this host or on several, and watch them")) {
+      : app(*parent.add_subcommand("run", "Start the ranks of a job, and watch them")) {
     app.footer(run_help());
+    app.set_help_all_flag("--help-all", "Print this help; --help is shorter");
     app.prefix_command();
-    text_flag(
-        app, "--nproc-per-node", raw.nproc_per_node, "N|auto|cpu|gpu",
-        "Ranks on this host: a number; gpu: one per GPU; cpu: one per core this\nprocess may use; auto (default): "
-        "gpu if there is one, else cpu");
-    text_flag(app, "-n", raw.ranks, "N", "Ranks in all, of a job on one host: the same as --nproc-per-node N");
+    const auto group = [this](const char* name) { app.option_defaults()->group(name); };
+    group("Ranks");
+    text_flag(app, "-n", raw.ranks, "N", "Ranks of the job, on one host: the same as --nproc-per-node N");
+    text_flag(app, "--nproc-per-node", raw.nproc_per_node, "N|auto|cpu|gpu",
+              "Ranks on this host: a number; gpu: one per GPU; cpu: one per core that this process may use; auto "
+              "(default): gpu if there is one, else cpu");
     app.add_option("--devices", raw.devices,
-                   "GPUs of the ranks, by index or UUID: local rank i takes the i-th. Sets\nCUDA_VISIBLE_DEVICES; one "
+                   "GPUs of the ranks, by index or UUID: local rank i gets the i-th. Sets CUDA_VISIBLE_DEVICES; one "
                    "rank for each unless a number is given")
         ->option_text("0,3");
     app.add_flag(spellings("--oversubscribe-gpu"), options.oversubscribe_gpu,
-                 "Let ranks share GPUs, for tests on a small machine: right, but slow");
-    text_flag(
-        app, "--log-dir", options.log_dir, "DIR",
-        "Write each rank's output to DIR/generation0/rankN.out and .err instead of\nhere with a prefix, all of it by "
-        "time to DIR/job.log, and how the job ended to\nDIR/verdict.json, replacing what is there");
-    text_flag(app, "-t,--tee", raw.tee, "0|1|2|3",
-              "With --log-dir: show here too what goes to the files, 1 stdout, 2 stderr,\n3 or no value both");
-    text_flag(app, "--ranks", raw.shown_ranks, "0,3-5",
-              "Show here what these ranks write, and of no others; files have all");
-    text_flag(app, "--trace", options.trace, "FILE",
-              "Write what the ranks did when to FILE, for Perfetto or chrome://tracing:\nsteps, buckets, waits. "
-              "docs/OBSERVE.md");
-    text_flag(
-        app, "--metrics-port", raw.metrics_port, "PORT|ADDRESS:PORT",
-        "Answer Prometheus there, GET /metrics, on loopback unless an address is\ngiven; 0: a free port, which is "
-        "said. Of several hosts node rank 0 does");
+                 "Let ranks share GPUs, for tests on a small machine: correct, but slow");
     text_flag(app, "--bind", raw.bind, "core|numa|none",
-              "Bind the ranks of this host to cores of their own, or to its NUMA nodes.\nDefault none");
-    text_flag(app, "--grace", raw.grace, "SECONDS",
-              "When a rank fails: seconds between SIGTERM and SIGKILL for the others.\nDefault 0.7");
+              "Bind each rank to cores of its own, or to a NUMA node. Default none");
     text_flag(app, "--backend", raw.backend, "NAME",
-              "LOCKSTEP_BACKEND of the ranks, for programs that ask for none: shm, tcp,\nmpi or nccl. Default: "
+              "LOCKSTEP_BACKEND of the ranks, for programs that ask for none: shm, tcp, mpi or nccl. Default: "
               "LOCKSTEP_BACKEND, else auto");
+    group("Output");
+    text_flag(app, "--log-dir", options.log_dir, "DIR",
+              "Write each rank's output to DIR/generation0/rankN.out and .err instead of here, all of it by time to "
+              "DIR/job.log, and how the job ended to DIR/verdict.json. Replaces files of an earlier run");
+    text_flag(app, "-t,--tee", raw.tee, "0|1|2|3",
+              "With --log-dir: also show here what goes to the files, 1 stdout, 2 stderr, 3 or no value both");
+    text_flag(app, "--ranks", raw.shown_ranks, "0,3-5",
+              "Show here only what these ranks write; the files have all ranks");
+    text_flag(app, "--trace", options.trace, "FILE",
+              "Write a timeline of all ranks to FILE, for Perfetto or chrome://tracing: steps, buckets, waits "
+              "(docs/OBSERVE.md)");
+    text_flag(app, "--metrics-port", raw.metrics_port, "PORT|ADDRESS:PORT",
+              "Answer Prometheus there, GET /metrics, on loopback unless an address is given; 0: a free port, which is "
+              "logged. In multi-host jobs node rank 0 answers");
+    group("Failures");
+    text_flag(app, "--max-restarts", raw.max_restarts, "K",
+              "Restart the ranks after a failure, up to K times, as long as each start finishes a new step. Default 0");
     text_flag(app, "--timeout", raw.timeout, "SECONDS",
-              "LOCKSTEP_TIMEOUT of the ranks: limit of start-up and of each\ncollective. Default: LOCKSTEP_TIMEOUT, "
+              "LOCKSTEP_TIMEOUT of the ranks: limit of start-up and of each collective. Default: LOCKSTEP_TIMEOUT, "
               "else 300");
+    text_flag(app, "--hang-timeout", raw.hang_timeout, "SECONDS|off",
+              "A rank that is behind the others, and starts no collective for so long, fails the job under its name; 2 "
+              "or more. Default: LOCKSTEP_HANG_TIMEOUT, else off");
     text_flag(app, "--liveness", raw.liveness, "on|off|SECONDS",
-              "off: a rank that is silent (stopped, in a debugger) is never taken\nfor lost; on: after 2 s. Default: "
-              "LOCKSTEP_LIVENESS, else on");
-    text_flag(
-        app, "--hang-timeout", raw.hang_timeout, "SECONDS|off",
-        "A rank that has started fewer collectives than another, and starts none\nfor so long, fails the job under "
-        "its name; 2 or more. Default:\nLOCKSTEP_HANG_TIMEOUT, else off");
+              "When a silent rank (stopped, in a debugger) is lost: on: after 2 s; SECONDS: after so long; off: never. "
+              "Default: LOCKSTEP_LIVENESS, else on");
+    text_flag(app, "--grace", raw.grace, "SECONDS",
+              "After a failure: seconds between SIGTERM and SIGKILL for the other ranks. Default 0.7");
     text_flag(app, "--stop-timeout", raw.stop_timeout, "SECONDS",
-              "LOCKSTEP_STOP_TIMEOUT of the ranks: how long after a signal a rank may\ntake to the end of a step. "
-              "Default: LOCKSTEP_STOP_TIMEOUT, else 25");
+              "LOCKSTEP_STOP_TIMEOUT of the ranks: how long after a signal a rank may take to end a step. Default: "
+              "LOCKSTEP_STOP_TIMEOUT, else 25");
     text_flag(app, "--requeue-exit-code", raw.requeue_exit_code, "N",
-              "What ranks that have stopped for a signal, and this command then, exit\nwith. Default: "
+              "Exit code of ranks that stopped for a signal, and of this command then. Default: "
               "LOCKSTEP_REQUEUE_EXIT_CODE, else 75");
-    app.add_flag(
-        spellings("--torch-store"), options.torch_store,
-        "Serve torch's protocol at MASTER_ADDR:MASTER_PORT, for programs that want\nthe launcher's store. It has "
-        "no secret");
-    text_flag(app, "--master-addr", raw.master_addr, "ADDRESS",
-              "MASTER_ADDR of the ranks, for programs that host their own store there.\nDefault 127.0.0.1; on several "
-              "hosts that of --rdzv-endpoint");
-    text_flag(
-        app, "--master-port", raw.master_port, "PORT",
-        "MASTER_PORT of the ranks; nothing of lockstep listens there without\n--torch-store. Default: a free one");
-    text_flag(app, "--nnodes", raw.nnodes, "N|LEAST:MOST",
-              "Hosts of the job: this command runs on each of them. With LEAST:MOST they may\ncome and go. Default 1");
-    text_flag(app, "--node-rank", raw.node_rank, "R",
-              "This host's rank among them, from 0. Default: the job's store gives one,\nand the host that has the "
-              "endpoint's address is 0");
-    text_flag(app, "--rdzv-endpoint", raw.rdzv_endpoint, "HOST[:PORT]",
-              "Of several hosts: where node rank 0 serves the job's store, an address or\nname of that host. PORT "
-              "defaults to 29400, the whole to\n--master-addr:--master-port");
-    text_flag(app, "--rdzv-id", raw.rdzv_id, "NAME", "A name of the job: launchers that give another are turned away");
-    text_flag(app, "--rdzv-timeout", raw.rdzv_timeout, "SECONDS",
-              "How long to wait until all hosts have come. Default 300");
-    text_flag(app, "--rdzv-wait", raw.rdzv_wait, "SECONDS",
-              "With --nnodes LEAST:MOST: how long the first start waits for more hosts than\nthe least. Default 30");
-    text_flag(app, "--rdzv-backend", raw.rdzv_backend, "static|c10d",
-              "Accepted for torchrun's sake, without an effect");
-    text_flag(app, "--rdzv-conf", raw.rdzv_conf, "join_timeout=SECONDS",
-              "torchrun's spelling of --rdzv-timeout (also timeout=SECONDS), and with\nlast_call_timeout=SECONDS of "
-              "--rdzv-wait");
+    text_flag(app, "--health-check", options.health_check, "COMMAND",
+              "Shell command, run before each start: ranks start on this host only if it exits with 0");
+    group("Multi-host jobs, from one host");
     text_flag(app, "-H,--host", raw.hosts, "HOST[:SLOTS],...",
-              "Start a launcher on each of these hosts through a remote shell, with so many\nranks each; without SLOTS "
-              "as --nproc-per-node says. -n takes the first N slots");
+              "Start a launcher on each of these hosts through a remote shell, with SLOTS ranks each, else as "
+              "--nproc-per-node says. -n takes the first N slots");
     text_flag(app, "--hostfile", raw.hostfile, "FILE",
-              "The same from a file as Open MPI has it: lines 'HOST slots=N', comments\nbehind #");
+              "The same from a file in Open MPI's format: lines 'HOST slots=N', comments after #");
     text_flag(app, "--rsh", options.rsh, "COMMAND",
-              "The remote shell, which gets HOST and a command. Default\n'ssh -o BatchMode=yes'");
+              "The remote shell, which gets HOST and a command. Default 'ssh -o BatchMode=yes'");
     app.add_option("-x", options.exported,
-                   "A variable that travels to the hosts, as it is here or as given; may come\nagain")
+                   "A variable to copy to the hosts, with its value here or the one given; may be repeated")
         ->option_text("NAME[=VALUE]")
         ->allow_extra_args(false);
-    text_flag(app, "--max-restarts", raw.max_restarts, "K",
-              "Start the ranks again after a failure, up to K times, as long as each start\nfinishes a new step. "
-              "Default 0");
-    text_flag(app, "--health-check", options.health_check, "COMMAND",
-              "Shell command that says, before each start, whether ranks may start on this\nhost: with exit code 0 "
-              "they may");
-    app.add_flag("--standalone", standalone, "Accepted for torchrun's sake: a job of one host always is");
+    group("Multi-host jobs, this command on each host");
+    text_flag(app, "--nnodes", raw.nnodes, "N|LEAST:MOST",
+              "Hosts of the job. With LEAST:MOST hosts may join and leave. Default 1");
+    text_flag(app, "--node-rank", raw.node_rank, "R",
+              "This host's rank among them, from 0. Default: the job's store gives one, and the host with the "
+              "endpoint's address is 0");
+    text_flag(app, "--rdzv-endpoint", raw.rdzv_endpoint, "HOST[:PORT]",
+              "Where node rank 0 serves the job's store: an address or name of that host. PORT defaults to 29400, the "
+              "whole to --master-addr:--master-port");
+    text_flag(app, "--rdzv-id", raw.rdzv_id, "NAME", "A name of the job: launchers that give another are refused");
+    text_flag(app, "--rdzv-timeout", raw.rdzv_timeout, "SECONDS", "How long to wait for all hosts. Default 300");
+    text_flag(app, "--rdzv-wait", raw.rdzv_wait, "SECONDS",
+              "With --nnodes LEAST:MOST: how long the first start waits for more than LEAST hosts. Default 30");
+    text_flag(app, "--rdzv-conf", raw.rdzv_conf, "join_timeout=SECONDS",
+              "torchrun's spelling of --rdzv-timeout (also timeout=SECONDS), and with last_call_timeout=SECONDS of "
+              "--rdzv-wait");
+    text_flag(app, "--rdzv-backend", raw.rdzv_backend, "static|c10d", "Accepted for torchrun; no effect");
+    app.add_flag("--standalone", standalone, "Accepted for torchrun; no effect");
+    group("Programs with a store of their own");
+    app.add_flag(spellings("--torch-store"), options.torch_store,
+                 "Serve torch's protocol at MASTER_ADDR:MASTER_PORT, for programs that want the launcher's store. It "
+                 "has no secret");
+    text_flag(app, "--master-addr", raw.master_addr, "ADDRESS",
+              "MASTER_ADDR of the ranks. Default 127.0.0.1; in multi-host jobs that of --rdzv-endpoint");
+    text_flag(app, "--master-port", raw.master_port, "PORT",
+              "MASTER_PORT of the ranks; without --torch-store lockstep does not listen there. Default: a free one");
   }
 
   // `own`: from "--" on.
@@ -180,9 +174,9 @@ struct RunCommand {
     options.command = app.remaining();
     if (!options.command.empty()) {
       if (const auto& first = options.command.front(); first.size() > 1 && first.front() == '-') {
-        return usage_error(
-            " run",
-            fmt::format("unknown flag {}; see lockstep run --help (flags of the program come after it)", first));
+        return usage_error(" run", fmt::format("unknown flag {}; see lockstep run --help all (flags of the program "
+                                               "come after it){}",
+                                               first, flag_meant(app, first)));
       }
       options.command.insert(options.command.end(), own.begin(), own.end());  // a "--" behind PROGRAM is the program's
     } else if (!own.empty()) {
@@ -210,10 +204,10 @@ struct ServeCommand {
       : app(*parent.add_subcommand("serve", "Run the server of a store by itself, in the foreground")) {
     app.footer(serve_help());
     text_flag(app, "--host", raw.host, "ADDRESS",
-              "Where to listen: an address or name of this host, 0.0.0.0 or :: for all.\nDefault 127.0.0.1");
+              "Where to listen: an address or name of this host, 0.0.0.0 or :: for all. Default 127.0.0.1");
     text_flag(app, "--port", raw.port, "PORT", "Default 0: a free one");
     text_flag(app, "--secret-file", options.secret_file, "FILE", "The secret: 64 hex digits, mode 0600");
-    text_flag(app, "--store-auth", raw.auth, "on|off", "off: serve torch clients, and anybody, without a secret");
+    text_flag(app, "--store-auth", raw.auth, "on|off", "off: serve torch clients, and everyone else, without a secret");
     for (std::size_t i = 0; i < limit_flags().size(); ++i) {
       const LimitFlag& flag = limit_flags()[i];
       text_flag(app, flag.name, raw.limits[i], flag.unit == LimitFlag::Unit::bytes ? "SIZE" : "N",
@@ -221,7 +215,7 @@ struct ServeCommand {
     }
     const std::chrono::duration<double> greeting = options.server.greeting_timeout;
     text_flag(app, "--greeting-timeout", raw.greeting_timeout, "SECONDS",
-              fmt::format("How long a client may take to say who it is. Default {}", greeting.count()));
+              fmt::format("How long a client may take to identify itself. Default {}", greeting.count()));
   }
 
   Command result() {
@@ -236,23 +230,24 @@ struct ServeCommand {
 
 struct DoctorCommand {
   explicit DoctorCommand(CLI::App& parent)
-      : app(*parent.add_subcommand("doctor", "Tell what a rank would see here, and what is wrong")) {
+      : app(*parent.add_subcommand("doctor", "Show what a rank would find here, and what is wrong")) {
     app.footer(doctor_help());
     app.add_flag("--json", options.json, "One JSON object instead of lines");
     text_flag(app, "--probe-timeout", probe_timeout, "SECONDS",
-              "How long lockstep-probe may take to ask the drivers, and with -H each host\nto answer. Default 60");
-    text_flag(app, "-H,--host", raw.hosts, "HOST,...",
-              "Whether a job could start on these hosts: starts lockstep on each through a\nremote shell, and has each "
-              "connect to every other one");
-    text_flag(app, "--hostfile", raw.hostfile, "FILE", "The same of hosts in a file, as lockstep run has it");
+              "How long lockstep-probe may take to ask the drivers, and with -H each host to answer. Default 60");
+    text_flag(
+        app, "-H,--host", raw.hosts, "HOST,...",
+        "Check whether a job could start on these hosts: starts lockstep on each through a remote shell, and each "
+        "connects to every other one");
+    text_flag(app, "--hostfile", raw.hostfile, "FILE", "The same for hosts in a file, as for lockstep run");
     text_flag(app, "--rsh", options.run.rsh, "COMMAND",
-              "With -H: the remote shell, which gets HOST and a command. Default\n'ssh -o BatchMode=yes'");
-    app.add_option("-x", options.run.exported, "With -H: a variable that travels to the hosts; may come again")
+              "With -H: the remote shell, which gets HOST and a command. Default 'ssh -o BatchMode=yes'");
+    app.add_option("-x", options.run.exported, "With -H: a variable to copy to the hosts; may be repeated")
         ->option_text("NAME[=VALUE]")
         ->allow_extra_args(false);
     text_flag(app, "--rdzv-endpoint", raw.rdzv_endpoint, "HOST[:PORT]",
-              "With -H: another address of the first host, which the others shall reach");
-    text_flag(app, "--program", options.program, "PROGRAM", "A program that must be there, with -H on each host");
+              "With -H: another address of the first host, for the others");
+    text_flag(app, "--program", options.program, "PROGRAM", "A program that must exist, with -H on each host");
   }
 
   Command result() {
@@ -278,7 +273,7 @@ struct DoctorCommand {
 
 struct SnapshotsCommand {
   explicit SnapshotsCommand(CLI::App& parent)
-      : app(*parent.add_subcommand("snapshots", "List what a job has saved, or compare two snapshots")) {
+      : app(*parent.add_subcommand("snapshots", "List a job's snapshots, or compare two")) {
     app.footer(snapshots_help());
     app.add_option("words", words)->group("");
     app.add_flag("--verify", options.verify, "Read every byte, and compare checksums");
@@ -307,7 +302,7 @@ struct SnapshotsCommand {
 
 struct ReportCommand {
   explicit ReportCommand(CLI::App& parent)
-      : app(*parent.add_subcommand("report", "Say where a run's time went, as a page and as JSON lines")) {
+      : app(*parent.add_subcommand("report", "Write a page and JSON about where a run's time went")) {
     app.footer(report_help());
     app.add_option("words", options.folders)->group("");
     text_flag(app, "-o,--output", options.file, "FILE",
@@ -330,7 +325,7 @@ struct ReportCommand {
 
 struct BisectStepCommand {
   explicit BisectStepCommand(CLI::App& parent)
-      : app(*parent.add_subcommand("bisect-step", "Name the first step and gradient in which runs differ")) {
+      : app(*parent.add_subcommand("bisect-step", "Name the first step and gradient that differ")) {
     app.footer(bisect_step_help());
     app.add_option("words", options.folders)->group("");
   }
@@ -353,23 +348,23 @@ struct BisectStepCommand {
 struct RunsCommand {
   using What = RunsOptions::What;
 
-  RunsCommand(CLI::App& parent, What what, const std::string& name, const std::string& about)
+  RunsCommand(CLI::App& parent, What what, const std::string& name, const std::string& about, const std::string& help)
       : app(*parent.add_subcommand(name, about)) {
     options.what = what;
-    app.footer(runs_help());
+    app.footer(help);
     if (what == What::ps || what == What::top) app.add_flag("--json", options.json, "JSON instead of lines");
     if (what != What::ps) app.add_option("words", words)->group("");
     if (what == What::top) {
-      app.add_flag("--once", options.once, "Show it once, and end, as without a terminal");
-      text_flag(app, "--interval", interval, "SECONDS", "Between two looks. Default 1");
+      app.add_flag("--once", options.once, "Print once and exit, as without a terminal");
+      text_flag(app, "--interval", interval, "SECONDS", "Time between two updates. Default 1");
     }
     if (what == What::trace) {
-      text_flag(app, "--steps", number, "N", "Of the last N steps. Default: all that the ranks still have");
+      text_flag(app, "--steps", number, "N", "Only the last N steps. Default: all that are kept");
       text_flag(app, "-o,--output", options.file, "FILE", "Where to write. Default RUN.trace.json, here");
     }
     if (what == What::logs) {
-      app.add_flag("-f,--follow", options.follow, "Go on with what comes, until the job ends");
-      text_flag(app, "-n,--lines", number, "N", "So many of the last lines. Default 50");
+      app.add_flag("-f,--follow", options.follow, "Continue with new lines until the job ends");
+      text_flag(app, "-n,--lines", number, "N", "Begin with the last N lines. Default 50");
     }
   }
 
@@ -412,7 +407,7 @@ struct RunsCommand {
 
 Command parse_command_line(const std::vector<std::string>& arguments, const Environment& environment) {
   CLI::App app("lockstep: data-parallel training for people who train in C++", "lockstep");
-  app.formatter(std::make_shared<HelpFormatter>());
+  app.formatter(help_formatter());
   app.footer(general_help());
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.require_subcommand(0, 1);  // a folder may have the name of another command: lockstep report logs
@@ -422,13 +417,14 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   SnapshotsCommand snapshots(app);
   ReportCommand report(app);
   BisectStepCommand bisect_step(app);
-  RunsCommand ps(app, RunsOptions::What::ps, "ps", "List this user's runs on this host");
-  RunsCommand top(app, RunsOptions::What::top, "top", "Show what the ranks of a run do, as it goes on");
-  RunsCommand inspect(app, RunsOptions::What::inspect, "inspect", "Show where each rank of a run is, with stacks");
-  RunsCommand trace(app, RunsOptions::What::trace, "trace", "Write the timeline of a run that goes on");
-  RunsCommand logs(app, RunsOptions::What::logs, "logs", "Show what a run writes");
-  RunsCommand stop(app, RunsOptions::What::stop, "stop", "Ask a run to stop");
-  CLI::App& store = *app.add_subcommand("store", "The rendezvous store by itself: lockstep store serve");
+  RunsCommand ps(app, RunsOptions::What::ps, "ps", "List this user's runs on this host", ps_help());
+  RunsCommand top(app, RunsOptions::What::top, "top", "Show what the ranks of a run do, once a second", top_help());
+  RunsCommand inspect(app, RunsOptions::What::inspect, "inspect", "Show where each rank of a run is, with stacks",
+                      inspect_help());
+  RunsCommand trace(app, RunsOptions::What::trace, "trace", "Write the timeline of a running job", trace_help());
+  RunsCommand logs(app, RunsOptions::What::logs, "logs", "Show the output of a run", logs_help());
+  RunsCommand stop(app, RunsOptions::What::stop, "stop", "Ask a run to stop", stop_help());
+  CLI::App& store = *app.add_subcommand("store", "Run a rendezvous store: lockstep store serve");
   store.footer(
       "Example:\n  lockstep store serve --host 10.0.0.7 --port 29400\nlockstep store serve has its own --help.");
   ServeCommand serve(store);
@@ -436,30 +432,31 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   const bool is_run = !arguments.empty() && arguments.front() == "run";
   const auto is_first = [&](const CLI::App* known) { return known->get_name() == arguments.front(); };
   if (!arguments.empty() && !arguments.front().starts_with('-') && app.get_subcommands(is_first).empty()) {
-    return usage_error("",
-                       fmt::format("'{}' is no command; there are run, ps, top, inspect, trace, logs, stop, report, "
-                                   "bisect-step, doctor, snapshots and store serve, see lockstep --help",
-                                   arguments.front()));
+    const std::string near = meant(arguments.front(), kCommands);
+    return usage_error("", fmt::format("'{}' is not a command; {}{}", arguments.front(), list_of_commands(), near));
   }
-  // CLI11 goes on looking for flags behind "--", so it gets what is before it only.
+  // CLI11 would look for flags behind "--" too, so it gets only what is before it.
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
   std::vector<std::string> own(arguments.begin(), mark);
   if (is_run) complete_optional_value(run.app, {"-t", "--tee"}, "3", own);
   std::vector<std::string> reversed(own.rbegin(), own.rend());
-  const auto command = [&]() -> std::string {
-    if (run.app.parsed()) return " run";
-    if (doctor.app.parsed()) return " doctor";
-    if (snapshots.app.parsed()) return " snapshots";
-    if (report.app.parsed()) return " report";
-    if (bisect_step.app.parsed()) return " bisect-step";
-    for (const RunsCommand* known : {&ps, &top, &inspect, &trace, &logs, &stop}) {
-      if (known->app.parsed()) return " " + known->app.get_name();
-    }
-    return serve.app.parsed() ? " store serve" : store.parsed() ? " store" : "";
+  const auto innermost = [&app] {
+    const CLI::App* parsed = &app;
+    while (!parsed->get_subcommands().empty()) parsed = parsed->get_subcommands().front();
+    return parsed;
+  };
+  // " store serve"
+  const auto command = [&innermost, &app] {
+    std::string name;
+    for (const CLI::App* it = innermost(); it != &app; it = it->get_parent()) name = " " + it->get_name() + name;
+    return name;
   };
   try {
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
+    const bool is_short = run.app.parsed() && run.app.remaining() != std::vector<std::string>{"all"};
+    return Answer{.exit_code = 0, .out = is_short ? short_run_help() : app.help(), .err = {}};
+  } catch (const CLI::CallForAllHelp&) {
     return Answer{.exit_code = 0, .out = app.help(), .err = {}};
   } catch (const CLI::CallForVersion& version) {
     return Answer{.exit_code = 0, .out = fmt::format("{}\n", version.what()), .err = {}};
@@ -468,8 +465,9 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
     return usage_error(command(), fmt::format("{}: give this flag once, with one value; see lockstep{} --help",
                                               text.substr(0, text.find(':')), command()));
   } catch (const CLI::ExtrasError&) {  // whose own text has them in reverse
-    return usage_error(command(), fmt::format("not expected: {}; see lockstep{} --help",
-                                              fmt::join(app.remaining(true), " "), command()));
+    const auto extras = app.remaining(true);
+    return usage_error(command(), fmt::format("not expected: {}; see lockstep{} --help{}", fmt::join(extras, " "),
+                                              command(), flag_meant(*innermost(), extras.front())));
   } catch (const CLI::ParseError& error) {
     std::string text = error.what();
     std::replace(text.begin(), text.end(), '\n', ' ');
@@ -477,7 +475,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   }
   if (agent->parsed()) return AgentOptions{};
   if (run.app.parsed()) return run.result({mark, arguments.end()}, arguments, environment);
-  if (mark != arguments.end()) return usage_error(command(), "'--' is of lockstep run only");
+  if (mark != arguments.end()) return usage_error(command(), "'--' is for lockstep run only");
   if (doctor.app.parsed()) return doctor.result();
   if (snapshots.app.parsed()) return snapshots.result();
   if (report.app.parsed()) return report.result();
@@ -488,9 +486,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   if (serve.app.parsed()) return serve.result();
   if (store.parsed())
     return usage_error(" store", "what about the store? There is: lockstep store serve, see its --help");
-  return usage_error("",
-                     "no command was given; there are run, ps, top, inspect, trace, logs, stop, report, bisect-step, "
-                     "doctor, snapshots and store serve, see lockstep --help");
+  return usage_error("", "no command was given; " + list_of_commands());
 }
 
 }  // namespace lockstep::launcher

@@ -31,9 +31,9 @@ Findings variable_findings(const Environment& environment) {
     if (!name.starts_with(kVariablePrefix) || value.empty()) continue;
     if (!is_known_variable(name)) {
       const auto meant = variable_like(name);
-      findings.push_back(
-          {kSection, one_line(name), "set, and nothing reads it", Health::note,
-           fmt::format("{}docs/ENVIRONMENT.md has all variables", meant ? fmt::format("is {} meant? ", *meant) : "")});
+      findings.push_back({kSection, one_line(name), "set, and nothing reads it", Health::note,
+                          fmt::format("{}docs/ENVIRONMENT.md has all variables",
+                                      meant ? fmt::format("did you mean {}? ", *meant) : "")});
     } else {
       findings.push_back({kSection, name, name == kSecret ? "set" : one_line(value)});
     }

@@ -48,6 +48,7 @@ ReportedRank reported(const LiveRank& live) {
     rank.wrong_steps = static_cast<double>(totals.wrong_steps);
     rank.equal_in = totals.equal_in;
     rank.finding = totals.finding;
+    if (totals.left >= 0) rank.left_s = static_cast<double>(totals.left) * kNs;
     if (totals.snapshot_age >= 0) rank.snapshot_age_s = static_cast<double>(totals.snapshot_age) * kNs;
   }
   if (live.recent) {
@@ -96,6 +97,7 @@ void rank_fields(Rank& rank, Field field) {
   field("rows_per_s", rank.rows_per_s);
   field("loss", rank.loss);
   field("snapshot_age_s", rank.snapshot_age_s);
+  field("left_s", rank.left_s);
   field("gpu_use", rank.gpu_use);
   field("gpu_memory_bytes", rank.gpu_memory_bytes);
   field("wrong_steps", rank.wrong_steps);
@@ -200,7 +202,8 @@ std::vector<trace::Scalar> newest_scalars(const std::vector<LiveRank>& ranks) {
 LiveReport live_report(const RunFacts& facts, const LiveRun& run) {
   LiveReport report{.facts = facts, .scalars = newest_scalars(run.ranks())};
   for (const LiveRank& rank : run.ranks()) report.ranks.push_back(reported(rank));
-  if (const auto straggler = run.straggler(0.05)) {
+  // Where ranks take turns on the cores, the slowest is whoever had the fewest of them.
+  if (const auto straggler = facts.is_crowded ? std::nullopt : run.straggler(0.05)) {
     report.straggler = straggler->rank;
     report.straggler_share = straggler->share;
     report.straggler_text = describe(*straggler);

@@ -35,6 +35,7 @@ struct ReportedRank {
   std::vector<double> shares = {};  // of a step's time, by Phase; empty: not known
   std::optional<double> loss = {};
   std::optional<double> snapshot_age_s = {};
+  std::optional<double> left_s = {};            // until the end of the loop under progress()
   std::optional<double> gpu_use = {};           // of its GPU, 0 to 1: of ranks on the host that asks (gpu_use.h)
   std::optional<double> gpu_memory_bytes = {};  // as gpu_use
   double wrong_steps = 0;                       // with NaN or infinity in its own gradients

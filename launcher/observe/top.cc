@@ -2,7 +2,9 @@
 #include "launcher/observe/top.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,19 +17,29 @@
 #include "launcher/run/job_report.h"
 #include "launcher/signals.h"
 #include "launcher/system.h"
+#include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/io.h"
 #include "runtime/trace/step_summary.h"
 
 namespace lockstep::launcher {
 namespace {
 
-constexpr const char* kRed = "\x1b[31m";
-constexpr const char* kYellow = "\x1b[33m";
+// Orange and blue, which most colour-blind people can tell apart; marks and words say the same.
+constexpr const char* kFailing = "\x1b[1;38;5;208m";
+constexpr const char* kSlow = "\x1b[1;38;5;39m";
 constexpr const char* kPlain = "\x1b[0m";
 constexpr const char* kToTheTop = "\x1b[H";
-constexpr const char* kClearLine = "\x1b[K\n";
+constexpr const char* kClearLine = "\x1b[K";
 constexpr const char* kClearBelow = "\x1b[J";
+
+constexpr const char* kHint = "q: quit  ?: help\n";
+constexpr std::string_view kKeys =
+    "q: quit  ?: hide this  any other key: update now\n"
+    "!: failed, silent, lost or left  *: the others wait for this rank\n"
+    "WAITED: for other ranks  HIDDEN: communication during backward\n"
+    "DATA FWD BWD OPTIM OTHER: parts of a step's TIME  AGO: since it started\n";
 
 double share_of(const ReportedRank& rank, Phase phase) {
   return rank.shares.empty() ? 0 : rank.shares[static_cast<std::size_t>(phase)];
@@ -40,10 +52,11 @@ std::string percent(const ReportedRank& rank, std::initializer_list<Phase> phase
   return fmt::format("{:.0f}%", 100 * share);
 }
 
-std::string duration(double seconds) {
-  const std::chrono::duration<double> exact(seconds);
-  return trace::format_duration(std::chrono::duration_cast<std::chrono::nanoseconds>(exact));
+std::chrono::nanoseconds nanoseconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
+
+std::string duration(double seconds) { return trace::format_duration(nanoseconds(seconds)); }
 
 std::string memory(double bytes) {
   if (bytes <= 0) return "-";
@@ -58,8 +71,13 @@ std::string gpu_of(const ReportedRank& rank) {
                      memory(rank.gpu_memory_bytes.value_or(0)));
 }
 
-std::vector<std::string> row_of_rank(const ReportedRank& rank, bool has_gpus) {
-  std::vector<std::string> row = {fmt::format("{}", rank.rank),
+bool is_well(const ReportedRank& rank) { return rank.state == "training" || rank.state == "starting"; }
+
+std::vector<std::string> row_of_rank(const ReportedRank& rank, bool is_slow, bool has_gpus) {
+  std::vector<std::string> row = {fmt::format("{}{}", rank.rank,
+                                              !is_well(rank) ? " !"
+                                              : is_slow      ? " *"
+                                                             : ""),
                                   rank.host,
                                   rank.state,
                                   rank.step < 0 ? "-" : fmt::format("{}", rank.step),
@@ -83,8 +101,6 @@ std::vector<std::string> row_of_rank(const ReportedRank& rank, bool has_gpus) {
 // Its own work, as far as a share of the step says it.
 double busy(const ReportedRank& rank) { return 1 - share_of(rank, Phase::exposed) - share_of(rank, Phase::hidden); }
 
-bool is_well(const ReportedRank& rank) { return rank.state == "training" || rank.state == "starting"; }
-
 std::string describe_finding(const trace::Finding& finding, const LiveReport& report) {
   const auto others = std::count_if(report.ranks.begin(), report.ranks.end(),
                                     [](const ReportedRank& rank) { return rank.wrong_steps > 0; });
@@ -105,7 +121,9 @@ std::vector<std::string> heading(const LiveReport& report) {
     lines.push_back(
         fmt::format("{} of {} ranks are here; no rates before the second step", report.ranks.size(), facts.world_size));
   } else {
-    std::string line = fmt::format("step {}, {} each", fastest->step, duration(fastest->step_s));
+    std::string line = fmt::format("step {}, ", fastest->step);
+    if (fastest->left_s) line += trace::format_left(nanoseconds(*fastest->left_s)) + " left, ";
+    line += duration(fastest->step_s) + " each";
     if (fastest->rows_per_s > 0) line += fmt::format(", {:.0f} samples/s", fastest->rows_per_s);
     if (fastest->loss) line += fmt::format(", loss {:.4g}", *fastest->loss);
     if (fastest->equal_in >= 0) line += fmt::format(", replicas equal in step {}", fastest->equal_in);
@@ -120,6 +138,19 @@ std::vector<std::string> heading(const LiveReport& report) {
   if (!report.straggler_text.empty()) lines.push_back(report.straggler_text);
   if (const auto finding = first_finding(report)) lines.push_back(describe_finding(*finding, report));
   return lines;
+}
+
+// Takes columns out, the least needed first, until the widest row fits into `room`; 0: there is room for all.
+void narrow(std::vector<std::vector<std::string>>& rows, std::size_t room, bool has_one_host) {
+  for (const std::string_view name : {"LAST COLLECTIVE, AGO", has_one_host ? "HOST" : "", "OTHER", "OPTIM", "HIDDEN",
+                                      "BWD", "FWD", "HOST", "DATA", "TIME", "WAITED"}) {
+    const auto table = in_columns(rows);
+    const bool fits = std::all_of(table.begin(), table.end(), [&](const auto& line) { return line.size() <= room; });
+    if (room == 0 || fits) return;
+    const auto column = std::find(rows[0].begin(), rows[0].end(), name) - rows[0].begin();
+    if (column == std::ssize(rows[0])) continue;
+    for (auto& row : rows) row.erase(row.begin() + column);
+  }
 }
 
 std::string cut(const std::string& line, std::size_t columns) {
@@ -137,18 +168,51 @@ std::optional<Screen> terminal() {
   return Screen{.columns = size.ws_col, .rows = size.ws_row, .has_colours = has_colours};
 }
 
-// In the place of what is shown.
-void redraw(const std::string& text) {
-  std::string screen = kToTheTop;
+// In the place of what is shown. Each line is cleared before it is written: behind one of full width the cursor is
+// still on its last letter. No line's end is written behind the last one, which would scroll a full screen.
+void redraw(std::string_view text) {
+  text.remove_suffix(1);
+  std::string screen = std::string(kToTheTop) + kClearLine;
   for (const char letter : text) {
-    if (letter == '\n') {
-      screen += kClearLine;
-    } else {
-      screen += letter;
-    }
+    screen += letter;
+    if (letter == '\n') screen += kClearLine;
   }
   write_to_stdout(screen + kClearBelow);
 }
+
+// While it lives, keys come at once and are not shown, if this process is the terminal's foreground job.
+class Keys {
+ public:
+  Keys() {
+    if (tcgetpgrp(STDIN_FILENO) != getpgrp() || tcgetattr(STDIN_FILENO, &before_) != 0) return;
+    termios now = before_;
+    now.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    if (tcsetattr(STDIN_FILENO, TCSANOW, &now) == 0) fd_ = STDIN_FILENO;
+  }
+  ~Keys() {
+    if (has_any()) tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+  }
+  Keys(const Keys&) = delete;
+  Keys& operator=(const Keys&) = delete;
+
+  bool has_any() const { return fd_ >= 0; }
+  // Waits so long for a key; 'q' for a signal that asks to end, and if the terminal is gone; 0: there was none.
+  char await(Signals& signals, std::chrono::milliseconds time) const {
+    const auto deadline = Deadline::after(time);
+    do {
+      if (signals.take_end()) return 'q';
+      pollfd entries[] = {{signals.fd(), POLLIN, 0}, {fd_, POLLIN, 0}};
+      uninterrupted([&] { return poll(entries, 2, deadline.poll_timeout_ms()); });
+      char key = 'q';
+      if (entries[1].revents != 0) return read(fd_, &key, 1) == 1 ? key : 'q';
+    } while (!deadline.expired());
+    return 0;
+  }
+
+ private:
+  int fd_ = -1;  // none
+  termios before_{};
+};
 
 }  // namespace
 
@@ -156,7 +220,9 @@ std::string as_screen(const LiveReport& report, const Screen& screen) {
   std::vector<const ReportedRank*> ranks;
   for (const ReportedRank& rank : report.ranks) ranks.push_back(&rank);
   const auto lines = heading(report);
-  const std::size_t room = screen.rows > lines.size() + 3 ? screen.rows - lines.size() - 3 : 1;
+  const std::string_view keys = screen.shows_keys ? kKeys : screen.has_keys ? kHint : std::string_view();
+  const std::size_t others = lines.size() + 3 + static_cast<std::size_t>(std::count(keys.begin(), keys.end(), '\n'));
+  const std::size_t room = screen.rows > others ? screen.rows - others : 1;
   std::size_t left_out = 0;
   if (screen.rows > 0 && ranks.size() > room) {
     std::stable_sort(ranks.begin(), ranks.end(), [](const ReportedRank* a, const ReportedRank* b) {
@@ -171,12 +237,13 @@ std::string as_screen(const LiveReport& report, const Screen& screen) {
                                                  "FWD", "BWD", "OPTIM", "OTHER", "MEMORY", "PID",
                                                  "LAST COLLECTIVE, AGO"}};
   if (has_gpus) rows.front().insert(rows.front().end() - 2, "GPU");
-  for (const ReportedRank* rank : ranks) rows.push_back(row_of_rank(*rank, has_gpus));
+  for (const ReportedRank* rank : ranks) rows.push_back(row_of_rank(*rank, rank->rank == report.straggler, has_gpus));
+  narrow(rows, screen.columns, report.facts.hosts == 1);
   std::string text;
   for (const std::string& line : lines) {
     const std::string shown = cut(line, screen.columns);
     const bool is_wrong = first_finding(report) && &line == &lines.back();
-    text += (is_wrong && screen.has_colours ? coloured(shown, kRed) : shown) + "\n";
+    text += (is_wrong && screen.has_colours ? coloured(shown, kFailing) : shown) + "\n";
   }
   text += "\n";
   const auto table = in_columns(rows);
@@ -184,11 +251,11 @@ std::string as_screen(const LiveReport& report, const Screen& screen) {
     const ReportedRank* const rank = i == 0 ? nullptr : ranks[i - 1];
     const std::string line = cut(table[i], screen.columns);
     const bool is_slow = rank != nullptr && rank->rank == report.straggler;
-    const char* const colour = rank != nullptr && !is_well(*rank) ? kRed : is_slow ? kYellow : nullptr;
+    const char* const colour = rank != nullptr && !is_well(*rank) ? kFailing : is_slow ? kSlow : nullptr;
     text += (colour != nullptr && screen.has_colours ? coloured(line, colour) : line) + "\n";
   }
   if (left_out > 0) text += fmt::format("and {} more; --json has all\n", left_out);
-  return text;
+  return text.append(keys);
 }
 
 LiveReport ask_launcher(const FoundRun& run) {
@@ -233,17 +300,24 @@ void show_top(const FoundRun& run, const RunsOptions& options) {
   if (options.json) return write_to_stdout(as_json(reports.ask(run)));
   if (options.once || !terminal()) return write_to_stdout(as_screen(reports.ask(run), {}));
   Signals signals;
-  write_to_stdout(kToTheTop + std::string(kClearBelow));
-  do {
+  const Keys keys;
+  bool shows_keys = false;
+  while (true) {
     LiveReport report;
     try {
       report = reports.ask(run);
     } catch (const Error&) {
       // Below the last state of a run that has ended meanwhile.
-      return write_to_stdout(fmt::format("{} has ended, or answers no more\n", run.run_id));
+      return write_to_stdout(fmt::format("\n{} has ended, or no longer answers\n", run.run_id));
     }
-    redraw(as_screen(report, terminal().value_or(Screen{})));
-  } while (!signals.pause(options.interval));
+    Screen screen = terminal().value_or(Screen{});
+    screen.has_keys = keys.has_any();
+    screen.shows_keys = shows_keys;
+    redraw(as_screen(report, screen));
+    const char key = keys.await(signals, options.interval);
+    if (key == 'q') return write_to_stdout("\n");
+    if (key == '?') shows_keys = !shows_keys;
+  }
 }
 
 }  // namespace lockstep::launcher

@@ -23,8 +23,11 @@ struct Screen {
   std::size_t columns = 0;  // 0: no limit
   std::size_t rows = 0;
   bool has_colours = false;
+  bool has_keys = false;    // someone can type, and is told so
+  bool shows_keys = false;  // what they do, and what the columns mean
 };
-// Pure. Where there is no room for all ranks, those that are not training come first, then the slowest.
+// Pure. Where there is no room for all ranks, those that are not training come first, then the slowest. Where columns
+// have no room the least needed are left out; memory and pid stay.
 std::string as_screen(const LiveReport& report, const Screen& screen);
 
 }  // namespace lockstep::launcher

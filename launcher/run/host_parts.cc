@@ -32,6 +32,13 @@ void require_shown_ranks(const RunOptions& options, const Layout& hosts, Console
   console.message(problem);
 }
 
+// Without --tee nothing else would be seen before the end.
+void say_where_output_goes(const RunOptions& options, const Contract& contract, Console& console) {
+  if (options.log_dir.empty() || options.tee.out || options.tee.err || contract.node_rank != 0) return;
+  console.message(fmt::format("output in {}; follow it with: lockstep logs -f {}",
+                              (std::filesystem::path(options.log_dir) / "").native(), contract.run_id));
+}
+
 JobOutput& open_output(const RunOptions& options, const JobOptions& job, HostParts& parts) {
   const auto hosts = static_cast<int>(job.contract.hosts.size());
   if (!parts.output) {
@@ -47,7 +54,8 @@ JobOutput& open_output(const RunOptions& options, const JobOptions& job, HostPar
   return *parts.output;
 }
 
-RunFacts facts_of(const RunOptions& options, const Contract& contract) {
+RunFacts facts_of(const RunOptions& options, const JobOptions& job) {
+  const Contract& contract = job.contract;
   RunFacts facts{.run_id = contract.run_id,
                  .pid = getpid(),
                  .host = host_name(),
@@ -57,7 +65,8 @@ RunFacts facts_of(const RunOptions& options, const Contract& contract) {
                  .hosts = static_cast<int>(contract.hosts.size()),
                  .node_rank = contract.node_rank,
                  .generation = contract.restarts,
-                 .command = fmt::format("{}", fmt::join(options.command, " "))};
+                 .command = fmt::format("{}", fmt::join(options.command, " ")),
+                 .is_crowded = job.is_crowded};
   if (!options.log_dir.empty()) facts.log_dir = std::filesystem::absolute(options.log_dir).lexically_normal();
   return facts;
 }
@@ -73,7 +82,7 @@ void serve_run(const RunOptions& options, const JobOptions& job, HostParts& part
     parts.console.message(fmt::format("lockstep ps, top, logs and stop can't reach this run: {}", error.what()));
     return;
   }
-  parts.server->set_run(facts_of(options, job.contract), job.members, job.ask_for_stacks);
+  parts.server->set_run(facts_of(options, job), job.members, job.ask_for_stacks);
 }
 
 // Where the job's store is, and so all that is known of its ranks. Throws as MetricsServer: who asks for metrics shall
@@ -106,6 +115,7 @@ void say_before_the_start(const RunOptions& options, const Preparation& preparat
   if (!preparation.count.reason.empty()) {
     console.message(fmt::format("{} ({})", count_of(preparation.count.ranks, "rank"), preparation.count.reason));
   }
+  if (!preparation.crowd.empty()) console.message(preparation.crowd);
   for (const auto& line : unknown_variables(environment)) console.message(line);
   if (!options.oversubscribe_gpu) return;
   console.message(
@@ -123,6 +133,7 @@ StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation
                        const Environment& environment, HostParts& parts, const MakeControl& make_control,
                        store::Store* store) {
   require_shown_ranks(options, job_options.contract.hosts, parts.console);
+  if (!parts.output) say_where_output_goes(options, job_options.contract, parts.console);
   job_options.output = &open_output(options, job_options, parts);
   if (!preparation.bindings.empty()) {
     const int first_rank = job_options.contract.own().first_rank;
@@ -130,6 +141,7 @@ StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation
                                       describe_bindings(preparation.bindings, first_rank)));
   }
   job_options.contract.trace_dir = make_trace_folder(options, job_options.contract.restarts);
+  job_options.is_crowded = !preparation.crowd.empty();
   job_options.program = preparation.program.path;
   job_options.command = options.command;
   job_options.grace = options.grace;

@@ -58,6 +58,7 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
               .host = host_,
               .end_stopped = (options_.contract.liveness.empty() ? environment.get("LOCKSTEP_LIVENESS")
                                                                  : options_.contract.liveness) != "off",
+              .names_slow = !options_.is_crowded,
               .members = options_.members}),
       look_at_(Deadline::after(RankWatch::kLook)),
       ending_({.grace = options_.grace, .stop_timeout = options_.stop_timeout}, console_, tree_, ranks_) {

@@ -36,6 +36,7 @@ struct JobOptions {
   std::chrono::milliseconds grace{700};
   bool reads_input = true;  // rank 0 reads this process's standard input, unless that is a terminal
   std::chrono::nanoseconds stop_timeout = std::chrono::seconds(25);  // for ranks that save after another's failure
+  bool is_crowded = false;       // the ranks' threads outnumber the cores, so none is named as slow
   bool keep_last_lines = false;  // of each rank's stderr, where it goes to the console
   Contract contract = {};
   // Who has registered with the job's store; nothing if it is another host's, or doesn't answer.

@@ -27,7 +27,7 @@ std::string how_it_failed(const RootCause& root_cause) {
     return ending->ok() ? "exited with code 0 while the others still needed it" : ending->describe();
   }
   if (cause == nullptr) return "has failed and still runs";
-  if (cause->reporter < 0) return "did not go on, as said above";
+  if (cause->reporter < 0) return "did not continue, as said above";
   if (cause->kind == Cause::Kind::timeout) return "did not arrive where the others waited for it";
   return "has failed and still runs";
 }

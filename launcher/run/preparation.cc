@@ -12,6 +12,7 @@
 #include "launcher/run/gpu_choice.h"
 #include "launcher/run/seen_gpus.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/intra_op_threads.h"
 #include "runtime/base/cpu.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/printable.h"
@@ -88,6 +89,7 @@ Preparation prepare(const RunOptions& options, const Environment& environment, c
   preparation.visible_devices = gpus.visible_devices;
   require_a_gpu_each(preparation.count.ranks, options.devices, options.oversubscribe_gpu);
   preparation.bindings = bindings_of(options.binding, preparation.count.ranks);
+  preparation.crowd = describe_crowd(preparation.count.ranks, threads_by_variable(environment), allowed_cores());
   if (!options.log_dir.empty()) make_log_dir(options.log_dir);
   check_health(options.health_check, guardian);
   return preparation;

@@ -21,6 +21,7 @@ struct Preparation {
   RankCount count = {};
   std::optional<std::string> visible_devices = {};  // for the ranks, where the user chose
   std::vector<RankBinding> bindings = {};           // by local rank; empty: none
+  std::string crowd = {};                           // describe_crowd()
 };
 // Throws InvalidArgument for what isn't here. What --health-check starts ends with this process, by the guardian.
 Preparation prepare(const RunOptions& options, const Environment& environment, const Guardian& guardian);

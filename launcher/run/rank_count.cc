@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "launcher/run/job_report.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/text.h"
 
@@ -78,6 +79,15 @@ RankCount choose_ranks(const RunOptions& options, const Gpus& gpus, int cores) {
     return {std::min(gpus.count, kMaxRanks), fmt::format("1 per GPU, {} visible", gpus.count)};
   }
   return {std::min(cores, kMaxRanks), fmt::format("1 per core, {} allowed", cores)};
+}
+
+std::string describe_crowd(int ranks, std::optional<int> threads, int cores) {
+  const int each = threads.value_or(std::max(1, cores / ranks));
+  if (std::int64_t{ranks} * each <= cores) return {};
+  return fmt::format("{} x {} on {}: they take turns, so steps take longer and no rank is named as the slowest; {}",
+                     count_of(ranks, "rank"), count_of(each, "thread"), count_of(cores, "core"),
+                     ranks > cores ? fmt::format("-n {} has a core for each", cores)
+                                   : fmt::format("OMP_NUM_THREADS={} is enough", std::max(1, cores / ranks)));
 }
 
 }  // namespace lockstep::launcher

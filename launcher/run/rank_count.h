@@ -29,4 +29,8 @@ struct RankCount {
 // Throws InvalidArgument if gpu was asked for and there is none, or if two flags give different numbers.
 RankCount choose_ranks(const RunOptions& options, const Gpus& gpus, int cores);
 
+// Says that ranks, of `threads` each if OMP_NUM_THREADS is set, have more threads than there are cores, and what to do.
+// Empty: they have not. Pure.
+std::string describe_crowd(int ranks, std::optional<int> threads, int cores);
+
 }  // namespace lockstep::launcher

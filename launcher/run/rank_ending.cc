@@ -42,7 +42,8 @@ void RankEnding::ask_to_stop() {
   }
   if (!has_heard) {
     console_.message(
-        "the ranks here do not handle SIGTERM (stop_on_signals()), so they go on; a host that has come waits for the "
+        "the ranks here do not handle SIGTERM (stop_on_signals()), so they continue; a host that has come waits for "
+        "the "
         "next start");
   }
 }

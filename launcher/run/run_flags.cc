@@ -199,7 +199,13 @@ std::string interpret_hosts(const RawRunFlags& raw, RunOptions& options) {
 
 std::vector<std::string> take_variables(const Environment& environment, RawRunFlags& raw) {
   std::vector<std::string> taken;
-  if (!raw.hosts.empty() || !raw.hostfile.empty()) return taken;  // they speak of a launcher on one of the hosts
+  const auto take = [&](const char* name, std::string& flag) {
+    if (!flag.empty() || !environment.has(name)) return;
+    flag = *environment.get(name);
+    taken.emplace_back(name);
+  };
+  take("LOCKSTEP_BACKEND", raw.backend);
+  if (!raw.hosts.empty() || !raw.hostfile.empty()) return taken;  // PET_ is about a launcher on one of the hosts
   const std::pair<const char*, std::string*> variables[] = {{"PET_NNODES", &raw.nnodes},
                                                             {"PET_NODE_RANK", &raw.node_rank},
                                                             {"PET_MASTER_ADDR", &raw.master_addr},
@@ -209,11 +215,6 @@ std::vector<std::string> take_variables(const Environment& environment, RawRunFl
                                                             {"PET_RDZV_CONF", &raw.rdzv_conf},
                                                             {"PET_RDZV_BACKEND", &raw.rdzv_backend},
                                                             {"PET_MAX_RESTARTS", &raw.max_restarts}};
-  const auto take = [&](const char* name, std::string& flag) {
-    if (!flag.empty() || !environment.has(name)) return;
-    flag = *environment.get(name);
-    taken.emplace_back(name);
-  };
   for (const auto& [name, flag] : variables) take(name, *flag);
   if (raw.ranks.empty()) take("PET_NPROC_PER_NODE", raw.nproc_per_node);
   return taken;
@@ -221,7 +222,7 @@ std::vector<std::string> take_variables(const Environment& environment, RawRunFl
 
 std::string source_of(std::string_view problem, std::span<const std::string> variables) {
   for (const std::string& variable : variables) {
-    std::string flag = "--" + variable.substr(std::string_view("PET_").size());
+    std::string flag = "--" + variable.substr(variable.find('_') + 1);
     std::transform(flag.begin(), flag.end(), flag.begin(),
                    [](unsigned char c) { return c == '_' ? '-' : static_cast<char>(std::tolower(c)); });
     if (problem.starts_with(flag) && !problem.substr(flag.size()).starts_with('-')) {
@@ -282,7 +283,9 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
   }
   constexpr std::array<std::string_view, 7> kBackends = {"auto", "shm", "tcp", "gloo", "mpi", "nccl", "single"};
   if (!raw.backend.empty() && std::find(kBackends.begin(), kBackends.end(), raw.backend) == kBackends.end()) {
-    return fmt::format("--backend {}: give auto, shm, tcp (or gloo), mpi, nccl or single", raw.backend);
+    const auto meant = nearest(raw.backend, kBackends);
+    return fmt::format("--backend {}: give auto, shm, tcp (or gloo), mpi, nccl or single{}", raw.backend,
+                       meant ? fmt::format("; did you mean {}?", *meant) : "");
   }
   options.backend = raw.backend;
   if (!raw.hang_timeout.empty()) {

@@ -44,8 +44,8 @@ struct RawRunFlags {
   std::optional<std::string> devices;
 };
 
-// torchrun reads a variable PET_NAME for each of its flags: where a flag is not given, these count here too. Returns
-// the names of those that do.
+// Fills flags that were not given from torchrun's variables PET_NAME, and --backend from LOCKSTEP_BACKEND, so that a
+// wrong name is refused before any rank starts. Returns the names of the variables that it took.
 std::vector<std::string> take_variables(const Environment& environment, RawRunFlags& raw);
 // "; PET_NNODES says so" behind a problem of a flag whose value one of `variables` has given; else nothing.
 std::string source_of(std::string_view problem, std::span<const std::string> variables);

@@ -116,7 +116,7 @@ FoundRun choose_run_that_answers(const std::vector<FoundRun>& runs, std::string_
 }
 
 std::string describe_silent(const FoundRun& run) {
-  return fmt::format("{} has not answered within {} s: is its launcher stopped? kill -CONT {} lets it go on",
+  return fmt::format("{} has not answered within {} s: is its launcher stopped? kill -CONT {} resumes it",
                      describe_found(run), std::chrono::duration<double>(kAnswerLimit).count(), run.pid);
 }
 

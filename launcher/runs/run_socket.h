@@ -42,6 +42,7 @@ struct RunFacts {
   int stops = 0;             // how often it was asked to, this way
   std::string log_dir = {};  // whole path; empty: none
   std::string command = {};  // for people
+  bool is_crowded = false;   // its threads outnumber the cores; the launcher's own knowledge, in no record
 };
 
 std::string encode(const RunFacts& facts);

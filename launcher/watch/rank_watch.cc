@@ -40,6 +40,7 @@ std::vector<RankWatch::Finding> RankWatch::look(std::span<const RankProcess> ran
     findings.push_back({.text = describe_missing(*report, options_.hosts, ranks, ended)});
   }
   live_.look(members);
+  if (!options_.names_slow) return findings;
   if (const auto slow = slow_.look(live_.straggler(SlowRank::kLeast), now); !slow.empty()) {
     findings.push_back({.text = slow});
   }
@@ -67,7 +68,7 @@ void RankWatch::look_for_stopped(const RankProcess& rank, const Members& members
   const auto process = find_stopped(rank.pid, member_pid(members, rank.rank));
   const auto news = stopped_.see(rank.rank, process.has_value());
   const std::string who = fmt::format("rank {} (host {}, pid {})", rank.rank, options_.host, rank.pid);
-  if (news == StoppedRanks::News::goes_on) findings.push_back({.text = fmt::format("{} goes on", who)});
+  if (news == StoppedRanks::News::goes_on) findings.push_back({.text = fmt::format("{} continues", who)});
   if (news != StoppedRanks::News::stopped || !process) return;
   auto text = describe_stop(who, rank.pid, *process, stopped_.stopped_for(rank.rank), options_.end_stopped);
   if (options_.end_stopped) {

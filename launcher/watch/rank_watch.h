@@ -30,6 +30,7 @@ class RankWatch {
     Layout hosts = {};        // of the job
     std::string host = {};    // this one's name
     bool end_stopped = true;  // a stopped rank ends the job (LOCKSTEP_LIVENESS); else it is only said
+    bool names_slow = true;   // says which rank the others wait for
     // Who has registered with the job's store; nothing if it is another host's, or doesn't answer.
     std::function<std::vector<membership::MemberView>()> members = {};
   };

@@ -2,20 +2,25 @@
 #include "launcher/watch/stacks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "launcher/doctor/helper_program.h"
 #include "launcher/run/find_program.h"
+#include "launcher/run/job_report.h"
 #include "launcher/watch/process_table.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/procfs.h"
+#include "runtime/base/quiet_thread.h"
 #include "runtime/base/text.h"
 
 namespace lockstep::launcher {
@@ -55,13 +60,13 @@ std::string why_no_stacks(pid_t pid) {
   if (std::count(pids.begin(), pids.end(), '\t') > 1) {  // nobody outside sees that a debugger holds it
     return "it is in a pid namespace of its own, and would be taken for silent; gdb -p works within that";
   }
-  // The debugger would wait for it to go on.
+  // The debugger would wait until it continues.
   return process->state == 'T' || process->state == 't' ? "the process is stopped" : "";
 }
 
-std::vector<std::string> threads_of(pid_t pid) {
+std::vector<ThreadState> threads_of(pid_t pid) {
   namespace fs = std::filesystem;
-  std::vector<std::string> lines;
+  std::vector<ThreadState> threads;
   std::error_code error;
   for (fs::directory_iterator it(fmt::format("/proc/{}/task", pid), error), end; !error && it != end;
        it.increment(error)) {
@@ -69,10 +74,23 @@ std::vector<std::string> threads_of(pid_t pid) {
     if (!thread) continue;
     const std::string place = read_kernel_file(it->path() / "wchan");
     const bool waits = !place.empty() && place != "0";
-    lines.push_back(fmt::format("thread {} ({}): {}{}", thread->pid, printable(thread->name),
-                                state_in_words(thread->state), waits ? " in " + printable(place) : ""));
+    threads.push_back({.id = thread->pid,
+                       .name = printable(thread->name),
+                       .is_asleep = thread->state == 'S',
+                       .what = state_in_words(thread->state) + (waits ? " in " + printable(place) : "")});
   }
-  return lines;
+  return threads;
+}
+
+// Of a line "TID 12:" or "Thread 1 (Thread 0x7f (LWP 12) "t"):"; 0: the line is not the head of a stack.
+pid_t thread_at(std::string_view line) {
+  for (const std::string_view mark : {"TID ", "(LWP "}) {
+    const auto at = line.find(mark);
+    if (line.starts_with("#") || at == line.npos) continue;
+    const std::string_view rest = line.substr(at + mark.size());
+    return static_cast<pid_t>(parse_int(rest.substr(0, rest.find_first_of(":)"))).value_or(0));
+  }
+  return 0;
 }
 
 struct Stacks {
@@ -110,16 +128,47 @@ std::vector<std::string> frames_in(std::string_view text) {
   return lines;
 }
 
+std::vector<std::string> lines_by_thread(pid_t pid, std::vector<ThreadState> threads,
+                                         const std::vector<std::string>& frames) {
+  std::map<pid_t, std::vector<std::string>> stacks;
+  pid_t current = 0;
+  for (const std::string& line : frames) {
+    const pid_t id = thread_at(line);
+    if (id != 0) {
+      current = id;
+    } else {
+      stacks[current].push_back(line);
+    }
+  }
+  std::stable_partition(threads.begin(), threads.end(), [pid](const ThreadState& it) { return it.id == pid; });
+  std::vector<std::string> lines;
+  std::vector<pid_t> at_rest;
+  for (const ThreadState& thread : threads) {
+    if (thread.id != pid && thread.is_asleep && thread.name == kQuietThread) {
+      at_rest.push_back(thread.id);
+      continue;
+    }
+    lines.push_back(fmt::format("thread {} ({}): {}", thread.id, thread.name, thread.what));
+    const auto& stack = stacks[thread.id];
+    lines.insert(lines.end(), stack.begin(), stack.end());
+  }
+  if (!at_rest.empty()) {
+    lines.push_back(fmt::format("{} of lockstep's own {} for work: {}", count_of(std::ssize(at_rest), "thread"),
+                                at_rest.size() == 1 ? "waits" : "wait", fmt::join(at_rest, ", ")));
+  }
+  return lines;
+}
+
 std::vector<std::string> threads_and_stacks(pid_t pid, const Deadline& deadline) noexcept {
-  auto lines = threads_of(pid);
-  if (lines.empty()) return lines;
+  auto threads = threads_of(pid);
+  if (threads.empty()) return {};
   Stacks stacks;
   try {
     stacks = stacks_of(pid, deadline);
   } catch (const Error& error) {
     stacks.problem = error.what();
   }
-  lines.insert(lines.end(), stacks.lines.begin(), stacks.lines.end());
+  auto lines = lines_by_thread(pid, std::move(threads), stacks.lines);
   if (!stacks.problem.empty()) lines.push_back(fmt::format("no stacks: {}", stacks.problem));
   if (const std::size_t all = lines.size(); all > kMostStackLines) {
     lines.resize(kMostStackLines - 1);

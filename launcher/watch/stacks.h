@@ -18,10 +18,21 @@ namespace lockstep::launcher {
 inline constexpr std::size_t kMostStackLines = 2000;
 inline constexpr std::size_t kMostStackLineBytes = 400;
 
-// The threads of a process, a line each: what they do, and where in the kernel they wait. Then their stacks, the main
-// thread's first, or why there are none. Empty if it has ended. It stands still while eu-stack (elfutils) or gdb looks.
-// Main thread only: that program dies with it. Throws nothing.
+// The threads of a process, as lines_by_thread() has them, and why there are no stacks, if there are none. Empty if it
+// has ended. The process stands still while eu-stack (elfutils) or gdb looks. Main thread only: that program dies with
+// it. Throws nothing.
 std::vector<std::string> threads_and_stacks(pid_t pid, const Deadline& deadline) noexcept;
+
+struct ThreadState {
+  pid_t id = 0;
+  std::string name = {};
+  bool is_asleep = false;
+  std::string what = {};  // it does, and where in the kernel it waits
+};
+// A line for each thread, its stack below it: first the main thread's, which is that of `pid`. lockstep's own threads
+// that wait for work (kQuietThread) are one line at the end. `frames`: of frames_in(). Pure.
+std::vector<std::string> lines_by_thread(pid_t pid, std::vector<ThreadState> threads,
+                                         const std::vector<std::string>& frames);
 
 // Of what eu-stack or gdb writes the threads and frames, without what it says of itself; a frame with its source's
 // line, which eu-stack writes below it. Pure.

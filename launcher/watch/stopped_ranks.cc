@@ -63,7 +63,7 @@ std::string describe_stop(const std::string& rank, pid_t rank_pid, const Stopped
   const std::string time =
       ends_job ? fmt::format("{:.1f} s of {} s allowed", stopped_for.count(), StoppedRanks::kPatience.count())
                : fmt::format("{:.1f} s, and is waited for, as LOCKSTEP_LIVENESS=off says", stopped_for.count());
-  return fmt::format("{} is stopped ({}) for {}; 'kill -CONT {}' lets it go on{}{}", whose, signal, time, process.pid,
+  return fmt::format("{} is stopped ({}) for {}; 'kill -CONT {}' resumes it{}{}", whose, signal, time, process.pid,
                      ends_job ? ", and LOCKSTEP_LIVENESS=off waits for that" : "", remedy_of(process.signal));
 }
 

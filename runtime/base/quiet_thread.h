@@ -32,14 +32,22 @@ class SignalsBlocked {
 // Throws SystemError: the limits on threads, and the errno value.
 [[noreturn]] LOCKSTEP_INTERNAL_API void throw_no_thread(int error_number);
 
+// The name of a thread that runs lockstep's code alone: while it sleeps, it waits for work. `lockstep inspect` counts
+// on that. Threads in which a program's or a driver's code runs have names of their own.
+inline constexpr const char* kQuietThread = "lockstep";
+
 // Starts `body` on a thread that has all signals blocked from its first instruction on: a handler or a sigwait of the
 // program runs on a thread of the program, and interrupts no call of ours. What the thread itself does wrong (SIGSEGV,
 // SIGFPE) ends the process as ever. Throws SystemError, with the limits that may be met, if there is no thread to have.
+// `name`: at most 15 characters, as the kernel keeps it.
 template <typename Body>
-std::thread start_quiet_thread(Body&& body) {
+std::thread start_quiet_thread(Body&& body, const char* name = kQuietThread) {
   const SignalsBlocked blocked;
   try {
-    return std::thread(std::forward<Body>(body));
+    return std::thread([name, body = std::forward<Body>(body)]() mutable {
+      pthread_setname_np(pthread_self(), name);
+      body();
+    });
   } catch (const std::system_error& error) {
     throw_no_thread(error.code().value());
   }

@@ -2,8 +2,27 @@
 #include "runtime/base/text.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 namespace lockstep {
+namespace {
+
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
 
 std::string_view take_word(std::string_view& rest, char separator) {
   const std::string_view word = rest.substr(0, rest.find(separator));
@@ -21,6 +40,19 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
     parts.push_back(part);
   }
   return parts;
+}
+
+std::optional<std::string_view> nearest(std::string_view word, std::span<const std::string_view> names) {
+  const auto longer = std::find_if(names.begin(), names.end(), [&](auto name) { return name.starts_with(word); });
+  if (word.size() >= 4 && longer != names.end()) return *longer;
+  std::optional<std::string_view> found;
+  std::size_t fewest = std::min<std::size_t>(3, word.size() / 2) + 1;
+  for (const std::string_view name : names) {
+    const std::size_t letters = distance(word, name);
+    if (letters < fewest) found = name;
+    fewest = std::min(fewest, letters);
+  }
+  return found;
 }
 
 std::string first_too_small(std::initializer_list<AtLeast> values) {

@@ -5,10 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
-#include <utility>
 
 #include "runtime/base/printable.h"
+#include "runtime/base/text.h"
 
 namespace lockstep {
 namespace {
@@ -24,39 +23,11 @@ constexpr std::array<std::string_view, 31> kKnown = {
     "LOCKSTEP_STOP_TIMEOUT",      "LOCKSTEP_STORE",         "LOCKSTEP_STORE_SECRET",     "LOCKSTEP_STORE_SECRET_FILE",
     "LOCKSTEP_TCP_CONGESTION",    "LOCKSTEP_TIMEOUT",       "LOCKSTEP_TRACE_DIR"};
 
-// A slip of the fingers; names that differ by more are other names.
-constexpr std::size_t kMostLetters = 3;
-
-// Letters to insert, remove or change (Levenshtein, "Binary codes capable of correcting deletions, insertions, and
-// reversals", 1966).
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 }  // namespace
 
 bool is_known_variable(std::string_view name) { return std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end(); }
 
-std::optional<std::string_view> variable_like(std::string_view name) {
-  std::optional<std::string_view> nearest;
-  std::size_t fewest = kMostLetters + 1;
-  for (const std::string_view known : kKnown) {
-    const std::size_t letters = distance(name, known);
-    if (letters < fewest) nearest = known;
-    fewest = std::min(fewest, letters);
-  }
-  return nearest;
-}
+std::optional<std::string_view> variable_like(std::string_view name) { return nearest(name, kKnown); }
 
 std::vector<std::string> unknown_variables(const Environment& environment) {
   std::vector<std::string> sentences;
@@ -65,8 +36,8 @@ std::vector<std::string> unknown_variables(const Environment& environment) {
     const std::string_view rest = std::string_view(name).substr(kVariablePrefix.size());
     if (rest.starts_with("TEST_") || rest.starts_with("FAKE_")) continue;
     const auto meant = variable_like(name);
-    sentences.push_back(fmt::format("{} is no variable of lockstep, and has no effect on it{}", printable(name),
-                                    meant ? fmt::format("; is {} meant?", *meant) : ""));
+    sentences.push_back(fmt::format("{} is not a variable of lockstep, and has no effect on it{}", printable(name),
+                                    meant ? fmt::format("; did you mean {}?", *meant) : ""));
   }
   return sentences;
 }

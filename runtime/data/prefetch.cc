@@ -53,7 +53,7 @@ OrderedPrefetch::OrderedPrefetch(Produce produce, std::int64_t count, int worker
   const auto useful = std::min<std::int64_t>(workers, count);
   try {
     for (std::int64_t i = 0; i < useful; ++i) {
-      threads_.push_back(start_quiet_thread([state = state_] { state->work(); }));
+      threads_.push_back(start_quiet_thread([state = state_] { state->work(); }, "lockstep-data"));
       MutexLock lock(state_->mutex);
       ++state_->working;
     }

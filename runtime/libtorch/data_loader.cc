@@ -28,10 +28,13 @@ namespace detail {
 void leave_behind(std::shared_ptr<void> loader) {
   std::promise<void> over;
   const std::future<void> ended = over.get_future();
-  start_quiet_thread([loader = std::move(loader), over = std::move(over)]() mutable {
-    loader.reset();
-    over.set_value();
-  }).detach();
+  start_quiet_thread(
+      [loader = std::move(loader), over = std::move(over)]() mutable {
+        loader.reset();
+        over.set_value();
+      },
+      "lockstep-data")
+      .detach();
   if (ended.wait_for(std::chrono::seconds(1)) == std::future_status::ready) return;
   log_warn("data: the workers of a DataLoader did not come back from the dataset within 1 s and are left behind");
 }

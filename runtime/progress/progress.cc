@@ -33,6 +33,14 @@ struct Progress::Impl {
   ProgressLine line;
   UnwindGuard unwind_guard = {};
   OwnerProcess owner = {};  // whose line it is
+
+  template <typename... What>
+  void step(const What&... what) {
+    const auto now = ProgressLine::Clock::now();
+    line.step(what..., now);
+    // For `lockstep top`.
+    trace::keep_left(line.left(now).value_or(std::chrono::nanoseconds(-1)).count());
+  }
 };
 
 Progress::Progress(const ProcessGroup& group, std::int64_t total, std::int64_t last_batch, std::int64_t last_record)
@@ -44,11 +52,12 @@ Progress::~Progress() {
   if (!impl_->unwind_guard.is_unwinding() && impl_->owner.is_here()) finish();
 }
 
-void Progress::step(const ProgressStep& step) { impl_->line.step(step, ProgressLine::Clock::now()); }
-void Progress::step(const GlobalBatch& batch, const trace::StepRecord& record) {
-  impl_->line.step(batch, record, ProgressLine::Clock::now());
-}
+void Progress::step(const ProgressStep& step) { impl_->step(step); }
+void Progress::step(const GlobalBatch& batch, const trace::StepRecord& record) { impl_->step(batch, record); }
 void Progress::note(std::string_view text) { impl_->line.note(text); }
-void Progress::finish() { impl_->line.finish(ProgressLine::Clock::now()); }
+void Progress::finish() {
+  trace::keep_left(-1);
+  impl_->line.finish(ProgressLine::Clock::now());
+}
 
 }  // namespace lockstep

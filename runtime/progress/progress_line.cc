@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -14,6 +13,7 @@ namespace lockstep {
 namespace {
 
 using std::chrono::milliseconds;
+using Nanoseconds = std::chrono::nanoseconds;
 
 double seconds(ProgressLine::Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -21,11 +21,6 @@ std::string bar(std::int64_t steps, std::int64_t total) {
   constexpr std::int64_t kWidth = 20;
   const auto full = static_cast<std::size_t>(kWidth * std::min(steps, total) / total);
   return "[" + std::string(full, '#') + std::string(kWidth - full, '.') + "]";
-}
-
-std::string minutes(double left) {
-  const auto whole = std::llround(left);
-  return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
 // The program's own come before those that the library logs in each step; the loss is shown anyway.
@@ -64,18 +59,22 @@ ProgressLine::ProgressLine(ProgressMode mode, std::int64_t total, Clock::time_po
       last_batch_(last_batch),
       summary_(last_record) {}
 
+std::optional<Nanoseconds> ProgressLine::left(Clock::time_point now) const {
+  if (total_ <= steps_ || steps_ == 0) return std::nullopt;
+  const std::chrono::duration<double, std::nano> each = (now - begin_) / static_cast<double>(steps_);
+  return std::chrono::duration_cast<Nanoseconds>(each * static_cast<double>(total_ - steps_));
+}
+
 std::string ProgressLine::text(Clock::time_point now) const {
   const double elapsed = seconds(now - begin_);
   std::string text = total_ > 0 ? fmt::format("step {}/{}", steps_, total_) : fmt::format("step {}", steps_);
   if (total_ > 0 && mode_ != ProgressMode::lines) text += " " + bar(steps_, total_);
+  // First of what a narrow terminal may cut off.
+  if (const auto time = left(now)) text += fmt::format("  {} left", trace::format_left(*time));
   if (loss_) text += fmt::format("  loss {:.4f}", *loss_);
   if (scalars_) text += newest_of(scalars_());
   if (samples_ > 0 && elapsed > 0) text += fmt::format("  {:.0f} samples/s", static_cast<double>(samples_) / elapsed);
   if (summary_.steps() > 0) text += "  " + summary_.line();
-  if (total_ > steps_ && steps_ > 0) {
-    text +=
-        fmt::format("  {} left", minutes(elapsed / static_cast<double>(steps_) * static_cast<double>(total_ - steps_)));
-  }
   return text;
 }
 

@@ -48,6 +48,8 @@ class ProgressLine {
   void note(std::string_view text);
   // The last state of the bar and the summary of the run. Once; later calls do nothing.
   void finish(Clock::time_point now);
+  // Until the last step, at the mean speed so far; nothing without a total, before the first step and behind the last.
+  std::optional<std::chrono::nanoseconds> left(Clock::time_point now) const;
 
  private:
   std::string text(Clock::time_point now) const;

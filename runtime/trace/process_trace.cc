@@ -170,6 +170,10 @@ std::vector<Scalar> newest_scalars() {
   return from == nullptr ? std::vector<Scalar>() : from->scalars().newest();
 }
 
+void keep_left(std::int64_t time) noexcept {
+  if (ring() != nullptr) totals_keeper().set_left(time);
+}
+
 void switch_trace(bool is_on) noexcept { is_switched_on.store(is_on, std::memory_order_relaxed); }
 
 std::optional<TraceRing::Contents> contents_of_trace() {

@@ -40,6 +40,8 @@ void keep_wrong_step() noexcept;
 void keep_finding(Finding finding);
 // The replicas were equal in `step`, byte by byte.
 void keep_equal(std::int64_t step) noexcept;
+// The time until the end of the loop under progress(), in ns; -1: not known.
+void keep_left(std::int64_t time) noexcept;
 
 // This process has `done` steps behind it, of which earlier runs did `before`.
 LOCKSTEP_INTERNAL_API void keep_steps_done(std::int64_t done, std::int64_t before) noexcept;

@@ -20,7 +20,7 @@ template <typename Totals, typename Take>
 void for_each_number(Totals& totals, Take take) {
   for (auto* const number : {&totals.steps, &totals.until, &totals.on_device, &totals.in_steps, &totals.waited,
                              &totals.hidden, &totals.after_steps, &totals.rows, &totals.resident, &totals.snapshot_age,
-                             &totals.wrong_steps, &totals.equal_in}) {
+                             &totals.wrong_steps, &totals.equal_in, &totals.left}) {
     take(*number);
   }
   for (auto& span : totals.spans) take(span);

@@ -54,6 +54,12 @@ std::string StepSummary::report() const {
       format_duration(behind.median), format_duration(behind.mean));
 }
 
+std::string format_left(std::chrono::nanoseconds left) {
+  const auto whole = std::chrono::round<std::chrono::seconds>(left).count();
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
 std::string format_duration(std::chrono::nanoseconds duration) {
   const auto ns = static_cast<double>(duration.count());
   if (ns < 0) return fmt::format("-{}", format_duration(-duration));

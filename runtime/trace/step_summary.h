@@ -66,5 +66,7 @@ class LOCKSTEP_INTERNAL_API StepSummary {
 
 // A duration as people read it: "0.7 us", "11.4 ms", "2.31 s".
 std::string format_duration(std::chrono::nanoseconds duration);
+// The time left, as a bar shows it: "0:47", "3:20:07".
+std::string format_left(std::chrono::nanoseconds left);
 
 }  // namespace lockstep::trace

@@ -80,6 +80,7 @@ RankTotals TotalsKeeper::totals(std::int64_t now) const {
     totals = totals_;
   }
   totals.resident = resident_bytes();
+  totals.left = left_.load(std::memory_order_relaxed);
   if (const std::int64_t at = snapshot_at_.load(std::memory_order_relaxed); at != 0) {
     totals.snapshot_age = std::max<std::int64_t>(now - at, 0);
   }

@@ -26,6 +26,7 @@ class TotalsKeeper {
   void add_wrong_step() noexcept EXCLUDES(mutex_);
   void add_finding(const Finding& finding) EXCLUDES(mutex_);
   void set_equal_in(std::int64_t step) noexcept EXCLUDES(mutex_);
+  void set_left(std::int64_t time) noexcept { left_.store(time, std::memory_order_relaxed); }
 
   // As of the end of the last step, with this process's memory and the snapshot's age as they are at `now`.
   RankTotals totals(std::int64_t now) const EXCLUDES(mutex_);
@@ -35,6 +36,7 @@ class TotalsKeeper {
   std::atomic<std::int64_t> after_steps_{0};
   std::atomic<std::int64_t> step_ended_{0};   // 0: a span has begun since
   std::atomic<std::int64_t> snapshot_at_{0};  // 0: there was none
+  std::atomic<std::int64_t> left_{-1};
 
   mutable Mutex mutex_;
   RankTotals totals_ GUARDED_BY(mutex_);

@@ -147,7 +147,7 @@ TEST_P(Attribution, AStoppedRankIsNamedThoughTheOthersCatchEverything) {
   const auto result = careful({"steps:9"}, "stop:rank=1,step=3");
   EXPECT_EQ(result.exit_code, 75) << result.err;
   EXPECT_TRUE(contains(first_line_of_launcher(result), "rank 1 (host ")) << result.err;
-  EXPECT_TRUE(last_line(result).starts_with("lockstep run: rank 1 failed first: it did not go on, as said above"))
+  EXPECT_TRUE(last_line(result).starts_with("lockstep run: rank 1 failed first: it did not continue, as said above"))
       << result.err;
   EXPECT_TRUE(contains(result.err, "stopped")) << result.err;
 }

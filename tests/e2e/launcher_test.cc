@@ -155,11 +155,30 @@ TEST(Launcher, LogDirTakesEachStreamToAFile) {
       run(plain(2, {"print:out text", "eprint:err text", "partial:tail"}, {"--log-dir", folder.native()}));
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.out, "");
-  EXPECT_EQ(result.err, "");
+  expect_text(result.err, {"lockstep run: output in " + folder.native() + "/; follow it with: lockstep logs -f run-"});
+  EXPECT_FALSE(contains(result.err, "err text")) << result.err;
   for (const std::string rank : {"0", "1"}) {
     EXPECT_EQ(file_text(folder / "generation0" / ("rank" + rank + ".out")), "out text\ntail");
     EXPECT_EQ(file_text(folder / "generation0" / ("rank" + rank + ".err")), "err text\n");
   }
+}
+
+TEST(Launcher, SaysWhereTheOutputIsUnlessItIsShown) {
+  const testing::TemporaryFolder folder;
+  for (const Words& shown : {Words{"--tee"}, Words{"--ranks", "0"}}) {
+    const auto result = run(plain(1, {"print:x"}, joined({"--log-dir", folder.native()}, shown)));
+    EXPECT_FALSE(contains(result.err, "output in ")) << result.err;
+  }
+}
+
+TEST(Launcher, SaysOnceThatRanksAndThreadsOutnumberTheCores) {
+  const auto lines = [](const std::string& threads) {
+    return lines_of(run(plain(2, {"print:x"}), {{"OMP_NUM_THREADS", threads}}).err);
+  };
+  const auto many = lines("1000");
+  ASSERT_EQ(many.size(), 1u);
+  expect_text(many[0], {"lockstep run: 2 ranks x 1000 threads on ", ": they take turns, so steps take longer"});
+  EXPECT_FALSE(contains(run(plain(1, {"print:x"}), {{"OMP_NUM_THREADS", "1"}}).err, "take turns"));
 }
 
 TEST(Launcher, ProgressOfRankZeroBecomesLinesWhereThereIsNoTerminal) {
@@ -251,13 +270,13 @@ TEST(Launcher, NamesAMisspeltVariableOnce) {
   const auto result = run(run_command({"-n", "2"}, RANK_PROGRAM, {"init"}), {{"LOCKSTEP_TIMEOT", "30"}});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const std::string line =
-      "LOCKSTEP_TIMEOT is no variable of lockstep, and has no effect on it; is LOCKSTEP_TIMEOUT meant?";
+      "LOCKSTEP_TIMEOT is not a variable of lockstep, and has no effect on it; did you mean LOCKSTEP_TIMEOUT?";
   EXPECT_TRUE(contains(result.err, "lockstep run: " + line)) << result.err;
   EXPECT_EQ(result.err.find(line), result.err.rfind(line)) << "not by its ranks too: " << result.err;
 
   const auto alone = run({RANK_PROGRAM, "init"}, {{"LOCKSTEP_TIMEOT", "30"}, {"LOCKSTEP_OF_MY_OWN", "1"}});
   EXPECT_TRUE(contains(alone.err, line)) << alone.err;
-  EXPECT_TRUE(contains(alone.err, "LOCKSTEP_OF_MY_OWN is no variable of lockstep, and has no effect on it\n"))
+  EXPECT_TRUE(contains(alone.err, "LOCKSTEP_OF_MY_OWN is not a variable of lockstep, and has no effect on it\n"))
       << alone.err;
 }
 
@@ -548,10 +567,10 @@ TEST(Launcher, AFailureOfItsOwnIsNoMistakeOfTheUsers) {
 
 TEST(LauncherUsage, VersionAndHelp) {
   EXPECT_TRUE(run({LOCKSTEP_PROGRAM, "--version"}).out.starts_with("lockstep "));
-  expect_text(run({LOCKSTEP_PROGRAM, "--help"}).out, {"lockstep run --nproc-per-node 4 ./train"});
-  const auto help = run({LOCKSTEP_PROGRAM, "run", "--help"}).out;
+  expect_text(run({LOCKSTEP_PROGRAM, "--help"}).out, {"lockstep run -n 4 ./train"});
+  const auto help = run({LOCKSTEP_PROGRAM, "run", "--help-all"}).out;
   expect_text(help, {"--log-dir DIR"});
-  const auto codes = help.substr(std::min(help.find("EXIT CODES"), help.size()));
+  const auto codes = help.substr(std::min(help.find("Exit codes:"), help.size()));
   for (const auto* code :
        {"\n  0 ", "\n  1 ", "\n  2 ", "\n  75 ", "\n  126 ", "\n  127 ", "\n  134 ", "\n  128 + N "}) {
     EXPECT_TRUE(contains(codes, code)) << code << help;
@@ -572,7 +591,7 @@ std::set<std::string> flags_in(const std::string& text, const std::regex& wanted
 }
 
 TEST(LauncherUsage, ThePageOfFlagsHasThoseOfHelpAndNoOthers) {
-  const auto help = run({LOCKSTEP_PROGRAM, "run", "--help"}).out;
+  const auto help = run({LOCKSTEP_PROGRAM, "run", "--help-all"}).out;
   auto helped = flags_in(help, std::regex("^  (-[^ ]+)"));
   helped.erase("-h");
   std::ifstream file(RUN_PAGE);
@@ -580,6 +599,51 @@ TEST(LauncherUsage, ThePageOfFlagsHasThoseOfHelpAndNoOthers) {
   ASSERT_FALSE(page.empty());
   EXPECT_GT(helped.size(), 20U);
   EXPECT_EQ(flags_in(page, std::regex("^\\| (`-[^|]*) \\|")), helped);
+}
+
+// What bash completes the last word to.
+std::set<std::string> completed(const Words& words) {
+  const auto result = run(joined({"bash", "-c",
+                                  "source \"$0\"; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _lockstep; "
+                                  "printf '%s\\n' \"${COMPREPLY[@]}\"",
+                                  COMPLETION},
+                                 joined({LOCKSTEP_PROGRAM}, words)));
+  EXPECT_EQ(result.err, "");
+  const auto lines = lines_of(result.out);
+  std::set<std::string> found(lines.begin(), lines.end());
+  found.erase("");
+  return found;
+}
+
+TEST(LauncherUsage, BashCompletesTheFlagsOfHelpAndNoOthers) {
+  std::set<std::string> commands = completed({""});
+  EXPECT_EQ(commands.size(), 14u);
+  for (const std::string option : {"--help", "--version"}) EXPECT_EQ(commands.erase(option), 1u);
+  for (const std::string& command : commands) {
+    const Words words = command == "store" ? Words{"store", "serve"} : Words{command};
+    const auto help = run(joined(joined({LOCKSTEP_PROGRAM}, words), {command == "run" ? "--help-all" : "--help"}));
+    EXPECT_EQ(help.exit_code, 0) << help.err;
+    auto helped = flags_in(help.out, std::regex("^  (-[^ ]+)"));
+    helped.erase("-h");
+    EXPECT_EQ(completed(joined(words, {"-"})), helped) << command;
+  }
+}
+
+TEST(LauncherUsage, BashCompletesValuesAndLeavesTheProgramsWordsAlone) {
+  using Set = std::set<std::string>;
+  EXPECT_EQ(completed({"ru"}), Set{"run"});
+  EXPECT_EQ(completed({"store", ""}), Set{"serve"});
+  EXPECT_EQ(completed({"run", "-n", "2", "--backend", "t"}), Set{"tcp"});
+  EXPECT_EQ(completed({"run", "--log-dir", "=", "logs", "--bind", "=", "n"}), (Set{"numa", "none"}));
+  EXPECT_EQ(completed({"run", "--torch-store", "-n", "2", "--max-r"}), Set{"--max-restarts"});
+  EXPECT_EQ(completed({"run", "-n", "2", "./train", "--max-r"}), Set{});
+  EXPECT_EQ(completed({"run", "--", "--max-r"}), Set{});
+  Process launcher({.command = plain(1, {"ready", "hang"})});
+  ASSERT_TRUE(launcher.await_output("ready", 1));
+  const auto runs = completed({"stop", "run-"});
+  EXPECT_FALSE(runs.empty());
+  for (const auto& id : runs) EXPECT_TRUE(id.starts_with("run-")) << id;
+  launcher.send(SIGKILL);
 }
 
 }  // namespace

@@ -137,7 +137,7 @@ TEST(SnapshotsCommand, SaysWhatItCanNotLookAt) {
     EXPECT_THAT(result.err, AllOf(HasSubstr("lockstep snapshots: "), HasSubstr(text)));
     EXPECT_EQ(result.out, "");
   }
-  EXPECT_THAT(snapshots({"--help"}).out, AllOf(HasSubstr("diff A B"), HasSubstr("EXIT CODES")));
+  EXPECT_THAT(snapshots({"--help"}).out, AllOf(HasSubstr("diff A B"), HasSubstr("Exit codes:")));
 }
 
 // A snapshot by itself with one tensor, and two values.

@@ -41,7 +41,7 @@ TEST(Standstill, ARankThatIsStoppedBeforeItComesEndsTheJobUnderItsName) {
   expect_part(result.err, "lockstep run: rank 1 (host ");
   expect_part(result.err, ") is stopped (SIGSTOP) for ");
   expect_part(result.err, "; ending the other 2 ranks");
-  expect_part(result.err, "rank 1 failed first: it did not go on, as said above; 2 other ranks ended after it");
+  expect_part(result.err, "rank 1 failed first: it did not continue, as said above; 2 other ranks ended after it");
   EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
 }
 
@@ -73,7 +73,7 @@ TEST(Standstill, ARankThatIsStoppedInACollectiveIsNamedAndNotWhoWaitsForIt) {
   kill(live_ranks(RANK_PROGRAM).at(1), SIGSTOP);
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 75) << result.err;
-  expect_part(result.err, "rank 1 failed first: it did not go on, as said above");
+  expect_part(result.err, "rank 1 failed first: it did not continue, as said above");
 }
 
 TEST(Standstill, WithoutLivenessAStoppedRankIsSaidAndWaitedForAndSoAreTheMissing) {
@@ -83,7 +83,7 @@ TEST(Standstill, WithoutLivenessAStoppedRankIsSaidAndWaitedForAndSoAreTheMissing
   const pid_t stopped = live_ranks(RANK_PROGRAM).at(1);
   expect_part(launcher.err(), ", e2e_rank) is stopped (SIGSTOP or Ctrl-Z)\n");
   expect_part(launcher.err(), "and is waited for, as LOCKSTEP_LIVENESS=off says; 'kill -CONT " +
-                                  std::to_string(stopped) + "' lets it go on");
+                                  std::to_string(stopped) + "' resumes it");
   kill(stopped, SIGCONT);
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -114,7 +114,7 @@ TEST(Standstill, AHungRankFailsTheJobUnderItsName) {
   EXPECT_EQ(result.exit_code, 75) << result.err;
   expect_part(result.err, "lockstep run: rank 1 (host ");
   expect_part(result.err, ") hangs: the last that it started is collective 1 (all_reduce), and nothing since for ");
-  expect_part(result.err, "rank 1 failed first: it did not go on, as said above");
+  expect_part(result.err, "rank 1 failed first: it did not continue, as said above");
   if (testing::has_program("gdb") || testing::has_program("eu-stack")) {
     expect_part(result.err, "\n  where it is:\n");
     EXPECT_TRUE(std::regex_search(result.err, std::regex("\n  \\| #0 [^\n]*pause"))) << result.err;

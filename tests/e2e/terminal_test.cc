@@ -37,6 +37,8 @@ class Tmux {
   // What is on the screen, with escapes for its colours.
   std::string screen() const { return tmux({"capture-pane", "-p", "-e"}).out; }
   std::string plain_screen() const { return tmux({"capture-pane", "-p"}).out; }
+  void type(const std::string& key) const { tmux({"send-keys", key}); }
+  bool runs() const { return tmux({"has-session"}).exit_code == 0; }
 
  private:
   Result tmux(const Words& words) const { return run(joined({"tmux", "-S", socket_.string()}, words)); }
@@ -78,18 +80,25 @@ TEST_P(Terminal, ShowsTopWithALineForEachRank) {
   std::vector<std::string> lines;
   ASSERT_TRUE(wait_until([&] {
     lines = lines_of(tmux.plain_screen());
-    return lines.size() >= 7 && lines[4].starts_with("RANK  HOST") && contains(lines[2], "costs");
+    return lines.size() >= 7 && lines[4].starts_with("RANK ") && contains(lines[2], "costs");
   })) << tmux.plain_screen();
   EXPECT_TRUE(lines[0].starts_with("run-")) << lines[0];
   EXPECT_TRUE(lines[1].starts_with("step ")) << lines[1];
   EXPECT_TRUE(lines[5].starts_with("0 ")) << lines[5];
   EXPECT_TRUE(lines[6].starts_with("1 ")) << "no line goes on in the next one: " << lines[6];
   for (const auto& line : lines) EXPECT_LE(width_of(line), static_cast<std::size_t>(columns()));
+  EXPECT_TRUE(contains(lines[4], "MEMORY  PID")) << lines[4];
+  EXPECT_TRUE(lines[6].starts_with("1 *")) << lines[6];
   EXPECT_EQ(contains(lines[4], "LAST COLLECTIVE, AGO"), columns() == 200);
-  ASSERT_TRUE(wait_until([&] { return contains(tmux.screen(), "\x1b[33m") == has_colours(); })) << tmux.screen();
+  ASSERT_TRUE(wait_until([&] { return contains(tmux.screen(), "38;5;39m") == has_colours(); })) << tmux.screen();
   if (!has_colours()) {
     EXPECT_FALSE(contains(tmux.screen(), "\x1b[")) << tmux.screen();
   }
+  EXPECT_TRUE(contains(tmux.plain_screen(), "q: quit  ?: help"));
+  tmux.type("?");
+  ASSERT_TRUE(wait_until([&] { return contains(tmux.plain_screen(), "*: the others wait for this rank"); }));
+  tmux.type("q");
+  ASSERT_TRUE(wait_until([&] { return !tmux.runs(); })) << tmux.plain_screen();
   launcher.send(SIGTERM);
   launcher.wait();
 }
@@ -110,7 +119,7 @@ TEST_P(Terminal, ShowsTheBarInOneLine) {
     ASSERT_TRUE(wait_until([&] {
       const Words found = bars();
       if (!found.empty()) bar = found.front();
-      return contains(bar, "loss");
+      return contains(bar, " left  loss ");
     })) << tmux.plain_screen();
     EXPECT_LT(width_of(bar), static_cast<std::size_t>(columns()));
     // It is drawn over what it was, and leaves nothing behind.

@@ -108,7 +108,7 @@ std::function<void()> run_on_mpi_thread(std::function<void()> body) {
           "use backend 'tcp'");
     }
     if (!self.running) {
-      start_quiet_thread(&serve).detach();
+      start_quiet_thread(&serve, "lockstep-mpi").detach();
       self.running = true;
       static_cast<void>(std::atexit(&end_at_exit));
     }

@@ -55,10 +55,12 @@ void HelperCall::State::run(DeviceId device, std::function<void()> body) {
 
 HelperCall::HelperCall(DeviceId device, std::function<void()> body, NoThread no_thread) {
   try {
-    thread_ = start_quiet_thread([state = state_, device, body]() mutable {
-      keep_out_of_captures(device);
-      state->run(device, std::move(body));
-    });
+    thread_ = start_quiet_thread(
+        [state = state_, device, body]() mutable {
+          keep_out_of_captures(device);
+          state->run(device, std::move(body));
+        },
+        "lockstep-nccl");
   } catch (const SystemError&) {
     if (no_thread == NoThread::throws) throw;
     const FormerDevice former;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <string>
+
 namespace lockstep {
 namespace {
 
@@ -20,6 +22,20 @@ TEST(QuietThread, TakesNoSignalOfTheProgram) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGUSR1, SIGUSR2, SIGCHLD, SIGPROF, SIGWINCH}) {
     EXPECT_EQ(sigismember(&seen, signal), 1) << signal;
   }
+}
+
+std::string name_of_this_thread() {
+  char name[16] = {};
+  pthread_getname_np(pthread_self(), name, sizeof name);
+  return name;
+}
+
+TEST(QuietThread, HasTheNameThatTellsWhoseCodeItRuns) {
+  std::string seen;
+  start_quiet_thread([&] { seen = name_of_this_thread(); }).join();
+  EXPECT_EQ(seen, kQuietThread);
+  start_quiet_thread([&] { seen = name_of_this_thread(); }, "lockstep-data").join();
+  EXPECT_EQ(seen, "lockstep-data");
 }
 
 TEST(QuietThread, LeavesTheCallersMaskAsItWas) {

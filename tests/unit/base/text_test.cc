@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 namespace lockstep {
 namespace {
 
@@ -26,6 +28,16 @@ TEST(Text, TheFirstValueThatIsTooSmallIsNamed) {
   EXPECT_EQ(first_too_small({{"workers", 0, 0}, {"prefetch", 0, 1}, {"read_ahead", -1, 0}}),
             "prefetch is 0; give 1 or more");
   EXPECT_EQ(first_too_small({{"workers", 0, 0}}), "");
+}
+
+TEST(Text, TheNearestNameHasFewOtherLettersOrIsLonger) {
+  constexpr std::array<std::string_view, 4> kNames = {"--log-dir", "--liveness", "--nproc-per-node", "-n"};
+  EXPECT_EQ(nearest("--log-dri", kNames), "--log-dir");
+  EXPECT_EQ(nearest("--logdir", kNames), "--log-dir");
+  EXPECT_EQ(nearest("--np", kNames), "--nproc-per-node");
+  EXPECT_EQ(nearest("--trace", kNames), std::nullopt);
+  EXPECT_EQ(nearest("-y", kNames), "-n") << "half of the letters may differ";
+  EXPECT_EQ(nearest("", kNames), std::nullopt);
 }
 
 TEST(Text, ListsAreCutWhereToldTo) {

@@ -27,8 +27,9 @@ TEST(Variables, EachThatNothingReadsIsTold) {
                                  {"TIMEOUT", "30"}});
   EXPECT_THAT(
       unknown_variables(environment),
-      ElementsAre("LOCKSTEP_PATH_OF_MY_DATA is no variable of lockstep, and has no effect on it",
-                  "LOCKSTEP_TIMEOT is no variable of lockstep, and has no effect on it; is LOCKSTEP_TIMEOUT meant?"));
+      ElementsAre(
+          "LOCKSTEP_PATH_OF_MY_DATA is not a variable of lockstep, and has no effect on it",
+          "LOCKSTEP_TIMEOT is not a variable of lockstep, and has no effect on it; did you mean LOCKSTEP_TIMEOUT?"));
   Environment odd;
   odd.set("LOCKSTEP_TIME\nOUT", "1");
   EXPECT_THAT(unknown_variables(odd), ElementsAre(HasSubstr("LOCKSTEP_TIME OUT")));

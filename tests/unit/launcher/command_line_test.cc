@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <utility>
 
+#include "launcher/help_format.h"
 #include "launcher/run/run_flags.h"
 #include "launcher/serve/serve_flags.h"
 
@@ -116,7 +119,41 @@ TEST(CommandLine, RefusesUnknownFlagsByName) {
   EXPECT_NE(refused({"run", "--bogus", "p"}).find("unknown flag --bogus"), std::string::npos);
   EXPECT_NE(refused({"run", "-n", "2", "-y"}).find("unknown flag -y"), std::string::npos);
   EXPECT_NE(refused({"--bogus"}).find("--bogus"), std::string::npos);
-  EXPECT_NE(refused({"bogus", "-n", "2", "x"}).find("'bogus' is no command; there are run,"), std::string::npos);
+  EXPECT_NE(refused({"bogus", "-n", "2", "x"}).find("'bogus' is not a command; there are run,"), std::string::npos);
+}
+
+TEST(CommandLine, NamesTheFlagOrCommandThatWasMeant) {
+  const std::vector<std::pair<Arguments, std::string>> table = {
+      {{"rnu", "p"}, ""},  // the commands are all named
+      {{"isnpect"}, "; did you mean inspect?\n"},
+      {{"snap"}, "; did you mean snapshots?\n"},
+      {{"run", "--log-dri=x", "p"}, "; did you mean --log-dir?\n"},
+      {{"run", "--max_restart", "2", "p"}, "; did you mean --max-restarts?\n"},
+      {{"run", "--np", "2", "p"}, "; did you mean --nproc-per-node?\n"},
+      {{"run", "--quite-another", "p"}, ""},
+      {{"run", "-y", "p"}, ""},
+      {{"run", "--backend", "scm", "p"}, "; did you mean shm?\n"},
+      {{"top", "--onec"}, "; did you mean --once?\n"},
+      {{"top", "one", "two"}, ""},
+      {{"store", "serve", "--max-client", "2"}, "; did you mean --max-clients?\n"},
+  };
+  for (const auto& [arguments, wanted] : table) {
+    const std::string text = refused(arguments);
+    EXPECT_TRUE(wanted.empty() ? text.find("did you mean") == text.npos : text.ends_with(wanted)) << text;
+  }
+}
+
+TEST(CommandLine, ABackendOfTheEnvironmentIsCheckedAsTheFlagIs) {
+  const auto with = [](const Arguments& arguments) {
+    return parse_command_line(arguments, Environment({{"LOCKSTEP_BACKEND", "gpu"}}));
+  };
+  for (const auto& arguments : {Arguments{"run", "p"}, Arguments{"run", "-H", "a", "p"}}) {
+    const auto answer = std::get<Answer>(with(arguments));
+    EXPECT_EQ(answer.exit_code, kExitUsage);
+    EXPECT_NE(answer.err.find("--backend gpu: give auto, shm,"), std::string::npos) << answer.err;
+    EXPECT_NE(answer.err.find("; the variable LOCKSTEP_BACKEND says so\n"), std::string::npos) << answer.err;
+  }
+  EXPECT_EQ(std::get<RunOptions>(with({"run", "--backend", "tcp", "p"})).backend, "tcp");
 }
 
 TEST(CommandLine, RefusesAMissingProgram) {
@@ -534,7 +571,7 @@ TEST(CommandLine, EachFlagWithAValueNamesItselfAndTheValueThatIsWrong) {
       {"--health-check", {""}},
   };
   std::set<std::string> in_help;
-  const std::string help = answered({"run", "--help"}).out;
+  const std::string help = answered({"run", "--help-all"}).out;
   // "  --grace SECONDS", "  -H,--host HOST[:SLOTS],...", "  -t,--tee [1|2|3]"; a flag without a value stands alone.
   const std::regex with_value("\n  (?:-t,)?(-[-a-zA-Z]+)(?:,--[a-z-]+)? \\[?[A-Za-z0-9]");
   for (auto it = std::sregex_iterator(help.begin(), help.end(), with_value); it != std::sregex_iterator(); ++it) {
@@ -555,23 +592,62 @@ TEST(CommandLine, EachFlagWithAValueNamesItselfAndTheValueThatIsWrong) {
   }
 }
 
-TEST(CommandLine, AnswersHelpAndVersion) {
-  EXPECT_EQ(answered({"--version"}).out, "lockstep " LOCKSTEP_VERSION "\n");
-  for (const auto& arguments : {Arguments{"--help"}, Arguments{"run", "--help"}, Arguments{"run", "-h"},
-                                Arguments{"doctor", "--help"}, Arguments{"store", "serve", "--help"}}) {
-    const auto answer = answered(arguments);
-    EXPECT_EQ(answer.exit_code, 0);
-    EXPECT_EQ(answer.err, "");
-    EXPECT_NE(answer.out.find("Examples:"), std::string::npos);
-  }
-  const auto commands = answered({"--help"}).out;
-  for (const auto* command : {"  run ", "  doctor ", "  store ", "lockstep store serve"}) {
-    EXPECT_NE(commands.find(command), std::string::npos) << command << commands;
-  }
-  const auto help = answered({"run", "--help"}).out;
-  EXPECT_NE(help.find("Usage: lockstep run [OPTIONS] [--] PROGRAM [ARGS...]"), std::string::npos);
-  EXPECT_EQ(help.find("_per_node"), std::string::npos) << "one spelling is enough";
+const std::vector<Arguments> kCommands = {{"run"},    {"ps"},        {"top"},         {"inspect"},
+                                          {"trace"},  {"logs"},      {"stop"},        {"report"},
+                                          {"doctor"}, {"snapshots"}, {"bisect-step"}, {"store", "serve"}};
+
+std::string help_of(Arguments command, const Arguments& flags = {"--help"}) {
+  command.insert(command.end(), flags.begin(), flags.end());
+  const auto answer = answered(command);
+  EXPECT_EQ(answer.exit_code, 0);
+  EXPECT_EQ(answer.err, "");
+  return answer.out;
 }
+
+TEST(Help, EachPageFitsEightyColumnsAndTellsOfItsCommandAlone) {
+  std::map<std::string, std::string> pages = {{"lockstep", help_of({})},
+                                              {"run, all", help_of({"run"}, {"--help-all"})}};
+  for (const Arguments& command : kCommands) {
+    std::string name = "lockstep";
+    for (const auto& word : command) name += " " + word;
+    pages[name] = help_of(command);
+    EXPECT_EQ(pages[name].find("Usage: " + name), pages[name].rfind("Usage: ")) << pages[name];
+  }
+  std::set<std::string> ends;
+  for (const auto& [name, page] : pages) {
+    EXPECT_NE(page.find("Examples:\n"), std::string::npos) << page;
+    EXPECT_EQ(page.find("\n\n\n"), std::string::npos) << page;
+    std::istringstream lines(page);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+    EXPECT_TRUE(ends.insert(page.substr(page.find("Examples:"))).second) << "of another command too: " << page;
+  }
+}
+
+TEST(Help, OfRunFitsAScreenAndTheLongOneHasEveryFlagOfIt) {
+  const std::string brief = help_of({"run"});
+  EXPECT_LE(std::count(brief.begin(), brief.end(), '\n'), 40);
+  EXPECT_EQ(help_of({"run"}, {"-h"}), brief);
+  EXPECT_EQ(help_of({"run", "-n", "2"}), brief);
+  const std::string all = help_of({"run"}, {"--help-all"});
+  EXPECT_EQ(help_of({"run"}, {"--help", "all"}), all);
+  EXPECT_EQ(all.find("_per_node"), std::string::npos) << "one spelling is enough";
+  EXPECT_NE(all.find("\nExit codes:\n"), std::string::npos);
+  const std::regex flag("(?:^|[ \n])(--?[a-zA-Z][-a-z]*)");
+  for (auto it = std::sregex_iterator(brief.begin(), brief.end(), flag); it != std::sregex_iterator(); ++it) {
+    const std::string name = (*it)[1];
+    if (name == "--epochs") continue;  // the example program's
+    EXPECT_TRUE(std::regex_search(all, std::regex("\n  (-\\w,)?" + name + "[ ,\n]"))) << name;
+  }
+  EXPECT_EQ(parsed({"run", "p", "--help", "all"}).command, (Arguments{"p", "--help", "all"}));
+}
+
+TEST(Help, IsWrappedAtBlanks) {
+  EXPECT_EQ(wrapped("a word, and another", 7), "a word,\nand\nanother");
+  EXPECT_EQ(wrapped("longer-than-that is", 6), "longer-than-that\nis");
+  EXPECT_EQ(wrapped("", 6), "");
+}
+
+TEST(CommandLine, AnswersVersion) { EXPECT_EQ(answered({"--version"}).out, "lockstep " LOCKSTEP_VERSION "\n"); }
 
 }  // namespace
 }  // namespace lockstep::launcher

@@ -45,7 +45,7 @@ TEST(ProgressMode, IsChosenFromRankTerminalLauncherAndWish) {
 TEST_F(ProgressLineTest, ALineTellsStepLossSpeedAndTimeLeft) {
   ProgressLine line = make(ProgressMode::lines, 10);
   line.step({.loss = 2.5, .samples = 30}, at(seconds(2)));
-  EXPECT_EQ(written_, (std::vector<std::string>{"step 1/10  loss 2.5000  15 samples/s  0:18 left\n"}));
+  EXPECT_EQ(written_, (std::vector<std::string>{"step 1/10  0:18 left  loss 2.5000  15 samples/s\n"}));
 }
 
 TEST_F(ProgressLineTest, AGlobalBatchCountsOnceAndThoseThatWereNotToldCountAsIt) {
@@ -80,7 +80,19 @@ TEST_F(ProgressLineTest, ALoopWithoutAStepHasNoLossAndNoCommunication) {
 TEST_F(ProgressLineTest, ARedrawHasABarAndEndsInAReturn) {
   ProgressLine line = make(ProgressMode::redraws, 4);
   line.step({.loss = 2.5, .samples = 30}, at(seconds(1)));
-  EXPECT_EQ(written_.back(), "step 1/4 [#####...............]  loss 2.5000  30 samples/s  0:03 left\r");
+  EXPECT_EQ(written_.back(), "step 1/4 [#####...............]  0:03 left  loss 2.5000  30 samples/s\r");
+}
+
+// A terminal of 80 columns cuts the communication off.
+TEST_F(ProgressLineTest, TheTimeLeftStandsBeforeWhatMayBeCutOff) {
+  trace::StepRecord record;
+  record.step = 0;
+  ProgressLine line = make(ProgressMode::redraws, 1000);
+  line.step({.loss = 2.5, .samples = 30, .record = &record}, at(seconds(12)));
+  EXPECT_LT(written_.back().find("3:19:48 left"), written_.back().find("communication: "));
+  EXPECT_EQ(line.left(at(seconds(12))), seconds(12 * 999));
+  EXPECT_FALSE(make(ProgressMode::redraws, 1000).left(at(seconds(1)))) << "no step yet";
+  EXPECT_FALSE(make(ProgressMode::redraws, 0).left(at(seconds(1)))) << "no total";
 }
 
 // Three of them: the program's before the library's, by name so that they keep their places.

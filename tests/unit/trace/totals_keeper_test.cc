@@ -57,6 +57,9 @@ TEST(TotalsKeeper, AddsUpWhatWasOverWhenTheLastStepEnded) {
   keeper.add_finding({.step = 4, .parameter = "a", .time = 7});
   keeper.add_finding({.step = 9, .parameter = "b"});
   keeper.set_equal_in(200);
+  EXPECT_EQ(keeper.totals(650).left, -1);
+  keeper.set_left(47'000'000'000);
+  EXPECT_EQ(keeper.totals(650).left, 47'000'000'000);
   EXPECT_EQ(keeper.totals(650).wrong_steps, 2);
   EXPECT_EQ(keeper.totals(650).equal_in, 200);
   EXPECT_EQ(keeper.totals(650).finding, (Finding{.step = 4, .parameter = "a"})) << "the first";
@@ -79,6 +82,7 @@ TEST(RankTotals, GoThroughAWord) {
   }
   totals.wrong_steps = 3;
   totals.equal_in = 100;
+  totals.left = 47;
   totals.finding = {.kind = FindingKind::infinity, .rank = 2, .step = 12, .parameter = "fc.weight"};
   EXPECT_EQ(decode_rank_totals(encode(totals)), totals);
   totals.finding->parameter = "of my own, with: all";
@@ -96,7 +100,7 @@ TEST(RankTotals, GoThroughAWord) {
   for (auto& span : longest.spans) span = std::numeric_limits<std::int64_t>::min();
   for (auto* const number : {&longest.steps, &longest.until, &longest.on_device, &longest.in_steps, &longest.waited,
                              &longest.hidden, &longest.after_steps, &longest.rows, &longest.resident,
-                             &longest.snapshot_age, &longest.wrong_steps, &longest.equal_in}) {
+                             &longest.snapshot_age, &longest.wrong_steps, &longest.equal_in, &longest.left}) {
     *number = std::numeric_limits<std::int64_t>::min();
   }
   longest.loss = -std::numeric_limits<double>::denorm_min();

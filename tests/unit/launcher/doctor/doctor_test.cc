@@ -88,7 +88,7 @@ TEST(VariableFindings, ShowWhatIsSetAndNoteWhatNothingReads) {
   EXPECT_EQ(findings[1].name + "=" + findings[1].value, "LOCKSTEP_STORE_SECRET=set");
   EXPECT_EQ(findings[2].name, "LOCKSTEP_TIMOUT");
   EXPECT_EQ(findings[2].health, Health::note);
-  EXPECT_NE(findings[2].remedy.find("is LOCKSTEP_TIMEOUT meant?"), std::string::npos) << findings[2].remedy;
+  EXPECT_NE(findings[2].remedy.find("did you mean LOCKSTEP_TIMEOUT?"), std::string::npos) << findings[2].remedy;
   EXPECT_EQ(count_problems(findings), 0);
   EXPECT_EQ(variable_findings(Environment()).at(0).value, "none of lockstep's is set");
 }

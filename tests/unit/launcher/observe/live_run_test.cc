@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include "launcher/observe/gpu_use.h"
@@ -240,13 +241,58 @@ TEST(LiveReport, IsAScreenThatFitsItsTerminal) {
   report.ranks[1].state = "lost";
   const std::string small = as_screen(report, {.columns = 60, .rows = 8, .has_colours = true});
   EXPECT_EQ(std::count(small.begin(), small.end(), '\n'), 8) << small;
-  expect_text(small, {"\x1b[31m1 ", "lost", "\x1b[33m2 ", "and 1 more"});
+  expect_text(small, {"\x1b[1;38;5;208m1 !", "lost", "\x1b[1;38;5;39m2 *", "and 1 more"});
   for (std::size_t begin = 0; begin < small.size();) {
     const auto end = small.find('\n', begin);
-    EXPECT_LE(end - begin, 60u + 9u) << "with a colour";
+    EXPECT_LE(end - begin, 60u + 17u) << "with a colour";
     begin = end + 1;
   }
   expect_text(as_screen(live_report({.run_id = "run-1"}, {}), {}), {"no rank has told of itself yet"});
+}
+
+// Hosts' names as containers have them, and the longest numbers of a job of many ranks.
+TEST(LiveReport, LeavesColumnsOutOfAnEightyColumnsTerminalButNotMemoryAndPid) {
+  LiveReport report = report_of_three();
+  for (ReportedRank& rank : report.ranks) {
+    rank.rank += 1000;
+    rank.host = "0123456789ab";
+    rank.pid = 4'000'000 + rank.rank;
+    rank.step = 1'234'567;
+  }
+  report.straggler = 1002;
+  for (const int hosts : {1, 2}) {
+    report.facts.hosts = hosts;
+    const std::string screen = as_screen(report, {.columns = 80, .rows = 24});
+    expect_text(screen,
+                {"RANK  ", "STEP", "TIME", "WAITED", "DATA", "MEMORY", "PID\n", "4001000\n", "1002 *", "24%", "64M"});
+    EXPECT_EQ(screen.find("0123456789ab") != screen.npos, hosts == 2) << screen;
+    EXPECT_EQ(screen.find("LAST COLLECTIVE"), screen.npos) << screen;
+    std::istringstream lines(screen);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+  }
+  const std::string narrow = as_screen(report, {.columns = 44, .rows = 24});
+  expect_text(narrow, {"MEMORY", "PID\n", "4001000\n"});
+}
+
+TEST(LiveReport, HasTheTimeLeftAndTheKeys) {
+  LiveReport report = report_of_three();
+  EXPECT_EQ(as_screen(report, {}).find(" left"), std::string::npos);
+  report.ranks[0].left_s = 12007;
+  EXPECT_EQ(read_live_report(as_json(report))->ranks[0].left_s, 12007);
+  for (ReportedRank& rank : report.ranks) rank.left_s = 132.4;
+  expect_text(as_screen(report, {}), {"\nstep 20, 2:12 left, 100.0 ms each, "});
+  EXPECT_EQ(as_screen(report, {}).find("q: quit"), std::string::npos) << "nobody types";
+  EXPECT_TRUE(as_screen(report, {.columns = 80, .rows = 24, .has_keys = true}).ends_with("\nq: quit  ?: help\n"));
+  const std::string help = as_screen(report, {.columns = 80, .rows = 9, .has_keys = true, .shows_keys = true});
+  expect_text(help, {"q: quit  ?: hide this", "*: the others wait for this rank", "AGO: since it started\n"});
+  EXPECT_LE(std::count(help.begin(), help.end(), '\n'), 11) << "a rank at least";
+}
+
+TEST(LiveReport, BlamesNoRankWhereTheyTakeTurnsOnTheCores) {
+  EXPECT_EQ(report_of_three().straggler, 2);
+  const LiveReport report = live_report({.run_id = "run-1", .world_size = 3, .is_crowded = true}, seen(20, 14));
+  EXPECT_EQ(report.straggler, -1);
+  EXPECT_EQ(report.straggler_text, "");
 }
 
 // Rank 1 brought the first NaN; a step later rank 0 has it from the sum.
@@ -276,7 +322,8 @@ TEST(LiveReport, SaysWhereNumbersWentWrongFirst) {
   EXPECT_EQ(read->ranks[1].equal_in, 10);
   const std::string text = "NaN in rank 1's gradient of 'fc2.\"weight\"' in step 12; by now 2 ranks have had some\n";
   expect_text(as_screen(report, {}), {"\n" + text});
-  expect_text(as_screen(report, {.columns = 200, .rows = 50, .has_colours = true}), {"\x1b[31m" + text.substr(0, 20)});
+  expect_text(as_screen(report, {.columns = 200, .rows = 50, .has_colours = true}),
+              {"\x1b[1;38;5;208m" + text.substr(0, 20)});
   const std::string metrics = as_metrics(report);
   expect_text(metrics, {"lockstep_wrong_gradient_steps_total{run=\"run-1\",rank=\"1\",host=\"n0\"} 8\n",
                         "lockstep_first_finding_step{run=\"run-1\",rank=\"1\",host=\"n0\",kind=\"nan\","

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <filesystem>
 #include <fstream>
 
@@ -92,6 +93,20 @@ TEST(ChooseRanks, AutoPrefersGpus) {
 TEST(ChooseRanks, RefusesWhatCanNotBe) {
   EXPECT_NE(error_of([&] { choose_ranks(with("gpu"), {0, "the reason"}, 2); }).find("the reason"), std::string::npos);
   EXPECT_THROW(choose_ranks(with("4", 2), {}, 2), InvalidArgument);
+}
+
+TEST(Crowd, IsOfMoreThreadsThanCoresAndSaysWhatToDo) {
+  EXPECT_EQ(describe_crowd(2, {}, 2), "");
+  EXPECT_EQ(describe_crowd(3, {}, 8), "") << "the ranks share the cores by themselves";
+  EXPECT_EQ(describe_crowd(2, 4, 8), "");
+  EXPECT_EQ(describe_crowd(3, {}, 2),
+            "3 ranks x 1 thread on 2 cores: they take turns, so steps take longer and no rank is named as the slowest; "
+            "-n 2 has a core for each");
+  EXPECT_EQ(
+      describe_crowd(2, 4, 6),
+      "2 ranks x 4 threads on 6 cores: they take turns, so steps take longer and no rank is named as the slowest; "
+      "OMP_NUM_THREADS=3 is enough");
+  EXPECT_NE(describe_crowd(1024, INT_MAX, 96), "");
 }
 
 }  // namespace

@@ -58,11 +58,11 @@ TEST(StoppedRanks, TimeInWhichTheLauncherDidNotRunDoesNotCount) {
 TEST(StoppedRanks, TheTextNamesTheProcessAndWhatToDo) {
   const std::string rank = "rank 1 (host n1, pid 7)";
   EXPECT_EQ(describe_stop(rank, 7, {.pid = 7, .name = "sh", .signal = SIGSTOP}, 2100ms, true),
-            "rank 1 (host n1, pid 7) is stopped (SIGSTOP) for 2.1 s of 2 s allowed; 'kill -CONT 7' lets it go on, and "
+            "rank 1 (host n1, pid 7) is stopped (SIGSTOP) for 2.1 s of 2 s allowed; 'kill -CONT 7' resumes it, and "
             "LOCKSTEP_LIVENESS=off waits for that");
   EXPECT_EQ(describe_stop(rank, 7, {.pid = 9, .name = "train"}, 2100ms, false),
             "rank 1 (host n1, pid 7): its process train (pid 9) is stopped (SIGSTOP or Ctrl-Z) for 2.1 s, and is "
-            "waited for, as LOCKSTEP_LIVENESS=off says; 'kill -CONT 9' lets it go on");
+            "waited for, as LOCKSTEP_LIVENESS=off says; 'kill -CONT 9' resumes it");
   EXPECT_THAT(describe_stop(rank, 7, {.pid = 7, .name = "sh", .signal = SIGTTIN}, 2s, true),
               HasSubstr("; it read from the terminal"));
 }

@@ -34,6 +34,30 @@ TEST(Stacks, OfGdbAreWithoutWhatItSaysOfItself) {
   EXPECT_THAT(frames_in("    \n\n"), IsEmpty());
 }
 
+const std::vector<ThreadState> kThreads = {{15, "lockstep", true, "sleeping in do_epoll_wait"},
+                                           {12, "train", true, "sleeping in futex_wait_queue"},
+                                           {13, "lockstep-data", true, "sleeping in pipe_read"},
+                                           {14, "lockstep", false, "running"},
+                                           {16, "lockstep", true, "sleeping in futex_wait_queue"}};
+
+TEST(Stacks, StandBelowTheirThreadsTheMainOneFirstAndThreadsAtRestAreOneLine) {
+  EXPECT_THAT(
+      lines_by_thread(12, kThreads,
+                      frames_in("TID 12:\n#0  0x7f wait\n#1  0x7f (LWP 13)\nTID 13:\n#0  0x7f read\n    batch.cc:3:1\n"
+                                "TID 14:\n#0  0x7f send\nTID 15:\n#0  0x7f epoll_wait\nTID 16:\n#0  0x7f futex\n")),
+      ElementsAre("thread 12 (train): sleeping in futex_wait_queue", "#0  0x7f wait", "#1  0x7f (LWP 13)",
+                  "thread 13 (lockstep-data): sleeping in pipe_read", "#0  0x7f read at batch.cc:3:1",
+                  "thread 14 (lockstep): running", "#0  0x7f send",
+                  "2 threads of lockstep's own wait for work: 15, 16"));
+  EXPECT_THAT(lines_by_thread(12, {kThreads[0], kThreads[1]},
+                              frames_in("Thread 1 (Thread 0x7f (LWP 12) \"train\"):\n#0  load (x=1) at t.cc:3\n"
+                                        "Thread 2 (Thread 0x7e (LWP 15) \"lockstep\"):\n#0  epoll_wait () at e.c:1\n")),
+              ElementsAre("thread 12 (train): sleeping in futex_wait_queue", "#0  load (x=1) at t.cc:3",
+                          "1 thread of lockstep's own waits for work: 15"));
+  EXPECT_THAT(lines_by_thread(15, {kThreads[0]}, {}), ElementsAre("thread 15 (lockstep): sleeping in do_epoll_wait"))
+      << "the main thread is shown whatever its name is";
+}
+
 TEST(Stacks, OfAProcessThatHasEndedAreNone) {
   const pid_t child = fork();
   if (child == 0) _exit(0);

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// How --help lays out commands and flags: in 80 columns, and each flag in one of its spellings.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace lockstep::launcher {
+
+inline constexpr std::size_t kHelpColumns = 80;
+
+std::shared_ptr<CLI::FormatterBase> help_formatter();
+// `text` in lines of at most `columns`, broken at blanks.
+std::string wrapped(std::string_view text, std::size_t columns);
+
+}  // namespace lockstep::launcher
