@@ -144,9 +144,9 @@ TEST(CommandLine, NamesTheFlagOrCommandThatWasMeant) {
 }
 
 TEST(CommandLine, ABackendOfTheEnvironmentIsCheckedAsTheFlagIs) {
-  const auto with = [](const Arguments& arguments) {
-    return parse_command_line(arguments, Environment({{"LOCKSTEP_BACKEND", "gpu"}}));
-  };
+  Environment environment;
+  environment.set("LOCKSTEP_BACKEND", "gpu");
+  const auto with = [&](const Arguments& arguments) { return parse_command_line(arguments, environment); };
   for (const auto& arguments : {Arguments{"run", "p"}, Arguments{"run", "-H", "a", "p"}}) {
     const auto answer = std::get<Answer>(with(arguments));
     EXPECT_EQ(answer.exit_code, kExitUsage);
