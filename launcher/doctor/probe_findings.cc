@@ -97,7 +97,7 @@ ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std:
   ProbeAnswer answer;
   answer.json = nlohmann::json::parse(result.out, nullptr, false);
   try {
-    if (answer.json.is_discarded()) throw InvalidArgument("it is no JSON");
+    if (answer.json.is_discarded()) throw InvalidArgument("it is not JSON");
     const auto version = answer.json.at("lockstep").get<std::string>();
     if (version != LOCKSTEP_VERSION) {
       throw InvalidArgument(fmt::format("it is of version {}, this is {}", version, LOCKSTEP_VERSION));

@@ -53,8 +53,8 @@ void put_news(WakingQueue<AgentNews>& queue, const membership::MemberNews& news)
   } else if (auto word = news.scope == kAgentScope ? decode_agent_word(*news.message) : std::nullopt) {
     queue.put(std::move(*word));
   } else {
-    log_warn("a member of '{}' sent {} bytes to this launcher that are no word of an agent", printable(news.scope, 64),
-             news.message->size());
+    log_warn("a member of '{}' sent {} bytes to this launcher that are not a word of an agent",
+             printable(news.scope, 64), news.message->size());
   }
 }
 

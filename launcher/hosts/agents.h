@@ -48,7 +48,8 @@ struct StacksAsked {
   int rank = 0;
   int pid = 0;
 };
-inline constexpr std::string_view kStoodStill = "this launcher has stood still, and the job went on without this host";
+inline constexpr std::string_view kStoodStill =
+    "this launcher has stood still, and the job continued without this host";
 // Of the store's members (at its host alone), of another agent, of the store, or of who asks this process.
 using AgentNews = std::variant<membership::MemberNews, AgentWord, StoreGone, StacksAsked>;
 // For the server of the job's store: what its members have for node rank 0.

@@ -18,7 +18,7 @@ int slots_of(std::string_view text, const std::string& where) {
   const auto slots = parse_count(text, kMaxRanks);
   if (!slots) {
     throw InvalidArgument(
-        fmt::format("{}: '{}' is no number of slots; give 1 to {}", where, printable(text), kMaxRanks));
+        fmt::format("{}: '{}' is not a number of slots; give 1 to {}", where, printable(text), kMaxRanks));
   }
   return static_cast<int>(*slots);
 }
@@ -28,7 +28,7 @@ void check_name(std::string_view name, const std::string& where) {
   const bool is_flag = name.starts_with('-');
   const bool is_odd = std::any_of(name.begin(), name.end(), [](unsigned char c) { return c <= ' ' || c == 0x7f; });
   if (name.empty() || is_flag || is_odd) {
-    throw InvalidArgument(fmt::format("{}: '{}' is no name of a host", where, printable(name)));
+    throw InvalidArgument(fmt::format("{}: '{}' is not a name of a host", where, printable(name)));
   }
 }
 

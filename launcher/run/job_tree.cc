@@ -75,7 +75,7 @@ bool JobTree::replace_guardian(std::span<const RankProcess> ranks) {
   }
   try {
     guardian_.replace(groups);
-  } catch (const SystemError&) {  // no process to be had: the job goes on without, as it is said
+  } catch (const SystemError&) {  // no process to be had: the job continues without, as it is said
     return false;
   }
   return true;

@@ -14,7 +14,7 @@ int requeue_exit_code(const Environment& environment) {
   const auto code = parse_int(*text);
   if (code && *code >= 1 && *code <= kMostRequeueCode) return static_cast<int>(*code);
   throw InvalidArgument(
-      fmt::format("environment: LOCKSTEP_REQUEUE_EXIT_CODE='{}' is no exit code for this; give 1 to {}",
+      fmt::format("environment: LOCKSTEP_REQUEUE_EXIT_CODE='{}' is not an exit code for this; give 1 to {}",
                   printable(*text), kMostRequeueCode));
 }
 

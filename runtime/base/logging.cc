@@ -81,7 +81,7 @@ spdlog::logger* make_logger() {
   const auto level = wanted ? parse_level(*wanted) : LogLevel::info;
   created->set_level(to_spdlog(level.value_or(LogLevel::info)));
   if (!level) {
-    created->warn("LOCKSTEP_LOG_LEVEL='{}' is no level; logging at info. Use trace, debug, info, warn, error or off",
+    created->warn("LOCKSTEP_LOG_LEVEL='{}' is not a level; logging at info. Use trace, debug, info, warn, error or off",
                   printable(*wanted));
   }
   return created;

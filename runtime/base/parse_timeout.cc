@@ -21,7 +21,7 @@ std::chrono::nanoseconds parse_timeout(std::string_view text, std::string_view w
   // Written so that a NaN is refused too.
   if (error != std::errc{} || end != text.data() + text.size() || !(seconds > 0 && seconds <= kLongestSeconds)) {
     throw InvalidArgument(
-        fmt::format("{}='{}' is no timeout; give seconds above 0, such as 90 or 0.5", what, printable(text)));
+        fmt::format("{}='{}' is not a timeout; give seconds above 0, such as 90 or 0.5", what, printable(text)));
   }
   return std::chrono::ceil<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }

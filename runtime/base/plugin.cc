@@ -107,7 +107,7 @@ LoadedPlugin load_plugin(std::string_view name, std::span<const std::string> fol
   try {
     const auto own = stamp_of_file(plugin.path);
     if (!own) {
-      plugin.problem = fmt::format("{} is no plug-in of lockstep: it has no stamp", plugin.path);
+      plugin.problem = fmt::format("{} is not a plug-in of lockstep: it has no stamp", plugin.path);
     } else if (*own != stamp) {
       plugin.problem = fmt::format("{} is of another build: its stamp is '{}', this library's is '{}'", plugin.path,
                                    printable(*own, 200), stamp);

@@ -51,7 +51,7 @@ std::uint64_t number(const Json& value, std::string_view what) {
 }
 
 std::vector<std::int64_t> shape_of(const Json& value) {
-  if (!value.is_array()) throw CorruptData("shape is no list");
+  if (!value.is_array()) throw CorruptData("shape is not a list");
   std::vector<std::int64_t> shape;
   for (const Json& dimension : value) {
     const std::uint64_t size = number(dimension, "a dimension");
@@ -65,7 +65,7 @@ std::vector<std::int64_t> shape_of(const Json& value) {
 
 // Where it lies in the data.
 void place(TensorEntry& entry, const Json& offsets, std::uint64_t data_bytes) {
-  if (!offsets.is_array() || offsets.size() != 2) throw CorruptData("data_offsets is no pair");
+  if (!offsets.is_array() || offsets.size() != 2) throw CorruptData("data_offsets is not a pair");
   const std::uint64_t begin = number(offsets[0], "an offset");
   const std::uint64_t end = number(offsets[1], "an offset");
   if (begin > end || end > data_bytes) {
@@ -218,9 +218,9 @@ Header decode_header(std::string_view text, std::uint64_t data_bytes) {
   for (const auto& [name, value] : json.items()) {
     if (name == kMetadata) {
       if (value.is_null()) continue;  // Python's safetensors takes it for none
-      if (!value.is_object()) throw CorruptData("__metadata__ is no map");
+      if (!value.is_object()) throw CorruptData("__metadata__ is not a map");
       for (const auto& [key, item] : value.items()) {
-        if (!item.is_string()) throw CorruptData(fmt::format("__metadata__ {} is no text", in_quotes(key)));
+        if (!item.is_string()) throw CorruptData(fmt::format("__metadata__ {} is not text", in_quotes(key)));
         header.metadata[key] = item.get<std::string>();
       }
       continue;

@@ -120,7 +120,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
     std::string begin(std::min<std::uint64_t>(size, 64), '\0');
     read_at(fd_->get(), std::as_writable_bytes(std::span(begin)), 0, path_);
     const std::string_view other = other_format(begin);
-    throw CorruptData(fmt::format("reading '{}': this is no well-formed safetensors file: {}", name,
+    throw CorruptData(fmt::format("reading '{}': this is not a well-formed safetensors file: {}", name,
                                   other.empty() ? error.what() : other));
   }
 }

@@ -42,7 +42,7 @@ class Builder final : public nlohmann::json_sax<Json> {
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    throw CorruptData(fmt::format("{} is no JSON: {}", what_, printable(error.what(), kMostShown)));
+    throw CorruptData(fmt::format("{} is not JSON: {}", what_, printable(error.what(), kMostShown)));
   }
 
   Json take() { return std::move(root_); }
@@ -76,7 +76,7 @@ class Builder final : public nlohmann::json_sax<Json> {
 
 nlohmann::json parse_json(std::string_view text, std::string_view what, int most_depth) {
   // The parser takes it for the end of the text.
-  if (text.find('\0') != text.npos) throw CorruptData(fmt::format("{} is no JSON: there is a NUL byte in it", what));
+  if (text.find('\0') != text.npos) throw CorruptData(fmt::format("{} is not JSON: there is a NUL byte in it", what));
   Builder builder(what, most_depth);
   Json::sax_parse(text, &builder);
   return builder.take();

@@ -41,7 +41,7 @@ fs::path choose(const fs::path& folder) {
 
 nlohmann::json parse_index(const fs::path& path) {
   const auto refuse = [&](std::string_view why) {
-    return CorruptData(fmt::format("'{}' is no index of safetensors files: {}", path.string(), why));
+    return CorruptData(fmt::format("'{}' is not an index of safetensors files: {}", path.string(), why));
   };
   const UniqueFd fd = open_regular(path.string(), O_RDONLY);
   if (!fd && (errno == ENOENT || errno == ENOTDIR)) {
@@ -54,7 +54,7 @@ nlohmann::json parse_index(const fs::path& path) {
   if (const std::string_view other = other_format(text); !other.empty()) throw refuse(other);
   auto json = parse_json(text, fmt::format("'{}'", path.string()));
   if (json.is_object() && json.contains("weight_map") && json["weight_map"].is_object()) return json;
-  throw refuse("it is no JSON object with a 'weight_map'");
+  throw refuse("it is not a JSON object with a 'weight_map'");
 }
 
 // An index from elsewhere must not name files outside its folder.
@@ -89,7 +89,7 @@ void TensorFiles::open_index() {
   for (const auto& [tensor, value] : index["weight_map"].items()) {
     const std::string name = value.is_string() ? value.get<std::string>() : "";
     if (!is_name_beside(name)) {
-      throw CorruptData(fmt::format("'{}' puts {} into '{}', which is no name of a file beside it", path_.string(),
+      throw CorruptData(fmt::format("'{}' puts {} into '{}', which is not a name of a file beside it", path_.string(),
                                     in_quotes(tensor), name));
     }
     const auto [at, is_new] = opened.try_emplace(name, files_.size());

@@ -55,14 +55,14 @@ void check_buffer(const ProcessGroup& group, std::string_view operation, const B
   }
   if (reinterpret_cast<std::uintptr_t>(buffer.data) % size_of(buffer.dtype) != 0) {
     refuse(group, operation,
-           fmt::format("a {} buffer whose address is no multiple of {}; align it", name_of(buffer.dtype),
+           fmt::format("a {} buffer whose address is not a multiple of {}; align it", name_of(buffer.dtype),
                        size_of(buffer.dtype)));
   }
 }
 
 void check_rank(const ProcessGroup& group, std::string_view operation, std::string_view role, int rank) {
   if (rank >= 0 && rank < group.size()) return;
-  refuse(group, operation, fmt::format("{} {} is no rank of this group; use 0 to {}", role, rank, group.size() - 1));
+  refuse(group, operation, fmt::format("{} {} is not a rank of this group; use 0 to {}", role, rank, group.size() - 1));
 }
 
 void check_parts(const ProcessGroup& group, std::string_view operation, const BufferView& part, const BufferView& whole,

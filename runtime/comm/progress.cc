@@ -92,7 +92,7 @@ int ProgressEngine::bell_file() const {
 
 std::shared_ptr<BellWords> ProgressEngine::map_bell(const UniqueFd& file) {
   const struct stat status = status_of(file.get());
-  if (status.st_size < static_cast<off_t>(kPage)) throw CorruptData("shared memory: got a file that is no bell");
+  if (status.st_size < static_cast<off_t>(kPage)) throw CorruptData("shared memory: got a file that is not a bell");
   const struct stat own = status_of(bell_file());
   // Its own once more: ThreadSanitizer and the reader of a core dump then see one word, not two.
   if (own.st_dev == status.st_dev && own.st_ino == status.st_ino) return bell_;

@@ -36,7 +36,7 @@ std::vector<Request> exchanged(ProcessGroup& group, const Request& own) {
     const auto fields = read_texts(all[r]);
     if (!fields || fields->size() != texts.size()) {
       throw CorruptData(
-          fmt::format("{}: what {} asks for is no request for a group; run one build of lockstep on all "
+          fmt::format("{}: what {} asks for is not a request for a group; run one build of lockstep on all "
                       "ranks",
                       own.call, group.roster()[r].describe()));
     }
@@ -88,7 +88,7 @@ void check_list(const ProcessGroup& group, const std::vector<int>& ranks) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] < 0 || ranks[i] >= group.size()) {
       refuse(group, "new_group",
-             fmt::format("{} is no rank of this group; list ranks from 0 to {}", ranks[i], group.size() - 1));
+             fmt::format("{} is not a rank of this group; list ranks from 0 to {}", ranks[i], group.size() - 1));
     }
     if (std::find(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(i), ranks[i]) !=
         ranks.begin() + static_cast<std::ptrdiff_t>(i)) {

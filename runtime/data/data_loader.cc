@@ -39,7 +39,7 @@ std::string id_list(std::span<const std::int64_t> ids) {
   } catch (const std::exception& error) {
     std::throw_with_nested(Error(where + error.what()));
   } catch (...) {
-    std::throw_with_nested(Error(where + "something that is no std::exception was thrown"));
+    std::throw_with_nested(Error(where + "something that is not a std::exception was thrown"));
   }
 }
 

@@ -23,7 +23,7 @@ std::int64_t count_units(const MappedFile& file, std::int64_t bytes, std::int64_
   }
   if ((size - header) % bytes != 0) {
     throw CorruptData(fmt::format(
-        "the dataset '{}' has {} bytes behind its header, which are no whole number of {}s of {}; it was cut "
+        "the dataset '{}' has {} bytes behind its header, which are not a whole number of {}s of {}; it was cut "
         "short, or {}s are of another size",
         file.path().string(), size - header, unit, bytes, unit));
   }

@@ -40,7 +40,7 @@ struct MappedFile::Mapping {
   explicit Mapping(std::filesystem::path the_path)
       : path(std::move(the_path)), file(open_to_read(path)), status(status_of(file, path)) {
     if (!S_ISREG(status.st_mode)) {
-      throw InvalidArgument(fmt::format("the dataset '{}' is no regular file; name a file", path.string()));
+      throw InvalidArgument(fmt::format("the dataset '{}' is not a regular file; name a file", path.string()));
     }
     if (status.st_size == 0) {
       throw InvalidArgument(fmt::format("the dataset '{}' is empty; was it written to its end?", path.string()));

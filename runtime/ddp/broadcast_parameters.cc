@@ -86,7 +86,8 @@ class Stage {
 
 void broadcast_parameters(ProcessGroup& group, std::span<const BufferView> buffers, int root) {
   if (root < 0 || root >= group.size()) {
-    throw InvalidArgument(fmt::format("broadcast_parameters: root {} is no rank of a group of {}", root, group.size()));
+    throw InvalidArgument(
+        fmt::format("broadcast_parameters: root {} is not a rank of a group of {}", root, group.size()));
   }
   for (const BufferView& buffer : buffers) {
     if (!group.takes(buffer.device)) {

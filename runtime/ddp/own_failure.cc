@@ -46,7 +46,7 @@ std::string message_of(const std::exception_ptr& exception) {
   } catch (const std::exception& error) {
     return std::string(without_backtrace(error.what()));
   } catch (...) {
-    return "an exception that is no std::exception";
+    return "an exception that is not a std::exception";
   }
 }
 

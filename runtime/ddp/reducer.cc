@@ -173,7 +173,7 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   if (in_step) {
     throw InvalidArgument(
         fmt::format("Reducer: begin_step, but step {} was begun and not finished; call finish_step "
-                    "first. After an exception in a step the group can't go on: let it go, too",
+                    "first. After an exception in a step the group can't continue: let it go, too",
                     step));
   }
   std::int64_t sum = 0;

@@ -113,7 +113,7 @@ class KnownItem final : public SnapshotItem {
         [&](const std::string& name, const at::Tensor& parameter) { check_state(saved, name, parameter, known); });
     for (const auto& [name, unused] : saved.tensors()) {
       if (!known.contains(name)) {
-        throw InvalidArgument(fmt::format("it has {}, which is no state of {}", in_quotes(name), type_));
+        throw InvalidArgument(fmt::format("it has {}, which is not a state of {}", in_quotes(name), type_));
       }
     }
   }

@@ -449,7 +449,7 @@ class MemberLink::Impl {
     std::string why = answers ? "its host still answers, so the process is stopped, overloaded or hangs"
                               : "its host doesn't answer either: it is down, or the network between is cut";
     if (state == ProcessState::stopped) {
-      why = fmt::format("its process is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT {}' would let it go on", host_->pid);
+      why = fmt::format("its process is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT {}' resumes it", host_->pid);
     }
     tell_of_store(
         {.kind = MemberEvent::Kind::store_silent,

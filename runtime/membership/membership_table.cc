@@ -41,7 +41,7 @@ std::optional<std::string> take_options(std::string_view options, Asked& asked) 
     } else if (name == "hang-timeout" || name == "silence") {
       const auto number = parse_int(word.substr(std::min(name.size() + 1, word.size())));
       if (!number || *number < kLeastHang.count()) {
-        return fmt::format("option '{}' is no number of milliseconds from {} on", printable(word, 32),
+        return fmt::format("option '{}' is not a number of milliseconds from {} on", printable(word, 32),
                            kLeastHang.count());
       }
       (name == "silence" ? asked.silence : asked.hang) = std::chrono::milliseconds(*number);
@@ -102,9 +102,10 @@ std::optional<std::string> MembershipTable::register_member(ConnectionId id, std
   if (scope_name.empty() || scope_name.size() > kLongestScope) {
     return fmt::format("a scope of {} bytes; 1 to {} are wanted", scope_name.size(), kLongestScope);
   }
-  if (!world) return fmt::format("world size '{}' is no number from 1 to {}", printable(world_size, 32), kMaxWorldSize);
+  if (!world)
+    return fmt::format("world size '{}' is not a number from 1 to {}", printable(world_size, 32), kMaxWorldSize);
   if (!number || *number >= *world) {
-    return fmt::format("rank '{}' is no rank of a world of {}", printable(rank, 32), *world);
+    return fmt::format("rank '{}' is not a rank of a world of {}", printable(rank, 32), *world);
   }
   const auto info = decode_process_info(process);
   if (!info)
@@ -153,7 +154,7 @@ std::optional<std::string> MembershipTable::register_member(ConnectionId id, std
 
 namespace {
 
-std::string no_member() { return "this connection is no member's: REGISTER comes first, and nothing after GOODBYE"; }
+std::string no_member() { return "this connection is not a member's: REGISTER comes first, and nothing after GOODBYE"; }
 
 }  // namespace
 
@@ -231,7 +232,7 @@ std::optional<std::string> MembershipTable::give_up(ConnectionId id, std::string
   Member* const member = find(id, &scope);
   if (member == nullptr) return no_member();
   const auto cause = decode_cause(bytes.substr(0, kLongestCause));
-  if (!cause) return fmt::format("{} bytes that are no cause", bytes.size());
+  if (!cause) return fmt::format("{} bytes that are not a cause", bytes.size());
   if (member->state == State::present) {
     fail(*scope, *member, State::silent, Kind::silent, cause_of(*member, Cause::Kind::silent, cause->text));
   }
@@ -341,7 +342,7 @@ std::string MembershipTable::silent_text(const Member& member, std::chrono::nano
   std::string why;
   switch (state) {
     case ProcessState::stopped:
-      why = fmt::format("its process is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT {}' would let it go on",
+      why = fmt::format("its process is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT {}' resumes it",
                         member.info.process.pid);
       break;
     case ProcessState::gone:

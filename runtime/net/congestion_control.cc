@@ -63,7 +63,7 @@ CongestionControl CongestionControl::of(const Environment& environment) {
   if (!socket) throw SystemError("socket", errno);
   if (!grants(socket.get(), control.name_)) {
     throw InvalidArgument(
-        fmt::format("environment: LOCKSTEP_TCP_CONGESTION='{}' is no congestion control that the kernel lets this "
+        fmt::format("environment: LOCKSTEP_TCP_CONGESTION='{}' is not a congestion control that the kernel lets this "
                     "process take; auto, system, or one of those that every process may take: {}",
                     printable(control.name_), allowed()));
   }

@@ -91,7 +91,7 @@ std::string reason(const Interface& one, std::span<const Interface> interfaces) 
   if (is_link_local(one)) return why + ", though its address is good only on its own link";
   if (!one.running) return why + ", though none has a carrier";
   if (is_inward(one)) return why + " with a carrier, though its name is that of a bridge or tunnel";
-  return why + " with a carrier that is no bridge or tunnel";
+  return why + " with a carrier that is not a bridge or tunnel";
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ std::optional<PortRange> port_range(const Environment& environment) {
   const auto last = dash == text->npos ? std::nullopt : parse_range_port(std::string_view(*text).substr(dash + 1));
   if (first && last && *first <= *last) return PortRange{*first, *last};
   throw InvalidArgument(
-      fmt::format("environment: LOCKSTEP_PORT_RANGE='{}' is no range of ports; give FIRST-LAST, two ports from 1 to "
+      fmt::format("environment: LOCKSTEP_PORT_RANGE='{}' is not a range of ports; give FIRST-LAST, two ports from 1 to "
                   "65535, such as 29500-29600",
                   printable(*text)));
 }

@@ -102,7 +102,7 @@ UniqueFd listen_at(const SocketAddress& address, bool dual_stack) {
     const int error = errno;
     if (error == EADDRNOTAVAIL) {
       const std::string text = address.to_string();
-      throw InvalidArgument(fmt::format("listen at {}: it is no address of this host (its addresses: {}); {}", text,
+      throw InvalidArgument(fmt::format("listen at {}: it is not an address of this host (its addresses: {}); {}", text,
                                         fmt::join(local_addresses(), ", "),
                                         is_loopback(parse_host_port(text))
                                             ? "as root give it its loopback address: ip link set lo up; ip addr add "
@@ -277,8 +277,9 @@ HostLookup look_up(const std::string& host) {
   found.is_here = own != addresses.end();
   found.address = to_host_port(found.is_here ? *own : addresses.front()).host;
   if (!found.is_here) {
-    found.problem = fmt::format("{}{}{} is no address of this host (its addresses: {})", host, is_numeric ? "" : " is ",
-                                is_numeric ? "" : found.address + ", which", fmt::join(local_addresses(), ", "));
+    found.problem =
+        fmt::format("{}{}{} is not an address of this host (its addresses: {})", host, is_numeric ? "" : " is ",
+                    is_numeric ? "" : found.address + ", which", fmt::join(local_addresses(), ", "));
   }
   return found;
 }

@@ -22,7 +22,7 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double learning_rate) :
     }
     for (Tensor& parameter : group.parameters) {
       if (!parameter || !parameter.requires_grad() || !parameter.is_leaf()) {
-        throw InvalidArgument(fmt::format("optimizer: parameter {} ({}) is no leaf that requires a gradient",
+        throw InvalidArgument(fmt::format("optimizer: parameter {} ({}) is not a leaf that requires a gradient",
                                           parameters_.size(), parameter.str()));
       }
       if (!seen.insert(parameter.id()).second) {

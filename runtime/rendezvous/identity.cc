@@ -123,7 +123,7 @@ void read_exported_master(const Environment& environment, Identity& identity) {
   try {
     read_master(environment, identity);
   } catch (const InvalidArgument& error) {
-    log_warn("who am I: {}; going on without it", error.what());
+    log_warn("who am I: {}; continuing without it", error.what());
   }
 }
 

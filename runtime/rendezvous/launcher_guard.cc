@@ -132,7 +132,7 @@ LauncherGuard plan_launcher_guard(const Environment& environment, const std::vec
   if (const auto launcher = environment.get_int("LOCKSTEP_LAUNCHER_PID")) {
     if (*launcher < 1 || *launcher > INT_MAX) {
       throw InvalidArgument(
-          fmt::format("environment: LOCKSTEP_LAUNCHER_PID={} is no process id; unset it, it is for "
+          fmt::format("environment: LOCKSTEP_LAUNCHER_PID={} is not a process id; unset it, it is for "
                       "`lockstep run` to set",
                       *launcher));
     }

@@ -128,7 +128,7 @@ Roster read_published(std::span<const std::string> parts, std::string_view where
   auto roster = read(text);
   if (roster) return *std::move(roster);
   throw CorruptData(
-      fmt::format("join: the {} bytes at store key '{}' are no roster of this version; run the same build "
+      fmt::format("join: the {} bytes at store key '{}' are not a roster of this version; run the same build "
                   "of lockstep on all ranks",
                   text.size(), where));
 }

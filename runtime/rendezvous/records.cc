@@ -88,7 +88,7 @@ MeetingNote decode_note(std::string_view text, const std::string& path) {
 Claim decode_claim(std::string_view text, std::string_view key) {
   if (auto claim = read_record<Claim>(text, kClaimFields)) return *std::move(claim);
   throw CorruptData(
-      fmt::format("join: the value of {} bytes at store key '{}' is no claim of a rank of this version; "
+      fmt::format("join: the value of {} bytes at store key '{}' is not a claim of a rank of this version; "
                   "run the same build of lockstep on all ranks",
                   text.size(), key));
 }

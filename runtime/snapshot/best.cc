@@ -32,7 +32,8 @@ BasicSnapshots::Impl::BestStep BasicSnapshots::Impl::judge(double value) {
     log_info("snapshots: step {}, saved before, is one of the {} best, with {}", count, options.keep_best, value);
     return BestStep::is_saved;
   } catch (const Error& error) {
-    log_error("snapshots: step {} is not kept for its value, {}, and the run goes on: {}", count, value, error.what());
+    log_error("snapshots: step {} is not kept for its value, {}, and the run continues: {}", count, value,
+              error.what());
     return BestStep::is_none;
   }
 }

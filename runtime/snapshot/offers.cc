@@ -118,7 +118,7 @@ std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers(std
       if (later == generations.end()) {
         offers.push_back(std::move(offer));
       } else if (group->rank() == 0) {
-        log_warn("snapshots: '{}' of {} is passed over: generation {} did not go on from it", offer.path,
+        log_warn("snapshots: '{}' of {} is passed over: generation {} did not resume from it", offer.path,
                  group->roster()[rank].describe(), later->number);
       }
     }
@@ -136,7 +136,7 @@ BasicSnapshots::Impl::Choice BasicSnapshots::Impl::choose(const std::vector<Offe
     if (offer.rank == group->rank() && !offer.later.empty()) {
       // Who goes on from an older one fences it, and trains its steps again.
       failure =
-          fmt::format("'{}' can't be read: {}; or move away what that one has written, to go on from what is older",
+          fmt::format("'{}' can't be read: {}; or move away what that one has written, to resume from what is older",
                       offer.path, offer.later);
     } else if (offer.rank == group->rank()) {
       try {

@@ -119,7 +119,7 @@ void BasicSnapshots::Impl::rescue(std::string_view why, bool all_live) noexcept 
   // There a sum that the lost rank was to be in may lie in the parameters already.
   if (!all_live && !are_steps_over()) {
     log_warn(
-        "snapshots: {}, and step {} is not saved: the GPU of {} had not ended it; the job goes on from the last one "
+        "snapshots: {}, and step {} is not saved: the GPU of {} had not ended it; the job resumes from the last one "
         "that is saved",
         why, kept_step, who());
     return;
@@ -132,7 +132,7 @@ void BasicSnapshots::Impl::rescue(std::string_view why, bool all_live) noexcept 
     } else if (const Item* const lost = first_lost()) {
       log_warn(
           "snapshots: {}, and step {}, the last that {} had finished, is not saved: {} has a value of each rank, and "
-          "the others' went with them; the job goes on from the last one that is saved. Add it with "
+          "the others' went with them; the job resumes from the last one that is saved. Add it with "
           "AtAnotherSize::drop if it may be lost",
           why, kept_step, who(), checkpoint::in_quotes(lost->name));
       return;

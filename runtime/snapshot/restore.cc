@@ -90,7 +90,7 @@ SnapshotValues sums_of(const ManifestItem& item, int rank) {
     const bool is_number =
         is_float || std::holds_alternative<std::int64_t>(first) || std::holds_alternative<std::uint64_t>(first);
     if (!is_number) {
-      throw InvalidArgument(fmt::format("item {} is no number, and has no sum; add it with another AtAnotherSize",
+      throw InvalidArgument(fmt::format("item {} is not a number, and has no sum; add it with another AtAnotherSize",
                                         checkpoint::in_quotes(item.name)));
     }
     if (is_float) {
@@ -292,7 +292,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
                 .world_size = contents.manifest.world_size,
                 .value = offer->value};
     if (group.rank() == 0) {
-      log_info("snapshots: goes on from step {}, which {} ranks saved at {} ({}): '{}' of {}", offer->step,
+      log_info("snapshots: resumes from step {}, which {} ranks saved at {} ({}): '{}' of {}", offer->step,
                contents.manifest.world_size, contents.manifest.time, contents.manifest.reason, offer->path,
                group.roster()[static_cast<std::size_t>(offer->rank)].describe());
     }

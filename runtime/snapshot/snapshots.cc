@@ -187,7 +187,7 @@ void BasicSnapshots::Impl::report() {
     try {
       std::rethrow_exception(failure);
     } catch (const std::exception& error) {
-      log_error("snapshots: step {} was not saved, and the run goes on: {}", step, error.what());
+      log_error("snapshots: step {} was not saved, and the run continues: {}", step, error.what());
     }
     return;
   }
@@ -211,7 +211,7 @@ void BasicSnapshots::Impl::refuse_adding() {
     const bool is_saved = last_saved == count;
     throw InvalidArgument(
         fmt::format("Snapshots: a backward adds to gradients of before step() or save(), behind step {}: no snapshot "
-                    "has them, and a run that goes on from there would lack them; call it behind the last backward "
+                    "has them, and a run that resumes from there would lack them; call it behind the last backward "
                     "of a step and the optimizer{}",
                     count, is_saved ? fmt::format(", and remove step {} from '{}'", count, folder.string()) : ""));
   });

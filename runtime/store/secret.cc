@@ -44,7 +44,7 @@ std::string read_secret_file(const std::string& path) {
   if (!fd) throw refuse(fmt::format("it can't be opened: {}", errno_text(errno)));
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw SystemError(fmt::format("fstat of {}", path), errno);
-  if (!S_ISREG(status.st_mode)) throw refuse("it is no regular file; write the 64 hex digits to one of mode 0600");
+  if (!S_ISREG(status.st_mode)) throw refuse("it is not a regular file; write the 64 hex digits to one of mode 0600");
   if ((status.st_mode & 077) != 0 && !is_mounted_read_only(fd.get())) {
     throw refuse(
         fmt::format("others may read or write it (mode {:04o}): chmod 600 it, and if anybody else could "

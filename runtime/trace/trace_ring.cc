@@ -167,14 +167,14 @@ TraceRing::Contents TraceRing::read_file(const std::string& path) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw SystemError("stat " + path, errno);
   const auto bytes = static_cast<std::size_t>(status.st_size);
-  if (bytes < bytes_of(1)) throw CorruptData(fmt::format("{} has {} bytes, and is no trace of a rank", path, bytes));
+  if (bytes < bytes_of(1)) throw CorruptData(fmt::format("{} has {} bytes, and is not a trace of a rank", path, bytes));
   const auto unmap = [bytes](const Word* words) { ::munmap(const_cast<Word*>(words), bytes); };
   const std::unique_ptr<const Word, decltype(unmap)> words(static_cast<const Word*>(map(file.get(), bytes, PROT_READ)),
                                                            unmap);
   const std::uint64_t kind = words.get()[kKind].load(std::memory_order_acquire);
   const std::uint64_t capacity = words.get()[kCapacity].load(std::memory_order_relaxed);
   if (kind != kMagic || !std::has_single_bit(capacity) || capacity > kMostEvents || bytes != bytes_of(capacity)) {
-    throw CorruptData(fmt::format("{} is no trace of a rank, or not of this version", path));
+    throw CorruptData(fmt::format("{} is not a trace of a rank, or not of this version", path));
   }
   return read_words(words.get(), static_cast<std::size_t>(capacity));
 }

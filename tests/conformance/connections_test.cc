@@ -283,7 +283,7 @@ TEST(Connections, ARankThatMayHaveNoMoreSocketsIsNotTheOthersDeath) {
                 if (group->rank() == 0) group->send(view(x), 3).wait();
                 group->barrier().wait();
               });
-              expect_text(text, {"can't go on: TCP: connect to ", "'ulimit -n' allows 0"});
+              expect_text(text, {"can't continue: TCP: connect to ", "'ulimit -n' allows 0"});
               EXPECT_EQ(text.find("has died"), std::string::npos) << text;
               all.arrive_and_wait();
               if (group->rank() == 0) {

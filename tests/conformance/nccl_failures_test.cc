@@ -77,7 +77,7 @@ TEST_F(Nccl, ACommunicatorThatNeverComesUpIsATimeout) {
   const std::string text =
       error_of<Timeout>([] { run_ranks(2, [](const Group&) { FAIL(); }, {.start_timeout = 300ms}); });
   expect_text(text, {"the communicator of 2 ranks is not through on rank ", "of 0.3 s",
-                     "all have arrived, and NCCL does not go on", "NCCL_SOCKET_IFNAME"});
+                     "all have arrived, and NCCL does not continue", "NCCL_SOCKET_IFNAME"});
 }
 
 TEST_F(Nccl, ACommunicatorThatFailsSaysWhoseAndWhy) {
@@ -92,7 +92,7 @@ TEST_F(Nccl, ACommunicatorThatFailsSaysWhoseAndWhy) {
 TEST_F(Nccl, AnAsynchronousErrorReachesAllWithTheFirstCause) {
   fake_nccl::inject("all_reduce=remote@3:rank1");
   expect_text(cause_of_the_end<PeerLost>(3),
-              {"rank 1 (host", "can't go on: ncclCommGetAsyncError: remote process exited", "rank 1 (host",
+              {"rank 1 (host", "can't continue: ncclCommGetAsyncError: remote process exited", "rank 1 (host",
                "was in all_reduce 3 (sum, 100 x float32)"});
 }
 
@@ -300,7 +300,7 @@ TEST_F(Nccl, ADeviceThatFailsFailsTheGroup) {
     });
   });
   EXPECT_EQ(texts[0], texts[1]);
-  expect_text(texts[0], {"can't go on: ", "cudaMemcpyAsync"});
+  expect_text(texts[0], {"can't continue: ", "cudaMemcpyAsync"});
 }
 
 // Rank 0 would be one collective behind rank 1 from then on, and they would add up different things.

@@ -44,7 +44,7 @@ TEST(NcclWatchdog, EndsAProcessWhoseAbortBlocks) {
   results = without.wait();
   EXPECT_EQ(results[1].exit_code, 3) << results[1].err;
   expect_part(results[1].out, "PeerLost: rank 1 (host ");
-  expect_part(results[1].err, "the process goes on");
+  expect_part(results[1].err, "the process continues");
 }
 
 // NCCL says nothing of the death, and the timeout of everything is five minutes.

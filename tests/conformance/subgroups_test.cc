@@ -209,8 +209,8 @@ TEST(Subgroups, ARankThatMakesFewerGroupsIsNamed) {
 TEST(Subgroups, RefuseWhatIsNoGroup) {
   run_ranks(2, [](const Group& group) {
     expect_text(error_of([&] { group->new_group({}); }), {"new_group on rank ", "an empty list of ranks"});
-    expect_text(error_of([&] { group->new_group({0, 2}); }), {"2 is no rank of this group; list ranks from 0 to 1"});
-    expect_text(error_of([&] { group->new_group({-1}); }), {"-1 is no rank of this group"});
+    expect_text(error_of([&] { group->new_group({0, 2}); }), {"2 is not a rank of this group; list ranks from 0 to 1"});
+    expect_text(error_of([&] { group->new_group({-1}); }), {"-1 is not a rank of this group"});
     expect_text(error_of([&] { group->new_group({1, 0, 1}); }), {"rank 1 is listed twice"});
     expect_text(error_of([&] { group->split(0, 0, {.timeout = std::chrono::seconds(0)}); }), {"a timeout of 0"});
     const Group pair = group->new_group({1, 0});

@@ -25,7 +25,7 @@ json to_json(const YAML::Node& node) {
   if (!node.IsMap()) refuse(node.Mark(), "a value is missing");
   json map = json::object();
   for (const auto& entry : node) {
-    if (!entry.first.IsScalar()) refuse(entry.first.Mark(), "a key that is no text");
+    if (!entry.first.IsScalar()) refuse(entry.first.Mark(), "a key that is not text");
     const std::string& key = entry.first.Scalar();
     if (map.contains(key)) refuse(entry.first.Mark(), fmt::format("'{}' comes twice", key));
     map[key] = to_json(entry.second);

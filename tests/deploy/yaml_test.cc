@@ -24,7 +24,7 @@ TEST(Yaml, RefusesWithTheLine) {
                            {"a: b: c", "line 1: "},
                            {"a:\nb: 1", "line 2: a value is missing"},
                            {"a: {b}", "line 1: a value is missing"},
-                           {"[a]: 1", "a key that is no text"},
+                           {"[a]: 1", "a key that is not text"},
                            {"a: 1\nb", "line 2: "},
                            {"# nothing\n", "nothing to read"},
                            {"a: [1] 2", "line 1: "}};

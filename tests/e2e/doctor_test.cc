@@ -222,7 +222,7 @@ TEST(Doctor, AFileThatIsNoPlugInIsRefusedWithTheReason) {
   const testing::TemporaryFolder folder;
   folder.write("liblockstep_mpi.so", "no library at all");
   const auto report = doctor({{"LOCKSTEP_PLUGIN_PATH", folder.native()}});
-  EXPECT_EQ(report.exit_code, 0) << "what nobody asked for is no problem: " << report.problems();
+  EXPECT_EQ(report.exit_code, 0) << "what nobody asked for is not a problem: " << report.problems();
   const auto value = report.value("plug-ins", "mpi");
   EXPECT_TRUE(value.starts_with("not here: ")) << value;
   EXPECT_TRUE(contains(value, (folder / "liblockstep_mpi.so").native())) << value;

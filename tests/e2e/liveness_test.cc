@@ -187,7 +187,7 @@ TEST(Liveness, AStoppedLauncherAccusesNobodyAndNobodyAccusesIt) {
   const auto before = live_ranks(RANK_PROGRAM);
   ASSERT_EQ(before.size(), 2u);
   launcher.send(SIGSTOP);
-  EXPECT_TRUE(both_say(".err", "the job goes on")) << "the ranks noticed";
+  EXPECT_TRUE(both_say(".err", "the job continues")) << "the ranks noticed";
   EXPECT_EQ(live_ranks(RANK_PROGRAM), before);
   launcher.send(SIGCONT);
   EXPECT_TRUE(both_say(".err", "answers again"));

@@ -49,7 +49,7 @@ TEST_F(RestartedJob, WhoseRanksAreKilledOneByOneGoesOnAndEndsWithTheBitsOfAnUndi
       << result.err;
   // Of a dead rank nothing that was finished is done again: the survivor has saved it.
   const auto reached = numbers_in(result.err, "; ([0-9]+) steps done\n");
-  const auto gone_on = numbers_in(result.err, "goes on from step ([0-9]+)");
+  const auto gone_on = numbers_in(result.err, "resumes from step ([0-9]+)");
   ASSERT_EQ(gone_on.size(), 3u) << result.err;
   for (std::size_t i = 0; i < 3; ++i) EXPECT_GE(gone_on[i], reached[i]) << result.err;
   EXPECT_TRUE(testing::live_ranks().empty());

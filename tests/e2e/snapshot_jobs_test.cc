@@ -233,7 +233,7 @@ TEST_F(SnapshotJob, OfWhichAllRanksAreKilledAtOnceGoesOn) {
   ASSERT_FALSE(has_ended("killed"));
   const Result again = run_to_end(job(3, program("killed")));
   ASSERT_EQ(again.exit_code, 0) << again.err;
-  ASSERT_EQ(numbers_in(again.err, "goes on from step ([0-9]+)").size(), 1u) << again.err;
+  ASSERT_EQ(numbers_in(again.err, "resumes from step ([0-9]+)").size(), 1u) << again.err;
   EXPECT_EQ(bytes_of("killed"), whole);
 }
 

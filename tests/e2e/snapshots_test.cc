@@ -128,9 +128,9 @@ TEST(SnapshotsCommand, SaysWhatItCanNotLookAt) {
            {{""}, "name is empty"},
            {{"a", "b"}, "2 words were given"},
            {{"diff", "a"}, "2 words were given"},
-           {{(folder / "none").string()}, "is no folder: No such file or directory"},
-           {{(folder / "file").string()}, "is no folder"},
-           {{"diff", folder.string(), folder.string()}, "is no snapshot"},
+           {{(folder / "none").string()}, "is not a folder: No such file or directory"},
+           {{(folder / "file").string()}, "is not a folder"},
+           {{"diff", folder.string(), folder.string()}, "is not a snapshot"},
            {{"--deep", folder.string()}, "--deep"}}) {
     const Result result = snapshots(words);
     EXPECT_EQ(result.exit_code, 2) << text;

@@ -203,7 +203,7 @@ TEST_F(Trace, AStartReplacesWhatWasLoggedInTheStepsThatItRunsAgain) {
     EXPECT_EQ(found.begin()->first, 1);
     EXPECT_EQ(found.rbegin()->first, kTraced);
   }
-  const auto resumed = numbers_in(text_of("logs/generation2/rank0.err"), "goes on from step (\\d+)");
+  const auto resumed = numbers_in(text_of("logs/generation2/rank0.err"), "resumes from step (\\d+)");
   for (const auto& [step, line] : scalar_in(lines, "start")) {
     EXPECT_EQ(line["value"], !resumed.empty() && step <= resumed.front() ? 1 : 2) << line;
   }

@@ -182,14 +182,14 @@ TEST_F(CharGptJob, KilledAndStartedAgainEndsWithTheSameBits) {
   EXPECT_FALSE(fs::exists(file("killed"))) << "it had ended before it was killed";
   const Result again = run(job(saving));
   ASSERT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_NE(again.err.find("goes on from step "), std::string::npos) << again.err;
+  EXPECT_NE(again.err.find("resumes from step "), std::string::npos) << again.err;
   EXPECT_EQ(bytes_of("killed"), bytes_of("undisturbed"));
   EXPECT_EQ(losses(again.out).model, losses(undisturbed.out).model);
 
   // Once more: there is nothing left to do, and the end is the same.
   const Result nothing = run(job(saving));
   ASSERT_EQ(nothing.exit_code, 0) << nothing.err;
-  EXPECT_NE(nothing.err.find("goes on from step 1000"), std::string::npos) << nothing.err;
+  EXPECT_NE(nothing.err.find("resumes from step 1000"), std::string::npos) << nothing.err;
   EXPECT_EQ(bytes_of("killed"), bytes_of("undisturbed"));
 }
 
@@ -210,7 +210,7 @@ TEST_F(CharGptJob, WhoseRankIsKilledGoesOnFromItsLastStep) {
     const auto step = number_in(result.err, "step ([0-9]+), the last that rank " + std::to_string(1 - dead));
     const Result again = run(job(saving));
     ASSERT_EQ(again.exit_code, 0) << again.err;
-    EXPECT_EQ(number_in(again.err, "goes on from step ([0-9]+)"), step);
+    EXPECT_EQ(number_in(again.err, "resumes from step ([0-9]+)"), step);
     EXPECT_EQ(bytes_of(name), bytes_of("undisturbed"));
   }
 }

@@ -47,7 +47,7 @@ TEST_F(MnistJob, StoppedAndStartedAgainEndsAsOneThatWasNot) {
   }
   const Result again = run(job("stopped"));
   ASSERT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_NE(again.err.find("goes on from step "), again.err.npos) << again.err;
+  EXPECT_NE(again.err.find("resumes from step "), again.err.npos) << again.err;
   EXPECT_EQ(last(again.out, "test loss"), last(undisturbed.out, "test loss"));
   const Result compared =
       run({kLauncher, "snapshots", "diff", snapshot("undisturbed") + "-g000001", snapshot("stopped") + "-g000002"});

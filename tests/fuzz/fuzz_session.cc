@@ -113,7 +113,7 @@ class Run {
     outcome_.had_members = bench_.member_requests > 0;
     if ((flags_ & kSecret) != 0 && !somebody_proved_) {
       check(bench_.state.keys.size() == 0, "a stranger stores nothing");
-      check(bench_.members.table().size() == 0, "a stranger is no member");
+      check(bench_.members.table().size() == 0, "a stranger is not a member");
     }
   }
 

@@ -25,7 +25,7 @@ std::optional<int> hex_digit(char c) {
 
 char hex_byte(const std::string& where, std::string_view digits) {
   if (digits.size() != 2 || !hex_digit(digits[0]) || !hex_digit(digits[1])) {
-    fail(where, "'" + std::string(digits) + "' is no byte of two digits 0-9 a-f");
+    fail(where, "'" + std::string(digits) + "' is not a byte of two digits 0-9 a-f");
   }
   return static_cast<char>(*hex_digit(digits[0]) * 16 + *hex_digit(digits[1]));
 }

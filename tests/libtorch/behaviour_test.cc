@@ -557,7 +557,7 @@ TEST(MicroBatches, OfUnevenSizeAreTheMeanOverAllRows) {
           {
             const auto local = ddp.no_sync();
             squares(ddp(x.slice(0, 0, 1))).backward();
-            EXPECT_FALSE(net.a->weight.grad().defined()) << "a sum is no gradient yet";
+            EXPECT_FALSE(net.a->weight.grad().defined()) << "a sum is not a gradient yet";
             squares(ddp(x.slice(0, 1, 4))).backward();
           }
           squares(ddp(x.slice(0, 4, 6))).backward();

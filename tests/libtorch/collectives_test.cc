@@ -198,7 +198,7 @@ TEST(Collectives, WhatCannotWorkIsRefusedBeforeAnythingStarts) {
     says([&] { all_gather_rows(at::ones({}), group); }, {"0 dimensions", "view(1)"});
     says([&] { libtorch::gather(at::ones({2}), group, 2); }, {"gather", "2"});
     const at::NoGradGuard no_grad;
-    all_reduce(leaf, group);  // and the group goes on
+    all_reduce(leaf, group);  // and the group continues
     EXPECT_TRUE(at::equal(leaf, at::full({4, 2}, 2.0)));
   });
 }

@@ -385,7 +385,7 @@ Held held() {
 TEST(Memory, IsFlat) {
   const char* text = std::getenv("LOCKSTEP_SOAK_STEPS");
   const int count = text == nullptr ? 400 : std::atoi(text);
-  ASSERT_GT(count, 0) << "LOCKSTEP_SOAK_STEPS is no number of steps";
+  ASSERT_GT(count, 0) << "LOCKSTEP_SOAK_STEPS is not a number of steps";
   run_torch_ranks(2, [count](const Group& group) {
     Net net;
     libtorch::DistributedDataParallel ddp(net, group, many_buckets());

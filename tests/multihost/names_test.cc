@@ -135,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, LateNames, ::testing::Bool(),
 TEST_F(NamedHosts, AStaleNameOfTheFirstIsLookedUpAgain) {
   teach(0, "203.0.113.9");
   auto launchers = launch_all({RAW_GRADIENTS});
-  ASSERT_TRUE(launchers[0].await_output("hosta is 203.0.113.9, which is no address of this host"));
+  ASSERT_TRUE(launchers[0].await_output("hosta is 203.0.113.9, which is not an address of this host"));
   folder_.write(NetworkHosts::name(0), "", 0644);
   teach(0, NetworkHosts::address(0));
   teach_others();

@@ -141,7 +141,7 @@ TEST_F(RemoteHosts, StartTheRanksAgainWhereTheLauncherWithTheStoreStoodStill) {
   ASSERT_TRUE(launcher.await_output(", which has the job's store, is gone: ", 2));
   ASSERT_EQ(kill(first, SIGCONT), 0);
   ASSERT_TRUE(launcher.await_output(" of 3, start 2\n", 3));
-  ASSERT_TRUE(launcher.await_output("goes on from step "));
+  ASSERT_TRUE(launcher.await_output("resumes from step "));
   ASSERT_TRUE(launcher.await_output("[rank 2] pid ", 2));
   EXPECT_THAT(launcher.err(), HasSubstr("lockstep run: host host0 (node rank 0) stood still for "));
   launcher.send(SIGTERM);

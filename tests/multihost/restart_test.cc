@@ -146,7 +146,7 @@ TEST_F(RestartedHosts, WhoseLauncherStoodStillIsTakenInAgain) {
   ASSERT_TRUE(await_start(launchers[0], 4, 2));
   launchers[1].send(SIGCONT);
   for (const Process& launcher : launchers) ASSERT_TRUE(await_start(launcher, 6, 3));
-  EXPECT_THAT(launchers[1].err(), HasSubstr("this launcher has stood still, and the job went on without this host"));
+  EXPECT_THAT(launchers[1].err(), HasSubstr("this launcher has stood still, and the job continued without this host"));
   ASSERT_TRUE(await_steps(launchers[0]));
   expect_stop(launchers[0], {&launchers[1], &launchers[2]});
 }
@@ -307,14 +307,14 @@ TEST_F(RestartedHosts, AreTakenInWhileTheJobRunsAndNoStepIsLost) {
   ASSERT_TRUE(second.await_output("the job runs on 1 host (host0) without this host"));
   ASSERT_TRUE(await_start(first, 4, 2));
   ASSERT_TRUE(await_start(second, 4, 2));
-  ASSERT_TRUE(first.await_output("goes on from step "));
+  ASSERT_TRUE(first.await_output("resumes from step "));
   const std::string err = first.err();
   const auto number_behind = [&err](const std::string& words) {
     const auto at = err.find(words);
     return at == std::string::npos ? -1 : std::atoi(err.c_str() + at + words.size());
   };
   EXPECT_GT(number_behind("stopped after "), 0) << err;
-  EXPECT_EQ(number_behind("goes on from step "), number_behind("stopped after ")) << err;
+  EXPECT_EQ(number_behind("resumes from step "), number_behind("stopped after ")) << err;
   ASSERT_TRUE(await_steps(first));
   expect_stop(first, {&second});
 }
@@ -328,7 +328,7 @@ TEST_F(RestartedHosts, OfAFixedNumberWaitForAnotherInThePlaceOfTheLost) {
   ASSERT_TRUE(launchers[0].await_output("waiting for 1 host (--rdzv-timeout 300 s)"));
   auto spare = training_on(2, {"--max-restarts", "1"});
   for (const Process* launcher : {&launchers[0], &launchers[1], &spare}) ASSERT_TRUE(await_start(*launcher, 6, 2));
-  ASSERT_TRUE(launchers[0].await_output("goes on from step "));
+  ASSERT_TRUE(launchers[0].await_output("resumes from step "));
   ASSERT_TRUE(await_steps(launchers[0]));
   expect_stop(launchers[0], {&launchers[1], &spare});
 }

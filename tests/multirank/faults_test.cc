@@ -97,12 +97,12 @@ TEST(Faults, ARankThatThrowsInTheMiddleOfAStepEndsTheOthersWithPeerLost) {
     DistributedDataParallel ddp(model, group);
     for (int step = 0; step < 10; ++step) {
       const Tensor y = ddp(Tensor::ones({2, 5}));
-      if (group->rank() == 1 && step == 3) throw InvalidArgument("the loss is no number");
+      if (group->rank() == 1 && step == 3) throw InvalidArgument("the loss is not a number");
       ddp.backward(mean(y));
     }
   });
   expect_thrown<PeerLost>(thrown[0], {.kind = Kind::failed, .rank = 1});
-  EXPECT_EQ(text_of(thrown[1]), "InvalidArgument: the loss is no number");
+  EXPECT_EQ(text_of(thrown[1]), "InvalidArgument: the loss is not a number");
 }
 
 // An operation whose backward throws.

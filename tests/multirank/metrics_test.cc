@@ -158,7 +158,7 @@ TEST(Metrics, MoreThanCanBeCountedIsRefused) {
               std::string::npos);
     metrics.reset();
     metrics.add("rows", 1.0, 2);
-    EXPECT_EQ(metrics.result()["rows"].count, 4) << "the group goes on";
+    EXPECT_EQ(metrics.result()["rows"].count, 4) << "the group continues";
   });
 }
 
@@ -322,7 +322,7 @@ TEST(OnRank0, GivesItsResultToAllAndRunsThereAlone) {
     EXPECT_EQ(on_rank0(*group, [&] { return 40 + rank; }), 40);
     EXPECT_EQ(on_rank0(*group, [&] { return "rank " + std::to_string(rank); }), "rank 0");
     EXPECT_THROW(on_rank0(*group, [] { throw InvalidArgument("no such file"); }), Error);
-    EXPECT_EQ(on_rank0(*group, [] { return 1.5; }), 1.5) << "the group goes on";
+    EXPECT_EQ(on_rank0(*group, [] { return 1.5; }), 1.5) << "the group continues";
   });
 }
 

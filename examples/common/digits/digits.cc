@@ -111,7 +111,7 @@ std::vector<std::uint8_t> read_file(const std::filesystem::path& path, std::uint
            bytes[at + 3];
   };
   const auto refuse = [&](const std::string& why) {
-    throw std::runtime_error("'" + path.string() + "' is no IDX file of MNIST's: " + why);
+    throw std::runtime_error("'" + path.string() + "' is not an IDX file of MNIST's: " + why);
   };
   if (bytes.size() < header) {
     refuse(std::to_string(bytes.size()) + " bytes are less than its header of " + std::to_string(header) +

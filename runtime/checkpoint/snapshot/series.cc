@@ -69,12 +69,12 @@ void apply_fences(FoundSnapshot& snapshot, const std::vector<Generation>& genera
     if (later.number <= snapshot.generation) continue;
     if (!later.why_not.empty()) {
       return set(snapshot, later.is_of_later_format ? SnapshotState::later : SnapshotState::damaged,
-                 fmt::format("whether generation {} went on from it {}: {}", later.number,
+                 fmt::format("whether generation {} resumed from it {}: {}", later.number,
                              later.is_of_later_format ? "can't be read" : "is lost", later.why_not));
     }
     if (later.from_step && *later.from_step >= snapshot.step) continue;
     return set(snapshot, SnapshotState::fenced,
-               fmt::format("generation {} ({}) did not go on from it, but from {}", later.number, later.writer,
+               fmt::format("generation {} ({}) did not resume from it, but from {}", later.number, later.writer,
                            later.from_step ? fmt::format("step {}", *later.from_step) : "nothing"));
   }
 }
@@ -92,7 +92,7 @@ void refuse_if_fenced(const fs::path& folder, const Manifest& head, bool is_surv
     }
     if (other.number <= head.generation) continue;
     throw InvalidArgument(
-        fmt::format("snapshots: step {} is not saved: {} has gone on with this job in '{}', as "
+        fmt::format("snapshots: step {} is not saved: {} has resumed this job in '{}', as "
                     "generation {}, and this run is generation {}; end this one",
                     head.step, other.writer.empty() ? "another run" : other.writer, folder.string(), other.number,
                     head.generation));
@@ -147,7 +147,7 @@ FoundSnapshot open_snapshot(const fs::path& path) {
     case SnapshotState::whole:
     case SnapshotState::fenced: break;  // by records, which are its folder's
     case SnapshotState::unfinished:
-      throw InvalidArgument(fmt::format("'{}' is no snapshot: there is no manifest.json in it", path.string()));
+      throw InvalidArgument(fmt::format("'{}' is not a snapshot: there is no manifest.json in it", path.string()));
     case SnapshotState::damaged:
       throw CorruptData(fmt::format("the snapshot '{}' is damaged: {}", path.string(), snapshot.why_not));
     case SnapshotState::later:

@@ -28,7 +28,7 @@ enum class SnapshotState : std::uint8_t {
   unfinished,  // without a manifest: a crash, or somebody writes it now
   fenced,      // a later generation has not gone on from it
   damaged,     // bytes are lost or changed
-  later,       // written by a later lockstep, or whether the job went on from it only a later one can tell
+  later,       // written by a later lockstep, or whether the job resumed from it only a later one can tell
 };
 
 struct FoundSnapshot {

@@ -27,10 +27,10 @@ std::string encode(const Reasons& reasons) {
 Reasons decode(std::string_view what, const std::string& text, const std::string& where) {
   const auto texts = read_texts(text);
   if (!texts || texts->size() % 2 != 0) {
-    throw CorruptData(
-        fmt::format("init_process_group: what {} says of the {}s, {} bytes, is no list of them; run the same build of "
-                    "lockstep on all ranks",
-                    where, what, text.size()));
+    throw CorruptData(fmt::format(
+        "init_process_group: what {} says of the {}s, {} bytes, is not a list of them; run the same build of "
+        "lockstep on all ranks",
+        where, what, text.size()));
   }
   Reasons reasons;
   for (std::size_t i = 0; i < texts->size(); i += 2) reasons[(*texts)[i]] = (*texts)[i + 1];

@@ -49,7 +49,7 @@ Consequence of_the_store(const MemberEvent& event, StoreHost store_host, int ran
   }
   // A launcher that is only stopped, as by Ctrl-Z, computes nothing that the ranks wait for.
   if (event.kind == MemberEvent::Kind::store_silent && event.host_answers) {
-    cause.text += "; the job goes on, but until it answers again the loss of a rank may be found late";
+    cause.text += "; the job continues, but until it answers again the loss of a rank may be found late";
     return {Consequence::Kind::warn, cause};
   }
   return {Consequence::Kind::fail, cause};

@@ -48,7 +48,7 @@ void share_cores(const Environment& environment, int local_world_size) {
   if (threads_by_variable(environment)) return;
   const int share = std::max(1, allowed_cores() / std::max(1, local_world_size));
   if (const auto text = environment.get("OMP_NUM_THREADS")) {
-    log_warn("environment: OMP_NUM_THREADS='{}' is no number of threads; going on with {}; give 1 or more, or unset it",
+    log_warn("environment: OMP_NUM_THREADS='{}' is not a number of threads; using {}; give 1 or more, or unset it",
              printable(*text), share);
   }
   set_intra_op_threads(share);

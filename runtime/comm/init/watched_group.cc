@@ -72,7 +72,7 @@ std::shared_ptr<ProcessGroup> create(const Backend& backend, const GroupContext&
       return create_over(backend_named("shm"), own, job, deadline);
     } catch (const BackendUnavailable& error) {  // on every one of its ranks
       if (own.identity.rank == 0) {
-        log_warn("group '{}': {}; it goes on over backend '{}'", own.roster.front().group, error.what(),
+        log_warn("group '{}': {}; it continues over backend '{}'", own.roster.front().group, error.what(),
                  otherwise.name);
       }
     }

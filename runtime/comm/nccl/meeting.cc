@@ -19,7 +19,7 @@ Equipment parse(const std::string& text, const rendezvous::Member& who) {
   const auto version = parse_int(std::string_view(text).substr(0, space));
   if (space == std::string::npos || !version) {
     throw CorruptData(
-        fmt::format("nccl: {} says of its GPU '{}', which is no version and UUID; run the same build of "
+        fmt::format("nccl: {} says of its GPU '{}', which is not a version and UUID; run the same build of "
                     "lockstep on all ranks",
                     who.describe(), text));
   }

@@ -327,7 +327,7 @@ void NcclEngine::end_in_order() {
     watchdog_.report(std::current_exception());
     core_.wait_until(comm::Patience(core_.options.abort_patience), [&] { return core_.failure.happened(); });
   } catch (const std::exception& error) {
-    core_.propose(Cause::Kind::failed, core_.rank, fmt::format("{} can't go on: {}", own_name(), error.what()));
+    core_.propose(Cause::Kind::failed, core_.rank, fmt::format("{} can't continue: {}", own_name(), error.what()));
   }
 }
 
@@ -343,7 +343,7 @@ void NcclEngine::close_as(std::optional<std::string> cause) {
       watchdog_.retire();
     } catch (const std::exception& error) {
       // A broken device. Whoever closes is a destructor as a rule, perhaps of a program that ends for the same reason.
-      if (!cause) cause = fmt::format("{} can't go on: {}", own_name(), error.what());
+      if (!cause) cause = fmt::format("{} can't continue: {}", own_name(), error.what());
     }
   }
   if (!cause && !core_.failure.happened()) {

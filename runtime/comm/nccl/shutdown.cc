@@ -49,8 +49,8 @@ void await_nccl(GroupCore& core, const Deadline& deadline, const char* what, con
     if (core.context.check) core.context.check();
     if (deadline.expired()) {
       core.fail(Cause::Kind::timeout, -1,
-                fmt::format("nccl: {} of {} ranks is not through on {}, {}; all have arrived, and NCCL does not go "
-                            "on; {}",
+                fmt::format("nccl: {} of {} ranks is not through on {}, {}; all have arrived, and NCCL does not "
+                            "continue; {}",
                             what, core.size, core.own_name(), deadline.progress(), remedy));
     }
     core.wait_until(Deadline::after(pause), [&] { return core.failure.happened(); });
@@ -149,12 +149,12 @@ void NcclShutdown::end_the_process(const char* what) {
   if (core_.failure.happened()) log_error("nccl: the group had failed: {}", core_.failure.known().text);
   for (const std::string& line : core_.calls.flight_record().lines()) log_error("nccl: flight record: {}", line);
   if (core_.options.watchdog) {
-    log_error("nccl: the process ends with exit code {}; LOCKSTEP_FAILURE_WATCHDOG=off lets it go on",
+    log_error("nccl: the process ends with exit code {}; LOCKSTEP_FAILURE_WATCHDOG=off lets it continue",
               kExitAbortBlocked);
     flush_stderr();
     ::_exit(kExitAbortBlocked);
   }
-  log_error("nccl: the process goes on, with a device that may never come free (LOCKSTEP_FAILURE_WATCHDOG=off)");
+  log_error("nccl: the process continues, with a device that may never come free (LOCKSTEP_FAILURE_WATCHDOG=off)");
   device_is_stuck_.store(true, std::memory_order_release);
   core_.notify();
 }

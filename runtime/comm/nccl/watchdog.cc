@@ -75,9 +75,11 @@ void Watchdog::run() {
     fail_for(error);
   } catch (const Error& error) {
     if (error.cause() != nullptr) return core_.failure.propose(*error.cause());
-    core_.propose(Cause::Kind::failed, core_.rank, fmt::format("{} can't go on: {}", core_.own_name(), error.what()));
+    core_.propose(Cause::Kind::failed, core_.rank,
+                  fmt::format("{} can't continue: {}", core_.own_name(), error.what()));
   } catch (const std::exception& error) {
-    core_.propose(Cause::Kind::failed, core_.rank, fmt::format("{} can't go on: {}", core_.own_name(), error.what()));
+    core_.propose(Cause::Kind::failed, core_.rank,
+                  fmt::format("{} can't continue: {}", core_.own_name(), error.what()));
   }
 }
 
@@ -127,7 +129,7 @@ void Watchdog::fail_for(const CallFailed& error) {
   }
   // A remote error names nobody: another rank's process may have ended.
   core_.propose(Cause::Kind::failed, error.may_be_a_consequence() ? -1 : core_.rank,
-                fmt::format("{} can't go on: {}; {}; a rank it talks to may have died, or the network; "
+                fmt::format("{} can't continue: {}; {}; a rank it talks to may have died, or the network; "
                             "NCCL_DEBUG=WARN says more",
                             core_.own_name(), error.what(), core_.where_this_rank_was()));
 }

@@ -65,7 +65,7 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
   const auto frame = read_frame(bytes);
   if (!frame) {
     return propose(Cause::Kind::mismatch, -1,
-                   fmt::format("{} got {} bytes over {} from {} that are no frame of this version; run one version "
+                   fmt::format("{} got {} bytes over {} from {} that are not a frame of this version; run one version "
                                "of lockstep on every host",
                                who(rank_), bytes.size(), wire_->name(), who(peer)));
   }
@@ -137,7 +137,7 @@ void WireEngine::lose(Cause cause) {
 }
 
 void WireEngine::on_broken(const std::string& how) {
-  propose(Cause::Kind::failed, rank_, fmt::format("{} can't go on: {}: {}", who(rank_), wire_->name(), how));
+  propose(Cause::Kind::failed, rank_, fmt::format("{} can't continue: {}: {}", who(rank_), wire_->name(), how));
 }
 
 void WireEngine::run() {

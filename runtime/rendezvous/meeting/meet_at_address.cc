@@ -36,7 +36,7 @@ std::shared_ptr<OwnedStore> connect_at_address(const MeetingPlan& plan, const Id
       }
       failure = kUsedStore;
     } catch (const Timeout&) {
-      failure = "is a store that is no rank 0's of lockstep";
+      failure = "is a store that is not rank 0's of lockstep";
     } catch (const StoreError& error) {
       failure = error.what();  // it was on its way out
     }

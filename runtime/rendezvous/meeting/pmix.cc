@@ -149,7 +149,7 @@ std::string PmixSession::lookup(int rank, std::string_view key, const Deadline& 
   for (net::Backoff backoff;;) {
     if (Question* const answer = ask(static_cast<std::uint32_t>(rank), name, deadline)) {
       MutexLock lock(answer->mutex);
-      if (!answer->text) throw CorruptData(fmt::format("PMIx: what rank {} put at '{}' is no text", rank, name));
+      if (!answer->text) throw CorruptData(fmt::format("PMIx: what rank {} put at '{}' is not text", rank, name));
       return *answer->text;
     }
     if (!backoff.pause(deadline)) {

@@ -209,7 +209,7 @@ bool ServerSession::open(std::string_view input) {
   }
   const auto first = static_cast<unsigned char>(input.front());
   if (dialect_ == Dialect::legacy && !proto::op_from_code(first, Dialect::legacy)) {
-    return close(fmt::format("its first byte is {:#04x}: it is no client of a store", first));
+    return close(fmt::format("its first byte is {:#04x}: it is not a client of a store", first));
   }
   if (state_.options.secret) return close("torch client refused: use --torch-store");
   phase_ = Phase::serving;

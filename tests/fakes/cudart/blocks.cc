@@ -416,7 +416,7 @@ bool may_access(Watched* watched, const void* data, std::int64_t i, std::int64_t
   const auto* const address = static_cast<const std::byte*>(data) + static_cast<std::size_t>(i) * size;
   if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) {
     if (execution != nullptr) {
-      execution->report(fmt::format("{} {} bytes at once at {}, which is no multiple of {}",
+      execution->report(fmt::format("{} {} bytes at once at {}, which is not a multiple of {}",
                                     writes ? "writes" : "reads", static_cast<std::size_t>(number) * size,
                                     static_cast<const void*>(address), alignment));
     }

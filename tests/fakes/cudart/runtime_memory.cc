@@ -33,7 +33,7 @@ cudaError_t Runtime::free(void* data, bool pinned) {
     Allocation* const allocation = memory_.find(data);
     if (allocation == nullptr || allocation->address != data || allocation->freed || allocation->pinned != pinned ||
         allocation->pooled) {
-      violation(fmt::format("{} of {}, which is no living allocation of its kind{}",
+      violation(fmt::format("{} of {}, which is not a living allocation of its kind{}",
                             pinned ? "cudaFreeHost" : "cudaFree", data,
                             allocation == nullptr ? "" : ": " + allocation->describe()));
       return cudaErrorInvalidValue;
@@ -59,7 +59,7 @@ cudaError_t Runtime::free_without_waiting(void* data) {
   Allocation* const allocation = memory_.find(data);
   if (allocation == nullptr || allocation->address != data || allocation->freed || allocation->pinned ||
       allocation->pooled) {
-    violation(fmt::format("ncclMemFree of {}, which is no living allocation of its kind{}", data,
+    violation(fmt::format("ncclMemFree of {}, which is not a living allocation of its kind{}", data,
                           allocation == nullptr ? "" : ": " + allocation->describe()));
     return cudaErrorInvalidValue;
   }

@@ -150,7 +150,7 @@ cudaError_t Runtime::free_in(void* data, cudaStream_t stream_handle) {
   if (stream == nullptr) return cudaErrorInvalidValue;
   Allocation* const allocation = memory_.find(data);
   if (allocation == nullptr || allocation->address != data || allocation->freed || !allocation->pooled) {
-    violation(fmt::format("cudaFreeAsync of {}, which is no living allocation of a pool{}", data,
+    violation(fmt::format("cudaFreeAsync of {}, which is not a living allocation of a pool{}", data,
                           allocation == nullptr ? "" : ": " + allocation->describe()));
     return cudaErrorInvalidValue;
   }

@@ -28,7 +28,7 @@ std::uint64_t number_of(const char* name, std::uint64_t otherwise) {
   const char* const text = std::getenv(name);
   if (text == nullptr) return otherwise;
   if (const auto value = number(text)) return *value;
-  fmt::print(stderr, "fake CUDA: {}='{}' is no number\n", name, text);
+  fmt::print(stderr, "fake CUDA: {}='{}' is not a number\n", name, text);
   std::_Exit(1);
 }
 

@@ -96,7 +96,7 @@ TEST_F(LoggingDeathTest, VariableChoosesTheLevel) {
 
 TEST_F(LoggingDeathTest, BadLevelIsReportedOnceAndCountsAsInfo) {
   EXPECT_EXIT(log_with_variable("loud"), testing::ExitedWithCode(0),
-              "^\\[lockstep\\] warning: LOCKSTEP_LOG_LEVEL='loud' is no level; .*\n"
+              "^\\[lockstep\\] warning: LOCKSTEP_LOG_LEVEL='loud' is not a level; .*\n"
               "\\[lockstep\\] info: an info line\n\\[lockstep\\] info: another\n\\[lockstep\\] warning: a warning\n$");
 }
 

@@ -52,9 +52,9 @@ TEST_F(Plugins, AnotherBuildsIsRefusedWithBothStamps) {
 
 TEST_F(Plugins, WhatHasNoStampIsRefusedBeforeItRuns) {
   write("x", "no stamp");
-  expect_text(load("x").problem, {"is no plug-in of lockstep"});
+  expect_text(load("x").problem, {"is not a plug-in of lockstep"});
   write("y", std::string(kPluginStampMark) + "never ends");
-  expect_text(load("y").problem, {"is no plug-in of lockstep"});
+  expect_text(load("y").problem, {"is not a plug-in of lockstep"});
 }
 
 TEST_F(Plugins, AFileThatIsNoLibraryIsSaidInTheLoadersWords) {

@@ -328,8 +328,8 @@ TEST_F(Safetensors, EveryLieInTheHeaderIsNamed) {
   expect_corrupt(one("\"F32\"", "[-1]", "[0,4]"), four, "a dimension is -1");
   expect_corrupt(one("\"F32\"", "[1.0]", "[0,4]"), four, "a dimension is 1.0");
   expect_corrupt(one("\"F32\"", "[18446744073709551616]", "[0,4]"), four, "a dimension is");
-  expect_corrupt(one("\"F32\"", "{}", "[0,4]"), four, "shape is no list");
-  expect_corrupt(one("\"F32\"", "[1]", "[0]"), four, "data_offsets is no pair");
+  expect_corrupt(one("\"F32\"", "{}", "[0,4]"), four, "shape is not a list");
+  expect_corrupt(one("\"F32\"", "[1]", "[0]"), four, "data_offsets is not a pair");
   expect_corrupt(one("\"F32\"", "[1]", "[0,\"4\"]"), four, "an offset is \"4\"");
   expect_corrupt(one("\"F33\"", "[4]", "[0,4]"), four, "dtype \"F33\" is none of the format's");
   expect_corrupt(one("\"bool\"", "[4]", "[0,4]"), four, "dtype \"bool\" is none of the format's");
@@ -338,16 +338,16 @@ TEST_F(Safetensors, EveryLieInTheHeaderIsNamed) {
   expect_corrupt(one("\"F4\"", "[3]", "[0,2]"), "ab", "F4 [3] takes too many bytes");
   expect_corrupt(R"({"t":{"dtype":"F32","shape":[1]}})", four, "must have dtype, shape and data_offsets");
   expect_corrupt(R"({"t":4})", four, "must have dtype, shape and data_offsets");
-  expect_corrupt(R"({"__metadata__":[]})", "", "__metadata__ is no map");
-  expect_corrupt(R"({"__metadata__":{"a":1}})", "", "__metadata__ 'a' is no text");
+  expect_corrupt(R"({"__metadata__":[]})", "", "__metadata__ is not a map");
+  expect_corrupt(R"({"__metadata__":{"a":1}})", "", "__metadata__ 'a' is not text");
   expect_corrupt(R"({"__metadata__":{"a":"1","a":"2"}})", "", "'a' is there twice");
   expect_corrupt(R"([])", "", "does not begin with '{'");
-  expect_corrupt(R"({"a":)", "", "is no JSON");
-  expect_corrupt(R"({} x)", "", "is no JSON");
+  expect_corrupt(R"({"a":)", "", "is not JSON");
+  expect_corrupt(R"({} x)", "", "is not JSON");
   expect_corrupt(std::string("{}\0", 3), "", "there is a NUL byte in it");
   expect_corrupt(std::string("{}\0{\"t\":1}", 10), "", "there is a NUL byte in it");
-  expect_corrupt("{\"\xff\":1}", "", "is no JSON");
-  expect_corrupt(R"({},)", "", "is no JSON");
+  expect_corrupt("{\"\xff\":1}", "", "is not JSON");
+  expect_corrupt(R"({},)", "", "is not JSON");
   expect_corrupt(R"( {})", "", "does not begin with '{'");
   expect_corrupt("\xef\xbb\xbf{}", "", "does not begin with '{'");
   expect_corrupt(R"({"a":{"b":{"c":{}}}})", "", "nested too deeply");
@@ -420,7 +420,7 @@ TEST_F(Safetensors, AFileOfAnotherFormatIsCalledWhatItIs) {
   for (const auto& [bytes, name] : kFiles) expect_text(why_corrupt(bytes), {name});
   // A header's length may begin as a pickle does.
   const std::string header = "{" + std::string(0x280 - 1, 'x');
-  expect_text(why_corrupt(with_header(header, "")), {"is no JSON"});
+  expect_text(why_corrupt(with_header(header, "")), {"is not JSON"});
 }
 
 // A damaged file may hold anything where names are.

@@ -131,7 +131,7 @@ TEST(DataLoader, AWorkersErrorReachesTheConsumerAtItsBatchWithSampleIds) {
   for (const int workers : {0, 1, 4}) {
     DataLoader loader(Hooked{12,
                              [](std::span<const std::int64_t> ids) {
-                               if (ids[0] == 6) throw CorruptData("line 6 is no number");
+                               if (ids[0] == 6) throw CorruptData("line 6 is not a number");
                              }},
                       in_order(12), {.batch_size = 3, .workers = workers});
     auto it = loader.begin();
@@ -139,7 +139,7 @@ TEST(DataLoader, AWorkersErrorReachesTheConsumerAtItsBatchWithSampleIds) {
     ++it;
     EXPECT_EQ(*it, (Ids{3, 4, 5}));
     EXPECT_EQ(error_of<CorruptData>([&] { ++it; }),
-              "data: reading batch 2 of epoch 0 (samples 6, 7, 8) failed: line 6 is no number");
+              "data: reading batch 2 of epoch 0 (samples 6, 7, 8) failed: line 6 is not a number");
     // The consumer may go on: the batch is lost, the order is not.
     ++it;
     EXPECT_EQ(*it, (Ids{9, 10, 11}));

@@ -193,7 +193,7 @@ TEST_F(MappedDataset, NamesAFileThatCantBeOne) {
     return error_of<InvalidArgument>([&] { MappedTokens(path, options); });
   };
   expect_text(text_of(folder_ / "none"), {"the dataset '", "none' can't be opened: No such file"});
-  expect_text(text_of(folder_), {"is no regular file"});
+  expect_text(text_of(folder_), {"is not a regular file"});
   expect_text(text_of(write<std::uint16_t>("empty", 0)), {"empty' is empty"});
   expect_text(text_of(write<std::uint16_t>("short", 3)), {"short' has 3 tokens, and a sample has 4"});
   expect_text(text_of(write<std::uint16_t>("head", 3), {.window = 2, .header = 6}),
@@ -202,9 +202,9 @@ TEST_F(MappedDataset, NamesAFileThatCantBeOne) {
   expect_text(text_of(folder_ / "short", {}), {"MappedTokens: window is 0; give 1 or more"});
   expect_text(error_of<InvalidArgument>([&] { MappedRecords(folder_ / "short", {}); }), {"records of 0 bytes"});
   expect_text(error_of<CorruptData>([&] { MappedTokens(write<std::uint8_t>("odd", 7), {.window = 2}); }),
-              {"odd' has 7 bytes behind its header, which are no whole number of tokens of 2; it was cut short"});
+              {"odd' has 7 bytes behind its header, which are not a whole number of tokens of 2; it was cut short"});
   expect_text(error_of<CorruptData>([&] { MappedRecords(folder_ / "odd", {.record = 3, .header = 2}); }),
-              {"5 bytes behind its header, which are no whole number of records of 3"});
+              {"5 bytes behind its header, which are not a whole number of records of 3"});
 }
 
 TEST_F(MappedDataset, NamesAFileThatChangesUnderneath) {

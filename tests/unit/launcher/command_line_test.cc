@@ -267,8 +267,8 @@ TEST(CommandLine, ReadsHostsThatItStartsLaunchersOn) {
 }
 
 TEST(CommandLine, RefusesWrongHosts) {
-  EXPECT_NE(refused({"run", "-H", "a:0", "p"}).find("'0' is no number of slots"), std::string::npos);
-  EXPECT_NE(refused({"run", "-H", "a,-b", "p"}).find("'-b' is no name of a host"), std::string::npos);
+  EXPECT_NE(refused({"run", "-H", "a:0", "p"}).find("'0' is not a number of slots"), std::string::npos);
+  EXPECT_NE(refused({"run", "-H", "a,-b", "p"}).find("'-b' is not a name of a host"), std::string::npos);
   EXPECT_NE(refused({"run", "-H", "a", "--hostfile", "f", "p"}).find("give one of them"), std::string::npos);
   EXPECT_NE(refused({"run", "-H", "a", "--nnodes=1", "p"}).find("leave out --nnodes"), std::string::npos);
   EXPECT_NE(refused({"run", "-x", "A", "p"}).find("-H or --hostfile"), std::string::npos);
@@ -524,7 +524,7 @@ TEST(CommandLine, ReadsTheDoctorsFlags) {
   EXPECT_EQ(hosts.run.endpoint.host, "a0");
   EXPECT_EQ(hosts.program, "p");
   EXPECT_EQ(std::get<DoctorOptions>(parse_command_line({"doctor", "--hostfile", "f"})).run.hostfile, "f");
-  EXPECT_NE(refused({"doctor", "-H", "a:0"}).find("'0' is no number of slots"), std::string::npos);
+  EXPECT_NE(refused({"doctor", "-H", "a:0"}).find("'0' is not a number of slots"), std::string::npos);
   EXPECT_NE(refused({"doctor", "--rsh", "x"}).find("-H or --hostfile"), std::string::npos);
   EXPECT_NE(refused({"doctor", "--rdzv-endpoint", "x"}).find("-H or --hostfile"), std::string::npos);
 }

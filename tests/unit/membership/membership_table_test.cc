@@ -206,7 +206,7 @@ TEST_F(Hang, ATimeoutThatIsNoneIsRefused) {
   for (const std::string bad : {"hang-timeout=", "hang-timeout=1999", "hang-timeout=x", "hang-timeout=-5000", "silence",
                                 "silence=", "silence=1999"}) {
     const auto refused = register_member(0, 3, "s", bad);
-    EXPECT_TRUE(contains(refused.value_or(""), "'" + bad + "' is no number of milliseconds from 2000 on")) << bad;
+    EXPECT_TRUE(contains(refused.value_or(""), "'" + bad + "' is not a number of milliseconds from 2000 on")) << bad;
   }
 }
 
@@ -428,7 +428,7 @@ TEST_F(Table, AReportIsPassedOn) {
   EXPECT_EQ(pushes[0].kind, Kind::failed);
   EXPECT_EQ(text_of(pushes[0]), "rank 2 (host n1, pid 102) failed: no space left on disk");
   table.ended(connection(2));
-  EXPECT_TRUE(told().empty()) << "its end is no second failure";
+  EXPECT_TRUE(told().empty()) << "its end is not a second failure";
 }
 
 TEST_F(Table, AnAccusationIsPassedOnAndItsReportersEndIsNone) {
@@ -532,7 +532,7 @@ TEST_F(Table, ADuplicateIsRefusedAndBothAreNamed) {
   ASSERT_NE(why, std::nullopt);
   expect_text(*why, {"rank 1 (host n1, pid 101), which is here", "rank 1 (host n2, pid 5)"});
   table.ended(99);
-  EXPECT_TRUE(told().empty()) << "who was refused is no member";
+  EXPECT_TRUE(told().empty()) << "who was refused is not a member";
   // Also when the first has gone: it was a member of this meeting.
   ASSERT_EQ(table.goodbye(connection(1), 0), std::nullopt);
   const auto after = register_member(1, 3, "s", "", 98);
@@ -546,7 +546,7 @@ TEST_F(Table, WhatIsNoMemberIsRefusedWithTheReason) {
   expect_text(table.register_member(1, "", "0", "2", good, "").value_or(""), {"scope"});
   expect_text(table.register_member(1, std::string(2000, 's'), "0", "2", good, "").value_or(""), {"scope"});
   for (const auto* rank : {"2", "-1", "x", "", "1.5", "99999999999999999999"}) {
-    EXPECT_TRUE(contains(table.register_member(1, "s", rank, "2", good, "").value_or(""), "is no rank")) << rank;
+    EXPECT_TRUE(contains(table.register_member(1, "s", rank, "2", good, "").value_or(""), "is not a rank")) << rank;
   }
   for (const auto* world : {"0", "-1", "x", "", "99999999"}) {
     EXPECT_TRUE(contains(table.register_member(1, "s", "0", world, good, "").value_or(""), "world size")) << world;

@@ -158,7 +158,7 @@ TEST_F(Relayed, ADuplicateIsRefusedByTheStoreAndBothAreNamed) {
   expect_text(heard_[7][0].list.at(0),
               {"two processes are rank 0: rank 0 (host h0, pid 10)", "rank 0 (host h1, pid 20)"});
   ASSERT_TRUE(beat(7, 1));
-  EXPECT_EQ(beat(7, 1)->status, proto::kRefused) << "it is no member";
+  EXPECT_EQ(beat(7, 1)->status, proto::kRefused) << "it is not a member";
 }
 
 TEST_F(Relayed, HeartbeatsAreAnsweredHereAndGoTogetherWhereTheySaySomethingNew) {

@@ -180,7 +180,7 @@ TEST(LookUp, TellsNamesFromAddressesAndThisHostsFromOthers) {
   EXPECT_EQ(name.address, "127.0.1.1");
   const HostLookup foreign = look_up("192.0.2.1");
   EXPECT_TRUE(foreign.is_known && !foreign.is_here);
-  expect_text(foreign.problem, {"192.0.2.1 is no address of this host", "127.0.0.1"});
+  expect_text(foreign.problem, {"192.0.2.1 is not an address of this host", "127.0.0.1"});
   const HostLookup unknown = look_up("no-such-host.invalid");
   EXPECT_TRUE(unknown.is_name && !unknown.is_known && !unknown.is_here);
   expect_text(unknown.problem, {"no-such-host.invalid is not known on this host"});

@@ -80,13 +80,13 @@ TEST(Consensus, AJudgeThatNeverSpokeIsSaid) {
 TEST(Consensus, ATextThatTheJudgeCannotReadIsEveryRanks) {
   store::HashStore store;
   const Roster roster = roster_of(2);
-  const auto judge = [](auto) -> std::string { throw CorruptData("this is no lunch"); };
+  const auto judge = [](auto) -> std::string { throw CorruptData("this is not a lunch"); };
   Consensus(store, roster, 0, options()).contribute("?", judge, Deadline::after(60s));
   EXPECT_EQ(
       error_of<CorruptData>([&] { Consensus(store, roster, 1, options()).decide("b", judge, Deadline::after(60s)); }),
-      "this is no lunch");
+      "this is not a lunch");
   EXPECT_EQ(error_of<CorruptData>([&] { Consensus(store, roster, 0, options()).await_verdict(Deadline::after(60s)); }),
-            "this is no lunch");
+            "this is not a lunch");
 }
 
 TEST(Consensus, AFailureOfTheGroupEndsTheWait) {

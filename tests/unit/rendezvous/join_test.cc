@@ -148,7 +148,7 @@ TEST(Join, AClaimThatTheLastCannotReadIsToldToAll) {
   store.add("rendezvous/run/0/0/count", 1);
   for (const Outcome& outcome : join_all(store, {member(0, 10), member(2, 12)}, 3)) {
     EXPECT_EQ(outcome.type, "CorruptData");
-    expect_text(outcome.error, {"'rendezvous/run/0/0/rank/1' is no claim"});
+    expect_text(outcome.error, {"'rendezvous/run/0/0/rank/1' is not a claim"});
   }
 }
 

@@ -176,7 +176,7 @@ TEST(DistributedDataParallel, DropoutIsKeyedBySampleIdAndStep) {
   ddp.backward(mean(ddp(x, {10, 11})));
   EXPECT_NE(forward({10, 11}), first);
   ddp.set_steps(0);
-  EXPECT_EQ(forward({10, 11}), first) << "as a run that goes on from there";
+  EXPECT_EQ(forward({10, 11}), first) << "as a run that resumes from there";
   EXPECT_THROW(ddp(x, {10}), InvalidArgument);
 }
 

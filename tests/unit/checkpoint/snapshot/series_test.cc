@@ -92,7 +92,7 @@ TEST(Series, ASnapshotIsFoundAsItWasWritten) {
   const FoundSnapshot copy = open_snapshot(folder / "elsewhere");
   EXPECT_EQ(copy.step, 1200);
   expect_step(copy);
-  expect_text(error_of([&] { open_snapshot(folder); }), {"is no snapshot", "no manifest.json"});
+  expect_text(error_of([&] { open_snapshot(folder); }), {"is not a snapshot", "no manifest.json"});
 }
 
 TEST(Series, AGenerationFencesWhatItDidNotGoOnFrom) {
@@ -118,7 +118,7 @@ TEST(Series, AFencedRunSavesNoMore) {
   record(folder, 1, std::nullopt);
   save_step(folder, 4, 1);
   record(folder, 2, 4);
-  expect_text(error_of([&] { save_step(folder, 8, 1); }), {"step 8 is not saved", "rank 0 (host n, pid 1) has gone on",
+  expect_text(error_of([&] { save_step(folder, 8, 1); }), {"step 8 is not saved", "rank 0 (host n, pid 1) has resumed",
                                                            "generation 2", "generation 1", "end this one"});
   EXPECT_FALSE(fs::exists(folder / "step-000000000008-g000001"));
   save_step(folder, 8, 2);
@@ -189,7 +189,7 @@ TEST(Series, ARecordOfALaterLockstepFencesNothingThatItCouldHaveGoneOnFrom) {
   EXPECT_THAT(whole_steps(folder), ElementsAre(8));
   EXPECT_THAT(steps_of(folder, SnapshotState::later), ElementsAre(4));
   expect_text(list_snapshots(folder)[1].why_not,
-              {"whether generation 2 went on from it can't be read", "generation-000002.json", "update lockstep"});
+              {"whether generation 2 resumed from it can't be read", "generation-000002.json", "update lockstep"});
   clean(folder, {.keep = 1});
   EXPECT_EQ(list_snapshots(folder).size(), 2u);
   EXPECT_EQ(list_generations(folder).size(), 2u) << "what it fences is not known";

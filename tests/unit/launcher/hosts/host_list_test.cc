@@ -25,10 +25,10 @@ TEST(HostList, HasNamesAndSlots) {
 
 TEST(HostList, RefusesWhatIsNone) {
   for (const auto* bad : {"", "a,", ",a", ":2", "-oProxyCommand=x", "a b", "a\n"}) {
-    EXPECT_THAT(error_of([&] { parse_hosts(bad); }), HasSubstr("is no name of a host")) << bad;
+    EXPECT_THAT(error_of([&] { parse_hosts(bad); }), HasSubstr("is not a name of a host")) << bad;
   }
   for (const auto* bad : {"a:", "a:0", "a:x", "a:1025", "a:-1"}) {
-    EXPECT_THAT(error_of([&] { parse_hosts(bad); }), HasSubstr("is no number of slots")) << bad;
+    EXPECT_THAT(error_of([&] { parse_hosts(bad); }), HasSubstr("is not a number of slots")) << bad;
   }
   EXPECT_THAT(error_of([] { parse_hosts("a,a"); }), HasSubstr("host a comes twice; say its slots once, as in a:2"));
 }
@@ -41,13 +41,13 @@ TEST(HostFile, IsOpenMpis) {
 TEST(HostFile, TakesMpichsLinesAndAByteOrderMark) {
   EXPECT_EQ(parse_hostfile("\xEF\xBB\xBFhost0:4\r\nfe80::1\n[fe80::2]:2\nuser@host3 slots=3\n", "f"),
             (Hosts{{"host0", 4}, {"fe80::1", {}}, {"fe80::2", 2}, {"user@host3", 3}}));
-  EXPECT_THAT(error_of([] { parse_hostfile("a:x\n", "f"); }), HasSubstr("line 1: 'x' is no number of slots"));
+  EXPECT_THAT(error_of([] { parse_hostfile("a:x\n", "f"); }), HasSubstr("line 1: 'x' is not a number of slots"));
 }
 
 TEST(HostFile, ErrorsNameTheLine) {
   EXPECT_THAT(error_of([] { parse_hostfile("a\nb slot=3\n", "f"); }),
               AllOf(HasSubstr("--hostfile f, line 2: 'slot=3' is not known"), HasSubstr("HOST slots=N")));
-  EXPECT_THAT(error_of([] { parse_hostfile("a slots=x", "f"); }), HasSubstr("line 1: 'x' is no number of slots"));
+  EXPECT_THAT(error_of([] { parse_hostfile("a slots=x", "f"); }), HasSubstr("line 1: 'x' is not a number of slots"));
   EXPECT_THAT(error_of([] { parse_hostfile("# nothing\n", "f"); }), HasSubstr("it names no host"));
 }
 

@@ -133,7 +133,7 @@ TEST_F(JobOutputTest, TheEndOfARanksStderrHasNoRedrawsOfABar) {
   write(output, 0, Stream::err, "before\n" + bar + "\rbroken\npartial");
   EXPECT_THAT(last_lines_, ElementsAre("before", "broken", "partial"));
   write(output, 1, Stream::err, "step 1\rstep 2\r");
-  EXPECT_THAT(last_lines_, ElementsAre()) << "a redraw is no line";
+  EXPECT_THAT(last_lines_, ElementsAre()) << "a redraw is not a line";
 }
 
 TEST_F(JobOutputTest, AnUncaughtExceptionIsItsTypeAndTheFirstLineOfItsText) {

@@ -184,7 +184,7 @@ TEST(KeyTable, ItemsLeaveAQueueAsTheyCame) {
   EXPECT_EQ(table.queue_pop("q"), "2");
   EXPECT_EQ(table.queue_pop("q"), std::nullopt);
   EXPECT_EQ(table.queue_length("q"), 0u);
-  EXPECT_EQ(table.size(), 0u) << "a queue is no key";
+  EXPECT_EQ(table.size(), 0u) << "a queue is not a key";
 }
 
 TEST(KeyTable, MemoryOfAQueueIsGivenBack) {
