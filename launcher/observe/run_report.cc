@@ -8,7 +8,6 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <ranges>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -178,10 +177,10 @@ RunReport report_of(const RunTraces& traces) {
   }
   end_start();
   std::int64_t until = std::numeric_limits<std::int64_t>::max();
-  for (ReportedStart& start : std::views::reverse(report.starts)) {
-    start.straggler = find_straggler(start.ranks);
-    start.until = until;
-    for (const RankTable& table : start.ranks) {
+  for (auto start = report.starts.rbegin(); start != report.starts.rend(); ++start) {
+    start->straggler = find_straggler(start->ranks);
+    start->until = until;
+    for (const RankTable& table : start->ranks) {
       if (!table.rows.empty()) until = std::min(until, table.steps_before);
     }
   }

@@ -26,7 +26,7 @@ cd "$work"
 block data.csv | bash -euo pipefail -s
 (($(wc -l <data.csv) == 20001))
 block "$name.cc" >"$name.cc"
-(($(wc -l <"$name.cc") <= 70)) || { echo "first_program: $name.cc has more than 70 lines"; exit 1; }
+(($(wc -l <"$name.cc") <= 72)) || { echo "first_program: $name.cc has more than 72 lines"; exit 1; }
 epochs=$(sed -n 's/.*kEpochs = \([0-9]*\).*/\1/p' "$name.cc")
 # LibTorch's headers take minutes to optimise.
 [[ $name != first_torch ]] && level=-O2 || level=-O0
