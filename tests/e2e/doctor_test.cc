@@ -127,7 +127,7 @@ TEST(Doctor, APortThatIsTakenIsAProblemOfRankZeroOnly) {
 TEST(Doctor, AnAddressOfAnotherHostIsAProblemOfRankZero) {
   const auto report = doctor(by_hand(0, testing::free_port(), "198.51.100.1"));  // set aside for documentation
   EXPECT_EQ(report.exit_code, 1);
-  EXPECT_TRUE(contains(report.problems(), "no address of this host")) << report.problems();
+  EXPECT_TRUE(contains(report.problems(), "not an address of this host")) << report.problems();
 }
 
 TEST(Doctor, NoPlaceToMeetIsAProblem) {

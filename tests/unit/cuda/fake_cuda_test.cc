@@ -194,7 +194,7 @@ TEST_F(FakeCuda, BoundsAndFreedMemoryAreChecked) {
   read(a, gone + 8, 8);
   EXPECT_THAT(collector->take(), ElementsAre(HasSubstr("which was freed")));
   EXPECT_EQ(cudaFree(gone), cudaErrorInvalidValue);
-  EXPECT_THAT(collector->take(), ElementsAre(HasSubstr("no living allocation")));
+  EXPECT_THAT(collector->take(), ElementsAre(HasSubstr("not a living allocation")));
   cudaGetLastError();
 }
 
@@ -242,8 +242,8 @@ TEST_F(FakeCuda, MemoryOfAPoolBelongsToTheOrderOfItsStream) {
   EXPECT_EQ(cudaFreeAsync(data, a), cudaErrorInvalidValue);
   std::byte* const pooled = memory_of(own, 8, a);
   EXPECT_EQ(cudaFree(pooled), cudaErrorInvalidValue);
-  EXPECT_THAT(collector->take(), ElementsAre(HasSubstr("no living allocation"), HasSubstr("no living allocation"),
-                                             HasSubstr("no living allocation")));
+  EXPECT_THAT(collector->take(), ElementsAre(HasSubstr("not a living allocation"), HasSubstr("not a living allocation"),
+                                             HasSubstr("not a living allocation")));
   cudaGetLastError();
 }
 

@@ -239,7 +239,7 @@ TEST(MemberPosition, GoesThroughFlagsAndUnknownWordsArePassedOver) {
   bool traced = false;
   const auto at = position_of(1,
                               "later=x traced step=-9 in=" + std::string(100, 'a') +
-                                  " step=x totals=" + std::string(1000, '1') + " totals=\x1b[2J",
+                                  " step=x totals=" + std::string(20000, '1') + " totals=\x1b[2J",
                               traced);
   EXPECT_TRUE(traced);
   EXPECT_EQ(at, (MemberPosition{.sequence = 1}));

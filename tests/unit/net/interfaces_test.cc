@@ -55,7 +55,7 @@ TEST(ChooseInterface, SaysWhy) {
     return choose_interface(interfaces, Environment(variables)).why;
   };
   EXPECT_EQ(why({kLoopback, kEthernet}), "the only one beside loopback");
-  expect_text(why({kLoopback, kDocker, kEthernet}), {"no bridge or tunnel"});
+  expect_text(why({kLoopback, kDocker, kEthernet}), {"not a bridge or tunnel"});
   expect_text(why({kLoopback}), {"only this host reaches it"});
   expect_text(why({kLoopback, kDocker, kSelfAssigned}), {"though its name is that of a bridge"});
   EXPECT_EQ(why({kEthernet, kInfiniband}, {{"GLOO_SOCKET_IFNAME", "ib0"}}), "GLOO_SOCKET_IFNAME=ib0 wants it");

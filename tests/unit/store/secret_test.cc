@@ -141,7 +141,7 @@ TEST_F(SecretFile, ThatIsNoSecretIsRefused) {
 
 TEST_F(SecretFile, ThatIsAPipeHoldsNobodyUp) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
-  EXPECT_THAT(refusal(), HasSubstr("no regular file"));
+  EXPECT_THAT(refusal(), HasSubstr("not a regular file"));
 }
 
 }  // namespace

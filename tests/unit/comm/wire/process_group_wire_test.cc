@@ -118,7 +118,7 @@ TEST(ProcessGroupWire, BytesThatAreNoFrameFailTheGroup) {
     hub->frames[0].emplace_back(1, FrameBytes{});
     hub->notify();
   });
-  expect_text(causes[0], {"no frame of this version", "rank 1 (host host1, pid 101)"});
+  expect_text(causes[0], {"not a frame of this version", "rank 1 (host host1, pid 101)"});
   EXPECT_EQ(causes[0], causes[1]);
 }
 
