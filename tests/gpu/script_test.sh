@@ -46,7 +46,7 @@ expect no_such_test 1 "no test is called 'Nothing" --prebuilt "$build" --filter 
 printf '#!/bin/sh\n[ "$1" = -L ] && echo "GPU 0: NVIDIA H200 (UUID: GPU-5f2c)" || echo 580.65.06\n' >"$work/bin/nvidia-smi"
 chmod +x "$work/bin/nvidia-smi"
 LOCKSTEP_NCCL_LIB=/nowhere/libnccl.so expect gpu_without_nccl 1 'FAILED: a GPU is here and can.t be used' --prebuilt "$build"
-for line in 'GPUs: GPU 0: NVIDIA H200' 'NCCL: LOCKSTEP_NCCL_LIB=/nowhere/libnccl.so is no file'; do
+for line in 'GPUs: GPU 0: NVIDIA H200' 'NCCL: LOCKSTEP_NCCL_LIB=/nowhere/libnccl.so is not a file'; do
   grep -qF "$line" <<<"$out" || complain "gpu_without_nccl: does not say '$line': $out"
 done
 rm "$work/bin/nvidia-smi"
