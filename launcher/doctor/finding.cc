@@ -33,8 +33,7 @@ Finding problem_of(std::string section, std::string name, const std::string& mes
 }
 
 int count_problems(const Findings& findings) {
-  return static_cast<int>(std::count_if(findings.begin(), findings.end(),
-                                        [](const auto& finding) { return finding.health == Health::problem; }));
+  return static_cast<int>(std::ranges::count(findings, Health::problem, &Finding::health));
 }
 
 std::string as_text(const Findings& findings, const Conclusion& conclusion) {

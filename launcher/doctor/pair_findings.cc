@@ -106,8 +106,7 @@ std::vector<TrialPeer> peers_of(const std::vector<TriedHost>& hosts, int node, c
 }
 
 Findings pair_findings(const std::vector<TriedHost>& hosts, const std::string& limit) {
-  const auto told =
-      std::find_if(hosts.begin(), hosts.end(), [](const TriedHost& host) { return host.facts.has_value(); });
+  const auto told = std::ranges::find_if(hosts, [](const TriedHost& host) { return host.facts.has_value(); });
   Findings findings;
   for (const TriedHost& host : hosts) add_host(host, told == hosts.end() ? nullptr : &*told->facts, limit, findings);
   for (const TriedHost& host : hosts) add_connections(hosts, host, findings);

@@ -122,8 +122,7 @@ Findings rendezvous_findings(const Environment& environment) {
   constexpr auto place = [](const Finding& finding) {
     return finding.section == kWho ? 0 : finding.section == kWhere ? 1 : 2;
   };
-  std::stable_sort(findings.begin(), findings.end(),
-                   [&](const auto& one, const auto& other) { return place(one) < place(other); });
+  std::ranges::stable_sort(findings, [&](const auto& one, const auto& other) { return place(one) < place(other); });
   return findings;
 }
 

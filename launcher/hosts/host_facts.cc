@@ -152,8 +152,7 @@ void give_node_ranks(std::vector<HostFacts>& hosts, bool is_first) {
     host.node = next++;
   }
   if (!is_first) return;
-  std::stable_sort(hosts.begin(), hosts.end(),
-                   [](const HostFacts& left, const HostFacts& right) { return left.node < right.node; });
+  std::ranges::stable_sort(hosts, {}, &HostFacts::node);
 }
 
 JobPlan plan_job(JobPlan draft, std::span<const HostFacts> facts) {

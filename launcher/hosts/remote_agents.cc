@@ -84,8 +84,8 @@ std::vector<std::string> travelling_variables(const RunOptions& options, const E
   constexpr std::string_view kPrefixes[] = {"LOCKSTEP_", "NCCL_", "GLOO_", "OMP_"};
   Environment chosen;
   for (const auto& [name, value] : environment.variables()) {
-    const bool travels = std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
-                                     [&name = name](auto prefix) { return name.starts_with(prefix); });
+    const bool travels =
+        std::ranges::any_of(kPrefixes, [&name = name](auto prefix) { return name.starts_with(prefix); });
     // Of this process's own place in some job, and the secret, nothing.
     if (travels && !name.starts_with("LOCKSTEP_STORE") && name != "LOCKSTEP_LAUNCHER_PID" &&
         name != "LOCKSTEP_LAUNCHER_FD" && name != "LOCKSTEP_RUN_ID" && name != "LOCKSTEP_RESTART_COUNT") {

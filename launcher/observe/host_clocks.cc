@@ -105,8 +105,7 @@ HostClocks::HostClocks(const std::vector<RunTrace>& traces) {
 }
 
 std::int64_t HostClocks::ahead_at(const Line& line, std::int64_t time) {
-  const auto after = std::lower_bound(line.begin(), line.end(), time,
-                                      [](const Knot& knot, std::int64_t at) { return knot.time < at; });
+  const auto after = std::ranges::lower_bound(line, time, {}, &Knot::time);
   if (after == line.begin()) return line.front().ahead;
   if (after == line.end()) return line.back().ahead;
   const Knot& before = *std::prev(after);

@@ -107,11 +107,9 @@ std::string describe_others(const LiveReport& report, std::string_view here) {
   std::string text;
   const auto processes = descendants_of(facts.pid);
   for (int rank = facts.first_rank; rank < facts.first_rank + facts.ranks; ++rank) {
-    const bool is_known = std::any_of(report.ranks.begin(), report.ranks.end(),
-                                      [rank](const ReportedRank& it) { return it.rank == rank; });
-    const auto process = std::find_if(processes.begin(), processes.end(), [rank](const ProcessEntry& it) {
-      return started_with(it.pid, fmt::format("RANK={}", rank));
-    });
+    const bool is_known = std::ranges::any_of(report.ranks, [rank](const ReportedRank& it) { return it.rank == rank; });
+    const auto process = std::ranges::find_if(
+        processes, [rank](const ProcessEntry& it) { return started_with(it.pid, fmt::format("RANK={}", rank)); });
     if (is_known || process == processes.end()) continue;
     text += fmt::format(
         "\nrank {} (host {}, pid {}): {}\n{}", rank, here, process->pid,

@@ -41,8 +41,7 @@ std::array<std::string, 2> news_of(const RunReport& report) {
 bool has_every_rank(const RunTraces& traces) {
   if (traces.traces.empty()) return false;
   const RunTrace& last = traces.traces.back();
-  const auto ranks = std::count_if(traces.traces.begin(), traces.traces.end(),
-                                   [&](const RunTrace& one) { return one.generation == last.generation; });
+  const auto ranks = std::ranges::count(traces.traces, last.generation, &RunTrace::generation);
   return ranks == last.rank.identity.world_size;
 }
 

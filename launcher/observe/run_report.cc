@@ -59,8 +59,7 @@ std::vector<ReportedBucket> buckets_of(const std::vector<const trace::RankTrace*
 void add_findings(const std::vector<trace::Finding>& found, std::vector<trace::Finding>& all) {
   const auto key = [](const trace::Finding& it) { return std::tuple(it.step, it.rank, it.kind, it.parameter); };
   for (const trace::Finding& finding : found) {
-    const auto place = std::lower_bound(all.begin(), all.end(), finding,
-                                        [&](const auto& a, const auto& b) { return key(a) < key(b); });
+    const auto place = std::ranges::lower_bound(all, key(finding), {}, key);
     if (place == all.end() || key(*place) != key(finding)) all.insert(place, finding);
   }
 }

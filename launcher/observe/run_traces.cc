@@ -63,13 +63,11 @@ RunTraces read_traces(const fs::path& folder, const std::optional<HostShare>& ra
     if (generation && fs::is_directory(entry)) read_folder(entry, *generation, ranks, found);
   });
   if (found.traces.empty()) return found;
-  const auto newest = std::max_element(found.traces.begin(), found.traces.end(),
-                                       [](const auto& a, const auto& b) { return beginning(a) < beginning(b); });
+  const auto newest = std::ranges::max_element(found.traces, {}, beginning);
   const std::string run_id = newest->rank.identity.run_id;
   std::erase_if(found.traces, [&](const RunTrace& it) { return it.rank.identity.run_id != run_id; });
-  std::sort(found.traces.begin(), found.traces.end(), [](const RunTrace& a, const RunTrace& b) {
-    return std::pair(a.generation, a.rank.identity.rank) < std::pair(b.generation, b.rank.identity.rank);
-  });
+  std::ranges::sort(found.traces, {},
+                    [](const RunTrace& it) { return std::pair(it.generation, it.rank.identity.rank); });
   return found;
 }
 

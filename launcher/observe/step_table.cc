@@ -42,8 +42,7 @@ int training_thread(const std::vector<TracedSpan>& spans) {
   for (const TracedSpan& span : spans) {
     if (span.kind != SpanKind::program) ++counts[span.thread];
   }
-  const auto most =
-      std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto most = std::ranges::max_element(counts, [](const auto& a, const auto& b) { return a.second < b.second; });
   return most == counts.end() ? 0 : most->first;
 }
 

@@ -104,8 +104,7 @@ class Writer {
 
   // Of a backward the compute lane has what is before the last gradient; the rest is waiting.
   static std::int64_t computed_until(const trace::RankTrace& trace, const TracedSpan& backward) {
-    const auto after = std::upper_bound(trace.steps.begin(), trace.steps.end(), backward.end,
-                                        [](std::int64_t time, const TracedStep& step) { return time < step.end; });
+    const auto after = std::ranges::upper_bound(trace.steps, backward.end, {}, &TracedStep::end);
     if (after == trace.steps.begin()) return backward.end;
     const TracedStep& last = *std::prev(after);
     return last.begin >= backward.begin && !last.on_device ? last.last_gradient_ready : backward.end;
@@ -125,8 +124,7 @@ class Writer {
   // In the first lane that has room, so that spans of a lane never overlap.
   void put_bucket(const TracedStep& step, std::size_t index, std::vector<std::int64_t>& lane_ends) {
     const TracedBucket& bucket = step.buckets[index];
-    const auto room =
-        std::find_if(lane_ends.begin(), lane_ends.end(), [&](std::int64_t end) { return end <= bucket.launched; });
+    const auto room = std::ranges::find_if(lane_ends, [&](std::int64_t end) { return end <= bucket.launched; });
     const auto lane = static_cast<std::size_t>(room - lane_ends.begin());
     if (room == lane_ends.end()) lane_ends.push_back(0);
     lane_ends[lane] = bucket.finished;

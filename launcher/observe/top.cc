@@ -113,8 +113,7 @@ std::vector<std::string> heading(const LiveReport& report) {
   std::vector<std::string> lines = {fmt::format(
       "{}  {} on {}, start {}, {:.0f} s: {}", facts.run_id, count_of(facts.world_size, "rank"),
       count_of(facts.hosts, "host"), facts.generation + 1, static_cast<double>(facts.age_ms) / 1000, facts.command)};
-  const auto fastest = std::max_element(report.ranks.begin(), report.ranks.end(),
-                                        [](const auto& a, const auto& b) { return a.step < b.step; });
+  const auto fastest = std::ranges::max_element(report.ranks, {}, &ReportedRank::step);
   if (fastest == report.ranks.end()) {
     lines.emplace_back("no rank has told of itself yet, as it does within a second of init_process_group");
   } else if (fastest->step_s <= 0) {

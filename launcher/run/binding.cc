@@ -116,11 +116,9 @@ Topology read_topology(const std::string& root, const Processors& allowed) {
   if (placed.size() < allowed.size()) topology.nodes = {allowed};
   // Neighbours in the order of the nodes, whose processors some machines number alternately.
   const auto node_of = [&](const Processors& core) {
-    return std::find_if(topology.nodes.begin(), topology.nodes.end(),
-                        [&](const Processors& node) { return !common(node, core).empty(); });
+    return std::ranges::find_if(topology.nodes, [&](const Processors& node) { return !common(node, core).empty(); });
   };
-  std::stable_sort(topology.cores.begin(), topology.cores.end(),
-                   [&](const Processors& one, const Processors& other) { return node_of(one) < node_of(other); });
+  std::ranges::stable_sort(topology.cores, {}, node_of);
   return topology;
 }
 

@@ -34,9 +34,8 @@ bool belongs_to_an_outer_job(std::string_view name) {
                                             "LOCKSTEP_MEMBERSHIP"};
   constexpr std::string_view kNames[] = {"GROUP_WORLD_SIZE", "ROLE_RANK",        "ROLE_WORLD_SIZE",   "ROLE_NAME",
                                          "LOCAL_SIZE",       "REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS"};
-  return std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
-                     [&](auto prefix) { return name.starts_with(prefix); }) ||
-         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+  return std::ranges::any_of(kPrefixes, [&](auto prefix) { return name.starts_with(prefix); }) ||
+         std::ranges::find(kNames, name) != std::end(kNames);
 }
 
 }  // namespace

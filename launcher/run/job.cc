@@ -405,8 +405,7 @@ int Job::report_leftovers() {
 void Job::signal_all(int signal) { tree_.signal_all(ranks_, signal); }
 
 int Job::running() const {
-  return static_cast<int>(
-      std::count_if(ranks_.begin(), ranks_.end(), [](const auto& process) { return process.running(); }));
+  return static_cast<int>(std::ranges::count_if(ranks_, [](const auto& process) { return process.running(); }));
 }
 
 }  // namespace lockstep::launcher

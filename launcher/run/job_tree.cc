@@ -54,9 +54,8 @@ bool JobTree::reap_others(std::span<RankProcess> ranks, bool& guardian_died) {
       throw SystemError("waitid", errno);
     }
     if (info.si_pid == 0) return true;
-    const bool is_rank = std::any_of(ranks.begin(), ranks.end(), [&](const auto& process) {
-      return process.pid == info.si_pid && process.running();
-    });
+    const bool is_rank = std::ranges::any_of(
+        ranks, [&](const auto& process) { return process.pid == info.si_pid && process.running(); });
     if (is_rank) return false;  // its own descriptor tells when its turn has come; the rest is looked at after it
     if (info.si_pid == guardian_.pid()) guardian_died = true;
     siginfo_t reaped{};

@@ -134,8 +134,7 @@ void JobVerdict::signalled(int signal) {
 void JobVerdict::resize() {
   if (is_resizing_ || is_given() || stop_.signal() != 0 || !ended_.empty()) return;
   const auto members = options_.members ? options_.members() : std::vector<membership::MemberView>{};
-  const bool has_step =
-      std::any_of(members.begin(), members.end(), [](const auto& member) { return member.position.step > 0; });
+  const bool has_step = std::ranges::any_of(members, [](const auto& member) { return member.position.step > 0; });
   // One rank alone reports none: it is given the time to come to its first.
   const bool is_alone = world_size(options_.hosts) == 1 && std::chrono::steady_clock::now() - started_ > kAloneSteps;
   if (!has_step && !is_alone) return;
@@ -157,8 +156,7 @@ void JobVerdict::say_who_has_not_stopped() {
   if (is_given() || !options_.members) return;
   std::vector<RankFacts> unstopped;
   for (int rank = 0; rank < world_size(options_.hosts); ++rank) {
-    const bool has_ended =
-        std::any_of(ended_.begin(), ended_.end(), [rank](const RankEnd& other) { return other.rank == rank; });
+    const bool has_ended = std::ranges::any_of(ended_, [rank](const RankEnd& other) { return other.rank == rank; });
     if (!has_ended && !agreed_.has_reported(rank)) unstopped.push_back(facts_of(rank));
   }
   const auto text = describe_unstopped(unstopped, world_size(options_.hosts), options_.members());
@@ -220,8 +218,7 @@ void JobVerdict::tell_failure_without_stacks() {
 }
 
 RankFacts JobVerdict::facts_of(int rank) const {
-  const auto ended =
-      std::find_if(ended_.begin(), ended_.end(), [rank](const RankEnd& other) { return other.rank == rank; });
+  const auto ended = std::ranges::find(ended_, rank, &RankEnd::rank);
   if (ended != ended_.end()) return *ended;
   return options_.facts(rank);
 }

@@ -52,8 +52,7 @@ void RankWatch::look_for_ended(std::span<const RankEnd> ended, const Members& me
   std::vector<int> numbers;
   for (const RankEnd& rank : ended) numbers.push_back(rank.rank);
   for (const int missed : ended_before_they_came(world_size(options_.hosts), members, numbers)) {
-    const RankEnd& rank =
-        *std::find_if(ended.begin(), ended.end(), [missed](const RankEnd& one) { return one.rank == missed; });
+    const RankEnd& rank = *std::ranges::find(ended, missed, &RankEnd::rank);
     findings.push_back({.cause = Cause{.kind = Cause::Kind::left,
                                        .rank = missed,
                                        .host = rank.host,

@@ -46,8 +46,7 @@ int job_rank(const rendezvous::Roster& roster, int rank) {
 }
 
 std::optional<int> rank_in(const rendezvous::Roster& roster, int of_job) {
-  const auto found = std::find_if(roster.begin(), roster.end(),
-                                  [&](const rendezvous::Member& member) { return member.rank == of_job; });
+  const auto found = std::ranges::find(roster, of_job, &rendezvous::Member::rank);
   if (of_job < 0 || found == roster.end()) return std::nullopt;
   return static_cast<int>(found - roster.begin());
 }

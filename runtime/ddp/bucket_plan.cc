@@ -97,8 +97,7 @@ std::vector<Group> group_parameters(std::span<const ParameterSpec> specs, std::s
     }
   }
   for (auto& [dtype, group] : open) groups.push_back(std::move(group));
-  std::sort(groups.begin(), groups.end(),
-            [](const Group& a, const Group& b) { return a.last_position < b.last_position; });
+  std::ranges::sort(groups, {}, &Group::last_position);
   return groups;
 }
 

@@ -102,9 +102,8 @@ const ParameterSpec& FiniteCheck::parameter_at(std::size_t bucket, std::int64_t 
   const Bucket& it = plan_->buckets[bucket];
   const std::size_t offset = it.offset + static_cast<std::size_t>(element) * size_of(it.dtype);
   // They lie one behind the other, and what lies between them is zero.
-  const auto behind = std::find_if(it.parameters.begin(), it.parameters.end(), [&](int parameter) {
-    return plan_->slots[static_cast<std::size_t>(parameter)].offset > offset;
-  });
+  const auto behind = std::ranges::find_if(
+      it.parameters, [&](int parameter) { return plan_->slots[static_cast<std::size_t>(parameter)].offset > offset; });
   return specs_[static_cast<std::size_t>(*std::prev(behind))];
 }
 

@@ -100,9 +100,7 @@ at::Tensor with_rows(const at::Tensor& tensor, std::int64_t rows) {
   return at::cat({tensor, at::zeros(missing, tensor.options())});
 }
 
-std::int64_t most_of(const std::vector<std::int64_t>& counts) {
-  return *std::max_element(counts.begin(), counts.end());
-}
+std::int64_t most_of(const std::vector<std::int64_t>& counts) { return *std::ranges::max_element(counts); }
 
 // Every rank's rows, of which rank r has counts[r]: as many of each travel.
 at::Tensor gather_rows(const at::Tensor& rows, const Group& group, const std::vector<std::int64_t>& counts) {
@@ -113,9 +111,7 @@ at::Tensor gather_rows(const at::Tensor& rows, const Group& group, const std::ve
     const auto begin = static_cast<std::int64_t>(rank) * longest;
     parts.push_back(all.slice(0, begin, begin + counts[rank]));
   }
-  return std::all_of(counts.begin(), counts.end(), [&](std::int64_t count) { return count == longest; })
-             ? all
-             : at::cat(parts);
+  return std::ranges::all_of(counts, [&](std::int64_t count) { return count == longest; }) ? all : at::cat(parts);
 }
 
 // The other way round: the sum over the ranks of what each has for this rank's rows.

@@ -41,8 +41,7 @@ std::string parse_host(std::string_view text) {
                                        printable(text), why));
   };
   const auto is_foreign = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == '/' || c == '\x7f'; };
-  if (std::any_of(text.begin(), text.end(), is_foreign))
-    throw fail("no host has a space, a slash or a line's end in it");
+  if (std::ranges::any_of(text, is_foreign)) throw fail("no host has a space, a slash or a line's end in it");
   if (text.starts_with('[')) {
     const auto close = text.find(']');
     if (close == text.npos) throw fail("'[' is not closed");

@@ -60,9 +60,8 @@ struct Wish {
   std::vector<std::string_view> names;
 
   bool wants(const Interface& one) const {
-    const bool named = std::any_of(names.begin(), names.end(), [&](std::string_view name) {
-      return whole ? one.name == name : one.name.starts_with(name);
-    });
+    const bool named = std::ranges::any_of(
+        names, [&](std::string_view name) { return whole ? one.name == name : one.name.starts_with(name); });
     return named != all_but;
   }
 };
@@ -149,8 +148,7 @@ InterfaceChoice choose_interface(std::span<const Interface> interfaces, const En
     }
   }
   if (candidates.empty()) return {.name = "lo", .address = "127.0.0.1", .why = "this host has no interface that is up"};
-  const auto best = std::min_element(candidates.begin(), candidates.end(),
-                                     [](const Interface& a, const Interface& b) { return cost(a) < cost(b); });
+  const auto best = std::ranges::min_element(candidates, {}, cost);
   return {.name = best->name,
           .address = best->address,
           .why = wished.empty() ? reason(*best, interfaces) : wished + " wants it"};

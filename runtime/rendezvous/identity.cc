@@ -204,8 +204,7 @@ Identity identify(const Environment& environment, const IdentityOverrides& overr
   set_tasks_aside(complete, beside);
   // Who says how many ranks there are needs no PMIx server to say it.
   const auto sized = [](const Found& found) { return !found.reading.identity.size_from_pmix; };
-  if (std::any_of(complete.begin(), complete.end(), sized))
-    std::stable_partition(complete.begin(), complete.end(), sized);
+  if (std::ranges::any_of(complete, sized)) std::stable_partition(complete.begin(), complete.end(), sized);
   Identity identity;
   if (by_arguments) {
     identity = from_arguments(overrides, complete, environment);

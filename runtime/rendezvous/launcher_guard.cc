@@ -101,8 +101,7 @@ void watch_process(int launcher) {
   }
   // Its number may be another process's by now: look again, with the descriptor in hand.
   const auto ancestors = ancestors_of_this_process();
-  const bool there = std::any_of(ancestors.begin(), ancestors.end(),
-                                 [&](const Ancestor& ancestor) { return ancestor.pid == launcher; });
+  const bool there = std::ranges::any_of(ancestors, [&](const Ancestor& ancestor) { return ancestor.pid == launcher; });
   if (!process || !there) end_this_process();
   watch(std::move(process), POLLIN);
 }

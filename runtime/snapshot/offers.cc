@@ -194,8 +194,7 @@ BasicSnapshots::Impl::Contents BasicSnapshots::Impl::read(const Offer& offer) co
 void BasicSnapshots::Impl::refuse_damaged(const std::vector<Offer>& damaged) const {
   std::string own;
   try {
-    auto count = std::count_if(damaged.begin(), damaged.end(),
-                               [this](const Offer& offer) { return offer.rank == group->rank(); });
+    auto count = std::ranges::count(damaged, group->rank(), &Offer::rank);
     for (const FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
       if (found.state == SnapshotState::damaged) ++count;
     }

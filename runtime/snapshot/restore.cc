@@ -217,8 +217,7 @@ void BasicSnapshots::Impl::check(const Offer& offer, const Contents& contents) c
     }
   }
   for (const Item& item : items) {
-    const auto saved = std::find_if(manifest.items.begin(), manifest.items.end(),
-                                    [&](const ManifestItem& it) { return it.name == item.name; });
+    const auto saved = std::ranges::find(manifest.items, item.name, &ManifestItem::name);
     if (saved == manifest.items.end()) {
       if (!options.restore.allow_missing) {
         say(fmt::format("it lacks {}, which the program has added", checkpoint::in_quotes(item.name)));

@@ -66,8 +66,7 @@ std::vector<Generation> list_generations(const fs::path& folder) {
     const auto number = take_number(rest, kPrefix);
     if (number && rest == kSuffix) generations.push_back(read_generation(folder / name, *number));
   }
-  std::sort(generations.begin(), generations.end(),
-            [](const Generation& a, const Generation& b) { return a.number < b.number; });
+  std::ranges::sort(generations, {}, &Generation::number);
   return generations;
 }
 

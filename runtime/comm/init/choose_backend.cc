@@ -27,8 +27,7 @@ std::string_view own_name(std::string_view name) { return name == "gloo" ? "tcp"
 
 const Backend* find(std::string_view asked_for, std::span<const Backend> candidates) {
   const std::string_view name = own_name(asked_for);
-  const auto found =
-      std::find_if(candidates.begin(), candidates.end(), [&](const Backend& backend) { return backend.name == name; });
+  const auto found = std::ranges::find(candidates, name, &Backend::name);
   return found == candidates.end() ? nullptr : &*found;
 }
 

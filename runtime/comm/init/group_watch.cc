@@ -234,8 +234,7 @@ membership::MemberPosition GroupWatch::position() {
 }
 
 GroupWatch::Attached* GroupWatch::find(const ProcessGroup& group) {
-  const auto found =
-      std::find_if(groups_.begin(), groups_.end(), [&](const Attached& attached) { return attached.group == &group; });
+  const auto found = std::ranges::find_if(groups_, [&](const Attached& attached) { return attached.group == &group; });
   return found == groups_.end() ? nullptr : &*found;
 }
 

@@ -135,8 +135,7 @@ void Mailbox::look_for_new(int sender) {
 
 void Mailbox::match(ShmP2pOp& p2p) {
   Incoming& incoming = incoming_[static_cast<std::size_t>(p2p.peer)];
-  const auto found = std::find_if(incoming.unmatched.begin(), incoming.unmatched.end(),
-                                  [&](const Seen& seen) { return seen.tag == p2p.tag; });
+  const auto found = std::ranges::find(incoming.unmatched, p2p.tag, &Seen::tag);
   if (found == incoming.unmatched.end()) return;
   p2p.number = found->number;
   incoming.unmatched.erase(found);

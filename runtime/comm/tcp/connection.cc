@@ -84,8 +84,7 @@ void Connection::send(const wire::Piece& piece, wire::Tag tag, wire::Transfer tr
 }
 
 void Connection::receive(const wire::Piece& piece, wire::Tag tag, wire::Transfer transfer) {
-  const auto early =
-      std::find_if(early_.begin(), early_.end(), [&](const Early& one) { return one.receiving.tag == tag; });
+  const auto early = std::ranges::find_if(early_, [&](const Early& one) { return one.receiving.tag == tag; });
   if (early != early_.end()) return take_early(early, piece, transfer);
   receives_.push_back({transfer, tag, piece.data, piece.bytes, is_eager(piece)});
   if (is_eager(piece)) return;
@@ -285,8 +284,7 @@ void Connection::begin_message(const Header& header) {
 
 Connection::Receiving* Connection::target_of(const Header& header) {
   const wire::Tag tag = tag_of(header.kind, header.number);
-  const auto found =
-      std::find_if(receives_.begin(), receives_.end(), [&](const Receiving& one) { return one.tag == tag; });
+  const auto found = std::ranges::find(receives_, tag, &Receiving::tag);
   if (found != receives_.end()) {
     // What is eager is one chunk.
     if (found->is_eager && header.bytes != found->left) throw_unlike(header.bytes, found->left);
@@ -306,8 +304,7 @@ Connection::Receiving* Connection::target_of(const Header& header) {
 void Connection::take_ready(const Header& header, std::span<const std::byte> payload) {
   if (has_given_up_) return;
   const Ready ready{tag_of(header.kind, header.number), static_cast<std::size_t>(read_number(payload))};
-  const auto sending = std::find_if(waiting_sends_.begin(), waiting_sends_.end(),
-                                    [&](const Sending& one) { return one.tag == ready.tag; });
+  const auto sending = std::ranges::find(waiting_sends_, ready.tag, &Sending::tag);
   if (sending == waiting_sends_.end()) return readies_.push_back(ready);
   match(sending, ready);
 }

@@ -60,8 +60,7 @@ bool Callers::serve(int fd) {
     accept_callers();
     return true;
   }
-  const auto caller =
-      std::find_if(callers_.begin(), callers_.end(), [fd](const Caller& one) { return one.socket.get() == fd; });
+  const auto caller = std::ranges::find_if(callers_, [fd](const Caller& one) { return one.socket.get() == fd; });
   if (caller == callers_.end()) return false;
   // One that waits for its answer has nothing more to say: it has ended.
   if (caller->is_proven) {

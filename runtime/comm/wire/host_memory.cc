@@ -27,8 +27,7 @@ Hosts hosts_of(const rendezvous::Roster& roster, int rank) {
 }
 
 bool has_hierarchy(const Hosts& hosts) {
-  return hosts.ranks.size() > 1 &&
-         std::any_of(hosts.ranks.begin(), hosts.ranks.end(), [](const auto& ranks) { return ranks.size() > 1; });
+  return hosts.ranks.size() > 1 && std::ranges::any_of(hosts.ranks, [](const auto& ranks) { return ranks.size() > 1; });
 }
 
 std::size_t window_bytes(const Hosts& hosts) {

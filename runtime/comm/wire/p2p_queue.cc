@@ -75,9 +75,8 @@ void P2pQueue::on_frame(int peer, const Frame& frame) {
 }
 
 std::shared_ptr<WireP2pOp> P2pQueue::find_send(int peer, std::uint64_t number) const {
-  const auto found = std::find_if(sends_.begin(), sends_.end(), [&](const std::shared_ptr<WireP2pOp>& p2p) {
-    return p2p->peer == peer && p2p->number == number;
-  });
+  const auto found = std::ranges::find_if(
+      sends_, [&](const std::shared_ptr<WireP2pOp>& p2p) { return p2p->peer == peer && p2p->number == number; });
   return found == sends_.end() ? nullptr : *found;
 }
 
@@ -86,8 +85,7 @@ void P2pQueue::match() {
   for (const auto& recv : all) {
     if (recv->number != 0) continue;
     auto& posts = posts_[static_cast<std::size_t>(recv->peer)];
-    const auto found =
-        std::find_if(posts.begin(), posts.end(), [&](const Post& post) { return post.tag == recv->tag; });
+    const auto found = std::ranges::find(posts, recv->tag, &Post::tag);
     if (found == posts.end()) continue;
     Post post = std::move(*found);
     posts.erase(found);

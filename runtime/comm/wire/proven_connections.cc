@@ -34,8 +34,7 @@ constexpr int kMostEvents = 64;
 std::string address_to_listen_at(const ConnectOptions& options) {
   if (options.interface.empty()) return options.address;
   const auto interfaces = net::interfaces_of_this_host();
-  const auto found = std::find_if(interfaces.begin(), interfaces.end(),
-                                  [&](const net::Interface& one) { return one.name == options.interface; });
+  const auto found = std::ranges::find(interfaces, options.interface, &net::Interface::name);
   if (found != interfaces.end()) return found->address;
   throw BackendUnavailable(fmt::format("{}: this host has no interface '{}' (it has {}); take one of these",
                                        options.name, options.interface, net::describe_interfaces(interfaces)));
@@ -109,8 +108,7 @@ void ProvenConnections::throw_missing(const std::vector<int>& missing, const Dea
 }
 
 std::list<ConnectAttempt>::iterator ProvenConnections::find_attempt(int rank) {
-  return std::find_if(attempts_.begin(), attempts_.end(),
-                      [rank](const ConnectAttempt& attempt) { return attempt.peer() == rank; });
+  return std::ranges::find_if(attempts_, [rank](const ConnectAttempt& attempt) { return attempt.peer() == rank; });
 }
 
 void ProvenConnections::ask(int rank) {
@@ -176,8 +174,7 @@ std::vector<ProvenConnections::Outcome> ProvenConnections::serve() {
       std::uint64_t rings = 0;
       ticked = ::read(fd, &rings, sizeof(rings)) > 0 || ticked;
     } else if (!callers_ || !callers_->serve(fd)) {
-      const auto attempt =
-          std::find_if(attempts_.begin(), attempts_.end(), [fd](const ConnectAttempt& one) { return one.fd() == fd; });
+      const auto attempt = std::ranges::find_if(attempts_, [fd](const ConnectAttempt& one) { return one.fd() == fd; });
       if (attempt != attempts_.end()) advance(attempt, [](ConnectAttempt& one) { one.serve(); });
     }
   }

@@ -114,8 +114,7 @@ bool Shutdown::all_have_acknowledged() const {
 
 bool Shutdown::have_answered(const std::vector<int>& peers) const {
   MutexLock lock(mutex_);
-  return std::all_of(peers.begin(), peers.end(),
-                     [&](int r) REQUIRES(mutex_) { return answered_[static_cast<std::size_t>(r)]; });
+  return std::ranges::all_of(peers, [&](int r) REQUIRES(mutex_) { return answered_[static_cast<std::size_t>(r)]; });
 }
 
 std::vector<int> Shutdown::connected_peers() const {

@@ -307,9 +307,8 @@ void ServerLoop::post(std::function<void()> act) {
 // Brings what is held below its limit. Those who lose it are closed by serve_woken(): one may be at work now.
 void ServerLoop::shed_the_largest() {
   while (state_.held_bytes > options_.max_held_bytes && !clients_.empty()) {
-    const auto largest = std::max_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) {
-      return a.second->session.load() < b.second->session.load();
-    });
+    const auto largest = std::ranges::max_element(
+        clients_, [](const auto& a, const auto& b) { return a.second->session.load() < b.second->session.load(); });
     ServerSession& session = largest->second->session;
     if (session.load() == 0) return;
     pushed_.push_back(largest->first);
