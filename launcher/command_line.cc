@@ -68,10 +68,14 @@ CLI::Option* text_flag(CLI::App& app, std::string_view name, std::string& value,
       });
 }
 
+CLI::App& add_command(CLI::App& parent, const std::string& name, const std::string& about) {
+  CLI::App& app = *parent.add_subcommand(name, about);
+  app.footer(std::string(help_of(name).text));
+  return app;
+}
+
 struct RunCommand {
-  explicit RunCommand(CLI::App& parent)
-      : app(*parent.add_subcommand("run", "Start the ranks of a job, and watch them")) {
-    app.footer(run_help());
+  explicit RunCommand(CLI::App& parent) : app(add_command(parent, "run", "Start the ranks of a job, and watch them")) {
     app.set_help_all_flag("--help-all", "Print this help; --help is shorter");
     app.prefix_command();
     const auto group = [this](const char* name) { app.option_defaults()->group(name); };
@@ -201,8 +205,7 @@ struct RunCommand {
 
 struct ServeCommand {
   explicit ServeCommand(CLI::App& parent)
-      : app(*parent.add_subcommand("serve", "Run the server of a store by itself, in the foreground")) {
-    app.footer(serve_help());
+      : app(add_command(parent, "serve", "Run the server of a store by itself, in the foreground")) {
     text_flag(app, "--host", raw.host, "ADDRESS",
               "Where to listen: an address or name of this host, 0.0.0.0 or :: for all. Default 127.0.0.1");
     text_flag(app, "--port", raw.port, "PORT", "Default 0: a free one");
@@ -230,8 +233,7 @@ struct ServeCommand {
 
 struct DoctorCommand {
   explicit DoctorCommand(CLI::App& parent)
-      : app(*parent.add_subcommand("doctor", "Show what a rank would find here, and what is wrong")) {
-    app.footer(doctor_help());
+      : app(add_command(parent, "doctor", "Show what a rank would find here, and what is wrong")) {
     app.add_flag("--json", options.json, "One JSON object instead of lines");
     text_flag(app, "--probe-timeout", probe_timeout, "SECONDS",
               "How long lockstep-probe may take to ask the drivers, and with -H each host to answer. Default 60");
@@ -273,8 +275,7 @@ struct DoctorCommand {
 
 struct SnapshotsCommand {
   explicit SnapshotsCommand(CLI::App& parent)
-      : app(*parent.add_subcommand("snapshots", "List a job's snapshots, or compare two")) {
-    app.footer(snapshots_help());
+      : app(add_command(parent, "snapshots", "List a job's snapshots, or compare two")) {
     app.add_option("words", words)->group("");
     app.add_flag("--verify", options.verify, "Read every byte, and compare checksums");
     app.add_flag("--json", options.json, "One JSON object instead of lines");
@@ -302,8 +303,7 @@ struct SnapshotsCommand {
 
 struct ReportCommand {
   explicit ReportCommand(CLI::App& parent)
-      : app(*parent.add_subcommand("report", "Write a page and JSON about where a run's time went")) {
-    app.footer(report_help());
+      : app(add_command(parent, "report", "Write a page and JSON about where a run's time went")) {
     app.add_option("words", options.folders)->group("");
     text_flag(app, "-o,--output", options.file, "FILE",
               "With several folders: the page to write. Default compare.html");
@@ -325,8 +325,7 @@ struct ReportCommand {
 
 struct BisectStepCommand {
   explicit BisectStepCommand(CLI::App& parent)
-      : app(*parent.add_subcommand("bisect-step", "Name the first step and gradient that differ")) {
-    app.footer(bisect_step_help());
+      : app(add_command(parent, "bisect-step", "Name the first step and gradient that differ")) {
     app.add_option("words", options.folders)->group("");
   }
 
@@ -348,10 +347,10 @@ struct BisectStepCommand {
 struct RunsCommand {
   using What = RunsOptions::What;
 
-  RunsCommand(CLI::App& parent, What what, const std::string& name, const std::string& about, const std::string& help)
-      : app(*parent.add_subcommand(name, about)) {
+  RunsCommand(CLI::App& parent, What what, const std::string& name, const std::string& about)
+      : app(add_command(parent, name, about)) {
     options.what = what;
-    app.footer(help);
+    app.footer(app.get_footer() + std::string(kExitCodesOfRuns));
     if (what == What::ps || what == What::top) app.add_flag("--json", options.json, "JSON instead of lines");
     if (what != What::ps) app.add_option("words", words)->group("");
     if (what == What::top) {
@@ -408,7 +407,7 @@ struct RunsCommand {
 Command parse_command_line(const std::vector<std::string>& arguments, const Environment& environment) {
   CLI::App app("lockstep: data-parallel training for people who train in C++", "lockstep");
   app.formatter(help_formatter());
-  app.footer(general_help());
+  app.footer(std::string(help_of("lockstep").text));
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.require_subcommand(0, 1);  // a folder may have the name of another command: lockstep report logs
   RunCommand run(app);
@@ -417,16 +416,13 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   SnapshotsCommand snapshots(app);
   ReportCommand report(app);
   BisectStepCommand bisect_step(app);
-  RunsCommand ps(app, RunsOptions::What::ps, "ps", "List this user's runs on this host", ps_help());
-  RunsCommand top(app, RunsOptions::What::top, "top", "Show what the ranks of a run do, once a second", top_help());
-  RunsCommand inspect(app, RunsOptions::What::inspect, "inspect", "Show where each rank of a run is, with stacks",
-                      inspect_help());
-  RunsCommand trace(app, RunsOptions::What::trace, "trace", "Write the timeline of a running job", trace_help());
-  RunsCommand logs(app, RunsOptions::What::logs, "logs", "Show the output of a run", logs_help());
-  RunsCommand stop(app, RunsOptions::What::stop, "stop", "Ask a run to stop", stop_help());
-  CLI::App& store = *app.add_subcommand("store", "Run a rendezvous store: lockstep store serve");
-  store.footer(
-      "Example:\n  lockstep store serve --host 10.0.0.7 --port 29400\nlockstep store serve has its own --help.");
+  RunsCommand ps(app, RunsOptions::What::ps, "ps", "List this user's runs on this host");
+  RunsCommand top(app, RunsOptions::What::top, "top", "Show what the ranks of a run do, once a second");
+  RunsCommand inspect(app, RunsOptions::What::inspect, "inspect", "Show where each rank of a run is, with stacks");
+  RunsCommand trace(app, RunsOptions::What::trace, "trace", "Write the timeline of a running job");
+  RunsCommand logs(app, RunsOptions::What::logs, "logs", "Show the output of a run");
+  RunsCommand stop(app, RunsOptions::What::stop, "stop", "Ask a run to stop");
+  CLI::App& store = add_command(app, "store", "Run a rendezvous store: lockstep store serve");
   ServeCommand serve(store);
 
   const bool is_run = !arguments.empty() && arguments.front() == "run";

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "launcher/help_text.h"
 #include "runtime/base/text.h"
 
 namespace lockstep::launcher {
@@ -32,18 +33,7 @@ class HelpFormatter : public CLI::Formatter {
     return CLI::detail::find_and_replace(CLI::Formatter::make_help(app, std::move(name), mode), "\n\n\n", "\n\n");
   }
   std::string make_usage(const CLI::App* app, std::string) const override {
-    const std::string name = app->get_name();
-    const auto form = [&](std::string_view words) { return fmt::format("Usage: lockstep {}{}\n", name, words); };
-    if (name == "lockstep") return "Usage: lockstep COMMAND ...\n";
-    if (name == "run") return form(" [FLAGS] [--] PROGRAM [ARGS...]");
-    if (name == "serve") return "Usage: lockstep store serve [FLAGS]\n";
-    if (name == "report") return form(" [FLAGS] DIR [DIR...]");
-    if (name == "bisect-step") return form(" DIR...");
-    if (name == "top" || name == "inspect") return form(" [FLAGS] [RUN]");
-    if (name == "trace") return form(" [FLAGS] [RUN|DIR]");
-    if (name == "logs" || name == "stop") return form(" [FLAGS] RUN");
-    if (name == "snapshots") return form(" [FLAGS] DIR") + "       lockstep snapshots [FLAGS] diff A B\n";
-    return form(" [FLAGS]");
+    return fmt::format("Usage: lockstep {}\n", help_of(app->get_name()).form);
   }
 };
 

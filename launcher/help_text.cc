@@ -1,65 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/help_text.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace lockstep::launcher {
 namespace {
 
-constexpr const char* kExitCodesOfRuns = R"(
-Exit codes:
-  0        done
-  1        there is no such run, or several; it does not answer; or a file
-           can't be written
-  2        this command line is wrong)";
-
-}  // namespace
-
-std::string general_help() {
-  return R"(Examples:
+constexpr HelpText kTexts[] = {
+    {"lockstep", "COMMAND ...", R"(Examples:
   lockstep run -n 4 ./train
   lockstep top
   lockstep doctor
   lockstep report logs
-Each command has its own --help.)";
-}
-
-std::string short_run_help() {
-  return R"(Usage: lockstep run [FLAGS] [--] PROGRAM [ARGS...]
-Starts the ranks of a job and watches them. --help all has the other flags.
-
-Ranks:
-  -n N                    ranks; default one per GPU, or per core without GPUs
-  --devices 0,3           use these GPUs, one rank each
-  --bind core|numa        give each rank cores or a NUMA node of its own
-  --backend NAME          shm, tcp, mpi or nccl, if the program asks for none
-Output:
-  --log-dir DIR           write output and traces to DIR, for lockstep report
-  --tee                   with --log-dir: show the output here too
-  --ranks 0,3-5           show only these ranks
-  --trace FILE            write a timeline of all ranks to FILE, for Perfetto
-  --metrics-port PORT     answer Prometheus at this port
-Failures:
-  --max-restarts K        restart the ranks after a failure, up to K times
-  --timeout SECONDS       limit of start-up and of each collective; default 300
-  --hang-timeout SECONDS  fail a rank that starts no collective for so long
-  --liveness off          never take a silent rank for lost, as in a debugger
-Multi-host jobs:
-  -H HOST:SLOTS,...       start ranks on these hosts, through ssh
-  --hostfile FILE         the same, from a file with lines 'HOST slots=N'
-  --nnodes N              this command runs on each of N hosts: docs/RUN.md
-  --rdzv-endpoint HOST    with --nnodes: the host of node rank 0
-
-Examples:
-  lockstep run -n 4 ./train --epochs 3
-  lockstep run -n 4 --log-dir logs --max-restarts 5 ./train
-  lockstep run -H host0:4,host1:4 ./train
-
-The exit code is that of the rank that failed first, or 75 after a stop by a
-signal. --help all also has the variables and the exit codes.
-)";
-}
-
-std::string run_help() {
-  return R"(Examples:
+Each command has its own --help.)"},
+    {"run", "run [FLAGS] [--] PROGRAM [ARGS...]", R"(Examples:
   lockstep run ./train                      one rank per GPU, or per core
   lockstep run -n 2 -- ./train --epochs 3   arguments after PROGRAM are its own
   lockstep run -n 4 --log-dir logs --ranks 0 ./train
@@ -122,11 +77,8 @@ Exit codes:
   1        also: lockstep itself failed; its message says why
   2        also: this command line is wrong, or asks for what is not here
   126      also: PROGRAM can't be executed
-  127      also: PROGRAM was not found)";
-}
-
-std::string serve_help() {
-  return R"(Examples:
+  127      also: PROGRAM was not found)"},
+    {"serve", "store serve [FLAGS]", R"(Examples:
   lockstep store serve --host 10.0.0.7 --port 29400
       generates a secret and prints the file that has it
   lockstep store serve --host 10.0.0.7 --port 29400 --secret-file F
@@ -148,11 +100,8 @@ each with its own LOCKSTEP_RUN_ID: two jobs with one id would mix their ranks.
 Exit codes:
   0        ended by SIGINT, SIGTERM, SIGHUP or SIGQUIT
   1        it can't serve, for example because the port is in use
-  2        this command line is wrong, or the address is not this host's)";
-}
-
-std::string doctor_help() {
-  return R"(Examples:
+  2        this command line is wrong, or the address is not this host's)"},
+    {"doctor", "doctor [FLAGS]", R"(Examples:
   lockstep doctor                     in the shell that will start the program
   lockstep run -n 2 lockstep doctor   as a rank of lockstep run; likewise with
                                       mpirun, srun, torchrun --no_python
@@ -173,11 +122,8 @@ It listens at a port of LOCKSTEP_PORT_RANGE, if that is set.
 Exit codes:
   0        a rank could start here, or a job on the hosts
   1        it could not: see the lines marked PROBLEM
-  2        this command line is wrong)";
-}
-
-std::string snapshots_help() {
-  return R"(Examples:
+  2        this command line is wrong)"},
+    {"snapshots", "snapshots [FLAGS] DIR\n       lockstep snapshots [FLAGS] diff A B", R"(Examples:
   lockstep snapshots run7            what a job with Snapshots("run7", ...) can
                                      resume from, newest first
   lockstep snapshots --verify run7   reads every byte of it
@@ -197,11 +143,8 @@ Exit codes:
   0        none is damaged or of a later lockstep; diff: the two are equal
   1        one is; diff: they differ
   2        this command line is wrong, the folder can't be read, or A or B is
-           not a whole snapshot)";
-}
-
-std::string bisect_step_help() {
-  return R"(Examples:
+           not a whole snapshot)"},
+    {"bisect-step", "bisect-step DIR...", R"(Examples:
   LOCKSTEP_STEP_DIGESTS=one lockstep run -n 1 ./train ...
   LOCKSTEP_STEP_DIGESTS=three lockstep run -n 3 ./train ...
   lockstep bisect-step one three
@@ -217,11 +160,8 @@ restarts may be given together, also one alone.
 Exit codes:
   0        all steps that were recorded twice are equal
   1        they are not
-  2        this command line is wrong, or there is nothing to compare)";
-}
-
-std::string report_help() {
-  return R"(Examples:
+  2        this command line is wrong, or there is nothing to compare)"},
+    {"report", "report [FLAGS] DIR [DIR...]", R"(Examples:
   lockstep run -n 4 --log-dir logs ./train
   lockstep report logs   writes logs/report.html, logs/report.jsonl and
                          logs/tensorboard
@@ -237,11 +177,12 @@ report.jsonl has the same numbers, an object a line (docs/OBSERVE.md).
 
 Exit codes:
   0        all files are written
-  2        this command line is wrong, or the folder has no trace)";
-}
-
-std::string ps_help() {
-  return R"(Examples:
+  2        this command line is wrong, or the folder has no trace)"},
+    {"store", "store [FLAGS]", R"(Example:
+  lockstep store serve --host 10.0.0.7 --port 29400
+lockstep store serve has its own --help.)"},
+    {"agent", "agent [FLAGS]", ""},
+    {"ps", "ps [FLAGS]", R"(Examples:
   lockstep ps
   lockstep ps --json   for programs
 
@@ -249,11 +190,8 @@ Lists the runs that this user started with lockstep run on this host: id, the
 launcher's pid, ranks, age, step, log folder and command. Runs of other users
 and in other containers are not listed, not even for root. A stopped launcher
 (Ctrl-Z) is listed without details after a second.
-)" + std::string(kExitCodesOfRuns);
-}
-
-std::string top_help() {
-  return R"(Examples:
+)"},
+    {"top", "top [FLAGS] [RUN]", R"(Examples:
   lockstep top run-4f   the run whose id begins so; without an id the only run
   lockstep top --json   once, for programs
 
@@ -265,11 +203,8 @@ run it on node rank 0's host.
 Keys:
   q        quit
   ?        show what marks and columns mean
-)" + std::string(kExitCodesOfRuns);
-}
-
-std::string inspect_help() {
-  return R"(Examples:
+)"},
+    {"inspect", "inspect [FLAGS] [RUN]", R"(Examples:
   lockstep inspect run-4f   the run whose id begins so; without an id the only
                             run
 
@@ -278,38 +213,72 @@ the main thread first. Stacks need eu-stack (Debian's elfutils) or gdb, and the
 right to trace the ranks. lockstep's own threads are one line while they sleep.
 A rank stands still while its stacks are taken. In multi-host jobs run it on
 node rank 0's host, which asks the others.
-)" + std::string(kExitCodesOfRuns);
-}
-
-std::string trace_help() {
-  return R"(Examples:
+)"},
+    {"trace", "trace [FLAGS] [RUN|DIR]", R"(Examples:
   lockstep trace --steps 20 run-4f    the last 20 steps of the run whose id
                                       begins so; without an id the only run
   lockstep trace logs -o run.json     from the files in a run's --log-dir
 
 Writes a timeline for https://ui.perfetto.dev or chrome://tracing, of this
 host's ranks, or of all ranks whose files are in a shared --log-dir.
-)" + std::string(kExitCodesOfRuns);
-}
-
-std::string logs_help() {
-  return R"(Examples:
+)"},
+    {"logs", "logs [FLAGS] RUN", R"(Examples:
   lockstep logs run-4f            the last 50 lines of the run whose id begins
                                   so, with time and rank
   lockstep logs -f run-4f         these, and new lines until the job ends
   lockstep logs -n 0 -f run-4f    only new lines
 
 In multi-host jobs it shows the lines of this host's ranks.
-)" + std::string(kExitCodesOfRuns);
-}
-
-std::string stop_help() {
-  return R"(Examples:
+)"},
+    {"stop", "stop [FLAGS] RUN", R"(Examples:
   lockstep stop run-4f   the run whose id begins so
 
 Asks the run's launcher to stop it, as SIGTERM does: the ranks of all hosts may
 save first. A second one kills them.
-)" + std::string(kExitCodesOfRuns);
+)"},
+};
+
+}  // namespace
+
+const HelpText& help_of(std::string_view command) {
+  const auto* const found = std::ranges::find(kTexts, command, &HelpText::command);
+  return found == std::end(kTexts) ? kTexts[0] : *found;
+}
+
+std::string short_run_help() {
+  return R"(Usage: lockstep run [FLAGS] [--] PROGRAM [ARGS...]
+Starts the ranks of a job and watches them. --help all has the other flags.
+
+Ranks:
+  -n N                    ranks; default one per GPU, or per core without GPUs
+  --devices 0,3           use these GPUs, one rank each
+  --bind core|numa        give each rank cores or a NUMA node of its own
+  --backend NAME          shm, tcp, mpi or nccl, if the program asks for none
+Output:
+  --log-dir DIR           write output and traces to DIR, for lockstep report
+  --tee                   with --log-dir: show the output here too
+  --ranks 0,3-5           show only these ranks
+  --trace FILE            write a timeline of all ranks to FILE, for Perfetto
+  --metrics-port PORT     answer Prometheus at this port
+Failures:
+  --max-restarts K        restart the ranks after a failure, up to K times
+  --timeout SECONDS       limit of start-up and of each collective; default 300
+  --hang-timeout SECONDS  fail a rank that starts no collective for so long
+  --liveness off          never take a silent rank for lost, as in a debugger
+Multi-host jobs:
+  -H HOST:SLOTS,...       start ranks on these hosts, through ssh
+  --hostfile FILE         the same, from a file with lines 'HOST slots=N'
+  --nnodes N              this command runs on each of N hosts: docs/RUN.md
+  --rdzv-endpoint HOST    with --nnodes: the host of node rank 0
+
+Examples:
+  lockstep run -n 4 ./train --epochs 3
+  lockstep run -n 4 --log-dir logs --max-restarts 5 ./train
+  lockstep run -H host0:4,host1:4 ./train
+
+The exit code is that of the rank that failed first, or 75 after a stop by a
+signal. --help all also has the variables and the exit codes.
+)";
 }
 
 }  // namespace lockstep::launcher

@@ -3,23 +3,27 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace lockstep::launcher {
 
-std::string general_help();
-// All of `lockstep run --help`, which fits a screen, flags included; run_help() goes with --help all.
+struct HelpText {
+  std::string_view command;  // its last word; "lockstep": that without a command
+  std::string_view form;     // the words behind `lockstep`
+  std::string_view text;     // behind the flags
+};
+// "run" stands for `lockstep run --help all`.
+const HelpText& help_of(std::string_view command);
+
+// All of `lockstep run --help`, which fits a screen, flags included.
 std::string short_run_help();
-std::string run_help();
-std::string serve_help();
-std::string doctor_help();
-std::string snapshots_help();
-std::string report_help();
-std::string bisect_step_help();
-std::string ps_help();
-std::string top_help();
-std::string inspect_help();
-std::string trace_help();
-std::string logs_help();
-std::string stop_help();
+
+// Behind the texts of ps, top, inspect, trace, logs and stop.
+inline constexpr std::string_view kExitCodesOfRuns = R"(
+Exit codes:
+  0        done
+  1        there is no such run, or several; it does not answer; or a file
+           can't be written
+  2        this command line is wrong)";
 
 }  // namespace lockstep::launcher

@@ -59,14 +59,13 @@ if(listed STREQUAL "")
   message(FATAL_ERROR "check_environment: no rows found in ${page}; is ROOT right?")
 endif()
 
-# --help: of each command the text from its function to the next one.
+# --help: of each command the text in its row of the table.
 read_all(help "${ROOT}/launcher/help_text.cc")
 foreach(command run "store serve")
   string(REGEX REPLACE "^.* " "" function "${command}")
-  string(REGEX MATCH "std::string ${function}_help\\(\\)" begin "${help}")
-  string(FIND "${help}" "std::string ${function}_help()" at)
+  string(FIND "${help}" "{\"${function}\", " at)
   if(at LESS 0)
-    message(FATAL_ERROR "launcher/help_text.cc: no ${function}_help()")
+    message(FATAL_ERROR "launcher/help_text.cc: no row of ${function}")
   endif()
   string(SUBSTRING "${help}" ${at} -1 text)
   string(FIND "${text}" ")\"" end)

@@ -5,7 +5,7 @@ include("${CMAKE_CURRENT_LIST_DIR}/expect_check.cmake")
 
 set(row "| `LOCKSTEP_A` | what | values | run |")
 set(code "environment.get(\"LOCKSTEP_A\")\;")
-set(help "std::string run_help() { return R\"(LOCKSTEP_A says)\"\; }\nstd::string serve_help() { return R\"(LOCKSTEP_S)\"\; }\n")
+set(help "{\"run\", \"run [FLAGS]\", R\"(LOCKSTEP_A says)\"},\n{\"serve\", \"serve [FLAGS]\", R\"(LOCKSTEP_S)\"},\n")
 set(doctor "constexpr names = {\"LOCKSTEP_A\"}\;\n")
 
 # expect(NAME FRAGMENT [VARIABLE TEXT]...): a tree of the texts above, with those of VARIABLE replaced, fails with FRAGMENT in its
@@ -38,7 +38,7 @@ expect(only_set "a row for LOCKSTEP_A, which no source reads" code "result.set(\
 expect(only_paired "a row for LOCKSTEP_A, which no source reads" code "return {{\"LOCKSTEP_A\", \"1\"}}")
 expect(in_a_message "a row for LOCKSTEP_A, which no source reads" code "throw Error(\"set LOCKSTEP_A to 1\")")
 expect(no_help "`lockstep run --help` does not name LOCKSTEP_A" help
-       "std::string run_help() { return R\"(LOCKSTEP_AB)\"\; }\nstd::string serve_help() { return R\"(LOCKSTEP_A)\"\; }\n")
+       "{\"run\", \"run [FLAGS]\", R\"(LOCKSTEP_AB)\"},\n{\"serve\", \"serve [FLAGS]\", R\"(LOCKSTEP_A)\"},\n")
 expect(other_help "`lockstep store serve --help` does not name LOCKSTEP_A" rows
        "| `LOCKSTEP_A` | what | values | run, store serve |")
 expect(no_help_said "" rows "| `LOCKSTEP_A` | what | values | none |")
