@@ -178,9 +178,8 @@ struct RunCommand {
     options.command = app.remaining();
     if (!options.command.empty()) {
       if (const auto& first = options.command.front(); first.size() > 1 && first.front() == '-') {
-        return usage_error(" run", fmt::format("unknown flag {}; see lockstep run --help all (flags of the program "
-                                               "come after it){}",
-                                               first, flag_meant(app, first)));
+        refuse("unknown flag {}; see lockstep run --help all (flags of the program come after it){}", first,
+               flag_meant(app, first));
       }
       options.command.insert(options.command.end(), own.begin(), own.end());  // a "--" behind PROGRAM is the program's
     } else if (!own.empty()) {
@@ -188,11 +187,13 @@ struct RunCommand {
     }
     // First, for `-n ./train` has taken the program for a number.
     const auto variables = take_variables(environment, raw);
-    if (auto problem = interpret(raw, options); !problem.empty()) {
-      return usage_error(" run", problem + source_of(problem, variables));
+    try {
+      interpret(raw, options);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(error.what() + source_of(error.what(), variables));
     }
     if (options.command.empty()) {
-      return usage_error(" run", "no program was given; the form is lockstep run [OPTIONS] [--] PROGRAM [ARGS...]");
+      throw InvalidArgument("no program was given; the form is lockstep run [OPTIONS] [--] PROGRAM [ARGS...]");
     }
     return std::move(options);
   }
@@ -222,7 +223,7 @@ struct ServeCommand {
   }
 
   Command result() {
-    if (auto problem = interpret(raw, options); !problem.empty()) return usage_error(" store serve", problem);
+    interpret(raw, options);
     return std::move(options);
   }
 
@@ -253,17 +254,11 @@ struct DoctorCommand {
   }
 
   Command result() {
-    if (auto problem = interpret_hosts(raw, options.run); !problem.empty()) return usage_error(" doctor", problem);
+    interpret_hosts(raw, options.run);
     if (!raw.rdzv_endpoint.empty() && !options.run.starts_launchers()) {
-      return usage_error(" doctor", "--rdzv-endpoint is for hosts that -H or --hostfile names; give one of these");
+      throw InvalidArgument("--rdzv-endpoint is for hosts that -H or --hostfile names; give one of these");
     }
-    if (probe_timeout.empty()) return options;
-    const auto limit = parse_seconds(probe_timeout);
-    if (!limit || limit->count() == 0) {
-      return usage_error(" doctor",
-                         fmt::format("--probe-timeout {}: give seconds above 0 and at most 86400", probe_timeout));
-    }
-    options.probe_timeout = *limit;
+    if (!probe_timeout.empty()) options.probe_timeout = seconds_above_0("--probe-timeout", probe_timeout);
     return options;
   }
 
@@ -283,13 +278,13 @@ struct SnapshotsCommand {
 
   Command result() {
     constexpr const char* kForm = "the form is lockstep snapshots DIR, or lockstep snapshots diff A B";
-    if (words.empty()) return usage_error(" snapshots", fmt::format("no folder was given; {}", kForm));
+    if (words.empty()) refuse("no folder was given; {}", kForm);
     const bool is_diff = words.size() > 1 && words.front() == "diff";
     if (words.size() != (is_diff ? 3 : 1)) {
-      return usage_error(" snapshots", fmt::format("{} words were given; {}", words.size(), kForm));
+      refuse("{} words were given; {}", words.size(), kForm);
     }
     if (std::find(words.begin(), words.end(), "") != words.end()) {
-      return usage_error(" snapshots", fmt::format("a folder's name is empty; {}", kForm));
+      refuse("a folder's name is empty; {}", kForm);
     }
     options.folder = is_diff ? words[1] : words[0];
     if (is_diff) options.other = words[2];
@@ -312,9 +307,10 @@ struct ReportCommand {
   Command result() {
     const auto& folders = options.folders;
     if (folders.empty() || folders.size() > 6 || std::ranges::count(folders, "") > 0) {
-      return usage_error(" report", fmt::format("{} folders were given; the form is lockstep report DIR, of a run's "
-                                                "--log-dir, or FILE.ranks of its --trace FILE; 2 to 6 are compared",
-                                                folders.size()));
+      refuse(
+          "{} folders were given; the form is lockstep report DIR, of a run's --log-dir, or FILE.ranks of its --trace "
+          "FILE; 2 to 6 are compared",
+          folders.size());
     }
     return options;
   }
@@ -331,10 +327,10 @@ struct BisectStepCommand {
 
   Command result() {
     if (options.folders.empty() || std::count(options.folders.begin(), options.folders.end(), "") > 0) {
-      return usage_error(" bisect-step",
-                         options.folders.empty()
-                             ? "no folder was given; the form is lockstep bisect-step DIR..., of LOCKSTEP_STEP_DIGESTS"
-                             : "a folder's name is empty");
+      throw InvalidArgument(
+          options.folders.empty()
+              ? "no folder was given; the form is lockstep bisect-step DIR..., of LOCKSTEP_STEP_DIGESTS"
+              : "a folder's name is empty");
     }
     return options;
   }
@@ -358,40 +354,26 @@ struct RunsCommand {
       text_flag(app, "--interval", interval, "SECONDS", "Time between two updates. Default 1");
     }
     if (what == What::trace) {
-      text_flag(app, "--steps", number, "N", "Only the last N steps. Default: all that are kept");
+      text_flag(app, "--steps", steps, "N", "Only the last N steps. Default: all that are kept");
       text_flag(app, "-o,--output", options.file, "FILE", "Where to write. Default RUN.trace.json, here");
     }
     if (what == What::logs) {
       app.add_flag("-f,--follow", options.follow, "Continue with new lines until the job ends");
-      text_flag(app, "-n,--lines", number, "N", "Begin with the last N lines. Default 50");
+      text_flag(app, "-n,--lines", lines, "N", "Begin with the last N lines. Default 50");
     }
   }
 
   Command result() {
-    const std::string command = " " + app.get_name();
     if (options.what == What::ps) return options;
     const bool may_be_the_only_one = options.what != What::logs && options.what != What::stop && words.empty();
     if (!may_be_the_only_one && (words.size() != 1 || words.front().empty())) {
-      return usage_error(command, fmt::format("{} words were given; the form is lockstep{} RUN, a run id or how one "
-                                              "begins, as lockstep ps shows them",
-                                              words.size(), command));
+      refuse("{} words were given; the form is lockstep {} RUN, a run id or how one begins, as lockstep ps shows them",
+             words.size(), app.get_name());
     }
     if (!words.empty()) options.run = words.front();
-    if (!interval.empty()) {
-      const auto seconds = parse_seconds(interval);
-      if (!seconds || seconds->count() == 0) {
-        return usage_error(command, fmt::format("--interval {}: give seconds above 0 and at most 86400", interval));
-      }
-      options.interval = *seconds;
-    }
-    if (number.empty()) return options;
-    const bool is_lines = options.what == What::logs;
-    const auto count = number == "0" && is_lines ? std::optional<std::int64_t>(0) : parse_count(number, 1'000'000);
-    if (!count) {
-      return usage_error(command, fmt::format("{} {}: give a number from {} to 1000000",
-                                              is_lines ? "--lines" : "--steps", number, is_lines ? 0 : 1));
-    }
-    (is_lines ? options.lines : options.steps) = static_cast<std::size_t>(*count);
+    if (!interval.empty()) options.interval = seconds_above_0("--interval", interval);
+    read_flag("--lines", lines, options.lines, up_to(1'000'000, 0), "give a number from 0 to 1000000");
+    read_flag("--steps", steps, options.steps, up_to(1'000'000), "give a number from 1 to 1000000");
     return options;
   }
 
@@ -399,7 +381,8 @@ struct RunsCommand {
   RunsOptions options;
   std::vector<std::string> words;
   std::string interval;
-  std::string number;
+  std::string lines;
+  std::string steps;
 };
 
 }  // namespace
@@ -449,6 +432,21 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   };
   try {
     app.parse(reversed);
+    if (agent->parsed()) return AgentOptions{};
+    if (run.app.parsed()) return run.result({mark, arguments.end()}, arguments, environment);
+    if (mark != arguments.end()) return usage_error(command(), "'--' is for lockstep run only");
+    if (doctor.app.parsed()) return doctor.result();
+    if (snapshots.app.parsed()) return snapshots.result();
+    if (report.app.parsed()) return report.result();
+    if (bisect_step.app.parsed()) return bisect_step.result();
+    for (RunsCommand* known : {&ps, &top, &inspect, &trace, &logs, &stop}) {
+      if (known->app.parsed()) return known->result();
+    }
+    if (serve.app.parsed()) return serve.result();
+    if (store.parsed())
+      return usage_error(" store", "what about the store? There is: lockstep store serve, see its --help");
+  } catch (const InvalidArgument& error) {
+    return usage_error(command(), error.what());
   } catch (const CLI::CallForHelp&) {
     const bool is_short = run.app.parsed() && run.app.remaining() != std::vector<std::string>{"all"};
     return Answer{.exit_code = 0, .out = is_short ? short_run_help() : app.help(), .err = {}};
@@ -469,19 +467,6 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
     std::replace(text.begin(), text.end(), '\n', ' ');
     return usage_error(command(), fmt::format("{}; see lockstep{} --help", text, command()));
   }
-  if (agent->parsed()) return AgentOptions{};
-  if (run.app.parsed()) return run.result({mark, arguments.end()}, arguments, environment);
-  if (mark != arguments.end()) return usage_error(command(), "'--' is for lockstep run only");
-  if (doctor.app.parsed()) return doctor.result();
-  if (snapshots.app.parsed()) return snapshots.result();
-  if (report.app.parsed()) return report.result();
-  if (bisect_step.app.parsed()) return bisect_step.result();
-  for (RunsCommand* known : {&ps, &top, &inspect, &trace, &logs, &stop}) {
-    if (known->app.parsed()) return known->result();
-  }
-  if (serve.app.parsed()) return serve.result();
-  if (store.parsed())
-    return usage_error(" store", "what about the store? There is: lockstep store serve, see its --help");
   return usage_error("", "no command was given; " + list_of_commands());
 }
 

@@ -36,15 +36,19 @@ std::optional<std::size_t> parse_bytes(std::string_view text) {
 }
 
 std::optional<std::uint16_t> parse_port(std::string_view text) {
-  const auto port = parse_int(text);
-  if (!port || *port < 0 || *port > 65535) return std::nullopt;
-  return static_cast<std::uint16_t>(*port);
+  const auto port = parse_count(text, 65535, 0);
+  return port ? std::optional(static_cast<std::uint16_t>(*port)) : std::nullopt;
 }
 
-std::optional<std::int64_t> parse_count(std::string_view text, std::int64_t most) {
+std::optional<std::int64_t> parse_count(std::string_view text, std::int64_t most, std::int64_t least) {
   const auto count = parse_int(text);
-  if (!count || *count < 1 || *count > most) return std::nullopt;
-  return count;
+  return count && *count >= least && *count <= most ? count : std::nullopt;
+}
+
+std::chrono::milliseconds seconds_above_0(std::string_view flag, const std::string& text) {
+  const auto seconds = parse_seconds(text);
+  const bool is_above_0 = seconds && seconds->count() > 0;
+  return required(is_above_0 ? seconds : std::nullopt, flag, text, "give seconds above 0 and at most 86400");
 }
 
 }  // namespace lockstep::launcher

@@ -51,9 +51,9 @@ std::vector<std::string> take_variables(const Environment& environment, RawRunFl
 std::string source_of(std::string_view problem, std::span<const std::string> variables);
 
 // -H, --hostfile and what goes with them alone, --rdzv-endpoint if there is one of the two: as interpret().
-std::string interpret_hosts(const RawRunFlags& raw, RunOptions& options);
+void interpret_hosts(const RawRunFlags& raw, RunOptions& options);
 
-// Moves the raw texts into `options`; returns what is wrong with them, or nothing.
-std::string interpret(const RawRunFlags& raw, RunOptions& options);
+// Moves the raw texts into `options`. InvalidArgument.
+void interpret(const RawRunFlags& raw, RunOptions& options);
 
 }  // namespace lockstep::launcher

@@ -41,39 +41,37 @@ constexpr LimitFlag kLimits[] = {
      [](Options& server) -> std::size_t& { return server.max_held_bytes; }},
 };
 
-std::string read_limit(const LimitFlag& flag, const std::string& text, ServeOptions& options) {
+void read_limit(const LimitFlag& flag, const std::string& text, ServeOptions& options) {
   if (flag.unit == Unit::bytes) {
-    const auto bytes = parse_bytes(text);
-    if (!bytes) return fmt::format("{} {}: give bytes, at least 1, such as 8192, 64K, 8M or 1G", flag.name, text);
-    flag.field(options.server) = *bytes;
+    flag.field(options.server) =
+        required(parse_bytes(text), flag.name, text, "give bytes, at least 1, such as 8192, 64K, 8M or 1G");
   } else {
-    const auto count = parse_count(text, kMostOfAnything);
-    if (!count) return fmt::format("{} {}: give a number from 1 to {}", flag.name, text, kMostOfAnything);
-    flag.field(options.server) = static_cast<std::size_t>(*count);
+    flag.field(options.server) =
+        static_cast<std::size_t>(required(parse_count(text, kMostOfAnything), flag.name, text,
+                                          fmt::format("give a number from 1 to {}", kMostOfAnything)));
   }
   if (flag.name == kMaxClients) options.max_clients_given = true;
-  return {};
 }
 
-// Lets one message hold the largest key and value, and one client a message each way. Says what does not go together.
-std::string fit_together(Options& server) {
+// Lets one message hold the largest key and value, and one client a message each way. InvalidArgument says what does
+// not go together.
+void fit_together(Options& server) {
   constexpr std::size_t kLengthsAndCounts = 1024;
   auto& limits = server.limits;
   const std::size_t largest = limits.max_key_bytes + limits.max_value_bytes;
   if (largest < limits.max_key_bytes || largest > server.max_stored_bytes) {
-    return fmt::format(
+    refuse(
         "--max-memory {}: one key of {} and value of {} bytes would not fit; raise it, or lower --max-key and "
         "--max-value",
         server.max_stored_bytes, limits.max_key_bytes, limits.max_value_bytes);
   }
   if (2 * largest + kLengthsAndCounts > server.max_client_bytes || server.max_client_bytes > server.max_held_bytes) {
-    return fmt::format(
+    refuse(
         "--max-client-memory {} and --max-held-memory {}: one client may hold a request and a reply of {} bytes each; "
         "raise them, the second at least to the first, or lower --max-value",
         server.max_client_bytes, server.max_held_bytes, largest);
   }
   limits.max_message_bytes = std::max(limits.max_message_bytes, largest + kLengthsAndCounts);
-  return {};
 }
 
 }  // namespace
@@ -90,38 +88,27 @@ std::string LimitFlag::default_text() const {
 
 std::span<const LimitFlag> limit_flags() { return kLimits; }
 
-std::string interpret(const RawServeFlags& raw, ServeOptions& options) {
-  try {
-    if (!raw.host.empty()) options.server.listen.host = net::parse_host(raw.host);
-  } catch (const InvalidArgument& error) {
-    return fmt::format("--host: {}", error.what());
-  }
-  if (!raw.port.empty()) {
-    const auto port = parse_port(raw.port);
-    if (!port) return fmt::format("--port {}: give a port from 1 to 65535, or 0 for a free one", raw.port);
-    options.server.listen.port = *port;
-  }
+void interpret(const RawServeFlags& raw, ServeOptions& options) {
+  if (!raw.host.empty()) options.server.listen.host = parsed_as("--host", [&] { return net::parse_host(raw.host); });
+  read_flag("--port", raw.port, options.server.listen.port, parse_port,
+            "give a port from 1 to 65535, or 0 for a free one");
   if (!raw.auth.empty()) {
-    if (raw.auth != "on" && raw.auth != "off") return fmt::format("--store-auth {}: give on or off", raw.auth);
+    if (raw.auth != "on" && raw.auth != "off") {
+      refuse("--store-auth {}: give on or off", raw.auth);
+    }
     options.authenticate = raw.auth == "on";
   }
   if (!options.authenticate && !options.secret_file.empty()) {
-    return fmt::format(
-        "--secret-file {} with --store-auth off: a server without authentication has no secret; give one of them",
-        options.secret_file);
+    refuse("--secret-file {} with --store-auth off: a server without authentication has no secret; give one of them",
+           options.secret_file);
   }
   for (std::size_t i = 0; i < raw.limits.size(); ++i) {
-    if (raw.limits[i].empty()) continue;
-    if (auto problem = read_limit(kLimits[i], raw.limits[i], options); !problem.empty()) return problem;
+    if (!raw.limits[i].empty()) read_limit(kLimits[i], raw.limits[i], options);
   }
   if (!raw.greeting_timeout.empty()) {
-    const auto limit = parse_seconds(raw.greeting_timeout);
-    if (!limit || limit->count() == 0) {
-      return fmt::format("--greeting-timeout {}: give seconds above 0 and at most 86400", raw.greeting_timeout);
-    }
-    options.server.greeting_timeout = *limit;
+    options.server.greeting_timeout = seconds_above_0("--greeting-timeout", raw.greeting_timeout);
   }
-  return fit_together(options.server);
+  fit_together(options.server);
 }
 
 }  // namespace lockstep::launcher

@@ -35,7 +35,7 @@ struct RawServeFlags {
   std::vector<std::string> limits = std::vector<std::string>(limit_flags().size());  // one for each of limit_flags()
 };
 
-// Moves the raw texts into `options`; returns what is wrong with them, or nothing.
-std::string interpret(const RawServeFlags& raw, ServeOptions& options);
+// Moves the raw texts into `options`. InvalidArgument.
+void interpret(const RawServeFlags& raw, ServeOptions& options);
 
 }  // namespace lockstep::launcher
