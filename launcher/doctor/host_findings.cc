@@ -12,7 +12,6 @@
 #include <array>
 #include <cerrno>
 #include <sstream>
-#include <string_view>
 
 #include "launcher/system.h"
 #include "lockstep/base/error.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "lockstep/base/error.h"
 #include "runtime/net/address.h"
 
 namespace lockstep::launcher::doctor {

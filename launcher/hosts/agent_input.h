@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "launcher/hosts/agent_start.h"
-#include "lockstep/base/environment.h"
 #include "runtime/base/event_fd.h"
 #include "runtime/store/secret.h"
 

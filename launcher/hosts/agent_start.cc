@@ -5,7 +5,6 @@
 
 #include "launcher/command_line.h"
 #include "runtime/base/record.h"
-#include "runtime/base/text.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -11,13 +11,11 @@
 #include "launcher/hosts/agent_start.h"
 #include "launcher/hosts/join_job.h"
 #include "launcher/run/host_parts.h"
-#include "launcher/run/job_report.h"
 #include "launcher/system.h"
 #include "lockstep/base/error.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/host.h"
-#include "runtime/base/signal_name.h"
 #include "runtime/rendezvous/join.h"
 
 namespace lockstep::launcher {

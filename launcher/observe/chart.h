@@ -4,7 +4,6 @@
 // The attribute data-points of each is how many values it shows.
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>

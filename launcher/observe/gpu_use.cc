@@ -7,7 +7,7 @@
 
 #include "launcher/doctor/helper_program.h"
 #include "launcher/run/seen_gpus.h"
-#include "launcher/run/spawn.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -3,11 +3,9 @@
 // at a cost that does not grow with the steps. Pure; one thread.
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "launcher/observe/step_table.h"

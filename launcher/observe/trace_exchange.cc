@@ -11,7 +11,6 @@
 #include "launcher/system.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
-#include "runtime/base/printable.h"
 #include "runtime/base/regular_file.h"
 #include "runtime/base/text.h"
 

@@ -6,7 +6,6 @@
 // that says how much is missing. Main thread only.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "launcher/output/console.h"
 #include "launcher/output/job_output.h"

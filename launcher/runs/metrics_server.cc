@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/runs/metrics_server.h"
 
-#include <fmt/format.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <span>
 #include <tuple>
 
 #include "lockstep/base/error.h"

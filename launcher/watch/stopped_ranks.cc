@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/watch/exit_status.h"
 #include "launcher/watch/process_table.h"
 #include "runtime/base/process_state.h"
 #include "runtime/base/signal_name.h"

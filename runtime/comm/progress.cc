@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <new>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/resource_limit.h"

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <exception>
 #include <list>
-#include <new>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/mutex.h"

@@ -2,7 +2,6 @@
 #include "runtime/comm/transfer.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace lockstep::comm {
 namespace {

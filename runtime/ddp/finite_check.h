@@ -12,8 +12,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "lockstep/base/deadline.h"

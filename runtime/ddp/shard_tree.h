@@ -5,7 +5,6 @@
 // comm/reduction.h. Adding is what an inner node does.
 #pragma once
 
-#include <span>
 #include <vector>
 
 #include "lockstep/data/virtual_shards.h"

@@ -6,7 +6,6 @@
 #include <bit>
 #include <utility>
 
-#include "lockstep/base/error.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/roster_cause.h"

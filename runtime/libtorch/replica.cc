@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
-#include <numeric>
 #include <utility>
 
 #include "lockstep/base/error.h"

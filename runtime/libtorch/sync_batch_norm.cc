@@ -9,7 +9,6 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <cmath>
 #include <utility>
 
 #include "lockstep/base/error.h"

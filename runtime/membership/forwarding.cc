@@ -9,6 +9,7 @@
 
 #include "lockstep/base/environment.h"
 #include "proto/push.h"
+#include "proto/request.h"
 
 namespace lockstep::membership {
 namespace {

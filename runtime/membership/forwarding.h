@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/request.h"
 #include "runtime/store/frame.h"
 
 namespace lockstep::membership {

@@ -8,14 +8,10 @@
 // Threads: what says so, else any one at a time.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "lockstep/base/mutex.h"
-#include "proto/request.h"
 #include "runtime/membership/relay_table.h"
 #include "runtime/net/address.h"
 #include "runtime/store/endpoint.h"

@@ -11,7 +11,6 @@
 // Pure: no sockets, and the time is passed in. One thread.
 #pragma once
 
-#include <chrono>
 #include <map>
 #include <optional>
 #include <string>

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <cstddef>
 
 #include "lockstep/base/environment.h"

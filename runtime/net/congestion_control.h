@@ -15,7 +15,6 @@
 #include <string_view>
 #include <utility>
 
-#include "lockstep/base/api.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::net {

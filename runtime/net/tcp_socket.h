@@ -8,10 +8,8 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
 
 #include "lockstep/base/deadline.h"
 #include "runtime/base/unique_fd.h"

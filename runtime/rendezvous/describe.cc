@@ -6,7 +6,6 @@
 #include "lockstep/base/error.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/meet.h"
-#include "runtime/store/secret.h"
 
 namespace lockstep::rendezvous {
 namespace {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/on_rank0.h"

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a survivor saves when another rank has died: the state after the last step() that it has finished.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <exception>
 #include <utility>
 
-#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/stop_signals.h"
 #include "runtime/checkpoint/snapshot/rescue_claim.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <exception>
 #include <limits>
 #include <string>
 #include <utility>

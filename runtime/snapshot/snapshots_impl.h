@@ -2,7 +2,6 @@
 // What BasicSnapshots keeps; its parts are snapshots.cc (items, saving) and restore.cc.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>

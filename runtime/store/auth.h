@@ -7,12 +7,9 @@
 // change packets on the way.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "proto/fields.h"
 #include "proto/protocol.h"

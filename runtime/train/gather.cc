@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "lockstep/base/error.h"

@@ -2,7 +2,6 @@
 #include "runtime/checkpoint/snapshot/rescue_claim.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 
 #include <cerrno>
 #include <chrono>

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "runtime/checkpoint/snapshot/series.h"
 

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "lockstep/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/printable.h"

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <exception>
 #include <tuple>
 #include <utility>
 

@@ -2,7 +2,6 @@
 #include "runtime/comm/failure/failure.h"
 
 #include <string>
-#include <utility>
 
 #include "lockstep/base/error.h"
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/init/watched_group.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string_view>
 

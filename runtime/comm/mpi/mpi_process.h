@@ -8,10 +8,7 @@
 #include <mpi.h>
 
 #include <functional>
-#include <memory>
 #include <string>
-
-#include "lockstep/base/deadline.h"
 
 namespace lockstep::mpi_backend {
 

@@ -4,7 +4,6 @@
 // Threads: one, the caller's. A call that has not returned when its HelperCall goes is left behind, with what it holds.
 #pragma once
 
-#include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>

@@ -6,7 +6,6 @@
 // process_group_nccl.h says what this asks of a program.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "runtime/comm/nccl/pending_call.h"

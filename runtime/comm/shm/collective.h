@@ -2,7 +2,6 @@
 // One started collective of one rank.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "lockstep/comm/work.h"

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/transfer.h"

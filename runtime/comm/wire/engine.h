@@ -19,8 +19,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "lockstep/base/mutex.h"
 #include "lockstep/comm/work.h"

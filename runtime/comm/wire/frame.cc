@@ -2,7 +2,6 @@
 #include "runtime/comm/wire/frame.h"
 
 #include <algorithm>
-#include <cstring>
 #include <type_traits>
 
 #include "lockstep/base/cause.h"

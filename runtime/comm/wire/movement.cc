@@ -2,7 +2,6 @@
 #include "runtime/comm/wire/movement.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace lockstep::wire {
 namespace {

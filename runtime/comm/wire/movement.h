@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <vector>
 
 #include "runtime/comm/transfer.h"
 #include "runtime/comm/wire/wire.h"

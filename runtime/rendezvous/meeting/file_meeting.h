@@ -8,7 +8,6 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/owner_process.h"

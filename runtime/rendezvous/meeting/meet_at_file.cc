@@ -3,7 +3,6 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
-#include "runtime/base/logging.h"
 #include "runtime/net/backoff.h"
 #include "runtime/rendezvous/meeting/file_meeting.h"
 #include "runtime/rendezvous/meeting/means.h"

@@ -7,7 +7,6 @@
 #include "runtime/net/backoff.h"
 #include "runtime/rendezvous/meeting/local_meeting.h"
 #include "runtime/rendezvous/meeting/means.h"
-#include "runtime/rendezvous/meeting/store_registry.h"
 
 namespace lockstep::rendezvous {
 namespace {

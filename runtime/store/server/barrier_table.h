@@ -5,7 +5,6 @@
 // waiters as a barrier's world size have arrived at its name, all are released at once and the name is free again.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <set>
 #include <string>

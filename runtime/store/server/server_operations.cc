@@ -8,7 +8,6 @@
 
 #include "lockstep/base/error.h"
 #include "proto/reply.h"
-#include "runtime/store/messages.h"
 #include "runtime/store/server/server_session.h"
 
 namespace lockstep::store {

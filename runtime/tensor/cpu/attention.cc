@@ -2,8 +2,6 @@
 // Causal attention, one (sample, head) at a time: scores fit the cache, products are small matrix products over parts
 // of the packed rows.
 #include <cmath>
-#include <memory>
-#include <vector>
 
 #include "runtime/tensor/cpu/cpu_kernels.h"
 #include "runtime/tensor/cpu/lane_sums.h"

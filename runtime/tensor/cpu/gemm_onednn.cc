@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <oneapi/dnnl/dnnl.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What tensor/kernels.cc looks for in liblockstep_cuda_nn.so.
-#include <array>
 #include <memory>
 
 #include "lockstep/base/mutex.h"
