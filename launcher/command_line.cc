@@ -192,9 +192,8 @@ struct RunCommand {
     } catch (const InvalidArgument& error) {
       throw InvalidArgument(error.what() + source_of(error.what(), variables));
     }
-    if (options.command.empty()) {
-      throw InvalidArgument("no program was given; the form is lockstep run [OPTIONS] [--] PROGRAM [ARGS...]");
-    }
+    if (options.command.empty())
+      refuse("no program was given; the form is lockstep run [OPTIONS] [--] PROGRAM [ARGS...]");
     return std::move(options);
   }
 
@@ -256,7 +255,7 @@ struct DoctorCommand {
   Command result() {
     interpret_hosts(raw, options.run);
     if (!raw.rdzv_endpoint.empty() && !options.run.starts_launchers()) {
-      throw InvalidArgument("--rdzv-endpoint is for hosts that -H or --hostfile names; give one of these");
+      refuse("--rdzv-endpoint is for hosts that -H or --hostfile names; give one of these");
     }
     if (!probe_timeout.empty()) options.probe_timeout = seconds_above_0("--probe-timeout", probe_timeout);
     return options;
@@ -280,12 +279,8 @@ struct SnapshotsCommand {
     constexpr const char* kForm = "the form is lockstep snapshots DIR, or lockstep snapshots diff A B";
     if (words.empty()) refuse("no folder was given; {}", kForm);
     const bool is_diff = words.size() > 1 && words.front() == "diff";
-    if (words.size() != (is_diff ? 3 : 1)) {
-      refuse("{} words were given; {}", words.size(), kForm);
-    }
-    if (std::find(words.begin(), words.end(), "") != words.end()) {
-      refuse("a folder's name is empty; {}", kForm);
-    }
+    if (words.size() != (is_diff ? 3 : 1)) refuse("{} words were given; {}", words.size(), kForm);
+    if (std::ranges::count(words, "") > 0) refuse("a folder's name is empty; {}", kForm);
     options.folder = is_diff ? words[1] : words[0];
     if (is_diff) options.other = words[2];
     return options;
@@ -326,12 +321,10 @@ struct BisectStepCommand {
   }
 
   Command result() {
-    if (options.folders.empty() || std::count(options.folders.begin(), options.folders.end(), "") > 0) {
-      throw InvalidArgument(
-          options.folders.empty()
-              ? "no folder was given; the form is lockstep bisect-step DIR..., of LOCKSTEP_STEP_DIGESTS"
-              : "a folder's name is empty");
+    if (options.folders.empty()) {
+      refuse("no folder was given; the form is lockstep bisect-step DIR..., of LOCKSTEP_STEP_DIGESTS");
     }
+    if (std::ranges::count(options.folders, "") > 0) refuse("a folder's name is empty");
     return options;
   }
 

@@ -23,7 +23,7 @@ bool is_torch_nproc_word(std::string_view text) { return text == "auto" || text 
 
 int ranks_in(std::string_view flag, std::string_view text) {
   if (const auto ranks = parse_count(text, kMaxRanks)) return static_cast<int>(*ranks);
-  if (flag == "-n" && text == "p") throw InvalidArgument("-np is a flag of mpirun; here it is -n");
+  if (flag == "-n" && text == "p") refuse("-np is a flag of mpirun; here it is -n");
   refuse("{} {}: give a number of ranks from 1 to {}{}", flag, text, kMaxRanks,
          flag == "-n" ? "" : ", or auto, cpu or gpu");
 }
@@ -133,14 +133,11 @@ void interpret_output(const RawRunFlags& raw, RunOptions& options) {
 void interpret_hosts(const RawRunFlags& raw, RunOptions& options) {
   if (raw.hosts.empty() && raw.hostfile.empty()) {
     if (options.rsh.empty() && options.exported.empty()) return;
-    throw InvalidArgument("--rsh and -x are for hosts that -H or --hostfile names; give one of these");
+    refuse("--rsh and -x are for hosts that -H or --hostfile names; give one of these");
   }
-  if (!raw.hosts.empty() && !raw.hostfile.empty()) {
-    throw InvalidArgument("-H and --hostfile both name the hosts; give one of them");
-  }
+  if (!raw.hosts.empty() && !raw.hostfile.empty()) refuse("-H and --hostfile both name the hosts; give one of them");
   if (!raw.nnodes.empty() || !raw.node_rank.empty()) {
-    throw InvalidArgument(
-        "-H and --hostfile give the hosts their number and node ranks; leave out --nnodes and --node-rank");
+    refuse("-H and --hostfile give the hosts their number and node ranks; leave out --nnodes and --node-rank");
   }
   for (const std::string& wish : options.exported) {
     if (wish.empty() || wish.front() == '=') refuse("-x {}: give NAME or NAME=VALUE", wish);

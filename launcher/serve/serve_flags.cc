@@ -93,9 +93,7 @@ void interpret(const RawServeFlags& raw, ServeOptions& options) {
   read_flag("--port", raw.port, options.server.listen.port, parse_port,
             "give a port from 1 to 65535, or 0 for a free one");
   if (!raw.auth.empty()) {
-    if (raw.auth != "on" && raw.auth != "off") {
-      refuse("--store-auth {}: give on or off", raw.auth);
-    }
+    if (raw.auth != "on" && raw.auth != "off") refuse("--store-auth {}: give on or off", raw.auth);
     options.authenticate = raw.auth == "on";
   }
   if (!options.authenticate && !options.secret_file.empty()) {

@@ -13,7 +13,6 @@
 namespace lockstep::store {
 namespace {
 
-using proto::Dialect;
 using proto::Op;
 using Await = KeyTable::Await;
 
