@@ -12,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
+#include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/regular_file.h"
 
@@ -58,6 +59,16 @@ void write_to_stdout(std::string_view text) {
 void print_error(std::string_view line) {
   const std::string text = printable_lines(line) + '\n';
   std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+int exit_code_of(const std::string& command, int code, const std::function<int()>& perform) {
+  set_log_label(command);
+  try {
+    return perform();
+  } catch (const Error& error) {
+    print_error(fmt::format("lockstep {}: {}", command, error.what()));
+    return code;
+  }
 }
 
 }  // namespace lockstep::launcher

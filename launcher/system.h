@@ -4,7 +4,9 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
+
 #include <string_view>
 
 #include "runtime/base/unique_fd.h"
@@ -38,5 +40,8 @@ void set_non_blocking(int fd);
 void write_to_stdout(std::string_view text);
 // A line on stderr. What can't be written is dropped: there is nowhere to say so but in the exit code.
 void print_error(std::string_view line);
+// The exit code that `perform` returns, with the log's label `command`; after an Error "lockstep COMMAND: ERROR" on
+// stderr, and `code`.
+int exit_code_of(const std::string& command, int code, const std::function<int()>& perform);
 
 }  // namespace lockstep::launcher

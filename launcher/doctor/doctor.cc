@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/doctor/doctor.h"
 
-#include <fmt/format.h>
-
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "launcher/doctor/examine_hosts.h"
@@ -18,8 +15,7 @@
 #include "launcher/run/seen_gpus.h"
 #include "launcher/system.h"
 #include "lockstep/base/environment.h"
-#include "lockstep/base/error.h"
-#include "runtime/base/logging.h"
+
 #include "runtime/base/printable.h"
 
 namespace lockstep::launcher {
@@ -40,8 +36,7 @@ Finding program_finding(const std::string& name, const Environment& environment)
 // Returns the exit code.
 int tell(const DoctorOptions& options, const Findings& findings, const nlohmann::json& probe,
          const Conclusion& conclusion = {}) {
-  const auto text = options.json ? as_json(findings, probe) : printable_lines(as_text(findings, conclusion));
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
+  write_to_stdout(options.json ? as_json(findings, probe) : printable_lines(as_text(findings, conclusion)));
   return count_problems(findings) == 0 ? 0 : 1;
 }
 
@@ -66,13 +61,7 @@ int examine(const DoctorOptions& options) {
 }  // namespace
 
 int doctor_command(const DoctorOptions& options) {
-  set_log_label("doctor");
-  try {
-    return examine(options);
-  } catch (const Error& error) {
-    print_error(fmt::format("lockstep doctor: {}", error.what()));
-    return kExitInternal;
-  }
+  return exit_code_of("doctor", kExitInternal, [&] { return examine(options); });
 }
 
 }  // namespace lockstep::launcher

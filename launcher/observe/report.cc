@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -17,7 +17,7 @@
 #include "launcher/run/job_report.h"
 #include "launcher/system.h"
 #include "lockstep/base/error.h"
-#include "runtime/base/logging.h"
+
 #include "runtime/base/printable.h"
 #include "runtime/base/regular_file.h"
 #include "runtime/base/signal_name.h"
@@ -27,13 +27,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The straggler of the last start that has one, and likewise the first finding; empty: there is none.
-std::array<std::string, 2> news_of(const RunReport& report) {
-  std::array<std::string, 2> news;
+// The straggler of the last start that has one, and likewise the first finding, as far as there are any.
+std::vector<std::string> news_of(const RunReport& report) {
+  std::vector<std::string> news(2);
   for (const ReportedStart& start : report.starts) {
     if (start.straggler) news[0] = describe(*start.straggler);
     if (!start.findings.empty()) news[1] = trace::describe(start.findings.front());
   }
+  std::erase(news, "");
   return news;
 }
 
@@ -56,8 +57,7 @@ int write_comparison(const ReportOptions& options) {
 }  // namespace
 
 int report_command(const ReportOptions& options) {
-  set_log_label("report");
-  try {
+  return exit_code_of("report", kExitUsage, [&] {
     if (options.folders.size() > 1) return write_comparison(options);
     const fs::path folder(options.folders.front());
     const RunReport report = read_report(folder);
@@ -72,15 +72,10 @@ int report_command(const ReportOptions& options) {
         fmt::format("{}: {}, {}\n", (folder / "report.html").native(), count_of(report.world_size, "rank"),
                     count_of(static_cast<std::int64_t>(report.steps()), "step"));
     for (const std::string& problem : report.problems) text += printable(problem) + "\n";
-    for (const std::string& line : news_of(report)) {
-      if (!line.empty()) text += line + "\n";
-    }
+    for (const std::string& line : news_of(report)) text += line + "\n";
     write_to_stdout(text);
     return 0;
-  } catch (const Error& error) {
-    print_error(fmt::format("lockstep report: {}", error.what()));
-    return kExitUsage;
-  }
+  });
 }
 
 std::string make_trace_folder(const RunOptions& options, int generation) {
@@ -123,9 +118,7 @@ void write_traces(const RunTraces& traces, const std::string& file, Console& con
   const RunReport report = report_of(traces);
   const auto ranks = report.starts.back().ranks.size();
   console.message(fmt::format("the timeline of {} is in {}", count_of(static_cast<std::int64_t>(ranks), "rank"), file));
-  for (const std::string& line : news_of(report)) {
-    if (!line.empty()) console.message(line);
-  }
+  for (const std::string& line : news_of(report)) console.message(line);
 }
 
 // What make_trace_folder() has made and no rank has left a trace in.

@@ -14,7 +14,7 @@
 #include "launcher/observe/top.h"
 #include "launcher/system.h"
 #include "lockstep/base/error.h"
-#include "runtime/base/logging.h"
+
 #include "runtime/base/printable.h"
 #include "runtime/net/stream.h"
 
@@ -22,18 +22,6 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr int kExitNoSuchRun = 1;
-
-std::string_view command_name(RunsOptions::What what) {
-  switch (what) {
-    case RunsOptions::What::ps: return "ps";
-    case RunsOptions::What::top: return "top";
-    case RunsOptions::What::inspect: return "inspect";
-    case RunsOptions::What::trace: return "trace";
-    case RunsOptions::What::logs: return "logs";
-    case RunsOptions::What::stop: return "stop";
-  }
-  return "?";
-}
 
 // "3s", "12m", "5h03m", "2d04h".
 std::string describe_age(std::int64_t milliseconds) {
@@ -168,13 +156,8 @@ std::string as_json(const std::vector<FoundRun>& runs) {
 }
 
 int runs_command(const RunsOptions& options) {
-  set_log_label(std::string(command_name(options.what)));
-  try {
-    return perform(options);
-  } catch (const Error& error) {
-    print_error(fmt::format("lockstep {}: {}", command_name(options.what), error.what()));
-    return kExitNoSuchRun;
-  }
+  constexpr const char* kNames[] = {"ps", "top", "inspect", "trace", "logs", "stop"};  // in the order of What
+  return exit_code_of(kNames[static_cast<std::size_t>(options.what)], kExitNoSuchRun, [&] { return perform(options); });
 }
 
 }  // namespace lockstep::launcher

@@ -8,7 +8,6 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <memory>
 #include <string_view>
 
@@ -173,9 +172,9 @@ int serve(const ServeOptions& options) {
     log_warn("--store-auth off: whoever reaches {} may read, change and stop what runs through it",
              server.address().to_string());
   }
-  const auto line =
-      announcement(server.address(), reachable(server.address(), name, environment), key, server_options.run_id) + "\n";
-  if (std::fputs(line.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
+  write_to_stdout(
+      announcement(server.address(), reachable(server.address(), name, environment), key, server_options.run_id) +
+      "\n");
   return wait_for_end(signals, server) ? 0 : complain(kExitInternal, "the server has ended; the line above says why");
 }
 
