@@ -150,8 +150,8 @@ struct RunCommand {
               "This host's rank among them, from 0. Default: the job's store gives one, and the host with the "
               "endpoint's address is 0");
     text_flag(app, "--rdzv-endpoint", raw.rdzv_endpoint, "HOST[:PORT]",
-              "Where node rank 0 serves the job's store: an address or name of that host. PORT defaults to 29400, the "
-              "whole to --master-addr:--master-port");
+              "Where node rank 0 serves the job's store: an address or name of that host. PORT defaults to 29400, and "
+              "the flag to --master-addr:--master-port");
     text_flag(app, "--rdzv-id", raw.rdzv_id, "NAME", "A name of the job: launchers that give another are refused");
     text_flag(app, "--rdzv-timeout", raw.rdzv_timeout, "SECONDS", "How long to wait for all hosts. Default 300");
     text_flag(app, "--rdzv-wait", raw.rdzv_wait, "SECONDS",
@@ -208,7 +208,7 @@ struct ServeCommand {
       : app(add_command(parent, "serve", "Run the server of a store by itself, in the foreground")) {
     text_flag(app, "--host", raw.host, "ADDRESS",
               "Where to listen: an address or name of this host, 0.0.0.0 or :: for all. Default 127.0.0.1");
-    text_flag(app, "--port", raw.port, "PORT", "Default 0: a free one");
+    text_flag(app, "--port", raw.port, "PORT", "Port to listen at. Default 0: a free one");
     text_flag(app, "--secret-file", options.secret_file, "FILE", "The secret: 64 hex digits, mode 0600");
     text_flag(app, "--store-auth", raw.auth, "on|off", "off: serve torch clients, and everyone else, without a secret");
     for (std::size_t i = 0; i < limit_flags().size(); ++i) {

@@ -264,7 +264,7 @@ Failures:
   --max-restarts K        restart the ranks after a failure, up to K times
   --timeout SECONDS       limit of start-up and of each collective; default 300
   --hang-timeout SECONDS  fail a rank that starts no collective for so long
-  --liveness off          never take a silent rank for lost, as in a debugger
+  --liveness off          never treat a silent rank as lost, as in a debugger
 Multi-host jobs:
   -H HOST:SLOTS,...       start ranks on these hosts, through ssh
   --hostfile FILE         the same, from a file with lines 'HOST slots=N'

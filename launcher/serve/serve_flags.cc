@@ -21,7 +21,7 @@ constexpr std::string_view kMaxClients = "--max-clients";
 constexpr LimitFlag kLimits[] = {
     {kMaxClients, Unit::count, "Clients at one time",
      [](Options& server) -> std::size_t& { return server.max_clients; }},
-    {"--max-memory", Unit::bytes, "Of all keys, values and queues together",
+    {"--max-memory", Unit::bytes, "Memory of all keys, values and queues together",
      [](Options& server) -> std::size_t& { return server.max_stored_bytes; }},
     {"--max-keys", Unit::count, "Keys, and items of queues, together",
      [](Options& server) -> std::size_t& { return server.max_keys; }},
@@ -35,9 +35,9 @@ constexpr LimitFlag kLimits[] = {
      [](Options& server) -> std::size_t& { return server.max_waited_keys; }},
     {"--max-greeting-clients", Unit::count, "Clients that have not said yet who they are",
      [](Options& server) -> std::size_t& { return server.max_greeting_clients; }},
-    {"--max-client-memory", Unit::bytes, "Of one client's requests and unread replies",
+    {"--max-client-memory", Unit::bytes, "Memory of one client's requests and unread replies",
      [](Options& server) -> std::size_t& { return server.max_client_bytes; }},
-    {"--max-held-memory", Unit::bytes, "Of all clients' requests and unread replies",
+    {"--max-held-memory", Unit::bytes, "Memory of all clients' requests and unread replies",
      [](Options& server) -> std::size_t& { return server.max_held_bytes; }},
 };
 
