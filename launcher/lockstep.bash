@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 _lockstep() {
   local word=${COMP_WORDS[COMP_CWORD]} flag=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} words= i value=false
-  [[ $word != = ]] || word=
+  [[ $word != [=:@] ]] || word=
   [[ $flag != = ]] || flag=${COMP_WORDS[COMP_CWORD - 2]}
   COMPREPLY=()
   if ((COMP_CWORD == 1)); then
@@ -11,12 +11,12 @@ _lockstep() {
   elif [[ $command == run ]]; then
     for ((i = 2; i < COMP_CWORD; i++)); do  # what follows the program is the program's
       case ${COMP_WORDS[i]} in
-        =) value=true ;;
+        = | : | @) value=true ;;  # bash splits words at these
         --) return ;;
-        --oversubscribe-gpu | --torch-store | --standalone) ;;
+        --oversubscribe-gpu | --torch-store | --standalone | --*=* | -[nHxt]?* | -t | --tee) value=false ;;
         -*) value=true ;;
         *)
-          $value || return
+          $value || [[ ${COMP_WORDS[i]} == [0-3] && ${COMP_WORDS[i - 1]} =~ ^(-t|--tee)$ ]] || return
           value=false
           ;;
       esac
@@ -28,10 +28,11 @@ _lockstep() {
     run:--backend) words="auto shm tcp mpi nccl single" ;;
     run:--liveness) words="on off" ;;
     run:--hang-timeout) words=off ;;
-    run:-t | run:--tee) words="1 2 3" ;;
+    run:-t | run:--tee) [[ $word == -* ]] || words="1 2 3" ;;
     run:--rdzv-backend) words="static c10d" ;;
     store:--store-auth) words="on off" ;;
     store:store) words=serve ;;
+    top:--interval | trace:--steps | trace:-o | trace:--output | logs:-n | logs:--lines) return ;;
   esac
   if [[ -z $words && $word == -* ]]; then
     case $command in
@@ -53,10 +54,12 @@ _lockstep() {
         words="--help --host --port --secret-file --store-auth --max-clients --max-memory --max-keys --max-key --max-value
           --max-count --max-waited-keys --max-greeting-clients --max-client-memory --max-held-memory --greeting-timeout"
         ;;
-      inspect | stop | report | bisect-step) words=--help ;;
+      report) words="--help -o --output" ;;
+      inspect | stop | bisect-step) words=--help ;;
     esac
   elif [[ -z $words && " top inspect trace logs stop " == *" $command "* ]]; then
-    words=$("${COMP_WORDS[0]}" ps 2>/dev/null | awk 'NR > 1 {print $1}')
+    # compgen expands words as a command line is expanded, and another user may have chosen these.
+    words=$("${COMP_WORDS[0]}" ps 2>/dev/null | awk 'NR > 1 && $1 ~ /^[A-Za-z0-9._-]+$/ {print $1}')
   fi
   mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
 }

@@ -112,7 +112,10 @@ std::vector<std::string> run_sockets(std::string_view proc_net_unix, uid_t user)
 }
 
 std::string run_id_of(std::string_view socket_name) {
-  return std::string(socket_name.substr(socket_name.rfind('/') + 1));
+  // Another user's process may listen under any name.
+  std::string id(socket_name.substr(socket_name.rfind('/') + 1));
+  std::ranges::transform(id, id.begin(), as_in_a_name);
+  return id;
 }
 
 }  // namespace lockstep::launcher

@@ -69,7 +69,7 @@ std::optional<RunRequest> decode_run_request(std::string_view line);
 std::string run_socket_name(uid_t user, std::string_view token, std::string_view run_id);
 // The names of listening sockets of `user`'s runs in a text of /proc/net/unix, each once.
 std::vector<std::string> run_sockets(std::string_view proc_net_unix, uid_t user);
-// The run id in a name, as far as it is there.
+// The run id in a name, as far as it is there: letters, digits, '-', '_' and '.', whatever the name has.
 std::string run_id_of(std::string_view socket_name);
 
 }  // namespace lockstep::launcher

@@ -42,7 +42,9 @@ TEST(Launcher, GivesEachRankItsEnvironment) {
                     "env:MASTER_ADDR", "env:LOCKSTEP_RESTART_COUNT", "env:OMP_NUM_THREADS"}),
           {{"OMP_NUM_THREADS", "3"}});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.err, "");
+  for (const auto& line : lines_of(result.err)) {
+    EXPECT_TRUE(line.starts_with("lockstep run: 3 ranks x 3 threads on ")) << "there may be fewer cores: " << line;
+  }
   for (int rank = 0; rank < 3; ++rank) {
     const auto number = std::to_string(rank);
     const auto prefix = "[rank " + number + "] ";
@@ -602,12 +604,12 @@ TEST(LauncherUsage, ThePageOfFlagsHasThoseOfHelpAndNoOthers) {
 }
 
 // What bash completes the last word to.
-std::set<std::string> completed(const Words& words) {
+std::set<std::string> completed(const Words& words, const std::string& program = LOCKSTEP_PROGRAM) {
   const auto result = run(joined({"bash", "-c",
                                   "source \"$0\"; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _lockstep; "
                                   "printf '%s\\n' \"${COMPREPLY[@]}\"",
                                   COMPLETION},
-                                 joined({LOCKSTEP_PROGRAM}, words)));
+                                 joined({program}, words)));
   EXPECT_EQ(result.err, "");
   const auto lines = lines_of(result.out);
   std::set<std::string> found(lines.begin(), lines.end());
@@ -638,12 +640,32 @@ TEST(LauncherUsage, BashCompletesValuesAndLeavesTheProgramsWordsAlone) {
   EXPECT_EQ(completed({"run", "--torch-store", "-n", "2", "--max-r"}), Set{"--max-restarts"});
   EXPECT_EQ(completed({"run", "-n", "2", "./train", "--max-r"}), Set{});
   EXPECT_EQ(completed({"run", "--", "--max-r"}), Set{});
+  EXPECT_EQ(completed({"run", "-n4", "./train", "--max-r"}), Set{});
+  EXPECT_EQ(completed({"run", "--tee", "./train", "--max-r"}), Set{});
+  EXPECT_EQ(completed({"run", "--tee", "3", "./train", "--max-r"}), Set{});
+  EXPECT_EQ(completed({"run", "--tee", "3", "--max-r"}), Set{"--max-restarts"});
+  EXPECT_EQ(completed({"run", "--tee", "--max-r"}), Set{"--max-restarts"});
+  EXPECT_EQ(completed({"run", "-H", "a", ":", "4,root", "@", "b", ":", "4", "--max-r"}), Set{"--max-restarts"});
   Process launcher({.command = plain(1, {"ready", "hang"})});
   ASSERT_TRUE(launcher.await_output("ready", 1));
   const auto runs = completed({"stop", "run-"});
   EXPECT_FALSE(runs.empty());
   for (const auto& id : runs) EXPECT_TRUE(id.starts_with("run-")) << id;
+  for (const Words& words :
+       std::vector<Words>{{"trace", "-o"}, {"trace", "--steps"}, {"logs", "-n"}, {"top", "--interval"}}) {
+    EXPECT_EQ(completed(joined(words, {""})), Set{}) << words[1] << " takes no run";
+  }
   launcher.send(SIGKILL);
+}
+
+TEST(LauncherUsage, BashTakesNoRunIdForACommand) {
+  const testing::TemporaryFolder folder;
+  const fs::path program = folder / "lockstep";
+  std::ofstream(program) << "#!/bin/sh\ncat <<'END'\nRUN PID\n$(touch${IFS}" << (folder / "harm").native()
+                         << ") 1\n`id` 2\nrun-1 3\nEND\n";
+  fs::permissions(program, fs::perms::owner_all);
+  EXPECT_EQ(completed({"stop", ""}, program), std::set<std::string>{"run-1"});
+  EXPECT_FALSE(fs::exists(folder / "harm"));
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ TEST(RunSocket, NamesAreFoundByUserAmongListeners) {
   const auto own = run_socket_name(1000, "00ff", "my run\n1");
   EXPECT_EQ(own, "lockstep-run/1000/00ff/my_run_1");
   EXPECT_EQ(run_id_of(own), "my_run_1");
+  EXPECT_EQ(run_id_of("lockstep-run/1000/0123/\x1b[2J$(id) 1"), "__2J__id__1") << "of another user's process";
   EXPECT_LE(run_socket_name(4294967294u, std::string(16, 'f'), std::string(300, 'x')).size(), 107u);
   const std::string text =
       "Num       RefCount Protocol Flags    Type St Inode Path\n"
