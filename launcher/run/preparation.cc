@@ -89,7 +89,12 @@ Preparation prepare(const RunOptions& options, const Environment& environment, c
   preparation.visible_devices = gpus.visible_devices;
   require_a_gpu_each(preparation.count.ranks, options.devices, options.oversubscribe_gpu);
   preparation.bindings = bindings_of(options.binding, preparation.count.ranks);
-  preparation.crowd = describe_crowd(preparation.count.ranks, threads_by_variable(environment), allowed_cores());
+  preparation.crowd = describe_crowd({.ranks = preparation.count.ranks,
+                                      .threads = threads_by_variable(environment),
+                                      .cores = allowed_cores(),
+                                      .uses_gpus = gpus.found.count > 0 && options.nproc_per_node != "cpu" &&
+                                                   environment.get("LOCKSTEP_DEVICE") != "cpu",
+                                      .is_multi_host = options.nodes > 1});
   if (!options.log_dir.empty()) make_log_dir(options.log_dir);
   check_health(options.health_check, guardian);
   return preparation;

@@ -81,13 +81,17 @@ RankCount choose_ranks(const RunOptions& options, const Gpus& gpus, int cores) {
   return {std::min(cores, kMaxRanks), fmt::format("1 per core, {} allowed", cores)};
 }
 
-std::string describe_crowd(int ranks, std::optional<int> threads, int cores) {
+std::string describe_crowd(const CoreDemand& demand) {
+  const auto [ranks, threads, cores, uses_gpus, is_multi_host] = demand;
   const int each = threads.value_or(std::max(1, cores / ranks));
-  if (std::int64_t{ranks} * each <= cores) return {};
-  return fmt::format("{} x {} on {}: they take turns, so steps take longer and no rank is named as the slowest; {}",
-                     count_of(ranks, "rank"), count_of(each, "thread"), count_of(cores, "core"),
-                     ranks > cores ? fmt::format("-n {} has a core for each", cores)
-                                   : fmt::format("OMP_NUM_THREADS={} is enough", std::max(1, cores / ranks)));
+  if (std::int64_t{ranks} * (uses_gpus ? 1 : each) <= cores) return {};
+  const std::string remedy = ranks > cores
+                                 ? fmt::format("{} {}{} has a core for each", is_multi_host ? "--nproc-per-node" : "-n",
+                                               cores, each > 1 ? " with OMP_NUM_THREADS=1" : "")
+                                 : fmt::format("OMP_NUM_THREADS={} is enough", cores / ranks);
+  return fmt::format(
+      "{} x {} on {}: they take turns, so steps take longer and no rank is named as slow while the job runs; {}",
+      count_of(ranks, "rank"), count_of(each, "thread"), count_of(cores, "core"), remedy);
 }
 
 }  // namespace lockstep::launcher

@@ -29,8 +29,15 @@ struct RankCount {
 // Throws InvalidArgument if gpu was asked for and there is none, or if two flags give different numbers.
 RankCount choose_ranks(const RunOptions& options, const Gpus& gpus, int cores);
 
-// Says that ranks, of `threads` each if OMP_NUM_THREADS is set, have more threads than there are cores, and what to do.
+struct CoreDemand {
+  int ranks = 1;                    // on this host
+  std::optional<int> threads = {};  // of each, if OMP_NUM_THREADS is set
+  int cores = 1;
+  bool uses_gpus = false;  // its threads start kernels and do not compute
+  bool is_multi_host = false;
+};
+// Says that ranks have more threads than there are cores, and what to do. On GPUs only ranks count, not their threads.
 // Empty: they have not. Pure.
-std::string describe_crowd(int ranks, std::optional<int> threads, int cores);
+std::string describe_crowd(const CoreDemand& demand);
 
 }  // namespace lockstep::launcher
