@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/run/host_parts.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include "launcher/run/spawn.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
+#include "runtime/base/printable.h"
 #include "runtime/base/variables.h"
 
 namespace lockstep::launcher {
@@ -29,13 +31,6 @@ void require_shown_ranks(const RunOptions& options, const Layout& hosts, Console
                                           count_of(world_size(hosts), "rank"), world_size(hosts) - 1);
   if (hosts.size() == 1) throw InvalidArgument(problem);
   console.message(problem);
-}
-
-// Without --tee nothing else would be seen before the end.
-void say_where_output_goes(const RunOptions& options, const Contract& contract, Console& console) {
-  if (options.log_dir.empty() || options.tee.out || options.tee.err || contract.node_rank != 0) return;
-  console.message(fmt::format("output in {}; follow it with: lockstep logs -f {}",
-                              (std::filesystem::path(options.log_dir) / "").native(), contract.run_id));
 }
 
 JobOutput& open_output(const RunOptions& options, const JobOptions& job, HostParts& parts) {
@@ -82,6 +77,18 @@ void serve_run(const RunOptions& options, const JobOptions& job, HostParts& part
     return;
   }
   parts.server->set_run(facts_of(options, job), job.members, job.ask_for_stacks);
+}
+
+// Without --tee nothing else would be seen before the end. A closed stderr, which main() replaces by one that can't be
+// written, must not make a hint the run's failure.
+void say_where_output_goes(const RunOptions& options, const Contract& contract, Console& console) {
+  if (options.log_dir.empty() || options.tee.out || options.tee.err) return;
+  const bool is_closed = (fcntl(STDERR_FILENO, F_GETFL) & O_ACCMODE) == O_RDONLY;
+  if (contract.node_rank != 0 || contract.restarts > 0 || is_closed) return;
+  console.message(fmt::format("output in {}; follow it {}with: lockstep logs -f {}",
+                              (std::filesystem::path(options.log_dir) / "").native(),
+                              contract.hosts.size() > 1 ? fmt::format("on host {} ", contract.own().name) : "",
+                              printable(contract.run_id, 4096)));
 }
 
 // Where the job's store is, and so all that is known of its ranks. Throws as MetricsServer: who asks for metrics shall
@@ -132,7 +139,6 @@ StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation
                        const Environment& environment, HostParts& parts, const MakeControl& make_control,
                        store::Store* store) {
   require_shown_ranks(options, job_options.contract.hosts, parts.console);
-  if (!parts.output) say_where_output_goes(options, job_options.contract, parts.console);
   job_options.output = &open_output(options, job_options, parts);
   if (!preparation.bindings.empty()) {
     const int first_rank = job_options.contract.own().first_rank;
@@ -150,6 +156,7 @@ StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation
   const Layout hosts = job_options.contract.hosts;
   const int node_rank = job_options.contract.node_rank;
   serve_run(options, job_options, parts);
+  if (parts.server) say_where_output_goes(options, job_options.contract, parts.console);
   serve_metrics(options, job_options.contract, parts);
   const MembersOfOneStart members(parts.server.get());
   std::optional<Job> job;
