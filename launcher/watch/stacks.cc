@@ -82,13 +82,16 @@ std::vector<ThreadState> threads_of(pid_t pid) {
   return threads;
 }
 
-// Of a line "TID 12:" or "Thread 1 (Thread 0x7f (LWP 12) "t"):"; 0: the line is not the head of a stack.
-pid_t thread_at(std::string_view line) {
-  for (const std::string_view mark : {"TID ", "(LWP "}) {
-    const auto at = line.find(mark);
-    if (line.starts_with("#") || at == line.npos) continue;
-    const std::string_view rest = line.substr(at + mark.size());
-    return static_cast<pid_t>(parse_int(rest.substr(0, rest.find_first_of(":)"))).value_or(0));
+bool is_head(std::string_view line) { return line.starts_with("Thread ") || line.starts_with("TID "); }
+
+// Of a stack's head: "TID 12:", "Thread 1 (Thread 0x7f (LWP 12) "t"):", "Thread 1 (LWP 12 "t"):" or
+// "Thread 1 (process 12):"; 0: it names none.
+pid_t thread_at(std::string_view head) {
+  for (const std::string_view mark : {"TID ", "(LWP ", "(process "}) {
+    const auto at = head.find(mark);
+    if (at == head.npos) continue;
+    const std::string_view rest = head.substr(at + mark.size());
+    return static_cast<pid_t>(parse_int(rest.substr(0, rest.find_first_not_of("0123456789"))).value_or(0));
   }
   return 0;
 }
@@ -118,7 +121,7 @@ std::vector<std::string> frames_in(std::string_view text) {
   std::vector<std::string> lines;
   while (!text.empty()) {
     std::string_view line = take_word(text, '\n');
-    if (line.starts_with("#") || line.starts_with("Thread ") || line.starts_with("TID ")) {
+    if (line.starts_with("#") || is_head(line)) {
       lines.push_back(printable(line, kMostStackLineBytes));
     } else if (line.starts_with("    ") && !lines.empty() && lines.back().starts_with("#")) {
       line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
@@ -130,28 +133,25 @@ std::vector<std::string> frames_in(std::string_view text) {
 
 std::vector<std::string> lines_by_thread(pid_t pid, std::vector<ThreadState> threads,
                                          const std::vector<std::string>& frames) {
-  std::map<pid_t, std::vector<std::string>> stacks;
+  std::map<pid_t, std::vector<std::string>> stacks;  // with their heads
   pid_t current = 0;
   for (const std::string& line : frames) {
-    const pid_t id = thread_at(line);
-    if (id != 0) {
-      current = id;
-    } else {
-      stacks[current].push_back(line);
-    }
+    if (is_head(line)) current = thread_at(line);
+    stacks[current].push_back(line);
   }
   std::stable_partition(threads.begin(), threads.end(), [pid](const ThreadState& it) { return it.id == pid; });
   std::vector<std::string> lines;
   std::vector<pid_t> at_rest;
   for (const ThreadState& thread : threads) {
+    const auto stack = stacks.extract(thread.id);
     if (thread.id != pid && thread.is_asleep && thread.name == kQuietThread) {
       at_rest.push_back(thread.id);
       continue;
     }
     lines.push_back(fmt::format("thread {} ({}): {}", thread.id, thread.name, thread.what));
-    const auto& stack = stacks[thread.id];
-    lines.insert(lines.end(), stack.begin(), stack.end());
+    if (stack) lines.insert(lines.end(), stack.mapped().begin() + 1, stack.mapped().end());
   }
+  for (const auto& [id, stack] : stacks) lines.insert(lines.end(), stack.begin(), stack.end());
   if (!at_rest.empty()) {
     lines.push_back(fmt::format("{} of lockstep's own {} for work: {}", count_of(std::ssize(at_rest), "thread"),
                                 at_rest.size() == 1 ? "waits" : "wait", fmt::join(at_rest, ", ")));

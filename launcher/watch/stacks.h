@@ -30,7 +30,8 @@ struct ThreadState {
   std::string what = {};  // it does, and where in the kernel it waits
 };
 // A line for each thread, its stack below it: first the main thread's, which is that of `pid`. lockstep's own threads
-// that wait for work (kQuietThread) are one line at the end. `frames`: of frames_in(). Pure.
+// that wait for work (kQuietThread) are one line at the end; before it stand the stacks of threads that are not among
+// `threads`. `frames`: of frames_in(). Pure.
 std::vector<std::string> lines_by_thread(pid_t pid, std::vector<ThreadState> threads,
                                          const std::vector<std::string>& frames);
 

@@ -58,6 +58,23 @@ TEST(Stacks, StandBelowTheirThreadsTheMainOneFirstAndThreadsAtRestAreOneLine) {
       << "the main thread is shown whatever its name is";
 }
 
+TEST(Stacks, OfGdbWithoutAThreadLibraryStandBelowTheirThreads) {
+  EXPECT_THAT(lines_by_thread(12, {kThreads[1], kThreads[2]},
+                              frames_in("Thread 2 (LWP 13 \"lockstep-data\"):\n#0  read () at r.c:1\n"
+                                        "Thread 1 (process 12):\n#0  wait () at w.c:1\n")),
+              ElementsAre("thread 12 (train): sleeping in futex_wait_queue", "#0  wait () at w.c:1",
+                          "thread 13 (lockstep-data): sleeping in pipe_read", "#0  read () at r.c:1"));
+}
+
+TEST(Stacks, OfThreadsThatAreNotListedAreShownToo) {
+  EXPECT_THAT(lines_by_thread(12, {kThreads[1], kThreads[0]},
+                              frames_in("#0  0x7f stray\nTID 12:\n#0  0x7f wait\nThread 3 (of some kind):\n"
+                                        "#0  0x7f other\nTID 99:\n#0  0x7f new\nTID 15:\n#0  0x7f epoll_wait\n")),
+              ElementsAre("thread 12 (train): sleeping in futex_wait_queue", "#0  0x7f wait", "#0  0x7f stray",
+                          "Thread 3 (of some kind):", "#0  0x7f other", "TID 99:", "#0  0x7f new",
+                          "1 thread of lockstep's own waits for work: 15"));
+}
+
 TEST(Stacks, OfAProcessThatHasEndedAreNone) {
   const pid_t child = fork();
   if (child == 0) _exit(0);
