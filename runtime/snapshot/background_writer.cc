@@ -53,7 +53,7 @@ void BackgroundWriter::start(checkpoint::Manifest head, std::vector<CapturedItem
     const SnapshotTensor& tensor = items_[one.item].tensors[one.tensor];
     tensor.is_copy || tensor.only_optimizers_write ? behind_.push_back(one) : copy(one);
   }
-  if (!thread_.joinable()) thread_ = start_quiet_thread([this] { run(); });
+  if (!thread_.joinable()) thread_ = start_quiet_thread([this] { run(); }, "lockstep-save");
   const MutexLock lock(mutex_);
   failure_ = nullptr;
   phase_ = Phase::copying;

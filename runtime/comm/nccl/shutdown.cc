@@ -69,7 +69,7 @@ void NcclShutdown::start_abort() {
     if (closed_) return;
     abort_started_ = true;
     try {
-      abort_thread_ = start_quiet_thread([this] { abort_now(); });
+      abort_thread_ = start_quiet_thread([this] { abort_now(); }, "lockstep-nccl");
       core_.notify();
       return;
     } catch (const std::exception& error) {

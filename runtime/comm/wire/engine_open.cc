@@ -19,7 +19,7 @@ constexpr std::chrono::seconds kOverdue{1};
 }  // namespace
 
 std::function<void()> start_own_thread(std::function<void()> body) {
-  auto thread = std::make_shared<std::thread>(start_quiet_thread(std::move(body)));
+  auto thread = std::make_shared<std::thread>(start_quiet_thread(std::move(body), "lockstep-comm"));
   return [thread] { thread->join(); };
 }
 

@@ -3,6 +3,7 @@
 #include "runtime/comm/wire/process_group_wire.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <cmath>
 #include <cstring>
@@ -341,6 +342,13 @@ void expect_reason(const std::string& text, bool is_lost) {
   } else {
     expect_text(text, {"slow_init, which waits for every rank", "of 0 s"});
   }
+}
+
+// lockstep inspect hides sleeping threads of the common name, and this one may hang in the library.
+TEST(ProcessGroupWire, TheCommunicationThreadHasANameOfItsOwn) {
+  char name[16] = {};
+  start_own_thread([&name] { pthread_getname_np(pthread_self(), name, sizeof name); })();
+  EXPECT_STREQ(name, "lockstep-comm");
 }
 
 TEST(ProcessGroupWire, ALibraryThatConnectsIsInterrupted) {
