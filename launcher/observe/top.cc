@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -21,6 +22,8 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
+#include "runtime/base/terminal.h"
+#include "runtime/base/text.h"
 #include "runtime/trace/step_summary.h"
 
 namespace lockstep::launcher {
@@ -30,9 +33,6 @@ namespace {
 constexpr const char* kFailing = "\x1b[1;38;5;208m";
 constexpr const char* kSlow = "\x1b[1;38;5;39m";
 constexpr const char* kPlain = "\x1b[0m";
-constexpr const char* kToTheTop = "\x1b[H";
-constexpr const char* kClearLine = "\x1b[K";
-constexpr const char* kClearBelow = "\x1b[J";
 
 constexpr const char* kHint = "q: quit  ?: help\n";
 constexpr std::string_view kKeys =
@@ -52,8 +52,9 @@ std::string percent(const ReportedRank& rank, std::initializer_list<Phase> phase
   return fmt::format("{:.0f}%", 100 * share);
 }
 
+// A launcher may send any number, as infinity.
 std::chrono::nanoseconds nanoseconds(double seconds) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+  return std::chrono::nanoseconds(std::llround(1e9 * (seconds < 9e9 ? std::max(seconds, -9e9) : 9e9)));
 }
 
 std::string duration(double seconds) { return trace::format_duration(nanoseconds(seconds)); }
@@ -152,8 +153,8 @@ void narrow(std::vector<std::vector<std::string>>& rows, std::size_t room, bool 
   }
 }
 
-std::string cut(const std::string& line, std::size_t columns) {
-  return columns > 0 && line.size() > columns ? line.substr(0, columns) : line;
+std::string cut(std::string_view line, std::size_t columns) {
+  return std::string(columns > 0 ? first_columns(line, columns) : line);
 }
 
 std::string coloured(const std::string& line, const char* colour) {
@@ -167,29 +168,26 @@ std::optional<Screen> terminal() {
   return Screen{.columns = size.ws_col, .rows = size.ws_row, .has_colours = has_colours};
 }
 
-// In the place of what is shown. Each line is cleared before it is written: behind one of full width the cursor is
-// still on its last letter. No line's end is written behind the last one, which would scroll a full screen.
+// In the place of what is shown, which is cleared first: behind a line of full width the cursor is still on its last
+// letter. No line's end is written behind the last one, which would scroll a full screen.
 void redraw(std::string_view text) {
   text.remove_suffix(1);
-  std::string screen = std::string(kToTheTop) + kClearLine;
-  for (const char letter : text) {
-    screen += letter;
-    if (letter == '\n') screen += kClearLine;
-  }
-  write_to_stdout(screen + kClearBelow);
+  write_to_stdout(fmt::format("\x1b[H\x1b[J{}", text));
 }
 
-// While it lives, keys come at once and are not shown, if this process is the terminal's foreground job.
+// While it lives, keys come at once and are not shown, if this process is the terminal's foreground job. A background
+// job that reads from the terminal, or sets it, would be stopped: whether this process is one is asked each time.
 class Keys {
  public:
   Keys() {
-    if (tcgetpgrp(STDIN_FILENO) != getpgrp() || tcgetattr(STDIN_FILENO, &before_) != 0) return;
+    if (!is_in_foreground() || tcgetattr(STDIN_FILENO, &before_) != 0) return;
     termios now = before_;
     now.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    now.c_cc[VMIN] = now.c_cc[VTIME] = 0;  // another process may have read what poll() found
     if (tcsetattr(STDIN_FILENO, TCSANOW, &now) == 0) fd_ = STDIN_FILENO;
   }
   ~Keys() {
-    if (has_any()) tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+    if (has_any() && is_in_foreground()) tcsetattr(STDIN_FILENO, TCSANOW, &before_);
   }
   Keys(const Keys&) = delete;
   Keys& operator=(const Keys&) = delete;
@@ -200,15 +198,18 @@ class Keys {
     const auto deadline = Deadline::after(time);
     do {
       if (signals.take_end()) return 'q';
-      pollfd entries[] = {{signals.fd(), POLLIN, 0}, {fd_, POLLIN, 0}};
+      pollfd entries[] = {{signals.fd(), POLLIN, 0}, {is_in_foreground() ? fd_ : -1, POLLIN, 0}};
       uninterrupted([&] { return poll(entries, 2, deadline.poll_timeout_ms()); });
       char key = 'q';
-      if (entries[1].revents != 0) return read(fd_, &key, 1) == 1 ? key : 'q';
+      if (entries[1].revents == 0 || !is_in_foreground()) continue;
+      if (read(fd_, &key, 1) == 1 || (entries[1].revents & ~POLLIN) != 0) return key;
     } while (!deadline.expired());
     return 0;
   }
 
  private:
+  static bool is_in_foreground() { return tcgetpgrp(STDIN_FILENO) == getpgrp(); }
+
   int fd_ = -1;  // none
   termios before_{};
 };
@@ -219,7 +220,7 @@ std::string as_screen(const LiveReport& report, const Screen& screen) {
   std::vector<const ReportedRank*> ranks;
   for (const ReportedRank& rank : report.ranks) ranks.push_back(&rank);
   const auto lines = heading(report);
-  const std::string_view keys = screen.shows_keys ? kKeys : screen.has_keys ? kHint : std::string_view();
+  std::string_view keys = screen.shows_keys ? kKeys : screen.has_keys ? kHint : std::string_view();
   const std::size_t others = lines.size() + 3 + static_cast<std::size_t>(std::count(keys.begin(), keys.end(), '\n'));
   const std::size_t room = screen.rows > others ? screen.rows - others : 1;
   std::size_t left_out = 0;
@@ -253,8 +254,9 @@ std::string as_screen(const LiveReport& report, const Screen& screen) {
     const char* const colour = rank != nullptr && !is_well(*rank) ? kFailing : is_slow ? kSlow : nullptr;
     text += (colour != nullptr && screen.has_colours ? coloured(line, colour) : line) + "\n";
   }
-  if (left_out > 0) text += fmt::format("and {} more; --json has all\n", left_out);
-  return text.append(keys);
+  if (left_out > 0) text += cut(fmt::format("and {} more; --json has all", left_out), screen.columns) + "\n";
+  while (!keys.empty()) text += cut(take_word(keys, '\n'), screen.columns) + "\n";
+  return text;
 }
 
 LiveReport ask_launcher(const FoundRun& run) {

@@ -2,9 +2,13 @@
 // What fits into one line of a terminal.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 namespace lockstep {
+
+// The beginning of `text` of at most so many letters of UTF-8, each a column.
+std::string_view first_columns(std::string_view text, std::size_t columns) noexcept;
 
 // The beginning of `text` that stays in one line of the terminal `fd`: what went on in the next one would stay there
 // when the line is drawn again. All of it where that is no terminal. Whole letters of UTF-8, each a column; the last

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `lockstep top` and the progress bar as a terminal shows them: tmux's, of 80 and of 200 columns, with colours and
 // without.
+#include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <regex>
 #include <string>
 #include <tuple>
@@ -80,16 +82,17 @@ TEST_P(Terminal, ShowsTopWithALineForEachRank) {
   std::vector<std::string> lines;
   ASSERT_TRUE(wait_until([&] {
     lines = lines_of(tmux.plain_screen());
-    return lines.size() >= 7 && lines[4].starts_with("RANK ") && contains(lines[2], "costs");
+    return lines.size() >= 8 && lines[5].starts_with("RANK ") && contains(lines[3], "costs");
   })) << tmux.plain_screen();
   EXPECT_TRUE(lines[0].starts_with("run-")) << lines[0];
   EXPECT_TRUE(lines[1].starts_with("step ")) << lines[1];
-  EXPECT_TRUE(lines[5].starts_with("0 ")) << lines[5];
-  EXPECT_TRUE(lines[6].starts_with("1 ")) << "no line goes on in the next one: " << lines[6];
+  EXPECT_TRUE(contains(lines[2], "val/loss")) << lines[2];
+  EXPECT_TRUE(lines[6].starts_with("0 ")) << lines[6];
+  EXPECT_TRUE(lines[7].starts_with("1 ")) << "no line continues in the next one: " << lines[7];
   for (const auto& line : lines) EXPECT_LE(width_of(line), static_cast<std::size_t>(columns()));
-  EXPECT_TRUE(contains(lines[4], "MEMORY  PID")) << lines[4];
-  EXPECT_TRUE(lines[6].starts_with("1 *")) << lines[6];
-  EXPECT_EQ(contains(lines[4], "LAST COLLECTIVE, AGO"), columns() == 200);
+  EXPECT_TRUE(contains(lines[5], "MEMORY  PID")) << lines[5];
+  EXPECT_TRUE(lines[7].starts_with("1 *")) << lines[7];
+  EXPECT_EQ(contains(lines[5], "LAST COLLECTIVE, AGO"), columns() == 200);
   ASSERT_TRUE(wait_until([&] { return contains(tmux.screen(), "38;5;39m") == has_colours(); })) << tmux.screen();
   if (!has_colours()) {
     EXPECT_FALSE(contains(tmux.screen(), "\x1b[")) << tmux.screen();
@@ -99,6 +102,34 @@ TEST_P(Terminal, ShowsTopWithALineForEachRank) {
   ASSERT_TRUE(wait_until([&] { return contains(tmux.plain_screen(), "*: the others wait for this rank"); }));
   tmux.type("q");
   ASSERT_TRUE(wait_until([&] { return !tmux.runs(); })) << tmux.plain_screen();
+  launcher.send(SIGTERM);
+  launcher.wait();
+}
+
+// A background job that sets its terminal, or reads from it, is stopped.
+TEST_F(TrainingJob, TopEndsInTheBackgroundToo) {
+  if (!testing::has_program("tmux")) GTEST_SKIP() << "tmux is not installed: apt-get install tmux";
+  Process launcher({.command = job(1, program("job", "", 1'000'000))});
+  ASSERT_TRUE(wait_until([&] { return !run_id_of(launcher).empty(); }));
+  const Tmux tmux(folder_, 80, false, {"bash", "--norc", "-i"});
+  const auto enter = [&](const std::string& line) {
+    tmux.type(line);
+    tmux.type("Enter");
+  };
+  const auto await_text = [&](const std::string& text) {
+    return wait_until([&] { return contains(tmux.plain_screen(), text); });
+  };
+  const std::filesystem::path pid = std::filesystem::path(folder_) / "pid";
+  enter("sh -c 'echo $$ > " + pid.native() + "; exec " + LOCKSTEP_PROGRAM + " top --interval 0.2'");
+  ASSERT_TRUE(await_text("\nRANK ")) << tmux.plain_screen();
+  pid_t top = 0;
+  std::ifstream(pid) >> top;
+  ASSERT_GT(top, 0);
+  kill(top, SIGSTOP);
+  ASSERT_TRUE(await_text("Stopped ")) << tmux.plain_screen();
+  enter("bg");
+  enter("kill %1; wait %1; echo code $?");
+  EXPECT_TRUE(await_text("code 0")) << tmux.plain_screen();
   launcher.send(SIGTERM);
   launcher.wait();
 }

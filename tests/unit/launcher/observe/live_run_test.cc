@@ -286,6 +286,18 @@ TEST(LiveReport, HasTheTimeLeftAndTheKeys) {
   const std::string help = as_screen(report, {.columns = 80, .rows = 9, .has_keys = true, .shows_keys = true});
   expect_text(help, {"q: quit  ?: hide this", "*: the others wait for this rank", "AGO: since it started\n"});
   EXPECT_LE(std::count(help.begin(), help.end(), '\n'), 11) << "a rank at least";
+  for (ReportedRank& rank : report.ranks) rank.left_s = std::numeric_limits<double>::infinity();
+  expect_text(as_screen(report, {}), {", 2500000:00:00 left, "});
+  for (ReportedRank& rank : report.ranks) rank.left_s = std::numeric_limits<double>::quiet_NaN();
+  expect_text(as_screen(report, {}), {", 2500000:00:00 left, "});
+}
+
+TEST(LiveReport, IsCutByLettersAndSoAreTheKeys) {
+  LiveReport report = report_of_three();
+  report.scalars = {{.name = "\u00fc\u00fc\u00fc\u00fc\u00fc\u00fc", .step = 1, .value = 0.5}};
+  expect_text(as_screen(report, {.columns = 5, .rows = 24}), {"\n\u00fc\u00fc\u00fc\u00fc\u00fc\n"});
+  const std::string screen = as_screen(report, {.columns = 30, .rows = 40, .has_keys = true, .shows_keys = true});
+  expect_text(screen, {"\nWAITED: for other ranks  HIDDE\n"});
 }
 
 TEST(LiveReport, BlamesNoRankWhereTheyTakeTurnsOnTheCores) {
