@@ -33,13 +33,15 @@ struct Progress::Impl {
   ProgressLine line;
   UnwindGuard unwind_guard = {};
   OwnerProcess owner = {};  // whose line it is
+  // The time left of the loop around this one, as in validation during training; -1: this is the outermost.
+  std::int64_t outer_left = trace::totals().left;
 
   template <typename... What>
   void step(const What&... what) {
     const auto now = ProgressLine::Clock::now();
     line.step(what..., now);
     // For `lockstep top`.
-    trace::keep_left(line.left(now).value_or(std::chrono::nanoseconds(-1)).count());
+    if (outer_left < 0) trace::keep_left(line.left(now).value_or(std::chrono::nanoseconds(-1)).count());
   }
 };
 
@@ -49,6 +51,7 @@ Progress::Progress(const ProcessGroup& group, std::int64_t total, std::int64_t l
                    ProgressLine::Clock::now(), write_stderr, last_batch, last_record, trace::newest_scalars}}) {}
 
 Progress::~Progress() {
+  trace::keep_left(impl_->outer_left);  // also after an exception
   if (!impl_->unwind_guard.is_unwinding() && impl_->owner.is_here()) finish();
 }
 
@@ -56,7 +59,7 @@ void Progress::step(const ProgressStep& step) { impl_->step(step); }
 void Progress::step(const GlobalBatch& batch, const trace::StepRecord& record) { impl_->step(batch, record); }
 void Progress::note(std::string_view text) { impl_->line.note(text); }
 void Progress::finish() {
-  trace::keep_left(-1);
+  trace::keep_left(impl_->outer_left);
   impl_->line.finish(ProgressLine::Clock::now());
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -61,8 +62,9 @@ ProgressLine::ProgressLine(ProgressMode mode, std::int64_t total, Clock::time_po
 
 std::optional<Nanoseconds> ProgressLine::left(Clock::time_point now) const {
   if (total_ <= steps_ || steps_ == 0) return std::nullopt;
-  const std::chrono::duration<double, std::nano> each = (now - begin_) / static_cast<double>(steps_);
-  return std::chrono::duration_cast<Nanoseconds>(each * static_cast<double>(total_ - steps_));
+  const double ns = seconds(now - begin_) * 1e9 / static_cast<double>(steps_) * static_cast<double>(total_ - steps_);
+  if (!(ns < 9e18)) return std::nullopt;  // centuries, which Nanoseconds can't hold
+  return Nanoseconds(std::llround(ns));
 }
 
 std::string ProgressLine::text(Clock::time_point now) const {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -93,6 +94,9 @@ TEST_F(ProgressLineTest, TheTimeLeftStandsBeforeWhatMayBeCutOff) {
   EXPECT_EQ(line.left(at(seconds(12))), seconds(12 * 999));
   EXPECT_FALSE(make(ProgressMode::redraws, 1000).left(at(seconds(1)))) << "no step yet";
   EXPECT_FALSE(make(ProgressMode::redraws, 0).left(at(seconds(1)))) << "no total";
+  ProgressLine endless = make(ProgressMode::redraws, std::numeric_limits<std::int64_t>::max());
+  endless.step({}, at(seconds(2)));
+  EXPECT_FALSE(endless.left(at(seconds(2)))) << "more than nanoseconds can hold";
 }
 
 // Three of them: the program's before the library's, by name so that they keep their places.
