@@ -2,7 +2,7 @@
 # Completion of lockstep's command line for bash. The test e2e_launcher holds the flags to those of --help.
 # SPDX-License-Identifier: Apache-2.0
 _lockstep() {
-  local word=${COMP_WORDS[COMP_CWORD]} flag=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} words= i value=false
+  local word=${COMP_WORDS[COMP_CWORD]} flag=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} words='' i value=false
   [[ $word != [=:@] ]] || word=
   [[ $flag != = ]] || flag=${COMP_WORDS[COMP_CWORD - 2]}
   COMPREPLY=()
