@@ -17,7 +17,8 @@ constexpr double kNumbers = 84;  // room on the left for an axis' numbers
 constexpr double kLabels = 170;  // and for ranks
 constexpr std::size_t kMostLabel = 21;
 constexpr double kRight = 20;
-constexpr double kAxis = 44;  // room below for an axis
+constexpr double kAxis = 44;          // room below for an axis
+constexpr double kMostValue = 1e300;  // of either sign; a chart has values beyond it at its edge
 
 std::string open_svg(std::string_view kind, double height, std::size_t points, std::string_view title) {
   return fmt::format(
@@ -39,26 +40,30 @@ struct Range {
 
   void take(double value) {
     if (!std::isfinite(value)) return;
+    value = std::clamp(value, -kMostValue, kMostValue);
     low = std::min(low, value);
     high = std::max(high, value);
   }
   // From 0 to 1, where `value` is.
-  double part(double value) const { return high > low ? (value - low) / (high - low) : 0; }
+  double part(double value) const { return high > low ? std::clamp((value - low) / (high - low), 0.0, 1.0) : 0; }
 };
 
 // Round numbers, some `count` of them and `least` apart or more, of which the first and the last enclose the range.
-std::vector<double> ticks(const Range& range, double count, double least = 0) {
+std::vector<double> ticks(Range range, double count, double least = 0) {
+  const double magnitude = std::max(std::abs(range.low), std::abs(range.high));
+  if (range.high - range.low < 1e-12 * magnitude) {  // else number + 1 might be the same as number
+    range = {range.low - 1e-9 * magnitude, range.high + 1e-9 * magnitude};
+  }
   const double wanted = std::max((range.high - range.low) / count, std::max(least, 1e-300));
   const double power = std::pow(10, std::floor(std::log10(wanted) + 1e-9));
   const double step = power * (wanted <= power * 1.001   ? 1
                                : wanted <= power * 2.001 ? 2
                                : wanted <= power * 5     ? 5
                                                          : 10);
-  std::vector<double> numbers;
-  for (double number = std::floor(range.low / step + 1e-6);; ++number) {
-    numbers.push_back(number * step);
-    if (numbers.back() >= range.high - 1e-6 * step) return numbers;
-  }
+  double number = std::floor(range.low / step + 1e-6);
+  std::vector<double> numbers{number * step};
+  while (numbers.back() < range.high - 1e-6 * step && numbers.size() < 100) numbers.push_back(++number * step);
+  return numbers;
 }
 
 // Numbers below `y`, from `left` on, and what they are.

@@ -162,6 +162,30 @@ TEST(RunReport, AnAxisHasRoundNumbersAroundItsValues) {
   expect_text(line_chart({{"lr", {{1, 0.01}, {2, 0.01}}}}, {"lr"}, "lr"), {">0.009</text>", ">0.011</text>"});
 }
 
+// Doubles near each other, and those whose difference is none.
+TEST(RunReport, AnAxisEndsWhateverItsValuesAre) {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  const std::pair<double, double> ranges[] = {{1, std::nextafter(1, 2)},
+                                              {-1e-300, -1e-300 * (1 + 1e-15)},
+                                              {1e308, -1e308},
+                                              {kMost, -kMost},
+                                              {kMost, 0},
+                                              {kMost, std::nextafter(kMost, 0)},
+                                              {1e300, 1e300},
+                                              {5e-324, 1e-323},
+                                              {1.7e18, 1.7e18 + 256}};
+  for (const auto& [low, high] : ranges) {
+    for (const std::string& chart :
+         {line_chart({{"x", {{1, low}, {2, high}}}}, {"x"}, "x"),
+          line_chart({{"x", {{low, 1}, {high, 2}}}}, {"x"}, "x"),
+          line_chart({{"x", {{1, low}, {2, high}}}}, {"x", true}, "x"), heat_map({{"x", {1}}}, low, high, "x")}) {
+      EXPECT_EQ(fault_of_markup(chart), "");
+      EXPECT_LT(count_of(chart, "class=\"grid\""), 30u) << low << " to " << high;
+      for (const char* const text : {"nan,", "inf,", ",nan", ",inf"}) EXPECT_EQ(count_of(chart, text), 0u) << chart;
+    }
+  }
+}
+
 trace::ScalarSeries series(const std::string& name, std::vector<trace::ScalarPoint> points) {
   return {name, std::move(points)};
 }
