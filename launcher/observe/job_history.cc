@@ -58,10 +58,10 @@ JobHistory read_history(const fs::path& folder) {
   JobHistory history;
   for (int generation = 0; fs::is_directory(log_folder(folder.native(), generation)); ++generation) {
     const fs::path file = verdict_file(log_folder(folder.native(), generation));
-    if (!fs::is_regular_file(file)) continue;
-    const std::string verdict = read_verdict(file);
+    history.is_over = fs::is_regular_file(file);
+    const std::string verdict = history.is_over ? read_verdict(file) : "";
     history.has_failed = verdict.starts_with("failed:") || verdict.starts_with("host lost:");
-    history.verdicts.push_back({.text = fmt::format("start {}: {}", generation + 1, verdict)});
+    if (history.is_over) history.verdicts.push_back({.text = fmt::format("start {}: {}", generation + 1, verdict)});
   }
   std::deque<HistoryLine> lines;
   std::set<fs::path> logs;

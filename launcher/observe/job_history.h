@@ -15,7 +15,8 @@ struct HistoryLine {
 
 struct JobHistory {
   std::vector<HistoryLine> verdicts = {};  // "start 1: finished; ...", by generation
-  bool has_failed = false;                 // the last one says so: neither finished nor stopped
+  bool is_over = false;                    // the last start has a verdict
+  bool has_failed = false;                 // which says so: neither finished nor stopped
   std::vector<HistoryLine> lines = {};     // of the launcher and about snapshots, the last kMost
   static constexpr std::size_t kMost = 200;
 };

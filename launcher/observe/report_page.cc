@@ -82,7 +82,7 @@ std::string loss_of(const Loss& loss) {
 
 // In bold if the run failed.
 std::string verdict_of(const JobHistory& history) {
-  if (history.verdicts.empty()) return "none: it has not ended, its launcher was killed, or it had no --log-dir";
+  if (!history.is_over) return "none: it has not ended, its launcher was killed, or it had no --log-dir";
   const std::string text = escaped(history.verdicts.back().text);
   return history.has_failed ? fmt::format("<b class=\"failed\">{}</b>", text) : text;
 }

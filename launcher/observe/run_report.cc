@@ -244,7 +244,7 @@ std::string as_json_lines(const RunReport& report) {
         {"hosts", report.hosts},
         {"began_s", static_cast<double>(report.began) / 1e9},
         {"ended_s", static_cast<double>(report.ended) / 1e9},
-        {"verdict", report.history.verdicts.empty() ? OrderedJson() : OrderedJson(report.history.verdicts.back().text)},
+        {"verdict", report.history.is_over ? OrderedJson(report.history.verdicts.back().text) : OrderedJson()},
         {"steps", report.steps()},
         {"steps_done", totals.steps},
         {"samples_per_s", totals.samples_per_s},

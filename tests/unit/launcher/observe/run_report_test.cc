@@ -127,7 +127,7 @@ TEST(RunReport, WhatComesFromOutsideIsTextInThePage) {
   traces.traces[0].rank.identity.host = "<script>alert(1)</script>";
   traces.traces[0].rank.identity.run_id = "\"><svg onload=x>";
   auto found = report_of(traces);
-  found.history = {.verdicts = {{.text = "a < b & c"}}, .lines = {{.time = "<i>", .text = "</td>"}}};
+  found.history = {.verdicts = {{.text = "a < b & c"}}, .is_over = true, .lines = {{.time = "<i>", .text = "</td>"}}};
   const std::string page = as_page(found);
   EXPECT_EQ(fault_of_markup(page), "");
   EXPECT_EQ(count_of(page, "<script"), 0u);
@@ -242,7 +242,8 @@ RunReport failed_report() {
   report.command = "./train --lr <0.1>";
   report.began = 1'795'798'800'000'000'000;
   report.ended = report.began + 318'000'000'000;
-  report.history = {.verdicts = {{.text = "start 1: failed: rank 1 failed first"}}, .has_failed = true};
+  report.history = {
+      .verdicts = {{.text = "start 1: failed: rank 1 failed first"}}, .is_over = true, .has_failed = true};
   return report;
 }
 
@@ -259,7 +260,7 @@ TEST(RunReport, BeginsWithHowTheRunEnded) {
   at("<td>final loss</td><td class=\"text\">0.025 (step 40)</td>");
   at("2 on 1 host: n0");
   RunReport good = failed_report();
-  good.history = {.verdicts = {{.text = "start 1: finished: in 5 s"}}};
+  good.history = {.verdicts = {{.text = "start 1: finished: in 5 s"}}, .is_over = true};
   expect_text(as_page(good), {"<td>verdict</td><td class=\"text\">start 1: finished: in 5 s</td>"});
   expect_text(as_page(report_of({})), {"<td>verdict</td><td class=\"text\">none: "});
 }
@@ -292,6 +293,14 @@ TEST(RunReport, HasTheVerdictsAndTheLaunchersWords) {
   EXPECT_FALSE(history.has_failed);
   folder.write("generation2/verdict.json", R"({"outcome": "host lost", "summary": "host b is gone"})");
   EXPECT_TRUE(read_history(folder).has_failed);
+  // While another start runs, the run has not failed.
+  folder.write("generation3/rank0.out", "");
+  RunReport running = failed_report();
+  EXPECT_EQ(lines_of(running)[0]["verdict"], "start 1: failed: rank 1 failed first");
+  running.history = read_history(folder);
+  EXPECT_EQ(running.history.verdicts.size(), 3u);
+  EXPECT_EQ(lines_of(running)[0]["verdict"], json());
+  expect_text(as_page(running), {"<td>verdict</td><td class=\"text\">none: it has not ended"});
   ASSERT_EQ(history.lines.size(), 2u);
   EXPECT_EQ(history.lines[0].time, "2026-11-23T13:28:24.1Z");
   EXPECT_EQ(history.lines[0].text, "restart 1 of 2");
