@@ -74,28 +74,25 @@ std::string text_in(const Word* words, std::size_t count) {
 bool ScalarTable::put(std::string_view name, const ScalarPoint& point) {
   MutexLock lock(mutex_);
   std::size_t at = 0;
-  while (at < kMostNames && series_[at].logged > 0 && series_[at].name != name) ++at;
+  while (at < kMostNames && series_[at].points > 0 && series_[at].name != name) ++at;
   if (at == kMostNames) return false;
   Series& series = series_[at];
   Word* const words = words_ + at * kSeriesWords;
-  if (series.logged == 0) {
+  if (series.points == 0) {
     series.name = name;
     put_text(words, kNameWords, name);
   }
   words[kVersionAt].fetch_add(1, std::memory_order_relaxed);
-  if (series.logged > 0 && series.last.step == point.step) {
-    --series.logged;
-    --series.points;
-  } else if (series.logged > 0 && (series.logged - 1) % series.stride != 0) {
-    --series.points;  // it was kept as the newest one
-  } else if (series.points == kMostPoints) {
-    series.points /= 2;
-    series.stride *= 2;
-    for (std::size_t i = 1; i < series.points; ++i) put_point(words, i, point_in(words, 2 * i));
+  const auto add = [&](const ScalarPoint& next) {
+    if (series.points > 0 && series.is_one(series.last.step, next.step)) --series.points;
+    put_point(words, series.points++, next);
+    series.last = next;
+  };
+  while (series.points == kMostPoints && !series.is_one(series.last.step, point.step)) {
+    ++series.doublings;
+    for (std::size_t i = series.points = 0; i < kMostPoints; ++i) add(point_in(words, i));
   }
-  put_point(words, series.points++, point);
-  series.last = point;
-  ++series.logged;
+  add(point);
   words[kCountAt].store(series.points, std::memory_order_release);
   words[kVersionAt].fetch_add(1, std::memory_order_release);
   return true;
@@ -105,7 +102,7 @@ std::vector<Scalar> ScalarTable::newest() const {
   MutexLock lock(mutex_);
   std::vector<const Series*> series;
   for (const Series& one : series_) {
-    if (one.logged > 0) series.push_back(&one);
+    if (one.points > 0) series.push_back(&one);
   }
   std::ranges::stable_sort(series, std::greater(), [](const Series* one) { return one->last.time; });
   std::vector<Scalar> newest;

@@ -2,9 +2,10 @@
 // A process's scalars by name, over its whole run in bounded memory: words of its trace's file (trace_ring.h), so that
 // they outlive the process and another process reads them meanwhile.
 //
-// A name keeps every value until it has kMostPoints of them. Then it drops every second one, and keeps every second
-// value from then on, and so forth. The newest value is always kept. A step that is logged again at once keeps its last
-// value.
+// A name keeps the newest value of each `stride` steps: of steps 0 to stride - 1, stride to 2 stride - 1, ... The
+// stride is 1 at first, and doubles whenever there is no room for another of kMostPoints. So ranks that log a name in
+// the same steps keep the same ones, and those of a larger stride are among those of a smaller one. The newest value is
+// always kept.
 //
 // Layout, for each of kMostNames series: words 0..7 hold the name, which ends with a 0 (an empty one: the series is
 // free); word 8 is odd while the series is written; word 9 is the number of points, which follow as step, value, time.
@@ -12,6 +13,7 @@
 // Threads: any may put, and takes a lock for some words; with kMostPoints points, once in a while, for all of them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
@@ -86,10 +88,14 @@ class ScalarTable {
  private:
   struct Series {
     std::string name = {};
-    std::int64_t logged = 0;  // values so far
-    std::int64_t stride = 1;  // every so many are kept
+    int doublings = 0;  // of the stride
     std::size_t points = 0;
     ScalarPoint last = {};
+
+    // Whether one of two values is kept, if they follow each other.
+    bool is_one(std::int64_t step, std::int64_t next) const {
+      return std::max<std::int64_t>(step, 0) >> doublings == std::max<std::int64_t>(next, 0) >> doublings;
+    }
   };
 
   Word* const words_;

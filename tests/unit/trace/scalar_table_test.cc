@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <memory>
+#include <set>
 #include <thread>
 
 namespace lockstep::trace {
@@ -52,12 +54,12 @@ TEST_F(ScalarTableTest, AStepThatIsLoggedAgainKeepsItsLastValue) {
   EXPECT_EQ(points("x"), (std::vector<ScalarPoint>{{1, 2, 20}, {2, 4, 40}, {1, 5, 50}}));
 }
 
-// Every second point is dropped whenever there is no room, and the newest one is there always.
+// Half of the points are dropped whenever there is no room, and the newest one is there always.
 TEST_F(ScalarTableTest, ALongRunHasEvenlySpacedPointsAndTheNewestOne) {
   std::int64_t stride = 1;
   for (std::int64_t step = 0; step < 10'000; ++step) {
     ASSERT_TRUE(log("x", step, static_cast<double>(step)));
-    if (step > 0 && step % (static_cast<std::int64_t>(ScalarTable::kMostPoints) * stride) == 0) stride *= 2;
+    if (step == static_cast<std::int64_t>(ScalarTable::kMostPoints) * stride) stride *= 2;
     if (step % 97 != 0 && step < 9'990) continue;
     const auto kept = points("x");
     ASSERT_LE(kept.size(), ScalarTable::kMostPoints);
@@ -65,7 +67,7 @@ TEST_F(ScalarTableTest, ALongRunHasEvenlySpacedPointsAndTheNewestOne) {
       ASSERT_GE(kept.size(), ScalarTable::kMostPoints / 2);
     }
     for (std::size_t i = 0; i + 1 < kept.size(); ++i) {
-      ASSERT_EQ(kept[i].step % std::max<std::int64_t>(stride / 2, 1), 0) << step;
+      ASSERT_EQ((kept[i].step + 1) % stride, 0) << step;
       ASSERT_EQ(kept[i].value, static_cast<double>(kept[i].step));
       ASSERT_LT(kept[i].step, kept[i + 1].step);
     }
@@ -88,6 +90,37 @@ TEST_F(ScalarTableTest, StepsThatAreLoggedTwiceCountOnce) {
     EXPECT_EQ(once[i].step, twice[i].step);
     EXPECT_EQ(twice[i].value, 1);
   }
+}
+
+// A rank that did not log for a while keeps the same steps as the others, apart from the one before the gap.
+TEST_F(ScalarTableTest, RanksKeepTheSameStepsAlthoughOneHasAGap) {
+  for (std::int64_t step = 0; step < 4'999; ++step) {
+    log("whole", step, 1);
+    if (step < 600 || step > 740) log("gap", step, 1);
+    if (step % 3 == 0) log("third", step, 1);
+  }
+  std::set<std::int64_t> whole;
+  for (const ScalarPoint& point : points("whole")) whole.insert(point.step);
+  std::vector<std::int64_t> alone;
+  for (const ScalarPoint& point : points("gap")) {
+    if (!whole.contains(point.step)) alone.push_back(point.step);
+  }
+  EXPECT_EQ(alone, std::vector<std::int64_t>{599});
+  EXPECT_GE(points("third").size(), ScalarTable::kMostPoints / 2);
+}
+
+// Steps that are far apart, and those that come again, end in few points at worst.
+TEST_F(ScalarTableTest, AnyStepsHaveRoom) {
+  constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();
+  for (std::int64_t i = 0; i < 2'000; ++i) {
+    log("far", i << 40, 1);
+    log("in turns", i % 2 == 0 ? 3 : kLast, static_cast<double>(i));
+    log("negative", i % 2 == 0 ? -kLast : kLast, 1);
+  }
+  EXPECT_EQ(points("far").size(), 500u);
+  EXPECT_EQ(points("in turns").back().value, 1'999);
+  EXPECT_EQ(points("in turns").back().step, kLast);
+  EXPECT_FALSE(points("negative").empty());
 }
 
 TEST_F(ScalarTableTest, NamesBeyondTheMostAreRefused) {
