@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <thread>
 #include <utility>
 
 #include "runtime/base/printable.h"
@@ -17,7 +18,9 @@ constexpr std::size_t kVersionAt = ScalarTable::kNameWords;
 constexpr std::size_t kCountAt = kVersionAt + 1;
 constexpr std::size_t kFirstPointAt = kCountAt + 1;
 static_assert(kFirstPointAt + kPointWords * ScalarTable::kMostPoints == ScalarTable::kSeriesWords);
-constexpr int kMostReads = 10'000;  // of a series that changes meanwhile, or was left half written
+// Of a series that changes meanwhile, or was left half written. The writer may need this core for the rest of it.
+constexpr int kMostReads = 10'000;
+constexpr int kReadsAtOnce = 500;
 
 using PointWords = std::array<std::uint64_t, kPointWords>;
 
@@ -40,13 +43,17 @@ void put_point(Word* series, std::size_t index, const ScalarPoint& point) {
 ScalarSeries series_in(const Word* words) {
   ScalarSeries series;
   for (int i = 0; i < kMostReads; ++i) {
+    if ((i + 1) % kReadsAtOnce == 0) std::this_thread::yield();
     const std::uint64_t version = words[kVersionAt].load(std::memory_order_acquire);
     series = {.name = text_in(words, ScalarTable::kNameWords)};
     const auto count =
         std::min<std::uint64_t>(words[kCountAt].load(std::memory_order_acquire), ScalarTable::kMostPoints);
     for (std::size_t point = 0; point < count; ++point) series.points.push_back(point_in(words, point));
-    if (version % 2 == 0 && words[kVersionAt].load(std::memory_order_relaxed) == version) break;
+    if (version % 2 == 0 && words[kVersionAt].load(std::memory_order_relaxed) == version) return series;
   }
+  // Points behind those that a writer has moved to the front are old ones.
+  const auto old = std::ranges::adjacent_find(series.points, std::ranges::greater_equal(), &ScalarPoint::step);
+  if (old != series.points.end()) series.points.erase(old + 1, series.points.end());
   return series;
 }
 

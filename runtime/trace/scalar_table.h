@@ -82,7 +82,8 @@ class ScalarTable {
   // The newest value of each name, the newest first.
   std::vector<Scalar> newest() const EXCLUDES(mutex_);
 
-  // While another process puts, too. A series that a process left half written, when it was killed, is read as it is.
+  // While another process puts, too. Of a series that stays half written, since its process was killed or stopped, the
+  // points up to the first that is not of a later step.
   static std::vector<ScalarSeries> read(const Word* words);
 
  private:

@@ -137,6 +137,20 @@ TEST_F(ScalarTableTest, TheLongestNameIsWhole) {
   EXPECT_EQ(points(longest).size(), 1u);
 }
 
+// A process was killed while it moved points to the front.
+TEST_F(ScalarTableTest, OfASeriesThatIsLeftHalfWrittenTheReaderHasThePointsInOrder) {
+  for (std::int64_t step = 0; step < 8; ++step) log("x", step, 1);
+  log("y", 1, 1);
+  constexpr std::size_t kFirstPoint = ScalarTable::kNameWords + 2;
+  for (std::size_t i = 0; i < 3; ++i) words_[kFirstPoint + 3 * i].store(2 * i + 1);
+  EXPECT_EQ(points("x").size(), 8u) << "as long as nobody writes";
+  words_[ScalarTable::kNameWords].fetch_add(1);
+  const auto whole = points("x");
+  ASSERT_EQ(whole.size(), 3u);
+  EXPECT_EQ(whole.back().step, 5);
+  EXPECT_EQ(points("y").size(), 1u);
+}
+
 // Another process reads while points are dropped: it sees points that were logged, in their order.
 TEST_F(ScalarTableTest, AReaderSeesWholePointsMeanwhile) {
   std::thread writer([this] {
