@@ -53,8 +53,8 @@ struct Scalar {
 
 // Makes `mean`, of count - 1 values, that of `count`. The mean of equal values is that value, infinity too.
 inline void add_to_mean(double& mean, double value, int count) {
-  if (value == mean) return;
-  mean += (value - mean) / count;
+  if (value == mean || (std::isinf(mean) && std::isfinite(value))) return;
+  mean += value / count - mean / count;                                   // value - mean may be infinite
   if (std::isnan(mean)) mean = std::numeric_limits<double>::quiet_NaN();  // without a sign
 }
 

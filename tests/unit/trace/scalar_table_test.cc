@@ -137,6 +137,25 @@ TEST_F(ScalarTableTest, TheLongestNameIsWhole) {
   EXPECT_EQ(points(longest).size(), 1u);
 }
 
+TEST(MeanOfScalars, DoesNotDependOnTheirOrder) {
+  const auto mean_of = [](const std::vector<double>& values) {
+    double mean = 0;
+    for (int count = 0; const double value : values) add_to_mean(mean, value, ++count);
+    return mean;
+  };
+  constexpr double kMost = std::numeric_limits<double>::max();
+  EXPECT_EQ(mean_of({1, 2, 6}), 3);
+  EXPECT_EQ(mean_of({0.1, 0.1, 0.1}), 0.1);
+  EXPECT_EQ(mean_of({INFINITY, 1, 2}), INFINITY);
+  EXPECT_EQ(mean_of({1, INFINITY, 2}), INFINITY);
+  EXPECT_EQ(mean_of({1, 2, -INFINITY}), -INFINITY);
+  EXPECT_EQ(mean_of({kMost, -kMost}), 0);
+  EXPECT_DOUBLE_EQ(mean_of({-kMost, -kMost, kMost}), -kMost / 3);
+  for (const auto& values : std::vector<std::vector<double>>{{INFINITY, 1, -INFINITY}, {NAN, 1}, {1, INFINITY, NAN}}) {
+    EXPECT_TRUE(std::isnan(mean_of(values)));
+  }
+}
+
 // A process was killed while it moved points to the front.
 TEST_F(ScalarTableTest, OfASeriesThatIsLeftHalfWrittenTheReaderHasThePointsInOrder) {
   for (std::int64_t step = 0; step < 8; ++step) log("x", step, 1);
