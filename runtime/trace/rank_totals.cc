@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/environment.h"
+#include "runtime/base/printable.h"
 #include "runtime/base/random_bytes.h"
 #include "runtime/base/text.h"
 
@@ -44,17 +45,18 @@ std::optional<double> double_of(std::string_view text) {
 
 // "6c72:12:0.001", the name in hexadecimal digits.
 std::optional<Scalar> decode_scalar(std::string_view text) {
-  std::string_view digits = take_word(text, ':');
+  const std::string_view digits = take_word(text, ':');
   const auto step = take_number(text);
   const auto value = double_of(text);
-  if (digits.empty() || !step || !value) return std::nullopt;
-  Scalar scalar{.step = *step, .value = *value};
-  for (; digits.size() > 1; digits.remove_prefix(2)) {
-    int letter = '?';
-    std::from_chars(digits.data(), digits.data() + 2, letter, 16);
+  constexpr std::size_t kMost = ScalarTable::kMostNameBytes;
+  if (digits.empty() || digits.size() % 2 != 0 || digits.size() > 2 * kMost || !value) return std::nullopt;
+  Scalar scalar{.step = step.value_or(-1), .value = *value};
+  for (const char* at = digits.data(); at != digits.data() + digits.size(); at += 2) {
+    std::uint8_t letter = 0;  // unsigned: a minus is no digit
+    if (std::from_chars(at, at + 2, letter, 16).ptr != at + 2) return std::nullopt;
     scalar.name += static_cast<char>(letter);
   }
-  return scalar;
+  return scalar.step >= 0 && printable(scalar.name, kMost) == scalar.name ? std::optional(scalar) : std::nullopt;
 }
 
 // Nothing if there is none, or none that is known.
@@ -66,7 +68,7 @@ std::optional<Finding> decode_finding(std::string_view text) {
   return Finding{.kind = static_cast<FindingKind>(*kind),
                  .rank = static_cast<int>(*rank),
                  .step = *step,
-                 .parameter = std::string(text.substr(0, Finding::kMostNameBytes))};
+                 .parameter = printable(text.substr(0, Finding::kMostNameBytes))};
 }
 
 }  // namespace
@@ -99,7 +101,10 @@ std::optional<RankTotals> decode_rank_totals(std::string_view text) {
     if (!totals.finding) return std::nullopt;
   }
   while (!text.empty()) {
-    if (auto scalar = decode_scalar(take_word(text, ','))) totals.scalars.push_back(std::move(*scalar));
+    auto scalar = decode_scalar(take_word(text, ','));
+    const bool is_known =
+        !scalar || std::ranges::find(totals.scalars, scalar->name, &Scalar::name) != totals.scalars.end();
+    if (!is_known && totals.scalars.size() < ScalarTable::kMostNames) totals.scalars.push_back(std::move(*scalar));
   }
   if (loss == "-") return totals;
   totals.loss = double_of(loss);

@@ -108,9 +108,10 @@ TEST(RankTotals, GoThroughAWord) {
                      .rank = std::numeric_limits<int>::min(),
                      .step = std::numeric_limits<std::int64_t>::min(),
                      .parameter = std::string(Finding::kMostNameBytes, 'n')};
-  const Scalar scalar{std::string(ScalarTable::kMostNameBytes, 'n'), std::numeric_limits<std::int64_t>::min(),
-                      -std::numeric_limits<double>::denorm_min()};
-  longest.scalars.assign(ScalarTable::kMostNames, scalar);
+  for (std::size_t i = 0; i < ScalarTable::kMostNames; ++i) {
+    longest.scalars.push_back({std::string(ScalarTable::kMostNameBytes - 2, 'n') + std::to_string(10 + i),
+                               std::numeric_limits<std::int64_t>::max(), -std::numeric_limits<double>::denorm_min()});
+  }
   EXPECT_EQ(decode_rank_totals(encode(longest)), longest);
 }
 
@@ -123,9 +124,14 @@ TEST(RankTotals, WhatIsNoneOfThemIsNotTaken) {
   EXPECT_FALSE(decode_rank_totals("x" + word));
   EXPECT_FALSE(decode_rank_totals(word.substr(0, word.size() - 1) + "much"));
   EXPECT_FALSE(decode_rank_totals(word + "," + std::string(kMostTotalsCharacters, '1')));
-  for (const char* const none : {":1:2", "6c72:1", "6c72:x:2", "6c72:1:x", "6c72"}) {
+  for (const std::string& none :
+       {std::string(":1:2"), std::string("6c72:1"), std::string("6c72:x:2"), std::string("6c72:1:x"),
+        std::string("6c72"), std::string("6c72:-1:2"), std::string("-1:1:2"), std::string("6c7:1:2"),
+        std::string("6c7x:1:2"), std::string("0x6c:1:2"), std::string("ff:1:2"), std::string("0a:1:2"),
+        std::string("00:1:2"), std::string(128, '6') + ":1:2"}) {
     EXPECT_TRUE(decode_rank_totals(word + "," + none)->scalars.empty()) << none;
   }
+  EXPECT_EQ(decode_rank_totals(word + ",6c72:1:2,6c72:3:4")->scalars, (std::vector<Scalar>{{"lr", 1, 2}}));
 }
 
 }  // namespace

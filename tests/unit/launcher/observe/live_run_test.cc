@@ -180,15 +180,17 @@ TEST(LiveRun, OfSeveralScopesTheJobsCounts) {
 
 TEST(LiveReport, ScalarsAreTheMeanOfTheNewestValueOfEachRankThatHasOne) {
   auto totals = std::vector<RankTotals>{totals_of(20), totals_of(20), totals_of(19)};
-  totals[0].scalars = {{"loss", 20, 1.5}, {"lr", 20, 0.1}, {"val/loss", 10, 3}, {"a\"b\n", 1, INFINITY}};
+  totals[0].scalars = {{"loss", 20, 1.5}, {"lr", 20, 0.1}, {"val/loss", 10, 3}, {"a\"b\\", 1, INFINITY}};
   totals[1].scalars = {{"lr", 20, 0.1}, {"val/loss", 20, 1}};
   totals[2].scalars = {{"lr", 19, 0.1}, {"val/loss", 20, 2}, {"odd", 1, std::numeric_limits<double>::quiet_NaN()}};
   LiveRun run;
   run.look(job_of(totals));
-  const LiveReport report = live_report({.run_id = "run-1", .world_size = 3}, run);
+  LiveReport report = live_report({.run_id = "run-1", .world_size = 3}, run);
   using trace::Scalar;
   ASSERT_EQ(report.scalars.size(), 5u);
-  EXPECT_EQ(report.scalars[0], (Scalar{"a\"b\n", 1, INFINITY}));
+  EXPECT_EQ(report.scalars[0], (Scalar{"a\"b\\", 1, INFINITY}));
+  expect_text(as_metrics(report), {"name=\"a\\\"b\\\\\"} inf\n"});
+  report.scalars[0].name = "a\"b\n";
   EXPECT_EQ(report.scalars[2], (Scalar{"lr", 20, 0.1})) << "rank 2 is behind";
   EXPECT_EQ(report.scalars[4], (Scalar{"val/loss", 20, 2}));
   const auto read = read_live_report(as_json(report));
