@@ -67,8 +67,9 @@ void add_findings(const std::vector<trace::Finding>& found, std::vector<trace::F
 double ms(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
 // The scalars of one start's ranks, and what the first of them says of each step.
-void add_scalars(const std::vector<const trace::RankTrace*>& ranks, const std::vector<RankTable>& tables,
+void add_scalars(const std::vector<const trace::RankTrace*>& ranks, const ReportedStart& start,
                  std::map<std::string, ScalarCurve>& all) {
+  for (auto& [name, curve] : all) curve.erase(curve.upper_bound(start.resumed), curve.end());
   std::map<std::string, ScalarCurve> of_start;
   for (const trace::RankTrace* rank : ranks) {
     for (const trace::ScalarSeries& series : rank->scalars) {
@@ -81,10 +82,10 @@ void add_scalars(const std::vector<const trace::RankTrace*>& ranks, const std::v
       }
     }
   }
-  for (const StepRow& row : tables.front().rows) {
+  const RankTable& first = start.ranks.front();
+  for (const StepRow& row : first.rows) {
     const auto add = [&](const char* name, double value) {
-      of_start[name].try_emplace(tables.front().done(row),
-                                 ReportedScalar{value, 1, row.end + tables.front().wall_clock});
+      of_start[name].try_emplace(first.done(row), ReportedScalar{value, 1, row.end + first.wall_clock});
     };
     add("step ms", ms(row.length()));
     if (row.loss) add("loss", *row.loss);  // the table of scalars may have dropped it
@@ -92,10 +93,10 @@ void add_scalars(const std::vector<const trace::RankTrace*>& ranks, const std::v
       add("samples per second", static_cast<double>(row.weight) / ms(row.length()) * 1e3);
   }
   for (auto& [name, curve] : of_start) {
-    ScalarCurve& before = all[name];
-    before.erase(before.lower_bound(curve.begin()->first), before.end());
-    before.merge(curve);
+    curve.merge(all[name]);
+    all[name] = std::move(curve);
   }
+  std::erase_if(all, [](const auto& entry) { return entry.second.empty(); });
 }
 
 std::int64_t end_of(const trace::RankTrace& rank) {
@@ -128,9 +129,9 @@ RunTotals RunReport::totals() const {
   double samples = 0;
   double seconds = 0;
   for (const ReportedStart& start : starts) {
+    totals.steps = std::max(totals.steps, std::min(start.done, start.until));
     for (const RankTable& table : start.ranks) {
       for (const StepRow& row : table.rows) {
-        totals.steps = std::max(totals.steps, std::min(table.done(row), start.until));
         samples += row.weight > 0 ? static_cast<double>(row.weight) : 0;
         seconds += row.weight > 0 ? static_cast<double>(row.length()) / 1e9 : 0;
       }
@@ -151,7 +152,7 @@ RunReport report_of(const RunTraces& traces) {
   RunReport report{.problems = traces.problems};
   std::vector<const trace::RankTrace*> last;
   const auto end_start = [&] {
-    if (!report.starts.empty()) add_scalars(last, report.starts.back().ranks, report.scalars);
+    if (!report.starts.empty()) add_scalars(last, report.starts.back(), report.scalars);
   };
   for (const RunTrace& trace : traces.traces) {
     if (report.starts.empty() || report.starts.back().generation != trace.generation) {
@@ -170,8 +171,13 @@ RunReport report_of(const RunTraces& traces) {
       report.hosts.push_back(host);
     }
     report.lost_events += trace.rank.lost;
-    report.starts.back().ranks.push_back(table_of(trace.rank));
-    add_findings(trace.rank.findings, report.starts.back().findings);
+    ReportedStart& start = report.starts.back();
+    start.ranks.push_back(table_of(trace.rank));
+    if (!trace.rank.steps.empty()) {
+      start.resumed = std::min(start.resumed, trace.rank.steps_before);
+      start.done = std::max(start.done, trace.rank.steps_before + trace.rank.steps.back().step + 1);
+    }
+    add_findings(trace.rank.findings, start.findings);
     last.push_back(&trace.rank);
   }
   end_start();
@@ -179,9 +185,7 @@ RunReport report_of(const RunTraces& traces) {
   for (auto start = report.starts.rbegin(); start != report.starts.rend(); ++start) {
     start->straggler = find_straggler(start->ranks);
     start->until = until;
-    for (const RankTable& table : start->ranks) {
-      if (!table.rows.empty()) until = std::min(until, table.steps_before);
-    }
+    until = std::min(until, start->resumed);
   }
   report.buckets = buckets_of(last, report.world_size);
   return report;

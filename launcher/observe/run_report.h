@@ -23,6 +23,9 @@ struct ReportedStart {
   std::vector<RankTable> ranks = {};  // by rank
   std::optional<Straggler> straggler = {};
   std::vector<trace::Finding> findings = {};  // by step, then rank; each once
+  // Steps done, of all starts, when its own began and when they ended; 0 steps: the largest number, and 0.
+  std::int64_t resumed = std::numeric_limits<std::int64_t>::max();
+  std::int64_t done = 0;
   // Steps done until a later start took over, which has run those behind it again.
   std::int64_t until = std::numeric_limits<std::int64_t>::max();
 };
@@ -43,7 +46,7 @@ struct ReportedScalar {
   int ranks = 0;          // how many did
   std::int64_t time = 0;  // ns of the wall clock, of the first of them
 };
-// By the number of steps done. A start that runs steps again replaces those of the starts before it.
+// By the number of steps done. A start that runs steps again replaces all that earlier ones have behind its first one.
 using ScalarCurve = std::map<std::int64_t, ReportedScalar>;
 
 // A run in a few numbers.

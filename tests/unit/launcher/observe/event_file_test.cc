@@ -78,11 +78,11 @@ TEST(EventFile, HasTheCurvesOfAllStartsByTheStepsThatTheyHaveDone) {
   const auto& loss = scalars.at("loss");
   std::vector<std::int64_t> steps;
   for (const Scalar& scalar : loss) steps.push_back(scalar.step);
-  ASSERT_EQ(steps, (std::vector<std::int64_t>{2, 3, 4, 5, 6}));
+  ASSERT_EQ(steps, (std::vector<std::int64_t>{2, 3, 5, 6})) << "of step 4 the second start has no time";
   EXPECT_FLOAT_EQ(loss[0].value, 0.5);
-  EXPECT_FLOAT_EQ(loss[3].value, 0.5) << "of the second start";
+  EXPECT_FLOAT_EQ(loss[2].value, 0.5) << "of the second start";
   EXPECT_FLOAT_EQ(scalars.at("step ms")[0].value, 10);
-  EXPECT_FLOAT_EQ(scalars.at("step ms")[4].value, 20);
+  EXPECT_FLOAT_EQ(scalars.at("step ms")[3].value, 20);
   EXPECT_FLOAT_EQ(scalars.at("samples per second")[0].value, 3200);
   EXPECT_EQ(scalars.at("own ms/rank 1").size(), 2u);
   EXPECT_EQ(scalars.at("waited ms/rank 0").size(), 4u);
