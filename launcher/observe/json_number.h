@@ -13,7 +13,7 @@ namespace lockstep::launcher {
 
 inline nlohmann::ordered_json number_json(double value) {
   if (std::isfinite(value)) return value;
-  return fmt::format("{}", value);
+  return std::isnan(value) ? "nan" : fmt::format("{}", value);  // a NaN's sign means nothing
 }
 
 // Throws nlohmann's exceptions for another type.

@@ -140,8 +140,8 @@ RunTotals RunReport::totals() const {
   if (seconds > 0) totals.samples_per_s = samples / seconds;
   if (const auto loss = scalars.find("loss"); loss != scalars.end()) {
     for (const auto& [step, scalar] : loss->second) {
-      if (!std::isfinite(scalar.value)) continue;
       totals.final_loss = {step, scalar.value};
+      if (!std::isfinite(scalar.value)) continue;
       if (!totals.best_loss || scalar.value < totals.best_loss->second) totals.best_loss = totals.final_loss;
     }
   }
@@ -252,7 +252,7 @@ std::string as_json_lines(const RunReport& report) {
         {"steps", report.steps()},
         {"steps_done", totals.steps},
         {"samples_per_s", totals.samples_per_s},
-        {"final_loss", totals.final_loss ? OrderedJson(totals.final_loss->second) : OrderedJson()},
+        {"final_loss", totals.final_loss ? number_json(totals.final_loss->second) : OrderedJson()},
         {"best_loss", totals.best_loss ? OrderedJson(totals.best_loss->second) : OrderedJson()},
         {"lost_events", report.lost_events},
         {"buckets", std::move(buckets)}});
@@ -283,7 +283,7 @@ std::string as_json_lines(const RunReport& report) {
               {"ms", ms(row.length())},
               {"own_ms", ms(row.own())},
               {"weight", row.weight},
-              {"loss", row.loss ? OrderedJson(*row.loss) : OrderedJson()},
+              {"loss", row.loss ? number_json(*row.loss) : OrderedJson()},
               {"phases_ms", phases_json(row)}});
       }
     }

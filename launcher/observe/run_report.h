@@ -53,7 +53,8 @@ using ScalarCurve = std::map<std::int64_t, ReportedScalar>;
 struct RunTotals {
   std::int64_t steps = 0;    // done, over all starts
   double samples_per_s = 0;  // the mean over the steps that the traces have; 0: not known
-  std::optional<std::pair<std::int64_t, double>> final_loss = {};  // with its step; the last and the least finite one
+  std::optional<std::pair<std::int64_t, double>> final_loss =
+      {};  // with its step; the last one, and the least finite one
   std::optional<std::pair<std::int64_t, double>> best_loss = {};
 };
 

@@ -237,6 +237,39 @@ TEST(RunReport, AStartReplacesTheStepsThatItRunsAgain) {
   EXPECT_EQ(report.totals().steps, 7);
 }
 
+// The third start logs a value before restore(), resumes at step 4 and ends one step.
+TEST(RunReport, AStartReplacesNothingBeforeTheStepThatItResumesFrom) {
+  RunTraces traces;
+  traces.traces = {{0, trace_of(0, 5, {}, 10'000)}, {1, trace_of(0, 4, {}, 20'000)}, {2, trace_of(0, 1, {}, 20'000)}};
+  traces.traces[1].rank.steps_before = 3;
+  traces.traces[2].rank.steps_before = 4;
+  traces.traces[0].rank.scalars = {series("val/loss", {{0, 9.0, 1}, {2, 2.0, 1}, {4, 4.0, 1}})};
+  traces.traces[1].rank.scalars = {series("val/loss", {{4, 40.0, 9}, {6, 60.0, 9}})};
+  traces.traces[2].rank.scalars = {series("val/loss", {{0, 0.5, 9}}), series("loss", {{5, 0.25, 9}})};
+  const RunReport report = report_of(traces);
+  std::vector<std::pair<std::int64_t, double>> found;
+  for (const auto& [step, scalar] : report.scalars.at("val/loss")) found.emplace_back(step, scalar.value);
+  EXPECT_EQ(found, (std::vector<std::pair<std::int64_t, double>>{{0, 0.5}, {2, 2.0}, {4, 40.0}}));
+  EXPECT_EQ(report.starts[0].until, 3);
+  EXPECT_EQ(report.starts[1].until, 4);
+  EXPECT_EQ(report.totals().steps, 5);
+  EXPECT_EQ(report.totals().final_loss, (std::pair<std::int64_t, double>{5, 0.25}));
+}
+
+TEST(RunReport, TheFinalLossIsTheLastOneWhateverItIs) {
+  RunTraces traces{.traces = {{0, trace_of(0, 3, {}, 10'000)}}};
+  traces.traces[0].rank.steps.back().loss = std::copysign(NAN, -1.0);
+  traces.traces[0].rank.scalars = {series("loss", {{1, 1.0, 1}, {2, 0.5, 1}, {3, NAN, 1}})};
+  const RunReport report = report_of(traces);
+  const auto lines = lines_of(report);
+  EXPECT_EQ(lines[0]["final_loss"], "nan");
+  EXPECT_EQ(lines[0]["best_loss"], 0.5);
+  EXPECT_EQ(lines[2]["loss"], 0.5);
+  EXPECT_EQ(lines[3]["loss"], "nan");
+  expect_text(as_page(report), {"<td>final loss</td><td class=\"text\">nan (step 3)</td>",
+                                "<td>best loss</td><td class=\"text\">0.5 (step 2)</td>"});
+}
+
 RunReport failed_report() {
   RunReport report = lockstep::launcher::report_of({.traces = {{0, trace_of(0, kSteps, {}, 10'000'000)}}});
   report.command = "./train --lr <0.1>";
