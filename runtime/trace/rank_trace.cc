@@ -9,12 +9,15 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/base/printable.h"
+
 namespace lockstep::trace {
 namespace {
 
 enum class EventKind : std::uint8_t { span = 1, step = 2, bucket = 3, batch = 4 };
 
 constexpr std::size_t kNameWords = 4;
+constexpr std::int64_t kMostNumber = std::int64_t{1} << 60;  // in ns 36 years: who adds some need not look
 
 std::uint64_t head_of(EventKind kind, std::uint64_t span, std::uint64_t thread, bool flag, std::int64_t number) {
   return static_cast<std::uint64_t>(kind) | (span & 0xff) << 8 | (thread & 0xff) << 16 |
@@ -25,6 +28,13 @@ std::uint64_t bits(std::int64_t value) { return static_cast<std::uint64_t>(value
 std::int64_t number_of(std::uint64_t word) { return static_cast<std::int64_t>(word); }
 std::int64_t step_number(const TraceRing::Words& words) { return number_of(words[0] >> 32); }
 
+// From the second word on.
+bool are_small(const TraceRing::Words& words, std::size_t count) {
+  return std::all_of(words.begin() + 1, words.begin() + 1 + static_cast<std::ptrdiff_t>(count), [](std::uint64_t word) {
+    return number_of(word) > -kMostNumber && number_of(word) < kMostNumber;
+  });
+}
+
 bool is_span_kind(std::uint64_t kind) {
   return kind >= static_cast<std::uint64_t>(SpanKind::program) &&
          kind <= static_cast<std::uint64_t>(SpanKind::collective);
@@ -33,7 +43,7 @@ bool is_span_kind(std::uint64_t kind) {
 std::string name_in(const TraceRing::Words& words) {
   char name[kNameWords * sizeof(std::uint64_t)];
   std::memcpy(name, &words[3], sizeof(name));
-  return {name, ::strnlen(name, sizeof(name))};
+  return printable({name, ::strnlen(name, sizeof(name))});
 }
 
 // The last byte stays 0.
@@ -73,6 +83,7 @@ TracedBucket bucket_of(const TraceRing::Words& words) {
 // Nothing if the kind is of a later version.
 std::optional<Finding> finding_of(const TraceRing::Words& words) {
   const auto kind = static_cast<FindingKind>(words[0] & 0xff);
+  if (!are_small(words, 2)) return std::nullopt;
   if (kind != FindingKind::nan && kind != FindingKind::infinity && kind != FindingKind::apart) return std::nullopt;
   return Finding{.kind = kind,
                  .rank = static_cast<std::int32_t>(words[0] >> 32),
@@ -91,8 +102,10 @@ void take_batch(RankTrace& trace, const TraceRing::Words& words) {
 }
 
 bool take(RankTrace& trace, const TraceRing::Words& words) {
-  if (number_of(words[2]) < number_of(words[1])) return false;
-  switch (static_cast<EventKind>(words[0] & 0xff)) {
+  const auto kind = static_cast<EventKind>(words[0] & 0xff);
+  const bool is_of_numbers = kind == EventKind::step || kind == EventKind::bucket;
+  if (!are_small(words, is_of_numbers ? 6 : 2) || number_of(words[2]) < number_of(words[1])) return false;
+  switch (kind) {
     case EventKind::span:
       if (!is_span_kind(words[0] >> 8 & 0xff)) return false;
       trace.spans.push_back(span_of(words));

@@ -22,6 +22,10 @@ static_assert(kFirstPointAt + kPointWords * ScalarTable::kMostPoints == ScalarTa
 constexpr int kMostReads = 10'000;
 constexpr int kReadsAtOnce = 500;
 
+// A file may be damaged: who adds such numbers need not look.
+constexpr std::int64_t kMostStep = std::int64_t{1} << 53;
+constexpr std::int64_t kMostTime = std::int64_t{1} << 62;
+
 using PointWords = std::array<std::uint64_t, kPointWords>;
 
 // Acquire: a writer that has begun since has made the version odd before it stored a word that is loaded here.
@@ -121,6 +125,9 @@ std::vector<ScalarSeries> ScalarTable::read(const Word* words) {
   std::vector<ScalarSeries> all;
   for (std::size_t i = 0; i < kMostNames; ++i) {
     ScalarSeries series = series_in(words + i * kSeriesWords);
+    std::erase_if(series.points, [](const ScalarPoint& point) {
+      return point.step < 0 || point.step > kMostStep || point.time < 0 || point.time > kMostTime;
+    });
     if (!series.points.empty()) all.push_back(std::move(series));
   }
   return all;

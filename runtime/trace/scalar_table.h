@@ -82,8 +82,9 @@ class ScalarTable {
   // The newest value of each name, the newest first.
   std::vector<Scalar> newest() const EXCLUDES(mutex_);
 
-  // While another process puts, too. Of a series that stays half written, since its process was killed or stopped, the
-  // points up to the first that is not of a later step.
+  // While another process puts, too. Without points of a step outside 0 to 2^53 or a time outside 0 to 2^62. Of a
+  // series that stays half written, since its process was killed or stopped, the points up to the first that is not of
+  // a later step.
   static std::vector<ScalarSeries> read(const Word* words);
 
  private:

@@ -62,7 +62,8 @@ std::string format_left(std::chrono::nanoseconds left) {
 
 std::string format_duration(std::chrono::nanoseconds duration) {
   const auto ns = static_cast<double>(duration.count());
-  if (ns < 0) return fmt::format("-{}", format_duration(-duration));
+  // The least duration has no opposite.
+  if (ns < 0) return fmt::format("-{}", format_duration(-std::max(duration, -duration.max())));
   if (ns < 999.5) return fmt::format("{} ns", duration.count());
   if (ns < 999.95e3) return fmt::format("{:.1f} us", ns / 1e3);
   if (ns < 999.95e6) return fmt::format("{:.1f} ms", ns / 1e6);

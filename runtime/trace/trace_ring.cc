@@ -36,6 +36,8 @@ constexpr std::size_t kHeaderWords = kCommand + kTextWords;
 constexpr std::size_t kSlotWords = 8;
 static_assert(kFirstFinding + TraceRing::kMostFindings * kSlotWords <= kCommand);
 constexpr std::size_t kMostEvents = std::size_t{1} << 24;
+constexpr std::int64_t kMostNumber = std::int64_t{1} << 61;  // ns: the year 2043
+constexpr int kMostRanks = 1 << 20;
 constexpr const char* kMemoryName = "lockstep-trace";
 
 std::size_t first_scalar(std::size_t events) { return kHeaderWords + events * kSlotWords; }
@@ -176,7 +178,14 @@ TraceRing::Contents TraceRing::read_file(const std::string& path) {
   if (kind != kMagic || !std::has_single_bit(capacity) || capacity > kMostEvents || bytes != bytes_of(capacity)) {
     throw CorruptData(fmt::format("{} is not a trace of a rank, or not of this version", path));
   }
-  return read_words(words.get(), static_cast<std::size_t>(capacity));
+  Contents contents = read_words(words.get(), static_cast<std::size_t>(capacity));
+  for (const std::int64_t number : {contents.wall_clock, contents.began, contents.steps_before}) {
+    if (number > -kMostNumber && number < kMostNumber) continue;
+    throw CorruptData(fmt::format("{} is damaged: its header has a time or a number of steps of {}", path, number));
+  }
+  const auto& [rank, world_size, pid, host, run_id, command] = contents.identity;
+  if (rank >= 0 && rank < world_size && world_size <= kMostRanks) return contents;
+  throw CorruptData(fmt::format("{} is damaged: it is of rank {} of {}", path, rank, world_size));
 }
 
 std::string trace_in_memory_of(int pid) { return memory_file_of(pid, kMemoryName); }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 
 namespace lockstep::trace {
@@ -81,6 +82,25 @@ TEST(RankTrace, AStepHasItsBucketsAndWhatIsKnownOfItLater) {
   EXPECT_EQ(read.buckets[1].gradients_ready, 3);
   EXPECT_FALSE(trace.steps[1].loss);
   EXPECT_FALSE(trace.steps[1].on_device);
+}
+
+TEST(RankTrace, NumbersThatCanNotBeAddedCountAsLost) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const TracedStep step{.number = 3, .step = 3, .begin = 100, .end = 180};
+  TracedStep odd = step;
+  odd.step = kMost;
+  TraceRing::Contents contents = contents_of(
+      {words_of(step), words_of_span(SpanKind::data, 0, -kMost, 5, ""), words_of_span(SpanKind::data, 0, 5, kMost, ""),
+       words_of(TracedBucket{.bytes = 1, .ready = 1, .launched = -kMost, .finished = 2}, 3), words_of(odd)});
+  contents.findings = {words_of(Finding{.kind = FindingKind::nan, .time = -kMost}),
+                       words_of(Finding{.kind = FindingKind::nan, .parameter = "a\x1b[2J"})};
+  const RankTrace trace = decode(contents);
+  EXPECT_EQ(trace.lost, 4u);
+  ASSERT_EQ(trace.steps.size(), 1u);
+  EXPECT_TRUE(trace.steps[0].buckets.empty());
+  EXPECT_TRUE(trace.spans.empty());
+  ASSERT_EQ(trace.findings.size(), 1u);
+  EXPECT_EQ(trace.findings[0].parameter, "a?[2J");
 }
 
 TEST(RankTrace, WhatIsNoEventCountsAsLost) {

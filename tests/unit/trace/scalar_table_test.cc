@@ -111,7 +111,7 @@ TEST_F(ScalarTableTest, RanksKeepTheSameStepsAlthoughOneHasAGap) {
 
 // Steps that are far apart, and those that come again, end in few points at worst.
 TEST_F(ScalarTableTest, AnyStepsHaveRoom) {
-  constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kLast = std::int64_t{1} << 53;
   for (std::int64_t i = 0; i < 2'000; ++i) {
     log("far", i << 40, 1);
     log("in turns", i % 2 == 0 ? 3 : kLast, static_cast<double>(i));
@@ -121,6 +121,13 @@ TEST_F(ScalarTableTest, AnyStepsHaveRoom) {
   EXPECT_EQ(points("in turns").back().value, 1'999);
   EXPECT_EQ(points("in turns").back().step, kLast);
   EXPECT_FALSE(points("negative").empty());
+}
+
+TEST_F(ScalarTableTest, PointsOutsideOfAllTimesAreNotRead) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  for (const std::int64_t step : {std::int64_t{-1}, std::int64_t{7}, kMost}) table_.put("x", {step, 1, 1});
+  for (const std::int64_t time : {std::int64_t{-1}, kMost}) table_.put("x", {time + 9, 1, time});
+  EXPECT_EQ(points("x"), (std::vector<ScalarPoint>{{7, 1, 1}}));
 }
 
 TEST_F(ScalarTableTest, NamesBeyondTheMostAreRefused) {

@@ -90,6 +90,7 @@ TEST(FormatDuration, ReadsWell) {
   EXPECT_EQ(format_duration(microseconds(11'400)), "11.4 ms");
   EXPECT_EQ(format_duration(milliseconds(2310)), "2.31 s");
   EXPECT_EQ(format_duration(-microseconds(5)), "-5.0 us");
+  EXPECT_EQ(format_duration(nanoseconds::min()), "-9223372036.85 s");
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <limits>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -168,6 +170,29 @@ TEST(TraceRing, WhatIsNoTraceIsSaid) {
   EXPECT_THROW(TraceRing::read_file(path), CorruptData);
   const auto error = testing::error_of<SystemError>([&] { TraceRing(folder / "no-folder" / "x", kRank, 8); });
   EXPECT_NE(error.find("no-folder/x"), std::string::npos) << error;
+}
+
+// Whoever adds the numbers of a file need not fear an overflow.
+TEST(TraceRing, ADamagedHeaderIsSaid) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "rank3.trace";
+  const TraceRing ring(path, kRank, 8);
+  EXPECT_EQ(TraceRing::read_file(path).identity.rank, 3);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  for (const int word : {2, 3, 4, 8, 9}) {
+    for (const std::int64_t number :
+         {std::numeric_limits<std::int64_t>::min(), (std::int64_t{1} << 61) - 1 + (1 << 30)}) {
+      std::int64_t before = 0;
+      file.seekg(8 * word).read(reinterpret_cast<char*>(&before), 8);
+      file.seekp(8 * word).write(reinterpret_cast<const char*>(&number), 8).flush();
+      if (word != 3 || number > 0) {
+        const auto error = testing::error_of<CorruptData>([&] { TraceRing::read_file(path); });
+        EXPECT_NE(error.find("rank3.trace is damaged: "), std::string::npos) << error;
+      }
+      file.seekp(8 * word).write(reinterpret_cast<const char*>(&before), 8).flush();
+    }
+  }
+  EXPECT_EQ(TraceRing::read_file(path).identity.rank, 3);
 }
 
 // One writer goes round and round; a reader sees whole events only, in their order.
