@@ -279,7 +279,7 @@ struct SnapshotsCommand {
     constexpr const char* kForm = "the form is lockstep snapshots DIR, or lockstep snapshots diff A B";
     if (words.empty()) refuse("no folder was given; {}", kForm);
     const bool is_diff = words.size() > 1 && words.front() == "diff";
-    if (words.size() != (is_diff ? 3 : 1)) refuse("{} words were given; {}", words.size(), kForm);
+    if (words.size() != (is_diff ? 3 : 1)) refuse("{}", kForm);
     if (std::ranges::count(words, "") > 0) refuse("a folder's name is empty; {}", kForm);
     options.folder = is_diff ? words[1] : words[0];
     if (is_diff) options.other = words[2];
@@ -358,10 +358,8 @@ struct RunsCommand {
 
   Command result() {
     if (options.what == What::ps) return options;
-    const bool may_be_the_only_one = options.what != What::logs && options.what != What::stop && words.empty();
-    if (!may_be_the_only_one && (words.size() != 1 || words.front().empty())) {
-      refuse("{} words were given; the form is lockstep {} RUN, a run id or how one begins, as lockstep ps shows them",
-             words.size(), app.get_name());
+    if (!(options.what != What::stop && words.empty()) && (words.size() != 1 || words.front().empty())) {
+      refuse("give one run: lockstep {} RUN, a run id or how one begins, as lockstep ps shows them", app.get_name());
     }
     if (!words.empty()) options.run = words.front();
     if (!interval.empty()) options.interval = seconds_above_0("--interval", interval);
@@ -401,6 +399,8 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   CLI::App& store = add_command(app, "store", "Run a rendezvous store: lockstep store serve");
   ServeCommand serve(store);
 
+  if (arguments == std::vector<std::string>{"help"}) return parse_command_line({"--help"}, environment);
+  if (arguments == std::vector<std::string>{"version"}) return parse_command_line({"--version"}, environment);
   const bool is_run = !arguments.empty() && arguments.front() == "run";
   const auto is_first = [&](const CLI::App* known) { return known->get_name() == arguments.front(); };
   if (!arguments.empty() && !arguments.front().starts_with('-') && app.get_subcommands(is_first).empty()) {

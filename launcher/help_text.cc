@@ -222,9 +222,10 @@ node rank 0's host, which asks the others.
 Writes a timeline for https://ui.perfetto.dev or chrome://tracing, of this
 host's ranks, or of all ranks whose files are in a shared --log-dir.
 )"},
-    {"logs", "logs [FLAGS] RUN", R"(Examples:
+    {"logs", "logs [FLAGS] [RUN]", R"(Examples:
   lockstep logs run-4f            the last 50 lines of the run whose id begins
-                                  so, with time and rank
+                                  so, with time and rank; without an id of the
+                                  only run
   lockstep logs -f run-4f         these, and new lines until the job ends
   lockstep logs -n 0 -f run-4f    only new lines
 
@@ -277,7 +278,7 @@ Examples:
   lockstep run -H host0:4,host1:4 ./train
 
 The exit code is that of the rank that failed first, or 75 after a stop by a
-signal. --help all also has the variables and the exit codes.
+signal or a hang. --help all also has the variables and the exit codes.
 )";
 }
 

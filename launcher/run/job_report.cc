@@ -88,7 +88,7 @@ FailureReport describe_failure(const RootCause& root_cause, const RankFacts& ran
   }
   if (!root_cause.other_roots().empty()) {
     report.details.push_back(
-        fmt::format("  {} failed too, and accused nobody", rendezvous::describe_ranks(root_cause.other_roots())));
+        fmt::format("  {} failed too, each for its own reason", rendezvous::describe_ranks(root_cause.other_roots())));
   }
   if (!rank.last_lines.empty()) {
     report.details.push_back(fmt::format("  the end of {}:", rank.log.empty() ? "its stderr" : rank.log));

@@ -62,7 +62,10 @@ std::optional<RunFacts> answer_of(int fd, const Deadline& deadline) {
   return text ? decode_run_facts(*text) : std::nullopt;
 }
 
-std::string describe_found(const FoundRun& run) { return fmt::format("{} (pid {})", run.run_id, run.pid); }
+std::string describe_found(const FoundRun& run) {
+  if (run.pid != 0) return fmt::format("{} (pid {})", run.run_id, run.pid);
+  return fmt::format("{} (in another pid namespace)", run.run_id);
+}
 
 }  // namespace
 

@@ -39,7 +39,7 @@ std::string describe_ranks_of(const RunFacts& facts) {
 }
 
 std::vector<std::string> row_of(const FoundRun& run) {
-  const std::string pid = fmt::format("{}", run.pid);
+  const std::string pid = run.pid == 0 ? "-" : fmt::format("{}", run.pid);  // 0: in another pid namespace
   if (!run.facts) return {run.run_id, pid, "?", "?", "?", "?", "?", "(does not answer)"};
   const RunFacts& facts = *run.facts;
   return {run.run_id,
@@ -135,7 +135,7 @@ std::string as_json(const std::vector<FoundRun>& runs) {
   using OrderedJson = nlohmann::ordered_json;
   OrderedJson list = OrderedJson::array();
   for (const FoundRun& run : runs) {
-    OrderedJson one = {{"run_id", run.run_id}, {"pid", run.pid}, {"answers", run.facts.has_value()}};
+    OrderedJson one = {{"run_id", run.run_id}, {"pid", run.pid == 0 ? OrderedJson() : OrderedJson(run.pid)}, {"answers", run.facts.has_value()}};
     if (run.facts) {
       const RunFacts& facts = *run.facts;
       one.update({{"host", facts.host},

@@ -10,6 +10,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/trace/span.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/signal_name.h"
@@ -140,6 +141,7 @@ std::optional<std::string> agreed_stop(ProcessGroup& group) {
   StopLatch& latch = *group.stop_latch();
   if (latch.is_latched()) return latch.reason();
   std::array<std::int64_t, 1> words{latch.word(group)};
+  const trace::Span span(trace::SpanKind::collective);
   group.all_reduce(BufferView(std::span<std::int64_t>(words)), {.op = ReduceOp::max}).wait();
   latch.agree(group, words[0]);
   return latch.reason();

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "lockstep/trace/span.h"
+
 namespace lockstep {
 namespace {
 
@@ -13,11 +15,13 @@ BufferView as_buffer(std::span<std::byte> bytes) {
 }  // namespace
 
 void broadcast_bytes(std::span<std::byte> bytes, ProcessGroup& group, int root) {
+  const trace::Span span(trace::SpanKind::collective);
   group.broadcast(as_buffer(bytes), root).wait();
 }
 
 void all_gather_bytes(std::span<const std::byte> own, std::span<std::byte> all, ProcessGroup& group) {
   std::vector<std::byte> copy(own.begin(), own.end());  // a group only reads it, but takes no const
+  const trace::Span span(trace::SpanKind::collective);
   group.all_gather(as_buffer(copy), as_buffer(all)).wait();
 }
 

@@ -95,7 +95,9 @@ void expect_name(std::string_view name, bool taken) {
 Module::Module() : state_(std::make_shared<State>()) {}
 
 Tensor Module::forward(const Tensor&) {
-  throw InvalidArgument("module: forward(x) was called, but this module does not override it");
+  throw InvalidArgument(
+      "module: forward(x) was called, but this module does not override it; declare Tensor forward(const Tensor& x) "
+      "override");
 }
 
 std::vector<NamedParameter> Module::named_parameters() const {

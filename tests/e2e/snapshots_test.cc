@@ -126,8 +126,8 @@ TEST(SnapshotsCommand, SaysWhatItCanNotLookAt) {
   for (const auto& [words, text] : std::vector<std::pair<Words, std::string>>{
            {{}, "no folder was given"},
            {{""}, "name is empty"},
-           {{"a", "b"}, "2 words were given"},
-           {{"diff", "a"}, "2 words were given"},
+           {{"a", "b"}, "the form is lockstep snapshots DIR"},
+           {{"diff", "a"}, "the form is lockstep snapshots DIR"},
            {{(folder / "none").string()}, "is not a folder: No such file or directory"},
            {{(folder / "file").string()}, "is not a folder"},
            {{"diff", folder.string(), folder.string()}, "is not a snapshot"},

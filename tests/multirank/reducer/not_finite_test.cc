@@ -74,7 +74,7 @@ TEST_P(ReducerSuite, NamesTheParameterAndTheRankThatANanCameFrom) {
   const auto texts = warnings.take();
   ASSERT_EQ(texts.size(), 2u) << "step 4 goes on with what step 3 began, and on no other rank it begins";
   expect_text(texts[0], {"Reducer: NaN" + whose + "'e' in step 3. "});
-  expect_text(texts[1], {"Reducer: infinity" + whose + "'b' in step 8, which has begun 2 times now. "});
+  expect_text(texts[1], {"Reducer: infinity" + whose + "'b' in step 8 (occurrence 2). "});
 }
 
 // As an overflow does that a loss scaler makes every now and then.

@@ -380,10 +380,12 @@ TEST(CommandLine, ReadsWhatIsAskedOfARun) {
   EXPECT_EQ(runs({"logs", "-f", "--lines=0", "r"}).lines, 0u);
   EXPECT_EQ(runs({"logs", "r"}).lines, 50u);
   EXPECT_EQ(runs({"stop", "r"}).what, RunsOptions::What::stop);
-  const auto no_run = refused({"logs"});
-  EXPECT_NE(no_run.find("lockstep logs: 0 words were given; the form is lockstep logs RUN"), std::string::npos);
-  EXPECT_NE(refused({"stop", "a", "b"}).find("2 words were given"), std::string::npos);
-  EXPECT_NE(refused({"stop", ""}).find("the form is lockstep stop RUN"), std::string::npos);
+  EXPECT_EQ(runs({"logs"}).run, "") << "the only run";
+  EXPECT_NE(refused({"stop"}).find("give one run: lockstep stop RUN"), std::string::npos);
+  EXPECT_NE(refused({"stop", "a", "b"}).find("give one run: lockstep stop RUN"), std::string::npos);
+  EXPECT_NE(refused({"stop", ""}).find("give one run: lockstep stop RUN"), std::string::npos);
+  EXPECT_NE(std::get<Answer>(parse_command_line({"help"}, {})).out.find("Usage: lockstep"), std::string::npos);
+  EXPECT_EQ(std::get<Answer>(parse_command_line({"version"}, {})).out, "lockstep " LOCKSTEP_VERSION "\n");
   EXPECT_NE(refused({"logs", "r", "-n", "-3"}).find("--lines"), std::string::npos);
   EXPECT_NE(refused({"logs", "r", "-n", "x"}).find("--lines x: give a number from 0 to 1000000"), std::string::npos);
   EXPECT_NE(refused({"ps", "r"}).find("not expected: r"), std::string::npos);
