@@ -20,7 +20,8 @@ using trace::TraceRing;
 // As a rank leaves it. `begin` orders runs by time.
 void leave_trace(const fs::path& folder, int rank, const std::string& run_id, std::int64_t begin) {
   fs::create_directories(folder);
-  TraceRing ring(folder / ("rank" + std::to_string(rank) + ".trace"), {.rank = rank, .run_id = run_id}, 16);
+  TraceRing ring(folder / ("rank" + std::to_string(rank) + ".trace"), {.rank = rank, .world_size = 2, .run_id = run_id},
+                 16);
   ring.put(trace::words_of_span(SpanKind::data, 0, begin, begin + 5, ""));
 }
 
