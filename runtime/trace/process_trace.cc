@@ -7,6 +7,7 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <exception>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -119,8 +120,11 @@ void keep_batch(std::int64_t step, std::int64_t weight, std::optional<double> lo
   TraceRing* const to = ring();
   if (to == nullptr) return;
   totals_keeper().add_batch(weight, loss);
-  if (loss) keep_scalar("loss", *loss, steps_before.load(std::memory_order_relaxed) + step + 1);
   to->put(words_of_batch(step, weight, loss));
+  try {
+    if (loss) keep_scalar("loss", *loss, steps_before.load(std::memory_order_relaxed) + step + 1);
+  } catch (const std::exception&) {  // no memory, for the name or a warning: the batch has the loss, too
+  }
 }
 
 void keep_span(SpanKind kind, Time begin, Time end) noexcept {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trace of this process: one, whatever groups it has, since a thread's span belongs to no group.
 //
-// Threads: any. The functions that keep something allocate nothing, throw nothing, and do nothing before open_trace()
-// and in a forked child. None waits: at the end of a step, and for its batch, a lock is taken that is held for some
-// words.
+// Threads: any. The functions that keep something allocate nothing, but for a scalar's name when it is first kept,
+// throw nothing, but for keep_scalar() without memory, and do nothing before open_trace() and in a forked child. None
+// waits: at the end of a step, and for its batch, a lock is taken that is held for some words.
 #pragma once
 
 #include <cstdint>
