@@ -20,9 +20,11 @@
 
 namespace lockstep {
 
-// `step` is by default the number of steps that the group's training has done, earlier runs' included: after the third
-// backward it is 3. A value that is logged again for a step replaces the one before; a job that starts again replaces
-// those of the steps that it runs again. NaN and infinity are values like others.
+// `step` is by default the number of steps that the group's training has done: after the third backward it is 3. Those
+// of earlier runs are included after Snapshots::restore(). DistributedDataParallel::set_steps() doesn't change the
+// count, since a group may have several networks: a program that restores by itself gives ddp.steps(). A value that is
+// logged again for a step replaces the one before; a job that starts again replaces those of the steps that it runs
+// again. NaN and infinity are values like others.
 //
 // `name`: 1 to 63 bytes of UTF-8 without control characters, "/" groups names in TensorBoard. A rank keeps 64 names;
 // values of others are dropped with a warning, the 1st, 2nd, 4th, 8th ... time. Of a name that has been logged often
