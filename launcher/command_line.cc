@@ -296,7 +296,7 @@ struct ReportCommand {
       : app(add_command(parent, "report", "Write a page and JSON about where a run's time went")) {
     app.add_option("words", options.folders)->group("");
     text_flag(app, "-o,--output", options.file, "FILE",
-              "With several folders: the page to write. Default compare.html");
+              "The page to write. Default DIR/report.html; with several folders compare.html");
   }
 
   Command result() {

@@ -106,8 +106,8 @@ struct SnapshotsOptions {
 
 // `lockstep report`.
 struct ReportOptions {
-  std::vector<std::string> folders;   // of runs' traces; several are compared
-  std::string file = "compare.html";  // with several: to write
+  std::vector<std::string> folders;  // of runs' traces; several are compared
+  std::string file;                  // of the page; empty: report.html in the folder, with several compare.html
 };
 
 // `lockstep bisect-step`.

@@ -49,8 +49,9 @@ bool has_every_rank(const RunTraces& traces) {
 int write_comparison(const ReportOptions& options) {
   std::vector<NamedReport> runs;
   for (const std::string& folder : options.folders) runs.emplace_back(folder, read_report(folder));
-  write_file(options.file, as_page(runs), checkpoint::AtomicFile::Name::of_user);
-  write_to_stdout(fmt::format("{}: {} side by side\n", options.file, count_of(std::ssize(runs), "run")));
+  const std::string file = options.file.empty() ? "compare.html" : options.file;
+  write_file(file, as_page(runs), checkpoint::AtomicFile::Name::of_user);
+  write_to_stdout(fmt::format("{}: {} side by side\n", file, count_of(std::ssize(runs), "run")));
   return 0;
 }
 
@@ -61,16 +62,17 @@ int report_command(const ReportOptions& options) {
     if (options.folders.size() > 1) return write_comparison(options);
     const fs::path folder(options.folders.front());
     const RunReport report = read_report(folder);
-    write_file((folder / "report.html").native(), as_page(report));
+    const std::string page = options.file.empty() ? (folder / "report.html").native() : options.file;
+    using Name = checkpoint::AtomicFile::Name;
+    write_file(page, as_page(report), options.file.empty() ? Name::of_lockstep : Name::of_user);
     write_file((folder / "report.jsonl").native(), as_json_lines(report));
     const fs::path events = folder / kEventFile;
     std::error_code made;
     fs::create_directories(events.parent_path(), made);
     if (made) throw SystemError("make the folder " + events.parent_path().native(), made.value());
     write_file(events.native(), as_event_file(report));
-    std::string text =
-        fmt::format("{}: {}, {}\n", (folder / "report.html").native(), count_of(report.world_size, "rank"),
-                    count_of(static_cast<std::int64_t>(report.steps()), "step"));
+    std::string text = fmt::format("{}: {}, {}\n", page, count_of(report.world_size, "rank"),
+                                   count_of(static_cast<std::int64_t>(report.steps()), "step"));
     for (const std::string& problem : report.problems) text += printable(problem) + "\n";
     for (const std::string& line : news_of(report)) text += line + "\n";
     write_to_stdout(text);

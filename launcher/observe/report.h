@@ -13,7 +13,8 @@
 
 namespace lockstep::launcher {
 
-// Writes DIR/report.html, DIR/report.jsonl and DIR/tensorboard, and says so on stdout. Returns 0, or 2 if it can't,
+// Writes DIR/report.html, or the page that -o names, DIR/report.jsonl and DIR/tensorboard, and says so on stdout; of
+// several folders one page. Returns 0, or 2 if it can't,
 // which it says.
 int report_command(const ReportOptions& options);
 

@@ -31,7 +31,7 @@ constexpr std::string_view kHead = R"(<!DOCTYPE html>
 :root { color-scheme: light dark; --text: #1b1f24; --page: #ffffff; --faint: #57606a; --rule: #d0d7de; --hot: #d55e00; --line: #0072b2; }
 @media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --page: #0d1117; --faint: #9198a1; --rule: #3d444d; --hot: #ff8f40; --line: #56b4e9; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); max-width: 1000px; margin: 2em auto; padding: 0 1em; }
-h1, p, td.text { overflow-wrap: anywhere; } h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2em; border-bottom: 1px solid var(--rule); }
+h1, p, .text { overflow-wrap: anywhere; } h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2em; border-bottom: 1px solid var(--rule); }
 p.faint, .faint { color: var(--faint); } p.straggler { font-weight: 600; } b.failed { color: var(--hot); }
 .wide { overflow-x: auto; } svg { display: block; width: 100%; min-width: 600px; height: auto; } svg text { font-size: 12px; fill: var(--faint); }
 polyline { fill: none; stroke: currentColor; stroke-width: 1.5; } circle { fill: currentColor; } rect.cell { fill: var(--hot); }
@@ -39,7 +39,7 @@ polyline { fill: none; stroke: currentColor; stroke-width: 1.5; } circle { fill:
 path.grid { stroke: var(--rule); } path.bad { stroke: var(--hot); }
 .l0 { color: var(--line); } .l1 { color: #d55e00; } .l2 { color: #009e73; } .l3 { color: #cc79a7; } .l4 { color: #e69f00; } .l5 { color: #9198a1; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; } th, td { text-align: right; vertical-align: top; padding: 2px 6px; border-bottom: 1px solid var(--rule); }
-th:first-child, td:first-child, td.text { text-align: left; } td:first-child { white-space: nowrap; }
+th:first-child, td:first-child, .text { text-align: left; } td:first-child { white-space: nowrap; }
 .p0 { fill: #e69f00; color: #e69f00; } .p1 { fill: #56b4e9; color: #56b4e9; } .p2 { fill: #0072b2; color: #0072b2; }
 .p3 { fill: #9bd3ba; color: #9bd3ba; } .p4 { fill: #d55e00; color: #d55e00; } .p5 { fill: #009e73; color: #009e73; }
 .p6 { fill: #cc79a7; color: #cc79a7; } .p7 { fill: #b5a300; color: #b5a300; } .p8 { fill: #9198a1; color: #9198a1; }
@@ -113,6 +113,8 @@ std::string facts_of(const std::vector<NamedReport>& runs) {
     }
   }
   std::string html;
+  for (const NamedReport& run : runs) html += fmt::format("<th class=\"text\">{}</th>", escaped(run.first));
+  html = runs.size() > 1 ? fmt::format("<tr><th>run's folder</th>{}</tr>\n", html) : "";
   for (const auto& [name, cells] : rows) html += fmt::format("<tr><td>{}</td>{}</tr>\n", name, cells);
   return table(html);
 }
@@ -281,7 +283,11 @@ std::string as_page(const std::vector<NamedReport>& runs) {
     key += fmt::format("<span><b class=\"l{}\">&#x25A0;</b> {}</span>", i, escaped(runs[i].first));
   }
   key += "</p>\n";
-  return head_of("Runs side by side") + key + facts_of(runs) + charts_of(runs, key) + "</body>\n</html>\n";
+  std::string problems;
+  for (const auto& [name, report] : runs) {
+    for (const std::string& problem : report.problems) problems += paragraph(fmt::format("{}: {}", name, problem));
+  }
+  return head_of("Runs side by side") + key + facts_of(runs) + problems + charts_of(runs, key) + "</body>\n</html>\n";
 }
 
 }  // namespace lockstep::launcher

@@ -66,7 +66,7 @@ TEST(CommandLine, AReportIsOfFolders) {
   const ReportOptions both = report_of({"report", "logs", "top", "-o", "run.html"});
   EXPECT_EQ(both.folders, (Arguments{"logs", "top"}));
   EXPECT_EQ(both.file, "run.html");
-  EXPECT_EQ(report_of({"report", "a", "b"}).file, "compare.html");
+  EXPECT_EQ(report_of({"report", "a", "b"}).file, "");
   EXPECT_EQ(std::get<SnapshotsOptions>(parse_command_line({"snapshots", "logs"})).folder, "logs");
   EXPECT_NE(refused({"report"}).find("0 folders were given"), std::string::npos);
   EXPECT_NE(refused({"report", "a", ""}).find("2 folders were given"), std::string::npos);

@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "launcher/observe/chart.h"
+#include "launcher/observe/report.h"
+#include "runtime/base/logging.h"
 #include "tests/support/error_of.h"
 #include "tests/support/markup.h"
 #include "tests/support/temporary_folder.h"
@@ -301,13 +304,16 @@ TEST(RunReport, BeginsWithHowTheRunEnded) {
 TEST(RunReport, RunsStandSideBySide) {
   RunReport other = report(2);
   other.scalars["val/loss"] = {{10, {.value = 0.5, .ranks = 1}}};
+  other.problems = {"rank 1 <left> no trace"};
   const std::string page = as_page({{"logs/<a>", failed_report()}, {"logs/b", other}});
   EXPECT_EQ(fault_of_markup(page), "");
   // Of both runs in one chart, and one of the name that the second run alone has.
-  expect_text(page,
-              {"logs/&lt;a&gt;</span>", "<td>steps</td><td class=\"text\">40</td><td class=\"text\">80</td>",
-               "data-points=\"117\"><title>loss by step</title>", "data-points=\"1\"><title>val/loss by step</title>",
-               "<polyline class=\"l0\"", "<polyline class=\"l1\""});
+  expect_text(
+      page,
+      {"logs/&lt;a&gt;</span>", "<th class=\"text\">logs/&lt;a&gt;</th><th class=\"text\">logs/b</th></tr>",
+       "logs/b: rank 1 &lt;left&gt; no trace", "<td>steps</td><td class=\"text\">40</td><td class=\"text\">80</td>",
+       "data-points=\"117\"><title>loss by step</title>", "data-points=\"1\"><title>val/loss by step</title>",
+       "<polyline class=\"l0\"", "<polyline class=\"l1\""});
 }
 
 TEST(RunReport, HasTheVerdictsAndTheLaunchersWords) {
@@ -338,6 +344,24 @@ TEST(RunReport, HasTheVerdictsAndTheLaunchersWords) {
   EXPECT_EQ(history.lines[0].time, "2026-11-23T13:28:24.1Z");
   EXPECT_EQ(history.lines[0].text, "restart 1 of 2");
   EXPECT_EQ(history.lines[1].text, "rank0.err: [lockstep rank 0] info: snapshots: step 25 is saved in 'run7'");
+}
+
+TEST(RunReport, ThePageOfOneRunIsWrittenWhereItIsWanted) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "rank0.trace";
+  { const trace::TraceRing ring(path, {.host = "n0", .run_id = "run-1"}, 16); }
+  const std::string page = folder / "page.html";
+  const auto report = [&](const std::string& file) {
+    ::testing::internal::CaptureStdout();
+    EXPECT_EQ(report_command({.folders = {std::string(folder / "")}, .file = file}), 0);
+    set_log_label("");
+    return ::testing::internal::GetCapturedStdout();
+  };
+  expect_text(report(page), {page + ": 1 rank, 0 steps\n"});
+  EXPECT_TRUE(std::filesystem::exists(page));
+  EXPECT_FALSE(std::filesystem::exists(std::string(folder / "report.html")));
+  expect_text(report(""), {"report.html: 1 rank, 0 steps\n"});
+  EXPECT_TRUE(std::filesystem::exists(std::string(folder / "report.html")));
 }
 
 TEST(RunReport, AFolderWithoutTracesIsSaid) {
