@@ -323,7 +323,7 @@ void convert_sync_batch_norm(::torch::nn::Module& module, const std::shared_ptr<
   find_exchanges(module, group, "", exchanges, members);
   if (!members.empty()) {
     throw InvalidArgument(
-        fmt::format("convert_sync_batch_norm: {} lie outside torch::nn::Sequential, in members that C++ can't "
+        fmt::format("convert_sync_batch_norm: {} outside torch::nn::Sequential, in members that C++ can't "
                     "exchange; declare them as lockstep::libtorch::SyncBatchNorm",
                     fmt::join(members, ", ")));
   }

@@ -112,7 +112,7 @@ TEST_F(Trace, TheRankWhoseDataIsSlowIsNamedInTheReport) {
   expect_text(result.err, {"lockstep run: rank 1 (host ", " % of every step: data\n"});
   const auto report = run({LOCKSTEP_PROGRAM, "report", file("logs")});
   ASSERT_EQ(report.exit_code, 0) << report.err;
-  expect_text(report.out, {file("logs/report.html") + ": 2 ranks, " + std::to_string(kReported) + " steps\n",
+  expect_text(report.out, {file("logs/report.html") + ": 2 ranks, " + std::to_string(kTraced) + " steps\n",
                            "rank 1 (host ", " % of every step: data\n"});
   const auto lines = report_lines("logs");
   expect_blame(lines, "data");

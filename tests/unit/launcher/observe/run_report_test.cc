@@ -78,7 +78,8 @@ TEST(RunReport, HasTheNumbersOfEachStepAsJsonLines) {
   const auto lines = lines_of(report());
   ASSERT_EQ(lines.size(), 2u + 2 * (kSteps - 1) + 3 * (kSteps - 1));
   EXPECT_EQ(lines[0]["type"], "run");
-  EXPECT_EQ(lines[0]["steps"], kSteps - 1);
+  EXPECT_EQ(lines[0]["steps"], kSteps);
+  EXPECT_EQ(lines[0]["timed_steps"], kSteps - 1);
   EXPECT_EQ(lines[1]["straggler"]["rank"], 1);
   EXPECT_EQ(lines[1]["straggler"]["cause"], "data");
   const json& step = lines[2];
