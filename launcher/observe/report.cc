@@ -71,8 +71,8 @@ int report_command(const ReportOptions& options) {
     fs::create_directories(events.parent_path(), made);
     if (made) throw SystemError("make the folder " + events.parent_path().native(), made.value());
     write_file(events.native(), as_event_file(report));
-    std::string text = fmt::format("{}: {}, {}\n", page, count_of(report.world_size, "rank"),
-                                   count_of(report.totals().steps, "step"));
+    std::string text =
+        fmt::format("{}: {}, {}\n", page, count_of(report.world_size, "rank"), count_of(report.totals().steps, "step"));
     for (const std::string& problem : report.problems) text += printable(problem) + "\n";
     for (const std::string& line : news_of(report)) text += line + "\n";
     write_to_stdout(text);

@@ -135,7 +135,9 @@ std::string as_json(const std::vector<FoundRun>& runs) {
   using OrderedJson = nlohmann::ordered_json;
   OrderedJson list = OrderedJson::array();
   for (const FoundRun& run : runs) {
-    OrderedJson one = {{"run_id", run.run_id}, {"pid", run.pid == 0 ? OrderedJson() : OrderedJson(run.pid)}, {"answers", run.facts.has_value()}};
+    OrderedJson one = {{"run_id", run.run_id},
+                       {"pid", run.pid == 0 ? OrderedJson() : OrderedJson(run.pid)},
+                       {"answers", run.facts.has_value()}};
     if (run.facts) {
       const RunFacts& facts = *run.facts;
       one.update({{"host", facts.host},

@@ -70,7 +70,10 @@ TEST_F(Output, TeeHasEachLineInItsFileInTheLogAndHere) {
     expect_text(result.err, {"[rank " + number + "] done\n"});
     expect_text(log, {"Z rank" + number + ".err: done\n"});
   }
-  EXPECT_EQ(lines_of(log).size(), 3u * (kLines + 1));
+  const auto lines = lines_of(log);
+  // The launcher may say that ranks outnumber cores.
+  const auto is_of_a_rank = [](const std::string& line) { return line.find("Z lockstep run: ") == line.npos; };
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(), is_of_a_rank), 3 * (kLines + 1));
 }
 
 TEST_F(Output, RanksOfOtherNumbersAreNotShownAndTheirFilesHaveAll) {
