@@ -281,7 +281,7 @@ TEST_F(DoctorFiles, FewOpenFilesAreAProblemWithARemedy) {
 TEST_F(DoctorFiles, AProbeThatIsNotThereCrashesOrTalksNonsenseIsOneProblem) {
   expect_probe_problem("exit 5", "exited with code 5");
   expect_probe_problem("echo 'libcuda: broken' >&2; kill -SEGV $$", "(SIGSEGV): libcuda: broken");
-  expect_probe_problem("echo hello", "no JSON; it begins: 'hello'");
+  expect_probe_problem("echo hello", "not JSON; it begins: 'hello'");
   expect_probe_problem("echo '{\"lockstep\":\"0.0.1\"}'", "version 0.0.1");
   expect_probe_problem("", "can't be used");
   const auto launcher = launcher_with_probe("");

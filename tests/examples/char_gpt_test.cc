@@ -116,7 +116,7 @@ TEST_F(CharGptProgram, BadFlagsAreRefused) {
 
 TEST_F(CharGptProgram, BadWeightsAreRefused) {
   expect_refusal(run({kProgram, "--generate", "10", "--load", file("none")}), "there is no such file");
-  expect_refusal(run({kProgram, "--generate", "10", "--load", file("text")}), "no well-formed safetensors file");
+  expect_refusal(run({kProgram, "--generate", "10", "--load", file("text")}), "not a well-formed safetensors file");
   const std::vector<float> values(4);
   checkpoint::write_safetensors(file("other"), {{{"w", DType::f32, {4}, std::as_bytes(std::span(values))}}});
   expect_refusal(run({kProgram, "--generate", "10", "--load", file("other")}), "were they saved by this program?");

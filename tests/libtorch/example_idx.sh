@@ -39,7 +39,7 @@ write train 1280
 mv "$work/fewer" "$labels"
 refused "has 1280 images, and '$labels' 1279 labels; they are not of one set"
 truncate -s -1 "$images"
-refused "train-images-idx3-ubyte' is no IDX file of MNIST's: 1003535 bytes, and its header says 1003536 (1280 items)"
+refused "train-images-idx3-ubyte' is not an IDX file of MNIST's: 1003535 bytes, and its header says 1003536 (1280 items)"
 truncate -s 15 "$images"
 refused "15 bytes are less than its header of 16"
 cp "$work/t10k-labels-idx1-ubyte" "$images"
