@@ -44,7 +44,7 @@ std::string seal(Json json, const SealedFormat& format) {
 Json unseal(std::string_view text, const SealedFormat& format, std::string_view what) {
   Json json = parse_json(text, what, kMostDepth);
   if (!json.is_object() || json.value("format", Json()) != format.name) {
-    throw CorruptData(fmt::format("{} is no {}: its 'format' is another", what, format.name));
+    throw CorruptData(fmt::format("{} is not a {}: its 'format' is another", what, format.name));
   }
   const Json says = json.value(kChecksum, Json());
   json.erase(kChecksum);

@@ -20,7 +20,7 @@ constexpr cuda::ForeignNames kNames = {.who = "nccl",
                                        .file = "libnccl.so.2",
                                        .variable = "LOCKSTEP_NCCL_LIB",
                                        .function = "ncclGetVersion",
-                                       .not_it = "no NCCL, or one before 2.27",
+                                       .not_it = "not NCCL, or one before 2.27",
                                        .remedy = kRemedy};
 
 }  // namespace

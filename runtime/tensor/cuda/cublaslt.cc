@@ -19,7 +19,7 @@ constexpr ForeignNames kNames = {
     .file = "libcublasLt.so." LOCKSTEP_TEXT_OF(CUBLAS_VER_MAJOR),
     .variable = kCublasLtVariable,
     .function = "cublasLtGetVersion",
-    .not_it = "no cuBLASLt",
+    .not_it = "not cuBLASLt",
     .remedy = "install libcublas-" LOCKSTEP_TEXT_OF(
         CUBLAS_VER_MAJOR) "-0 or the CUDA toolkit, or set LOCKSTEP_CUBLASLT_LIB to the file, also of a Python package "
                           "(nvidia-cublas: .../site-packages/nvidia/.../lib/libcublasLt.so." LOCKSTEP_TEXT_OF(
