@@ -21,7 +21,7 @@ struct ForeignNames {
   const char* file;      // "libnccl.so.2"
   const char* variable;  // of the environment, that names the file: "LOCKSTEP_NCCL_LIB"
   const char* function;  // by which it is known: "ncclGetVersion"
-  const char* not_it;    // what a library without a function is: "no NCCL, or one before 2.27"
+  const char* not_it;    // what a library without a function is: "not NCCL, or one before 2.27"
   const char* remedy;
 };
 

@@ -120,7 +120,8 @@ TEST_F(TrainingJob, TopEndsInTheBackgroundToo) {
     return wait_until([&] { return contains(tmux.plain_screen(), text); });
   };
   const std::filesystem::path pid = std::filesystem::path(folder_) / "pid";
-  enter("sh -c 'echo $$ > " + pid.native() + "; exec " + LOCKSTEP_PROGRAM + " top --interval 0.2'");
+  enter("sh -c 'echo $$ > " + pid.native() + "; exec " + LOCKSTEP_PROGRAM + " top --interval 0.2 " +
+        run_id_of(launcher) + "'");
   ASSERT_TRUE(await_text("\nRANK ")) << tmux.plain_screen();
   pid_t top = 0;
   std::ifstream(pid) >> top;
