@@ -45,7 +45,7 @@ void read_flag(std::string_view flag, const std::string& text, Target& target, P
   if (!text.empty()) target = static_cast<Target>(required(parse(text), flag, text, wanted));
 }
 std::chrono::milliseconds seconds_above_0(std::string_view flag, const std::string& text);
-// What `parse` returns; its InvalidArgument with "FLAG: " in front.
+// Returns the result of `parse`. An InvalidArgument that `parse` throws gets "FLAG: " in front.
 template <typename Parse>
 auto parsed_as(std::string_view flag, Parse parse) {
   try {

@@ -87,7 +87,7 @@ std::string verdict_of(const JobHistory& history) {
   return history.has_failed ? fmt::format("<b class=\"failed\">{}</b>", text) : text;
 }
 
-// What a report begins with: a row for each fact, a column for each run.
+// The table at the head of a report has a row for each fact and a column for each run.
 std::string facts_of(const std::vector<NamedReport>& runs) {
   std::vector<std::pair<std::string_view, std::string>> rows;
   for (const auto& [name, report] : runs) {

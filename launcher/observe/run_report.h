@@ -40,7 +40,7 @@ struct ReportedBucket {
   double bus_bandwidth = 0;  // bytes/s: 2 (n - 1) / n of the bytes over `moving`, as nccl-tests has it; 0: one rank
 };
 
-// What was logged by one name in one step.
+// The value of one name in one step.
 struct ReportedScalar {
   double value = 0;       // the mean over the ranks that logged it
   int ranks = 0;          // how many did
@@ -53,8 +53,8 @@ using ScalarCurve = std::map<std::int64_t, ReportedScalar>;
 struct RunTotals {
   std::int64_t steps = 0;    // done, over all starts
   double samples_per_s = 0;  // the mean over the steps that the traces have; 0: not known
-  std::optional<std::pair<std::int64_t, double>> final_loss =
-      {};  // with its step; the last one, and the least finite one
+  // Losses with their steps: the last one, finite or not, and the least finite one.
+  std::optional<std::pair<std::int64_t, double>> final_loss = {};
   std::optional<std::pair<std::int64_t, double>> best_loss = {};
 };
 

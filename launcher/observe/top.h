@@ -26,8 +26,8 @@ struct Screen {
   bool has_keys = false;    // someone can type, and is told so
   bool shows_keys = false;  // what they do, and what the columns mean
 };
-// Pure. Where there is no room for all ranks, those that are not training come first, then the slowest. Where columns
-// have no room the least needed are left out; memory and pid stay.
+// Pure. A screen without room for all ranks shows those that are not training first, then the slowest. One without room
+// for all columns leaves out the least needed; memory and pid stay.
 std::string as_screen(const LiveReport& report, const Screen& screen);
 
 }  // namespace lockstep::launcher

@@ -84,8 +84,8 @@ std::vector<ThreadState> threads_of(pid_t pid) {
 
 bool is_head(std::string_view line) { return line.starts_with("Thread ") || line.starts_with("TID "); }
 
-// Of a stack's head: "TID 12:", "Thread 1 (Thread 0x7f (LWP 12) "t"):", "Thread 1 (LWP 12 "t"):" or
-// "Thread 1 (process 12):"; 0: it names none.
+// The thread id in the head of a stack: "TID 12:", "Thread 1 (Thread 0x7f (LWP 12) "t"):", "Thread 1 (LWP 12 "t"):" or
+// "Thread 1 (process 12):". 0 if it names none.
 pid_t thread_at(std::string_view head) {
   for (const std::string_view mark : {"TID ", "(LWP ", "(process "}) {
     const auto at = head.find(mark);

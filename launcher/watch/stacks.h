@@ -18,9 +18,9 @@ namespace lockstep::launcher {
 inline constexpr std::size_t kMostStackLines = 2000;
 inline constexpr std::size_t kMostStackLineBytes = 400;
 
-// The threads of a process, as lines_by_thread() has them, and why there are no stacks, if there are none. Empty if it
-// has ended. The process stands still while eu-stack (elfutils) or gdb looks. Main thread only: that program dies with
-// it. Throws nothing.
+// Returns the threads of a process as lines_by_thread() has them, and the reason if there are no stacks. The list is
+// empty if the process has ended. The process stands still while eu-stack (elfutils) or gdb examines it. Call it on the
+// main thread only: that program dies with the thread that started it. Throws nothing.
 std::vector<std::string> threads_and_stacks(pid_t pid, const Deadline& deadline) noexcept;
 
 struct ThreadState {

@@ -39,7 +39,7 @@ std::string joined(const Items& items, Describe describe, std::string_view separ
 
 // The name that `word` may stand for: the first that begins with it, if it has 4 letters or more; else the one with the
 // fewest letters inserted, removed or changed (Levenshtein, "Binary codes capable of correcting deletions, insertions,
-// and reversals", 1966), at most 3 and half of the word's. nullopt: there is no such name.
+// and reversals", 1966), at most 3 and half of the word's. nullopt if no name is that near.
 std::optional<std::string_view> nearest(std::string_view word, std::span<const std::string_view> names);
 
 struct AtLeast {

@@ -52,7 +52,7 @@ std::optional<Scalar> decode_scalar(std::string_view text) {
   if (digits.empty() || digits.size() % 2 != 0 || digits.size() > 2 * kMost || !value) return std::nullopt;
   Scalar scalar{.step = step.value_or(-1), .value = *value};
   for (const char* at = digits.data(); at != digits.data() + digits.size(); at += 2) {
-    std::uint8_t letter = 0;  // unsigned: a minus is no digit
+    std::uint8_t letter = 0;  // unsigned, so that from_chars() takes no minus
     if (std::from_chars(at, at + 2, letter, 16).ptr != at + 2) return std::nullopt;
     scalar.name += static_cast<char>(letter);
   }

@@ -18,7 +18,8 @@ constexpr std::size_t kVersionAt = ScalarTable::kNameWords;
 constexpr std::size_t kCountAt = kVersionAt + 1;
 constexpr std::size_t kFirstPointAt = kCountAt + 1;
 static_assert(kFirstPointAt + kPointWords * ScalarTable::kMostPoints == ScalarTable::kSeriesWords);
-// Of a series that changes meanwhile, or was left half written. The writer may need this core for the rest of it.
+// A reader tries again while a series changes, and gives up on one that was left half written. It yields in between:
+// the writer may need this core to finish.
 constexpr int kMostReads = 10'000;
 constexpr int kReadsAtOnce = 500;
 

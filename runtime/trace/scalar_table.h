@@ -3,9 +3,9 @@
 // they outlive the process and another process reads them meanwhile.
 //
 // A name keeps the newest value of each `stride` steps: of steps 0 to stride - 1, stride to 2 stride - 1, ... The
-// stride is 1 at first, and doubles whenever there is no room for another of kMostPoints. So ranks that log a name in
-// the same steps keep the same ones, and those of a larger stride are among those of a smaller one. The newest value is
-// always kept.
+// stride begins at 1 and doubles when a series has kMostPoints and needs another. Ranks that log a name in the same
+// steps therefore keep the same ones, and the steps of a larger stride are among those of a smaller one. The newest
+// value is always kept.
 //
 // Layout, for each of kMostNames series: words 0..7 hold the name, which ends with a 0 (an empty one: the series is
 // free); word 8 is odd while the series is written; word 9 is the number of points, which follow as step, value, time.
@@ -82,9 +82,9 @@ class ScalarTable {
   // The newest value of each name, the newest first.
   std::vector<Scalar> newest() const EXCLUDES(mutex_);
 
-  // While another process puts, too. Without points of a step outside 0 to 2^53 or a time outside 0 to 2^62. Of a
-  // series that stays half written, since its process was killed or stopped, the points up to the first that is not of
-  // a later step.
+  // Reads the table while another process may put. Points with a step outside 0 to 2^53 or a time outside 0 to 2^62 are
+  // left out. A series that stays half written, since its process was killed or stopped, is cut before the first point
+  // whose step is not a later one.
   static std::vector<ScalarSeries> read(const Word* words);
 
  private:
