@@ -15,7 +15,6 @@
 #include "launcher/run/seen_gpus.h"
 #include "launcher/system.h"
 #include "lockstep/base/environment.h"
-
 #include "runtime/base/printable.h"
 
 namespace lockstep::launcher {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -17,7 +16,6 @@
 #include "launcher/run/job_report.h"
 #include "launcher/system.h"
 #include "lockstep/base/error.h"
-
 #include "runtime/base/printable.h"
 #include "runtime/base/regular_file.h"
 #include "runtime/base/signal_name.h"

@@ -13,9 +13,9 @@
 
 namespace lockstep::launcher {
 
-// Writes DIR/report.html, or the page that -o names, DIR/report.jsonl and DIR/tensorboard, and says so on stdout; of
-// several folders one page. Returns 0, or 2 if it can't,
-// which it says.
+// Writes for one folder DIR/report.html (or the page that -o names), DIR/report.jsonl and DIR/tensorboard; for several
+// folders one page, compare.html or the one that -o names. Says on stdout what it wrote. Returns 0, or 2 with a message
+// on stderr if it can't.
 int report_command(const ReportOptions& options);
 
 // The folder that the ranks of a start write their traces to, which is made; empty: none is wanted. An absolute path,

@@ -39,7 +39,7 @@ void read_folder(const fs::path& folder, int generation, const std::optional<Hos
     if (!rank || (ranks && !ranks->has(*rank)) || !fs::is_regular_file(file)) return;
     try {
       found.traces.push_back({generation, trace::decode(trace::TraceRing::read_file(file.native()))});
-    } catch (const CorruptData& error) {
+    } catch (const Error& error) {  // damaged, or just being replaced by a new start
       found.problems.emplace_back(error.what());
     }
   });

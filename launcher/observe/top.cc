@@ -303,11 +303,13 @@ void show_top(const FoundRun& run, const RunsOptions& options) {
   Signals signals;
   const Keys keys;
   bool shows_keys = false;
+  bool is_shown = false;
   while (true) {
     LiveReport report;
     try {
       report = reports.ask(run);
     } catch (const Error&) {
+      if (!is_shown) throw;  // with its remedy, as on a host that does not have node rank 0
       // Below the last state of a run that has ended meanwhile.
       return write_to_stdout(fmt::format("\n{} has ended, or no longer answers\n", run.run_id));
     }
@@ -315,6 +317,7 @@ void show_top(const FoundRun& run, const RunsOptions& options) {
     screen.has_keys = keys.has_any();
     screen.shows_keys = shows_keys;
     redraw(as_screen(report, screen));
+    is_shown = true;
     const char key = keys.await(signals, options.interval);
     if (key == 'q') return write_to_stdout("\n");
     if (key == '?') shows_keys = !shows_keys;

@@ -89,9 +89,11 @@ std::string describe_crowd(const CoreDemand& demand) {
                                  ? fmt::format("{} {}{} has a core for each", is_multi_host ? "--nproc-per-node" : "-n",
                                                cores, each > 1 ? " with OMP_NUM_THREADS=1" : "")
                                  : fmt::format("OMP_NUM_THREADS={} is enough", cores / ranks);
-  return fmt::format(
-      "{} x {} on {}: they take turns, so steps take longer and no rank is named as slow while the job runs; {}",
-      count_of(ranks, "rank"), count_of(each, "thread"), count_of(cores, "core"), remedy);
+  return fmt::format("{} x {} on {}: they take turns, so steps take longer{}; {}", count_of(ranks, "rank"),
+                     count_of(each, "thread"), count_of(cores, "core"),
+                     is_multi_host ? ", and ranks of this host may be named as slow"
+                                   : " and no rank is named as slow while the job runs",
+                     remedy);
 }
 
 }  // namespace lockstep::launcher

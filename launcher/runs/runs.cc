@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "launcher/columns.h"
@@ -14,7 +15,6 @@
 #include "launcher/observe/top.h"
 #include "launcher/system.h"
 #include "lockstep/base/error.h"
-
 #include "runtime/base/printable.h"
 #include "runtime/net/stream.h"
 
@@ -159,6 +159,7 @@ std::string as_json(const std::vector<FoundRun>& runs) {
 
 int runs_command(const RunsOptions& options) {
   constexpr const char* kNames[] = {"ps", "top", "inspect", "trace", "logs", "stop"};  // in the order of What
+  static_assert(std::size(kNames) == static_cast<std::size_t>(RunsOptions::What::stop) + 1);
   return exit_code_of(kNames[static_cast<std::size_t>(options.what)], kExitNoSuchRun, [&] { return perform(options); });
 }
 

@@ -21,7 +21,11 @@ void log_scalar(const ProcessGroup& group, std::string_view name, double value, 
         fmt::format("log_scalar: the name '{}' has control characters or bytes that are not UTF-8; leave them out",
                     printable(name)));
   }
-  if (step.value_or(0) < 0) throw InvalidArgument(fmt::format("log_scalar: step {} of '{}' is below 0", *step, name));
+  constexpr std::int64_t kMostStep = trace::ScalarTable::kMostStep;
+  if (step && (*step < 0 || *step > kMostStep)) {
+    throw InvalidArgument(
+        fmt::format("log_scalar: step {} of '{}' is not a number of steps; give 0 to {}", *step, name, kMostStep));
+  }
   // A group that does not train itself counts no steps: those of the process are meant.
   if (const std::int64_t done = group.stop_latch()->steps_done(); !step && done > 0) step = done;
   trace::keep_scalar(name, value, step);

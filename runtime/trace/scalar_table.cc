@@ -24,7 +24,6 @@ constexpr int kMostReads = 10'000;
 constexpr int kReadsAtOnce = 500;
 
 // A file may be damaged: who adds such numbers need not look.
-constexpr std::int64_t kMostStep = std::int64_t{1} << 53;
 constexpr std::int64_t kMostTime = std::int64_t{1} << 62;
 
 using PointWords = std::array<std::uint64_t, kPointWords>;
@@ -127,7 +126,7 @@ std::vector<ScalarSeries> ScalarTable::read(const Word* words) {
   for (std::size_t i = 0; i < kMostNames; ++i) {
     ScalarSeries series = series_in(words + i * kSeriesWords);
     std::erase_if(series.points, [](const ScalarPoint& point) {
-      return point.step < 0 || point.step > kMostStep || point.time < 0 || point.time > kMostTime;
+      return point.step < 0 || point.step > ScalarTable::kMostStep || point.time < 0 || point.time > kMostTime;
     });
     if (!series.points.empty()) all.push_back(std::move(series));
   }

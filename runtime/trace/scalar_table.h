@@ -70,6 +70,7 @@ class ScalarTable {
   static constexpr std::size_t kMostNames = 64;
   static constexpr std::size_t kMostNameBytes = 63;
   static constexpr std::size_t kMostPoints = 512;
+  static constexpr std::int64_t kMostStep = std::int64_t{1} << 53;
   static constexpr std::size_t kNameWords = 8;
   static constexpr std::size_t kSeriesWords = kNameWords + 2 + 3 * kMostPoints;
   static constexpr std::size_t kWords = kMostNames * kSeriesWords;
@@ -84,7 +85,7 @@ class ScalarTable {
 
   // Reads the table while another process may put. Points with a step outside 0 to 2^53 or a time outside 0 to 2^62 are
   // left out. A series that stays half written, since its process was killed or stopped, is cut before the first point
-  // whose step is not a later one.
+  // whose step is not a later one; its last point may be mixed of two.
   static std::vector<ScalarSeries> read(const Word* words);
 
  private:

@@ -159,7 +159,7 @@ TEST_F(Trace, WhatRanksHaveLoggedIsInTheReport) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ASSERT_EQ(run({LOCKSTEP_PROGRAM, "report", file("logs")}).exit_code, 0);
   const auto lines = report_lines("logs");
-  EXPECT_EQ(lines[0]["steps_done"], kTraced);
+  EXPECT_EQ(lines[0]["steps"], kTraced);
   EXPECT_TRUE(contains(lines[0]["command"].get<std::string>(), TRAINING_PROGRAM)) << lines[0];
   for (const auto& [name, value] : {std::pair("lr", 0.001), std::pair("rank", 0.5), std::pair("start", 0.0)}) {
     const auto found = scalar_in(lines, name);
@@ -207,7 +207,7 @@ TEST_F(Trace, AStartReplacesWhatWasLoggedInTheStepsThatItRunsAgain) {
   for (const auto& [step, line] : scalar_in(lines, "start")) {
     EXPECT_EQ(line["value"], !resumed.empty() && step <= resumed.front() ? 1 : 2) << line;
   }
-  EXPECT_EQ(lines[0]["steps_done"], kTraced);
+  EXPECT_EQ(lines[0]["steps"], kTraced);
   expect_text(text_of("logs/report.html"), {"<td>starts</td><td class=\"text\">3</td>", "start 3: finished"});
 }
 

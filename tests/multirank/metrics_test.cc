@@ -69,7 +69,7 @@ TEST(LogScalar, RefusesWhatIsNoNameAndStartsNoCollective) {
     expect_text(error_of_name("val\x1bloss"), {"log_scalar: the name 'val?loss' has control characters"});
     expect_text(error_of_name("val\xffloss"), {"bytes that are not UTF-8"});
     expect_text(error_of<InvalidArgument>([&] { log_scalar(*group, "x", 1, -1); }),
-                {"log_scalar: step -1 of 'x' is below 0"});
+                {"log_scalar: step -1 of 'x' is not a number of steps; give 0 to 9007199254740992"});
     EXPECT_EQ(collectives_of(group,
                              [&] {
                                for (const double value : {1.0, std::nan(""), -std::numeric_limits<double>::infinity()})

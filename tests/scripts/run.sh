@@ -233,5 +233,6 @@ reads "$unity" 0 lockstep_net
 reads '' 1 no_such_room
 grep -q "no source of ours with 'no_such_room'" "$work/tidy.out" || { echo "tidy: $(cat "$work/tidy.out")"; failed=1; }
 expect tidy_takes_one_pattern 1 "one pattern, not 'a' and 'b'" "$lint/scripts/tidy" a b
-expect tidy_refuses 1 "unknown argument '--changed'; usage: scripts/tidy" "$lint/scripts/tidy" --changed
+expect tidy_refuses 1 "unknown argument '--all'; usage: scripts/tidy" "$lint/scripts/tidy" --all
+expect tidy_wants_days 1 "--changed 'x' is not a number of days" "$lint/scripts/tidy" --changed x
 exit $failed

@@ -30,7 +30,7 @@ namespace lockstep {
 // values of others are dropped with a warning, the 1st, 2nd, 4th, 8th ... time. Of a name that has been logged often
 // the report has 256 to 512 points for each start.
 //
-// InvalidArgument for another name, and a step below 0.
+// InvalidArgument for another name, and for a step below 0 or above 2^53.
 LOCKSTEP_API void log_scalar(const ProcessGroup& group, std::string_view name, double value,
                              std::optional<std::int64_t> step = std::nullopt);
 

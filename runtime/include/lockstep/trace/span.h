@@ -27,7 +27,7 @@ enum class SpanKind : std::uint8_t {
   optimizer = 5,   // step()
   snapshot = 6,    // what the training waits for it
   evaluation = 7,  // a forward without gradients
-  collective = 8,  // a wait for other ranks that is none for a bucket: buffers
+  collective = 8,  // a wait for other ranks but for a bucket: buffers, single values, an agreed stop
 };
 
 class LOCKSTEP_API Span {

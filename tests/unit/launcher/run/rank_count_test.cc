@@ -112,7 +112,8 @@ TEST(Crowd, HasARemedyThatLeavesNoCrowd) {
   EXPECT_TRUE(describe_crowd({.ranks = 3, .threads = 3, .cores = 2})
                   .ends_with("; -n 2 with OMP_NUM_THREADS=1 has a core for each"));
   EXPECT_TRUE(describe_crowd({.ranks = 3, .cores = 2, .is_multi_host = true})
-                  .ends_with("; --nproc-per-node 2 has a core for each"));
+                  .ends_with(": they take turns, so steps take longer, and ranks of this host may be named as slow; "
+                             "--nproc-per-node 2 has a core for each"));
 }
 
 TEST(Crowd, OnGpusIsOfRanksAlone) {
