@@ -1,17 +1,19 @@
-# For a build from nothing, what takes half of its time away. LOCKSTEP_PCH: precompiled headers, and tests that are not
-# optimised. LOCKSTEP_UNITY: a room's sources are compiled eight at a time, so that no two of them may have helpers of one
-# name. Where a compiler cache has the objects both are OFF: ccache keeps nothing that was made with a precompiled header,
-# and a change is to compile one source.
+# For a build from nothing, what takes half of its time away, with a compiler cache as without. LOCKSTEP_PCH: precompiled
+# headers, and tests that are not optimised. LOCKSTEP_UNITY: a room's sources are compiled eight at a time, so that no two of
+# them may have helpers of one name.
 #
-# Both hide an #include that a source forgot. Seen is it without: where a developer has ccache, and in scripts/test
-# --nightly; check_headers compiles every public header alone in each build without a sanitizer.
+# Both hide an #include that a source forgot. It is seen by scripts/tidy --changed, in CI, which reads each changed source
+# alone, and by a whole build without either, at night; check_headers compiles every public header alone in each build without
+# a sanitizer.
 # SPDX-License-Identifier: Apache-2.0
-set(pch_default ON)
-if(CMAKE_CXX_COMPILER_LAUNCHER)
-  set(pch_default OFF)
+option(LOCKSTEP_PCH "Precompiled headers, and tests without optimisation" ON)
+option(LOCKSTEP_UNITY "Compile the sources of a room eight at a time" ON)
+if(LOCKSTEP_PCH AND CMAKE_CXX_COMPILER_LAUNCHER)
+  # What ccache wants, to keep what was made with a precompiled header (its manual, "Precompiled headers"); scripts/lib.sh
+  # sets its sloppiness.
+  add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>"
+                      "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:SHELL:-Xclang -fno-pch-timestamp>")
 endif()
-option(LOCKSTEP_PCH "Precompiled headers, and tests without optimisation" ${pch_default})
-option(LOCKSTEP_UNITY "Compile the sources of a room eight at a time" ${pch_default})
 
 # lockstep_unity(TARGET): where LOCKSTEP_UNITY is ON.
 function(lockstep_unity TARGET)
