@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "launcher/doctor/host_findings.h"
+#include "launcher/amounts.h"
 
 namespace lockstep::launcher::doctor {
 namespace {

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <sstream>
 
+#include "launcher/amounts.h"
 #include "launcher/system.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/cgroup.h"
@@ -143,15 +144,6 @@ Finding congestion_control(const HostFolders& folders) {
 }
 
 }  // namespace
-
-std::string readable_bytes(std::uint64_t bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB"};
-  if (bytes < 1024) return fmt::format("{} bytes", bytes);
-  auto value = static_cast<double>(bytes) / 1024;
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  return fmt::format("{:.1f} {}", value, kUnits[unit]);
-}
 
 Findings host_findings(const HostFolders& folders) {
   return {

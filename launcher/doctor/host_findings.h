@@ -2,7 +2,6 @@
 // What this host lets a rank have: kernel, cores, memory, descriptors, ports.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "launcher/doctor/finding.h"
@@ -17,8 +16,5 @@ struct HostFolders {
 };
 
 Findings host_findings(const HostFolders& folders = {});
-
-// "1.5 GiB".
-std::string readable_bytes(std::uint64_t bytes);
 
 }  // namespace lockstep::launcher::doctor

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/amounts.h"
 #include "launcher/command_line.h"
-#include "launcher/run/job_report.h"
 #include "launcher/run/restart_policy.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/exit_code.h"

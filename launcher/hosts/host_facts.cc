@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <set>
 
+#include "launcher/amounts.h"
 #include "launcher/command_line.h"
-#include "launcher/run/job_report.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/record.h"

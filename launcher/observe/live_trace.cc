@@ -7,9 +7,9 @@
 #include <limits>
 #include <utility>
 
+#include "launcher/amounts.h"
 #include "launcher/observe/timeline.h"
 #include "launcher/observe/top.h"
-#include "launcher/run/job_report.h"
 #include "launcher/system.h"
 #include "lockstep/base/error.h"
 #include "runtime/membership/member_info.h"

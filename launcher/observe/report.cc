@@ -8,12 +8,12 @@
 #include <system_error>
 #include <utility>
 
+#include "launcher/amounts.h"
 #include "launcher/observe/event_file.h"
 #include "launcher/observe/run_report.h"
 #include "launcher/observe/timeline.h"
 #include "launcher/observe/trace_exchange.h"
 #include "launcher/output/log_folder.h"
-#include "launcher/run/job_report.h"
 #include "launcher/system.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"

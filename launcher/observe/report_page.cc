@@ -8,9 +8,9 @@
 #include <functional>
 #include <map>
 
+#include "launcher/amounts.h"
 #include "launcher/observe/chart.h"
 #include "launcher/observe/run_report.h"
-#include "launcher/run/job_report.h"
 #include "runtime/base/text.h"
 #include "runtime/trace/step_summary.h"
 

@@ -13,9 +13,9 @@
 #include <tuple>
 #include <utility>
 
+#include "launcher/amounts.h"
 #include "launcher/columns.h"
 #include "launcher/observe/gpu_use.h"
-#include "launcher/run/job_report.h"
 #include "launcher/signals.h"
 #include "launcher/system.h"
 #include "lockstep/base/deadline.h"

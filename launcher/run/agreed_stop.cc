@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "launcher/run/job_report.h"
+#include "launcher/amounts.h"
 
 namespace lockstep::launcher {
 

@@ -12,8 +12,8 @@
 #include <optional>
 #include <utility>
 
+#include "launcher/amounts.h"
 #include "launcher/observe/report.h"
-#include "launcher/run/job_report.h"
 #include "launcher/run/shared_gpu.h"
 #include "launcher/run/spawn.h"
 #include "lockstep/base/error.h"

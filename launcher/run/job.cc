@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 
+#include "launcher/amounts.h"
 #include "launcher/command_line.h"
 #include "launcher/run/job_report.h"
 #include "launcher/run/spawn.h"

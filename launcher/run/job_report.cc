@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/amounts.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/signal_name.h"
 
@@ -45,10 +46,6 @@ std::string ending_of_others(int others) {
   return others == 0   ? ""
          : others == 1 ? "; ending the other rank"
                        : fmt::format("; ending the other {} ranks", others);
-}
-
-std::string count_of(std::int64_t count, std::string_view noun, std::string_view plural_ending) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : plural_ending);
 }
 
 FailureReport describe_failure(const RootCause& root_cause, const RankFacts& rank, std::chrono::duration<double> age,

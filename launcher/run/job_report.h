@@ -15,9 +15,6 @@
 
 namespace lockstep::launcher {
 
-// "1 rank", "3 ranks".
-std::string count_of(std::int64_t count, std::string_view noun, std::string_view plural_ending = "s");
-
 // The first failure: one line, and what belongs below it (a hint, the end of the rank's own log).
 struct FailureReport {
   std::string message;

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 
+#include "launcher/amounts.h"
 #include "launcher/run/job_report.h"
 #include "launcher/watch/stacks.h"
 #include "launcher/watch/unstopped_ranks.h"

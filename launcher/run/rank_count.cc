@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "launcher/run/job_report.h"
+#include "launcher/amounts.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/text.h"
 

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "launcher/amounts.h"
 #include "launcher/command_line.h"
-#include "launcher/run/job_report.h"
 
 namespace lockstep::launcher {
 

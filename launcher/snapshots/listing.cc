@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "launcher/doctor/host_findings.h"
+#include "launcher/amounts.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher::snapshots {
@@ -78,7 +78,7 @@ std::string as_text(const Listing& listing) {
   for (const FoundSnapshot& it : listing.snapshots) {
     const Manifest known = it.manifest.value_or(Manifest{});
     const bool has = it.manifest.has_value();
-    rows.push_back({fmt::format("{}", it.step), has ? known.time : "-", has ? doctor::readable_bytes(it.bytes) : "-",
+    rows.push_back({fmt::format("{}", it.step), has ? known.time : "-", has ? readable_bytes(it.bytes) : "-",
                     has ? fmt::format("{}", known.world_size) : "-", fmt::format("{}", it.generation),
                     known.value ? fmt::format("{}", *known.value) : "-", has ? known.reason : "-",
                     it.why_not.empty() ? (listing.is_verified ? "whole, every byte read" : "whole")

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "launcher/run/job_report.h"
+#include "launcher/amounts.h"
 #include "launcher/watch/process_table.h"
 #include "runtime/base/process_state.h"
 #include "runtime/base/text.h"

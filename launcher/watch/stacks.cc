@@ -12,9 +12,9 @@
 #include <system_error>
 #include <utility>
 
+#include "launcher/amounts.h"
 #include "launcher/doctor/helper_program.h"
 #include "launcher/run/find_program.h"
-#include "launcher/run/job_report.h"
 #include "launcher/watch/process_table.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
