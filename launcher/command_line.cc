@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "launcher/exit_codes.h"
 #include "launcher/flag_values.h"
 #include "launcher/help_format.h"
 #include "launcher/help_text.h"

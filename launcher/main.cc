@@ -10,6 +10,7 @@
 #include "launcher/bisect/bisect_step.h"
 #include "launcher/command_line.h"
 #include "launcher/doctor/doctor.h"
+#include "launcher/exit_codes.h"
 #include "launcher/hosts/agent_input.h"
 #include "launcher/observe/report.h"
 #include "launcher/run/run.h"

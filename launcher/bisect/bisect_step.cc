@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "launcher/bisect/first_difference.h"
+#include "launcher/exit_codes.h"
 #include "launcher/system.h"
 
 namespace lockstep::launcher {

@@ -10,6 +10,7 @@
 #include "launcher/doctor/probe_findings.h"
 #include "launcher/doctor/rendezvous_findings.h"
 #include "launcher/doctor/variable_findings.h"
+#include "launcher/exit_codes.h"
 #include "launcher/run/find_program.h"
 #include "launcher/run/rank_count.h"
 #include "launcher/run/seen_gpus.h"

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "launcher/doctor/trial_lines.h"
+#include "launcher/exit_codes.h"
 #include "launcher/run/find_program.h"
 #include "launcher/system.h"
 #include "lockstep/base/environment.h"

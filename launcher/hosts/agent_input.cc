@@ -13,6 +13,7 @@
 
 #include "launcher/command_line.h"
 #include "launcher/doctor/host_trial.h"
+#include "launcher/exit_codes.h"
 #include "launcher/run/run.h"
 #include "launcher/system.h"
 #include "lockstep/base/deadline.h"

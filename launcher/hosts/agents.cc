@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "launcher/amounts.h"
-#include "launcher/command_line.h"
+#include "launcher/exit_codes.h"
 #include "launcher/run/restart_policy.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/exit_code.h"

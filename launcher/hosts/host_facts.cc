@@ -8,7 +8,8 @@
 #include <set>
 
 #include "launcher/amounts.h"
-#include "launcher/command_line.h"
+#include "launcher/exit_codes.h"
+#include "launcher/run_options.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/record.h"

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "launcher/command_line.h"
 #include "launcher/flag_values.h"
+#include "launcher/run_options.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/text.h"

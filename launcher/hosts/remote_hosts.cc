@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "launcher/exit_codes.h"
 #include "launcher/hosts/agent_start.h"
 #include "launcher/hosts/remote_agents.h"
 #include "launcher/signals.h"

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "launcher/exit_codes.h"
 #include "launcher/hosts/agent_control.h"
 #include "launcher/hosts/agent_start.h"
 #include "launcher/hosts/join_job.h"

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "launcher/amounts.h"
+#include "launcher/exit_codes.h"
 #include "launcher/observe/event_file.h"
 #include "launcher/observe/run_report.h"
 #include "launcher/observe/timeline.h"

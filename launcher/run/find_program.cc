@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <string_view>
 
-#include "launcher/command_line.h"
+#include "launcher/exit_codes.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher {

@@ -12,7 +12,7 @@
 #include <cerrno>
 
 #include "launcher/amounts.h"
-#include "launcher/command_line.h"
+#include "launcher/exit_codes.h"
 #include "launcher/run/job_report.h"
 #include "launcher/run/spawn.h"
 #include "launcher/watch/process_table.h"

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "launcher/command_line.h"
 #include "launcher/run/contract.h"
 #include "launcher/run/find_program.h"
 #include "launcher/run/rank_count.h"
+#include "launcher/run_options.h"
 #include "launcher/watch/guardian.h"
 #include "lockstep/base/environment.h"
 

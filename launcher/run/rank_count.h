@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "launcher/command_line.h"
+#include "launcher/run_options.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launcher {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "launcher/amounts.h"
-#include "launcher/command_line.h"
+#include "launcher/exit_codes.h"
 
 namespace lockstep::launcher {
 

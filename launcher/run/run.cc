@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "launcher/exit_codes.h"
 #include "launcher/hosts/remote_hosts.h"
 #include "launcher/hosts/several_hosts.h"
 #include "launcher/run/host_parts.h"

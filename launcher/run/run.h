@@ -2,8 +2,8 @@
 // `lockstep run`: everything around the job itself.
 #pragma once
 
-#include "launcher/command_line.h"
 #include "launcher/hosts/agent_input.h"
+#include "launcher/run_options.h"
 
 namespace lockstep::launcher {
 

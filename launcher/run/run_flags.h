@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/command_line.h"
+#include "launcher/run_options.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launcher {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/command_line.h"
 #include "launcher/run/contract.h"
+#include "launcher/run_options.h"
 #include "runtime/membership/membership_server.h"
 #include "runtime/store/client/wire_keys.h"
 #include "runtime/store/server/tcp_store_server.h"

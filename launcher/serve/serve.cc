@@ -11,6 +11,7 @@
 #include <memory>
 #include <string_view>
 
+#include "launcher/exit_codes.h"
 #include "launcher/serve/secret_file.h"
 #include "launcher/signals.h"
 #include "launcher/system.h"

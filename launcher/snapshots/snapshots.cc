@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/snapshots/snapshots.h"
 
+#include "launcher/exit_codes.h"
 #include "launcher/snapshots/difference.h"
 #include "launcher/snapshots/listing.h"
 #include "launcher/system.h"

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "launcher/exit_codes.h"
 #include "launcher/help_format.h"
 #include "launcher/run/run_flags.h"
 #include "launcher/serve/serve_flags.h"

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launcher/command_line.h"
+#include "launcher/exit_codes.h"
 #include "launcher/run/contract.h"
 #include "launcher/run/find_program.h"
 #include "launcher/watch/exit_status.h"

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/command_line.h"
+#include "launcher/exit_codes.h"
 
 namespace lockstep::launcher {
 namespace {
