@@ -10,14 +10,13 @@
 #include <cerrno>
 #include <csignal>
 
-#include "launcher/run/rank_process.h"
 #include "launcher/run/spawn.h"
 #include "launcher/system.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "runtime/net/stream.h"
 
-namespace lockstep::launcher::doctor {
+namespace lockstep::launcher {
 namespace {
 
 using namespace std::chrono_literals;
@@ -96,4 +95,4 @@ HelperResult run_helper(const std::vector<std::string>& command, const Deadline&
   return result;
 }
 
-}  // namespace lockstep::launcher::doctor
+}  // namespace lockstep::launcher

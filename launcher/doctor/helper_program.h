@@ -10,7 +10,7 @@
 #include "launcher/watch/guardian.h"
 #include "lockstep/base/deadline.h"
 
-namespace lockstep::launcher::doctor {
+namespace lockstep::launcher {
 
 struct HelperResult {
   std::optional<ExitStatus> ending;  // nothing: it was killed at the deadline, with all of its process group
@@ -26,4 +26,4 @@ inline constexpr std::size_t kMostOutput = std::size_t{1} << 20;
 HelperResult run_helper(const std::vector<std::string>& command, const Deadline& deadline,
                         const Guardian* guardian = nullptr);
 
-}  // namespace lockstep::launcher::doctor
+}  // namespace lockstep::launcher

@@ -7,7 +7,6 @@
 #include <csignal>
 #include <utility>
 
-#include "launcher/run/rank_process.h"
 #include "launcher/system.h"
 #include "runtime/base/io.h"
 #include "runtime/net/open_files.h"

@@ -18,7 +18,7 @@ constexpr std::chrono::seconds kLimit{5};
 
 std::optional<std::vector<GpuProcess>> ask_gpu_use() {
   try {
-    const auto result = doctor::run_helper({probe_path(), "gpu-use"}, Deadline::after(kLimit));
+    const auto result = run_helper({probe_path(), "gpu-use"}, Deadline::after(kLimit));
     if (result.ending && result.ending->ok()) return read_gpu_use(result.out);
   } catch (const Error&) {  // there is no probe, which `lockstep doctor` says, or no process to be had
   }

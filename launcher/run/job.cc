@@ -38,6 +38,19 @@ constexpr std::size_t kRanksWithLargePipes = 32;  // on this host
 // Of an uncaught exception that is not another rank's failure.
 bool is_of_fatal_error(const ExitStatus& ending) { return ending.value == (ending.by_signal ? SIGABRT : 1); }
 
+// What of the ranks' output did not get into its files, behind `others`, which may be empty; empty: all of it did.
+std::string describe_lost_output(std::span<const RankProcess> ranks, std::string others) {
+  std::string text = std::move(others);
+  for (const auto& process : ranks) {
+    for (const auto* output : {&process.out, &process.err}) {
+      if (output->lost_bytes() == 0) continue;
+      text += fmt::format("{}{} of {}", text.empty() ? "" : ", ",
+                          count_of(static_cast<std::int64_t>(output->lost_bytes()), "byte"), output->path());
+    }
+  }
+  return text.empty() ? text : fmt::format("output was lost: {}", text);
+}
+
 }  // namespace
 
 Job::Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,

@@ -96,18 +96,6 @@ FailureReport describe_failure(const RootCause& root_cause, const RankFacts& ran
   return report;
 }
 
-std::string describe_lost_output(std::span<const RankProcess> ranks, std::string others) {
-  std::string text = std::move(others);
-  for (const auto& process : ranks) {
-    for (const auto* output : {&process.out, &process.err}) {
-      if (output->lost_bytes() == 0) continue;
-      text += fmt::format("{}{} of {}", text.empty() ? "" : ", ",
-                          count_of(static_cast<std::int64_t>(output->lost_bytes()), "byte"), output->path());
-    }
-  }
-  return text.empty() ? text : fmt::format("output was lost: {}", text);
-}
-
 std::string describe_later_end(const RankEnd& rank, int stop_signal) {
   return fmt::format("{} after {}", who(rank, rank.ending.describe()), signal_name(stop_signal));
 }

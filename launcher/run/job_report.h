@@ -4,13 +4,11 @@
 
 #include <chrono>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "launcher/run/rank_end.h"
-#include "launcher/run/rank_process.h"
 #include "launcher/watch/root_cause.h"
 
 namespace lockstep::launcher {
@@ -26,9 +24,6 @@ FailureReport describe_failure(const RootCause& root_cause, const RankFacts& ran
                                int running);
 // "; ending the other 3 ranks"; empty if there is none.
 std::string ending_of_others(int others);
-
-// What of the ranks' output did not get into its files, behind `others`, which may be empty; empty: all of it did.
-std::string describe_lost_output(std::span<const RankProcess> ranks, std::string others = {});
 
 // A rank that ended otherwise than by the signal that the job was asked to stop with.
 std::string describe_later_end(const RankEnd& rank, int stop_signal);

@@ -61,7 +61,7 @@ constexpr std::chrono::seconds kHealthLimit{30};
 void check_health(const std::string& command, const Guardian& guardian) {
   if (command.empty()) return;
   const auto deadline = Deadline::after(kHealthLimit);
-  const auto result = doctor::run_helper({"/bin/sh", "-c", command}, deadline, &guardian);
+  const auto result = run_helper({"/bin/sh", "-c", command}, deadline, &guardian);
   if (result.ending && result.ending->ok()) return;
   const std::string how =
       result.ending ? result.ending->describe() : fmt::format("did not end within {} s", kHealthLimit.count());

@@ -24,7 +24,4 @@ struct RankProcess {
   bool running() const { return pid > 0 && !ending; }
 };
 
-// Reads how the process behind `pidfd` ended, and frees its id. Nothing if it still runs. Throws SystemError.
-std::optional<ExitStatus> reap(int pidfd);
-
 }  // namespace lockstep::launcher

@@ -27,13 +27,13 @@ std::string probe_path() {
 SeenGpus ask_gpus() {
   const std::string path = probe_path();
   try {
-    return read_gpus(path, doctor::run_helper({path, "devices"}, Deadline::after(kLimit)));
+    return read_gpus(path, run_helper({path, "devices"}, Deadline::after(kLimit)));
   } catch (const ExecError& error) {
     return {{}, error.what()};
   }
 }
 
-SeenGpus read_gpus(const std::string& path, const doctor::HelperResult& result) {
+SeenGpus read_gpus(const std::string& path, const HelperResult& result) {
   if (!result.ending)
     return {{},
             fmt::format("{} gave no answer within {} s: a driver hangs, or wakes up its GPUs each time, from which "

@@ -19,7 +19,7 @@ struct SeenGpus {
 SeenGpus ask_gpus();
 
 // What is made of its output. Pure.
-SeenGpus read_gpus(const std::string& path, const doctor::HelperResult& result);
+SeenGpus read_gpus(const std::string& path, const HelperResult& result);
 
 // The path of lockstep-probe.
 std::string probe_path();

@@ -2,10 +2,14 @@
 #include "launcher/watch/exit_status.h"
 
 #include <fmt/format.h>
+#include <sys/wait.h>
 
+#include <cerrno>
 #include <csignal>
 
+#include "lockstep/base/error.h"
 #include "runtime/base/exit_code.h"
+#include "runtime/base/io.h"
 #include "runtime/base/signal_name.h"
 
 namespace lockstep::launcher {
@@ -58,6 +62,15 @@ ExitStatus ending_of_rank(ExitStatus command, int pid, const std::optional<RankP
   command.has_no_code = !program->has_left && !program->exit_code;
   command.value = command.has_no_code ? 1 : program->exit_code.value_or(0);
   return command;
+}
+
+std::optional<ExitStatus> reap(int pidfd) {
+  siginfo_t info{};
+  const int result = uninterrupted([&] { return waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | WNOHANG); });
+  if (result != 0) throw SystemError("waitid for a rank", errno);
+  if (info.si_pid == 0) return std::nullopt;
+  return ExitStatus{
+      .by_signal = info.si_code != CLD_EXITED, .value = info.si_status, .dumped_core = info.si_code == CLD_DUMPED};
 }
 
 }  // namespace lockstep::launcher

@@ -36,4 +36,7 @@ struct ExitStatus {
 // How a rank ended whose process, with that pid, is a command that ended so, perhaps around the rank's program.
 ExitStatus ending_of_rank(ExitStatus command, int pid, const std::optional<RankProgram>& program);
 
+// Reads how the child behind `pidfd` ended, and frees its id. Nothing if it still runs. Throws SystemError.
+std::optional<ExitStatus> reap(int pidfd);
+
 }  // namespace lockstep::launcher

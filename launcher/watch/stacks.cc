@@ -106,7 +106,7 @@ Stacks stacks_of(pid_t pid, const Deadline& deadline) {
   if (std::string problem = why_no_stacks(pid); !problem.empty()) return {.problem = std::move(problem)};
   const auto command = stack_command(pid);
   if (command.empty()) return {.problem = "neither eu-stack (Debian's elfutils) nor gdb is installed"};
-  const auto result = doctor::run_helper(command, deadline);
+  const auto result = run_helper(command, deadline);
   if (!result.ending) return {.problem = command.front() + " took too long"};
   Stacks stacks{.lines = frames_in(result.out)};
   if (stacks.lines.empty()) {

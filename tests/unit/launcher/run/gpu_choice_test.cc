@@ -134,7 +134,7 @@ TEST(Devices, BecomeTheRanksVariable) {
   EXPECT_THAT(rank_environment(inherited, contract, 0), Contains("CUDA_VISIBLE_DEVICES=5"));
 }
 
-doctor::HelperResult said(const std::string& out) { return {.ending = ExitStatus{}, .out = out, .err = {}}; }
+HelperResult said(const std::string& out) { return {.ending = ExitStatus{}, .out = out, .err = {}}; }
 
 TEST(SeenGpus, AreReadFromTheProbe) {
   const auto two = read_gpus("/x/probe", said(R"({"devices": [{"name": "cpu"}, {"name": "cuda:0", "uuid": "GPU-1",
