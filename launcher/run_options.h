@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "launcher/hosts/host_list.h"
-#include "launcher/output/output_options.h"
-#include "launcher/run/binding.h"
+#include "launcher/output/rank_set.h"
+#include "launcher/placement_flags.h"
+#include "launcher/tee.h"
 #include "runtime/net/address.h"
 
 namespace lockstep::launcher {

@@ -5,11 +5,22 @@
 #include <string>
 
 #include "launcher/output/job_log.h"
-#include "launcher/output/output_options.h"
 #include "launcher/output/rank_output.h"
+#include "launcher/output/rank_set.h"
 #include "launcher/output/recent_lines.h"
+#include "launcher/tee.h"
 
 namespace lockstep::launcher {
+
+struct OutputOptions {
+  std::string log_dir = {};      // empty: no files
+  Tee tee = {};                  // with files; without them all is shown
+  RankSet shown = {};            // of these ranks only something is shown
+  bool keep_last_lines = false;  // of each rank's stderr, where there is no file
+  int hosts = 1;                 // of the job
+  int generation = 0;            // to which this host has come
+  int node_rank = 0;             // of this one among them then
+};
 
 class JobOutput {
  public:

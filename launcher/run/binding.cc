@@ -64,13 +64,6 @@ std::vector<RankBinding> share_nodes(const Topology& topology, std::size_t ranks
 
 }  // namespace
 
-std::optional<Binding> parse_binding(std::string_view text) {
-  if (text == "none") return Binding::none;
-  if (text == "core") return Binding::core;
-  if (text == "numa") return Binding::numa;
-  return std::nullopt;
-}
-
 std::optional<Processors> parse_processors(std::string_view text) {
   Processors processors;
   if (text.ends_with('\n')) text.remove_suffix(1);

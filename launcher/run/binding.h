@@ -14,11 +14,9 @@
 #include <string_view>
 #include <vector>
 
+#include "launcher/placement_flags.h"
+
 namespace lockstep::launcher {
-
-enum class Binding { none, core, numa };
-
-std::optional<Binding> parse_binding(std::string_view text);
 
 // Numbers of processors, rising, as the kernel counts them: each a hardware thread.
 using Processors = std::vector<int>;

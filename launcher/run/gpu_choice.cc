@@ -6,17 +6,13 @@
 
 #include <algorithm>
 
+#include "launcher/placement_flags.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/text.h"
 
 namespace lockstep::launcher {
 namespace {
-
-bool is_uuid(std::string_view entry) {
-  // The prefix alone would mean any.
-  return (entry.starts_with("GPU-") || entry.starts_with("MIG-")) && entry.size() > 4;
-}
 
 std::string list_of(const std::vector<SeenGpu>& seen) {
   return joined(seen, [i = 0](const SeenGpu& gpu) mutable {
@@ -37,25 +33,17 @@ std::optional<std::size_t> find_uuid(std::string_view entry, const std::vector<S
 
 }  // namespace
 
-std::optional<std::vector<std::string>> parse_devices(std::string_view text) {
-  const auto entries = split(text, ',');
-  for (const auto& entry : entries) {
-    const auto index = parse_int(entry);
-    if (!is_uuid(entry) && !(index && *index >= 0 && *index < kMaxRanks)) return std::nullopt;
-  }
-  return std::vector<std::string>(entries.begin(), entries.end());
-}
-
 std::string visible_devices_of_ranks(const std::vector<std::string>& devices, const std::vector<SeenGpu>& seen,
                                      const std::optional<std::string>& inherited) {
   const std::string flag = fmt::format("--devices {}", fmt::join(devices, ","));
-  const bool any_uuid = std::any_of(devices.begin(), devices.end(), [](const auto& entry) { return is_uuid(entry); });
+  const bool any_uuid =
+      std::any_of(devices.begin(), devices.end(), [](const auto& entry) { return is_gpu_uuid(entry); });
   const auto outer = inherited ? split(*inherited, ',') : std::vector<std::string_view>{};
   std::vector<std::string> chosen;
   std::vector<std::string> meant;  // the same in one form, to compare
   for (const auto& entry : devices) {
     std::optional<std::size_t> index;
-    if (!is_uuid(entry)) {
+    if (!is_gpu_uuid(entry)) {
       index = static_cast<std::size_t>(*parse_int(entry));
       if (*index >= seen.size()) {
         throw InvalidArgument(fmt::format(
@@ -72,7 +60,7 @@ std::string visible_devices_of_ranks(const std::vector<std::string>& devices, co
     // driver gives the UUID with GPU- before it, and knows it with MIG- only.
     if (!index) {
       chosen.push_back(entry);
-    } else if (*index < outer.size() && is_uuid(outer[*index])) {
+    } else if (*index < outer.size() && is_gpu_uuid(outer[*index])) {
       chosen.emplace_back(outer[*index]);
     } else if (any_uuid && !seen[*index].uuid.empty()) {
       chosen.push_back(seen[*index].uuid);

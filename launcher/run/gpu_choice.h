@@ -7,12 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/run/rank_count.h"
-
 namespace lockstep::launcher {
-
-// "0,3" or "GPU-5f2c...,GPU-9a01..." to its entries; nothing if an entry is neither an index nor a UUID.
-std::optional<std::vector<std::string>> parse_devices(std::string_view text);
 
 // A GPU that this process sees, by its index. Without a uuid where nobody could ask a driver.
 struct SeenGpu {

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "launcher/flag_values.h"
-#include "launcher/run/gpu_choice.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/text.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/output/output_options.h"
+#include "launcher/tee.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "launcher/placement_flags.h"
 #include "launcher/run/contract.h"
 #include "launcher/run/seen_gpus.h"
 #include "launcher/run/shared_gpu.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/output/output_options.h"
+#include "launcher/tee.h"
 
 namespace lockstep::launcher {
 
