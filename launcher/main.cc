@@ -10,8 +10,11 @@
 #include "launcher/bisect/bisect_step.h"
 #include "launcher/command_line.h"
 #include "launcher/doctor/doctor.h"
+#include "launcher/doctor/host_trial.h"
 #include "launcher/exit_codes.h"
 #include "launcher/hosts/agent_input.h"
+#include "launcher/hosts/remote_hosts.h"
+#include "launcher/hosts/several_hosts.h"
 #include "launcher/observe/report.h"
 #include "launcher/run/run.h"
 #include "launcher/runs/runs.h"
@@ -19,6 +22,8 @@
 #include "launcher/snapshots/snapshots.h"
 
 namespace {
+
+using namespace lockstep::launcher;
 
 // A descriptor opened later must never become 0, 1 or 2: ranks get those replaced. A stream that was closed stays one
 // that can't be written, so that output is not lost in silence.
@@ -30,8 +35,16 @@ bool standard_streams_open() {
   return true;
 }
 
+// `input`: of a launcher that another `lockstep run` has started.
+int run_command(const RunOptions& options, AgentInput* input = nullptr) {
+  return exit_code_of_run([&](const lockstep::Environment& environment) {
+    if (input == nullptr && options.starts_launchers()) return start_remote_hosts(options, environment);
+    if (input != nullptr || options.nodes > 1) return start_several_hosts(options, environment, input);
+    return start_one_host(options, environment);
+  });
+}
+
 int run(int count, char** arguments) {
-  using namespace lockstep::launcher;
   const auto parsed = parse_command_line({arguments + 1, arguments + count}, lockstep::Environment::of_process());
   if (const auto* answer = std::get_if<Answer>(&parsed)) {
     std::fputs(answer->err.c_str(), stderr);
@@ -47,7 +60,10 @@ int run(int count, char** arguments) {
   if (const auto* options = std::get_if<ReportOptions>(&parsed)) return report_command(*options);
   if (const auto* options = std::get_if<BisectStepOptions>(&parsed)) return bisect_step_command(*options);
   if (const auto* options = std::get_if<RunsOptions>(&parsed)) return runs_command(*options);
-  if (std::holds_alternative<AgentOptions>(parsed)) return agent_command();
+  if (std::holds_alternative<AgentOptions>(parsed)) {
+    return agent_command({.run = [](AgentInput& input, const RunOptions& of) { return run_command(of, &input); },
+                          .examine = doctor::run_host_trial});
+  }
   return run_command(std::get<RunOptions>(parsed));
 }
 

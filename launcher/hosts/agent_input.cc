@@ -11,10 +11,7 @@
 #include <utility>
 #include <variant>
 
-#include "launcher/command_line.h"
-#include "launcher/doctor/host_trial.h"
 #include "launcher/exit_codes.h"
-#include "launcher/run/run.h"
 #include "launcher/system.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
@@ -97,7 +94,7 @@ void AgentInput::follow(std::chrono::nanoseconds stop_timeout) {
   }
 }
 
-int agent_command() {
+int agent_command(const AgentTasks& tasks) {
   try {
     AgentInput input;
     const AgentStart& start = input.start();
@@ -116,7 +113,7 @@ int agent_command() {
     auto command = parse_command_line(start.arguments);
     if (const auto* exam = std::get_if<DoctorOptions>(&command)) {
       print_error(kHereLine);
-      return doctor::run_host_trial(input, *exam);
+      return tasks.examine(input, *exam);
     }
     auto* options = std::get_if<RunOptions>(&command);
     if (options == nullptr) throw not_ours();
@@ -128,7 +125,7 @@ int agent_command() {
     const bool waits = start.endpoint.ends_with(":0") && start.node_rank != 0;
     options->endpoint = net::parse_host_port(waits ? input.await_endpoint() : start.endpoint);
     if (options->master_addr == RunOptions{}.master_addr) options->master_addr = options->endpoint.host;
-    return run_as_agent(*options, input);
+    return tasks.run(input, *options);
   } catch (const Error& error) {
     print_error(fmt::format("lockstep agent: {}", error.what()));
     return kExitUsage;

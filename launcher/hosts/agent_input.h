@@ -3,10 +3,12 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "launcher/command_line.h"
 #include "launcher/hosts/agent_start.h"
 #include "runtime/base/event_fd.h"
 #include "runtime/store/secret.h"
@@ -44,7 +46,12 @@ class AgentInput {
   std::thread thread_;
 };
 
+// What an agent is started for; each returns the exit code.
+struct AgentTasks {
+  std::function<int(AgentInput& input, const RunOptions& options)> run;
+  std::function<int(AgentInput& input, const DoctorOptions& options)> examine;
+};
 // `lockstep agent`.
-int agent_command();
+int agent_command(const AgentTasks& tasks);
 
 }  // namespace lockstep::launcher

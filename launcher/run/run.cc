@@ -6,8 +6,6 @@
 #include <cerrno>
 
 #include "launcher/exit_codes.h"
-#include "launcher/hosts/remote_hosts.h"
-#include "launcher/hosts/several_hosts.h"
 #include "launcher/run/host_parts.h"
 #include "launcher/run/one_host.h"
 #include "launcher/run/preparation.h"
@@ -72,6 +70,22 @@ StartOutcome start_ranks(const RunOptions& options, const Preparation& preparati
   return outcome;
 }
 
+// Of those that more ranks than the host allows run into.
+std::string remedy(const SystemError& error) {
+  switch (error.error_number()) {
+    case EMFILE:
+      return fmt::format("; the limit is {} (ulimit -n), and each rank takes 2 to 12: raise it, or start fewer ranks",
+                         net::open_files_limit().hard);
+    case ENFILE: return "; that is the host's limit, fs.file-max: raise it, or start fewer ranks";
+    case EAGAIN:
+      return "; this user or container may have no more processes (ulimit -u, --pids-limit): raise it, or start fewer "
+             "ranks";
+    default: return {};
+  }
+}
+
+}  // namespace
+
 int start_one_host(const RunOptions& options, const Environment& environment) {
   HostParts parts;
   Preparation preparation;
@@ -116,53 +130,24 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
     ++contract.restarts;
   }
 }
-
-int start(const RunOptions& options, AgentInput* input) {
-  const auto environment = Environment::of_process();
-  net::port_range(environment);  // a value that is none is found before anything is started
+int exit_code_of_run(const std::function<int(const Environment& environment)>& start) {
+  set_log_label("run");  // for what is logged while there is no console
   try {
-    if (input != nullptr) return start_several_hosts(options, environment, input);
-    if (options.starts_launchers()) return start_remote_hosts(options, environment);
-    return options.nodes > 1 ? start_several_hosts(options, environment) : start_one_host(options, environment);
+    const auto environment = Environment::of_process();
+    net::port_range(environment);  // a value that is none is found before anything is started
+    return start(environment);
+  } catch (const InvalidArgument& error) {
+    return complain(kExitUsage, error.what());
   } catch (const ExecError& error) {
     const bool wrong_format = error.error_number() == ENOEXEC;
     return complain(
         error.error_number() == ENOENT ? kExitNotFound : kExitNotExecutable,
         fmt::format("{}{}", error.what(), wrong_format ? "; a script needs a first line such as #!/bin/sh" : ""));
-  }
-}
-
-// Of those that more ranks than the host allows run into.
-std::string remedy(const SystemError& error) {
-  switch (error.error_number()) {
-    case EMFILE:
-      return fmt::format("; the limit is {} (ulimit -n), and each rank takes 2 to 12: raise it, or start fewer ranks",
-                         net::open_files_limit().hard);
-    case ENFILE: return "; that is the host's limit, fs.file-max: raise it, or start fewer ranks";
-    case EAGAIN:
-      return "; this user or container may have no more processes (ulimit -u, --pids-limit): raise it, or start fewer "
-             "ranks";
-    default: return {};
-  }
-}
-
-int run(const RunOptions& options, AgentInput* input) {
-  set_log_label("run");  // for what is logged while there is no console
-  try {
-    return start(options, input);
-  } catch (const InvalidArgument& error) {
-    return complain(kExitUsage, error.what());
   } catch (const SystemError& error) {
     return complain(kExitInternal, error.what() + remedy(error));
   } catch (const Error& error) {
     return complain(kExitInternal, error.what());
   }
 }
-
-}  // namespace
-
-int run_command(const RunOptions& options) { return run(options, nullptr); }
-
-int run_as_agent(const RunOptions& options, AgentInput& input) { return run(options, &input); }
 
 }  // namespace lockstep::launcher

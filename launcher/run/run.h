@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// `lockstep run`: everything around the job itself.
+// `lockstep run` on one host: everything around the job itself.
 #pragma once
 
-#include "launcher/hosts/agent_input.h"
+#include <functional>
+
 #include "launcher/run_options.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::launcher {
 
-// Finds the program, hosts the store, runs the ranks. Returns the exit code; says on stderr what went wrong.
+// Finds the program, hosts the store, runs the ranks. Returns the job's exit code. Throws InvalidArgument, SystemError.
 // The process must have one thread still.
-int run_command(const RunOptions& options);
-// The same as one of the launchers that another `lockstep run` has started; `input` is its word.
-int run_as_agent(const RunOptions& options, AgentInput& input);
+int start_one_host(const RunOptions& options, const Environment& environment);
+
+// Returns what `start` returns for this process's environment. Of an error of `start` it says on stderr what went
+// wrong, and returns its exit code.
+int exit_code_of_run(const std::function<int(const Environment& environment)>& start);
 
 }  // namespace lockstep::launcher
