@@ -7,17 +7,17 @@
 #include <new>
 #include <variant>
 
+#include "launcher/base/exit_codes.h"
 #include "launcher/bisect/bisect_step.h"
-#include "launcher/command_line.h"
+#include "launcher/client/runs.h"
 #include "launcher/doctor/doctor.h"
 #include "launcher/doctor/host_trial.h"
-#include "launcher/exit_codes.h"
+#include "launcher/flags/command_line.h"
 #include "launcher/hosts/agent_input.h"
 #include "launcher/hosts/remote_hosts.h"
 #include "launcher/hosts/several_hosts.h"
 #include "launcher/observe/report.h"
 #include "launcher/run/run.h"
-#include "launcher/runs/runs.h"
 #include "launcher/serve/serve.h"
 #include "launcher/snapshots/snapshots.h"
 

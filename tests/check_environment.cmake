@@ -1,7 +1,7 @@
 # cmake -DROOT=... -P check_environment.cmake: docs/ENVIRONMENT.md has the variables LOCKSTEP_* that are read, and no others.
 #
 # What is read is what the sources name in a literal of its own, "LOCKSTEP_TIMEOUT", unless they only set it. Each row's last
-# cell is the commands whose --help names the variable (launcher/help_text.cc), or "none". The doctor's list of variables
+# cell is the commands whose --help names the variable (launcher/flags/help_text.cc), or "none". The doctor's list of variables
 # (runtime/base/variables.cc) is the table's. A LOCKSTEP_ name on any other page is one that something has.
 # SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
@@ -60,12 +60,12 @@ if(listed STREQUAL "")
 endif()
 
 # --help: of each command the text in its row of the table.
-read_all(help "${ROOT}/launcher/help_text.cc")
+read_all(help "${ROOT}/launcher/flags/help_text.cc")
 foreach(command run "store serve")
   string(REGEX REPLACE "^.* " "" function "${command}")
   string(FIND "${help}" "{\"${function}\", " at)
   if(at LESS 0)
-    message(FATAL_ERROR "launcher/help_text.cc: no row of ${function}")
+    message(FATAL_ERROR "launcher/flags/help_text.cc: no row of ${function}")
   endif()
   string(SUBSTRING "${help}" ${at} -1 text)
   string(FIND "${text}" ")\"" end)

@@ -3,9 +3,9 @@
 
 #include <filesystem>
 
+#include "launcher/base/exit_codes.h"
+#include "launcher/base/system.h"
 #include "launcher/bisect/first_difference.h"
-#include "launcher/exit_codes.h"
-#include "launcher/system.h"
 
 namespace lockstep::launcher {
 

@@ -2,7 +2,7 @@
 // `lockstep bisect-step`.
 #pragma once
 
-#include "launcher/command_line.h"
+#include "launcher/flags/command_line.h"
 
 namespace lockstep::launcher {
 

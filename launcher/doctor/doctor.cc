@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "launcher/base/exit_codes.h"
+#include "launcher/base/system.h"
 #include "launcher/doctor/examine_hosts.h"
 #include "launcher/doctor/finding.h"
 #include "launcher/doctor/gpu_findings.h"
@@ -10,11 +12,9 @@
 #include "launcher/doctor/probe_findings.h"
 #include "launcher/doctor/rendezvous_findings.h"
 #include "launcher/doctor/variable_findings.h"
-#include "launcher/exit_codes.h"
-#include "launcher/run/find_program.h"
-#include "launcher/run/rank_count.h"
-#include "launcher/run/seen_gpus.h"
-#include "launcher/system.h"
+#include "launcher/placement/rank_count.h"
+#include "launcher/placement/seen_gpus.h"
+#include "launcher/process/find_program.h"
 #include "lockstep/base/environment.h"
 #include "runtime/base/printable.h"
 

@@ -2,8 +2,8 @@
 // `lockstep doctor -H`: whether a job could start on the hosts that a user names.
 #pragma once
 
-#include "launcher/command_line.h"
 #include "launcher/doctor/finding.h"
+#include "launcher/flags/command_line.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launcher::doctor {

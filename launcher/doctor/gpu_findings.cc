@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "launcher/amounts.h"
+#include "launcher/base/amounts.h"
 
 namespace lockstep::launcher::doctor {
 namespace {

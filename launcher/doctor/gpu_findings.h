@@ -6,7 +6,7 @@
 #include <string>
 
 #include "launcher/doctor/finding.h"
-#include "launcher/run/rank_count.h"
+#include "launcher/placement/rank_count.h"
 
 namespace lockstep::launcher::doctor {
 

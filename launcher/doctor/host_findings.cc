@@ -13,8 +13,8 @@
 #include <cerrno>
 #include <sstream>
 
-#include "launcher/amounts.h"
-#include "launcher/system.h"
+#include "launcher/base/amounts.h"
+#include "launcher/base/system.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/cgroup.h"
 #include "runtime/base/cpu.h"

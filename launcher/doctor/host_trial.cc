@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/base/exit_codes.h"
+#include "launcher/base/system.h"
 #include "launcher/doctor/trial_lines.h"
-#include "launcher/exit_codes.h"
-#include "launcher/run/find_program.h"
-#include "launcher/system.h"
+#include "launcher/process/find_program.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/event_fd.h"

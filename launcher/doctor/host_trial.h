@@ -3,7 +3,7 @@
 // others.
 #pragma once
 
-#include "launcher/command_line.h"
+#include "launcher/flags/command_line.h"
 #include "launcher/hosts/agent_input.h"
 
 namespace lockstep::launcher::doctor {

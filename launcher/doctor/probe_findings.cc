@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "launcher/run/spawn.h"
+#include "launcher/process/spawn.h"
 
 namespace lockstep::launcher::doctor {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "launcher/doctor/finding.h"
-#include "launcher/doctor/helper_program.h"
+#include "launcher/process/helper_program.h"
 
 namespace lockstep::launcher::doctor {
 

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "launcher/exit_codes.h"
+#include "launcher/base/exit_codes.h"
 #include "runtime/base/signal_name.h"
 
 namespace lockstep::launcher {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "launcher/hosts/agents.h"
-#include "launcher/run/job_verdict.h"
+#include "launcher/verdict/job_verdict.h"
 
 namespace lockstep::launcher {
 

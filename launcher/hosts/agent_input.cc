@@ -11,8 +11,8 @@
 #include <utility>
 #include <variant>
 
-#include "launcher/exit_codes.h"
-#include "launcher/system.h"
+#include "launcher/base/exit_codes.h"
+#include "launcher/base/system.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "launcher/command_line.h"
+#include "launcher/flags/command_line.h"
 #include "launcher/hosts/agent_start.h"
 #include "runtime/base/event_fd.h"
 #include "runtime/store/secret.h"

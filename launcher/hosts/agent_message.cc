@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/watch/stacks.h"
+#include "launcher/process/stacks.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/record.h"
 

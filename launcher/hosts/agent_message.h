@@ -8,8 +8,8 @@
 #include <variant>
 
 #include "launcher/hosts/host_facts.h"
-#include "launcher/run/job_control.h"
-#include "launcher/run/rank_end.h"
+#include "launcher/process/rank_end.h"
+#include "launcher/verdict/job_control.h"
 #include "lockstep/base/cause.h"
 
 namespace lockstep::launcher {

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "launcher/run_options.h"
+#include "launcher/flags/run_options.h"
 #include "runtime/base/record.h"
 
 namespace lockstep::launcher {

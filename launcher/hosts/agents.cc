@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/amounts.h"
-#include "launcher/exit_codes.h"
-#include "launcher/run/restart_policy.h"
+#include "launcher/base/amounts.h"
+#include "launcher/base/exit_codes.h"
+#include "launcher/verdict/restart_policy.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/io.h"

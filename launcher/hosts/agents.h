@@ -19,11 +19,11 @@
 #include <thread>
 #include <variant>
 
+#include "launcher/base/signals.h"
+#include "launcher/base/waking_queue.h"
 #include "launcher/hosts/agent_message.h"
 #include "launcher/hosts/host_facts.h"
 #include "launcher/hosts/host_meeting.h"
-#include "launcher/signals.h"
-#include "launcher/waking_queue.h"
 #include "lockstep/base/deadline.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/membership/member_link.h"

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <set>
 
-#include "launcher/amounts.h"
-#include "launcher/exit_codes.h"
-#include "launcher/run_options.h"
+#include "launcher/base/amounts.h"
+#include "launcher/base/exit_codes.h"
+#include "launcher/flags/run_options.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/record.h"

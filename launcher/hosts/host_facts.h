@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/hosts/layout.h"
+#include "launcher/placement/layout.h"
 
 namespace lockstep::launcher {
 

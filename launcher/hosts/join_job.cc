@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "launcher/exit_codes.h"
+#include "launcher/base/exit_codes.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/plugin.h"

@@ -6,11 +6,11 @@
 #include <memory>
 #include <string>
 
+#include "launcher/flags/run_options.h"
 #include "launcher/hosts/agents.h"
-#include "launcher/run/contract.h"
-#include "launcher/run/preparation.h"
+#include "launcher/placement/contract.h"
+#include "launcher/placement/preparation.h"
 #include "launcher/run/run_stores.h"
-#include "launcher/run_options.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launcher {

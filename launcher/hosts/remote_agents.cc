@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <system_error>
 
-#include "launcher/hosts/host_list.h"
-#include "launcher/run/find_program.h"
+#include "launcher/flags/host_list.h"
+#include "launcher/process/find_program.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/io.h"

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "launcher/flags/run_options.h"
 #include "launcher/hosts/agent_start.h"
 #include "launcher/hosts/remote_host.h"
-#include "launcher/run_options.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launcher {

@@ -7,7 +7,7 @@
 #include <csignal>
 #include <utility>
 
-#include "launcher/system.h"
+#include "launcher/base/system.h"
 #include "runtime/base/io.h"
 #include "runtime/net/open_files.h"
 

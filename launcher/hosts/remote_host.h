@@ -11,8 +11,8 @@
 
 #include "launcher/output/console.h"
 #include "launcher/output/line_splitter.h"
-#include "launcher/run/spawn.h"
-#include "launcher/watch/exit_status.h"
+#include "launcher/process/exit_status.h"
+#include "launcher/process/spawn.h"
 
 namespace lockstep::launcher {
 

@@ -11,10 +11,10 @@
 #include <memory>
 #include <utility>
 
-#include "launcher/exit_codes.h"
+#include "launcher/base/exit_codes.h"
+#include "launcher/base/signals.h"
 #include "launcher/hosts/agent_start.h"
 #include "launcher/hosts/remote_agents.h"
-#include "launcher/signals.h"
 #include "lockstep/base/error.h"
 #include "runtime/net/address.h"
 #include "runtime/store/secret.h"

@@ -2,7 +2,7 @@
 // `lockstep run -H` and `--hostfile`: starts a launcher on each host through a remote shell, and shows what they write.
 #pragma once
 
-#include "launcher/run_options.h"
+#include "launcher/flags/run_options.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launcher {

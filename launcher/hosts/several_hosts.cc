@@ -7,12 +7,12 @@
 #include <optional>
 #include <utility>
 
-#include "launcher/exit_codes.h"
+#include "launcher/base/exit_codes.h"
+#include "launcher/base/system.h"
 #include "launcher/hosts/agent_control.h"
 #include "launcher/hosts/agent_start.h"
 #include "launcher/hosts/join_job.h"
 #include "launcher/run/host_parts.h"
-#include "launcher/system.h"
 #include "lockstep/base/error.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/exit_code.h"

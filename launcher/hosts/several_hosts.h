@@ -2,8 +2,8 @@
 // `lockstep run` as one of the launchers of a job on several hosts.
 #pragma once
 
+#include "launcher/flags/run_options.h"
 #include "launcher/hosts/agent_input.h"
-#include "launcher/run_options.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launcher {

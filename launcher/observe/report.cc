@@ -8,14 +8,14 @@
 #include <system_error>
 #include <utility>
 
-#include "launcher/amounts.h"
-#include "launcher/exit_codes.h"
+#include "launcher/base/amounts.h"
+#include "launcher/base/exit_codes.h"
+#include "launcher/base/system.h"
 #include "launcher/observe/event_file.h"
 #include "launcher/observe/run_report.h"
 #include "launcher/observe/timeline.h"
 #include "launcher/observe/trace_exchange.h"
 #include "launcher/output/log_folder.h"
-#include "launcher/system.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/regular_file.h"

@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
-#include "launcher/command_line.h"
-#include "launcher/hosts/layout.h"
+#include "launcher/base/signals.h"
+#include "launcher/flags/command_line.h"
 #include "launcher/output/console.h"
-#include "launcher/signals.h"
+#include "launcher/placement/layout.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep::launcher {

@@ -8,7 +8,7 @@
 #include <functional>
 #include <map>
 
-#include "launcher/amounts.h"
+#include "launcher/base/amounts.h"
 #include "launcher/observe/chart.h"
 #include "launcher/observe/run_report.h"
 #include "runtime/base/text.h"

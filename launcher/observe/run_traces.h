@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/hosts/layout.h"
+#include "launcher/placement/layout.h"
 #include "runtime/trace/rank_trace.h"
 
 namespace lockstep::launcher {

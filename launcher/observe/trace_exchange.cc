@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "launcher/system.h"
+#include "launcher/base/system.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/regular_file.h"

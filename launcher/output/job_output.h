@@ -4,11 +4,11 @@
 
 #include <string>
 
+#include "launcher/flags/rank_set.h"
+#include "launcher/flags/tee.h"
 #include "launcher/output/job_log.h"
 #include "launcher/output/rank_output.h"
-#include "launcher/output/rank_set.h"
 #include "launcher/output/recent_lines.h"
-#include "launcher/tee.h"
 
 namespace lockstep::launcher {
 

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "launcher/system.h"
+#include "launcher/base/system.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "launcher/system.h"
+#include "launcher/base/system.h"
 
 namespace lockstep::launcher {
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/waking_queue.h"
+#include "launcher/base/waking_queue.h"
 #include "runtime/base/logging.h"
 
 namespace lockstep::launcher {

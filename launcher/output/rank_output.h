@@ -18,7 +18,7 @@
 #include "launcher/output/job_log.h"
 #include "launcher/output/line_splitter.h"
 #include "launcher/output/log_file.h"
-#include "launcher/run/rank_end.h"
+#include "launcher/process/rank_end.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::launcher {

@@ -12,10 +12,10 @@
 #include <optional>
 #include <utility>
 
-#include "launcher/amounts.h"
+#include "launcher/base/amounts.h"
 #include "launcher/observe/report.h"
-#include "launcher/run/shared_gpu.h"
-#include "launcher/run/spawn.h"
+#include "launcher/placement/shared_gpu.h"
+#include "launcher/process/spawn.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/printable.h"

@@ -5,16 +5,16 @@
 #include <memory>
 #include <optional>
 
+#include "launcher/base/signals.h"
+#include "launcher/live/metrics_server.h"
+#include "launcher/live/run_server.h"
 #include "launcher/output/console.h"
 #include "launcher/output/job_output.h"
 #include "launcher/output/log_relay.h"
+#include "launcher/placement/preparation.h"
+#include "launcher/process/guardian.h"
+#include "launcher/process/life_pipe.h"
 #include "launcher/run/job.h"
-#include "launcher/run/life_pipe.h"
-#include "launcher/run/preparation.h"
-#include "launcher/runs/metrics_server.h"
-#include "launcher/runs/run_server.h"
-#include "launcher/signals.h"
-#include "launcher/watch/guardian.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep::launcher {

@@ -11,12 +11,12 @@
 #include <array>
 #include <cerrno>
 
-#include "launcher/amounts.h"
-#include "launcher/exit_codes.h"
-#include "launcher/run/job_report.h"
-#include "launcher/run/spawn.h"
-#include "launcher/watch/process_table.h"
-#include "launcher/watch/stacks.h"
+#include "launcher/base/amounts.h"
+#include "launcher/base/exit_codes.h"
+#include "launcher/process/process_table.h"
+#include "launcher/process/spawn.h"
+#include "launcher/process/stacks.h"
+#include "launcher/verdict/job_report.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/net/stream.h"

@@ -9,9 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "launcher/run/rank_process.h"
-#include "launcher/watch/guardian.h"
-#include "launcher/watch/process_table.h"
+#include "launcher/process/guardian.h"
+#include "launcher/process/process_table.h"
+#include "launcher/watch/rank_process.h"
 
 namespace lockstep::launcher {
 

@@ -2,8 +2,8 @@
 // The control of a job on one host: its verdict is given here.
 #pragma once
 
-#include "launcher/run/job_verdict.h"
-#include "launcher/waking_queue.h"
+#include "launcher/base/waking_queue.h"
+#include "launcher/verdict/job_verdict.h"
 
 namespace lockstep::launcher {
 

@@ -8,7 +8,7 @@
 
 #include "launcher/output/console.h"
 #include "launcher/run/job_tree.h"
-#include "launcher/run/rank_process.h"
+#include "launcher/watch/rank_process.h"
 #include "lockstep/base/deadline.h"
 
 namespace lockstep::launcher {

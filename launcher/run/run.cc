@@ -5,14 +5,14 @@
 
 #include <cerrno>
 
-#include "launcher/exit_codes.h"
+#include "launcher/base/exit_codes.h"
+#include "launcher/base/system.h"
+#include "launcher/placement/preparation.h"
+#include "launcher/process/spawn.h"
 #include "launcher/run/host_parts.h"
 #include "launcher/run/one_host.h"
-#include "launcher/run/preparation.h"
-#include "launcher/run/restart_policy.h"
 #include "launcher/run/run_stores.h"
-#include "launcher/run/spawn.h"
-#include "launcher/system.h"
+#include "launcher/verdict/restart_policy.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/host.h"

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "launcher/run_options.h"
+#include "launcher/flags/run_options.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launcher {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/run/contract.h"
-#include "launcher/run_options.h"
+#include "launcher/flags/run_options.h"
+#include "launcher/placement/contract.h"
 #include "runtime/membership/membership_server.h"
 #include "runtime/store/client/wire_keys.h"
 #include "runtime/store/server/tcp_store_server.h"

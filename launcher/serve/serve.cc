@@ -11,10 +11,10 @@
 #include <memory>
 #include <string_view>
 
-#include "launcher/exit_codes.h"
+#include "launcher/base/exit_codes.h"
+#include "launcher/base/signals.h"
+#include "launcher/base/system.h"
 #include "launcher/serve/secret_file.h"
-#include "launcher/signals.h"
-#include "launcher/system.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"

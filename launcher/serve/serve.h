@@ -2,7 +2,7 @@
 // `lockstep store serve`: the server of a store by itself.
 #pragma once
 
-#include "launcher/command_line.h"
+#include "launcher/flags/command_line.h"
 
 namespace lockstep::launcher {
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "launcher/amounts.h"
+#include "launcher/base/amounts.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher::snapshots {

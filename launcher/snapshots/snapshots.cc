@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/snapshots/snapshots.h"
 
-#include "launcher/exit_codes.h"
+#include "launcher/base/exit_codes.h"
+#include "launcher/base/system.h"
 #include "launcher/snapshots/difference.h"
 #include "launcher/snapshots/listing.h"
-#include "launcher/system.h"
 
 #include "runtime/base/printable.h"
 

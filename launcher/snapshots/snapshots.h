@@ -2,7 +2,7 @@
 // `lockstep snapshots`: what a job has saved, and what two snapshots differ in.
 #pragma once
 
-#include "launcher/command_line.h"
+#include "launcher/flags/command_line.h"
 
 namespace lockstep::launcher {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <set>
 
-#include "launcher/amounts.h"
-#include "launcher/watch/process_table.h"
+#include "launcher/base/amounts.h"
+#include "launcher/process/process_table.h"
 #include "runtime/base/process_state.h"
 #include "runtime/base/text.h"
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/hosts/layout.h"
-#include "launcher/run/rank_process.h"
+#include "launcher/placement/layout.h"
+#include "launcher/watch/rank_process.h"
 #include "runtime/base/observed_clock.h"
 #include "runtime/membership/membership_table.h"
 

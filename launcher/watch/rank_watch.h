@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "launcher/hosts/layout.h"
 #include "launcher/observe/live_run.h"
-#include "launcher/run/rank_process.h"
+#include "launcher/placement/layout.h"
 #include "launcher/watch/missing_ranks.h"
+#include "launcher/watch/rank_process.h"
 #include "launcher/watch/slow_rank.h"
 #include "launcher/watch/stopped_ranks.h"
 #include "lockstep/base/cause.h"

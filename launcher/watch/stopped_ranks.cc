@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/watch/process_table.h"
+#include "launcher/process/process_table.h"
 #include "runtime/base/process_state.h"
 #include "runtime/base/signal_name.h"
 

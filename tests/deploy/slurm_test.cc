@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <csignal>
 
-#include "launcher/command_line.h"
+#include "launcher/flags/command_line.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/meet.h"
 #include "tests/deploy/deploy_files.h"

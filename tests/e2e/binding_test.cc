@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "launcher/run/binding.h"
+#include "launcher/placement/binding.h"
 #include "tests/e2e/launch.h"
 #include "tests/support/error_of.h"
 

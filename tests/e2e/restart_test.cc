@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launcher/exit_codes.h"
+#include "launcher/base/exit_codes.h"
 #include "runtime/base/procfs.h"
 #include "tests/e2e/training_job.h"
 #include "tests/support/leftovers.h"

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "launcher/exit_codes.h"
+#include "launcher/base/exit_codes.h"
 #include "runtime/base/exit_code.h"
 #include "tests/multihost/launched_hosts.h"
 #include "tests/support/leftovers.h"

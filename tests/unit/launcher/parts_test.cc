@@ -10,11 +10,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launcher/exit_codes.h"
-#include "launcher/run/contract.h"
-#include "launcher/run/find_program.h"
-#include "launcher/watch/exit_status.h"
-#include "launcher/watch/process_table.h"
+#include "launcher/base/exit_codes.h"
+#include "launcher/placement/contract.h"
+#include "launcher/process/exit_status.h"
+#include "launcher/process/find_program.h"
+#include "launcher/process/process_table.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/signal_name.h"
 #include "runtime/rendezvous/identity.h"

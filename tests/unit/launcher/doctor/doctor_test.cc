@@ -9,15 +9,15 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "launcher/amounts.h"
+#include "launcher/base/amounts.h"
 #include "launcher/doctor/finding.h"
 #include "launcher/doctor/gpu_findings.h"
-#include "launcher/doctor/helper_program.h"
 #include "launcher/doctor/host_findings.h"
 #include "launcher/doctor/probe_findings.h"
 #include "launcher/doctor/variable_findings.h"
-#include "launcher/run/spawn.h"
-#include "launcher/watch/process_table.h"
+#include "launcher/process/helper_program.h"
+#include "launcher/process/process_table.h"
+#include "launcher/process/spawn.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/wait_until.h"
 

@@ -5,7 +5,7 @@
 
 #include <csignal>
 
-#include "launcher/watch/stacks.h"
+#include "launcher/process/stacks.h"
 
 namespace lockstep::launcher {
 namespace {

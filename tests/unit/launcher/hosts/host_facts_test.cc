@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/exit_codes.h"
+#include "launcher/base/exit_codes.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher {

@@ -10,10 +10,10 @@
 #include <sstream>
 #include <string>
 
-#include "launcher/observe/gpu_use.h"
-#include "launcher/observe/live_report.h"
-#include "launcher/observe/metrics_text.h"
-#include "launcher/observe/top.h"
+#include "launcher/client/gpu_use.h"
+#include "launcher/client/top.h"
+#include "launcher/live/live_report.h"
+#include "launcher/live/metrics_text.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::launcher {

@@ -9,7 +9,7 @@
 
 #include <array>
 
-#include "launcher/system.h"
+#include "launcher/base/system.h"
 
 namespace lockstep::launcher {
 namespace {

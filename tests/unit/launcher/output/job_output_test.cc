@@ -11,8 +11,8 @@
 #include <regex>
 #include <sstream>
 
+#include "launcher/base/system.h"
 #include "launcher/output/log_folder.h"
-#include "launcher/system.h"
 #include "runtime/base/io.h"
 #include "tests/support/temporary_folder.h"
 

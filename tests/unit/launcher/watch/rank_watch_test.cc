@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launcher/system.h"
-#include "launcher/watch/process_table.h"
+#include "launcher/base/system.h"
+#include "launcher/process/process_table.h"
 #include "tests/support/wait_until.h"
 
 namespace lockstep::launcher {

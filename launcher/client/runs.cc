@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/client/runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "launcher/base/columns.h"
+#include "launcher/base/system.h"
+#include "launcher/client/inspect.h"
+#include "launcher/client/live_trace.h"
+#include "launcher/client/top.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/printable.h"
+#include "runtime/net/stream.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr int kExitNoSuchRun = 1;
+
+// "3s", "12m", "5h03m", "2d04h".
+std::string describe_age(std::int64_t milliseconds) {
+  const auto seconds = milliseconds / 1000;
+  if (seconds < 60) return fmt::format("{}s", seconds);
+  if (seconds < 3600) return fmt::format("{}m{:02}s", seconds / 60, seconds % 60);
+  if (seconds < 86400) return fmt::format("{}h{:02}m", seconds / 3600, seconds / 60 % 60);
+  return fmt::format("{}d{:02}h", seconds / 86400, seconds / 3600 % 24);
+}
+
+std::string describe_ranks_of(const RunFacts& facts) {
+  const int last = facts.first_rank + facts.ranks - 1;
+  return facts.ranks == 1 ? fmt::format("{} of {}", facts.first_rank, facts.world_size)
+                          : fmt::format("{}-{} of {}", facts.first_rank, last, facts.world_size);
+}
+
+std::vector<std::string> row_of(const FoundRun& run) {
+  const std::string pid = run.pid == 0 ? "-" : fmt::format("{}", run.pid);  // 0: in another pid namespace
+  if (!run.facts) return {run.run_id, pid, "?", "?", "?", "?", "?", "(does not answer)"};
+  const RunFacts& facts = *run.facts;
+  return {run.run_id,
+          pid,
+          describe_ranks_of(facts),
+          fmt::format("{} of {}", facts.node_rank, facts.hosts),
+          describe_age(facts.age_ms),
+          facts.step < 0 ? "-" : fmt::format("{}", facts.step),
+          facts.log_dir.empty() ? "-" : facts.log_dir,
+          printable(facts.command)};
+}
+
+void complain_of_silent(const std::vector<FoundRun>& runs) {
+  for (const FoundRun& run : runs) {
+    if (!run.facts) print_error("lockstep ps: " + describe_silent(run));
+  }
+}
+
+// What comes until the other end closes, to `take`, in pieces.
+template <typename Take>
+void read_all_of(int fd, const Deadline& deadline, Take take) {
+  std::array<std::byte, 64 * 1024> buffer;
+  try {
+    for (;;) {
+      const auto bytes = net::recv_some(fd, buffer, deadline);
+      take(std::string_view(reinterpret_cast<const char*>(buffer.data()), bytes));
+    }
+  } catch (const net::ConnectionClosed&) {
+  }
+}
+
+void show_log(const FoundRun& run, const RunsOptions& options) {
+  const UniqueFd fd = ask(run, {.what = RunRequest::What::logs, .lines = options.lines, .follow = options.follow});
+  std::string begin;
+  // The log itself may be silent for hours. The header, which a launcher sends at once, is waited for by its limit.
+  const auto with_header = [&](std::string_view bytes) {
+    begin.append(bytes);
+    if (begin.size() < kLogsHeader.size()) return;
+    if (!begin.starts_with(kLogsHeader)) throw Error(fmt::format("{} answers otherwise than expected", run.run_id));
+    write_to_stdout(std::string_view(begin).substr(kLogsHeader.size()));
+    begin = kLogsHeader;
+  };
+  if (!net::wait_readable(fd.get(), Deadline::after(kAnswerLimit))) {
+    throw Error(fmt::format("{} (pid {}) does not answer", run.run_id, run.pid));
+  }
+  read_all_of(fd.get(), Deadline::never(), with_header);
+  if (begin.size() < kLogsHeader.size()) throw Error(fmt::format("{} has ended, or answers no more", run.run_id));
+}
+
+void ask_to_stop(const FoundRun& run) {
+  const auto facts = decode_run_facts(answer_to(run, {.what = RunRequest::What::stop}));
+  if (!facts) throw Error(fmt::format("{} has ended, or answers no more", run.run_id));
+  write_to_stdout(facts->stops > 1
+                      ? fmt::format("{}: asked again: its ranks are killed\n", run.run_id)
+                      : fmt::format("{}: asked to stop; its ranks may take their time, to save. Once more kills them\n",
+                                    run.run_id));
+}
+
+int perform(const RunsOptions& options) {
+  if (options.what == RunsOptions::What::trace && std::filesystem::is_directory(options.run)) {
+    write_left_trace(options);
+    return 0;
+  }
+  const auto runs = find_runs();
+  if (options.what == RunsOptions::What::ps) {
+    write_to_stdout(options.json ? as_json(runs) : as_table(runs));
+    if (!options.json) complain_of_silent(runs);
+    return 0;
+  }
+  const FoundRun run = choose_run_that_answers(runs, options.run);
+  switch (options.what) {
+    case RunsOptions::What::ps: break;
+    case RunsOptions::What::top: show_top(run, options); break;
+    case RunsOptions::What::inspect: inspect(run); break;
+    case RunsOptions::What::trace: write_live_trace(run, options); break;
+    case RunsOptions::What::logs: show_log(run, options); break;
+    case RunsOptions::What::stop: ask_to_stop(run); break;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string as_table(const std::vector<FoundRun>& runs) {
+  std::vector<std::vector<std::string>> rows = {{"RUN", "PID", "RANKS", "HOST", "AGE", "STEP", "LOGS", "COMMAND"}};
+  for (const FoundRun& run : runs) rows.push_back(row_of(run));
+  std::string text;
+  for (const std::string& line : in_columns(rows)) text += line + "\n";
+  return text;
+}
+
+std::string as_json(const std::vector<FoundRun>& runs) {
+  using OrderedJson = nlohmann::ordered_json;
+  OrderedJson list = OrderedJson::array();
+  for (const FoundRun& run : runs) {
+    OrderedJson one = {{"run_id", run.run_id},
+                       {"pid", run.pid == 0 ? OrderedJson() : OrderedJson(run.pid)},
+                       {"answers", run.facts.has_value()}};
+    if (run.facts) {
+      const RunFacts& facts = *run.facts;
+      one.update({{"host", facts.host},
+                  {"node_rank", facts.node_rank},
+                  {"hosts", facts.hosts},
+                  {"first_rank", facts.first_rank},
+                  {"ranks", facts.ranks},
+                  {"world_size", facts.world_size},
+                  {"generation", facts.generation},
+                  {"age_s", static_cast<double>(facts.age_ms) / 1000},
+                  {"step", facts.step < 0 ? OrderedJson() : OrderedJson(facts.step)},
+                  {"log_dir", facts.log_dir.empty() ? OrderedJson() : OrderedJson(facts.log_dir)},
+                  {"command", facts.command}});
+    }
+    list.push_back(std::move(one));
+  }
+  return list.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+}
+
+int runs_command(const RunsOptions& options) {
+  constexpr const char* kNames[] = {"ps", "top", "inspect", "trace", "logs", "stop"};  // in the order of What
+  static_assert(std::size(kNames) == static_cast<std::size_t>(RunsOptions::What::stop) + 1);
+  return exit_code_of(kNames[static_cast<std::size_t>(options.what)], kExitNoSuchRun, [&] { return perform(options); });
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/client/top.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "launcher/base/amounts.h"
+#include "launcher/base/columns.h"
+#include "launcher/base/signals.h"
+#include "launcher/base/system.h"
+#include "launcher/client/gpu_use.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/io.h"
+#include "runtime/base/terminal.h"
+#include "runtime/base/text.h"
+#include "runtime/trace/step_summary.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// Orange and blue, which most colour-blind people can tell apart; marks and words say the same.
+constexpr const char* kFailing = "\x1b[1;38;5;208m";
+constexpr const char* kSlow = "\x1b[1;38;5;39m";
+constexpr const char* kPlain = "\x1b[0m";
+
+constexpr const char* kHint = "q: quit  ?: help\n";
+constexpr std::string_view kKeys =
+    "q: quit  ?: hide this  any other key: update now\n"
+    "!: failed, silent, lost or left  *: the others wait for this rank\n"
+    "WAITED: for other ranks  HIDDEN: communication during backward\n"
+    "DATA FWD BWD OPTIM OTHER: parts of a step's TIME  AGO: since it started\n";
+
+double share_of(const ReportedRank& rank, Phase phase) {
+  return rank.shares.empty() ? 0 : rank.shares[static_cast<std::size_t>(phase)];
+}
+
+std::string percent(const ReportedRank& rank, std::initializer_list<Phase> phases) {
+  if (rank.shares.empty()) return "-";
+  double share = 0;
+  for (const Phase phase : phases) share += share_of(rank, phase);
+  return fmt::format("{:.0f}%", 100 * share);
+}
+
+// A launcher may send any number, as infinity.
+std::chrono::nanoseconds nanoseconds(double seconds) {
+  return std::chrono::nanoseconds(std::llround(1e9 * (seconds < 9e9 ? std::max(seconds, -9e9) : 9e9)));
+}
+
+std::string duration(double seconds) { return trace::format_duration(nanoseconds(seconds)); }
+
+std::string memory(double bytes) {
+  if (bytes <= 0) return "-";
+  const double mebibytes = bytes / (1 << 20);
+  return mebibytes < 1024 ? fmt::format("{:.0f}M", mebibytes) : fmt::format("{:.1f}G", mebibytes / 1024);
+}
+
+// "87% 12.3G".
+std::string gpu_of(const ReportedRank& rank) {
+  if (!rank.gpu_use && !rank.gpu_memory_bytes) return "-";
+  return fmt::format("{} {}", rank.gpu_use ? fmt::format("{:.0f}%", 100 * *rank.gpu_use) : "-",
+                     memory(rank.gpu_memory_bytes.value_or(0)));
+}
+
+bool is_well(const ReportedRank& rank) { return rank.state == "training" || rank.state == "starting"; }
+
+std::vector<std::string> row_of_rank(const ReportedRank& rank, bool is_slow, bool has_gpus) {
+  std::vector<std::string> row = {fmt::format("{}{}", rank.rank,
+                                              !is_well(rank) ? " !"
+                                              : is_slow      ? " *"
+                                                             : ""),
+                                  rank.host,
+                                  rank.state,
+                                  rank.step < 0 ? "-" : fmt::format("{}", rank.step),
+                                  rank.step_s > 0 ? duration(rank.step_s) : "-",
+                                  percent(rank, {Phase::exposed}),
+                                  percent(rank, {Phase::hidden}),
+                                  percent(rank, {Phase::data}),
+                                  percent(rank, {Phase::forward}),
+                                  percent(rank, {Phase::backward}),
+                                  percent(rank, {Phase::optimizer}),
+                                  percent(rank, {Phase::snapshot, Phase::evaluation, Phase::other}),
+                                  memory(rank.resident_bytes)};
+  if (has_gpus) row.push_back(gpu_of(rank));
+  row.push_back(fmt::format("{}", rank.pid));
+  row.push_back(rank.collectives == 0
+                    ? "-"
+                    : fmt::format("{} {}, {}", rank.collectives, rank.collective, duration(rank.unchanged_s)));
+  return row;
+}
+
+// Its own work, as far as a share of the step says it.
+double busy(const ReportedRank& rank) { return 1 - share_of(rank, Phase::exposed) - share_of(rank, Phase::hidden); }
+
+std::string describe_finding(const trace::Finding& finding, const LiveReport& report) {
+  const auto others = std::count_if(report.ranks.begin(), report.ranks.end(),
+                                    [](const ReportedRank& rank) { return rank.wrong_steps > 0; });
+  return trace::describe(finding) +
+         (others > 1 ? fmt::format("; by now {} have had some", count_of(others, "rank")) : "");
+}
+
+std::vector<std::string> heading(const LiveReport& report) {
+  const RunFacts& facts = report.facts;
+  std::vector<std::string> lines = {fmt::format(
+      "{}  {} on {}, start {}, {:.0f} s: {}", facts.run_id, count_of(facts.world_size, "rank"),
+      count_of(facts.hosts, "host"), facts.generation + 1, static_cast<double>(facts.age_ms) / 1000, facts.command)};
+  const auto fastest = std::ranges::max_element(report.ranks, {}, &ReportedRank::step);
+  if (fastest == report.ranks.end()) {
+    lines.emplace_back("no rank has told of itself yet, as it does within a second of init_process_group");
+  } else if (fastest->step_s <= 0) {
+    lines.push_back(
+        fmt::format("{} of {} ranks are here; no rates before the second step", report.ranks.size(), facts.world_size));
+  } else {
+    std::string line = fmt::format("step {}, ", fastest->step);
+    if (fastest->left_s) line += trace::format_left(nanoseconds(*fastest->left_s)) + " left, ";
+    line += duration(fastest->step_s) + " each";
+    if (fastest->rows_per_s > 0) line += fmt::format(", {:.0f} samples/s", fastest->rows_per_s);
+    if (fastest->loss) line += fmt::format(", loss {:.4g}", *fastest->loss);
+    if (fastest->equal_in >= 0) line += fmt::format(", replicas equal in step {}", fastest->equal_in);
+    if (fastest->snapshot_age_s) line += fmt::format(", snapshot {} ago", duration(*fastest->snapshot_age_s));
+    lines.push_back(std::move(line));
+  }
+  std::string scalars;
+  for (const auto& [name, step, value] : report.scalars) {
+    if (name != "loss") scalars += fmt::format("{}{} {:.4g} (step {})", scalars.empty() ? "" : ", ", name, value, step);
+  }
+  if (!scalars.empty()) lines.push_back(std::move(scalars));
+  if (!report.straggler_text.empty()) lines.push_back(report.straggler_text);
+  if (const auto finding = first_finding(report)) lines.push_back(describe_finding(*finding, report));
+  return lines;
+}
+
+// Takes columns out, the least needed first, until the widest row fits into `room`; 0: there is room for all.
+void narrow(std::vector<std::vector<std::string>>& rows, std::size_t room, bool has_one_host) {
+  for (const std::string_view name : {"LAST COLLECTIVE, AGO", has_one_host ? "HOST" : "", "OTHER", "OPTIM", "HIDDEN",
+                                      "BWD", "FWD", "HOST", "DATA", "TIME", "WAITED"}) {
+    const auto table = in_columns(rows);
+    const bool fits = std::all_of(table.begin(), table.end(), [&](const auto& line) { return line.size() <= room; });
+    if (room == 0 || fits) return;
+    const auto column = std::find(rows[0].begin(), rows[0].end(), name) - rows[0].begin();
+    if (column == std::ssize(rows[0])) continue;
+    for (auto& row : rows) row.erase(row.begin() + column);
+  }
+}
+
+std::string cut(std::string_view line, std::size_t columns) {
+  return std::string(columns > 0 ? first_columns(line, columns) : line);
+}
+
+std::string coloured(const std::string& line, const char* colour) {
+  return fmt::format("{}{}{}", colour, line, kPlain);
+}
+
+std::optional<Screen> terminal() {
+  winsize size{};
+  if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;
+  const bool has_colours = Environment::of_process().get("NO_COLOR").value_or("").empty();
+  return Screen{.columns = size.ws_col, .rows = size.ws_row, .has_colours = has_colours};
+}
+
+// In the place of what is shown, which is cleared first: behind a line of full width the cursor is still on its last
+// letter. No line's end is written behind the last one, which would scroll a full screen.
+void redraw(std::string_view text) {
+  text.remove_suffix(1);
+  write_to_stdout(fmt::format("\x1b[H\x1b[J{}", text));
+}
+
+// While it lives, keys come at once and are not shown, if this process is the terminal's foreground job. A background
+// job that reads from the terminal, or sets it, would be stopped: whether this process is one is asked each time.
+class Keys {
+ public:
+  Keys() {
+    if (!is_in_foreground() || tcgetattr(STDIN_FILENO, &before_) != 0) return;
+    termios now = before_;
+    now.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    now.c_cc[VMIN] = now.c_cc[VTIME] = 0;  // another process may have read what poll() found
+    if (tcsetattr(STDIN_FILENO, TCSANOW, &now) == 0) fd_ = STDIN_FILENO;
+  }
+  ~Keys() {
+    if (has_any() && is_in_foreground()) tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+  }
+  Keys(const Keys&) = delete;
+  Keys& operator=(const Keys&) = delete;
+
+  bool has_any() const { return fd_ >= 0; }
+  // Waits so long for a key; 'q' for a signal that asks to end, and if the terminal is gone; 0: there was none.
+  char await(Signals& signals, std::chrono::milliseconds time) const {
+    const auto deadline = Deadline::after(time);
+    do {
+      if (signals.take_end()) return 'q';
+      pollfd entries[] = {{signals.fd(), POLLIN, 0}, {is_in_foreground() ? fd_ : -1, POLLIN, 0}};
+      uninterrupted([&] { return poll(entries, 2, deadline.poll_timeout_ms()); });
+      char key = 'q';
+      if (entries[1].revents == 0 || !is_in_foreground()) continue;
+      if (read(fd_, &key, 1) == 1 || (entries[1].revents & ~POLLIN) != 0) return key;
+    } while (!deadline.expired());
+    return 0;
+  }
+
+ private:
+  static bool is_in_foreground() { return tcgetpgrp(STDIN_FILENO) == getpgrp(); }
+
+  int fd_ = -1;  // none
+  termios before_{};
+};
+
+}  // namespace
+
+std::string as_screen(const LiveReport& report, const Screen& screen) {
+  std::vector<const ReportedRank*> ranks;
+  for (const ReportedRank& rank : report.ranks) ranks.push_back(&rank);
+  const auto lines = heading(report);
+  std::string_view keys = screen.shows_keys ? kKeys : screen.has_keys ? kHint : std::string_view();
+  const std::size_t others = lines.size() + 3 + static_cast<std::size_t>(std::count(keys.begin(), keys.end(), '\n'));
+  const std::size_t room = screen.rows > others ? screen.rows - others : 1;
+  std::size_t left_out = 0;
+  if (screen.rows > 0 && ranks.size() > room) {
+    std::stable_sort(ranks.begin(), ranks.end(), [](const ReportedRank* a, const ReportedRank* b) {
+      return std::tuple(is_well(*a), -busy(*a)) < std::tuple(is_well(*b), -busy(*b));
+    });
+    left_out = ranks.size() - room;
+    ranks.resize(room);
+  }
+  const bool has_gpus = std::any_of(report.ranks.begin(), report.ranks.end(),
+                                    [](const ReportedRank& rank) { return rank.gpu_use || rank.gpu_memory_bytes; });
+  std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "STATE", "STEP", "TIME", "WAITED", "HIDDEN", "DATA",
+                                                 "FWD", "BWD", "OPTIM", "OTHER", "MEMORY", "PID",
+                                                 "LAST COLLECTIVE, AGO"}};
+  if (has_gpus) rows.front().insert(rows.front().end() - 2, "GPU");
+  for (const ReportedRank* rank : ranks) rows.push_back(row_of_rank(*rank, rank->rank == report.straggler, has_gpus));
+  narrow(rows, screen.columns, report.facts.hosts == 1);
+  std::string text;
+  for (const std::string& line : lines) {
+    const std::string shown = cut(line, screen.columns);
+    const bool is_wrong = first_finding(report) && &line == &lines.back();
+    text += (is_wrong && screen.has_colours ? coloured(shown, kFailing) : shown) + "\n";
+  }
+  text += "\n";
+  const auto table = in_columns(rows);
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const ReportedRank* const rank = i == 0 ? nullptr : ranks[i - 1];
+    const std::string line = cut(table[i], screen.columns);
+    const bool is_slow = rank != nullptr && rank->rank == report.straggler;
+    const char* const colour = rank != nullptr && !is_well(*rank) ? kFailing : is_slow ? kSlow : nullptr;
+    text += (colour != nullptr && screen.has_colours ? coloured(line, colour) : line) + "\n";
+  }
+  if (left_out > 0) text += cut(fmt::format("and {} more; --json has all", left_out), screen.columns) + "\n";
+  while (!keys.empty()) text += cut(take_word(keys, '\n'), screen.columns) + "\n";
+  return text;
+}
+
+LiveReport ask_launcher(const FoundRun& run) {
+  auto report = read_live_report(answer_to(run, {.what = RunRequest::What::top}));
+  if (!report) throw Error(fmt::format("{} has ended, or is of another version of lockstep", run.run_id));
+  return *report;
+}
+
+LiveReport ask_for_report(const FoundRun& run) {
+  LiveReport report = ask_launcher(run);
+  if (report.facts.node_rank != 0) {
+    throw Error(
+        fmt::format("{}: its ranks report to the launcher of node rank 0, and this host has node rank {}; run "
+                    "this command there",
+                    run.run_id, report.facts.node_rank));
+  }
+  return report;
+}
+
+namespace {
+
+// With what the GPUs of this host say, as long as there are any.
+class ReportWithGpus {
+ public:
+  LiveReport ask(const FoundRun& run) {
+    LiveReport report = ask_for_report(run);
+    if (!has_gpus_) return report;
+    const auto processes = ask_gpu_use();
+    has_gpus_ = processes.has_value();
+    if (processes) add_gpu_use(report, report.facts.host, *processes);
+    return report;
+  }
+
+ private:
+  bool has_gpus_ = true;
+};
+
+}  // namespace
+
+void show_top(const FoundRun& run, const RunsOptions& options) {
+  ReportWithGpus reports;
+  if (options.json) return write_to_stdout(as_json(reports.ask(run)));
+  if (options.once || !terminal()) return write_to_stdout(as_screen(reports.ask(run), {}));
+  Signals signals;
+  const Keys keys;
+  bool shows_keys = false;
+  bool is_shown = false;
+  while (true) {
+    LiveReport report;
+    try {
+      report = reports.ask(run);
+    } catch (const Error&) {
+      if (!is_shown) throw;  // with its remedy, as on a host that does not have node rank 0
+      // Below the last state of a run that has ended meanwhile.
+      return write_to_stdout(fmt::format("\n{} has ended, or no longer answers\n", run.run_id));
+    }
+    Screen screen = terminal().value_or(Screen{});
+    screen.has_keys = keys.has_any();
+    screen.shows_keys = shows_keys;
+    redraw(as_screen(report, screen));
+    is_shown = true;
+    const char key = keys.await(signals, options.interval);
+    if (key == 'q') return write_to_stdout("\n");
+    if (key == '?') shows_keys = !shows_keys;
+  }
+}
+
+}  // namespace lockstep::launcher

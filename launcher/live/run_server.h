@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// A launcher's side of `lockstep ps`, `top`, `logs` and `stop` (run_socket.h), and of --metrics-port.
+//
+// It has a thread of its own, so it answers while the main thread waits for a slow disk, and who asks delays nobody: a
+// reader of the log that is slow misses lines, and is told how much (recent_lines.h).
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "launcher/live/live_report.h"
+#include "launcher/live/run_socket.h"
+#include "launcher/output/recent_lines.h"
+#include "lockstep/base/mutex.h"
+#include "runtime/base/unique_fd.h"
+#include "runtime/net/event_loop.h"
+
+namespace lockstep::launcher {
+
+class RunServer {
+ public:
+  // Who may ask: this process's user. `stop` asks the job to stop, as SIGTERM to the launcher does; the server's thread
+  // calls it. `lines` outlive it. Throws SystemError.
+  RunServer(std::string run_id, std::function<void()> stop, RecentLines& lines);
+  // Sends its followers what they have not had, for a second at most, and ends.
+  ~RunServer();
+  RunServer(const RunServer&) = delete;
+  RunServer& operator=(const RunServer&) = delete;
+
+  using Members = std::function<std::vector<membership::MemberView>()>;
+  using AskForStacks = std::function<void(int question, int rank, int pid)>;
+  // What is told from now on: `facts` all but age, step and stops; `members` says who has registered with the job's
+  // store; nothing where the store is another host's. `ask` has a rank's stacks taken on another host, and
+  // stacks_came() called with them; nothing where there is no other. The server's thread calls both.
+  void set_run(RunFacts facts, Members members, AskForStacks ask = {}) EXCLUDES(mutex_);
+  // Once it returns, what was given to set_run() as `members` and `ask` is not called any more.
+  void forget_members() EXCLUDES(mutex_);
+  // Any thread. Who has asked that question may have gone.
+  void stacks_came(int question, std::vector<std::string> lines);
+
+  // What `lockstep top` is told. Any thread.
+  LiveReport report() const EXCLUDES(mutex_);
+
+  const std::string& socket_name() const { return name_; }
+
+ private:
+  struct Session {
+    UniqueFd fd;
+    std::string request = {};  // as far as it has come
+    bool answered = false;     // `out` is being sent, and what follows
+    std::string out = {};
+    int question = 0;  // whose answer is waited for; 0: none is
+    bool reads_log = false;
+    bool follows = false;
+    RecentLines::Position position = 0;  // in the log, behind what is in `out`
+    RecentLines::Position until = 0;     // of one that does not follow
+  };
+
+  void serve();
+  // Ends all sessions: whatever went wrong for one of them must not end the launcher. The first is logged.
+  void on_error(const std::exception& error);
+  void accept();
+  void on_event(int fd, std::uint32_t events);
+  // The next two return false once the session is over.
+  bool read_request(Session& session);
+  bool send(Session& session);
+  void answer(Session& session, const RunRequest& request);
+  void ask_for_stacks(Session& session, const RunRequest& request) EXCLUDES(mutex_);
+  bool take_more(Session& session);
+  void close_session(int fd);
+  void pump_followers();
+  void end();
+  RunFacts facts_now() const EXCLUDES(mutex_);
+  void look() EXCLUDES(mutex_);
+
+  const std::function<void()> stop_;
+  RecentLines& lines_;
+  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  const uid_t user_;
+  std::string name_;
+  UniqueFd listener_;
+  net::EventLoop loop_;
+  mutable Mutex mutex_;
+  RunFacts facts_ GUARDED_BY(mutex_);
+  Members members_ GUARDED_BY(mutex_);
+  AskForStacks ask_ GUARDED_BY(mutex_);
+  LiveRun live_ GUARDED_BY(mutex_);
+  std::map<int, Session> sessions_;  // by descriptor
+  std::atomic<int> stops_{0};
+  int questions_ = 0;
+  bool ending_ = false;
+  bool has_failed_ = false;
+  std::atomic<bool> is_waking_{false};  // the loop will look for new lines
+  std::thread thread_;                  // last: it uses the rest
+};
+
+}  // namespace lockstep::launcher

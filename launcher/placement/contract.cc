@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/placement/contract.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
+#include "launcher/placement/shared_gpu.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// What an outer launcher said about this process, which is no rank of its job any more but the launcher of one. With
+// torchrun's, torch in a rank would look for that agent's store on our MASTER_PORT; with mpirun's, every rank would be
+// the same rank to MPI; the secret is of another store than ours, and the relay too. What a scheduler says of its task
+// (Slurm, Flux) stays true.
+bool belongs_to_an_outer_job(std::string_view name) {
+  constexpr std::string_view kPrefixes[] = {"TORCHELASTIC_",
+                                            "OMPI_COMM_WORLD_",
+                                            "PMIX_",
+                                            "PMI_",
+                                            "MPI_LOCAL",
+                                            "MV2_COMM_WORLD_",
+                                            "HOROVOD_RANK",
+                                            "HOROVOD_SIZE",
+                                            "HOROVOD_LOCAL_",
+                                            "HOROVOD_CROSS_",
+                                            "MLX_RANK",
+                                            "MLX_WORLD_SIZE",
+                                            "CROSS_",
+                                            "LOCKSTEP_STORE_SECRET",
+                                            "LOCKSTEP_MEMBERSHIP"};
+  constexpr std::string_view kNames[] = {"GROUP_WORLD_SIZE", "ROLE_RANK",        "ROLE_WORLD_SIZE",   "ROLE_NAME",
+                                         "LOCAL_SIZE",       "REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS"};
+  return std::ranges::any_of(kPrefixes, [&](auto prefix) { return name.starts_with(prefix); }) ||
+         std::ranges::find(kNames, name) != std::end(kNames);
+}
+
+}  // namespace
+
+std::vector<std::string> rank_environment(const Environment& inherited, const Contract& contract, int local_rank) {
+  Environment result;
+  for (const auto& [name, value] : inherited.variables()) {
+    if (!belongs_to_an_outer_job(name)) result.set(name, value);
+  }
+  const auto number = [](int value) { return fmt::format("{}", value); };
+  const int rank = contract.own().first_rank + local_rank;
+  result.set("RANK", number(rank));
+  result.set("WORLD_SIZE", number(world_size(contract.hosts)));
+  result.set("LOCAL_RANK", number(local_rank));
+  result.set("LOCAL_WORLD_SIZE", number(contract.own().ranks));
+  result.set("GROUP_RANK", number(contract.node_rank));
+  if (contract.hosts.size() > 1) {
+    result.set("GROUP_WORLD_SIZE", number(static_cast<int>(contract.hosts.size())));
+    result.set("NODE_RANK", number(contract.node_rank));
+  }
+  result.set("MASTER_ADDR", contract.master_addr);
+  result.set("MASTER_PORT", number(contract.master_port));
+  result.set("LOCKSTEP_STORE", contract.store_address);
+  if (!contract.relay_address.empty()) result.set("LOCKSTEP_MEMBERSHIP", contract.relay_address);
+  if (contract.store_secret) result.set("LOCKSTEP_STORE_SECRET", contract.store_secret->hex());
+  result.set("LOCKSTEP_RUN_ID", contract.run_id);
+  result.set("LOCKSTEP_RESTART_COUNT", number(contract.restarts));
+  result.set("LOCKSTEP_LAUNCHER_PID", number(contract.launcher_pid));
+  result.set("LOCKSTEP_LAUNCHER_FD", contract.launcher_fd);
+  if (contract.torch_store) {  // as a torchrun agent says that rank 0 need not host one, and which attempt this is
+    result.set("TORCHELASTIC_USE_AGENT_STORE", "True");
+    result.set("TORCHELASTIC_RESTART_COUNT", number(contract.restarts));
+  }
+  if (!contract.liveness.empty()) result.set("LOCKSTEP_LIVENESS", contract.liveness);
+  if (!contract.backend.empty()) result.set("LOCKSTEP_BACKEND", contract.backend);
+  if (!contract.hang_timeout.empty()) result.set("LOCKSTEP_HANG_TIMEOUT", contract.hang_timeout);
+  if (!contract.stop_timeout.empty()) result.set("LOCKSTEP_STOP_TIMEOUT", contract.stop_timeout);
+  if (!contract.trace_dir.empty()) result.set("LOCKSTEP_TRACE_DIR", contract.trace_dir);
+  if (!contract.requeue_exit_code.empty()) result.set("LOCKSTEP_REQUEUE_EXIT_CODE", contract.requeue_exit_code);
+  if (!contract.timeout.empty()) result.set("LOCKSTEP_TIMEOUT", contract.timeout);
+  if (contract.visible_devices) result.set("CUDA_VISIBLE_DEVICES", *contract.visible_devices);
+  if (!contract.bindings.empty() && !result.has("OMP_NUM_THREADS")) {
+    result.set("OMP_NUM_THREADS", number(contract.bindings[static_cast<std::size_t>(local_rank)].cores));
+  }
+  if (contract.share_gpus) {
+    for (const auto& [name, value] : shared_gpu_environment(contract.run_id, rank)) {
+      if (!is_left_to_user(name) || !result.variables().contains(name)) result.set(name, value);
+    }
+  }
+
+  std::vector<std::string> entries;
+  for (const auto& [name, value] : result.variables()) entries.push_back(name + "=" + value);
+  return entries;
+}
+
+}  // namespace lockstep::launcher

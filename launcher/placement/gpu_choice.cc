@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/placement/gpu_choice.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "launcher/flags/placement_flags.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/text.h"
+
+namespace lockstep::launcher {
+namespace {
+
+std::string list_of(const std::vector<SeenGpu>& seen) {
+  return joined(seen, [i = 0](const SeenGpu& gpu) mutable {
+    return fmt::format("{}{}", i++, gpu.uuid.empty() ? "" : " (" + gpu.uuid + ")");
+  });
+}
+
+// The index of the only one that an entry means.
+std::optional<std::size_t> find_uuid(std::string_view entry, const std::vector<SeenGpu>& seen) {
+  std::optional<std::size_t> found;
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    if (!seen[i].uuid.starts_with(entry)) continue;
+    if (found) return std::nullopt;
+    found = i;
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string visible_devices_of_ranks(const std::vector<std::string>& devices, const std::vector<SeenGpu>& seen,
+                                     const std::optional<std::string>& inherited) {
+  const std::string flag = fmt::format("--devices {}", fmt::join(devices, ","));
+  const bool any_uuid =
+      std::any_of(devices.begin(), devices.end(), [](const auto& entry) { return is_gpu_uuid(entry); });
+  const auto outer = inherited ? split(*inherited, ',') : std::vector<std::string_view>{};
+  std::vector<std::string> chosen;
+  std::vector<std::string> meant;  // the same in one form, to compare
+  for (const auto& entry : devices) {
+    std::optional<std::size_t> index;
+    if (!is_gpu_uuid(entry)) {
+      index = static_cast<std::size_t>(*parse_int(entry));
+      if (*index >= seen.size()) {
+        throw InvalidArgument(fmt::format(
+            "{}: there is no GPU {} here{}; there are {}", flag, entry,
+            inherited ? fmt::format(" (CUDA_VISIBLE_DEVICES='{}' counts)", *inherited) : "", list_of(seen)));
+      }
+    } else if (entry.starts_with("GPU-") && !seen.empty() && !seen.front().uuid.empty()) {
+      index = find_uuid(entry, seen);
+      if (!index)
+        throw InvalidArgument(
+            fmt::format("{}: {} is not one GPU of those here; there are {}", flag, entry, list_of(seen)));
+    }
+    // CUDA wants one form in all entries. One that it named itself is as it wants it: of a slice of a GPU (MIG) the
+    // driver gives the UUID with GPU- before it, and knows it with MIG- only.
+    if (!index) {
+      chosen.push_back(entry);
+    } else if (*index < outer.size() && is_gpu_uuid(outer[*index])) {
+      chosen.emplace_back(outer[*index]);
+    } else if (any_uuid && !seen[*index].uuid.empty()) {
+      chosen.push_back(seen[*index].uuid);
+    } else {
+      chosen.push_back(*index < outer.size() ? std::string(outer[*index]) : fmt::format("{}", *index));
+    }
+    auto form = index ? fmt::format("{}", *index) : entry;
+    if (std::find(meant.begin(), meant.end(), form) != meant.end()) {
+      throw InvalidArgument(
+          fmt::format("{}: GPU {} comes twice, which hides it from CUDA; give each once, and "
+                      "--oversubscribe-gpu for several ranks on one",
+                      flag, entry));
+    }
+    meant.push_back(std::move(form));
+  }
+  return fmt::format("{}", fmt::join(chosen, ","));
+}
+
+void require_a_gpu_each(int ranks, const std::vector<std::string>& devices, bool oversubscribe) {
+  const auto gpus = static_cast<int>(devices.size());
+  if (gpus == 0 || ranks <= gpus || oversubscribe) return;
+  throw InvalidArgument(fmt::format(
+      "--devices {}: {} ranks for {} GPU{}, so ranks 0 and {} would share GPU {}; give --nproc-per-node {}, or "
+      "for tests --oversubscribe-gpu",
+      fmt::join(devices, ","), ranks, gpus, gpus == 1 ? "" : "s", gpus, devices.front(), gpus));
+}
+
+}  // namespace lockstep::launcher

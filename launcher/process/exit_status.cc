@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/process/exit_status.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <csignal>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/exit_code.h"
+#include "runtime/base/io.h"
+#include "runtime/base/signal_name.h"
+
+namespace lockstep::launcher {
+
+bool ExitStatus::is_consequence() const { return !by_signal && value == kExitPeerLost; }
+
+std::string ExitStatus::describe() const {
+  if (program != 0 && has_no_code) {
+    return fmt::format("lost its program (pid {}; the command around it returned 0) to a signal or _exit()", program);
+  }
+  if (program != 0 && !ok()) {
+    return fmt::format("exited with code {} in its program (pid {}; the command around it returned 0)", value, program);
+  }
+  if (!by_signal) return fmt::format("exited with code {}", value);
+  return fmt::format("was killed by signal {} ({}){}", value, signal_name(value), dumped_core ? ", core dumped" : "");
+}
+
+std::string ExitStatus::describe_as_consequence() const {
+  return is_consequence() ? fmt::format("{}: it lost another rank", describe()) : describe();
+}
+
+std::string ExitStatus::hint() const {
+  if (program != 0 && !ok()) {
+    return "a shell returns the code of the last command of a pipe; 'set -o pipefail' of bash returns the program's";
+  }
+  if (!by_signal) {
+    if (value == kExitPeerLost) return "75 says that it lost another rank; its own line above says which and why";
+    if (value == 127) return "127 is what a shell says for a command that was not found";
+    if (value == 126) return "126 is what a shell says for a command that can't be executed";
+    return {};
+  }
+  switch (value) {
+    case SIGXCPU: return "its CPU time is used up (ulimit -t)";
+    case SIGKILL:
+      if (cpu_limit > 0) {
+        return fmt::format("if nobody killed it, it had computed for the {} s that it may (ulimit -t)", cpu_limit);
+      }
+      return "if nobody killed it, the kernel may have been out of memory: dmesg | grep -i 'killed process'";
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGILL:
+    case SIGFPE: return "run the program alone under gdb, or build it with -fsanitize=address, to see where";
+    default: return {};
+  }
+}
+
+ExitStatus ending_of_rank(ExitStatus command, int pid, const std::optional<RankProgram>& program) {
+  if (!command.ok() || !program || program->pid == pid) return command;
+  command.program = program->pid;
+  command.has_no_code = !program->has_left && !program->exit_code;
+  command.value = command.has_no_code ? 1 : program->exit_code.value_or(0);
+  return command;
+}
+
+std::optional<ExitStatus> reap(int pidfd) {
+  siginfo_t info{};
+  const int result = uninterrupted([&] { return waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | WNOHANG); });
+  if (result != 0) throw SystemError("waitid for a rank", errno);
+  if (info.si_pid == 0) return std::nullopt;
+  return ExitStatus{
+      .by_signal = info.si_code != CLD_EXITED, .value = info.si_status, .dumped_core = info.si_code == CLD_DUMPED};
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// A pipe that ends with this process: nothing is ever written, and all ranks have its read end.
+#pragma once
+
+#include <string>
+
+#include "launcher/base/system.h"
+
+namespace lockstep::launcher {
+
+class LifePipe {
+ public:
+  // Throws SystemError.
+  LifePipe();
+
+  // For the ranks, under a number that programs don't name.
+  int rank_end() const { return rank_end_.get(); }
+  const Pipe& pipe() const { return pipe_; }
+  // "FD:INODE", which tells this launcher from every other on its host: LOCKSTEP_LAUNCHER_FD.
+  const std::string& name() const { return name_; }
+
+ private:
+  Pipe pipe_;
+  UniqueFd rank_end_;
+  std::string name_;
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/process/spawn.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+
+#include "launcher/base/system.h"
+#include "runtime/base/io.h"
+#include "runtime/base/printable.h"
+
+namespace lockstep::launcher {
+namespace {
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (const auto& text : texts) result.push_back(const_cast<char*>(text.c_str()));  // execve does not write to them
+  result.push_back(nullptr);
+  return result;
+}
+
+// Between fork and exec: other threads' locks may be held for ever, so nothing here may allocate, log or throw.
+[[noreturn]] void become_rank(const SpawnRequest& request, char* const* arguments, char* const* environment,
+                              pid_t launcher, int error_fd) {
+  const pid_t self = getpid();
+  const auto attempt = [error_fd](int result) {
+    if (result >= 0) return;
+    const int error = errno;
+    const auto written = write(error_fd, &error, sizeof error);
+    _exit(written == sizeof error ? 127 : 126);
+  };
+  attempt(setpgid(0, 0));
+  attempt(prctl(PR_SET_PDEATHSIG, SIGKILL));
+  if (getppid() != launcher) _exit(127);  // it died before the line above: no signal will come
+  // A guardian that was killed leaves a broken pipe. The launcher has said so; the job goes on.
+  if (write(request.registration_fd, &self, sizeof self) != sizeof self && errno != EPIPE) attempt(-1);
+  attempt(dup2(request.stdin_fd, STDIN_FILENO));
+  attempt(dup2(request.stdout_fd, STDOUT_FILENO));
+  attempt(dup2(request.stderr_fd, STDERR_FILENO));
+  attempt(fcntl(request.inherited_fd, F_SETFD, 0));
+  // The launcher ignores these, and that would be inherited.
+  attempt(signal(SIGPIPE, SIG_DFL) == SIG_ERR ? -1 : 0);
+  attempt(signal(SIGXFSZ, SIG_DFL) == SIG_ERR ? -1 : 0);
+  attempt(sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr));
+  attempt(net::set_open_files_limit(request.open_files) ? 0 : -1);
+  if (request.processors) attempt(sched_setaffinity(0, sizeof(cpu_set_t), &*request.processors));
+  attempt(execve(request.path.c_str(), arguments, environment));
+  _exit(127);
+}
+
+// What the kernel did not find for a file that is there.
+std::string missing_part(const std::string& path) {
+  std::string line;
+  std::ifstream file(path, std::ios::binary);
+  if (!std::getline(file, line)) return {};
+  if (!line.starts_with("#!")) return ", which wants a dynamic loader that is not on this host";
+  return fmt::format(
+      ", whose first line names an interpreter, '{}'{}", printable(line.substr(2)),
+      line.ends_with('\r') ? ", with the CR of Windows' line ends (sed -i 's/\\r$//' removes them)" : "");
+}
+
+}  // namespace
+
+Spawned spawn(const SpawnRequest& request) {
+  const auto arguments = pointers(request.arguments);
+  const auto environment = pointers(request.environment);
+  Pipe failure = make_pipe();  // ends at exec; an error number comes first if there is no exec
+  const pid_t launcher = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) throw SystemError("fork", errno);
+  if (pid == 0) become_rank(request, arguments.data(), environment.data(), launcher, failure.write_end.get());
+  failure.write_end.reset();
+
+  int error = 0;
+  const auto bytes = uninterrupted([&] { return read(failure.read_end.get(), &error, sizeof error); });
+  if (bytes == sizeof error) {
+    uninterrupted([&] { return waitpid(pid, nullptr, 0); });
+    throw ExecError(fmt::format("execute {}{}", request.path, error == ENOENT ? missing_part(request.path) : ""),
+                    error);
+  }
+  return {pid, open_pidfd(pid)};
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/verdict/job_report.h"
+
+#include <fmt/format.h>
+
+#include "launcher/base/amounts.h"
+#include "lockstep/rendezvous/roster.h"
+#include "runtime/base/signal_name.h"
+
+namespace lockstep::launcher {
+namespace {
+
+std::string who(const RankFacts& rank, const std::string& how) {
+  if (rank.pid == 0) return fmt::format("rank {} (host {}) {}", rank.rank, rank.host, how);
+  return fmt::format("rank {} (host {}, pid {}) {}", rank.rank, rank.host, rank.pid, how);
+}
+
+// The launcher's own word of a rank that ended while others waited for it at the start.
+bool has_not_come(const Cause* cause) {
+  return cause != nullptr && cause->reporter < 0 && cause->kind == Cause::Kind::left;
+}
+
+// How the first failure came to be one.
+std::string how_it_failed(const RootCause& root_cause) {
+  const Cause* const cause = root_cause.cause();
+  if (const auto& ending = root_cause.ending()) {
+    if (has_not_come(cause)) return fmt::format("{} before it came to init_process_group", ending->describe());
+    return ending->ok() ? "exited with code 0 while the others still needed it" : ending->describe();
+  }
+  if (cause == nullptr) return "has failed and still runs";
+  if (cause->reporter < 0) return "did not continue, as said above";
+  if (cause->kind == Cause::Kind::timeout) return "did not arrive where the others waited for it";
+  return "has failed and still runs";
+}
+
+std::string describe_memory_kills(const RankFacts& rank) {
+  return fmt::format(
+      "memory ran out: the kernel has killed {} of this control group on host {} since the start "
+      "(oom_kill); raise the container's memory limit, or give each rank less to hold",
+      count_of(static_cast<std::int64_t>(rank.memory_kills), "process", "es"), rank.host);
+}
+
+}  // namespace
+
+std::string ending_of_others(int others) {
+  return others == 0   ? ""
+         : others == 1 ? "; ending the other rank"
+                       : fmt::format("; ending the other {} ranks", others);
+}
+
+FailureReport describe_failure(const RootCause& root_cause, const RankFacts& rank, std::chrono::duration<double> age,
+                               int running) {
+  FailureReport report;
+  const Cause* const cause = root_cause.cause();
+  if (const Cause* const difference = root_cause.disagreement()) {
+    report.message = fmt::format("the ranks disagree: {}{}", difference->text, ending_of_others(running));
+    return report;
+  }
+  // Of a rank that has not ended, or not come, the store, or the launcher's own look at it, says it all.
+  const bool is_told = cause != nullptr && cause->reporter < 0 && (!root_cause.ending() || has_not_come(cause));
+  report.message =
+      (is_told ? cause->text
+               : fmt::format("{} {:.1f} s after the start", who(rank, how_it_failed(root_cause)), age.count())) +
+      ending_of_others(root_cause.ending() ? running : running - 1);
+  if (root_cause.ending() && !is_told) {
+    const std::string hint = rank.memory_kills > 0 ? describe_memory_kills(rank) : root_cause.ending()->hint();
+    if (!hint.empty()) report.details.push_back("  hint: " + hint);
+  }
+  // What the launcher saw itself says more than that a connection has ended.
+  const bool is_hearsay = cause != nullptr && cause->reporter < 0 && cause->kind == Cause::Kind::lost &&
+                          root_cause.ending() && !root_cause.ending()->has_no_code;
+  if (rank.steps_done.value_or(0) > 0) {
+    report.details.push_back(fmt::format("  {} done", count_of(*rank.steps_done, "step")));
+  }
+  if (cause != nullptr && !is_told && !is_hearsay) {
+    const std::string who_says = cause->reporter < 0 ? "the store" : fmt::format("rank {}", cause->reporter);
+    // A heartbeat is up to half a second old, and the steps of a start are counted from 0.
+    const std::string when =
+        cause->step < 0 || rank.steps_done ? "" : fmt::format(", at step {} or later", cause->step);
+    report.details.push_back(fmt::format("  {}{}: {}", who_says, when, cause->text));
+  }
+  if (!root_cause.circle().empty()) {
+    report.details.push_back(fmt::format("  {} accuse each other: each may be the first; their own lines say more",
+                                         rendezvous::describe_ranks(root_cause.circle())));
+  }
+  if (!root_cause.other_roots().empty()) {
+    report.details.push_back(
+        fmt::format("  {} failed too, each for its own reason", rendezvous::describe_ranks(root_cause.other_roots())));
+  }
+  if (!rank.last_lines.empty()) {
+    report.details.push_back(fmt::format("  the end of {}:", rank.log.empty() ? "its stderr" : rank.log));
+  } else if (!rank.log.empty()) {
+    report.details.push_back(fmt::format("  it wrote nothing to {}", rank.log));
+  }
+  for (const auto& line : rank.last_lines) report.details.push_back("  | " + line);
+  return report;
+}
+
+std::string describe_later_end(const RankEnd& rank, int stop_signal) {
+  return fmt::format("{} after {}", who(rank, rank.ending.describe()), signal_name(stop_signal));
+}
+
+std::string summarise_failure(const RootCause& root_cause, int killed, std::chrono::milliseconds grace) {
+  std::string rest;
+  const int others = root_cause.others();
+  if (others > 0) rest = fmt::format("; {} ended after it", count_of(others, "other rank"));
+  if (killed > 0) rest += fmt::format(" ({} of them by SIGKILL, {} ms after SIGTERM)", killed, grace.count());
+  if (root_cause.disagreement() != nullptr) {
+    return fmt::format("the ranks disagree, as said above; exit code {}", root_cause.exit_code());
+  }
+  return fmt::format("rank {} failed first: it {}{}; exit code {}", *root_cause.first_failure(),
+                     how_it_failed(root_cause), rest, root_cause.exit_code());
+}
+
+}  // namespace lockstep::launcher

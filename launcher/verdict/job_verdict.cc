@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/verdict/job_verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "launcher/base/amounts.h"
+#include "launcher/process/stacks.h"
+#include "launcher/verdict/job_report.h"
+#include "launcher/verdict/unstopped_ranks.h"
+#include "lockstep/rendezvous/roster.h"
+#include "runtime/base/signal_name.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// A rank on another host that is silent may be so because its host is: the agent's own silence may come a heartbeat
+// later.
+constexpr std::chrono::milliseconds kHostPatience{1500};
+constexpr std::chrono::seconds kAloneSteps{5};
+// For a rank's stacks, which its host's launcher takes for no longer than kHungLimit (watch/stacks.h).
+constexpr std::chrono::seconds kStacksCome = kHungLimit + std::chrono::seconds(3);
+
+}  // namespace
+
+JobVerdict::JobVerdict(Options options)
+    : options_(std::move(options)),
+      started_(std::chrono::steady_clock::now()),
+      root_cause_(world_size(options_.hosts)),
+      agreed_(world_size(options_.hosts), options_.requeue_exit_code) {}
+
+void JobVerdict::rank_ended(RankEnd end) {
+  // A program that does not reach this launcher's memory, behind a command that returned 0.
+  const Cause* const word = root_cause_.word_about(end.rank);
+  if (end.ending.ok() && end.ending.program == 0 && word != nullptr && word->pid > 0 && word->pid != end.pid) {
+    end.ending = {.value = 1, .program = word->pid, .has_no_code = true};
+  }
+  ended_.push_back(std::move(end));
+  const RankEnd& rank = ended_.back();
+  if (rank.steps_done) count_steps({.step = 0, .steps_done = *rank.steps_done});
+  if (lost_host_) return;
+  if (!root_cause_.first_failure() && agreed_.explains(rank.rank, rank.ending)) {
+    // The others may still write what they go on from: they are given the time.
+    agreed_.ended(rank.ending);
+    return;
+  }
+  if (!root_cause_.first_failure() && stop_.explains(rank.ending)) {
+    // Ranks that end by the signal they were sent are what was asked for.
+    const bool obeyed = rank.ending.by_signal && rank.ending.value == stop_.signal();
+    if (!rank.ending.ok() && !obeyed) say(describe_later_end(rank, stop_.signal()));
+    return;
+  }
+  if (!rank.ending.ok() && blame_standstill()) return;
+  if (rank.killed && rank.rank != root_cause_.first_failure()) ++killed_after_failure_;
+  obey(root_cause_.ended(rank.rank, rank.ending));
+}
+
+void JobVerdict::heard(const Cause& cause) {
+  if (stop_.signal() == 0 && !lost_host_ && !blame_standstill()) obey(root_cause_.heard(cause));
+}
+
+void JobVerdict::told(const membership::MemberNews& news) {
+  // Of a group of some ranks only, and of an earlier start, the numbers mean other processes. Ranks send no messages.
+  if (news.message || news.world_size != world_size(options_.hosts) || !news.scope.starts_with(options_.scope)) return;
+  count_steps(news.position);
+  if (news.cause && news.cause->kind == Cause::Kind::stopped) {
+    agreed_.heard(*news.cause);
+  } else if (news.cause) {
+    heard(*news.cause);
+  } else {
+    root_cause_.all_have_met();
+  }
+}
+
+void JobVerdict::host_lost(int node, const std::string& how) {
+  if (std::find(lost_hosts_.begin(), lost_hosts_.end(), node) != lost_hosts_.end()) return;
+  lost_hosts_.push_back(node);
+  tell_failure_without_stacks();
+  const HostShare& host = options_.hosts[static_cast<std::size_t>(node)];
+  lost_ranks_ += host.ranks - static_cast<int>(std::count_if(ended_.begin(), ended_.end(),
+                                                             [&](const RankEnd& rank) { return host.has(rank.rank); }));
+  blame_standstill();
+  if (!is_given()) return blame(node, how);
+  say(fmt::format("{} {}", describe_host(options_.hosts, node), how));
+}
+
+void JobVerdict::blame(int node, const std::string& how) {
+  lost_host_ = node;
+  judge_at_.reset();
+  const auto age = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_);
+  say(fmt::format("{} {}, {:.1f} s after the start{}", describe_host(options_.hosts, node), how, age.count(),
+                  ending_of_others(running())));
+  orders_.push_back({.kind = Order::Kind::end_ranks});
+}
+
+void JobVerdict::stood_still(std::chrono::nanoseconds time) {
+  stood_still_ = time;
+  still_until_ = Deadline::after(kHostPatience);
+}
+
+bool JobVerdict::blame_standstill() {
+  if (!still_until_ || still_until_->expired() || is_given() || stop_.signal() != 0) return false;
+  still_until_.reset();
+  blame(0,
+        fmt::format("stood still for {:.1f} s (its launcher was stopped, or got no core), and the others took it for "
+                    "lost",
+                    std::chrono::duration<double>(stood_still_).count()));
+  return true;
+}
+
+void JobVerdict::signalled(int signal) {
+  const int first = stop_.signal();
+  tell_failure_without_stacks();
+  switch (stop_.asked(signal)) {
+    case StopRequest::Step::pass_on:
+      judge_at_.reset();
+      stop_late_at_ = Deadline::after(options_.stop_timeout / 10 * 9);  // before they end by the signal
+      say(fmt::format("{}: passed on to {}; once more to kill them", signal_name(signal), count_of(running(), "rank")));
+      orders_.push_back({.kind = Order::Kind::pass_on, .signal = signal});
+      return;
+    case StopRequest::Step::kill:
+      say(fmt::format(
+          "{}: killing {}",
+          signal == first ? "second " + signal_name(signal) : signal_name(signal) + " after " + signal_name(first),
+          count_of(running(), "rank")));
+      orders_.push_back({.kind = Order::Kind::kill});
+      return;
+    case StopRequest::Step::ignore: return;
+  }
+}
+
+void JobVerdict::resize() {
+  if (is_resizing_ || is_given() || stop_.signal() != 0 || !ended_.empty()) return;
+  const auto members = options_.members ? options_.members() : std::vector<membership::MemberView>{};
+  const bool has_step = std::ranges::any_of(members, [](const auto& member) { return member.position.step > 0; });
+  // One rank alone reports none: it is given the time to come to its first.
+  const bool is_alone = world_size(options_.hosts) == 1 && std::chrono::steady_clock::now() - started_ > kAloneSteps;
+  if (!has_step && !is_alone) return;
+  is_resizing_ = true;
+  say("a host has come: the ranks stop after a step, and start again with it");
+  orders_.push_back({.kind = Order::Kind::stop_to_resize});
+}
+
+std::optional<Deadline> JobVerdict::due() const {
+  std::optional<Deadline> next;
+  for (const auto& timer : {judge_at_, stop_late_at_, stacks_until_}) {
+    if (timer && (!next || timer->remaining() < next->remaining())) next = timer;
+  }
+  return next;
+}
+
+void JobVerdict::say_who_has_not_stopped() {
+  stop_late_at_.reset();
+  if (is_given() || !options_.members) return;
+  std::vector<RankFacts> unstopped;
+  for (int rank = 0; rank < world_size(options_.hosts); ++rank) {
+    const bool has_ended = std::ranges::any_of(ended_, [rank](const RankEnd& other) { return other.rank == rank; });
+    if (!has_ended && !agreed_.has_reported(rank)) unstopped.push_back(facts_of(rank));
+  }
+  const auto text = describe_unstopped(unstopped, world_size(options_.hosts), options_.members());
+  if (text.empty()) return;
+  const double limit = std::chrono::duration<double>(options_.stop_timeout).count();
+  say(fmt::format("{:.1f} s after {} no step has ended for all to stop, and after {:.1f} s they end by it: {}",
+                  0.9 * limit, signal_name(stop_.signal()), limit, text));
+}
+
+void JobVerdict::check_timers() {
+  if (stop_late_at_ && stop_late_at_->expired()) say_who_has_not_stopped();
+  if (stacks_until_ && stacks_until_->expired()) tell_failure_without_stacks();
+  if (!judge_at_ || !judge_at_->expired()) return;
+  judge_at_.reset();
+  obey(root_cause_.overdue());
+}
+
+void JobVerdict::obey(RootCause::Step step) {
+  if (step == RootCause::Step::await_root) {
+    const auto patience = root_cause_.patience(options_.grace);
+    judge_at_ = Deadline::after(several_hosts() ? std::max(patience, kHostPatience) : patience);
+  }
+  if (step != RootCause::Step::end_others) return;
+  judge_at_.reset();
+  const auto age = std::chrono::steady_clock::now() - started_;
+  const RankFacts failed = facts_of(*root_cause_.first_failure());
+  failure_ = describe_failure(root_cause_, failed, age, running());
+  if (root_cause_.ending()) return tell_failure({});
+  // Of one that still runs somebody wants to know where. Its process may be behind a wrapper.
+  const Cause* const cause = root_cause_.cause();
+  const bool names_it = cause != nullptr && cause->rank == failed.rank && cause->pid > 0;
+  stacks_until_ = Deadline::after(kStacksCome);
+  orders_.push_back({.kind = Order::Kind::take_stacks, .rank = failed.rank, .pid = names_it ? cause->pid : failed.pid});
+}
+
+void JobVerdict::stacks_taken(const std::vector<std::string>& lines) {
+  std::vector<std::string> where;
+  if (!lines.empty()) where.emplace_back("  where it is:");
+  for (const auto& line : lines) where.push_back("  | " + line);
+  tell_failure(where);
+}
+
+void JobVerdict::tell_failure(const std::vector<std::string>& where) {
+  if (!failure_) return;
+  stacks_until_.reset();
+  say(failure_->message);
+  std::vector<std::string> details = std::move(failure_->details);
+  details.insert(details.end(), where.begin(), where.end());
+  for (const auto& line : details) orders_.push_back({.kind = Order::Kind::detail, .text = line});
+  orders_.push_back({.kind = Order::Kind::end_ranks});
+  failure_.reset();
+}
+
+void JobVerdict::tell_failure_without_stacks() {
+  if (!failure_) return;
+  const int node = node_of(options_.hosts, *root_cause_.first_failure());
+  tell_failure(
+      {fmt::format("  where it is: the launcher of {} has not told yet", describe_host(options_.hosts, node))});
+}
+
+RankFacts JobVerdict::facts_of(int rank) const {
+  const auto ended = std::ranges::find(ended_, rank, &RankEnd::rank);
+  if (ended != ended_.end()) return *ended;
+  return options_.facts(rank);
+}
+
+int JobVerdict::running() const { return world_size(options_.hosts) - static_cast<int>(ended_.size()) - lost_ranks_; }
+
+// One line for all ranks of a host that ended in the same way.
+void JobVerdict::list_consequences() {
+  for (std::size_t node = 0; node < options_.hosts.size(); ++node) {
+    std::map<std::string, std::vector<int>> by_ending;
+    for (const RankEnd& rank : ended_) {
+      if (!options_.hosts[node].has(rank.rank) || rank.rank == root_cause_.first_failure()) continue;
+      by_ending[rank.ending.describe_as_consequence()].push_back(rank.rank);
+    }
+    for (auto& [ending, ranks] : by_ending) {
+      std::sort(ranks.begin(), ranks.end());
+      orders_.push_back({.kind = Order::Kind::detail,
+                         .text = fmt::format("  after it: {} ({}): {}", rendezvous::describe_ranks(ranks),
+                                             describe_host(options_.hosts, static_cast<int>(node)), ending)});
+    }
+  }
+}
+
+StartEnd JobVerdict::judge_end() {
+  using Kind = StartEnd::Kind;
+  if (several_hosts() && is_given()) list_consequences();
+  if (lost_host_) {
+    say(fmt::format("{} was lost first; {} ended after it; exit code {}", describe_host(options_.hosts, *lost_host_),
+                    count_of(static_cast<int>(ended_.size()), "rank"), kExitPeerLost));
+    return {.kind = stop_.signal() == 0 ? Kind::host_lost : Kind::over, .exit_code = kExitPeerLost};
+  }
+  if (root_cause_.first_failure()) {
+    say(summarise_failure(root_cause_, killed_after_failure_, options_.grace));
+    return {.kind = stop_.signal() == 0 ? Kind::failed : Kind::over,
+            .exit_code = root_cause_.exit_code(),
+            .culprit = culprit()};
+  }
+  if (running() == 0 && std::all_of(ended_.begin(), ended_.end(), [](const auto& rank) { return rank.ending.ok(); })) {
+    return {};
+  }
+  if (running() == 0 && std::all_of(ended_.begin(), ended_.end(),
+                                    [this](const auto& rank) { return agreed_.explains(rank.rank, rank.ending); })) {
+    const int code = agreed_.exit_code();
+    if (is_resizing_ && code != 0 && stop_.signal() == 0) {
+      say(agreed_.describe());
+      return {.kind = Kind::resized, .exit_code = code};
+    }
+    say(fmt::format("{}; exit code {}", agreed_.describe(), code));
+    return {.exit_code = code};
+  }
+  say(fmt::format("stopped by {}; exit code {}", signal_name(stop_.signal()), 128 + stop_.signal()));
+  return {.exit_code = 128 + stop_.signal()};
+}
+
+// The first host has the store: without it there is no job.
+std::optional<HostShare> JobVerdict::culprit() const {
+  const int node = node_of(options_.hosts, *root_cause_.first_failure());
+  const int hosts = static_cast<int>(options_.hosts.size());
+  if (node <= 0 || options_.least_hosts == 0 || hosts <= options_.least_hosts) return std::nullopt;
+  return options_.hosts[static_cast<std::size_t>(node)];
+}
+
+// The store forgets ranks once all have gone, so each is asked for as it goes.
+void JobVerdict::count_steps(const membership::MemberPosition& position) {
+  if (position.step < 0) return;
+  steps_.reports_steps = true;
+  steps_.steps_done = std::max(steps_.steps_done, position.steps_done);
+}
+
+void JobVerdict::conclude(int complaint) {
+  tell_failure_without_stacks();
+  decide(complaint);
+  if (options_.on_conclusion) options_.on_conclusion(record());
+}
+
+VerdictRecord::FirstFailure JobVerdict::first_failure() const {
+  const int rank = *root_cause_.first_failure();
+  VerdictRecord::FirstFailure first{.rank = facts_of(rank), .ending = root_cause_.ending()};
+  if (const Cause* const cause = root_cause_.cause()) {
+    first.cause = *cause;
+    first.step = cause->step;
+  }
+  for (const RankEnd& end : ended_) {
+    if (end.rank == rank) first.ending = end.ending;
+  }
+  // In the job's count; what else is known counts the steps of this start.
+  if (first.rank.steps_done) first.step = *first.rank.steps_done;
+  if (first.step >= 0 || !options_.members) return first;
+  for (const membership::MemberView& member : options_.members()) {
+    if (member.info.rank == rank && member.info.world_size == world_size(options_.hosts)) {
+      first.step = member.position.step;
+    }
+  }
+  return first;
+}
+
+VerdictRecord JobVerdict::record() const {
+  using Outcome = VerdictRecord::Outcome;
+  VerdictRecord result{
+      .exit_code = decision_.exit_code, .starts_again = decision_.pause.has_value(), .summary = summary_};
+  if (decision_.left_out) result.left_out_host = decision_.left_out->name;
+  if (lost_host_) {
+    result.outcome = Outcome::host_lost;
+    result.lost_host = {*lost_host_, options_.hosts[static_cast<std::size_t>(*lost_host_)].name};
+  } else if (root_cause_.first_failure()) {
+    result.outcome = Outcome::failed;
+    result.first = first_failure();
+  } else {
+    const bool all_well =
+        running() == 0 && std::all_of(ended_.begin(), ended_.end(), [](const auto& rank) { return rank.ending.ok(); });
+    result.outcome = all_well && stop_.signal() == 0 ? Outcome::finished : Outcome::stopped;
+  }
+  if (!is_given()) return result;
+  std::copy_if(ended_.begin(), ended_.end(), std::back_inserter(result.consequences),
+               [&](const RankEnd& end) { return !result.first || end.rank != result.first->rank.rank; });
+  return result;
+}
+
+void JobVerdict::decide(int complaint) {
+  StartEnd end = judge_end();
+  const bool is_said = is_given() || end.exit_code != 0;
+  summary_ = is_said && !orders_.empty() ? orders_.back().text : "every rank ended with code 0";
+  decision_.exit_code = end.exit_code != 0 ? end.exit_code : complaint;
+  // Where something of the ranks is left, new ones would meet it.
+  if (complaint != 0 || options_.restarts == nullptr) return;
+  end.ran = std::chrono::steady_clock::now() - started_;
+  if (options_.members) {
+    for (const auto& member : options_.members()) count_steps(member.position);
+  }
+  end.reports_steps = steps_.reports_steps;
+  end.steps_done = steps_.steps_done;
+  decision_ = options_.restarts->decide(end);
+  if (!decision_.text.empty()) say(decision_.text);
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/verdict/root_cause.h"
+
+#include "runtime/base/exit_code.h"
+
+namespace lockstep::launcher {
+
+RootCause::Step RootCause::ended(int rank, const ExitStatus& ending) {
+  --running_;
+  Rank& it = at(rank);
+  it.ending = ending;
+  if (first_failure_) {
+    if (rank != *first_failure_) ++others_;
+    return Step::go_on;
+  }
+  // One that was silent and goes on hears that the others have given it up: that end follows from its own silence.
+  if (ending.is_consequence() && !is_silent(rank)) it.is_witness = true;
+  if (!ending.ok()) {
+    has_begun_ = true;
+    implicate(rank);
+    if (it.is_witness && !first_witness_) first_witness_ = rank;
+  }
+  return judge();
+}
+
+void RootCause::all_have_met() {
+  if (has_begun_) return;
+  for (Rank& rank : ranks_) rank = {.ending = rank.ending};
+  implications_ = 0;
+  disagreement_.reset();
+}
+
+std::chrono::milliseconds RootCause::patience(std::chrono::milliseconds grace) const {
+  const auto candidates = roots();
+  if (!candidates.empty() && is_silent(candidates.front())) return kSilentLimit;
+  return std::max(grace, kRootLimit);
+}
+
+RootCause::Step RootCause::heard(const Cause& cause) {
+  if (first_failure_ || (!is_rank(cause.rank) && !is_rank(cause.reporter))) return Step::go_on;
+  if (is_rank(cause.reporter) && cause.reporter != cause.rank) {
+    Rank& witness = at(cause.reporter);
+    if (has_failed_before(witness, cause)) return judge();
+    witness.is_witness = true;
+    if (is_rank(cause.rank) && witness.accuses < 0) witness.accuses = cause.rank;
+  }
+  if (!is_rank(cause.rank)) {
+    if (cause.kind == Cause::Kind::mismatch && !disagreement_) disagreement_ = cause;
+    return judge();
+  }
+  Rank& it = at(cause.rank);
+  implicate(cause.rank);
+  if (is_rank(cause.reporter) && cause.reporter != cause.rank) {
+    if (!it.accusation) it.accusation = cause;
+  } else if (!it.word || (cause.reporter == cause.rank && it.word->reporter != cause.rank)) {
+    it.word = cause;
+  }
+  // A silent rank does not end by itself, and one that has ended before it came is waited for in vain. One that ended
+  // with 0 and without a goodbye has hurt nobody unless others fail.
+  if (cause.reporter < 0 && (cause.kind == Cause::Kind::silent || cause.kind == Cause::Kind::left)) has_begun_ = true;
+  return judge();
+}
+
+// What a rank hears after its own failure, or its silence, follows from it: the others end their group. Of a failure
+// that the group survived this holds while the rank has come no further.
+bool RootCause::has_failed_before(const Rank& witness, const Cause& accusation) {
+  if (!witness.word) return false;
+  if (witness.word->reporter < 0) return witness.word->kind == Cause::Kind::silent;
+  return witness.word->ends_group || accusation.sequence <= witness.word->sequence + kCollectivesToTell;
+}
+
+void RootCause::implicate(int rank) {
+  if (at(rank).implicated == 0) at(rank).implicated = ++implications_;
+}
+
+std::vector<int> RootCause::roots() const {
+  std::vector<int> result;
+  for (int r = 0; is_rank(r); ++r) {
+    if (at(r).implicated > 0 && !at(r).is_witness) result.push_back(r);
+  }
+  std::sort(result.begin(), result.end(), [this](int a, int b) { return at(a).implicated < at(b).implicated; });
+  return result;
+}
+
+bool RootCause::is_silent(int rank) const { return at(rank).word && at(rank).word->kind == Cause::Kind::silent; }
+
+// A rank that stays silent shows nothing more; while others run they may still say what they know.
+bool RootCause::has_shown_itself(int rank) const { return at(rank).ending || (is_silent(rank) && running_ == 1); }
+
+RootCause::Step RootCause::judge() {
+  if (!has_begun_ || first_failure_) return Step::go_on;
+  const auto candidates = roots();
+  if (!candidates.empty() && has_shown_itself(candidates.front())) return name(candidates.front());
+  if (running_ == 0) return overdue();
+  if (awaits_) return Step::go_on;
+  awaits_ = true;
+  return Step::await_root;
+}
+
+RootCause::Step RootCause::overdue() {
+  if (first_failure_ || !has_begun_) return Step::go_on;
+  if (const auto candidates = roots(); !candidates.empty()) return name(candidates.front());
+  find_circle();
+  if (!circle_.empty()) return name(circle_.front());
+  if (first_witness_) return name(*first_witness_);
+  // A rank that accused another and then fell silent.
+  for (int r = 0; is_rank(r); ++r) {
+    if (at(r).implicated == 1) return name(r);
+  }
+  return Step::go_on;
+}
+
+// Everybody accuses somebody: following the accusations leads into a circle.
+void RootCause::find_circle() {
+  for (int start = 0; is_rank(start) && circle_.empty(); ++start) {
+    int r = start;
+    for (std::size_t i = 0; i < ranks_.size() && r >= 0; ++i) r = at(r).accuses;
+    for (; r >= 0 && std::find(circle_.begin(), circle_.end(), r) == circle_.end(); r = at(r).accuses) {
+      circle_.push_back(r);
+    }
+  }
+  std::sort(circle_.begin(), circle_.end());
+}
+
+RootCause::Step RootCause::name(int rank) {
+  first_failure_ = rank;
+  ending_ = at(rank).ending;
+  for (int r = 0; is_rank(r); ++r) {
+    if (r == rank) continue;
+    const Rank& other = at(r);
+    if (!other.ending) continue;
+    if (other.is_witness || !other.ending->ok()) ++others_;
+    if (!other.is_witness && !other.ending->ok()) other_roots_.push_back(r);
+  }
+  return Step::end_others;
+}
+
+const Cause* RootCause::cause() const {
+  if (!first_failure_) return nullptr;
+  const Rank& it = at(*first_failure_);
+  if (it.word && it.word->reporter == it.word->rank) return &*it.word;
+  if (it.word && it.word->kind == Cause::Kind::silent) return &*it.word;
+  if (it.accusation) return &*it.accusation;
+  return it.word ? &*it.word : nullptr;
+}
+
+const Cause* RootCause::disagreement() const {
+  if (!first_failure_ || !disagreement_ || !circle_.empty() || !ending_ || ending_->by_signal) return nullptr;
+  return at(*first_failure_).is_witness && at(*first_failure_).accuses < 0 ? &*disagreement_ : nullptr;
+}
+
+int RootCause::exit_code() const {
+  if (!ending_) return kExitPeerLost;
+  return ending_->ok() ? 1 : ending_->exit_code();
+}
+
+}  // namespace lockstep::launcher

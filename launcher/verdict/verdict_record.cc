@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/verdict/verdict_record.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "launcher/base/system.h"
+#include "launcher/output/log_folder.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/signal_name.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* outcome_name(VerdictRecord::Outcome outcome) {
+  switch (outcome) {
+    case VerdictRecord::Outcome::finished: return "finished";
+    case VerdictRecord::Outcome::stopped: return "stopped";
+    case VerdictRecord::Outcome::failed: return "failed";
+    case VerdictRecord::Outcome::host_lost: return "host lost";
+  }
+  return "";
+}
+
+template <typename Number>
+Json or_null(Number number) {
+  return number < 0 ? Json() : Json(number);
+}
+
+Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+Json process_json(const RankFacts& rank, const std::optional<ExitStatus>& ending) {
+  return {{"rank", rank.rank},
+          {"host", or_null(rank.host)},
+          {"pid", rank.pid == 0 ? Json() : Json(rank.pid)},
+          {"ending", ending ? Json(ending->describe()) : Json()},
+          {"exit_code", ending && !ending->by_signal && !ending->has_no_code ? Json(ending->value) : Json()},
+          {"signal", ending && ending->by_signal ? Json(signal_name(ending->value)) : Json()}};
+}
+
+Json first_json(const VerdictRecord::FirstFailure& first) {
+  Json json = process_json(first.rank, first.ending);
+  const Cause cause = first.cause.value_or(Cause{});
+  json["step"] = or_null(first.step);
+  json["bucket"] = or_null(cause.bucket);
+  json["cause"] = or_null(cause.text);
+  json["reported_by"] = or_null(cause.reporter);
+  json["memory_kills"] = first.rank.memory_kills;
+  json["log"] = or_null(first.rank.log);
+  json["last_lines"] = first.rank.last_lines;
+  return json;
+}
+
+}  // namespace
+
+std::string as_json(const VerdictRecord& record, const std::string& run_id, int generation) {
+  Json json = {{"run_id", run_id},
+               {"generation", generation},
+               {"outcome", outcome_name(record.outcome)},
+               {"exit_code", record.exit_code},
+               {"starts_again", record.starts_again},
+               {"summary", record.summary},
+               {"first_failure", record.first ? first_json(*record.first) : Json()},
+               {"lost_host", Json()},
+               {"left_out_host", or_null(record.left_out_host)},
+               {"consequences", Json::array()}};
+  if (record.lost_host)
+    json["lost_host"] = {{"node_rank", record.lost_host->first}, {"host", record.lost_host->second}};
+  for (const RankEnd& rank : record.consequences) {
+    Json one = process_json(rank, rank.ending);
+    one["killed_by_launcher"] = rank.killed;
+    json["consequences"].push_back(std::move(one));
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::function<void(const VerdictRecord&)> verdict_writer(const std::string& log_dir, const std::string& run_id,
+                                                         int generation, Console& console) {
+  if (log_dir.empty()) return [](const VerdictRecord&) {};
+  const std::string path = verdict_file(log_dir);
+  // What another job has left would be read as this one's.
+  if (generation == 0 && unlink(path.c_str()) != 0 && errno != ENOENT) throw SystemError("remove " + path, errno);
+  return [path, of_generation = verdict_file(log_folder(log_dir, generation)), run_id, generation,
+          &console](const VerdictRecord& record) {
+    try {
+      const std::string json = as_json(record, run_id, generation);
+      write_file(of_generation, json);
+      write_file(path, json);
+    } catch (const Error& error) {
+      console.message(fmt::format("the verdict is not in {}: {}", path, error.what()));
+    }
+  };
+}
+
+}  // namespace lockstep::launcher
