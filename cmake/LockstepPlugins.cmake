@@ -24,7 +24,7 @@ set(plugin_headers
     runtime/comm/transfer.h runtime/include/lockstep/comm/work.h runtime/include/lockstep/device/buffer_view.h
     runtime/include/lockstep/device/device.h runtime/include/lockstep/device/device_runtime.h
     runtime/include/lockstep/device/dtype.h runtime/include/lockstep/device/stream.h runtime/rendezvous/consensus.h
-    runtime/rendezvous/identity.h runtime/include/lockstep/rendezvous/roster.h runtime/include/lockstep/store/store.h
+    runtime/rendezvous/identity/identity.h runtime/include/lockstep/rendezvous/roster.h runtime/include/lockstep/store/store.h
     runtime/include/lockstep/base/random.h runtime/tensor/kernels.h)
 file(GLOB wire_headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/runtime/comm/failure/*.h"
      "${PROJECT_SOURCE_DIR}/runtime/comm/wire/*.h" "${PROJECT_SOURCE_DIR}/runtime/comm/hosts/*.h")

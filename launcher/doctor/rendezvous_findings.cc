@@ -10,10 +10,10 @@
 #include "lockstep/base/error.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/tcp_socket.h"
-#include "runtime/rendezvous/describe.h"
-#include "runtime/rendezvous/families/families.h"
+#include "runtime/rendezvous/identity/families.h"
 #include "runtime/rendezvous/launcher_guard.h"
-#include "runtime/rendezvous/meet.h"
+#include "runtime/rendezvous/meeting/describe.h"
+#include "runtime/rendezvous/meeting/meet.h"
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/client/torch_store_client.h"
 

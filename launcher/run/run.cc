@@ -21,7 +21,7 @@
 #include "runtime/base/signal_name.h"
 #include "runtime/net/open_files.h"
 #include "runtime/net/port_range.h"
-#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/identity/identity.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/store/secret.h"
 

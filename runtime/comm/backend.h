@@ -15,7 +15,7 @@
 #include "lockstep/store/store.h"
 #include "runtime/base/internal_api.h"
 #include "runtime/comm/subgroups.h"
-#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/identity/identity.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep {

@@ -13,7 +13,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/rendezvous/roster.h"
 #include "lockstep/store/store.h"
-#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/identity/identity.h"
 
 namespace lockstep::rendezvous {
 

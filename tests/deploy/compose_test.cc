@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "runtime/rendezvous/identity.h"
-#include "runtime/rendezvous/meet.h"
+#include "runtime/rendezvous/identity/identity.h"
+#include "runtime/rendezvous/meeting/meet.h"
 #include "tests/deploy/deploy_files.h"
 #include "tests/support/network_namespaces.h"
 

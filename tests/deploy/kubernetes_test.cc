@@ -5,8 +5,8 @@
 
 #include "launcher/flags/command_line.h"
 #include "lockstep/base/error.h"
-#include "runtime/rendezvous/identity.h"
-#include "runtime/rendezvous/meet.h"
+#include "runtime/rendezvous/identity/identity.h"
+#include "runtime/rendezvous/meeting/meet.h"
 #include "tests/deploy/deploy_files.h"
 #include "tests/support/error_of.h"
 

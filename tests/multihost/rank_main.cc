@@ -18,7 +18,7 @@
 #include "runtime/comm/init/group_watch.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/join.h"
-#include "runtime/rendezvous/meet.h"
+#include "runtime/rendezvous/meeting/meet.h"
 
 namespace lockstep {
 namespace {

@@ -36,7 +36,7 @@
 #include "runtime/net/route.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/launcher_guard.h"
-#include "runtime/rendezvous/meet.h"
+#include "runtime/rendezvous/meeting/meet.h"
 #include "runtime/store/prefix_store.h"
 #include "runtime/trace/process_trace.h"
 

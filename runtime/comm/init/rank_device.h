@@ -12,7 +12,7 @@
 #include "lockstep/device/device.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/settings.h"
-#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/identity/identity.h"
 
 namespace lockstep {
 

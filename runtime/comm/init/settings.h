@@ -10,7 +10,7 @@
 #include "lockstep/comm/init/init_process_group.h"
 #include "lockstep/device/device.h"
 #include "runtime/net/address.h"
-#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/identity/identity.h"
 #include "runtime/rendezvous/init_method.h"
 
 namespace lockstep {

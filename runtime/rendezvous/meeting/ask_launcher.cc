@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/identity/identity.h"
 #include "runtime/rendezvous/meeting/pmix.h"
 
 namespace lockstep::rendezvous {

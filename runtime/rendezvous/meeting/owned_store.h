@@ -7,8 +7,8 @@
 #include <string>
 
 #include "lockstep/base/deadline.h"
-#include "runtime/rendezvous/identity.h"
-#include "runtime/rendezvous/meet.h"
+#include "runtime/rendezvous/identity/identity.h"
+#include "runtime/rendezvous/meeting/meet.h"
 #include "runtime/store/server/tcp_store_server.h"
 
 namespace lockstep::rendezvous {

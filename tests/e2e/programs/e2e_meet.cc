@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/rendezvous/join.h"
-#include "runtime/rendezvous/meet.h"
+#include "runtime/rendezvous/meeting/meet.h"
 
 namespace rendezvous = lockstep::rendezvous;
 

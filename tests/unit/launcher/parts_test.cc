@@ -17,7 +17,7 @@
 #include "launcher/process/process_table.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/signal_name.h"
-#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/identity/identity.h"
 #include "tests/support/temporary_folder.h"
 
 namespace lockstep::launcher {

@@ -18,9 +18,9 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
-#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/identity/identity.h"
 #include "runtime/rendezvous/join.h"
-#include "runtime/rendezvous/meet.h"
+#include "runtime/rendezvous/meeting/meet.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::rendezvous {

@@ -38,7 +38,8 @@ struct InitOptions {
 // Who it is: arguments, then the URL's parameters, then what launched it: `lockstep run`, torchrun, RANK and WORLD_SIZE
 // by hand, mpirun of Open MPI, MVAPICH2 or Hydra (MPICH, Intel MPI), PALS, PMIx, jsrun, Flux, srun, PMI, horovodrun,
 // mlx.launch, Kubeflow; with none of them it is alone, and no socket is opened. Where they meet:
-// rendezvous/meet.h. LOCKSTEP_BOOTSTRAP=socket, pmix or address chooses among what the launcher offers for that.
+// rendezvous/meeting/meet.h. LOCKSTEP_BOOTSTRAP=socket, pmix or address chooses among what the launcher offers for
+// that.
 //
 // It changes the process in three ways: an uncaught lockstep::Error becomes one line on stderr (uncaught.h), lines of
 // the log get the rank before them, and a process that `lockstep run` or mpirun started ends when its launcher does

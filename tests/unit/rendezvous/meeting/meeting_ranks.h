@@ -3,7 +3,7 @@
 #pragma once
 
 #include "runtime/net/tcp_socket.h"
-#include "runtime/rendezvous/meet.h"
+#include "runtime/rendezvous/meeting/meet.h"
 #include "tests/support/child.h"
 #include "tests/support/free_port.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One case for each launcher: its environment as it is (people's variables left out), and what comes of it.
-#include "runtime/rendezvous/families/families.h"
+#include "runtime/rendezvous/identity/families.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <set>
 
 #include "lockstep/base/error.h"
-#include "runtime/rendezvous/families/port_of_job.h"
-#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/identity/identity.h"
+#include "runtime/rendezvous/identity/port_of_job.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::rendezvous {

@@ -2,7 +2,7 @@
 // The short forms of Slurm's lists.
 #include <gtest/gtest.h>
 
-#include "runtime/rendezvous/families/slurm_lists.h"
+#include "runtime/rendezvous/identity/slurm_lists.h"
 
 namespace lockstep::rendezvous {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/identity/identity.h"
 
 namespace lockstep::rendezvous {
 

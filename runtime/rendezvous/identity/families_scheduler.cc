@@ -6,9 +6,9 @@
 #include <climits>
 #include <vector>
 
-#include "runtime/rendezvous/families/family_readers.h"
-#include "runtime/rendezvous/families/port_of_job.h"
-#include "runtime/rendezvous/families/slurm_lists.h"
+#include "runtime/rendezvous/identity/family_readers.h"
+#include "runtime/rendezvous/identity/port_of_job.h"
+#include "runtime/rendezvous/identity/slurm_lists.h"
 
 namespace lockstep::rendezvous {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/rendezvous/families/port_of_job.h"
+#include "runtime/rendezvous/identity/port_of_job.h"
 
 #include "runtime/base/hash.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/identity/identity.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,8 +12,8 @@
 #include "runtime/base/logging.h"
 #include "runtime/base/regular_file.h"
 #include "runtime/membership/member_info.h"
-#include "runtime/rendezvous/families/families.h"
-#include "runtime/rendezvous/families/family_readers.h"
+#include "runtime/rendezvous/identity/families.h"
+#include "runtime/rendezvous/identity/family_readers.h"
 
 namespace lockstep::rendezvous {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What doctor prints of the variables.
-#include "runtime/rendezvous/describe.h"
+#include "runtime/rendezvous/meeting/describe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

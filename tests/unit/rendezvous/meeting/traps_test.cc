@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/identity/identity.h"
 #include "runtime/rendezvous/join.h"
-#include "runtime/rendezvous/meet.h"
+#include "runtime/rendezvous/meeting/meet.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
 

@@ -4,7 +4,7 @@
 
 #include <climits>
 
-#include "runtime/rendezvous/families/family_readers.h"
+#include "runtime/rendezvous/identity/family_readers.h"
 
 namespace lockstep::rendezvous {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/rendezvous/families/family_readers.h"
+#include "runtime/rendezvous/identity/family_readers.h"
 
 #include <fmt/format.h>
 

@@ -13,7 +13,7 @@
 #include "lockstep/store/store.h"
 #include "runtime/net/address.h"
 #include "runtime/net/tcp_socket.h"
-#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/identity/identity.h"
 #include "runtime/rendezvous/init_method.h"
 #include "runtime/rendezvous/launcher_guard.h"
 #include "runtime/store/endpoint.h"

@@ -6,8 +6,8 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
-#include "runtime/rendezvous/meet.h"
 #include "runtime/rendezvous/meeting/local_meeting.h"
+#include "runtime/rendezvous/meeting/meet.h"
 
 namespace lockstep::rendezvous {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Variables in, verdict out.
-#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/identity/identity.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

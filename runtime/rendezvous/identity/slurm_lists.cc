@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/rendezvous/families/slurm_lists.h"
+#include "runtime/rendezvous/identity/slurm_lists.h"
 
 #include <algorithm>
 #include <climits>

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/net/address.h"
-#include "runtime/rendezvous/families/family_readers.h"
+#include "runtime/rendezvous/identity/family_readers.h"
 
 namespace lockstep::rendezvous {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks as threads that meet through real stores: whom they find, and what they are told when they don't.
-#include "runtime/rendezvous/meet.h"
+#include "runtime/rendezvous/meeting/meet.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@
 #include "runtime/store/server/tcp_store_server.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/unit/rendezvous/meeting_ranks.h"
+#include "tests/unit/rendezvous/meeting/meeting_ranks.h"
 
 namespace lockstep::rendezvous {
 namespace {

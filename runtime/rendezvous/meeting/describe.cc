@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/rendezvous/describe.h"
+#include "runtime/rendezvous/meeting/describe.h"
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "runtime/rendezvous/identity.h"
-#include "runtime/rendezvous/meet.h"
+#include "runtime/rendezvous/identity/identity.h"
+#include "runtime/rendezvous/meeting/meet.h"
 
 namespace lockstep::rendezvous {
 namespace {

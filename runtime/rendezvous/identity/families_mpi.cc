@@ -7,8 +7,8 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/address.h"
-#include "runtime/rendezvous/families/family_readers.h"
-#include "runtime/rendezvous/families/port_of_job.h"
+#include "runtime/rendezvous/identity/family_readers.h"
+#include "runtime/rendezvous/identity/port_of_job.h"
 
 namespace lockstep::rendezvous {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/rendezvous/families/families.h"
+#include "runtime/rendezvous/identity/families.h"
 
 namespace lockstep::rendezvous {
 

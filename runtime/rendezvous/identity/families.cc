@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/rendezvous/families/families.h"
+#include "runtime/rendezvous/identity/families.h"
 
 #include <array>
 
-#include "runtime/rendezvous/families/family_readers.h"
+#include "runtime/rendezvous/identity/family_readers.h"
 
 namespace lockstep::rendezvous {
 namespace {

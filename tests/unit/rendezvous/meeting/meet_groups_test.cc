@@ -13,7 +13,7 @@
 #include "runtime/store/server/tcp_store_server.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/unit/rendezvous/meeting_ranks.h"
+#include "tests/unit/rendezvous/meeting/meeting_ranks.h"
 
 namespace lockstep::rendezvous {
 namespace {
