@@ -1,34 +1,45 @@
-# lockstep_room(NAME base DIR base FOLDERS ... DEPS ... LIBS ...): one folder, one target.
+# lockstep_room(FOLDER LIBS ...): one folder of LockstepRooms, one target.
 #
-# A room is a static, position-independent library `lockstep_NAME`, alias `lockstep::NAME`, of every .cc in its folder
-# and in the FOLDERS below it. DEPS are other rooms, LIBS are packages. Unit tests and the launcher link rooms.
+# A room is a static, position-independent library `lockstep_NAME`, alias `lockstep::NAME`, of every .cc in its folder;
+# lockstep_room_name() says NAME. It links the rooms that it may include, and LIBS, which are packages. Unit tests and the
+# launcher link rooms.
 # PCH is the precompiled header it takes, lockstep_pch_rooms unless said otherwise; NONE is none, and no unity build.
 # SPDX-License-Identifier: Apache-2.0
-function(lockstep_room)
-  cmake_parse_arguments(ROOM "" "NAME;DIR;PCH" "FOLDERS;DEPS;LIBS" ${ARGN})
+function(lockstep_room FOLDER)
+  cmake_parse_arguments(ROOM "" "PCH" "LIBS" ${ARGN})
+  lockstep_room_name(${FOLDER} name)
   if(NOT ROOM_PCH)
     set(ROOM_PCH lockstep_pch_rooms)
   endif()
-  set(patterns ${ROOM_FOLDERS})
-  list(TRANSFORM patterns REPLACE "(.+)" "${CMAKE_CURRENT_SOURCE_DIR}/${ROOM_DIR}/\\1/*.cc")
-  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${ROOM_DIR}/*.cc" ${patterns})
-  list(TRANSFORM ROOM_DEPS PREPEND "lockstep_")
+  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${FOLDER}/*.cc")
+  set(deps "")
+  foreach(other ${may_include_${FOLDER}})
+    lockstep_room_name(${other} other)
+    list(APPEND deps lockstep_${other})
+  endforeach()
   if(sources)
-    add_library(lockstep_${ROOM_NAME} STATIC ${sources})
+    add_library(lockstep_${name} STATIC ${sources})
     set(scope PUBLIC)
-    target_link_libraries(lockstep_${ROOM_NAME} PRIVATE $<BUILD_INTERFACE:lockstep_flags>)
+    target_link_libraries(lockstep_${name} PRIVATE $<BUILD_INTERFACE:lockstep_flags>)
     if(NOT ROOM_PCH STREQUAL "NONE")
-      lockstep_use_pch(lockstep_${ROOM_NAME} ${ROOM_PCH})
-      lockstep_unity(lockstep_${ROOM_NAME})
+      lockstep_use_pch(lockstep_${name} ${ROOM_PCH})
+      lockstep_unity(lockstep_${name})
     endif()
   else()
-    add_library(lockstep_${ROOM_NAME} INTERFACE)
+    add_library(lockstep_${name} INTERFACE)
     set(scope INTERFACE)
   endif()
-  target_include_directories(lockstep_${ROOM_NAME} ${scope} "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/runtime/include")
-  target_link_libraries(lockstep_${ROOM_NAME} ${scope} ${ROOM_DEPS} ${ROOM_LIBS})
-  set_property(TARGET lockstep_${ROOM_NAME} PROPERTY LOCKSTEP_LIBS "${ROOM_LIBS}")
-  add_library(lockstep::${ROOM_NAME} ALIAS lockstep_${ROOM_NAME})
+  target_include_directories(lockstep_${name} ${scope} "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/runtime/include")
+  target_link_libraries(lockstep_${name} ${scope} ${deps} ${ROOM_LIBS})
+  set_property(TARGET lockstep_${name} PROPERTY LOCKSTEP_LIBS "${ROOM_LIBS}")
+  add_library(lockstep::${name} ALIAS lockstep_${name})
+endfunction()
+
+# lockstep_room_name(runtime/comm/shm VARIABLE): comm_shm. Of runtime/libtorch it is torch: lockstep::libtorch is the library.
+function(lockstep_room_name FOLDER VARIABLE)
+  string(REGEX REPLACE "^runtime/(lib)?" "" name "${FOLDER}")
+  string(REPLACE "/" "_" name "${name}")
+  set(${VARIABLE} "${name}" PARENT_SCOPE)
 endfunction()
 
 # lockstep_install("targets" words of install(TARGETS) behind them, with COMPONENT): installs them, and lets the target
@@ -44,15 +55,27 @@ function(lockstep_install targets)
   endforeach()
 endfunction()
 
-# lockstep_shared(TARGET t OUTPUT lockstep EXPORT core ROOMS base ... [LINK other] [PRIVATE_SYMBOLS file]): a shared library
-# of whole rooms. PRIVATE_SYMBOLS lists what it exports for our own libraries alone (LockstepSymbols.cmake).
+# lockstep_shared(TARGET t OUTPUT lockstep EXPORT core ROOMS runtime/snapshot ... [LINK other] [PRIVATE_SYMBOLS file]): a shared
+# library of whole rooms: ROOMS and all that they may include, but for what is in LINK. PRIVATE_SYMBOLS lists what it exports
+# for our own libraries alone (LockstepSymbols.cmake).
 #
 # It takes the rooms' objects, not their archives, so that nothing is left out and nothing is compiled twice. What
 # links it must not link a room too: a process that holds a room twice has two registries and two logs.
 function(lockstep_shared)
   cmake_parse_arguments(S "" "TARGET;OUTPUT;EXPORT;LINK;PRIVATE_SYMBOLS" "ROOMS" ${ARGN})
   add_library(${S_TARGET} SHARED)
-  foreach(room ${S_ROOMS})
+  set(folders "")
+  foreach(folder ${S_ROOMS})
+    list(APPEND folders ${reach_${folder}})
+  endforeach()
+  list(REMOVE_DUPLICATES folders)
+  set_property(TARGET ${S_TARGET} PROPERTY LOCKSTEP_FOLDERS "${folders}")
+  if(S_LINK)
+    get_target_property(others ${S_LINK} LOCKSTEP_FOLDERS)
+    list(REMOVE_ITEM folders ${others})
+  endif()
+  foreach(folder ${folders})
+    lockstep_room_name(${folder} room)
     get_target_property(type lockstep_${room} TYPE)
     if(type STREQUAL "STATIC_LIBRARY")
       target_sources(${S_TARGET} PRIVATE $<TARGET_OBJECTS:lockstep_${room}>)

@@ -1,7 +1,7 @@
 # cmake -DROOT=... -P check_docs.cmake: what the pages name is there.
 #
 # Files of a release, images and find_package() have this version. Every path of this repository in backticks or behind a
-# Markdown link exists. docs/ARCHITECTURE.md has a row for every room of check_layers.cmake, docs/TESTING.md for every folder
+# Markdown link exists. docs/ARCHITECTURE.md has a row for every room of LockstepRooms.cmake, docs/TESTING.md for every folder
 # of tests/. docs/ERRORS.md has every error type, and the messages it lists (first cell of a row, in
 # backticks, with {} for values) are in the sources. Every number below docs/adr has its page, or a reason in docs/adr/README.md.
 # SPDX-License-Identifier: Apache-2.0
@@ -79,14 +79,8 @@ endforeach()
 
 # Every room has its row on the map.
 file(READ "${ROOT}/docs/ARCHITECTURE.md" map)
-file(READ "${ROOT}/tests/check_layers.cmake" layers)
-string(REGEX MATCH "set\\(rooms ([^)]*)\\)" found "${layers}")
-string(REGEX MATCHALL "[^ \n]+" rooms "${CMAKE_MATCH_1}")
-list(LENGTH rooms number_of_rooms)
-if(number_of_rooms LESS 10)
-  message(SEND_ERROR "tests/check_layers.cmake: its list of rooms was not found")
-endif()
-foreach(room ${rooms})
+include("${CMAKE_CURRENT_LIST_DIR}/../cmake/LockstepRooms.cmake")
+foreach(room ${LOCKSTEP_ROOMS})
   string(REGEX MATCH "\n\\|[^|]*`${room}`[^|]*\\|" row "${map}")
   if(row STREQUAL "")
     message(SEND_ERROR "docs/ARCHITECTURE.md: no row for the room `${room}`")

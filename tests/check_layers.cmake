@@ -1,66 +1,20 @@
 # cmake -DROOT=... -P check_layers.cmake: holds every #include of runtime/, proto/ and launcher/ to the include rule.
 #
-# A room may include itself and the rooms it names here, transitively; and a package only where this page says so.
+# A room may include itself and what cmake/LockstepRooms.cmake names for it, transitively; and a package only where this
+# page says so. A folder is in no room above it.
 # SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 
-set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/store/server runtime/store/client
-          runtime/membership runtime/rendezvous runtime/device runtime/comm runtime/comm/failure runtime/comm/shm
-          runtime/comm/wire runtime/comm/hosts runtime/comm/tcp runtime/comm/mpi runtime/comm/init runtime/data runtime/ddp
-          runtime/metrics runtime/progress
-          runtime/checkpoint runtime/checkpoint/snapshot runtime/snapshot
-          runtime/tensor runtime/tensor/cpu runtime/autograd runtime/data/tensor runtime/nn runtime/optim runtime/train
-          runtime/libtorch runtime/cuda runtime/comm/nccl runtime/tensor/cuda launcher launcher/probe)
-# In the order above: a room's line names only rooms before it, so one pass makes the rule transitive.
-set(may_include_proto "")
-set(may_include_runtime/base "")
-set(may_include_runtime/trace runtime/base)
-set(may_include_runtime/net runtime/base)
-set(may_include_runtime/store runtime/net proto)
-set(may_include_runtime/store/server runtime/store)
-set(may_include_runtime/store/client runtime/store)
-set(may_include_runtime/membership runtime/store/server runtime/store/client)
-set(may_include_runtime/rendezvous runtime/membership)
-set(may_include_runtime/device runtime/base)
-set(may_include_runtime/comm runtime/device runtime/rendezvous runtime/trace)
-set(may_include_runtime/comm/failure runtime/comm)
-set(may_include_runtime/comm/shm runtime/comm/failure runtime/net)
-set(may_include_runtime/comm/wire runtime/comm/failure)
-set(may_include_runtime/comm/hosts runtime/comm/shm runtime/comm/wire)
-set(may_include_runtime/comm/tcp runtime/comm/hosts runtime/net)
-set(may_include_runtime/comm/mpi runtime/comm/wire)
-set(may_include_runtime/comm/init runtime/comm runtime/comm/shm runtime/comm/tcp)
-set(may_include_runtime/data runtime/trace)
-set(may_include_runtime/ddp runtime/comm runtime/data)
-set(may_include_runtime/metrics runtime/comm runtime/trace)
-set(may_include_runtime/progress runtime/ddp)
-set(may_include_runtime/checkpoint runtime/device)
-set(may_include_runtime/checkpoint/snapshot runtime/checkpoint)
-set(may_include_runtime/snapshot runtime/ddp runtime/metrics runtime/data runtime/checkpoint/snapshot)
-set(may_include_runtime/tensor runtime/device)
-set(may_include_runtime/tensor/cpu runtime/tensor)
-set(may_include_runtime/autograd runtime/tensor)
-set(may_include_runtime/data/tensor runtime/data runtime/tensor)
-set(may_include_runtime/nn runtime/autograd)
-set(may_include_runtime/optim runtime/tensor runtime/trace)
-set(may_include_runtime/train runtime/comm/init runtime/snapshot runtime/data/tensor runtime/nn runtime/optim)
-set(may_include_runtime/libtorch runtime/snapshot)
-# The plug-in's core is the device; it says to the core what it brings, collectives among it.
-set(may_include_runtime/cuda runtime/comm)
-set(may_include_runtime/comm/nccl runtime/comm/failure runtime/cuda)
-set(may_include_runtime/tensor/cuda runtime/tensor runtime/cuda)
-# Of the library's upper half it reads what a job has left on disk, which is bytes and JSON.
-set(may_include_launcher runtime/rendezvous runtime/checkpoint/snapshot runtime/trace)
-# A program beside the launcher, which must not load what this one is there to load.
-set(may_include_launcher/probe runtime/comm/init runtime/tensor)
+include("${CMAKE_CURRENT_LIST_DIR}/../cmake/LockstepRooms.cmake")
 
 # Packages and system headers that have one home: a pattern, then the rooms that may include it.
 set(homes
     "^spdlog/|runtime/base"
     "^(openssl/|xxhash)|runtime/base"
     "^(oneapi/|dnnl)|runtime/tensor/cpu"
-    "^nlohmann/|runtime/checkpoint runtime/checkpoint/snapshot runtime/rendezvous launcher launcher/probe"
-    "^CLI/|launcher"
+    "^nlohmann/|runtime/checkpoint runtime/checkpoint/snapshot runtime/rendezvous/identity launcher/placement launcher/observe
+     launcher/live launcher/verdict launcher/client launcher/doctor launcher/snapshots launcher/bisect launcher/probe"
+    "^CLI/|launcher/flags"
     # Sockets are made in net; the store's server and clients and comm/tcp send and receive on those they were given.
     "^sys/socket\\.h$|runtime/net runtime/store/server runtime/store/client runtime/membership runtime/comm/tcp"
     "^(sys/un|netdb)\\.h$|runtime/net"
@@ -72,31 +26,19 @@ set(homes
     "^nccl|runtime/comm/nccl"
     "^(gtest|gmock)/|")
 
-foreach(room ${rooms})
-  set(reach_${room} ${room})
-  foreach(other ${may_include_${room}})
-    if(NOT DEFINED reach_${other})
-      message(FATAL_ERROR "check_layers: '${room}' names '${other}', which is not a room before it")
-    endif()
-    list(APPEND reach_${room} ${reach_${other}})
-  endforeach()
-  list(REMOVE_DUPLICATES reach_${room})
-endforeach()
-
-# The room of a path: the longest room name that is a folder of it. A public header, lockstep/ddp/reducer.h below
-# runtime/include, belongs to runtime/ddp.
+# The room of a path: its folder. A public header, lockstep/ddp/reducer.h below runtime/include, belongs to runtime/ddp.
+# A part is a folder of the room above it.
+set(parts runtime/cuda/absent)
 function(room_of path result)
   string(REGEX REPLACE "^(runtime/include/)?lockstep/" "runtime/" path "${path}")
-  set(best "")
-  foreach(room ${rooms})
-    string(LENGTH "${room}/" length)
-    string(LENGTH "${best}" best_length)
-    string(FIND "${path}" "${room}/" at)
-    if(at EQUAL 0 AND length GREATER best_length)
-      set(best "${room}")
-    endif()
-  endforeach()
-  set(${result} "${best}" PARENT_SCOPE)
+  cmake_path(GET path PARENT_PATH folder)
+  if(folder IN_LIST parts)
+    cmake_path(GET folder PARENT_PATH folder)
+  endif()
+  if(NOT folder IN_LIST LOCKSTEP_ROOMS)
+    set(folder "")
+  endif()
+  set(${result} "${folder}" PARENT_SCOPE)
 endfunction()
 
 file(GLOB_RECURSE files RELATIVE "${ROOT}" "${ROOT}/runtime/*.h" "${ROOT}/runtime/*.cc" "${ROOT}/proto/*.h"
@@ -110,7 +52,7 @@ foreach(file ${files})
   endif()
   room_of("${file}" room)
   if(NOT room)
-    message(SEND_ERROR "${file}: in no room; put it in one, or add its folder to tests/check_layers.cmake")
+    message(SEND_ERROR "${file}: in no room; put it in one, or add its folder to cmake/LockstepRooms.cmake")
     math(EXPR faults "${faults} + 1")
     continue()
   endif()
@@ -143,7 +85,7 @@ foreach(file ${files})
       string(REGEX MATCH "^(.*)\\|([^|]*)$" ignored "${home}")
       set(pattern "${CMAKE_MATCH_1}")
       set(place "${CMAKE_MATCH_2}")
-      string(REPLACE " " ";" owners "${place}")
+      string(REGEX REPLACE "[ \n]+" ";" owners "${place}")
       if(target MATCHES "${pattern}" AND NOT room IN_LIST owners)
         message(SEND_ERROR "${file}: ${room} may not include <${target}>; its place: ${place}")
         math(EXPR faults "${faults} + 1")
