@@ -68,6 +68,7 @@ void ProgressEngine::ring() {
 
 ScopedSleeper::ScopedSleeper(std::atomic<std::uint64_t>& count) : count_(count) {
   count_.fetch_add(1, std::memory_order_seq_cst);
+  // The fence orders the count before whatever kind of load the sleeper looks with next.
   full_fence();
 }
 
@@ -77,6 +78,7 @@ ProgressEngine& ProgressEngine::of_process() {
   if (known != nullptr && known->owner_.is_here()) return *known;
   auto* const fresh = new ProgressEngine;  // never destroyed: groups and their waits may outlive all statics
   if (current.compare_exchange_strong(known, fresh, std::memory_order_acq_rel)) return *fresh;
+  // Another thread was first.
   delete fresh;
   return *known;
 }
@@ -93,7 +95,7 @@ std::shared_ptr<BellWords> ProgressEngine::map_bell(const UniqueFd& file) {
   const struct stat status = status_of(file.get());
   if (status.st_size < static_cast<off_t>(kPage)) throw CorruptData("shared memory: got a file that is not a bell");
   const struct stat own = status_of(bell_file());
-  // Its own once more: ThreadSanitizer and the reader of a core dump then see one word, not two.
+  // Its own bell is not mapped a second time: ThreadSanitizer and the reader of a core dump then see one word, not two.
   if (own.st_dev == status.st_dev && own.st_ino == status.st_ino) return bell_;
   return map(file.get());
 }
@@ -122,6 +124,8 @@ bool ProgressEngine::is_only(const CallerDrivenGroup& own) {
   return std::all_of(all->begin(), all->end(), [&](const auto& group) { return group->group() == own.group(); });
 }
 
+// Works on a snapshot without the lock: a push may take long, and neither add() nor remove() of another thread may wait
+// for it. The snapshot keeps a group alive that is removed meanwhile.
 void ProgressEngine::push_all_but(const CallerDrivenGroup* own) {
   const auto all = groups();
   for (const auto& group : *all) {

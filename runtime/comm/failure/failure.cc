@@ -15,13 +15,14 @@ constexpr std::string_view kKey = "failure";
 Cause Failure::first_in_store(const Cause& own) const {
   const std::string proposed = encode(own, kMostBytes);
   const auto first = store_.ask([proposed](store::Store& store) { return store.compare_set(kKey, "", proposed); });
-  // What all others read, cut as theirs.
+  // The text that all others read, cut as theirs.
   return decode_cause(first.value_or(proposed)).value_or(own);
 }
 
 bool Failure::set_cause(const Cause& cause) {
   MutexLock lock(mutex_);
   if (cause_) return false;
+  // The cause first: a thread that sees happened_ reads the cause at once.
   cause_ = cause;
   happened_.store(true, std::memory_order_release);
   return true;
@@ -29,6 +30,8 @@ bool Failure::set_cause(const Cause& cause) {
 
 void Failure::propose(const Cause& cause) {
   if (happened()) return;
+  // The store is asked before the cause is set: set first, this rank could throw its own cause while all others read
+  // another one.
   if (set_cause(first_in_store(cause))) on_cause_();
 }
 

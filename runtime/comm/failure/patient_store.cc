@@ -27,7 +27,7 @@ std::optional<std::string> PatientStore::ask(std::function<std::string(store::St
     store = store_;
   }
   std::packaged_task<Answer()> request([store = std::move(store), question = std::move(question)]() mutable -> Answer {
-    // Whoever has the future keeps this closure too, so the store leaves it with the call.
+    // The future keeps this closure alive, so the call takes the store out of it.
     const auto asked = std::move(store);
     try {
       return question(*asked);

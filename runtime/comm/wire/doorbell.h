@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a communication thread sleeps on while it has nothing to do: a count that anybody adds to, of this process or,
-// where it lies in memory that they share, of another one; and a file, so that it can sleep on its sockets too.
+// A communication thread sleeps on its doorbell while it has nothing to do: a count that any thread adds to, of this
+// process or, where it lies in shared memory, of another one; and a file, so that the thread can sleep on its sockets
+// too.
 //
 // No ring is missed: the sleeper first says that it sleeps and then reads the count; a ringer first adds to the count
-// and then reads whether anybody sleeps. All four are in the one order of sequentially consistent operations. What was
-// written before a ring is seen by whoever has heard it.
+// and then reads whether anybody sleeps. All four are in the one order of sequentially consistent operations. A thread
+// that hears a ring sees what was written before it.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@ struct alignas(64) DoorbellWords {
   std::atomic<std::uint64_t> asleep;  // 1 while the owner sleeps, or is about to
 };
 
-// What rings a doorbell. Any thread, any process that has both.
+// The ringers' end of a doorbell. Any thread, any process that has both.
 struct DoorbellButton {
   DoorbellWords* words = nullptr;
   std::shared_ptr<const EventFd> file = {};
@@ -42,8 +43,8 @@ class Doorbell {
   LOCKSTEP_INTERNAL_API bool hear();
   // Blocks until it has been rung since it was last heard, or until the deadline.
   LOCKSTEP_INTERNAL_API void wait(const Deadline& deadline);
-  // Sleeps as `sleep` does, which looks at file() and whatever else there is, unless it has been rung since it was last
-  // heard: a ring from now on makes file() readable.
+  // Calls `sleep`, which waits for file() and whatever else there is, unless the bell has been rung since it was last
+  // heard. A ring from now on makes file() readable.
   template <typename Sleep>
   void sleep_unless_rung(Sleep sleep) {
     button_.words->asleep.store(1, std::memory_order_seq_cst);

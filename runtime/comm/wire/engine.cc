@@ -69,7 +69,7 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
                                "of lockstep on every host",
                                who(rank_), bytes.size(), wire_->name(), who(peer)));
   }
-  // First: it is acknowledged after that.
+  // First: once it is acknowledged its sender may end, and the neighbours find the notice only if it is there by then.
   if (frame->kind == FrameKind::goodbye && notices_ && board_->is_carrier_of(peer)) {
     notices_->tell_left(peer, frame->number);
   }
@@ -77,6 +77,7 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
   std::uint64_t expected = 0;
   {
     MutexLock lock(mutex_);
+    // Still right after the unlock: only frames advance it, and they come to whoever has the turn.
     expected = arrival_table_.next_of(peer);
     if (frame->kind != FrameKind::collective) {
       p2p_queue_.on_frame(peer, *frame);
@@ -169,12 +170,14 @@ void WireEngine::run() {
 
 void WireEngine::work() {
   for (;;) {
+    // A caller leaves here what it caught in its turn: only this thread ends the engine.
     if (thrown_) std::rethrow_exception(thrown_);
     const Step done = step(false);
     if (done == Step::last) return;
     if (wire_->patience().count() > 0) {
       if (!wire_->poll() && done == Step::nothing) await_news();
     } else if (done == Step::nothing) {
+      // A wire without patience bears one thread alone: this one keeps the turn while it waits.
       wire_->wait(Deadline::never());
     }
   }
@@ -185,6 +188,8 @@ void WireEngine::await_news() {
   while (!wire_->poll()) {
     if (turn_.is_wanted()) return turn_.lend();
     if (look.expired()) {
+      // The turn is free during the sleep, or a caller would first have to wake this thread and then wait for it to let
+      // go.
       turn_.release();
       wire_->sleep();
       return turn_.take();
@@ -193,6 +198,13 @@ void WireEngine::await_news() {
   }
 }
 
+// Why this order. What is to be done is taken under the lock in one piece, so that `leaving` can't miss work that was
+// queued beside it; everything that may block or ask the store is done without the lock, which the program's thread
+// needs to start the next collective. A mismatch comes before the actions, which may block: the group fails for it
+// anyway. Announcements come before actions and collectives: those may wait for peers, which may wait for the
+// announcement. Goodbyes are acknowledged in every step, since the leaving peer waits. Who has departed is looked at
+// only when nothing else was to be done: what a rank sent before its goodbye may still lie among the actions and
+// segments, and only what is unfinished without them never comes.
 WireEngine::Step WireEngine::step(bool is_caller) {
   if (shutdown_.failure().happened()) return is_caller ? Step::none_for_caller : Step::last;
   std::vector<std::shared_ptr<WireCollective>> fresh;
@@ -203,6 +215,7 @@ WireEngine::Step WireEngine::step(bool is_caller) {
     MutexLock lock(mutex_);
     const bool next_blocks = !queue_.empty() && blocks(queue_.front()->task_);
     if (is_caller && (next_blocks || p2p_queue_.has_actions() || closing_)) return Step::none_for_caller;
+    // Further ahead it would overwrite a slot of the board that a neighbour may not have read.
     const std::uint64_t most = board_ ? arrival_table_.taken() + AnnouncementBoard::kAhead : last_.load();
     for (const auto& collective : queue_) {
       if (collective->sequence_ > announced_ && collective->sequence_ <= most) fresh.push_back(collective);
@@ -226,6 +239,8 @@ WireEngine::Step WireEngine::step(bool is_caller) {
   if (run_collectives(is_caller) || !actions.empty()) return Step::something;
   check_departed_ranks();
   if (!leaving) return Step::nothing;
+  // Before the goodbye, after which this process may end: a neighbour that has no connection to this rank looks there
+  // when it hears of the end.
   if (notices_) notices_->tell_left(rank_, last());
   shutdown_.say_goodbye(last(), board_ ? board_->carriers() : std::vector<int>());
   return Step::last;
@@ -252,6 +267,8 @@ void WireEngine::announce(WireCollective& collective) {
   } else {
     for (int i = 1; i < size_; ++i) wire_->send_frame((rank_ + i) % size_, bytes);
   }
+  // Noted last: the note lets this rank run the collective, and announce further ones, whose slots this one must
+  // precede.
   MutexLock lock(mutex_);
   arrival_table_.note(rank_, {task.record, std::move(payload), Clock::now()});
 }
@@ -288,12 +305,13 @@ bool WireEngine::start_next_collective(bool is_caller) {
         [number = arrival_table_.taken() + 1](const auto& collective) { return collective->sequence_ == number; });
     if (found == queue_.end()) return false;
     next = *found;
-    // What blocks comes after what is under way.
+    // A blocking operation starts only when the pipeline is empty: it would keep this thread from moving the segments.
     if (blocks(next->task_) && (is_caller || !pipeline_.empty())) return false;
     arrivals = arrival_table_.take();
     if (!arrivals) return false;
     next->last_arrival_ = last_of(*arrivals);
   }
+  // Without the lock: a mismatch asks the store for the first cause.
   agree_on(*next, *arrivals);
   // By address: the queue holds it until then, and works hold the engine.
   const auto finish_it = [this, collective = next.get()] { finish(*collective); };
@@ -309,9 +327,12 @@ bool WireEngine::start_next_collective(bool is_caller) {
 void WireEngine::finish(WireCollective& collective) {
   {
     MutexLock lock(mutex_);
+    // Released: a poll() that reads it without the lock also reads the words and the result.
     collective.done_.store(true, std::memory_order_release);
     std::erase_if(queue_, [&](const auto& other) { return other.get() == &collective; });
   }
+  // Behind the store, with a fence in between (comm/progress.h): rung first, a waiter could count itself asleep after
+  // the ring, find done_ unset and sleep until its slice is over.
   comm::ProgressEngine::ring();
 }
 
@@ -356,7 +377,7 @@ WireEngine::Allocated WireEngine::take_allocated() {
   return std::exchange(allocated_, {});
 }
 
-// Whoever left has told before what it did; what it did not do will not come.
+// A rank that left has announced all its part before the goodbye. The rest never comes.
 void WireEngine::check_departed_ranks() {
   std::string text;
   int gone_rank = -1;
@@ -376,8 +397,8 @@ void WireEngine::check_departed_ranks() {
   if (!text.empty()) shutdown_.failure().fail(shutdown_.cause_of(Cause::Kind::left, gone_rank, text, last()));
 }
 
-// The queue goes after the thread has ended: it runs collectives out of it. It must go all the same, for the works in
-// it hold the engine.
+// The queue is cleared after the thread has ended, which runs collectives out of it. It has to be cleared: its works
+// hold the engine.
 void WireEngine::close_as(std::optional<std::string> cause) {
   {
     MutexLock lock(mutex_);
@@ -386,12 +407,13 @@ void WireEngine::close_as(std::optional<std::string> cause) {
     if (!cause && !shutdown_.failure().happened() && (!queue_.empty() || messages > 0)) {
       cause = comm::destroyed_text(who(rank_), queue_.size(), messages);
     }
-    // Only who owes nobody anything may say goodbye. Agreeing on a cause asks the store and takes its time; meanwhile
-    // the communication thread goes on, and no goodbye may come before the cause.
+    // Only a rank that owes nobody anything may say goodbye. Agreeing on a cause asks the store and takes its time; the
+    // communication thread proceeds meanwhile, and no goodbye may come before the cause.
     closing_ = !cause;
     if (closing_) p2p_queue_.refuse_posts();
   }
   if (cause) propose(Cause::Kind::failed, rank_, *cause);
+  // Wake, give up, join: the thread may sleep with nothing to do, and it takes the turn before it ends.
   wire_->wake();
   turn_.give_up_of_this_thread();
   join_();

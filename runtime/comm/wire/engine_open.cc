@@ -31,7 +31,8 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
     try {
       self->wire_->open(*self, deadline);
     } catch (const std::exception& error) {
-      // Those of this host have no connection that ends.
+      // The other ranks of this host have no connection whose end would tell them. They are told before the program's
+      // thread is, which may end the process.
       self->tell_host(self->cause_of_opening(error.what()));
       opened->set_exception(std::current_exception());
       return self->wire_->close(Deadline::after({}));
@@ -63,7 +64,7 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
   } catch (const std::exception& own) {
     join_();
     set_closed();
-    // What befell another rank comes first: it may be why this one can't connect.
+    // The failure of another rank is thrown rather than this one's own: it may be why this rank can't connect.
     try {
       if (check) check();
     } catch (const PeerLost& lost) {
@@ -74,7 +75,8 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
 }
 
 void WireEngine::give_up_opening(const Error& why, std::future<void>& outcome) {
-  // Which interrupts.
+  // The abandonment interrupts the wire, so it comes before the wait. A library that can't be interrupted keeps the
+  // thread, and the thread keeps the engine.
   shutdown_.abandon(why.cause() != nullptr ? *why.cause()
                                            : shutdown_.cause_of(Cause::Kind::failed, rank_, why.what(), 0));
   if (wire_->can_interrupt_open()) {

@@ -14,7 +14,7 @@
 namespace lockstep::wire {
 namespace {
 
-// What takes longer than this to move is not worth keeping the program's thread awake for.
+// Larger collectives take so long that the program's thread had better sleep.
 constexpr std::size_t kMostDrivenBytes = 1 << 20;
 
 }  // namespace
@@ -64,6 +64,8 @@ std::shared_ptr<WireCollective> WireEngine::start(comm::Task task) {
     collective = std::make_shared<WireCollective>(shared_from_this(), std::move(task), ++last_);
     queue_.push_back(collective);
   }
+  // Both, and behind the queue's unlock: a communication thread that naps hears only the turn, one that sleeps only the
+  // wire's bell, and either looks at the queue once it is awake.
   turn_.call_unless_callers_follow();
   wire_->wake();
   return collective;
@@ -85,7 +87,7 @@ template <typename Done>
 WireEngine::Outcome WireEngine::wait_for(const Deadline& deadline, Done done) {
   comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
   for (;;) {
-    // It counts as a sleeper before it looks: who rings after that is not missed.
+    // It counts as a sleeper before it looks, so a ring after the look wakes it.
     const comm::ScopedSleeper asleep(progress.bell().on_bell);
     const std::uint64_t rung = progress.bell().bell.load(std::memory_order_seq_cst);
     {
@@ -125,6 +127,8 @@ void WireEngine::drive(const WireCollective& collective, const Deadline& deadlin
           ::sched_yield();
         }
       } catch (...) {
+        // Not thrown here: only the communication thread fails the group in order (run()), and it needs the turn for
+        // that.
         thrown_ = std::current_exception();
       }
     }
@@ -169,7 +173,7 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) {
     }
     return result;
   };
-  // A rank that is that far ahead has not announced it for want of room: who keeps it from that counts.
+  // A rank that is that far ahead could not announce it for want of room: the ranks that keep it from that are named.
   const std::uint64_t taken = arrival_table_.taken();
   const bool announced = !board_ || collective.sequence_ <= taken + AnnouncementBoard::kAhead;
   std::vector<int> ranks = arrival_table_.absent(announced ? collective.sequence_ : taken + 1);
@@ -180,7 +184,7 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) {
   if (!absent.ranks.empty()) return absent;
   comm::Stragglers awaited = others("all have arrived; data is still on its way to or from ", wire_->awaited());
   if (awaited.ranks.empty()) {
-    // Whom a rank waits for within its host may itself wait for another host: it is no culprit.
+    // A local rank may itself be waiting for another host, so it is not blamed.
     const std::vector<std::size_t> neighbours = pipeline_.awaited_neighbours();
     const auto name = [&](std::size_t local) { return who(hosts_.neighbours()[local]); };
     awaited.text = neighbours.empty()

@@ -18,7 +18,7 @@ namespace {
 
 static_assert(comm::Failure::kMostBytes <= kInlineBytes, "a cause must fit into a frame");
 
-// Where a rank leaves its goodbye for those who did not see it.
+// The key under which a rank leaves its goodbye for peers that did not see it.
 std::string key_of_goodbye(int rank) { return fmt::format("left/{}", rank); }
 
 std::optional<std::uint64_t> number_in(const std::string& text) {
@@ -77,7 +77,9 @@ bool Shutdown::on_frame(int peer, const Frame& frame) {
 bool Shutdown::is_loss(int peer) {
   const auto index = static_cast<std::size_t>(peer);
   {
+    // The lock is free while the store is asked, which may take seconds.
     MutexLock lock(mutex_);
+    // Whatever the end means, this peer acknowledges nothing any more: a goodbye must not wait for it.
     seen_[index] = true;
     if (left_after_[index] || leaving_) return false;
   }
@@ -149,7 +151,7 @@ void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   {
     MutexLock lock(mutex_);
     leaving_ = true;
-    // Who has left may be gone, and expects nothing more.
+    // A peer that has left may be gone, and expects nothing more.
     std::erase_if(others, [&](int r) REQUIRES(mutex_) {
       return seen_[static_cast<std::size_t>(r)] || left_after_[static_cast<std::size_t>(r)];
     });
@@ -159,6 +161,7 @@ void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   for (const int peer : others) wire_.send_frame(peer, write_frame(goodbye));
   comm::Patience patience(limits_.goodbye);
   for (;;) {
+    // In each round: two ranks that leave at once each wait for the other's acknowledgement.
     acknowledge();
     if (failure_.happened()) return;
     if (all_have_acknowledged()) {
@@ -207,12 +210,14 @@ void Shutdown::tell_of_failure() {
     try {
       wire_.send_frame(r, bytes);
     } catch (const Broken& broken) {
-      // It hears of it when the connection ends.
+      // That peer learns of the failure from the end of the connection.
       log_debug("{} can't be told of the failure: {}", who(r), broken.what());
     }
   }
 }
 
+// The throw waits for the buffers, since the caller may free them as soon as it has the exception. The wait has a
+// limit: a communication thread that hangs in the library must not keep the cause from the program.
 void Shutdown::raise() const {
   {
     MutexLock lock(mutex_);
