@@ -75,6 +75,8 @@ class MemberLink::Impl {
         address_(endpoint.address.to_string()),
         look_(std::min<std::chrono::nanoseconds>(kLook, options.heartbeat)),
         clock_(2 * look_) {
+    // Registration runs on this thread, so that its errors are thrown here; the link's thread gets a connection that
+    // works.
     register_member(endpoint, scope, deadline);
     clock_.observe(Clock::now());
     thread_ = start_quiet_thread([this] { run(); });
@@ -94,7 +96,7 @@ class MemberLink::Impl {
       MutexLock lock(mutex_);
       has_reported_ = true;
     }
-    // A member whose group goes on is in no hurry.
+    // A member whose group continues is not in a hurry.
     await_answer(post({Op::report, {{}, {bytes}, 0}}, false), cause.ends_group ? options_.farewell : kDeadHost);
   }
   void send(std::string_view message) EXCLUDES(mutex_) {
@@ -131,7 +133,7 @@ class MemberLink::Impl {
   }
 
  private:
-  // What a callback throws is a fault of this process: the store is as good as before.
+  // An exception of a callback is a fault of this process: the store is as good as before.
   template <typename Result, typename... Args>
   Result call(const std::function<Result(Args...)>& callback, std::type_identity_t<Args>... args) const noexcept {
     try {
@@ -189,6 +191,7 @@ class MemberLink::Impl {
 
   // Has the thread send a request, and returns its number; after the last one the thread ends when that is answered.
   std::uint64_t post(const proto::Request& request, bool last) EXCLUDES(mutex_) {
+    // Under one lock with the last request: nothing can be posted behind a goodbye.
     std::uint64_t number = 0;
     {
       MutexLock lock(mutex_);
@@ -204,6 +207,7 @@ class MemberLink::Impl {
 
   // Until the store has that request, unless it is known not to answer, or the link's own thread asks.
   void await_answer(std::uint64_t request, std::chrono::nanoseconds limit) EXCLUDES(mutex_) {
+    // An event's handler runs on the thread that would take the answer: it would wait for itself.
     if (thread_id_.load() == std::this_thread::get_id()) return;
     const Deadline deadline = Deadline::after(limit);
     MutexLock lock(mutex_);
@@ -224,7 +228,9 @@ class MemberLink::Impl {
   // Everything below belongs to the thread.
 
   void run() {
+    // The thread says itself who it is: thread_ may not be assigned yet when the first event calls back.
     thread_id_.store(std::this_thread::get_id());
+    // However the link ends, no answer comes behind it: report() and send() must not wait for their whole limit.
     keep_link();
     set_store_answers(false);
   }
@@ -256,7 +262,7 @@ class MemberLink::Impl {
         if (has_posted()) beat();  // what follows is judged by where this member has come to
         if (take_posted() && !farewell) farewell = Deadline::after(options_.farewell);
         is_ending_ = farewell.has_value();
-        // A silent store doesn't answer; it may still read what it was sent when it goes on.
+        // A silent store doesn't answer; it may still read what it was sent once it resumes.
         const bool in_vain = silent_ && output_.empty();
         if (farewell && (unanswered_ == 0 || in_vain || farewell->expired())) return;
         if (!farewell) judge();
@@ -286,7 +292,7 @@ class MemberLink::Impl {
     wakeup_.clear();
   }
 
-  // False if the connection has ended, which was told then.
+  // False if the connection has ended; the loss was told then.
   bool receive() {
     while (true) {
       const std::size_t had = input_.size();
@@ -300,6 +306,7 @@ class MemberLink::Impl {
       }
       if (count < 0 && error == EINTR) continue;
       if (count < 0 && (error == EAGAIN || error == EWOULDBLOCK)) return true;
+      // Before the loss: a frame that came with the end may say why the connection ended.
       take_frames();
       lose(count == 0 ? "it closed the connection" : errno_text(error), count < 0 && is_of_program(error));
       return false;
@@ -337,8 +344,8 @@ class MemberLink::Impl {
     return leaving_;
   }
 
-  // Behind the goodbye this connection is no member's any more: the store would refuse a heartbeat. A store that reads
-  // nothing doesn't need a second one.
+  // Behind the goodbye this connection is not a member's any more: the store would refuse a heartbeat. A store that
+  // reads nothing doesn't need a second one.
   void beat() {
     if (is_ending_ || !output_.empty()) return;
     const MemberPosition at = position();
@@ -353,7 +360,7 @@ class MemberLink::Impl {
     tell_of_store({.kind = MemberEvent::Kind::store_answers, .cause = {.text = "answers again"}});
   }
 
-  // False if what came is none of this protocol, which was told then.
+  // False if the bytes are not of this protocol, which was told then.
   bool take_frames() {
     std::string_view rest = input_;
     while (!rest.empty()) {
@@ -422,7 +429,7 @@ class MemberLink::Impl {
     return true;
   }
 
-  // What the relay says of its store; behind its loss nothing more comes from there.
+  // The relay's news of its store. Behind its loss nothing more comes from there.
   bool pass_on_store(const proto::Contents& frame) {
     auto event = decode_store_event(frame.values);
     if (!event) return false;
@@ -459,7 +466,7 @@ class MemberLink::Impl {
          .host_answers = answers});
   }
 
-  // The number is no socket any more: the program has closed it, and perhaps opened something else.
+  // The number is not a socket any more: the program has closed it, and perhaps opened something else.
   static bool is_of_program(int error) { return error == EBADF || error == ENOTSOCK; }
 
   void lose(const std::string& how, bool is_of_program = false) {
@@ -496,6 +503,7 @@ class MemberLink::Impl {
       MutexLock lock(mutex_);
       if (leaving_) return;
     }
+    // Without the lock: a handler may report().
     call(calls_.on_event, event);
   }
 

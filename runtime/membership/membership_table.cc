@@ -136,6 +136,8 @@ std::optional<std::string> MembershipTable::register_member(ConnectionId id, std
     return fmt::format("{} says that the world has {} ranks, the members before it said {}", member.info.describe(),
                        *world, scope.world_size);
   }
+  // The last check is the entry itself. A rank's seat stays taken after its end: a second process of that number is
+  // refused, and not taken for the first.
   const auto [seat, is_new] = scope.members.try_emplace(*number, member);
   if (!is_new) {
     return fmt::format("two processes are rank {}: {}; and {}; give each process its own RANK", *number,
@@ -148,6 +150,8 @@ std::optional<std::string> MembershipTable::register_member(ConnectionId id, std
     news_.push_back({.scope = scope.name, .world_size = scope.world_size});
   by_connection_.emplace(id, MemberKey{scope_entry->first, *number});
   if (carrier_of(id) != 0) carried_[carrier_of(id)].insert(id);
+  // Earlier events are pushed after the member is entered and before any later event can be: it hears of each once, in
+  // the order of their numbers.
   for (const Event& event : scope.events) pushes_.push_back({id, event.kind, event.fields});
   return std::nullopt;
 }
@@ -168,6 +172,7 @@ std::optional<std::string> MembershipTable::heartbeat(ConnectionId id, std::int6
   Member* const member = find(id);
   if (member == nullptr) return no_member();
   hear(*member);
+  // Only the words of this heartbeat count: one that names no debugger ends the exemption.
   member->traced = false;
   const std::int64_t before = member->position.sequence;
   member->position = position_of(last_sequence, flags, member->traced);
@@ -183,6 +188,8 @@ std::optional<std::string> MembershipTable::goodbye(ConnectionId id, std::int64_
   Member* const member = find(id, &scope);
   if (member == nullptr) return no_member();
   member->position.sequence = last_sequence;
+  // A goodbye takes back nothing: members were told of a loss or a failure already. Rank 0's goodbye waits for the next
+  // check_members(): where all leave together there is nobody left to tell.
   if (member->state == State::present) {
     member->state = State::left;
     if (member->info.rank == 0) scope->leaving = {Kind::left, {"0", std::to_string(last_sequence)}};
@@ -241,7 +248,9 @@ std::optional<std::string> MembershipTable::give_up(ConnectionId id, std::string
 
 void MembershipTable::ended(ConnectionId id) {
   const Member* const member = find(id);
+  // Copied, since end() may drop the scope, and the member with it.
   const auto process = member == nullptr ? std::nullopt : std::optional(member->info.process);
+  // The carrier's own loss is told first: the losses of the members that it carries follow from it.
   end(id);
   if (process) lose_carried(id, *process, "has ended, or the network to it broke");
   // Behind a goodbye of the carrier each is lost by itself.
@@ -273,6 +282,7 @@ void MembershipTable::end(ConnectionId id) {
   Scope* scope = nullptr;
   Member* const member = find(id, &scope);
   if (member == nullptr) return;
+  // The connection first: fail() tells all that are connected, and this one would get the news of its own end.
   forget_connection(*scope, *member);
   if (member->state == State::present) {
     const bool is_elsewhere = probe_.process(member->info.process) == ProcessState::unknown;
@@ -316,6 +326,8 @@ Cause MembershipTable::cause_of(const Member& member, Cause::Kind kind, std::str
 }
 
 void MembershipTable::fail(Scope& scope, Member& member, State state, Kind kind, const Cause& cause) {
+  // The state first, and for every failure, also one that is not told: it keeps end() from telling of the same member
+  // again.
   member.state = state;
   if (state == State::silent) ++silent_;
   news_.push_back({scope.name, scope.world_size, cause, member.position});
@@ -371,6 +383,9 @@ std::string MembershipTable::silent_text(const Member& member, std::chrono::nano
       std::chrono::duration<double>(member.silence).count(), why, member.position.describe());
 }
 
+// Within a scope: rank 0's goodbye, then silence, then hangs. A stopped rank is also behind the others; told as silent
+// first, it gets the kernel's view into its cause, and after a failure nobody counts as hanging. Nothing is erased
+// here: fail() changes states and queues pushes, so the loops stay valid.
 void MembershipTable::check_members() {
   for (auto& [name, scope] : scopes_) {
     if (scope.connected == 0) continue;
@@ -389,10 +404,12 @@ void MembershipTable::check_members() {
 
 void MembershipTable::look_for_silence(Scope& scope, Member& member) {
   const auto silent_for = clock_.elapsed() - member.heard_at;
+  // At half of the limit: its acknowledgement can be back when the limit passes and host_answers is asked.
   if (silent_for > member.silence / 2 && !std::exchange(member.nudged, true)) {
     pushes_.push_back({member.connection, Kind::nudge, {}});
   }
   if (silent_for <= member.silence && !member.held) return;
+  // The kernel is asked only now: a look into /proc for each member at each check would cost too much.
   const ProcessState state = probe_.process(member.info.process);
   if (state == ProcessState::traced) {
     member.held = true;
