@@ -32,11 +32,11 @@ namespace {
 constexpr std::string_view kEndpoint = "shm/endpoint";
 constexpr std::string_view kNoEndpoint = "none";
 constexpr std::string_view kOk = "ok";
-// What a rank says when it fails only because rank 0 did.
+// The outcome of a rank that fails only because rank 0 did.
 constexpr std::string_view kFollows = "rank 0 has failed";
 constexpr std::byte kWithDescriptor{1};
 constexpr std::byte kWithout{0};
-// Rank 0 listens before it publishes the name, so whoever can reach it at all does so at once.
+// Rank 0 listens before it publishes the name, so a rank that can reach it at all does so at once.
 constexpr std::chrono::seconds kConnectLimit{5};
 // Connections that may be about to introduce themselves; of more the oldest makes room.
 constexpr std::size_t kMostSilent = 64;
@@ -81,21 +81,23 @@ void describe_self(RankInfo& info) {
 }
 
 // Takes rank's place in the block.
+// The token first: process_is_gone() reads it before it tests the lock. Both before this rank says its outcome: once
+// all have agreed, every rank tests every lock, and a rank without its lock would count as dead.
 void attach_rank(const Mapping& mapping, int ranks, int rank) {
   const ControlBlock control(mapping.data(), ranks);
   describe_self(control.info(rank));
   hold_life_lock(mapping.fd(), rank);
 }
 
-// What a rank brings: its bell, and what it has beside.
+// The files that a rank brings: its bell, and what it has beside.
 std::vector<int> own_files(const Beside& beside) {
   std::vector<int> files = {comm::ProgressEngine::of_process().bell_file()};
   if (beside.file >= 0) files.push_back(beside.file);
   return files;
 }
 
-// A rank that has connected says which one it is, and brings `wanted` files. -1 for any other connection: rank 0 goes
-// on without it, since a rank that could not introduce itself tells the others so through the store.
+// A rank that has connected says which one it is, and brings `wanted` files. -1 for any other connection: rank 0
+// proceeds without it, since a rank that could not introduce itself tells the others so through the store.
 int introduced_rank(int fd, int ranks, std::size_t wanted, std::vector<UniqueFd>& files, bool& warned) {
   std::string why;
   try {
@@ -118,7 +120,7 @@ int introduced_rank(int fd, int ranks, std::size_t wanted, std::vector<UniqueFd>
   return -1;
 }
 
-// What rank 0 has of the others, by rank: a line to each, and its files.
+// Rank 0's lines to the others and their files, by rank.
 using Files = std::vector<std::vector<UniqueFd>>;
 struct Arrived {
   std::vector<UniqueFd> sockets;
@@ -134,7 +136,7 @@ Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int co
   const rendezvous::Consensus consensus = consensus_of(context);
   const auto awaited = [&] {
     for (int r = 1; r < ranks; ++r) {
-      // A rank that said its outcome and has no line has failed.
+      // A rank that said its outcome and has no line has failed: waiting for it would take the whole deadline.
       if (!sockets[static_cast<std::size_t>(r)] && !consensus.has_contributed(r)) return true;
     }
     return false;
@@ -178,11 +180,13 @@ SharedSetup host(const GroupContext& context, const Beside& beside, Files& files
   const int ranks = static_cast<int>(context.roster.size());
   auto mapping = Mapping::of(create_memory("lockstep-control", bytes), bytes);
   const std::vector<int> own = own_files(beside);  // what it throws is a reason against it, before all agree
+  // Formatted before the name is published: whoever connects gets a block that it can use at once.
   ControlBlock::format(mapping->data(), ranks);
   attach_rank(*mapping, ranks, 0);
   if (ranks == 1) return {mapping, DescriptorChannels(std::vector<UniqueFd>(1)), {}, {}};
   const std::string name = "lockstep-" + random_hex(16);
   const UniqueFd listener = net::unix_listen_abstract(name);
+  // Listening comes before the name: a rank that reads it connects at once, and finds somebody.
   context.store->set(kEndpoint, name);
   Arrived arrived = accept_all(listener, context, mapping->fd(), own.size(), deadline);
   files = std::move(arrived.files);
@@ -224,6 +228,7 @@ void give_up(const GroupContext& context, const rendezvous::Consensus::Judge& ju
 }
 
 // Gives every rank the files of all. `files` are rank 0's: those of the others.
+// A descriptor comes without a name: all ranks go through ranks and files in one order, which tells the files apart.
 void exchange_files(const GroupContext& context, const Beside& beside, SharedSetup& setup, Files files,
                     const Deadline& deadline) {
   comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
@@ -290,6 +295,10 @@ std::byte* memory_beside(const SharedSetup& setup, std::size_t ranks) {
   return setup.control->data() + ControlBlock::bytes_for(static_cast<int>(ranks));
 }
 
+// Why this order. Each rank sets up its part, then all agree, then files are exchanged. Before the agreement a failure
+// is a reason against this backend: each rank says it in the store, and all throw the same. After it the others take
+// the group for made, and a failure fails that group through the control block. A rank 0 that fails publishes that
+// there is no endpoint, or the others would wait for one until their deadlines.
 SharedSetup set_up(const GroupContext& context, const Deadline& deadline, const Beside& beside) {
   const int rank = context.identity.rank;
   const std::size_t bytes = ControlBlock::bytes_for(static_cast<int>(context.roster.size())) + beside.bytes;

@@ -89,6 +89,8 @@ Blocker ShmCollective::late(const CollectiveContext& context, WordOf word_of, st
     std::uint64_t value = word.load(std::memory_order_acquire);
     if (value >= wanted) continue;
     if (!session.has_left(r)) return {&word, value};
+    // Once more, behind left_after: a rank sets its words before it leaves, so the first look may be older than its
+    // part.
     value = word.load(std::memory_order_acquire);  // what it did before it left
     if (value >= wanted) continue;
     context.session.fail(
@@ -272,7 +274,7 @@ Blocker ShmCollective::stage_chunk(const CollectiveContext& context) {
   const std::uint64_t position = position_of(staged_);
   const std::uint64_t end = position_of(staged_ + 1);
   const std::size_t window = context.session.control().window_bytes();
-  // What was in this place has been read by all.
+  // All ranks must have read the former content of this place.
   const Blocker blocker = end <= window ? Blocker{} : behind(context, &RankWords::drained, end - window);
   if (!blocker.done()) return blocker;
   fill_window(context, window_chunk(staged_), context.session.control().window(task_.rank, position));
@@ -288,7 +290,7 @@ Blocker ShmCollective::reduce_chunk(const CollectiveContext& context) {
   const std::size_t element = task_.element_bytes();
   find_windows(context, reduced_, at(task_, task_.input, chunk.offset));
   std::byte* const window = context.session.control().window(task_.rank, position_of(reduced_));
-  // Of another rank's reduce nothing but what is in the window changes.
+  // In a reduce to another rank only the window's content changes.
   std::byte* const result = is_result_here() ? at(task_, task_.output, chunk.offset) : window;
   const Chunk share = share_of(task_, {0, chunk.length}, task_.rank);
   reduce_into(task_, share, context.sources, std::span(&result, 1), context.scratch);

@@ -100,6 +100,7 @@ Blocker ShmEngine::push() {
     auto& operation = ring_[(done_ + 1) % kRing];
     const Blocker blocker = operation->collective().step(context());
     if (!blocker.done()) return blocker;
+    // The part is complete before `finished` is posted: peers then fill the memory anew that this rank has read.
     ++done_;
     if (operation->collective().is_waited_for()) {
       session_.post(&RankWords::finished, done_);
@@ -117,8 +118,9 @@ void ShmEngine::progress() {
   push();
 }
 
-// A thread that is in the group moves it itself; one that leaves it now has just pushed it.
+// A thread that is in the group moves it itself, and one that leaves the group now has just pushed it.
 void ShmEngine::push_for_another() noexcept {
+  // Never waits for the lock: its holder may itself push the caller's group, and wait for that lock.
   if (!mutex_.try_lock()) return;
   if (!closed_ && !session_.failed() && (has_collectives() || mailbox_.pending())) {
     try {
@@ -208,6 +210,7 @@ Blocker Operation::push() {
   engine_->check();
   const Blocker blocker = engine_->push();
   if (engine_->done_ < collective_.sequence()) return blocker;
+  // Done here is not enough where peers read this rank's own memory: the program may change it once the work is done.
   const Blocker reader = collective_.unfinished_reader(engine_->session());
   done_ = reader.done();
   return reader;

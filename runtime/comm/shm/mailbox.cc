@@ -98,6 +98,7 @@ void Mailbox::push_send(ShmP2pOp& p2p) {
     } else {
       slot.source = arenas_.find(p2p.buffer);
     }
+    // Last, and released: a receiver that reads the number reads the whole description.
     slot.posted.store(p2p.number, std::memory_order_release);
     p2p.posted = true;
     announce();
@@ -111,6 +112,7 @@ void Mailbox::move_out(ShmP2pOp& p2p) {
   const ControlBlock& control = session_.control();
   const std::size_t window = control.channel_window_bytes();
   while (p2p.chunks < chunk_count(p2p.buffer)) {
+    // The window has two halves: the chunk before the last must be drained before its half is filled again.
     if (p2p.chunks >= 2 && slot.drained.load(std::memory_order_acquire) < p2p.chunks - 1) return;
     const std::size_t begin = p2p.chunks * window;
     comm::copy_bytes(control.channel_window(session_.rank(), p2p.peer, p2p.chunks),
@@ -156,7 +158,7 @@ void Mailbox::push_recv(const std::shared_ptr<ShmP2pOp>& p2p) {
   MessageSlot& slot = message(p2p->peer, session_.rank(), p2p->number);
   if (p2p->posted) return move_in(*p2p);
   const bool beside = p2p->buffer.bytes() <= kMessageInlineBytes;
-  // The sender is through the allocate() in which this rank still is: its memory is taken at a later push.
+  // The sender has finished the allocate() that this rank is still in: its memory is read at a later push.
   if (slot.source.arena >= 0 && !arenas_.knows(slot.source)) return;
   if (beside || slot.source.arena >= 0) {
     comm::copy_bytes(p2p->buffer.data, beside ? slot.payload.data() : arenas_.address(p2p->peer, slot.source),
@@ -167,6 +169,7 @@ void Mailbox::push_recv(const std::shared_ptr<ShmP2pOp>& p2p) {
   }
   if (incoming.in_window != nullptr && !incoming.in_window->done) return;
   incoming.in_window = p2p;
+  // Relaxed: the release of `accepted` publishes it, and the sender reads it only behind that.
   slot.drained.store(0, std::memory_order_relaxed);
   slot.accepted.store(p2p->number, std::memory_order_release);
   p2p->posted = true;

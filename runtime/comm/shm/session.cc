@@ -124,7 +124,7 @@ bool Session::abort(const Cause& cause) {
   std::uint32_t none = 0;
   const bool first = control_.header().first_failure.compare_exchange_strong(
       none, static_cast<std::uint32_t>(rank_) + 1, std::memory_order_acq_rel);
-  // Whoever is between looking and falling asleep finds out at the end of its slice.
+  // A thread between its look and its sleep finds out at the end of its slice.
   for (const auto& bell : bells_) bell->ring();  // its own too: any thread may abort
   for (int r = 0; r < size_; ++r) wake_all(r);
   return first;
@@ -166,6 +166,7 @@ void Session::leave(std::uint64_t last) {
 void Session::check_peers_alive(std::string_view what) {
   for (int r = 0; r < size_; ++r) {
     if (r == rank_ || has_left(r) || !process_is_gone(mapping_->fd(), control_, r)) continue;
+    // Asked again behind the lock: a rank says goodbye before it frees its life lock.
     if (has_left(r)) continue;  // it said goodbye in between
     const std::uint64_t started = words(r).started.load(std::memory_order_acquire);
     fail(Cause::Kind::lost, r,
@@ -203,6 +204,8 @@ bool Session::sleep_until_changed(Awaited& awaited, const Deadline& deadline, co
   const bool on_word = awaited.is_alone() && progress.is_only(group);
   const comm::ScopedSleeper asleep(on_word ? bell.on_word : bell.on_bell);
   const std::uint64_t rung = bell.bell.load(std::memory_order_seq_cst);
+  // Counted asleep first, then the bell, then the look (push()): in another order a ring between look and sleep is
+  // missed.
   const std::uint64_t moves = moves_;
   const Blocker blocker = awaited.push();
   if (blocker.done()) return true;
@@ -228,8 +231,10 @@ void Session::wait(Awaited& awaited, const Deadline& deadline, const comm::Calle
     const bool expired = deadline.expired();
     if (!expired && Clock::now() < *next_look) continue;
     next_look = Clock::now() + comm::ProgressEngine::kSlice;
+    // Before the timeout: a dead peer is the cause of a wait that is too long.
     check_peers_alive(awaited.describe());
     if (!expired) continue;
+    // One look more: the deadline may have passed while this process was suspended, and all is there.
     if (awaited.push().done()) return;
     const comm::Stragglers missing = awaited.missing();
     fail(Cause::Kind::timeout, missing.only(),

@@ -80,6 +80,8 @@ void WindowWriter::copy(std::byte* to, const std::byte* from, std::size_t bytes)
 
 void own_lines([[maybe_unused]] std::byte* begin, [[maybe_unused]] std::size_t bytes) {
 #if defined(__x86_64__)
+  // In assembly, since g++ and clang turn __builtin_prefetch(p, 1) into prefetcht0 unless the build demands prfchw.
+  // prefetcht0 asks for a copy that others may keep; the store would then have to take the line from them once more.
   for (std::size_t i = 0; i < bytes; i += 64) asm volatile("prefetchw %0" : : "m"(begin[i]));
 #endif
 }
@@ -88,6 +90,7 @@ void copy_by(Stores stores, std::byte* to, const std::byte* from, std::size_t by
   if (stores == Stores::streaming) return stream(to, from, bytes);
   for (std::size_t done = 0; done < bytes; done += kBlockBytes) {
     const std::size_t block = std::min(kBlockBytes, bytes - done);
+    // Block by block: asked for all at once, the first lines may have left the core's own cache before the stores come.
     own_lines(to + done, block);
     comm::copy_bytes(to + done, from + done, block);
   }
