@@ -40,6 +40,7 @@ CallList::Counts CallList::not_handed_on() const {
   MutexLock lock(mutex_);
   // They end in their order: what is waited for covers what came before it.
   for (auto call = calls_.rbegin(); call != calls_.rend(); ++call) {
+    // Relaxed: wait_on() and the end of the group run on the group's one thread.
     if ((*call)->handed_on.load(std::memory_order_relaxed)) break;
     ++((*call)->sequence != 0 ? result.collectives : result.messages);
   }
@@ -57,6 +58,7 @@ std::vector<std::shared_ptr<void>> CallList::ready_events() const {
 
 void CallList::pop(PendingCall& call) {
   if (call.sequence != 0) flight_record_.done(call.sequence);
+  // Released behind finish(): a waiter that reads `done` reads the user's memory as it was written.
   call.state.store(PendingCall::State::done, std::memory_order_release);
   MutexLock lock(mutex_);
   if (!calls_.empty() && calls_.front().get() == &call) calls_.pop_front();

@@ -40,7 +40,7 @@ class FormerDevice {
 void HelperCall::State::run(DeviceId device, std::function<void()> body) {
   std::exception_ptr failed;
   try {
-    // A broken device may say so here already. What is to be done, an abort above all, is to be done all the more.
+    // A broken device may say so here already. The body, an abort above all, is needed all the more then.
     cuda::check_quietly(::cudaSetDevice(device.index), "cudaSetDevice", device);
     body();
   } catch (...) {

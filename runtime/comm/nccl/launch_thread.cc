@@ -73,6 +73,7 @@ std::optional<LaunchThread::State::Entry> LaunchThread::State::front() {
 }
 
 bool LaunchThread::State::step() {
+  // The count before the look: a notify() between the look and the wait then ends the wait at once.
   const std::uint64_t seen = changed.count();
   const std::optional<Entry> next = front();
   if (!next) {
@@ -142,6 +143,7 @@ LaunchThread::~LaunchThread() {
     if (state_->id == std::this_thread::get_id()) return;
   }
   state_->changed.notify();
+  // Without the lock, which the thread needs to see that it is stopped. A thread that is left behind holds its State.
   for (comm::Patience patience(kEndPatience); !thread_.wait(patience.next());) {
     if (!patience.over()) continue;
     log_error("nccl: a call of NCCL has not come back, and its thread is left behind");

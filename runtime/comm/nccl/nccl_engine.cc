@@ -67,6 +67,7 @@ void NcclEngine::connect_by(const Deadline& deadline) {
       connected_ = true;
       given_up = given_up_;
     }
+    // Whoever gave up has left: the communicator that came late is this thread's to free.
     if (given_up) shutdown_.abort_now();
     if (error) std::rethrow_exception(error);
   });
@@ -99,7 +100,7 @@ void NcclEngine::connect_by(const Deadline& deadline) {
 }
 
 // The first cause is known to all before anything is torn down. Calls that are not launched leave the launch thread's
-// queue at once, so that other groups' go on; the others end with the abort.
+// queue at once, so that other groups' proceed; the others end with the abort.
 void NcclEngine::on_cause() {
   std::shared_ptr<LaunchThread> launch_thread;
   {
@@ -231,7 +232,7 @@ void NcclEngine::wait_until(PendingCall& call, const Deadline& deadline, Holds h
   comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
   std::chrono::nanoseconds pause = kFirstPause;
   for (int looks = 0;; ++looks) {
-    // Asleep before it looks: who rings after that is not missed.
+    // Asleep before it looks, so a ring after the look wakes it.
     const comm::ScopedSleeper asleep(progress.bell().on_bell);
     const std::uint64_t rung = progress.bell().bell.load(std::memory_order_seq_cst);
     if (holds()) return;
@@ -270,8 +271,8 @@ void NcclEngine::wait_on(PendingCall& call, StreamView stream, const Deadline& d
     return call.has_reached(State::launched);
   });
   call.handed_on.store(true, std::memory_order_relaxed);
-  // Under no lock: where the stream's queue is full this waits for the device, and the other threads must go on. They
-  // may ask for the same event meanwhile, which CUDA allows.
+  // Under no lock: where the stream's queue is full this waits for the device, and the other threads must not wait with
+  // it. They may ask for the same event meanwhile, which CUDA allows.
   core_.runtime.block(stream, call.finished.get());
 }
 
@@ -288,8 +289,8 @@ void NcclEngine::lose(Cause cause) {
   core_.failure.propose(cause);
 }
 
-// The job's membership calls lose() no more once the group is let go of (comm/init/group_watch.h), and NCCL need not
-// see a death: who waits for the end asks.
+// The job's membership no longer calls lose() once the group is let go of (comm/init/group_watch.h), and NCCL need not
+// see a death: the thread that waits for the end asks.
 void NcclEngine::ask_who_is_lost() {
   if (!core_.context.check || core_.failure.happened()) return;
   try {
@@ -342,7 +343,8 @@ void NcclEngine::close_as(std::optional<std::string> cause) {
     try {
       watchdog_.retire();
     } catch (const std::exception& error) {
-      // A broken device. Whoever closes is a destructor as a rule, perhaps of a program that ends for the same reason.
+      // A broken device. A destructor closes as a rule, perhaps of a program that ends for the same reason: nothing is
+      // thrown.
       if (!cause) cause = fmt::format("{} can't continue: {}", own_name(), error.what());
     }
   }
@@ -366,6 +368,7 @@ void NcclEngine::let_parts_go() {
     MutexLock lock(mutex_);
     launch_thread.swap(launch_thread_);
   }
+  // Let go of without the lock: the last group joins the launch thread, for which on_news() must not wait.
   if (launch_thread) launch_thread->remove(*this);
   log_.stop();
   core_.calls.clear();

@@ -18,7 +18,7 @@
 namespace lockstep::nccl {
 namespace {
 
-// How long the owner of a failed group waits for the device before the cause is thrown. The abort goes on meanwhile.
+// How long the owner of a failed group waits for the device before the cause is thrown. The abort continues meanwhile.
 constexpr std::chrono::milliseconds kReleasePatience{900};
 // Between two questions whether NCCL is through: at first, and at last.
 constexpr std::chrono::microseconds kFirstLook{20};
@@ -70,6 +70,7 @@ void NcclShutdown::start_abort() {
     abort_started_ = true;
     try {
       abort_thread_ = start_quiet_thread([this] { abort_now(); }, "lockstep-nccl");
+      // close() waits until the abort has started.
       core_.notify();
       return;
     } catch (const std::exception& error) {
@@ -125,8 +126,8 @@ bool NcclShutdown::abort(comm::Patience patience) {
   return true;
 }
 
-// Kernels have left, and what is behind them goes through once the program's own before them have ended. These may take
-// their time: no reason to end a process that can still save its state.
+// NCCL's kernels have left; the work behind them runs once the program's own kernels before them have ended. These may
+// take their time, which is not a reason to end a process that can still save its state.
 void NcclShutdown::drain() {
   HelperCall call(
       core_.context.device,
@@ -226,7 +227,7 @@ void NcclShutdown::wait_for_device() {
   if (const auto error = call.error()) std::rethrow_exception(error);
 }
 
-// It waits for the other ranks of the host, and for the device: late is no failure.
+// It waits for the other ranks of the host, and for the device: to be late is not a failure.
 void NcclShutdown::destroy() {
   core_.failure.check();
   const Deadline limit = Deadline::after(core_.context.timeout);
@@ -251,7 +252,7 @@ void NcclShutdown::destroy() {
 }
 
 void NcclShutdown::close() {
-  // Whoever brings a cause makes it known first, and starts the abort then.
+  // A thread that brings a cause makes it known first and starts the abort then.
   core_.wait_until(comm::Patience(core_.options.abort_patience), [&] {
     MutexLock lock(mutex_);
     return !core_.failure.happened() || abort_started_;
@@ -264,6 +265,7 @@ void NcclShutdown::close() {
     at_the_end_ = nullptr;
   }
   core_.notify();
+  // Joined without the lock: is_closed() of other threads must not wait for the abort.
   if (abort_thread.joinable()) abort_thread.join();
 }
 

@@ -22,8 +22,8 @@ constexpr std::chrono::seconds kPatience{2};
 constexpr std::chrono::milliseconds kRetryPause{20};
 // Attempts at the end.
 constexpr int kLastAttempts = 5;
-// Of whoever wants to be called no more: read by all, means something to the one alone whose token it has.
-// Without one it stands where a number was lost.
+// The last entry of a rank that stops reading: all read it, and it means something only to the rank whose token it has.
+// Without a token it stands where a number was lost.
 constexpr std::string_view kEnd = "end ";
 
 }  // namespace
@@ -93,7 +93,7 @@ void StoreLog::State::read() {
       if (!pass_on(entry)) break;
     }
   } catch (const std::exception& error) {
-    // The store is lost, or a rank: who watches over the group says so.
+    // The store is lost, or a rank: the group's watchdog says so.
     log_debug("nccl: the ranks' log can't be read any more: {}", error.what());
   }
   MutexLock lock(mutex);
@@ -117,7 +117,8 @@ void StoreLog::State::put() {
       lost_a_number = lost_before;
     }
     if (lost_a_number) {
-      // It is below this one, and nobody has read past it. What this rank has not read, nobody takes out.
+      // The lost number is below this one, and nobody has read past it. An entry that this rank has not read is not
+      // erased.
       std::int64_t k = 0;
       {
         MutexLock lock(mutex);
@@ -126,13 +127,13 @@ void StoreLog::State::put() {
       for (; k < number; ++k) store->compare_set(fmt::format("log/{}", k), "", kEnd);
       lost_a_number = false;
     }
-    // Who was too slow finds that another has taken the number for lost.
+    // A writer that was too slow finds that another has taken the number for lost.
     if (store->compare_set(fmt::format("log/{}", number), "", unwritten) == unwritten) unwritten.clear();
     number = 0;
   }
 }
 
-// Who comes last takes the chunk out.
+// The last reader erases the chunk.
 void StoreLog::State::tell_of(std::int64_t chunk) {
   const std::string readers = fmt::format("log/read/{}", chunk);
   if (store->add(readers, 1) < ranks) return;
@@ -183,7 +184,7 @@ void StoreLog::State::write() {
       refused = false;
     } catch (const std::exception& error) {
       refused = puts;
-      // That it is lost, every rank hears in another way.
+      // Every rank hears of the store's loss in another way.
       const bool is_lost = dynamic_cast<const store::StoreLost*>(&error) != nullptr;
       const bool is_news = puts && !warned && !is_lost;
       log_at(is_news ? LogLevel::warn : LogLevel::debug,
@@ -240,6 +241,7 @@ void StoreLog::stop() {
     const Deadline patience = Deadline::after(kPatience);
     while (!(state_->reader_ended && state_->writer_ended) && state_->changed.wait_until(state_->mutex, patience)) {
     }
+    // Until the last call has returned: on_entry refers to the group, which goes when stop() returns.
     while (state_->calling) state_->changed.wait(state_->mutex);
     state_->on_entry = {};
   }

@@ -14,11 +14,12 @@ namespace {
 
 // Between two looks at what the device and NCCL have come to, while the host has nothing else to do.
 constexpr std::chrono::milliseconds kBeat{50};
-// How long this rank waits for a better cause than an error of NCCL's: who knows which rank died may be about to tell.
+// How long this rank waits for a better cause than an error of NCCL's: another rank may be about to name the dead one.
 constexpr std::chrono::milliseconds kErrorPatience{500};
 
 }  // namespace
 
+// The thread holds the engine, and with it all that it looks at: one that a hanging driver keeps may outlive close().
 void Watchdog::start() {
   thread_.emplace(core_.context.device, [this, alive = core_.engine.lock()] { run(); });
 }
@@ -41,7 +42,7 @@ void Watchdog::stop(comm::Patience patience) {
 
 void Watchdog::retire() {
   const auto retired = core_.calls.retire(core_.runtime, [this] { return core_.failure.happened(); });
-  // It is never done, and whoever waits for it has the failure.
+  // The call is never done; its waiters get the failure.
   if (retired.problem) core_.propose(Cause::Kind::mismatch, -1, *retired.problem);
   if (retired.any) core_.notify();
 }
@@ -87,6 +88,7 @@ bool Watchdog::look() {
   core_.failure.check();
   {
     MutexLock lock(mutex_);
+    // Stop before errors: a group that has ended must not fail for an error that was reported on the way.
     if (stopped_) return false;
     if (error_) std::rethrow_exception(error_);
   }
@@ -94,6 +96,7 @@ bool Watchdog::look() {
   if (const auto left = first ? log_.left_before(*first) : std::nullopt) core_.failure.fail(*left);
   if (!next_look_.expired()) return true;
   next_look_ = Deadline::after(kBeat);
+  // Retired first: only what is still at the front after that may have used up its time.
   retire();
   look_at_front();
   return true;
