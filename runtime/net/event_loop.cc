@@ -42,6 +42,7 @@ void EventLoop::add(int fd, std::uint32_t events, Handler handler) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = id;
+  // The maps come first: they may run out of memory, and nothing has to be taken back from the kernel then.
   try {
     id_of_fd_[fd] = id;
     handlers_[id] = std::make_shared<Handler>(std::move(handler));
@@ -93,6 +94,7 @@ void EventLoop::run(const OnError& on_error) {
       const auto handler = found->second;      // It may remove itself while it runs.
       guarded(on_error, [&] { (*handler)(event.events); });
     }
+    // Behind the batch: a handler may cancel a timer that is due, which then does not run.
     run_timers(on_error);
   }
 }
@@ -108,6 +110,7 @@ void EventLoop::run_timers(const OnError& on_error) {
   const auto now = std::chrono::steady_clock::now();
   while (!timers_.empty() && timers_.begin()->first.time <= now) {
     const Task task = std::move(timers_.begin()->second);
+    // Erased before it runs: the task may start timers or cancel them, its own number too.
     timers_.erase(timers_.begin());
     guarded(on_error, task);
   }
@@ -118,6 +121,7 @@ void EventLoop::post(Task task) {
     MutexLock lock(mutex_);
     posted_.push_back(std::move(task));
   }
+  // Behind the push, and without the lock, which the loop takes as soon as it wakes.
   wakeup_.notify();
 }
 
@@ -126,12 +130,15 @@ void EventLoop::stop() {
 }
 
 void EventLoop::run_posted(const OnError& on_error) {
+  // Cleared before the tasks are taken: a task that is posted in between makes the loop wake once more. Cleared after,
+  // it would lie until something else wakes the loop.
   wakeup_.clear();
   std::vector<Task> tasks;
   {
     MutexLock lock(mutex_);
     tasks.swap(posted_);
   }
+  // Without the lock: a task may post another one.
   for (const Task& task : tasks) guarded(on_error, task);
 }
 

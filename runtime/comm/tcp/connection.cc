@@ -17,7 +17,7 @@
 namespace lockstep::tcp {
 namespace {
 
-// Of one read() or write(), so that the other peers get their turn.
+// Bytes of one read() or write(), at most, so that the other peers get their turn.
 constexpr std::size_t kMostAtOnce = 4 << 20;
 
 std::uint64_t read_number(std::span<const std::byte> bytes) {
@@ -128,7 +128,8 @@ void Connection::write() {
       if (bytes > 0) parts[count++] = {const_cast<std::byte*>(data), bytes};
     };
     const auto add_control = [&] { add(control_.data() + control_begin_, control_.size() - control_begin_); };
-    // What has begun has to end first.
+    // A chunk that has begun ends first: its header has promised its bytes, so nothing may come between. Between chunks
+    // control goes first: a ready or a frame must not wait behind megabytes of data.
     const bool chunk_has_begun = chunk_ && chunk_->header_sent > 0;
     if (!chunk_has_begun) add_control();
     if (chunk_) {
@@ -206,6 +207,7 @@ void Connection::read() {
     if (got == 0) throw ConnectionEnded("the other end closed the connection");
     std::size_t bytes = static_cast<std::size_t>(got);
     total += bytes;
+    // The kernel gave less than there was room for, so it has no more for now: another readv() would say EAGAIN.
     const bool is_all = bytes < room;
     if (is_direct) {
       const std::size_t data = std::min(bytes, message_left_);

@@ -76,7 +76,7 @@ void WireTcp::open(wire::Listener& listener, const Deadline& deadline) {
                                              }});
     sockets = connecting_->open(*context_.store, first_, patience);
   } catch (const SystemError& error) {
-    // What the system says of an address needs more words; what is said of ranks and strangers has them.
+    // An error of the system about an address needs more words; those about ranks and strangers have them.
     const std::string text = fmt::format(
         "TCP: {} can't connect to every rank from {}, {}: {}; {}",
         context_.roster[static_cast<std::size_t>(rank_)].describe(), address_.describe(), patience.progress(),
@@ -161,6 +161,7 @@ bool WireTcp::done(wire::Transfer transfer) {
     posted_.erase(found);
     return true;
   }
+  // Behind the look at is_through: a transfer that ended before its connection did is done.
   if (find(found->second.peer) == nullptr) throw wire::Broken("a connection has ended");
   return false;
 }
@@ -187,7 +188,7 @@ bool WireTcp::serve_sockets(nanoseconds limit) {
   const auto limit_ms = std::chrono::ceil<std::chrono::milliseconds>(std::min<nanoseconds>(limit, kMostSleep));
   const int count = ::epoll_wait(epoll_.get(), events.data(), kMostEvents, static_cast<int>(limit_ms.count()));
   if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
-  // A bell that was rung just as its owner woke is still to be seen, until the next sleep: that is no news.
+  // A bell that was rung just as its owner woke stays readable until the next sleep: that is not news.
   bool any = false;
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
@@ -205,7 +206,7 @@ bool WireTcp::serve_sockets(nanoseconds limit) {
 void WireTcp::serve(int rank, std::uint32_t events) {
   Peer* const peer = find(rank);
   if (peer == nullptr) return;  // lost a moment ago
-  // Whoever has failed the group may have waited long enough for its memory: nothing more comes into it.
+  // The thread that failed the group may have stopped waiting for its memory: nothing more is read into it.
   if (interrupted_.load() && !is_cancelled_) return;
   try {
     if ((events & ~std::uint32_t{EPOLLOUT}) != 0) peer->connection().read();
@@ -213,7 +214,7 @@ void WireTcp::serve(int rank, std::uint32_t events) {
   } catch (const ConnectionEnded& ended) {
     lose(rank, ended.what());
   } catch (const wire::Broken& broken) {
-    // First: a rank that speaks another way has not died.
+    // First: a rank that speaks another protocol has not died.
     listener_->on_broken(
         fmt::format("{}: {}", context_.roster[static_cast<std::size_t>(rank)].describe(), broken.what()));
     lose(rank, broken.what());
@@ -227,11 +228,11 @@ void WireTcp::serve_connecting() {
       if (outcome.problem) std::rethrow_exception(outcome.problem);
       attach(outcome.rank, std::move(outcome.socket));
     } catch (const BackendUnavailable& error) {
-      // First: it may be alive, and somebody else be where it should.
+      // First: the rank may be alive, and another process may answer at its address.
       listener_->on_broken(error.what());
       lose(outcome.rank, error.what());
     } catch (const SystemError& error) {
-      // First: what this process may not have is no fault of the other.
+      // First: a limit of this process is not a fault of the other one.
       if (!limit_behind(error.error_number()).empty()) listener_->on_broken(error.what());
       lose(outcome.rank, error.what());
     } catch (const Error& error) {
@@ -244,6 +245,7 @@ void WireTcp::lose(int rank, const std::string& how) {
   std::unique_ptr<Peer>& peer = peers_[static_cast<std::size_t>(rank)];
   // Before it is closed: a forked child may have its socket too, which keeps the watch of a closed one alive.
   if (peer != nullptr && peer->is_attached()) net::unwatch(epoll_.get(), peer->connection().fd());
+  // The peer is gone before the listener hears of the loss: frames that the listener sends it then are dropped.
   peer.reset();
   has_news_ = true;
   listener_->on_lost(rank, how);
@@ -283,11 +285,13 @@ void WireTcp::sleep() {
 }
 
 void WireTcp::interrupt() {
+  // The flag before the ring: the thread that the ring wakes looks at the flag once.
   interrupted_.store(true);
   if (bell_ != nullptr) bell_->ring();
 }
 
 void WireTcp::cancel_transfers() {
+  // From here on serve() may read again: no connection has the memory of a work any more.
   is_cancelled_ = true;
   for (const auto& peer : peers_) {
     if (peer != nullptr) peer->connection().cancel_transfers();

@@ -27,7 +27,7 @@ namespace lockstep::rendezvous {
 namespace {
 
 constexpr std::size_t kMaxNoteBytes = 4096;
-// Who holds a stale note's lock is about to remove it.
+// The holder of a stale note's lock is about to remove the note.
 constexpr std::chrono::seconds kRemoval{5};
 
 // When the process started, in the kernel's ticks; 0 if there is none, or it has ended and is only not waited for.
@@ -133,7 +133,7 @@ void remove_stale_note(const std::string& path, const MeetingNote& stale) {
   const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!fd && errno == ENOENT) return;
   if (!fd) throw cannot("remove it", path, errno);
-  // Who removes a file holds that file's lock, so that nobody else does so between the look and the removal.
+  // A process removes a file only under that file's lock, so that no other removes it between the look and the removal.
   const Deadline deadline = Deadline::after(kRemoval);
   for (net::Backoff backoff; ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;) {
     const int error = errno;
@@ -147,6 +147,8 @@ void remove_stale_note(const std::string& path, const MeetingNote& stale) {
     if (errno == ENOENT) return;
     throw cannot("look at it", path, errno);
   }
+  // The lock is on the file that was opened. Another process may have removed that one and linked a new note, which is
+  // not stale.
   if (locked.st_ino != there.st_ino || locked.st_dev != there.st_dev) return;
   const auto note = read_note(path);
   if (!note || note->token != stale.token) return;
@@ -178,6 +180,7 @@ FileMeeting::FileMeeting(std::string path, MeetingNote note) : path_(std::move(p
 FileMeeting::~FileMeeting() {
   if (!owner_.is_here()) return;
   try {
+    // Read again: the file may be another run's by now, which took this one for gone.
     const auto found = read_note(path_);
     if (found && found->token == note_.token && ::unlink(path_.c_str()) != 0) throw cannot("remove it", path_, errno);
   } catch (const Error& error) {

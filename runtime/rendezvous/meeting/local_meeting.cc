@@ -22,10 +22,10 @@ namespace lockstep::rendezvous {
 namespace {
 
 constexpr std::uint32_t kMaxAnswerBytes = 4096;
-// Of one exchange of a few bytes, once connected; a peer that stalls must not keep the others waiting.
+// Time limit of one exchange of a few bytes, once connected; a peer that stalls must not keep the others waiting.
 constexpr std::chrono::seconds kExchange{2};
 
-// Of the next try to accept, where the system had no descriptor or memory for it.
+// Pause before the next try to accept, where the system had no descriptor or memory for it.
 constexpr std::chrono::milliseconds kNoRoomPause{100};
 
 bool has_no_room(int error_number) {
@@ -55,6 +55,7 @@ LocalMeeting::LocalMeeting(const std::string& name, std::string answer)
 }
 
 LocalMeeting::~LocalMeeting() {
+  // Joined before the listener is closed: the thread polls its number, which another descriptor could get.
   stop_.notify();
   thread_.join();
 }
@@ -83,7 +84,7 @@ void LocalMeeting::serve() {
         log_debug("rendezvous: unix socket @{}: {}", name_, error.what());
         continue;
       }
-      // Who waits stays in the queue, and would be reported again at once.
+      // A connection that waits stays in the queue, and would be reported again at once.
       if (!warned) {
         log_warn(
             "rendezvous: unix socket @{}: {}; the other ranks wait until there is room; raise the limit of open files "

@@ -39,11 +39,13 @@ Meeting meet(const MeetingPlan& plan, const Identity& identity, const Deadline& 
   const std::string place = place_of(plan, identity);
   auto owned = StoreRegistry::of_process().find(identity.rank, place);
   if (!owned) {
+    // Outside of the registry's lock: rank 0, for which this one may wait, may be another thread of this process.
     owned = go(plan, identity, deadline);
     StoreRegistry::of_process().add(identity.rank, place, owned);
   }
   store::Store* const store = owned->client.get();
   Meeting meeting{.store = nullptr, .address = owned->address, .endpoint = owned->endpoint};
+  // Shares the ownership of all of `owned`: the server lives as long as somebody holds the store.
   meeting.store = std::shared_ptr<store::Store>(std::move(owned), store);
   return meeting;
 }

@@ -14,7 +14,7 @@
 namespace lockstep::rendezvous {
 namespace {
 
-// An address tells nothing before somebody answers, so who has answered is asked for its token.
+// An address tells nothing before somebody answers, so the store that answers is asked for its token.
 std::shared_ptr<OwnedStore> connect_at_address(const MeetingPlan& plan, const Identity& identity,
                                                const Deadline& deadline) {
   std::string failure;
@@ -31,6 +31,7 @@ std::shared_ptr<OwnedStore> connect_at_address(const MeetingPlan& plan, const Id
     try {
       const std::string token = owned->client->get(kTokenKey, deadline.sooner(kProbe));
       if (!StoreRegistry::of_process().has_used(identity.rank, token)) {
+        // Marked, so that the next group of this process waits for a new store at this address.
         StoreRegistry::of_process().mark_used(identity.rank, token);
         return owned;
       }

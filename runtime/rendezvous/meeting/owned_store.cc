@@ -28,11 +28,12 @@ void let_others_leave(store::TcpStoreServer& server, std::chrono::nanoseconds li
 
 }  // namespace
 
-// The host's own client ends before the wait for an idle server, which would wait for it too.
+// The announcement ends first, then the listener, then this rank's client, then the server.
 OwnedStore::~OwnedStore() {
-  // Nobody should come any more: where this address is, the ranks may look for their next group's store already.
+  // Nobody should come any more: the ranks may already look at this address for their next group's store.
   announcement.reset();
   if (server) server->stop_listening();
+  // The client before the wait, which would otherwise wait for this rank's own connection.
   client.reset();
   if (server) let_others_leave(*server, leave_timeout);
 }

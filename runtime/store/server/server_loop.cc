@@ -72,6 +72,7 @@ bool ServerLoop::run() {
   return was_stopped;
 }
 
+// By the loop: the listener belongs to its thread, which may be in accept() now.
 void ServerLoop::stop_listening() {
   loop_.post([this] { close_listener(); });
 }
@@ -138,6 +139,8 @@ net::EventLoop::TimerId ServerLoop::run_after(std::chrono::nanoseconds delay, st
 }
 
 void ServerLoop::act_and_serve(const std::function<void()>& act) {
+  // In this order, here and in on_ready(): what the act woke is served before the counts are reported, so that whoever
+  // waits for a count finds its answers sent.
   survive(act);
   serve_woken();
   report_changes();
@@ -209,6 +212,7 @@ void ServerLoop::serve_woken() {
     survive([this] { shed_the_largest(); });
     const std::vector<SessionId> pushed = std::exchange(pushed_, {});
     if (woken.empty() && released.empty() && pushed.empty()) return;
+    // All that was pushed to one session goes out in one write.
     for (const SessionId id : pushed) {
       with_session(id, [](ServerSession& session) { return session.close_reason().empty(); });
     }
@@ -245,7 +249,7 @@ void ServerLoop::with_client(SessionId id, Act&& act) {
     try {
       act(*found->second);
     } catch (const std::exception& error) {
-      // Out of memory, most likely for this client's sake; the others go on.
+      // Out of memory, most likely for this client's sake; the others are served on.
       if (clients_.contains(id)) refuse(id, error.what());
     }
   });
