@@ -46,8 +46,8 @@ struct Backend {
   std::function<std::string(const GroupContext&)> why_not;
   // Collective. Throws BackendUnavailable, Timeout, PeerLost.
   std::function<std::shared_ptr<ProcessGroup>(const GroupContext&, const Deadline&)> create;
-  // True for a plug-in: it may be there on some hosts only, so the ranks have to agree on it. Of any other, why_not()
-  // says the same on each.
+  // True for a plug-in: it may be there on some hosts only, so the ranks have to agree on it. For any other backend
+  // why_not() says the same on each host.
   bool must_agree = false;
   // Where it computes: `auto` takes it for such a rank only.
   DeviceKind device = DeviceKind::cpu;

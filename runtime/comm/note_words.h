@@ -42,7 +42,7 @@ using Words = std::array<std::int64_t, kWords>;
 class LOCKSTEP_INTERNAL_API Tally {
  public:
   explicit Tally(NoteOps ops) : ops_(ops), fields_(ops.fields()) {}
-  // Of each rank once.
+  // Adds one rank's words. Once for each rank.
   void add(const Words& theirs);
   const Words& words() const { return words_; }
   // The sum of the weights does not fit.

@@ -52,7 +52,7 @@ LOCKSTEP_INTERNAL_API std::string describe(const OpRecord& record, std::uint64_t
 // The text of a Mismatch: `who` called `own` and `other_who` called `other` as collective `sequence`.
 LOCKSTEP_INTERNAL_API std::string describe_mismatch(std::uint64_t sequence, const std::string& who, const OpRecord& own,
                                                     const std::string& other_who, const OpRecord& other);
-// Of a weighted one whose weights overflow: "7 of rank 0 (...), ...".
+// Describes a weighted collective whose weights overflow. `weights`: "7 of rank 0 (...), ...".
 LOCKSTEP_INTERNAL_API std::string describe_too_heavy(const OpRecord& record, std::uint64_t sequence,
                                                      const std::string& weights);
 

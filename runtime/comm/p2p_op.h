@@ -15,7 +15,7 @@ struct P2pOp {
   int peer = 0;
   int tag = 0;
   bool done = false;
-  // Of the message among those from sender to receiver, from 1; of a recv once it is matched, else 0.
+  // The number of the message among those from sender to receiver, from 1; a recv has it once it is matched, 0 before.
   std::uint64_t number = 0;
 
   // "send of 10 x float32 to rank 1 with tag 7".

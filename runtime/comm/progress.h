@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call does that waits on the host for a group: it pushes every group of the process that only callers move, and
-// sleeps on one word, the process's bell.
+// A call that waits on the host for a group pushes every group of the process that only callers move, and sleeps on one
+// word, the process's bell.
 //
 // A backend without a thread of its own, such as shm, moves only while somebody calls it. So a rank that waits for one
-// group pushes the others too: a peer may wait for one of those. Whoever gives a sleeper something to do rings the
-// bell: a rank of another process through the memory that they share, a communication thread through ring().
+// group pushes the others too: a peer may wait for one of those. A thread that gives a sleeper something to do rings
+// the bell: a rank of another process through the memory that they share, a communication thread through ring().
 //
 // Nobody is missed: a sleeper first counts itself as asleep, then reads the bell, then looks at what it awaits, and
 // sleeps only while the bell is as it was; a ringer first changes what is looked at, then reads whether anybody is
 // asleep. The sleeper's count and the ringer's change are each ahead of what follows them in the one order of
 // sequentially consistent operations, so either the sleeper sees the change or the ringer sees the sleeper: the change
 // is such an operation itself where a bell is rung directly, and ring() puts a fence behind it. A push that another
-// thread of the process made at that moment is the exception: what it missed is looked at after kSlice.
+// thread of the process made at that moment is the exception: a change that it missed is seen after kSlice.
 //
 // Threads: any.
 #pragma once
@@ -73,7 +73,7 @@ class LOCKSTEP_INTERNAL_API ProgressEngine {
   // A child of fork() has one of its own, without its parent's groups.
   static ProgressEngine& of_process();
 
-  // For who has done something that threads of this process may wait for.
+  // Called by a thread that has done something that threads of this process may wait for.
   static void ring();
   BellWords& bell() { return *bell_; }
   const std::shared_ptr<BellWords>& own_bell() const { return bell_; }

@@ -129,8 +129,8 @@ LOCKSTEP_VECTOR_CLONES void multiply(A* values, A factor, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) values[i] *= factor;
 }
 
-// What is done to accumulated values: a product where it is exact, for it costs a quarter of a quotient, or where the
-// divisor is no whole number.
+// The division of accumulated values: a product where that is exact, for it costs a quarter of a quotient, or where the
+// divisor is not a whole number.
 template <typename A>
 struct Scale {
   A before = 1;  // a power of two: exact

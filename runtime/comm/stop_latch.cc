@@ -54,7 +54,7 @@ void StopLatch::listen(const ProcessGroup& group, const StopOptions& options) {
   if (!options.signals.empty()) wanted.signals = options.signals;
   if (group.size() > 1) wanted.who = fmt::format("rank {}", job_rank(group));
   wanted.launcher = static_cast<pid_t>(Environment::of_process().get_int("LOCKSTEP_LAUNCHER_PID").value_or(0));
-  requeue_exit_code(Environment::of_process());  // a value that is none is found now, and not at the end
+  requeue_exit_code(Environment::of_process());  // a bad value is found now, and not at the end
   auto signals = std::make_unique<StopSignals>(wanted);
   signals_ = std::move(signals);
   listens_.store(true);

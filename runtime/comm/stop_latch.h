@@ -40,7 +40,8 @@ class StopLatch {
   void set_steps_before(std::int64_t steps) noexcept;
   // Those before included; 0: there was none. Any thread.
   std::int64_t steps_done() const noexcept { return std::max<std::int64_t>(0, steps_done_.load()); }
-  // Of this run, from 0. The job's launcher knows of it when the call returns, whatever becomes of the ranks then.
+  // `step`: the number within this run, from 0. The job's launcher knows of it when the call returns, whatever becomes
+  // of the ranks then.
   void step_begun(std::int64_t step) noexcept;
   void step_ended(std::int64_t step) noexcept;
 

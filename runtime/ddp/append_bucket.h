@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For what travels with the gradients and is none.
+// Appends a bucket for data that travels with the gradients.
 #pragma once
 
 #include "lockstep/ddp/bucket_plan.h"

@@ -41,8 +41,8 @@ class BucketQueue {
   // Launches what is left and waits for all of it, at most the group's timeout; on a device the compute stream waits,
   // and the host does not.
   void finish();
-  // Of the step that was finished last: the sum of all ranks' weights, or 1 if it divided nothing; 0 before the first.
-  // On a device waits for the step on the host, at most the group's timeout.
+  // The sum of all ranks' weights in the step that was finished last, or 1 if it divided nothing; 0 before the first.
+  // On a device it waits for the step on the host, at most the group's timeout.
   std::int64_t total_weight();
   // See Reducer.
   bool is_step_over() const;
@@ -59,7 +59,7 @@ class BucketQueue {
   // True if a step was begun, some collective of it was launched, and finish() has not returned: the other ranks wait
   // for the rest of it.
   bool is_open() const { return plan_ != nullptr && (next_launched_ > 0 || hook_ != nullptr); }
-  // Of the step that was finished last; on a device of the last one that is known to have ended there.
+  // The record of the step that was finished last; on a device of the last one that is known to have ended there.
   const trace::StepRecord& last() const { return marks_ ? marks_->last() : last_; }
 
  private:

@@ -4,8 +4,8 @@
 // Each rank counts how often its parameters are written. The counts ride with every synchronised step (step_note.h),
 // and with every n-th step a digest of the parameters' bytes; that is all that an ordinary step costs. A step in which
 // the ranks differ in either compares the parameters, on all ranks, and ends as a Mismatch if they differ. If they are
-// equal, for a rank has written the same by other ways, the run goes on, and the counts that the ranks have then count
-// as equal.
+// equal, for a rank has written the same by other ways, the run continues, and the counts that the ranks have then
+// count as equal.
 //
 // A write that is not counted (see who counts: Tensor::version(), torch's Tensor::_version()) is found by the next
 // digest. On a device the ranks read a step's note two steps later, so that what happens in the last two steps of a run

@@ -31,8 +31,8 @@ class FiniteCheck {
   static std::size_t bytes_behind(std::size_t parameters) { return parameters * sizeof(std::int64_t); }
 
   // `memory` and `specs` outlive it; the arena has bytes_behind(specs.size()) more from `behind` on.
-  // `specs` from `gradients` on are no parameter's. `shards`: those whose sums the ranks exchange, which outlive it;
-  // null if the arena is all of it.
+  // `specs` from `gradients` on do not belong to a parameter. `shards`: those whose sums the ranks exchange, which
+  // outlive it; null if the arena is all of it.
   FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, std::size_t behind,
               const std::vector<ParameterSpec>& specs, std::size_t gradients, const ShardSums* shards);
   // Reads what is known of the last steps.
@@ -51,13 +51,13 @@ class FiniteCheck {
   void settle(const Deadline& deadline);
 
  private:
-  // Of a step on a device.
+  // A step on a device.
   struct Step {
     std::int64_t number = 0;
     std::shared_ptr<void> found = nullptr;   // on the host: what was found in each bucket
     std::shared_ptr<void> copied = nullptr;  // the event behind it
   };
-  // Of virtual shards the sums before the last one lie outside the arena.
+  // With virtual shards the sums before the last one lie outside the arena.
   void look_at_shards(std::size_t bucket);
   void read_ended();
   void read(const Step& step);

@@ -24,8 +24,8 @@ class GradientMemory {
   DeviceRuntime* device() const { return runtime_; }
   // The compute stream, on a device.
   StreamView stream() const { return stream_; }
-  // On a device: what the compute stream has now comes before what the next one gets. To be said whenever the Reducer
-  // is through with the stream for a while, which may go then.
+  // On a device: what the compute stream has now comes before what the next one gets. Call it when the Reducer no
+  // longer uses the stream; the stream may then be destroyed.
   void leave();
   // From now on the compute stream is `stream`, behind what the one before had at the last leave().
   void follow(StreamView stream);

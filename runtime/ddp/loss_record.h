@@ -29,14 +29,14 @@ class LOCKSTEP_INTERNAL_API LossRecord {
   // `parts`: of LossSum.
   LossRecord(Loss kind, std::shared_ptr<const ProcessGroup> group, int parts);
 
-  // Of the micro-batch whose backward comes next; the last one counts. `loss`: one floating-point number, on a device
-  // in the order of `stream`, which `owner` keeps until it has been copied.
+  // Records the loss of the micro-batch whose backward comes next; the last call counts. `loss`: one floating-point
+  // number, on a device in the order of `stream`, which `owner` keeps until it has been copied.
   void record(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner);
   void record(double loss);
   // A forward has begun another micro-batch.
   void begin_forward() { next_.reset(); }
   void begin_backward(std::int64_t weight);
-  // Of synchronised step `step`, whose last micro-batch has begun its backward.
+  // Closes the record of synchronised step `step`, whose last micro-batch has begun its backward.
   void close_step(std::int64_t step);
   // Step `step` is given up, with its micro-batches.
   void forget(std::int64_t step);

@@ -15,7 +15,7 @@ const rendezvous::Member& self(const ProcessGroup& group) {
   return group.roster()[static_cast<std::size_t>(group.rank())];
 }
 
-// Of the group, which knows it already.
+// True for a failure of the group, which knows it already.
 bool is_of_the_group(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);

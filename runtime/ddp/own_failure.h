@@ -3,9 +3,9 @@
 //
 // Where the others wait for this rank (a backward, the time between micro-batches, a layer's collective) they hear at
 // once: the group fails on every rank with "rank 1 (host node7, pid 4711) failed in the backward of step 3: TEXT".
-// Elsewhere a program may catch the exception and go on, and the text is kept until the next forward: it is told if an
-// exception unwinds the object that trains. The launcher is told in any case, for it may have to say why a rank left. A
-// world of one has nobody to tell.
+// Elsewhere a program may catch the exception and continue, and the text is kept until the next forward: it is told if
+// an exception unwinds the object that trains. The launcher is told in any case, for it may have to say why a rank
+// left. A world of one has nobody to tell.
 //
 // Threads: one at a time.
 #pragma once

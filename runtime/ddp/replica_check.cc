@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-// Of what is copied from a device in one piece.
+// Bytes that are copied from a device in one piece.
 constexpr std::size_t kPiece = 4 << 20;
 // For a copy that a failed device never ends.
 constexpr std::chrono::minutes kCopyPatience{5};
@@ -55,7 +55,8 @@ std::vector<std::uint64_t> hash_buffers(std::span<const NamedBuffer> buffers, St
 
 std::uint64_t combine(std::span<const std::uint64_t> hashes) { return hash64(hashes.data(), hashes.size_bytes()); }
 
-// Who differs: the ranks that don't have what most have, or what the lowest rank has where there is no majority.
+// The ranks that differ: those without the value that most have, or that the lowest rank has where there is no
+// majority.
 std::vector<int> outliers(std::span<const std::uint64_t> by_rank) {
   std::map<std::uint64_t, std::size_t> votes;
   for (const std::uint64_t value : by_rank) ++votes[value];

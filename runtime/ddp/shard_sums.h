@@ -23,7 +23,7 @@ class ShardSums {
  public:
   ShardSums(int shards, int rank, int world);
 
-  // Of all ranks.
+  // Shards of all ranks.
   int shards() const { return shards_; }
   int shards_of_this_rank() const { return static_cast<int>(merges_.size()); }
   // Whether the shard under way is this rank's last of the step.

@@ -29,12 +29,13 @@ class StepMarks {
   void ready(std::size_t bucket);
   // Its all-reduce was started, behind what was marked last.
   void launched(std::size_t bucket);
-  // What comes into the compute stream now is no backward. Buckets that were not ready are from here on.
+  // Kernels that come into the compute stream now are not backward's. Buckets that were not ready are ready from here
+  // on.
   void backward_ended();
   // The compute stream waits for all buckets now: `works`, one for each. `record` has all but the times.
   void end(trace::StepRecord record, std::span<const Work> works);
 
-  // Of the last step whose marks have all been reached.
+  // The record of the last step whose marks have all been reached.
   const trace::StepRecord& last();
 
  private:

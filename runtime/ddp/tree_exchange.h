@@ -2,7 +2,7 @@
 // The part of the tree over virtual shards that lies between the ranks, where the group's own sum is another: as a
 // communication hook.
 //
-// Each rank has some whole nodes of the tree. Of a bucket's elements it gets its share of all ranks' nodes (an
+// Each rank has some whole nodes of the tree. It gets its share of a bucket's elements from all ranks' nodes (an
 // all-to-all), adds them up as the tree says, and gives the result to all (an all-gather). A rank with fewer nodes than
 // another sends room that nobody reads.
 //
@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-// Of buckets in the arena of `sums`, which outlives the hook.
+// For buckets in the arena of `sums`, which outlives the hook.
 CommHook tree_exchange(const ShardSums& sums, int world);
 
 }  // namespace lockstep

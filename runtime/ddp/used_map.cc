@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-// Of a Use: the sum over any number of ranks of the second stays far below the third.
+// By Use: the sum of the second over any number of ranks stays far below the third.
 constexpr float kValues[] = {0.0f, std::numeric_limits<float>::min(), 1.0f};
 
 void write_values(std::span<const Use> used, float* map) {

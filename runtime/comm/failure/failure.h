@@ -21,9 +21,9 @@ class LOCKSTEP_INTERNAL_API Failure {
   // read the same.
   static constexpr std::size_t kMostBytes = 1024;
 
-  // Of the group as the rank sees it that the job counts as `rank`. `on_cause` is called once, with no lock held, by
-  // the thread that brought the cause; `on_throw`, if there is one, before each throw of it, by the thread that throws.
-  // `store` outlives this.
+  // The failure of a group as seen by the rank that the job counts as `rank`. `on_cause` is called once, with no lock
+  // held, by the thread that brought the cause; `on_throw`, if there is one, before each throw of it, by the thread
+  // that throws. `store` outlives this.
   Failure(PatientStore& store, int rank, std::function<void()> on_cause, std::function<void(const Cause&)> on_throw)
       : store_(store), rank_(rank), on_cause_(std::move(on_cause)), on_throw_(std::move(on_throw)) {}
 

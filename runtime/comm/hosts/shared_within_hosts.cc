@@ -27,8 +27,7 @@ namespace {
 // The group over the wire has the deadlines, and its failure ends the waits of this one.
 constexpr std::chrono::hours kNoTimeout{24 * 365};
 
-// Of a group of this host's ranks, as if it were alone in the world. Its members keep the names that messages give
-// them.
+// The context of a group of this host's ranks alone. Its members keep the names that messages give them.
 GroupContext context_of_host(const GroupContext& context, const wire::Hosts& hosts) {
   GroupContext own = context;
   own.identity.rank = own.identity.local_rank = static_cast<int>(hosts.local);

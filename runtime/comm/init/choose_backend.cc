@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// Names that mean something in this field, so that asking for one is no spelling mistake.
+// Names that mean something in this field, so that asking for one is not a spelling mistake.
 constexpr std::array<std::string_view, 2> kKnownElsewhere = {"nccl", "ucc"};
 
 std::string names(std::span<const Backend> candidates) {

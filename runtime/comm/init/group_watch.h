@@ -24,9 +24,9 @@ struct Consequence {
     fail,  // PeerLost
   };
   Kind kind = Kind::none;
-  Cause cause = {};  // rank -1: the launcher, which hosts the store and is none of the group
+  Cause cause = {};  // rank -1: the launcher, which hosts the store and is not in the group
 };
-// Who hosts the job's store.
+// The process that hosts the job's store.
 enum class StoreHost { rank_zero, launcher };
 // `host_has_left`: rank 0 has said goodbye; a store that it hosts may end with it.
 Consequence consequence_of(const membership::MemberEvent& event, StoreHost store_host, int rank, bool host_has_left);
@@ -34,9 +34,8 @@ Consequence consequence_of(const membership::MemberEvent& event, StoreHost store
 // Passes events on to the groups. It is there before the others are known, so that a rank that dies while they meet
 // ends their waiting (watched_store.h). Any thread.
 //
-// The job's group is the one without a name. It fails with everything that is told. Any other one fails with its own
-// ranks' ends, and with the store's: what ended the job's group alone, a timeout or a mismatch, is none of its
-// business.
+// The job's group is the one without a name. It fails with every cause that is told. Any other group fails with the
+// ends of its own ranks and of the store; a timeout or a mismatch that ended the job's group alone does not fail it.
 class GroupWatch {
  public:
   // `generation`: how often the job was restarted.

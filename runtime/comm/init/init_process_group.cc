@@ -43,7 +43,7 @@
 namespace lockstep {
 namespace {
 
-// Ranks of one host share its cores. Who sets OMP_NUM_THREADS has decided.
+// Ranks of one host share its cores. A user who sets OMP_NUM_THREADS has decided.
 void share_cores(const Environment& environment, int local_world_size) {
   if (threads_by_variable(environment)) return;
   const int share = std::max(1, allowed_cores() / std::max(1, local_world_size));

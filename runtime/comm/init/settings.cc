@@ -90,7 +90,7 @@ InitSettings resolve(const InitOptions& options, const Environment& environment)
   if (const auto text = environment.get("LOCKSTEP_MEMBERSHIP"); text && !text->empty()) {
     settings.relay = relay_at(*text);
   }
-  net::port_range(environment);  // a value that is none is found now, and not by who happens to listen
+  net::port_range(environment);  // a bad value is found now, and not when somebody listens
   return settings;
 }
 

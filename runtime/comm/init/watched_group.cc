@@ -51,8 +51,8 @@ std::shared_ptr<ProcessGroup> create_over(const Backend& backend, GroupContext o
   return backend.create(own, deadline);
 }
 
-// MPI can't take back a transfer that a failed group has begun: it goes on with it, in memory that is another's by
-// then, whenever any group calls it. So a group within one of MPI's would not fail by itself.
+// MPI can't take back a transfer that a failed group has begun: it continues the transfer, in memory that is another's
+// by then, whenever any group calls it. So a group within one of MPI's would not fail by itself.
 constexpr std::string_view kMpi = "mpi";
 
 // Ranks of one host in a group of several: their parent's backend is there for what lies between hosts.

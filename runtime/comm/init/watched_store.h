@@ -27,7 +27,7 @@ class WatchedStore final : public store::Store {
   std::string get(std::string_view key, const Deadline& deadline) override;
   std::int64_t add(std::string_view key, std::int64_t delta) override;
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
-  // Who asks again and again waits too: PeerLost instead of false.
+  // Throws PeerLost instead of returning false once a rank is lost: a caller that polls it waits too.
   bool check(std::span<const std::string> keys) override;
   bool erase(std::string_view key) override;
   std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;

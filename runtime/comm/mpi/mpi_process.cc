@@ -73,7 +73,7 @@ void serve() {
   self.changed.notify_all();
 }
 
-// Of the thread that is ending: until MPI_Finalize has returned.
+// Called by the thread that is ending: returns once MPI_Finalize has returned.
 void wait_for_end(MpiThread& self) REQUIRES(self.mutex) {
   const Deadline patience = Deadline::after(kFinalizePatience);
   while (!self.ended) {

@@ -24,8 +24,8 @@ void start_mpi(int rank, int world_size);
 // then counts this rank as failed, which it has. Any thread.
 void never_finalize();
 
-// Why there can be no further group: MPI may still know memory of one that failed, and go on where that one stopped.
-// Empty if none has.
+// Why there can be no further group: MPI may still know memory of one that failed, and continue its transfers. Empty if
+// none has.
 std::string why_not_again();
 
 // Why `call` failed, as a sentence; empty if it did not.

@@ -78,7 +78,7 @@ class WireMpi final : public wire::Wire {
   std::deque<std::unique_ptr<FrameOnItsWay>> on_their_way_;  // MPI knows them by their address
   std::map<wire::Transfer, Posted> posted_;
   wire::Transfer last_ = 0;
-  bool at_rest_ = false;    // MPI is not called any more: it would go on with a transfer whose memory is not ours now
+  bool at_rest_ = false;    // MPI is not called any more: it would continue a transfer whose memory is not ours now
   bool has_ended_ = false;  // done() has seen transfers end: the next wait() returns at once
   std::atomic<bool> interrupted_{false};
   int idle_rounds_ = 0;

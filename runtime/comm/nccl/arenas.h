@@ -50,7 +50,7 @@ class Arenas {
   // The numbers of what this rank's user has dropped, a comma behind each.
   std::string dropped() EXCLUDES(mutex_);
   void give_back(const std::vector<std::string>& dropped_by_rank) EXCLUDES(mutex_);
-  // Of what was to go, what is still registered.
+  // Keeps those of `gone` that are still registered.
   void keep(std::vector<Given> gone, const std::vector<void*>& registered) EXCLUDES(mutex_);
   Taken take_from_device(std::size_t bytes);
   // The handle; null if one of the ranks could not.

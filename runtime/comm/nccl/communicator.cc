@@ -6,8 +6,8 @@
 namespace lockstep::nccl {
 namespace {
 
-// How long a remote error has to last before it counts: NCCL reports some that are none while it connects
-// (https://github.com/NVIDIA/nccl/issues/2019), and who knows which rank died may be about to tell.
+// How long a remote error has to last before it counts: NCCL reports some without a reason while it connects
+// (https://github.com/NVIDIA/nccl/issues/2019), and a rank that knows which one died may be about to tell.
 constexpr std::chrono::milliseconds kErrorPatience{500};
 
 }  // namespace

@@ -55,7 +55,7 @@ class Communicator {
   bool is_through();
 
   // A pair around the calls that are to go to the device together. group_end() takes the result of what was called in
-  // between; ncclInProgress is none to complain about.
+  // between; ncclInProgress is not an error.
   void group_start() { call("ncclGroupStart", api_.group_start()); }
   void group_end() { call("ncclGroupEnd", api_.group_end()); }
   // Takes a result: throws if it is an error.
@@ -72,7 +72,7 @@ class Communicator {
   void* register_memory(void* data, std::size_t bytes);
   void deregister(void* handle) { call("ncclCommDeregister", api_.comm_deregister(get(), handle)); }
 
-  // Throws Error where there is none: not begun, destroyed, or aborted.
+  // Throws Error without a communicator: not begun, destroyed, or aborted.
   ncclComm_t get() const;
   const Api& api() const { return api_; }
 

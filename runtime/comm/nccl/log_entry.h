@@ -32,7 +32,7 @@ struct Entry {
 };
 
 std::string write(const Entry& entry);
-// Nothing if it is none, or a rank is none of `ranks`.
+// Nothing if the text is not an entry, or a rank is not below `ranks`.
 std::optional<Entry> read(const std::string& text, int ranks);
 
 // A record as numbers, and back; `numbers` has as many as append() appends.

@@ -49,13 +49,13 @@ class PendingCall {
   // The result is in host memory, which finish() writes.
   virtual bool is_for_host() const = 0;
 
-  // Of a message: the other side.
+  // The other rank of a message; -1 for a collective.
   virtual int awaited_peer() const { return -1; }
   // `rank`, which left with this goodbye, takes no part in this one.
   virtual bool is_after(int rank, const Goodbye& goodbye) const = 0;
   // Of a collective.
   virtual const comm::OpRecord* record() const { return nullptr; }
-  // Of a collective that is done: a word of all ranks.
+  // A word of all ranks, of a collective that is done.
   virtual std::int64_t combined(std::size_t) const { return 0; }
 
   bool has_reached(State wanted) const { return state.load(std::memory_order_acquire) >= wanted; }

@@ -27,7 +27,7 @@
 // group: the first of its kind, or with its peer, for which NCCL connects, and each one with
 // LOCKSTEP_CHECK_COLLECTIVES=1. A group that opens, ends or has failed holds up no other.
 //
-// Collectives are no part of CUDA graphs: while the group's stream, or the one that is to wait, is being captured,
+// Collectives can't be part of CUDA graphs: while the group's stream, or the one that is to wait, is being captured,
 // starting and wait_on() throw InvalidArgument, and nothing has been started. A program may capture streams meanwhile
 // that the group does not know; but CUDA breaks a capture when anybody waits for the whole device, as the end of a
 // group and of an arena do, so end it before these.

@@ -51,13 +51,13 @@ class NcclShutdown {
 
   // Waits, for a moment, until the device touches no memory of a work any more.
   void await_release() const;
-  // An abort has not returned, and the process goes on: the device may use the group's memory for ever.
+  // An abort has not returned, and the process continues: the device may use the group's memory for ever.
   bool device_is_stuck() const { return device_is_stuck_.load(std::memory_order_acquire); }
 
  private:
   // Aborts what there is, in a thread of its own, then waits for the device, for a while.
   void abort_and_drain(comm::Patience patience);
-  // False if it did not return in time: then the process has ended, or goes on with a stuck device.
+  // False if it did not return in time: then the process has ended, or continues with a stuck device.
   bool abort(comm::Patience patience);
   void drain();
   void end_the_process(const char* what);

@@ -22,14 +22,14 @@ namespace lockstep::shm {
 class DescriptorChannels {
  public:
   DescriptorChannels() = default;
-  // Rank 0's: by rank, its own empty. Of another rank: one, to rank 0.
+  // On rank 0: by rank, its own empty. On another rank: one, to rank 0.
   explicit DescriptorChannels(std::vector<UniqueFd> sockets) : sockets_(std::move(sockets)) {}
 
   // Rank 0: gives everybody a duplicate of `fd`, or word that there is none if it is -1. A line that fails keeps no
   // other from it; the first failure is thrown at the end.
   void send_to_all(int fd, const Deadline& deadline);
-  // The others: what rank 0 hands out; empty if there is none. `look_around` is called every 50 ms until it is there,
-  // and ends the wait by throwing.
+  // The others: the descriptor that rank 0 hands out; empty if it hands out none. `check` is called every 50 ms until
+  // it is there, and ends the wait by throwing.
   UniqueFd receive(const Deadline& deadline, const std::function<void()>& check = {});
 
  private:
@@ -43,7 +43,7 @@ struct SharedSetup {
   std::vector<UniqueFd> files;  // by rank: what it brought to Beside::file; empty if nobody did
 };
 
-// What somebody else has a use for, on every rank or on none.
+// Memory and a descriptor for another user, on every rank or on none.
 struct Beside {
   std::size_t bytes = 0;  // of memory behind the control block, of zeros; the same on every rank
   int file = -1;          // a descriptor of this rank's that every rank gets

@@ -41,7 +41,7 @@ class ShmCollective {
 
   const Task& task() const { return task_; }
   std::uint64_t sequence() const { return sequence_; }
-  // Of all ranks, once done.
+  // The words of all ranks, once done.
   const comm::Words& words() const { return words_; }
 
   // True if its source fits beside the record.
@@ -98,7 +98,7 @@ class ShmCollective {
   bool arrived_ = false;  // every rank has announced it, and the records agree
   comm::Words words_{};
 
-  // Of the window route. A chunk of so many elements of each part takes a slot of the window: a part of it every
+  // For the window route: a chunk of so many elements of each part takes a slot of the window, a part of it every
   // part_stride_ bytes.
   std::uint64_t chunks_ = 0;
   std::size_t chunk_elements_ = 0;

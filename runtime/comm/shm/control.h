@@ -76,7 +76,7 @@ struct alignas(64) FailureText {
   std::array<char, kCauseBytes> bytes;
 };
 
-// Who a rank is; written before the first collective.
+// A rank's process and cores; written before the first collective.
 struct alignas(64) RankInfo {
   std::uint64_t process;                   // process_token(): equal for ranks that are threads of one process
   std::uint64_t cores;                     // it may use

@@ -34,13 +34,13 @@ class Mailbox {
   bool pending() const { return !sends_.empty() || !recvs_.empty(); }
   // True if messages with other ranks than `peer` are pending.
   bool waits_for_others_than(int peer) const;
-  // Of a operation that is not done: how far it has come, and who has to do what.
+  // How far an operation that is not done has come, and which rank has to do what.
   std::string progress_of(const ShmP2pOp& p2p) const;
   // Messages of this rank that have not been taken.
   std::size_t owed() const { return sends_.size(); }
   // Moves what can be moved.
   void push();
-  // Fails the group if the peer of a operation that is not done has left.
+  // Fails the group if the peer of an operation that is not done has left.
   void check_peer(const ShmP2pOp& p2p);
 
  private:

@@ -62,7 +62,7 @@ Arena ProcessGroupShm::allocate(std::size_t bytes) {
   } catch (const Timeout& error) {
     fail(Cause::Kind::timeout, error);
   } catch (const Error& error) {
-    engine_->session().check();  // what failed the group is no problem of this rank's memory
+    engine_->session().check();  // a failure of the group is not a problem of this rank's memory
     problem = error.what();
   }
   // Then all tell what came of it.

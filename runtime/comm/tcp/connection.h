@@ -39,7 +39,7 @@ class Connection {
  public:
   static constexpr std::size_t kMostChunk = 512 << 10;
   static constexpr std::size_t kMostEager = kMostChunk;
-  // That may lie at the side. Of an exchange of segments 8 can: of kSegmentDepth segments, two trips of each.
+  // Eager pieces that may lie at the side. An exchange of segments can have 8: two trips of kSegmentDepth segments.
   static constexpr std::size_t kMostEarly = 16;
 
   // What a connection tells of, during write() and read(). It may not be called from there.
@@ -69,7 +69,7 @@ class Connection {
   void write();
   // True if there is more than the socket took.
   bool wants_to_write() const { return chunk_ || control_begin_ < control_.size() || !ready_sends_.empty(); }
-  // Takes what has come. Throws ConnectionEnded, and wire::Broken if that is no stream of this version.
+  // Takes what has come. Throws ConnectionEnded, and wire::Broken if that is not a stream of this version.
   void read();
   // Gives up all transfers, and touches no Piece any more. Frames still go and come.
   void cancel_transfers();

@@ -43,7 +43,7 @@ std::vector<std::byte*> arenas_of(const SegmentSteps::Place& place, const Task& 
   return arenas;
 }
 
-// Of a lane, of an all-reduce of `share_bytes` for it.
+// Bytes of one lane's share of a segment, in an all-reduce that gives the lane `share_bytes`.
 std::size_t share_bytes_of_segment(std::size_t share_bytes, std::size_t hosts) {
   const std::size_t part = share_bytes / hosts / kSegmentDepth;
   return std::min(std::clamp(part, kLeastPartBytes, kMostPartBytes) * hosts, kMostShareBytes);

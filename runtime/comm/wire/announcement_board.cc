@@ -21,7 +21,7 @@ struct alignas(64) AnnouncementBoard::Count {
 
 namespace {
 
-// Of each rank that has announcements, by rank: who of the ranks of `host` carries them, by their places.
+// By rank: the place of the rank of `host` that carries its announcements.
 std::vector<std::size_t> carriers_on(const Hosts& hosts, std::size_t host) {
   std::size_t ranks = 0;
   for (const auto& of_host : hosts.ranks) ranks += of_host.size();

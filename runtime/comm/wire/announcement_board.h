@@ -4,8 +4,8 @@
 //
 // Every rank's announcements come to a host through one of its ranks, their carrier: those of its own ranks are carried
 // by themselves, those of another host's l-th rank by this host's l-th (modulo its ranks). So a rank sends an
-// announcement to one rank of each other host. The carrier puts it on the board; whoever puts up the last one of a
-// collective rings for all ranks of the host, so that each wakes once for a collective.
+// announcement to one rank of each other host. The carrier puts it on the board; the rank that puts up the last one of
+// a collective rings for all ranks of the host, so that each wakes once for a collective.
 //
 // A slot is used again after kSlots collectives. Nobody is still reading it then: a rank announces a collective no more
 // than kAhead after the last whose announcements it has read, all of them. So once one rank announces n, all have
@@ -44,9 +44,9 @@ class AnnouncementBoard {
   // This rank's, and those of all ranks of the host by their places.
   DoorbellWords& bell() const { return *bells_[local_].words; }
   const std::vector<DoorbellButton>& bells() const { return bells_; }
-  // Who carries this rank's announcements to the other hosts.
+  // The ranks that carry this rank's announcements on the other hosts.
   const std::vector<int>& carriers() const { return carriers_; }
-  // Whose announcements the other ranks of this host carry.
+  // The ranks whose announcements the other ranks of this host carry.
   const std::vector<int>& carried_by_others() const { return carried_by_others_; }
   bool is_carrier_of(int rank) const { return carrier_[static_cast<std::size_t>(rank)] == local_; }
   // Takes those of other hosts out of `absent`, which is in order, whose carrier is in it and is another rank: if that

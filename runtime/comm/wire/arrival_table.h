@@ -59,7 +59,7 @@ class ArrivalTable {
   std::uint64_t taken() const { return taken_; }
   // Those of the one after it, once all ranks have come to it.
   std::optional<Arrivals> take();
-  // Who has not come to collective `sequence`.
+  // The ranks that have not announced collective `sequence`.
   std::vector<int> absent(std::uint64_t sequence) const;
 
  private:

@@ -21,12 +21,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Who has not proved himself by then is turned away.
+// A caller that has not proved itself by then is turned away.
 constexpr auto kGreetingLimit = 10s;
-// Who has not by then makes room for another one, where all places are taken.
+// A caller that has not by then makes room for another one, where all places are taken.
 constexpr auto kLeastPatience = 1s;
 constexpr auto kNamingWindow = 60s;
-// Of callers that one serve() lets in.
+// Callers that one serve() lets in, at most.
 constexpr int kMostAtOnce = 16;
 
 }  // namespace

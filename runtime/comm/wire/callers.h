@@ -31,9 +31,9 @@ class Callers {
   static constexpr int kMostStrangers = 32;
   static constexpr int kNamedStrangers = 3;
 
-  // Of rank `rank`, which listens at a free port of `address`. `name`: of the wire, for messages. Its descriptors are
-  // watched by `epoll`, each under its number. `has_another(rank)`: this rank has another connection with that one, or
-  // is about to, so that one gives up what it has begun here. `roster` outlives it.
+  // For rank `rank`, which listens at a free port of `address`. `name`: of the wire, for messages. `epoll` watches its
+  // descriptors, each under its number. `has_another(rank)`: this rank has another connection with that one, or is
+  // about to, so that one gives up what it has begun here. `roster` outlives it.
   Callers(const rendezvous::Roster& roster, int rank, std::string name, std::shared_ptr<const store::Secret> secret,
           std::function<bool(int rank)> has_another, const std::string& address, int epoll);
   ~Callers();
@@ -104,7 +104,7 @@ class Callers {
   int turned_away_ = 0;     // in all
   int since_tick_ = 0;
   std::string last_stranger_;
-  // Of the minute that began with the first of them.
+  // The minute that began with the first of them.
   Deadline naming_ = Deadline::after({});
   int named_ = 0;
   int unnamed_ = 0;

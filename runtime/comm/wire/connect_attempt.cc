@@ -58,7 +58,7 @@ void ConnectAttempt::unreachable(int error) {
   net::close_watched(epoll_, socket_);
   state_ = State::pausing;
   if (!route_limit_) route_limit_ = Deadline::after(kRouteLimit);
-  // Of a host whose cable was out a moment ago the kernel remembers that there is no way to it.
+  // The kernel remembers for a while that it found no way to a host whose cable was out.
   const bool may_pass = (error == EHOSTUNREACH || error == ENETUNREACH) && !route_limit_->expired();
   if (may_pass || error == ETIMEDOUT) return;
   throw SystemError(fmt::format("connect to {}", place_.address.to_string()), error);
@@ -112,7 +112,7 @@ void ConnectAttempt::serve() {
   }
 }
 
-// Whoever ends a connection that he has not answered may only be short of room: that is no try.
+// A listener that ends a connection without an answer may only be short of room: that does not count as a try.
 void ConnectAttempt::try_again(const std::string& problem) {
   const bool counts = state_ == State::awaiting_proof;
   net::close_watched(epoll_, socket_);

@@ -202,9 +202,9 @@ void WireEngine::await_news() {
 // queued beside it; everything that may block or ask the store is done without the lock, which the program's thread
 // needs to start the next collective. A mismatch comes before the actions, which may block: the group fails for it
 // anyway. Announcements come before actions and collectives: those may wait for peers, which may wait for the
-// announcement. Goodbyes are acknowledged in every step, since the leaving peer waits. Who has departed is looked at
-// only when nothing else was to be done: what a rank sent before its goodbye may still lie among the actions and
-// segments, and only what is unfinished without them never comes.
+// announcement. Goodbyes are acknowledged in every step, since the leaving peer waits. Departed ranks are looked for
+// only when nothing else was to be done: the data that a rank sent before its goodbye may still lie among the actions
+// and segments, and only the rest never comes.
 WireEngine::Step WireEngine::step(bool is_caller) {
   if (shutdown_.failure().happened()) return is_caller ? Step::none_for_caller : Step::last;
   std::vector<std::shared_ptr<WireCollective>> fresh;

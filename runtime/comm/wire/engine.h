@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communication thread of one rank, and what it shares with the program's thread: the collectives and messages that
-// are under way.
+// The communication thread of one rank, and the collectives and messages under way that it shares with the program's
+// thread.
 //
 // The program's thread puts work into a queue and waits for it. The communication thread tells the others of each
 // collective as soon as it is queued, so that by the time its turn comes their answers are here; runs them in order,
 // those of the pipeline several at once; and moves messages in between. A caller that waits for a collective does the
 // same in its place, if it may (turn.h).
 //
-// Threads: the group's one thread; abort(), lose() and last() any; the listener's methods are the wire's. What is said
-// to be the communication thread's belongs to whoever has the turn.
+// Threads: the group's one thread; abort(), lose() and last() any; the listener's methods are the wire's. Members that
+// are the communication thread's belong to the thread that has the turn.
 #pragma once
 
 #include <atomic>
@@ -63,10 +63,10 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
 
   std::shared_ptr<WireCollective> start(comm::Task task);
   std::shared_ptr<WorkState> start(WireP2pOp p2p);
-  // True if the ranks of a host share memory: then it is what the collective `allocate` allocates.
+  // True if the ranks of a host share memory: the collective `allocate` then allocates it.
   bool shares_memory() const { return host_memory_ != nullptr; }
   bool sums_in_rank_order() const { return !shares_memory() || keeps_rank_order(hosts_); }
-  // Of the one that was waited for last; once.
+  // The result of the allocate that was waited for last. Once.
   struct Allocated {
     Arena arena;
     std::string problem;  // why there is none
@@ -108,12 +108,12 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   // Looks for a while, then sleeps; lends the turn to a caller that wants it.
   void await_news();
 
-  // What has been done: something; nothing, since there was nothing; nothing, since it is for the communication thread.
+  // The outcome of a step: it did something; there was nothing to do; the rest is for the communication thread.
   enum class Step { something, nothing, none_for_caller, last };
   // Does what can be done now. A caller does nothing that may block.
   Step step(bool is_caller);
   void announce(WireCollective& collective);
-  // Notes what has come to the board. Whoever asks who has announced what looks there first.
+  // Notes what has come to the board. Call it before a look at which rank has announced what.
   void read_board() REQUIRES(mutex_);
   // True if there was anything to do.
   bool run_collectives(bool is_caller);
@@ -123,7 +123,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   bool blocks(const comm::Task& task) const;
   void check_departed_ranks();
   std::optional<std::uint64_t> told_to_have_left(int rank) const;
-  // The ranks of this host hear of the group's failure, in which this rank's part is `cause`.
+  // Tells the ranks of this host of the group's failure, in which this rank's part is `cause`.
   void tell_host(const Cause& cause);
   // Compares what the ranks have announced, and notes what that means for the task.
   void agree_on(WireCollective& collective, const Arrivals& arrivals);
@@ -142,7 +142,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   [[noreturn]] void time_out(const std::string& what, const comm::Stragglers& missing, const Deadline& deadline);
   // The library is in Wire::open(), and `why` nobody waits for it any longer.
   void give_up_opening(const Error& why, std::future<void>& outcome);
-  // Of a rank whose wire did not open, by `error`.
+  // The cause that `error` of a wire that did not open means for this rank.
   Cause cause_of_opening(const std::string& error) const;
   void set_closed();
   // Ranks but this one, and who came last if all have arrived.

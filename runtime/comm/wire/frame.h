@@ -34,9 +34,9 @@ struct Frame {
 };
 
 FrameBytes write_frame(const Frame& frame);
-// Of a written frame: what is beyond them is zero and means nothing, so it need not be sent.
+// Bytes of a written frame that have to be sent: those beyond are zero and mean nothing.
 std::size_t used_bytes(std::span<const std::byte> frame);
-// Nothing if the bytes are no frame.
+// Nothing if the bytes are not a frame.
 std::optional<Frame> read_frame(std::span<const std::byte> bytes);
 
 inline std::span<const std::byte> bytes_of(std::string_view text) {

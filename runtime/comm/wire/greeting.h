@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What two ranks say on a new connection, before anything else:
+// The greeting of two ranks on a new connection, before anything else:
 //
 //   connecting rank  16 bytes "lockstep wire 3\n", its number (4 bytes, least first), 32 bytes drawn by chance
 //   listening rank   32 bytes drawn by chance
@@ -9,7 +9,7 @@
 // A proof is the HMAC-SHA256 with the job's secret of proto/proof.h's text: both draws, the listener's ticket in place
 // of a run's id, and "rank 3 to rank 1" in place of a role. The other side checks it before it reads or sends anything
 // else, and the wire has not seen the connection by then. A job without a secret proves with an empty one: the ticket
-// keeps out who can't read the job's store. What follows the greeting is neither encrypted nor signed.
+// keeps out who can't read the job's store. The bytes behind the greeting are neither encrypted nor signed.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ inline constexpr std::size_t kProofBytes = sizeof(Sha256Mac);
 
 std::string random_draw();
 std::string wire_hello(int rank, std::string_view draw);
-// Of a whole hello.
+// Both expect a complete hello.
 std::uint32_t rank_in_hello(std::string_view hello);
 std::string_view draw_in_hello(std::string_view hello);
 std::string wire_proof(const store::Secret* secret, proto::Prover prover, std::string_view draw_of_connecting,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that the ranks of one host share, for a group over a wire: what is theirs alone need not travel.
+// Memory that the ranks of one host share, for a group over a wire: data for them alone need not travel.
 //
 // Threads: the group's communication thread, except interrupt(): any.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace lockstep::wire {
 
-// Who is where, in each host the ranks in order; hosts are in the order of their lowest ranks.
+// The ranks of each host, in order; hosts are in the order of their lowest ranks.
 struct Hosts {
   std::vector<std::vector<int>> ranks;
   std::size_t host = 0;   // of this rank
@@ -62,7 +62,7 @@ class HostMemory {
   virtual std::byte* board() = 0;
   virtual std::byte* counts() = 0;
   virtual std::byte* notices() = 0;
-  // What the ranks of the host sleep on (doorbell.h).
+  // The files that the ranks of the host sleep on (doorbell.h).
   virtual std::span<const std::shared_ptr<const EventFd>> bell_files() = 0;
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of one host tell each other of the group's end, in memory that they share: who has left, and why the
-// group has failed. They have no connections among them, nor with every rank of the other hosts.
+// Notices that the ranks of one host give each other of the group's end, in memory that they share: which ranks have
+// left, and why the group has failed. They have no connections among them, nor with every rank of the other hosts.
 //
-// That a rank has left is told by itself, and on another host by the carrier of its announcements
-// (announcement_board.h). Each rank tells a failure once it knows of it. Whoever tells rings for all ranks of the host.
+// A rank that leaves tells so itself, and on another host the carrier of its announcements does (announcement_board.h).
+// Each rank tells a failure once it knows of it. The rank that tells rings for all ranks of the host.
 //
 // Words are stored with release after what they stand for, and read with acquire before it.
 //

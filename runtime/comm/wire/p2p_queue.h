@@ -29,7 +29,7 @@ struct WireP2pOp : comm::P2pOp {
   Transfer transfer = 0;   // that the wire has been asked for, once it is under way
 };
 
-// What the communication thread is to do about a operation.
+// An action of the communication thread for an operation.
 struct P2pAction {
   enum class What { post, take, accept, deliver, finish } what;
   std::shared_ptr<WireP2pOp> p2p;
@@ -58,7 +58,7 @@ class P2pQueue {
   void refuse_posts();
   // The first operation that `peer`, which has left, would have to do something for; nothing if there is none.
   std::shared_ptr<WireP2pOp> waiting_for(int peer) const;
-  // Of a operation that is not done: how far it has come, and who has to do what.
+  // How far an operation that is not done has come, and which rank has to do what.
   std::string progress_of(const WireP2pOp& p2p) const;
 
  private:

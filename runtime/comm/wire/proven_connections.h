@@ -5,11 +5,11 @@
 // the group's store where, with a ticket drawn by chance. At the start it connects with the ranks that it is asked for,
 // later with each that it has something for.
 //
-// Of two ranks that connect to each other at once the higher one's connection stays: the higher one keeps the lower
-// one's waiting, unproved, until its own is there or has failed, and the lower one gives its own up once the higher one
-// has proved itself. So no rank takes for its connection what the other one has thrown away.
+// If two ranks connect to each other at once, the higher one's connection stays: the higher one keeps the lower one's
+// waiting, unproved, until its own is there or has failed, and the lower one gives its own up once the higher one has
+// proved itself. So no rank keeps a connection that the other one has thrown away.
 //
-// Whoever does not prove himself is turned away and named in the log (callers.h); the others don't wait for him. A
+// A caller that does not prove itself is turned away and named in the log (callers.h); the others don't wait for it. A
 // listener that does not is tried three times (connect_attempt.h).
 //
 // Threads: one.

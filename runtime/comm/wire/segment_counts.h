@@ -34,8 +34,8 @@ class SegmentCounts {
   // none of it any more.
   void finish(std::uint64_t number);
   bool all_finished(std::uint64_t number) const { return have_reached(&Words::finished, lanes_, number); }
-  // Who keeps this host from the end of segment `number`, by places: who has yet to fill his window, if segments go
-  // through windows; else who has yet to finish. Any thread.
+  // The ranks that keep this host from the end of segment `number`, by places: those that have yet to fill their
+  // windows, if segments go through windows; else those that have yet to finish. Any thread.
   std::vector<std::size_t> awaited(std::uint64_t number, bool in_windows) const;
 
  private:
@@ -45,7 +45,7 @@ class SegmentCounts {
   };
   using Count = std::atomic<std::uint64_t> Words::*;
 
-  // Of the first `places` ranks.
+  // True if the counts of the first `places` ranks have reached `number`.
   bool have_reached(Count count, std::size_t places, std::uint64_t number) const;
   void reach(Count count, std::size_t places, std::uint64_t number);
 

@@ -45,7 +45,7 @@ class SegmentPipeline {
   // Takes a step if there is one to take, and says whether there was: if not, it has to wait for the wire or the host.
   // Throws Broken.
   bool step();
-  // Whom of this host the oldest segment waits for, by their places.
+  // The ranks of this host that the oldest segment waits for, by their places.
   std::vector<std::size_t> awaited_neighbours() const;
 
  private:

@@ -2,8 +2,8 @@
 // A segment of a collective, and the steps that a kind of collective takes with each of its segments
 // (segment_pipeline.h).
 //
-// Between hosts whose ranks share memory lane l is the ranks that are l-th on their hosts. Of every segment a lane has
-// a share, which its ranks exchange with each other alone, and put into the memory of all ranks of their host.
+// Between hosts whose ranks share memory, lane l is the ranks that are l-th on their hosts. A lane has a share of every
+// segment, which its ranks exchange with each other alone and put into the memory of all ranks of their host.
 //
 // Threads: the group's communication thread.
 #pragma once
@@ -30,7 +30,7 @@ struct Segment {
   comm::Chunk share = {};                // this rank's, counted from there; empty if it carries none
   std::vector<Transfer> transfers = {};  // under way
 
-  // Of the first transfers between two ranks, and of what follows them.
+  // Trip 0 is the first transfers between two ranks, trip 1 those that follow.
   Tag tag(std::uint64_t trip) const { return {Tag::Kind::segment, 2 * number + trip}; }
 };
 
@@ -89,7 +89,7 @@ class SegmentSteps {
   // Bytes of a segment in a window, and where the ranks of the host have it in theirs.
   std::size_t slot_bytes() const { return window_bytes(hosts_) / kSegmentDepth; }
   std::vector<std::byte*> slots(const Segment& segment) const;
-  // Of a window that has a piece of every rank's row, in the order of ranks: elements of a row, at most, and bytes.
+  // For a window that has a piece of every rank's row, in the order of ranks: elements of a row, at most, and bytes.
   std::size_t most_of_rows() const {
     return slot_bytes() / (task_.element_bytes() * static_cast<std::size_t>(task_.size));
   }

@@ -139,10 +139,10 @@ void Shutdown::acknowledge() {
 }
 
 // `leaving_` is set before the first goodbye goes out: a peer that leaves too may close its connection as soon as it
-// has read that, and the end is no loss only for a rank that is leaving. The store gets the goodbye of a rank that some
-// peer has not acknowledged in time; there that peer looks before it calls the closed connection a death. So does a
-// rank that finds nobody at the port of one that it has not been connected to: it may not have been told by a relay
-// that left at the same time.
+// has read that, and only a rank that is leaving does not take that for a loss. The store gets the goodbye of a rank
+// that some peer has not acknowledged in time; there that peer looks before it calls the closed connection a death. So
+// does a rank that finds nobody at the port of one that it has not been connected to: it may not have been told by a
+// relay that left at the same time.
 void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   Frame goodbye;
   goodbye.kind = FrameKind::goodbye;

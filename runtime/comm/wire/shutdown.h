@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How this rank leaves its group: by a goodbye that all whom it is connected to acknowledge, or by a first cause that
-// they are told. They tell the ranks of their hosts (host_notices.h).
+// How this rank leaves its group: by a goodbye that all connected peers acknowledge, or by a first cause that they are
+// told. They tell the ranks of their hosts (host_notices.h).
 //
 // Peers can't tell a closed connection from a death. So a leaving rank waits until each peer has acknowledged its
 // goodbye. A peer that doesn't run meanwhile finds the goodbye in the store, where it looks before it calls a rank
@@ -43,9 +43,10 @@ class Shutdown {
 
   comm::Failure& failure() { return failure_; }
   const comm::Failure& failure() const { return failure_; }
-  // Of a group that never came to be: fails it with `cause`, for whoever still works for it, and lets the store go.
+  // Ends a group that never came to be: fails it with `cause`, for threads that still work for it, and lets the store
+  // go.
   void abandon(const Cause& cause);
-  // What this rank has to say of `rank`, which may be itself, or -1: no single one.
+  // A cause about `rank`, as this rank reports it. `rank` may be this one, or -1: no single one.
   Cause cause_of(Cause::Kind kind, int rank, std::string text, std::uint64_t sequence) const;
 
   // The wire's listener has a frame of `peer`. False if it is about something else.
@@ -94,7 +95,7 @@ class Shutdown {
   mutable Condition changed_;
   std::vector<std::optional<std::uint64_t>> left_after_ GUARDED_BY(mutex_);  // by rank, that said goodbye
   std::vector<bool> answered_ GUARDED_BY(mutex_);                            // by rank: our goodbye
-  // Who needs to be told nothing more: it has seen our goodbye, is gone, or has no connection.
+  // The peers that need to be told nothing more: they have seen our goodbye, are gone, or have no connection.
   std::vector<bool> seen_ GUARDED_BY(mutex_);
   std::vector<int> to_acknowledge_ GUARDED_BY(mutex_);
   bool leaving_ GUARDED_BY(mutex_) = false;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who runs an engine: its communication thread, or a thread of the program's that waits for a collective anyway.
+// The turn to run an engine: its communication thread has it, or a thread of the program's that waits for a collective
+// anyway.
 //
 // To hand work to another thread and the result back takes longer than a small collective. So a caller that waits takes
-// the turn, if it is to be had, and does what the communication thread would do; that one naps meanwhile, and while
+// the turn, if it is free, and does what the communication thread would do. That thread naps meanwhile, and while
 // callers come and go in quick succession.
 #pragma once
 
@@ -17,29 +18,28 @@ namespace lockstep::wire {
 
 class Turn {
  public:
-  // The communication thread's. It waits while a caller has the turn or is about to take it again.
+  // Called by the communication thread. Waits while a caller has the turn or is about to take it again.
   void take() EXCLUDES(nap_mutex_);
   void release() { mutex_.unlock(); }
-  // Instead of release(): nobody has it any more.
+  // Instead of release(): nobody gets the turn any more.
   void end();
-  // True if a caller looks for it.
+  // True if a caller wants the turn.
   bool is_wanted() const { return callers_.load(std::memory_order_relaxed) > 0; }
-  // Gives it to one.
+  // Gives the turn to such a caller, and takes it again.
   void lend() {
     release();
     take();
   }
 
-  // There is work that no caller does: the communication thread is to take the turn as soon as it is to be had. Any
-  // thread.
+  // Announces work that no caller does: the communication thread takes the turn as soon as it is free. Any thread.
   void call() EXCLUDES(nap_mutex_);
-  // There is work that a caller will do if it comes for it at once, as one does that has just had the turn. If none
-  // does, the communication thread takes the turn after its nap. Any thread.
+  // Announces work that a caller will do if it comes at once, as one does that has just had the turn. If none does, the
+  // communication thread takes the turn after its nap. Any thread.
   void call_unless_callers_follow() EXCLUDES(nap_mutex_);
-  // Ends the turn of the caller that this thread is below of, if it is: one whose thread runs a signal's handler.
+  // Ends the turn of a caller further down this thread's stack: this thread then runs a signal's handler.
   void give_up_of_this_thread();
 
-  // A caller's, of the program's threads. It wants the turn while this lives.
+  // A thread of the program's that wants the turn while this lives.
   class Caller {
    public:
     explicit Caller(Turn& turn);
@@ -47,9 +47,9 @@ class Turn {
     Caller(const Caller&) = delete;
     Caller& operator=(const Caller&) = delete;
 
-    // True if it has the turn, from now or from before.
+    // True if it has the turn, since now or from before.
     bool take();
-    // There is work that this caller does not wait for.
+    // Work is left that this caller does not wait for.
     void leave_work() { leaves_work_ = true; }
 
    private:
@@ -64,11 +64,11 @@ class Turn {
   };
 
  private:
-  // Naps grow from the one to the other while callers come and go: to wake costs them their core where there are few.
-  // The longest is what a collective may have to wait that is started right behind another, and that nobody waits for.
+  // Naps grow from the one to the other while callers come and go: a wake takes their core where there are few. The
+  // longest bounds the wait of a collective that is started right behind another, and that nobody waits for.
   static constexpr std::chrono::microseconds kShortNap{200};
   static constexpr std::chrono::microseconds kLongNap{2000};
-  // Callers that come after that don't follow at once.
+  // A caller that comes after a longer gap does not follow at once.
   static constexpr std::chrono::microseconds kGap{100};
 
   using Clock = std::chrono::steady_clock;

@@ -38,7 +38,7 @@ class Listener {
   virtual void on_frame(int peer, std::span<const std::byte> frame) = 0;
   // The connection to `peer` is gone. `how`: what the library said.
   virtual void on_lost(int peer, const std::string& how) = 0;
-  // The wire can't go on, whoever is to blame.
+  // The wire can't continue, whichever rank is to blame.
   virtual void on_broken(const std::string& how) = 0;
   // The bell of sleep_on() has been rung.
   virtual void on_bell() {}
@@ -146,8 +146,8 @@ std::vector<int> peers_of_oldest(const Transfers& posted) {
   return {peers.begin(), peers.end()};
 }
 
-// Returns when it is through. Whoever looks at more than transfers looks again after it, for it has used up what else
-// would have ended a wait(). Throws Broken.
+// Returns when it is through. A caller that waits for more than transfers has to look again after it: it may have used
+// up another event that would have ended a wait(). Throws Broken.
 void complete(Wire& wire, Transfer transfer);
 // Moves all pieces, and returns when all have come and all are out of this rank's memory. The peers call it with pieces
 // that match, in the same order. Throws Broken.
