@@ -42,7 +42,7 @@ struct LOCKSTEP_API Cause {
   std::int64_t sequence = -1;  // of the collective, from 1; 0: before the first; -1: not known
   int error_number = 0;        // errno; 0: none
   int signal = 0;              // that ended or stopped the process; 0: none, or not known
-  bool ends_group = true;      // false: the group goes on, and the launcher shall know all the same
+  bool ends_group = true;      // false: the group continues, and the launcher hears of it all the same
   std::string text = {};       // a whole sentence, with who and what to do
 
   bool operator==(const Cause&) const = default;
@@ -57,7 +57,7 @@ LOCKSTEP_API std::string_view name_of(Cause::Kind kind);
 // A record (base/record.h), the text last. A text that makes it longer than `most_bytes` is cut, between two
 // characters, and ends in " ...". Control characters of the text but newlines become '?'. `most_bytes` is at least 768.
 LOCKSTEP_API std::string encode(const Cause& cause, std::size_t most_bytes = std::size_t{1} << 16);
-// nullopt if the bytes are none of encode().
+// nullopt if the bytes are not encode()'s.
 LOCKSTEP_API std::optional<Cause> decode_cause(std::string_view bytes);
 
 // For a handler of `error`, a PeerLost, Timeout or Mismatch: throws one like it with `text` for its message, which says

@@ -82,7 +82,7 @@ class LOCKSTEP_API SafetensorsFile {
   const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
   const std::map<std::string, ForeignTensor>& foreign() const { return foreign_; }
   const Metadata& metadata() const { return metadata_; }
-  // InvalidArgument, with the nearest names, if it isn't there; with its dtype, if that is none of ours.
+  // InvalidArgument, with the nearest names, if it isn't there; with its dtype, if that is not one of ours.
   const TensorEntry& find(const std::string& name) const;
   // Copies a tensor's elements to `destination`, which has exactly entry.bytes. CorruptData if the file was cut since.
   void read(const TensorEntry& entry, std::span<std::byte> destination) const;

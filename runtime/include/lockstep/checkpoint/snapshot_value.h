@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a snapshot holds that is no tensor: numbers and text by name, JSON in the file.
+// Values of a snapshot that are not tensors: numbers and text by name, JSON in the file.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ using SnapshotValue = std::variant<bool, std::int64_t, std::uint64_t, double, st
                                    std::vector<double>, std::vector<std::string>>;
 using SnapshotValues = std::map<std::string, SnapshotValue>;
 
-// What becomes of a value that each rank has its own of, when a run goes on at another number of ranks.
+// How a value that each rank has its own of is restored when a run resumes at another number of ranks.
 enum class AtAnotherSize : std::uint8_t {
   refuse,  // restore() throws InvalidArgument
   sum,     // rank 0 gets the sum of all, the others 0. Numbers alone

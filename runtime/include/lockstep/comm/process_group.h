@@ -46,8 +46,8 @@ struct AllReduceOptions {
   // Buffers were multiplied by weight / unit, so that a rank whose weight is one unit multiplies nothing. At least 1,
   // equal on all ranks, and another than 1 only with a weight, and in a group on the CPU.
   std::int64_t unit = 1;
-  // If all weights are 0 the result is 0, instead of the sum: for who can't wait to know their sum. Only with a weight,
-  // and in a group on a device: on the CPU the caller knows it as soon as the work is done.
+  // If all weights are 0 the result is 0, instead of the sum: for callers that cannot wait for the sum on the host.
+  // Only with a weight, and in a group on a device: on the CPU the caller knows it as soon as the work is done.
   bool zero_if_weightless = false;
   // Integers that ride along, and are combined over the ranks: Work::note(). At most kMostNoteFields, with the same
   // operations on all ranks. Read by the call.
@@ -71,7 +71,7 @@ struct SubgroupOptions {
   // For messages; the same on all ranks of the new group. Empty: "split 1, color 0" or "group 2", by the number of the
   // call.
   std::string name = {};
-  // Of the new group's start, and its timeout(). Above 0; nothing: this group's.
+  // Time limit of the new group's start, and its timeout(). Above 0; nothing: this group's.
   std::optional<std::chrono::nanoseconds> timeout = {};
 };
 
@@ -99,17 +99,17 @@ class LOCKSTEP_API ProcessGroup {
   // Whether all_reduce adds up in one tree over the ranks in their order, whatever the buffers and hosts: the left half
   // of a node has the largest power of two of ranks below their number, as in ((0+1)+(2+3))+4.
   virtual bool sums_in_rank_order() const { return false; }
-  // Of each collective that is waited for without a deadline of its own.
+  // Time limit of each collective that is waited for without a deadline of its own.
   virtual std::chrono::nanoseconds timeout() const = 0;
-  // Who is in the group, by rank; each under the number that it has in the job.
+  // The members of the group, by rank; each under the number that it has in the job.
   virtual const rendezvous::Roster& roster() const = 0;
-  // Of a group that another one made; empty: of init_process_group.
+  // The name that another group gave this one; empty for the group of init_process_group.
   virtual std::string_view name() const { return {}; }
   // The job's store, with a prefix of this group's own.
   virtual store::Store& store() = 0;
 
   // Collective and blocking: every rank asks for the same `bytes`. Throws InvalidArgument for more than 2^48;
-  // BackendUnavailable on every rank where one has no room, with all reasons: the group goes on; and what wait()
+  // BackendUnavailable on every rank where one has no room, with all reasons: the group stays usable; and what wait()
   // throws.
   virtual Arena allocate(std::size_t bytes) = 0;
 
@@ -161,12 +161,12 @@ class LOCKSTEP_API ProcessGroup {
   // End: in any order; what a group needs of another one's start stays for as long as it does.
   //
   // MPI_Comm_split: a group for each color, of its ranks by (key, rank). InvalidArgument: a timeout of 0. Mismatch on
-  // every rank, and this group goes on: another rank makes another group, or gives one group another name. What the new
-  // group's start throws, on its ranks: Timeout, PeerLost, BackendUnavailable.
+  // every rank, and this group stays usable: another rank makes another group, or gives one group another name. What
+  // the new group's start throws, on its ranks: Timeout, PeerLost, BackendUnavailable.
   std::shared_ptr<ProcessGroup> split(int color, int key = 0, const SubgroupOptions& options = {});
   // torch.distributed.new_group: the ranks of this group that are listed, in the order of the list, which is the same
-  // on every rank. InvalidArgument for an empty list, for what is no rank of this group, and a rank that is there
-  // twice; else as split().
+  // on every rank. InvalidArgument for an empty list, for a number that is not a rank of this group, and a rank that is
+  // there twice; else as split().
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const SubgroupOptions& options = {});
   // By the roster: what shares memory (rendezvous::Member::beside), and what has one place on its host. Two calls of
   // split(), named "host NAME" and "counterparts 0".

@@ -71,7 +71,7 @@ LOCKSTEP_API std::optional<std::string> agreed_stop(ProcessGroup& group);
 
 // For main() to return: 0 for a program that has come to its end, also by request_stop(). Where the ranks have stopped
 // for a signal LOCKSTEP_REQUEUE_EXIT_CODE, else 75 (EX_TEMPFAIL): start it again; also where that step was the last one
-// that there was to do. InvalidArgument if the variable is no code from 1 to 125.
+// that there was to do. InvalidArgument if the variable is not a code from 1 to 125.
 LOCKSTEP_API int exit_code(const ProcessGroup& group);
 
 }  // namespace lockstep

@@ -27,7 +27,7 @@ LOCKSTEP_API void broadcast_bytes(std::span<std::byte> bytes, ProcessGroup& grou
 // Every rank's bytes in rank order: `all` holds size() times as many.
 LOCKSTEP_API void all_gather_bytes(std::span<const std::byte> own, std::span<std::byte> all, ProcessGroup& group);
 
-// Root's value on every rank. InvalidArgument if root is no rank.
+// Root's value on every rank. InvalidArgument if root is not a rank.
 template <PlainValue T>
 T broadcast_value(T value, ProcessGroup& group, int root = 0) {
   broadcast_bytes(std::as_writable_bytes(std::span(&value, 1)), group, root);

@@ -27,7 +27,7 @@ class LOCKSTEP_API WorkState {
   virtual void wait_on(StreamView stream, const Deadline& deadline);
   // On a device: the timed event behind the collective (DeviceRuntime::elapsed), once it is in the device's queue.
   virtual void* end_mark() const { return nullptr; }
-  // Of an all-reduce, once done, over all ranks: word 0 is the sum of the weights, then come the note's fields.
+  // A word of an all-reduce, once done, over all ranks: word 0 is the sum of the weights, then come the note's fields.
   virtual std::int64_t combined([[maybe_unused]] std::size_t word) const { return 0; }
 };
 
@@ -63,9 +63,9 @@ class Work {
   // On a device, after wait_on(): the timed event behind the collective, for DeviceRuntime::elapsed; it lives as long
   // as this Work. Null before, and on the CPU.
   void* end_mark() const { return state_ ? state_->end_mark() : nullptr; }
-  // Of a weighted all-reduce, once done: the sum of all ranks' weights.
+  // The sum of all ranks' weights in a weighted all-reduce, once done.
   std::int64_t total_weight() const { return state_ ? state_->combined(0) : 0; }
-  // Of an all-reduce with a note, once done: what all ranks' values of this field come to, as its NoteOp says.
+  // A field of an all-reduce's note, once done: all ranks' values, combined as its NoteOp says.
   std::int64_t note(std::size_t field) const { return state_ ? state_->combined(1 + field) : 0; }
 
  private:

@@ -139,12 +139,12 @@ class DataLoader {
   DataLoader(D dataset, S sampler, const LoaderOptions& options)
       : DataLoader(std::make_shared<const D>(std::move(dataset)), std::make_shared<S>(std::move(sampler)), options) {}
 
-  // Of the passes begun from now on; equal on all ranks. Keeps the place of a resume() in this epoch that no pass has
-  // begun from yet. InvalidArgument in the middle of a pass.
+  // Sets the epoch of the passes begun from now on; equal on all ranks. Keeps the place of a resume() in this epoch
+  // that no pass has begun from yet. InvalidArgument in the middle of a pass.
   void set_epoch(std::int64_t epoch) { core_.set_epoch(epoch); }
   std::int64_t epoch() const { return core_.epoch(); }
-  // The next pass goes on behind what `state` says, the ones after it begin their epochs. InvalidArgument if the state
-  // is of another length or seed, or in the middle of a pass.
+  // The next pass resumes behind `state`, the ones after it begin their epochs. InvalidArgument if the state is of
+  // another length or seed, or in the middle of a pass.
   void resume(const SamplerState& state) { core_.resume(state); }
   // Behind the batches that the last pass has handed out, the one in the loop's body among them.
   SamplerState state() const { return core_.state(); }

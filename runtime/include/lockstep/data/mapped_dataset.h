@@ -11,7 +11,7 @@
 //
 // Threads: any number at once. Copies share the mapping.
 // Failure: InvalidArgument for what is no file to read (missing, unreadable, a folder, empty, tokens for no
-//   window); CorruptData for a file that is no whole number of tokens or records; SystemError where mapping fails. A
+//   window); CorruptData for a file that is not a whole number of tokens or records; SystemError where mapping fails. A
 //   file must not change while it is mapped: batch() looks at its size and time, and throws CorruptData if they are not
 //   those at the beginning. One that is cut short within the call, or a disk that fails, ends the process by SIGBUS,
 //   which no library can turn into an exception for its program.

@@ -3,8 +3,8 @@
 //
 // Ranks never talk about it: each works out its own part from plain numbers, and the parts fit together because every
 // rank was given the same length, world, seed and epoch. The order of an epoch is the same on every machine and at
-// every world size, so that a run goes on at another one: what is left of the epoch is what comes behind the samples
-// that all ranks together have consumed.
+// every world size, so that a run can resume at another one: the rest of the epoch is the samples behind those that all
+// ranks together have consumed.
 #pragma once
 
 #include <cstdint>
@@ -127,7 +127,7 @@ class LOCKSTEP_API DistributedSampler final : public Sampler {
   std::int64_t batches_in(std::int64_t left, std::int64_t batch_size) const override;
   Rows next_rows(std::int64_t left, std::int64_t batch_size) const override;
   std::uint64_t remainder() const override { return static_cast<std::uint64_t>(uneven_); }
-  // Of the `left` samples those that `rank` gets.
+  // How many of the `left` samples `rank` gets.
   std::int64_t share_of(int rank, std::int64_t left) const;
 
   Uneven uneven_;

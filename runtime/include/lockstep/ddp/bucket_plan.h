@@ -68,8 +68,8 @@ struct BucketPlan {
 // Options that are left to their defaults are taken as for CPU memory.
 //
 // Buckets come in the order in which their last parameter becomes ready, so that a dtype which is rare in the model
-// does not hold up the others. InvalidArgument if order is no permutation, a name is empty or twice there, or a dtype
-// can't be averaged.
+// does not hold up the others. InvalidArgument if order is not a permutation, a name is empty or twice there, or a
+// dtype can't be averaged.
 LOCKSTEP_API BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const int> order,
                                      const BucketOptions& options = {});
 

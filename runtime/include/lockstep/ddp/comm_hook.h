@@ -8,8 +8,8 @@
 //   }};
 //
 // A hook gets this rank's sum of a bucket and gives back the sum over the ranks. Weights are not its business: the
-// Reducer divides the result by the summed weight, as without a hook. What it gets is scaled by a power of two
-// (GradBucket::scale), so that it is no larger than gradients of means are, and 16 bits hold it.
+// Reducer divides the result by the summed weight, as without a hook. The bucket is scaled by a power of two
+// (GradBucket::scale), so that it is not larger than gradients of means, and 16 bits hold it.
 //
 // When: once per bucket of a synchronised step, in order of the buckets, on every rank, those of weight 0 and a world
 // of one too; never in no_sync(). Buckets stay the same through all steps of a DistributedDataParallel. A Reducer

@@ -7,8 +7,8 @@
 // Collective: the others wait for the action no longer than the group's timeout (InitOptions::timeout), and then the
 // group has failed. Failure: what the action throws is thrown on rank 0, whatever becomes of the group meanwhile; every
 // other rank throws PeerLost, a consequence, whose cause() holds rank 0's text and errno ("save_weights: rank 0 (host
-// node7, pid 4711) failed: ..."). No rank throws before all have the text, and the group goes on. What the group itself
-// throws where the action has not failed; where a rank did not make this call, that names the operation.
+// node7, pid 4711) failed: ..."). No rank throws before all have the text, and the group stays usable. Throws what the
+// group throws where the action has not failed; where a rank did not make this call, that names the operation.
 #pragma once
 
 #include <concepts>

@@ -11,10 +11,10 @@
 //
 // The rows of a step are cut into virtual shards of equal size (data/virtual_shards.h), and each has a forward and a
 // backward of its own, on a fixed number of threads. The shards' gradients are added up in one binary tree over all
-// shards: the left half of a node has the largest power of two of shards below their number. A rank adds up what is
-// whole in its run of shards, and the ranks go on with the tree. So 1, 2, 3 or 8 ranks, on one host or several, over
-// any backend on the CPU, with any buckets, make the same weights to the last bit, and a run that was stopped goes on
-// at another number of ranks as if it had not been.
+// shards: the left half of a node has the largest power of two of shards below their number. A rank adds up the whole
+// nodes of its run of shards, and the ranks complete the tree. So 1, 2, 3 or 8 ranks, on one host or several, over any
+// backend on the CPU, with any buckets, make the same weights to the last bit, and a run that was stopped resumes at
+// another number of ranks as if it had not been.
 //
 // What it takes: rows that are dealt by samplers with the same `virtual_shards`; gradients that are cleared before each
 // step; randomness by sample (our layers) or by shard (DdpOptions::seed with LibTorch). docs/REPRODUCIBLE.md says what
@@ -33,7 +33,7 @@ namespace lockstep {
 struct Reproducible {
   int virtual_shards = 0;       // at least as many as there are ranks; 0: as fast as may be
   std::int64_t batch_size = 0;  // rows of a full step, of all ranks together
-  // Of one operation: a sum that threads share is added up in another order by another number of them.
+  // Threads of one operation: another number of threads adds up a shared sum in another order.
   int threads = 1;
 
   bool is_on() const { return virtual_shards != 0; }

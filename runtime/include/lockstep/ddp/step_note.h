@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rides with bucket 0 of every synchronised step, so that all ranks know it without a collective of its own.
+// Numbers that ride with bucket 0 of every synchronised step, so that all ranks know them without a further collective.
 //
 // A field is a member and a line of kStepFields; nothing else knows how many there are.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// What one rank says, or, as read from a step, what all ranks' values come to by the field's operation.
+// One rank's values; after the step, their reduction over all ranks, by each field's operation.
 struct StepNote {
   std::int64_t versions = 0;  // how often this rank has written its parameters; of all: 1 if equal, else 0
   std::int64_t data = 0;      // a digest of what decides which samples are read; of all: 1 if equal, else 0

@@ -20,7 +20,7 @@ struct LOCKSTEP_API DeviceId {
   auto operator<=>(const DeviceId&) const = default;
   // "cpu", "cuda:1".
   std::string str() const;
-  // From such a text. InvalidArgument if it is none.
+  // From such a text. InvalidArgument if it is not one.
   static DeviceId parse(std::string_view text);
 };
 

@@ -33,7 +33,7 @@ struct DeviceInfo {
   std::size_t memory_bytes = 0;
   int major = 0;  // compute capability
   int minor = 0;
-  // Of the driver and of the runtime library inside the plug-in, as CUDA counts: 13000 is 13.0.
+  // Versions of the driver and of the runtime library inside the plug-in, as CUDA counts: 13000 is 13.0.
   int driver_version = 0;
   int runtime_version = 0;
 };
@@ -46,7 +46,7 @@ struct DeviceMemory {
   std::size_t peak_bytes = 0;    // largest used_bytes so far
 };
 
-// Of this process, since its start. A step should raise none of them.
+// Counters of this process, since its start. A step should raise none of them.
 struct DeviceCounters {
   std::int64_t host_waits = 0;     // times that a call of DeviceRuntime made the host wait for the device
   std::size_t reserved_bytes = 0;  // most memory that this process has taken so far, in use or kept: device and pinned
@@ -63,8 +63,8 @@ class LOCKSTEP_API DeviceRuntime {
   virtual ~DeviceRuntime() = default;
 
   virtual DeviceKind kind() const = 0;
-  // Devices that this process sees; 0 is no error, why_none() then says what is missing and what to do. Until the first
-  // call of one of these, CUDA is not touched: CUDA_VISIBLE_DEVICES may still be set by the program.
+  // Devices that this process sees; 0 is not an error, why_none() then says what is missing and what to do. Until the
+  // first call of one of these, CUDA is not touched: CUDA_VISIBLE_DEVICES may still be set by the program.
   virtual int count() = 0;
   virtual std::string why_none() = 0;
   virtual DeviceInfo info(DeviceId device) = 0;
@@ -74,7 +74,7 @@ class LOCKSTEP_API DeviceRuntime {
   // event behind that. The last copy frees it in the stream's order, behind the work that is there: nobody waits.
   // 0 bytes: null. Where the device has no room the host waits for the stream, then DeviceError with the bytes wanted,
   // free, used and kept; Timeout if the stream's kernels have not ended after 10 minutes; InvalidArgument while the
-  // stream is being captured. A stream of the program's own, which is no Stream, has to live as long as the memory.
+  // stream is being captured. A stream of the program's own, which is not a Stream, has to live as long as the memory.
   virtual std::shared_ptr<void> allocate(std::size_t bytes, StreamView stream) = 0;
   // Host memory that the device copies to and from without staging, 256-byte aligned. With the last copy it goes back
   // to a cache, and to the next owner once the copies are done that copy() has put into streams.

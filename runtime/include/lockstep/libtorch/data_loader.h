@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch's data loader for a dataset that is dealt out to ranks: as many batches on every rank, and a place to go on
+// torch's data loader for a dataset that is dealt out to ranks: as many batches on every rank, and a place to resume
 // from.
 //
 //   lockstep::libtorch::BatchShardSampler sampler(dataset.size().value(), *group, {.batch = 256});
@@ -153,7 +153,7 @@ class DataLoader {
 
   Iterator begin() {
     if (training_is_over_()) return Iterator(*this, false);
-    // Of a loop that was left early torch's workers still hold batches.
+    // torch's workers still hold batches of a loop that was left early.
     if (!is_over_ || !inner_) {
       inner_.reset(new Inner(dataset_, sampler_, options_));
       inner_.get_deleter().is_overdue = false;

@@ -37,7 +37,7 @@ struct DdpOptions {
   // parameters: ddp/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
   // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h, and tensor_of() in libtorch/comm_hook.h.
-  // Of one name on all ranks; in groups on the CPU.
+  // One name on all ranks; in groups on the CPU.
   CommHook comm_hook = {};
   // What becomes of NaN and infinity in this rank's own gradients: ddp/not_finite.h. A world of one on a device does
   // not look.
@@ -49,15 +49,15 @@ struct DdpOptions {
 
   // Where it is set, each forward that trains seeds torch's default generators, the CPU's and that of the group's
   // device, from (seed, steps(), how many forwards the step had before, rank): dropout differs from rank to rank, and a
-  // run that goes on after set_steps() draws what it would have drawn, with nothing saved. With another number of ranks
+  // run that resumes after set_steps() draws what it would have drawn, with nothing saved. With another number of ranks
   // the noise is another. Nothing: the program seeds, and torch::manual_seed(1) gives every rank the same noise; in
   // virtual shards it is 0.
   std::optional<std::uint64_t> seed = std::nullopt;
   // The dimension of forward's first tensor that counts rows: the weight of this rank's gradients, unless
   // set_weight() says otherwise. 1 for an LSTM without batch_first.
   std::int64_t batch_dim = 0;
-  // Rank 0's buffers (running statistics) for all, before every forward that trains and is synchronised. Those of a
-  // SyncBatchNorm of this group are equal anyway and stay at home.
+  // Rank 0's buffers (running statistics) for all, before every forward that trains and is synchronised. Buffers of a
+  // SyncBatchNorm are equal on all ranks and are not broadcast.
   bool broadcast_buffers = true;
   // True: the weight is multiplied into the gradient that enters the module's outputs, instead of into each
   // parameter's: a pass over the gradients less. Only where the loss depends on the parameters through the outputs

@@ -11,8 +11,8 @@
 // the next epoch, the first one 0; set_epoch() says which comes next. Copies are one sampler, for the loader takes a
 // copy: what is asked of the program's is of the loader's. A second loader takes a sampler of its own.
 //
-// Checkpoints: state() and save() say where the run is in its data, equally on all ranks, and resume() and load() go on
-// there at the next begin(), at any number of ranks; a pass that runs meanwhile is not moved. Under
+// Checkpoints: state() and save() say where the run is in its data, equally on all ranks, and after resume() or load()
+// the next begin() continues there, at any number of ranks; a pass that runs meanwhile is not moved. Under
 // lockstep::libtorch::DataLoader that is behind the batches that the program was handed. Under torch's own loader it is
 // behind what has been drawn, which with workers is up to DataLoaderOptions::max_jobs batches more.
 //
@@ -45,10 +45,11 @@ class LOCKSTEP_API ShardSampler : public ::torch::data::samplers::Sampler<> {
  public:
   using Index = std::vector<std::size_t>;
 
-  // Of the next begin(); equal on all ranks. That goes on where load() or resume() said, if it is their epoch.
+  // Sets the epoch of the next begin(); equal on all ranks. If it is the epoch of load() or resume(), begin() continues
+  // where that said.
   void set_epoch(std::int64_t epoch);
-  // The next begin() goes on behind what `state` says; with nothing left, in the next epoch, unless set_epoch() asks
-  // for this one: then it is over at once. A pass that has begun goes on as it was.
+  // The next begin() resumes behind `state`; with nothing left, in the next epoch, unless set_epoch() asks for this
+  // one: then it is over at once. A pass that has begun continues as it was.
   void resume(const data::SamplerState& state);
   // Where the run is; after resume(), until the next begin(), what resume() was given.
   data::SamplerState state() const;
@@ -109,7 +110,7 @@ class LOCKSTEP_API BatchShardSampler : public ShardSampler {
   BatchShardSampler(std::size_t length, int rank, int world, const BatchShardOptions& options);
   BatchShardSampler(std::size_t length, const ProcessGroup& group, const BatchShardOptions& options)
       : BatchShardSampler(length, group.rank(), group.size(), options) {}
-  // Of `options` batch, drop_last and virtual_shards count.
+  // Only batch, drop_last and virtual_shards of `options` count.
   BatchShardSampler(data::EpochOrder order, int rank, int world, const BatchShardOptions& options);
 };
 

@@ -12,8 +12,8 @@
 // Parameters and buffers are the script's own tensors, under its dotted names: what is trained, broadcast or loaded
 // here is in script(). train(), eval() and to() reach it.
 //
-// Of what forward returns, DistributedDataParallel sees a tensor; one in a tuple, list or dict it doesn't, as with a
-// struct of the program's own: leave DdpOptions::weigh_outputs off then.
+// DistributedDataParallel sees a tensor that forward returns, but not one in a tuple, list or dict, nor in a struct of
+// the program's own: leave DdpOptions::weigh_outputs off then.
 //
 // Threads: one at a time. Failure: torch's own errors, from forward().
 #pragma once

@@ -57,7 +57,7 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
   }
   // A module that the program itself keeps, such as averaged weights: itself, a shared_ptr or a holder.
   void add(std::string_view name, const ModuleRef& module) { add_module(name, module.get(), {}); }
-  // Of parameters of "model", or of a module that was added before. InvalidArgument if it has another one.
+  // An optimizer of parameters of "model", or of a module that was added before. InvalidArgument if it has another one.
   void add(std::string_view name, ::torch::optim::Optimizer& optimizer);
   void add(std::string_view name, GradScaler& scaler);
 

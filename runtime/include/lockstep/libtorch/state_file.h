@@ -22,7 +22,7 @@ namespace lockstep::libtorch {
 LOCKSTEP_API void save_state(const std::filesystem::path& path, const ModuleRef& module,
                              const checkpoint::Metadata& metadata = {});
 // The same in a job, collective: rank 0 writes, everyone waits until the file is there. A failure of rank 0 reaches
-// every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group goes on.
+// every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group stays usable.
 LOCKSTEP_API void save_state(const std::filesystem::path& path, const ModuleRef& module,
                              const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata = {});
 

@@ -25,8 +25,8 @@ namespace lockstep::libtorch {
 
 class LOCKSTEP_API TensorWork {
  public:
-  // Of started collectives: `work` fills `written` from `read`, and `result`, where it has another memory, is filled
-  // from `written` at wait(). `started_in`: the stream that the collective follows.
+  // The tensors of started collectives: `work` fills `written` from `read`, and `result`, where it has another memory,
+  // is filled from `written` at wait(). `started_in`: the stream that the collective follows.
   struct Tensors {
     at::Tensor read = {};
     at::Tensor written = {};

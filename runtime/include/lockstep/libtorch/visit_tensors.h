@@ -34,7 +34,7 @@ concept IsOptional = requires(T& value) {
   *value;
 };
 
-// Of an OrderedDict.
+// An item of an OrderedDict.
 template <typename T>
 concept IsItem = requires(T& item) {
   item.key();

@@ -27,8 +27,8 @@ namespace lockstep {
 // again. NaN and infinity are values like others.
 //
 // `name`: 1 to 63 bytes of UTF-8 without control characters, "/" groups names in TensorBoard. A rank keeps 64 names;
-// values of others are dropped with a warning, the 1st, 2nd, 4th, 8th ... time. Of a name that has been logged often
-// the report has 256 to 512 points for each start.
+// values of others are dropped with a warning, the 1st, 2nd, 4th, 8th ... time. The report has 256 to 512 points for
+// each start of a name that has been logged often.
 //
 // InvalidArgument for another name, and for a step below 0 or above 2^53.
 LOCKSTEP_API void log_scalar(const ProcessGroup& group, std::string_view name, double value,

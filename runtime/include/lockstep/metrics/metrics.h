@@ -37,7 +37,7 @@
 
 namespace lockstep {
 
-// Of one name, over all ranks.
+// The metric of one name, over all ranks.
 struct LOCKSTEP_API Metric {
   std::string name;
   double sum = 0;
@@ -53,7 +53,7 @@ class LOCKSTEP_API MetricResults {
 
   // By name.
   const std::vector<Metric>& all() const { return all_; }
-  // InvalidArgument for a name that nobody has added to, with those that there are. Where there is none: a count of 0.
+  // InvalidArgument for a name that nobody has added to, with those that there are. If there is none: a count of 0.
   const Metric& operator[](std::string_view name) const;
   double mean(std::string_view name) const { return (*this)[name].mean(); }
   // "accuracy 0.981, loss 0.0623": the means.
@@ -83,7 +83,7 @@ class LOCKSTEP_API Metrics {
   }
 
   // Collective: what all ranks have added so far. Ranks add to the same names, or to none, as one without a row does:
-  // else Mismatch, on every rank, with the names, and the group goes on.
+  // else Mismatch, on every rank, with the names, and the group stays usable.
   MetricResults result();
   // The mean of one name; collective too, so ask result() for several.
   double result(std::string_view name) { return result().mean(name); }
@@ -92,7 +92,7 @@ class LOCKSTEP_API Metrics {
   void reset() { parts_.clear(); }
 
  private:
-  // Of one name, on one rank; as it travels. The sum is a number in fixed point with room for any double's bits.
+  // One rank's part of one name, as it travels. The sum is a number in fixed point with room for any double's bits.
   struct Part {
     std::array<std::int64_t, 70> digits = {};  // of 32 bits, the lowest first; the last one carries the sign
     std::int64_t since_carry = 0;              // additions that may have left more than 32 bits in a digit

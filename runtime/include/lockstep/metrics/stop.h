@@ -28,7 +28,7 @@ struct EarlyStopOptions {
 //   }
 class LOCKSTEP_API EarlyStop {
  public:
-  // What should_stop() goes by: to save, and to go on with.
+  // The state of should_stop(): to save, and to resume with.
   struct State {
     double best = std::numeric_limits<double>::quiet_NaN();  // NaN before the first
     int not_better = 0;                                      // values since

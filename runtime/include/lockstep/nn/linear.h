@@ -11,8 +11,8 @@ namespace lockstep::nn {
 
 struct LinearOptions {
   bool bias = true;
-  // Of the weight; default kaiming_uniform(in). The bias begins uniform with bound 1 / sqrt(in), or as zeros if `init`
-  // is given.
+  // Initialises the weight; default kaiming_uniform(in). The bias begins uniform with bound 1 / sqrt(in), or as zeros
+  // if `init` is given.
   std::optional<Init> init = std::nullopt;
 };
 

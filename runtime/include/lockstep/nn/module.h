@@ -64,7 +64,7 @@ class LOCKSTEP_API Module {
   // Every parameter once (a shared one under its first name), in the order of registration, children in theirs.
   std::vector<NamedParameter> named_parameters() const;
   std::vector<Tensor> parameters() const;
-  // Of named_parameters(), in their order.
+  // The layouts of named_parameters(), in their order.
   std::vector<FileLayout> file_layouts() const;
   // Elements of all parameters.
   std::int64_t parameter_count() const;
@@ -86,11 +86,11 @@ class LOCKSTEP_API Module {
 
  protected:
   // A new parameter of this module. InvalidArgument if the name is taken, empty or has a dot, or if a parameter that is
-  // transposed in files is no matrix.
+  // transposed in files is not a matrix.
   Tensor register_parameter(std::string_view name, const Shape& shape, const Init& init,
                             FileLayout in_files = FileLayout::as_it_is) const;
   // Another module's parameter under a name of this one: shared weights. It lies in files as its own module says;
-  // `in_files` counts where that module is no part of what is saved.
+  // `in_files` counts where that module is not part of what is saved.
   Tensor share_parameter(std::string_view name, const Tensor& parameter,
                          FileLayout in_files = FileLayout::as_it_is) const;
   // A child. Returns it, to initialise a member with.

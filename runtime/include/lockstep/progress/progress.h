@@ -55,7 +55,7 @@ concept TellsSteps = requires(const T& ddp) {
 class LOCKSTEP_API Progress {
  public:
   // `total` steps, 0 if unknown. `last_batch` and `last_record`: the step of ddp's last_batch() and last_step() before
-  // the loop, which is none of it. InvalidArgument if LOCKSTEP_PROGRESS is none of its values.
+  // the loop, which does not belong to the loop. InvalidArgument if LOCKSTEP_PROGRESS is not one of its values.
   Progress(const ProcessGroup& group, std::int64_t total, std::int64_t last_batch = -1, std::int64_t last_record = -1);
   // Draws the end if finish() was not called and no exception is on its way.
   ~Progress();
@@ -64,7 +64,7 @@ class LOCKSTEP_API Progress {
 
   // After each step. Costs a clock reading; draws at most 10 times a second.
   void step(const ProgressStep& step);
-  // The same from what ddp knows. Of several micro-batches the last one's call has the loss.
+  // The same from ddp's state. With several micro-batches the last one's call has the loss.
   template <TellsSteps Ddp>
   void step(const Ddp& ddp) {
     step(ddp.last_batch(), ddp.last_step());
@@ -144,7 +144,7 @@ std::int64_t steps_of(const Loader& loader, const ProgressOptions& options) {
   return options.total.value_or(0);
 }
 
-// Of a pass, of all ranks; 0 if it is not known.
+// Samples of a pass, of all ranks; 0 if it is not known.
 template <typename Loader>
 std::int64_t samples_of(const Loader& loader) {
   if constexpr (requires { loader.batch_size(); }) return loader.batch_size();
@@ -161,7 +161,7 @@ auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {
   return ProgressRange(
       loader, std::move(bar),
       [&ddp, evaluates = options.evaluates, samples = detail::samples_of(loader)](Progress& it) {
-        // What a device's training still tells is none of an evaluation.
+        // Records that a device still delivers from training do not belong to an evaluation.
         evaluates ? it.step({.samples = samples}) : it.step(ddp);
       },
       [&ddp, evaluates = options.evaluates] {

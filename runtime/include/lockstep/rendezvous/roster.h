@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is in the job: exchanged once, through the store, when the ranks meet.
+// The members of the job: exchanged once, through the store, when the ranks meet.
 #pragma once
 
 #include <span>

@@ -19,10 +19,9 @@
 //   return ddp.exit_code();                           // 75 after a signal: there is more to do
 //
 // A snapshot is a folder, run7/step-..., whole or not there: safetensors files and a manifest, described in
-// docs/SNAPSHOTS.md. What is saved is the state at step(), and nothing of a later one, and it is written by a thread
-// while training goes on: what only optimizers write is copied behind the next forward and backward, which end no
-// earlier than the copy; all else within step(). Rank 0 writes, to its own disk; it holds one more copy of the state in
-// memory.
+// docs/SNAPSHOTS.md. The state at step() is saved, and nothing of a later one. A thread writes it while training
+// continues: memory that only optimizers write is copied behind the next forward and backward, which do not end before
+// the copy; all else within step(). Rank 0 writes, to its own disk; it holds one more copy of the state in memory.
 //
 // restore() needs no shared disk: ranks tell each other what they can read, the newest whole snapshot wins, and a rank
 // that has it gives it to all, at any number of ranks. One that is torn or damaged is passed over, and the log says
@@ -30,13 +29,13 @@
 // from saves no more (see docs/SNAPSHOTS.md, "Generations").
 //
 // A rank that dies costs no finished step: of the others, which end with PeerLost, one saves the state of the last
-// step() from its own memory, to its own disk, before its process ends or while the exception unwinds this object. What
-// a forward changes in place (running statistics) is copied in each step() for that. Of values of each rank it has its
-// own alone; the others' stay what the program gives them.
+// step() from its own memory, to its own disk, before its process ends or while the exception unwinds this object.
+// State that a forward changes in place (running statistics) is copied in each step() for that. It has this rank's own
+// values alone where each rank has its own; the others' stay what the program gives them.
 //
 // Threads: that of training. Collective: restore(), save(), and a step() that saves values of each rank.
 // Failure: restore() throws on every rank alike. A snapshot in the background that can't be written (the disk is full)
-//   costs a line in the log, and training goes on; save() throws, as on_rank0() does.
+//   costs a line in the log, and training continues; save() throws, as on_rank0() does.
 #pragma once
 
 #include <concepts>
@@ -79,7 +78,7 @@ struct SnapshotOptions {
 
 using checkpoint::AtAnotherSize;
 
-// Where a run went on.
+// Where a run resumed.
 struct RestoredSnapshot {
   std::int64_t step = 0;
   std::filesystem::path path;  // on the disk of `rank`
@@ -147,9 +146,9 @@ class LOCKSTEP_API BasicSnapshots {
   // Collective: saves now, and returns once it is durable.
   void save(std::string_view reason = "save()");
   // Collective, after an evaluation: saves this step, as save_behind() does, if rank 0's `value` (of a loss, say) is
-  // one of the SnapshotOptions::keep_best best among the snapshots on rank 0's disk; returns whether it is. Of equal
-  // values the earlier step is better, and a NaN is none. A snapshot that this step has already is kept for its value;
-  // those that were saved otherwise have none. InvalidArgument if keep_best is 0.
+  // one of the SnapshotOptions::keep_best best among the snapshots on rank 0's disk; returns whether it is. The earlier
+  // step of two equal values is better, and a NaN is never among them. A snapshot that this step has already is kept
+  // for its value; those that were saved otherwise have none. InvalidArgument if keep_best is 0.
   bool save_if_best(double value);
   // Collective, for what comes after the training: the model, and nothing else, as it was in the snapshot of the best
   // value that any rank has; nothing if none has one. Then nothing more is saved: step() and save() throw

@@ -35,11 +35,10 @@ struct InitOptions {
 // Logs one line: "rank 2/4 (local 2/4) from Open MPI, store ..., backend shm, 1 thread". Sets the library's intra-op
 // threads to the allowed cores over the ranks that share them, unless OMP_NUM_THREADS says.
 //
-// Who it is: arguments, then the URL's parameters, then what launched it: `lockstep run`, torchrun, RANK and WORLD_SIZE
-// by hand, mpirun of Open MPI, MVAPICH2 or Hydra (MPICH, Intel MPI), PALS, PMIx, jsrun, Flux, srun, PMI, horovodrun,
-// mlx.launch, Kubeflow; with none of them it is alone, and no socket is opened. Where they meet:
-// rendezvous/meeting/meet.h. LOCKSTEP_BOOTSTRAP=socket, pmix or address chooses among what the launcher offers for
-// that.
+// The rank comes from the arguments, then the URL's parameters, then the launcher: `lockstep run`, torchrun, RANK and
+// WORLD_SIZE by hand, mpirun of Open MPI, MVAPICH2 or Hydra (MPICH, Intel MPI), PALS, PMIx, jsrun, Flux, srun, PMI,
+// horovodrun, mlx.launch, Kubeflow; with none of them it is alone, and no socket is opened. Where they meet:
+// rendezvous/meeting/meet.h. LOCKSTEP_BOOTSTRAP=socket, pmix or address chooses among what the launcher offers for that.
 //
 // It changes the process in three ways: an uncaught lockstep::Error becomes one line on stderr (uncaught.h), lines of
 // the log get the rank before them, and a process that `lockstep run` or mpirun started ends when its launcher does
