@@ -28,7 +28,7 @@ class AtFatalError {
   std::list<Entry>::iterator entry_;
 };
 
-// Of this thread's, the latest first; each is taken off the list before it runs. For the terminate handler.
+// Runs this thread's actions, the latest first; each is taken off the list before it runs. For the terminate handler.
 void run_at_fatal_error();
 
 }  // namespace lockstep

@@ -97,7 +97,7 @@ std::optional<std::uint64_t> memory_left_of(const std::string& folder, Version v
   return *limit > bound ? *limit - bound : 0;
 }
 
-// Of version 2 it counts the groups below it too.
+// The kernel's count of a group; in version 2 it includes the groups below it.
 std::optional<std::uint64_t> memory_kills_of(const std::string& folder, Version version) {
   std::ifstream file(folder + (version == Version::v2 ? "/memory.events" : "/memory.oom_control"));
   std::string name;
@@ -138,7 +138,7 @@ std::optional<std::uint64_t> cgroup_memory_left(const std::string& root, const s
   return least(root, membership, memory_left_of);
 }
 
-// Of the groups above it the count would be of other jobs too.
+// Reads the own group alone: the counts of the groups above it include other jobs.
 std::optional<std::uint64_t> cgroup_memory_kills(const std::string& root, const std::string& membership) {
   std::optional<std::uint64_t> kills;
   visit_groups(root, membership, "memory", [&](const std::string& folder, Version version) {

@@ -14,7 +14,7 @@ class EventFd {
  public:
   // Throws SystemError.
   EventFd();
-  // Of another process, or of another thread's: `fd` is a duplicate of its descriptor.
+  // The event of another process or another thread: `fd` is a duplicate of its descriptor.
   explicit EventFd(UniqueFd fd) : fd_(std::move(fd)) {}
   // Readable from notify() to clear().
   int fd() const { return fd_.get(); }

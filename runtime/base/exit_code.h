@@ -20,7 +20,7 @@ inline constexpr int kExitAbortBlocked = 76;
 inline constexpr int kExitRequeue = kExitPeerLost;
 // Above it shells have codes of their own.
 inline constexpr int kMostRequeueCode = 125;
-// InvalidArgument if the variable is no code from 1 to kMostRequeueCode.
+// InvalidArgument if the variable is not a code from 1 to kMostRequeueCode.
 int requeue_exit_code(const Environment& environment);
 
 }  // namespace lockstep

@@ -19,12 +19,12 @@ inline std::uint64_t hash64(std::string_view text, std::uint64_t seed = 0) {
   return hash64(text.data(), text.size(), seed);
 }
 
-// Of bytes that come in pieces: hash64 of all of them together.
+// hash64 of bytes that come in pieces, of all of them together.
 class Hasher64 {
  public:
   explicit Hasher64(std::uint64_t seed = 0);
   void add(const void* data, std::size_t bytes);
-  // Of what was added until now.
+  // The hash of the bytes that were added until now.
   std::uint64_t value() const;
 
  private:

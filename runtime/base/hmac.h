@@ -11,8 +11,9 @@ namespace lockstep {
 
 using Sha256Mac = std::array<std::byte, 32>;
 
-// Of `parts` one after the other. Where one ends is not part of it: a caller whose parts have variable lengths writes
-// the lengths down too. Throws Error if libcrypto refuses, as one may that is restricted by policy. Any thread.
+// The HMAC of `parts` one after the other. It does not depend on where a part ends: a caller whose parts have variable
+// lengths writes the lengths down too. Throws Error if libcrypto refuses, as one may that is restricted by policy. Any
+// thread.
 Sha256Mac hmac_sha256(std::span<const std::byte> key, std::span<const std::string_view> parts);
 
 // Whether both are the same, in a time that depends on their sizes alone.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A clock that stands still while its owner doesn't run.
 //
-// Who judges the silence of others must not count the time in which it was stopped itself (SIGSTOP, a suspended laptop,
-// a machine so loaded that it got no core): nobody could have been heard then. Pure: the time is passed in. One thread.
+// A process that judges its peers' silence must subtract the time it was itself suspended (SIGSTOP, a suspended laptop,
+// a machine so loaded that it got no core): it could have heard nobody then. Pure: the time is passed in. One thread.
 #pragma once
 
 #include <algorithm>

@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// Of this process and, in a forked one, of its parent.
+// The pids of this process and, in a forked one, of its parent.
 std::atomic<int> own_pid{0};
 std::atomic<int> parent_pid{0};
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text from outside (a file, a variable, a peer, the program), as it may stand in a message or on a terminal.
 //
-// Every line that the library writes by itself passes through printable_lines(). Who puts such a text into a message
-// passes it through printable(), so that the message stays one line of bounded length wherever a program shows it.
+// Every line that the library writes by itself passes through printable_lines(). Code that puts such a text into a
+// message passes it through printable(), so that the message stays one line of bounded length wherever a program shows
+// it.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@
 namespace lockstep {
 
 // The text as UTF-8 that a terminal only shows: a control character but newline becomes '?' (a tab ' '), and so does a
-// mark that breaks lines or turns the direction of text, and each byte that is no UTF-8.
+// mark that breaks lines or turns the direction of text, and each byte that is not UTF-8.
 std::string printable_lines(std::string_view text);
 
 // The same in one line: a newline becomes ' ' too. At most `most` bytes of `text`, whole characters, and "..." behind

@@ -41,7 +41,7 @@ ProcessState process_state_of_status(std::string_view status) {
   const std::string_view tracer = field_of(status, "TracerPid");
   if (state.empty()) return ProcessState::unknown;
   if (state.front() == 'X') return ProcessState::gone;
-  // Of a process whose main thread has ended, the others may run on.
+  // The main thread of a process may have ended while others still run.
   if (state.front() == 'Z') return field_of(status, "Threads") > "1" ? ProcessState::running : ProcessState::gone;
   if (state.front() == 't' || (!tracer.empty() && tracer != "0")) return ProcessState::traced;
   return state.front() == 'T' ? ProcessState::stopped : ProcessState::running;

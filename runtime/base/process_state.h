@@ -17,9 +17,9 @@ enum class ProcessState {
   running,  // all others: runs, sleeps, waits for a disk
 };
 
-// Of a process of this pid namespace. Never throws.
+// The state of a process of this pid namespace. Never throws.
 LOCKSTEP_INTERNAL_API ProcessState process_state(int pid) noexcept;
-// What a text of /proc/PID/status says.
+// The state that a text of /proc/PID/status states.
 ProcessState process_state_of_status(std::string_view status);
 // True if a debugger is attached to this process. Never throws.
 bool this_process_is_traced() noexcept;

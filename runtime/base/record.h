@@ -8,10 +8,10 @@
 //     fields("rank", claim.rank, 0);
 //   };
 //   write_record(claim, kFields);          // "lockstep claim 2\nrank 3\n"
-//   read_record<Claim>(text, kFields);     // nullopt if the text is no claim
+//   read_record<Claim>(text, kFields);     // nullopt if the text is not a claim
 //
 // A reader takes the fields in the order of the list and passes over lines of other names, which a later version may
-// have. Text from outside is read: whatever it is, the answer is a record or that it is none. Pure; any thread.
+// have. Text from outside is read: whatever it is, the answer is a record or nullopt. Pure; any thread.
 #pragma once
 
 #include <concepts>
@@ -68,7 +68,7 @@ class RecordReader {
     static_assert(sizeof(Number) < sizeof(std::int64_t) || std::signed_integral<Number>);
     number = static_cast<Number>(take_number(name, low, high));
   }
-  // A value from from_text(std::string_view), which throws InvalidArgument for a text that is none.
+  // A value from from_text(std::string_view), which throws InvalidArgument for a text that is not one.
   template <typename Value, typename ToText, typename FromText>
   void operator()(std::string_view name, Value& value, ToText, FromText from_text) {
     try {
@@ -80,7 +80,7 @@ class RecordReader {
   void optional(std::string_view name, std::string& text);
   void rest(std::string_view name, std::string& text);
 
-  // The value of the next line of that name; nothing, and good() no more, if there is none.
+  // The value of the next line of that name. Without one: nothing, and good() is false from then on.
   std::optional<std::string_view> take(std::string_view name);
   // Whether all fields were there until now.
   bool good() const { return good_; }
@@ -111,7 +111,7 @@ std::optional<Record> read_record(std::string_view text, EachField each_field) {
   return record;
 }
 
-// A list of texts as one text, "5:first6:second", whatever the texts hold; and back, nullopt if it is none.
+// A list of texts as one text, "5:first6:second", whatever the texts hold; and back, nullopt if it is not one.
 std::string write_texts(std::span<const std::string> texts);
 std::optional<std::vector<std::string>> read_texts(std::string_view packed);
 

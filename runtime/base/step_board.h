@@ -48,7 +48,7 @@ class StepBoard {
   std::optional<std::int64_t> steps_done(int local_rank) const;
   // Nothing: no program has come as that rank, or it does not reach this memory.
   std::optional<RankProgram> program(int local_rank) const;
-  // Of the next SIGTERM to the ranks: call it before that is sent.
+  // Sets the reason of the next SIGTERM to the ranks. Call it before the signal is sent.
   void set_stop(LauncherStop why);
 
  private:
@@ -68,7 +68,7 @@ void keep_program_left() noexcept;
 // For who ends the process by _exit(); exit() says it by itself.
 void keep_exit_code(int code) noexcept;
 void keep_step_begun() noexcept;
-// Of several numbers the largest stays.
+// The largest of several numbers stays.
 void keep_steps_done(std::int64_t steps) noexcept;
 // The launcher's word; `none` where there is no board.
 LauncherStop launcher_stop() noexcept;

@@ -105,7 +105,7 @@ void set_timer(std::int64_t nanoseconds) noexcept {
   timer_settime(seen.timer, 0, &when, nullptr);
 }
 
-// Who has not come to the end of a step. Within a backward a rank computes or waits for others; outside of one the
+// Says why this rank has not finished a step: within a backward it computes or waits for others; outside of one the
 // others wait for it.
 void report_timeout(int signal) noexcept {
   const std::int64_t begun = seen.begun.load(), ended = seen.ended.load();

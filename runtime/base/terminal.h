@@ -10,9 +10,9 @@ namespace lockstep {
 // The beginning of `text` of at most so many letters of UTF-8, each a column.
 std::string_view first_columns(std::string_view text, std::size_t columns) noexcept;
 
-// The beginning of `text` that stays in one line of the terminal `fd`: what went on in the next one would stay there
-// when the line is drawn again. All of it where that is no terminal. Whole letters of UTF-8, each a column; the last
-// column stays empty, for a cursor behind it may have gone on already. Asks the terminal each time, since it may be
+// The beginning of `text` that stays in one line of the terminal `fd`: a part in the next line would stay there when
+// the line is drawn again. All of it where that is not a terminal. Whole letters of UTF-8, each a column; the last
+// column stays empty, for a cursor behind it may have moved on already. Asks the terminal each time, since it may be
 // resized.
 std::string_view in_one_line(std::string_view text, int fd) noexcept;
 

@@ -19,7 +19,7 @@ bool is_known_variable(std::string_view name);
 // The variable that a name with a slip of the fingers means; nothing: it looks like none of them.
 std::optional<std::string_view> variable_like(std::string_view name);
 
-// A sentence for each variable that is set, begins with LOCKSTEP_ and is none of lockstep's. Those of its own tests,
+// A sentence for each variable that is set, begins with LOCKSTEP_ and is not one of lockstep's. Those of its own tests,
 // LOCKSTEP_TEST_ and LOCKSTEP_FAKE_, are passed over.
 std::vector<std::string> unknown_variables(const Environment& environment);
 

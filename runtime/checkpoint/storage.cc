@@ -49,7 +49,8 @@ void make_folders(const std::filesystem::path& folder) {
     if (!S_ISDIR(status.st_mode)) {
       throw InvalidArgument(fmt::format("'{}' is a file, and a folder is wanted; give another name", folder.string()));
     }
-    // Whoever made it may not have lived to sync its name. A folder above that can't be read is older than this.
+    // The process that made it may not have lived to sync its name. A folder above that can't be read is older than
+    // this.
     const std::filesystem::path parent = parent_of(folder);
     if (::access(parent.c_str(), R_OK) == 0) sync_folder(parent);
     return;

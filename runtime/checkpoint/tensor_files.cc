@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kIndexEnd = ".safetensors.index.json";
 constexpr std::string_view kFileEnd = ".safetensors";
-// Of an index: a million names of a hundred characters.
+// Limit for an index: a million names of a hundred characters.
 constexpr std::size_t kMaxIndexBytes = 100'000'000;
 
 // The one file of `folder` that can be meant.

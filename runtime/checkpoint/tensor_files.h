@@ -27,10 +27,10 @@ class LOCKSTEP_INTERNAL_API TensorFiles {
 
   // The file or the index.
   const std::filesystem::path& path() const { return path_; }
-  // Of all files, by name; those of an index are the index's.
+  // The tensors of all files, by name; with an index those that it lists.
   const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
   const std::map<std::string, ForeignTensor>& foreign() const { return foreign_; }
-  // Of the file. Of an index: its texts, and those of the files that all agree on.
+  // The file's texts; with an index its own texts, and those on which all files agree.
   const Metadata& metadata() const { return metadata_; }
   // Copies the elements of tensor `name`, one of tensors() or foreign(), to `destination`, which has exactly its bytes.
   void read(const std::string& name, std::span<std::byte> destination) const;

@@ -26,7 +26,7 @@ std::optional<std::string> visible_devices() {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-// What CUDA has to say about the devices; 0 of them is no error.
+// CUDA's answer about the devices; 0 of them is not an error.
 cudaError_t count_devices(int& count) {
   count = 0;
   int found = 0;  // left as it is by an error

@@ -64,7 +64,7 @@ class CudaRuntime final : public DeviceRuntime {
     // With the first stream: before it has work that a loading would wait for.
     bool kernels_are_loaded GUARDED_BY(load_mutex) = false;
   };
-  // Throws BackendUnavailable if there is no such device, InvalidArgument if it is none of CUDA's.
+  // Throws BackendUnavailable if there is no such device, InvalidArgument if it is not one of CUDA's.
   Device& use(DeviceId device) EXCLUDES(mutex_);
   std::string describe(DeviceId device);
   // Asks `done` until it says yes. The host waits if it doesn't at once.

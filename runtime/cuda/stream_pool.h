@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The streams of one device. One that goes back is kept, and given out again once it is idle: its work goes on when its
-// owner has gone, and memory that was allocated in it is freed in it.
+// The streams of one device. One that goes back is kept, and given out again once it is idle: its work continues when
+// its owner has gone, and memory that was allocated in it is freed in it.
 //
 // Threads: any.
 #pragma once

@@ -48,7 +48,7 @@ __attribute__((target("avx,f16c"))) void f16c_to_float16s(const float* from, flo
   for (; i < count; ++i) out[i] = to_float16(from[i]);
 }
 
-// Of the processor, and of the system, which keeps the wide registers: the second is AVX's word.
+// Asks the processor, and whether the system keeps the wide registers: AVX's bit tells the latter.
 bool has_f16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0 && __builtin_cpu_supports("avx");

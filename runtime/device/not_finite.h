@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a buffer has a number that is none, as a device looks for it (DeviceRuntime::first_not_finite): on the CPU, and
-// as the pattern for kernels elsewhere.
+// The first number of a buffer that is not finite, as a device looks for it (DeviceRuntime::first_not_finite): on the
+// CPU, and as the pattern for kernels elsewhere.
 #pragma once
 
 #include <cstdint>

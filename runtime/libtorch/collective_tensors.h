@@ -19,7 +19,8 @@ class CollectiveCall {
   CollectiveCall(std::string_view operation, const std::shared_ptr<ProcessGroup>& group);
 
   ProcessGroup& group() const { return *group_; }
-  // Each throws InvalidArgument and has changed nothing. Of what is read or written: defined, dense, at home.
+  // Each throws InvalidArgument and has changed nothing. check(): a tensor that is read or written must be defined,
+  // dense and on the group's device.
   void check(const at::Tensor& tensor) const;
   // No gradient is recorded that would be lost.
   void check_unrecorded(const at::Tensor& tensor) const;

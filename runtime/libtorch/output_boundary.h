@@ -11,7 +11,7 @@ namespace lockstep::libtorch {
 // Called when backward comes to the output, on its thread; returns what to multiply the gradient by.
 using OnEnter = std::function<double()>;
 
-// The same values in the same memory, behind one more node. The result is no view in autograd's sense: it may be
+// The same values in the same memory, behind one more node. The result is not a view in autograd's sense: it may be
 // changed in place as the output itself might have been. Does nothing for an output that needs no gradient.
 at::Tensor behind_boundary(const at::Tensor& output, OnEnter on_enter);
 

@@ -99,7 +99,7 @@ std::int64_t require_batch(const State& state, std::size_t batch_size) {
       "number of ranks?");
 }
 
-// Of an order that has one length.
+// For an order that has one length.
 State::Make only(EpochOrder order, std::function<std::unique_ptr<data::Sampler>(EpochOrder)> make) {
   return [order = std::move(order), make = std::move(make)](std::int64_t length) {
     if (length != order.size()) {

@@ -111,7 +111,7 @@ std::pair<at::Tensor, at::Tensor> SyncNormBackward::share_sums(const at::Tensor&
                     "moves the other ranks' losses; give it 0 rows, or a weight",
                     own_count));
   }
-  // 0 * NaN, of a mean over no rows, is no sum.
+  // 0 * NaN, of a mean over no rows, must not enter a sum.
   const at::Tensor sums =
       weight == 0 ? at::zeros({2, sum.numel()}, sum.options()) : at::stack({sum, sum_centred}) * weight;
   if (before_collective) before_collective();
@@ -193,7 +193,7 @@ at::Tensor SyncBatchNormImpl::normalize_alone(const at::Tensor& input) {
                         /*cudnn_enabled=*/false);
 }
 
-// Of no rows on any rank they stay as they are.
+// If no rank has rows, the statistics keep their values.
 void SyncBatchNormImpl::update_running(const at::Tensor& mean, const at::Tensor& variance, const at::Tensor& count) {
   const at::Tensor is_some = count.gt(0);
   num_batches_tracked += is_some.to(num_batches_tracked.scalar_type()).squeeze(0);

@@ -18,7 +18,7 @@ namespace lockstep::membership {
 // number of a connection, as long as a server has had fewer than 2^31 of them.
 std::uint64_t forwarded_id(store::SessionId carrier, std::uint64_t channel);
 inline constexpr std::uint64_t kMostChannels = (std::uint64_t{1} << 32) - 1;
-// Of the member with this id; 0 if it has a connection of its own.
+// The carrier of the member with this id; 0 if it has a connection of its own.
 store::SessionId carrier_of(std::uint64_t id);
 std::uint64_t channel_of(std::uint64_t id);
 // The connection that leads to this member: its carrier's, or its own.
@@ -36,11 +36,11 @@ struct ForwardedFrame {
 };
 
 std::string write_requests(std::span<const ForwardedRequest> requests);
-// The channel of a key of FORWARD; nullopt if it is none.
+// The channel of a key of FORWARD; nullopt if the key is not one.
 std::optional<std::uint64_t> parse_channel(std::string_view text);
 // Appends to the list of a push 0x15.
 void append(std::vector<std::string>& list, const ForwardedFrame& frame);
-// From such a list; nullopt if it is none.
+// From such a list; nullopt if it is not one.
 std::optional<std::vector<ForwardedFrame>> read_frames(std::span<const std::string_view> list);
 
 }  // namespace lockstep::membership

@@ -36,8 +36,8 @@ struct ProcessInfo {
 
 // A record (base/record.h).
 std::string encode(const ProcessInfo& info);
-// nullopt if the text is none of encode(). Lines with other names are passed over: a later version may have more. What
-// is returned may be printed: texts hold at most 255 printable characters.
+// nullopt if the text is not encode()'s. Lines with other names are passed over: a later version may have more. The
+// result may be printed: its texts hold at most 255 printable characters.
 std::optional<ProcessInfo> decode_process_info(std::string_view text);
 
 // How `other` is, as far as the process `self` can know: unknown on another host or in another pid namespace.
@@ -48,8 +48,8 @@ struct MemberPosition {
   std::int64_t sequence = 0;    // of the collective that it started last, from 1; 0: none
   std::string collective = {};  // that one's name: "all_reduce"; empty: not known
   std::int64_t step = -1;       // that the Reducer is in, from 0; -1: none
-  std::int64_t steps_done = 0;  // by this run and those that it went on from
-  std::string totals = {};      // what its time went to (trace/rank_totals.h), a word that is only passed on
+  std::int64_t steps_done = 0;  // by this run and those that it resumed
+  std::string totals = {};      // where its time went (trace/rank_totals.h), a word that is only passed on
 
   bool operator==(const MemberPosition&) const = default;
   // "collective 41 (all_reduce, step 12)", or as much of it as is known.

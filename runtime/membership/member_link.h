@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The client's part of membership: a rank's one control connection, and the thread that keeps it. It leads to the job's
-// store, or to the relay in the launcher of this host (member_relay.h), which is one to the store for all of its ranks.
+// store, or to the relay in the launcher of this host (member_relay.h), which has one connection to the store for all
+// of its ranks.
 //
 // The thread sends heartbeats and hears at once who is lost, silent, has failed or left
 // (membership/membership_table.h), and notices by itself that the store is lost or silent. Silence counts only over
-// time in which the thread ran, so a rank that was stopped and goes on accuses nobody. The connection is authenticated
+// time in which the thread ran, so a rank that was stopped and resumes accuses nobody. The connection is authenticated
 // as any other.
 //
 // Threads: the owner's, but for report(), send() and forward(): any.
@@ -53,7 +54,7 @@ std::optional<std::chrono::nanoseconds> silence_limit(const Environment& environ
 struct MemberEvent {
   enum class Kind {
     lost,           // a member's connection ended without a goodbye
-    silent,         // a member stopped answering; this one itself, if it was stopped and goes on
+    silent,         // a member stopped answering; this one itself, if it was stopped and resumes
     failed,         // a member reported a failure of its own
     left,           // rank 0 said goodbye; of the others' nothing is heard
     store_lost,     // the connection to the store ended: no event comes any more
@@ -96,17 +97,17 @@ class MemberLink {
   MemberLink(const MemberLink&) = delete;
   MemberLink& operator=(const MemberLink&) = delete;
 
-  // Leaves, after collective `last`: what becomes of this process now is nobody's loss. Returns when the store has it,
+  // Leaves, after collective `last`: the end of this process is not a loss from now on. Returns when the store has it,
   // or after LivenessOptions::farewell. No event comes afterwards. Not from within an event.
   void goodbye(std::int64_t last);
   // This member's group has failed, by its own fault or another's: all others are told the cause. Or, with
   // Cause::ends_group false, what only the store's host is told. Returns when the store has it, and its host's news
   // have it, so that whatever this process does next comes after it; where the store does not answer, after
-  // LivenessOptions::farewell, or kDeadHost if the group goes on. From within an event it returns at once. The link
+  // LivenessOptions::farewell, or kDeadHost if the group continues. From within an event it returns at once. The link
   // stays.
   void report(const Cause& cause);
-  // To the store's host alone, in order with what else this member says. Returns as report() of a group that goes on;
-  // that the store can't be reached is an event.
+  // To the store's host alone, in order with what else this member says. Returns as report() of a group that continues;
+  // a store that can't be reached is an event.
   void send(std::string_view message);
   // Requests of members that this one carries, in order with what it says itself. Returns at once; what can't be sent
   // for want of the store is dropped.

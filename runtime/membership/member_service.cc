@@ -71,7 +71,7 @@ store::Frame MemberService::serve_forwarded(ConnectionId carrier, const proto::R
     const bool is_whole = reader.read(values[i]) == proto::Status::ok && reader.size() == values[i].size();
     if (!is_whole) return {.status = proto::kRefused, .list = {"FORWARD: what is forwarded is not a request"}};
     store::Frame answer = serve(id, reader.request());
-    // Who forwards has answered heartbeats itself.
+    // A carrier has answered heartbeats itself.
     const bool is_waited_for = reader.request().op != proto::Op::heartbeat && reader.request().op != proto::Op::give_up;
     if (is_waited_for) append(answers.list, {.channels = {*channel}, .frame = std::move(answer)});
   }

@@ -2,7 +2,7 @@
 // The server's part of membership: an extension of the job's store server that serves REGISTER, HEARTBEAT, GOODBYE and
 // REPORT, and pushes to members what befalls the others (membership_table.h).
 //
-// Whoever builds the store server installs it: TcpStoreServerOptions::extension. One for each server.
+// The builder of the store server installs it: TcpStoreServerOptions::extension. One for each server.
 //
 // Threads: the server's, but for members(): any.
 #pragma once

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server's table of members: who has registered, left, failed, is lost or silent (proto/PROTOCOL.md, 0x90 to 0x94).
 //
-// Members register with a scope, the name of one meeting of one job, and send heartbeats. What befalls one of them is
-// pushed to all members of its scope, once each; who registers later gets what was pushed before:
+// Members register with a scope, the name of one meeting of one job, and send heartbeats. An event of one of them is
+// pushed to all members of its scope, once each; a member that registers later gets the events that were pushed before:
 //   lost    its connection ended without a goodbye                       at once
 //   silent  nothing came from it for MembershipOptions::silence, or it   at the next check_members()
 //           hangs: see below
@@ -11,15 +11,15 @@
 // Failures of a scope are numbered from 1. Number 1 is the first cause; the others mostly follow from it, so that only
 // the first kMostFailures are told to all; of a later one the member itself is told.
 //
-// What befalls a member is a Cause (base/cause.h); so is what it reports, of itself or of another member. A member that
-// has accused another has failed with it: its own end is a consequence, of which nobody is told.
+// The end of a member is told as a Cause (base/cause.h); so is its report, of itself or of another member. A member
+// that has accused another has failed with it: its own end is a consequence, and is not told.
 //
 // Silence counts only over time in which the observer itself ran (base/observed_clock.h). A member that is traced, by
 // its own last heartbeat or by what the kernel says of a process of this host, and one with "liveness=off" is never
 // silent.
 //
 // A member hangs that has started fewer collectives than another one and starts none for the scope's hang timeout, the
-// least that its members ask for with "hang-timeout=MS"; without such a word nobody hangs. Of several it is the one
+// least that its members ask for with "hang-timeout=MS"; without such a word nobody hangs. If several do, it is the one
 // that is furthest behind, the longest. One that is traced doesn't hang.
 //
 // A member may come over the connection of another one, its carrier (forwarding.h): the launcher of its host. Its
@@ -49,7 +49,7 @@
 namespace lockstep::membership {
 
 struct MembershipOptions {
-  // A member of which nothing came for so long has stopped answering; longer where it asks for that ("silence=MS").
+  // A member that sent nothing for so long has stopped answering; longer where it asks for that ("silence=MS").
   std::chrono::nanoseconds silence = std::chrono::seconds(2);
   // How often the owner calls check_members(), at least while there are members. No pause counts as more than twice
   // that.
@@ -117,12 +117,12 @@ class MembershipTable {
   };
   explicit MembershipTable(const MembershipOptions& options = {}, const MemberProbe& probe = {});
 
-  // A member comes. Returns why it is refused, or nothing. `scope`, and the texts, are as REGISTER has them.
+  // Registers a member. Returns why it is refused, or nothing. `scope`, and the texts, are as REGISTER has them.
   std::optional<std::string> register_member(ConnectionId id, std::string_view scope, std::string_view rank,
                                              std::string_view world_size, std::string_view process,
                                              std::string_view options);
-  // The next four are of a member that is here; they return why they are refused: the connection is no member's.
-  // `flags` of a heartbeat: words (member_info.h).
+  // The next four apply to a registered member. They return a reason if the connection does not belong to one. `flags`
+  // of a heartbeat: words (member_info.h).
   std::optional<std::string> heartbeat(ConnectionId id, std::int64_t last_sequence, std::string_view flags);
   std::optional<std::string> goodbye(ConnectionId id, std::int64_t last_sequence);
   // `cause` is encoded, or else the member's words about itself. Its reporter is the member, whatever it says.
@@ -131,7 +131,7 @@ class MembershipTable {
   std::optional<std::string> message(ConnectionId id, std::string_view text);
   // The carrier of this member has found it silent, for `cause`.
   std::optional<std::string> give_up(ConnectionId id, std::string_view cause);
-  // The connection has ended. Any id: most are no members'.
+  // The connection has ended. Any id: most connections are not members'.
   void ended(ConnectionId id);
 
   // The observer runs now. Before the others, as often as time matters.

@@ -45,7 +45,7 @@ std::optional<store::Frame> RelayTable::serve(store::SessionId id, const proto::
   return std::nullopt;
 }
 
-// What the store may refuse it refuses. Who hangs is judged there too: here each member is alone in its scope.
+// The store refuses what it does not accept, and judges hangs: here each member is alone in its scope.
 std::optional<store::Frame> RelayTable::register_member(store::SessionId id, const proto::Request& request) {
   const auto& values = request.contents.values;
   if (id > kMostChannels) return refusal("this relay has had too many connections; start the job again");

@@ -35,7 +35,7 @@ class RelayTable {
 
   // A request of the member with this connection: the answer, or nothing if it comes from the store.
   std::optional<store::Frame> serve(store::SessionId member, const proto::Request& request);
-  // The connection has ended. Any one: most are no members'.
+  // The connection has ended. Any one: most connections are not members'.
   void ended(store::SessionId member);
   // The observer runs now. Before the others, as often as time matters.
   void observe(Time now);
@@ -73,7 +73,7 @@ class RelayTable {
   std::map<store::SessionId, Member> members_;
   std::vector<ForwardedRequest> requests_;
   std::vector<Delivery> frames_;
-  std::string gone_;  // why the store is no more; empty: it is there
+  std::string gone_;  // why the store is gone; empty: it is there
   bool traced_ = false;
   Time now_{};
   Time beats_sent_at_{};

@@ -14,9 +14,9 @@ namespace lockstep::membership {
 // The second item of REGISTER's answer where a relay gives it; the first is the relay's process then.
 inline constexpr std::string_view kRelayed = "relayed";
 
-// Of an event of the store.
+// The frame of an event of the store.
 store::Frame encode_store_event(const MemberEvent& event);
-// From such a frame's list; nullopt if it is none.
+// From such a frame's list; nullopt if it is not one.
 std::optional<MemberEvent> decode_store_event(std::span<const std::string_view> list);
 
 }  // namespace lockstep::membership

@@ -31,8 +31,8 @@ std::string numeric(const sockaddr* address) {
   return text.data();
 }
 
-// Of interfaces that other hosts don't reach, as Docker, libvirt, Kubernetes' networks and VPNs name them.
-// Behind the first eight is this host alone: they are bridges, and the ends of cables to what is on it.
+// Name prefixes of interfaces that other hosts don't reach, as Docker, libvirt, Kubernetes' networks and VPNs name
+// them. The first eight lead to this host alone: they are bridges, and the ends of virtual cables.
 constexpr std::array<std::string_view, 12> kInward = {"docker", "br-", "veth", "virbr",   "vnet",    "cni",
                                                       "podman", "lxc", "cali", "flannel", "cilium_", "tun"};
 constexpr std::size_t kWithinHost = 8;

@@ -21,7 +21,7 @@ struct PortRange {
   std::string describe() const;
 };
 
-// Nothing if the variable is not set: any port. InvalidArgument if it is no range of ports.
+// Nothing if the variable is not set: any port. InvalidArgument if it is not a range of ports.
 std::optional<PortRange> port_range(const Environment& environment);
 
 }  // namespace lockstep::net

@@ -39,7 +39,7 @@ std::size_t recv_now(int fd, std::span<std::byte> bytes);
 bool wait_readable(int fd, const Deadline& deadline);
 bool wait_writable(int fd, const Deadline& deadline);
 
-// Who is at the other end, for messages: "127.0.0.1:4711", "unix socket @name of pid 4711". Never throws.
+// The other end, for messages: "127.0.0.1:4711", "unix socket @name of pid 4711". Never throws.
 std::string describe_peer(int fd) noexcept;
 
 }  // namespace lockstep::net

@@ -7,11 +7,12 @@
 namespace lockstep::net {
 
 // From now on the connection ends (ETIMEDOUT) when the other host has answered nothing for about `limit`, at least 2 s:
-// neither to what was sent (TCP_USER_TIMEOUT) nor, while nothing is sent, to keepalive probes. A process there that is
-// stopped is no reason: its kernel answers. Throws SystemError.
+// neither to what was sent (TCP_USER_TIMEOUT) nor, while nothing is sent, to keepalive probes. A stopped process there
+// does not end it: its kernel answers. Throws SystemError.
 void end_when_host_is_silent(int fd, std::chrono::seconds limit);
 
-// True if the other host has acknowledged all that was sent. Of bytes sent just now it can't have. Throws SystemError.
+// True if the other host has acknowledged all that was sent. It can't have acknowledged bytes sent just now. Throws
+// SystemError.
 bool all_is_acknowledged(int fd);
 
 }  // namespace lockstep::net

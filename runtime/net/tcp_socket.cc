@@ -44,7 +44,7 @@ struct SocketAddress {
   std::string to_string() const { return describe_address(get(), size); }
 };
 
-// The addresses of a host, IPv4 first: "localhost" is then the same one for who listens and who connects. Or why there
+// The addresses of a host, IPv4 first: "localhost" is then the same one for a listener and a connector. Or why there
 // are none. The resolver's own time limits apply (resolv.conf), it can't be given a deadline.
 std::variant<std::vector<SocketAddress>, std::string> resolve(const HostPort& where, bool passive) {
   addrinfo hints{};

@@ -20,10 +20,10 @@ namespace lockstep::net {
 inline constexpr std::chrono::seconds kVanishedAfter{30};
 
 // Listens at `where`. Port 0 takes a free one (local_address() tells which), where LOCKSTEP_PORT_RANGE is set one of
-// those: InvalidArgument if it is no range, SystemError with EADDRNOTAVAIL if all of them are taken; an empty host, and
-// "::", take every address of this machine, IPv4 and IPv6 through one socket (IPv4 alone where the machine has no
-// IPv6); a name that has both takes IPv4. Throws InvalidArgument if the host can't be resolved or is no address of this
-// machine (the message lists those it has), SystemError with error_number() EADDRINUSE if the port is taken.
+// those: InvalidArgument if it is not a range, SystemError with EADDRNOTAVAIL if all of them are taken; an empty host,
+// and "::", take every address of this machine, IPv4 and IPv6 through one socket (IPv4 alone where the machine has no
+// IPv6); a name that has both takes IPv4. Throws InvalidArgument if the host can't be resolved or is not an address of
+// this machine (the message lists those it has), SystemError with error_number() EADDRINUSE if the port is taken.
 UniqueFd tcp_listen(const HostPort& where);
 
 // What a host's name, or an address, is on this host at this moment.

@@ -34,7 +34,7 @@ inline UniqueFd unix_accept(const UniqueFd& listener, const Deadline& deadline) 
 // Connects to `name`; while nobody listens there, retries until the deadline.
 UniqueFd unix_connect_abstract(std::string_view name, const Deadline& deadline);
 
-// Who connected or listened, as the kernel noted it then; it can't be forged.
+// The process that connected or listened, as the kernel noted it then; it can't be forged.
 struct PeerCredentials {
   pid_t pid;
   uid_t uid;

@@ -22,7 +22,7 @@ void write_stderr(std::string_view text) {
   const char end = text.back();
   text.remove_suffix(1);
   const std::string_view first_line = in_one_line(text, STDERR_FILENO);
-  // Of a line that stays all letters are shown, and of the blanks behind them those that fit.
+  // A line that stays shows all of its letters, and those of the blanks behind them that fit.
   const std::size_t letters = end == '\r' ? 0 : text.find_last_not_of(' ') + 1;
   stderr_output().write(std::string(text.substr(0, std::max(letters, first_line.size()))) + end);
 }

@@ -2,9 +2,9 @@
 // How the ranks of a roster agree on something through a store: each says a text, one judges them all, all hear the
 // verdict or who did not come.
 //
-// Whoever comes last judges, so that nobody waits for the judge and n ranks ask for n keys, not n * n. Whoever's
-// deadline passes first names the missing to all. The first verdict stays: a rank that comes after it hears the same.
-// A store that a failure of the group closes (Store::stop_waiting) ends each wait; `check` then says why.
+// The last rank to come judges, so that nobody waits for the judge and n ranks ask for n keys, not n * n. The rank
+// whose deadline passes first names the missing ones to all. The first verdict stays: a rank that comes after it hears
+// the same. A store that a failure of the group closes (Store::stop_waiting) ends each wait; `check` then says why.
 //
 // Threads: one. A name serves once in a store.
 #pragma once

@@ -21,7 +21,7 @@
 namespace lockstep::rendezvous {
 namespace {
 
-// Of a request whose answer is there already, after the job's own deadline has passed.
+// Time limit of a request whose answer is there already, after the job's own deadline has passed.
 constexpr std::chrono::seconds kOneRequest{2};
 // Between a process's registration and its claim.
 constexpr std::chrono::seconds kClaimFollows{10};
@@ -131,8 +131,8 @@ void use_up(store::Store& store, const std::string& key, const std::string& clai
   }
 }
 
-// Takes this rank's place in the first round in which this process has none yet. Whoever can see the claim can see its
-// process's end: `on_place` comes first.
+// Takes this rank's place in the first round in which this process has none yet. `on_place` comes first: a process that
+// can see the claim can also see the end of the claimant.
 Keys take_place(store::Store& store, const Identity& identity, const Claim& claim, const OnPlace& on_place,
                 const Deadline& deadline) {
   const std::string text = encode(claim);
@@ -217,7 +217,7 @@ Roster roster_of_claims(store::Store& store, const Keys& keys, const Identity& i
   return roster;
 }
 
-// For the last to come: leaves the roster to the others, and lets them go on.
+// For the last rank to come: leaves the roster to the others, and releases them.
 void complete(store::Store& store, const Keys& keys, const Identity& identity, const Deadline& deadline) {
   std::string verdict;
   try {

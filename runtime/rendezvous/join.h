@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks that share a store become a roster: each claims its number, and whoever completes the set lets all go on.
+// How ranks that share a store become a roster: each claims its number, and the rank that completes the set releases
+// all.
 //
 // Keys are "rendezvous/RUN_ID/RESTART/ROUND/...", so that nothing of another job or attempt is read. ROUND counts how
 // often this process joined before, so that a program may leave its group and join again through the same store, or
@@ -43,7 +44,7 @@ Member self_member(const Identity& identity);
 Joined join(store::Store& store, Identity& identity, const Member& self, const Deadline& deadline,
             const OnPlace& on_place = {});
 
-// Who has claimed `rank` in the first round, if anybody has: for a process that finds the place taken.
+// The claimant of `rank` in the first round, if there is one: for a process that finds the place taken.
 std::string claimant_of(store::Store& store, const Identity& identity, int rank, const Deadline& deadline);
 
 }  // namespace lockstep::rendezvous

@@ -14,7 +14,8 @@ inline constexpr std::string_view kCorrupt = "corrupt ";
 inline constexpr std::string_view kTimedOut = "timeout ";
 inline constexpr std::string_view kMismatch = "mismatch ";
 
-// The text of an agreement. Throws what any other verdict says; CorruptData, naming the store's key, if it is none.
+// The text of an agreement. Throws what any other verdict says; CorruptData, naming the store's key, if the text is not
+// one.
 std::string require_agreed(std::string_view verdict, std::string_view key);
 
 }  // namespace lockstep::rendezvous

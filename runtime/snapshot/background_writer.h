@@ -45,7 +45,7 @@ class BackgroundWriter {
   // Until the training may write the tensors again. If one was written meanwhile, what was started is not saved.
   void wait_copied() noexcept;
   void wait();
-  // Of the last one, once: null if it was written.
+  // The failure of the last one, once: null if it was written.
   std::exception_ptr take_failure();
 
  private:

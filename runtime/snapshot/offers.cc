@@ -24,7 +24,7 @@ using checkpoint::FoundSnapshot, checkpoint::Generation, checkpoint::ManifestIte
 constexpr std::size_t kOfferFields = 6;
 constexpr std::size_t kGenerationFields = 2;
 
-// What there is of the folder to go on from, for this lockstep or a later one; why not of the rest.
+// Snapshots of the folder to resume from, for this lockstep or a later one, and why not from the rest.
 std::vector<FoundSnapshot> offered(const std::filesystem::path& folder, int rank) {
   std::vector<FoundSnapshot> found;
   for (FoundSnapshot& snapshot : checkpoint::list_snapshots(folder)) {
@@ -134,7 +134,7 @@ BasicSnapshots::Impl::Choice BasicSnapshots::Impl::choose(const std::vector<Offe
   for (const Offer& offer : offers) {
     std::string why_not, failure;
     if (offer.rank == group->rank() && !offer.later.empty()) {
-      // Who goes on from an older one fences it, and trains its steps again.
+      // A run that resumes from an older one fences it, and trains its steps again.
       failure =
           fmt::format("'{}' can't be read: {}; or move away what that one has written, to resume from what is older",
                       offer.path, offer.later);

@@ -27,7 +27,7 @@ struct BasicSnapshots::Impl::Offer {
   std::string later = {};  // why only a later lockstep can read it; empty if the rank can
 
   bool is_newer_than(const Offer& other) const {
-    // Of equal ones the lowest rank's; of one step by two generations, the later.
+    // Among equal ones the lowest rank's is newer; for one step by two generations, the later.
     return std::tuple(step, generation, other.manifest, other.rank) >
            std::tuple(other.step, other.generation, manifest, rank);
   }

@@ -44,7 +44,7 @@ struct BasicSnapshots::Impl {
   // On rank 0: says what became of the last one in the background.
   void report();
   std::uint64_t state_bytes() const;
-  // Gradients are no part of what is taken now: a backward that adds to those that are there is refused.
+  // Gradients are not part of what is taken now: a backward that adds to those that are there is refused.
   void refuse_adding();
   // What this run has saved of that step.
   std::optional<checkpoint::FoundSnapshot> find_durable(std::int64_t step) const;
@@ -82,7 +82,7 @@ struct BasicSnapshots::Impl {
   bool is_as_kept() const;
   // `of_ranks`: per item, the values of all ranks; empty for a replicated one, and where only this rank's are known.
   std::vector<CapturedItem> capture_kept(std::vector<std::vector<checkpoint::SnapshotValues>> of_ranks);
-  // Of items with values of each rank, by item. Collective.
+  // The values of items that have values of each rank, by item. Collective.
   std::vector<std::vector<checkpoint::SnapshotValues>> gather_kept();
   // On one of the ranks that call it: saves what keep_step() has kept. No collective, unless `all_live`: the ranks have
   // agreed to stop.
@@ -117,7 +117,7 @@ struct BasicSnapshots::Impl {
   std::shared_ptr<ProcessGroup> group;
   Steps steps;
   std::vector<Steps> others;  // of follow()
-  // Of `steps` and of all others; null: nothing.
+  // Sets the actions of `steps` and of all others; null: nothing.
   void before_updates(const std::function<void()>& action);
   void before_adding(const std::function<void()>& action);
   void after_broadcasts(const std::function<void()>& action);
@@ -138,7 +138,7 @@ struct BasicSnapshots::Impl {
   bool is_over = false;  // load_best_model() has changed the model
   UnwindGuard unwinding;
   std::unique_ptr<AtFatalError> at_fatal_error;
-  // Of rank 0.
+  // Rank 0's.
   std::unique_ptr<checkpoint::SeriesLock> lock;
   std::unique_ptr<BackgroundWriter> writer;
   std::int64_t being_written = -1;

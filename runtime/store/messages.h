@@ -19,7 +19,8 @@ std::string quoted_keys(std::span<const std::string> keys);
                                      std::span<const std::string> missing, const Deadline& deadline);
 // InvalidArgument if the key or the value is over the limits of store.h.
 void check_sizes(std::string_view store, std::string_view key, std::string_view value);
-// The sum of `delta` and the decimal number at `key`; null counts as 0. StoreError if it is no number, or doesn't fit.
+// The sum of `delta` and the decimal number at `key`; null counts as 0. StoreError if it is not a number, or doesn't
+// fit.
 std::int64_t add_to_value(std::string_view store, std::string_view key, const std::string* value, std::int64_t delta);
 // StoreError if a value of `present` bytes must not grow by `added`.
 void check_append(std::string_view store, std::string_view key, std::size_t present, std::size_t added,

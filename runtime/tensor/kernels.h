@@ -7,9 +7,9 @@
 //
 // Order: all of it runs in one stream of the device, stream(), and no call waits for the device. On the CPU everything
 // is done when a call returns.
-// Failure: what only a kernel can see (an index out of range, a norm that is no number) is a finding. The CPU throws it
-// at once; a device keeps it, and who has waited for the stream asks for it and throws the same (findings.h).
-// Threads: any; on a device one at a time. Each call of the CPU's uses the intra-op threads of its caller
+// Failure: what only a kernel can see (an index out of range, a norm that is not a number) is a finding. The CPU throws
+// it at once; a device keeps it, and a caller that has waited for the stream asks for it and throws the same
+// (findings.h). Threads: any; on a device one at a time. Each call of the CPU's uses the intra-op threads of its caller
 // (base/intra_op_threads.h).
 #pragma once
 
@@ -142,9 +142,9 @@ class Kernels {
   virtual void expand(Into out, const float* scalar, float alpha, std::int64_t count) = 0;
   // *out = the sum of squares, in double and in an order that depends on count only, whatever the processor.
   virtual void sum_squares(double* out, const float* a, std::int64_t count) = 0;
-  // *norm = sqrt(squares[0] + squares[1] + ...), *factor = max_norm / *norm if that is above max_norm, else 1. Of a
-  // norm that is not finite *factor is 0, and a finding names the first of squares that is not; with an infinite
-  // max_norm nobody clips, and there is none.
+  // *norm = sqrt(squares[0] + squares[1] + ...), *factor = max_norm / *norm if that is above max_norm, else 1. If the
+  // norm is not finite, *factor is 0, and a finding names the first of squares that is not; with an infinite max_norm
+  // nobody clips, and there is none.
   virtual void clip_factor(double* norm, float* factor, const double* squares, std::int64_t count, double max_norm) = 0;
   // data[i] *= *factor; nothing if that is 1.
   virtual void scale_by(float* data, const float* factor, std::int64_t count) = 0;

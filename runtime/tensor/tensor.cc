@@ -139,7 +139,7 @@ class Uploaded {
       used_.record(kernels_.stream());
       UsedMemory::of(used_.device()).put(memory_, bytes_, used_);
     } catch (const std::exception& error) {
-      // The device has failed. Who would get this memory next could not be kept apart from who uses it.
+      // The device has failed. The next owner of this memory could not be kept apart from its users.
       new std::shared_ptr<void>(std::move(memory_));
       log_error("memory of a tensor is not given back: {}", error.what());
     }

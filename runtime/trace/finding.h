@@ -34,7 +34,7 @@ struct Finding {
 std::string describe(const Finding& finding);
 // "nan", "infinity", "apart".
 std::string_view name_of(FindingKind kind);
-// Nothing if the name is none of them.
+// Nothing if the name is not one of them.
 std::optional<FindingKind> finding_kind(std::string_view name);
 // The name as it is kept: at most kMostNameBytes, "..r.3.attention.output.weight".
 std::string kept_name(const std::string& parameter);

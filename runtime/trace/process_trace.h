@@ -31,7 +31,7 @@ std::string trace_file(const std::string& folder, int rank);
 LOCKSTEP_INTERNAL_API void keep_step(const StepRecord& record, bool on_device) noexcept;
 // What all ranks had in a step that was kept.
 LOCKSTEP_INTERNAL_API void keep_batch(std::int64_t step, std::int64_t weight, std::optional<double> loss) noexcept;
-// A span of this thread whose ends are no scope.
+// A span of this thread that is not a scope.
 LOCKSTEP_INTERNAL_API void keep_span(SpanKind kind, Time begin, Time end) noexcept;
 
 // This rank's own gradients had NaN or infinity in a step.
@@ -52,7 +52,7 @@ LOCKSTEP_INTERNAL_API void keep_scalar(std::string_view name, double value,
 // As ScalarTable::newest().
 std::vector<Scalar> newest_scalars();
 
-// Of all that was kept, also of what the ring has no room for any more.
+// The totals of all that was kept, also of events that the ring has no room for any more.
 RankTotals totals();
 
 // For measurements of what it costs: whether events are kept.

@@ -46,7 +46,7 @@ struct RankTotals {
 // A word of at most kMostTotalsCharacters, without a blank: 640, and 172 at most for each scalar.
 inline constexpr std::size_t kMostTotalsCharacters = 16384;
 std::string encode(const RankTotals& totals);
-// nullopt if the text is none of encode(); words behind those that are known are passed over.
+// nullopt if the text is not encode()'s; words behind those that are known are passed over.
 std::optional<RankTotals> decode_rank_totals(std::string_view text);
 
 }  // namespace lockstep::trace

@@ -57,7 +57,7 @@ struct RankTrace {
   std::vector<ScalarSeries> scalars = {};
 };
 
-// Pure. Words that are no event are counted as lost.
+// Pure. Words that are not an event are counted as lost.
 RankTrace decode(const TraceRing::Contents& contents);
 
 // The events of a step, and what is known later of its batch, as they are put into a ring.

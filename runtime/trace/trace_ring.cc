@@ -142,7 +142,7 @@ TraceRing::TraceRing(const std::string& path, const TraceIdentity& identity, std
   put_text(words_ + kRunId, kTextWords, identity.run_id);
   put_text(words_ + kCommand, kTextWords, identity.command);
   scalars_.emplace(words_ + first_scalar(events));
-  words_[kKind].store(kMagic, std::memory_order_release);  // last: without it the file is no trace yet
+  words_[kKind].store(kMagic, std::memory_order_release);  // last: without it the file is not a trace yet
 }
 
 TraceRing::~TraceRing() { ::munmap(words_, bytes_of(events_)); }

@@ -79,7 +79,7 @@ class TraceRing {
 
   // While others put, too.
   Contents read() const;
-  // Throws SystemError, and CorruptData if the file is no trace.
+  // Throws SystemError, and CorruptData if the file is not a trace.
   static Contents read_file(const std::string& path);
 
  private:

@@ -17,10 +17,10 @@
 
 namespace lockstep::checkpoint {
 
-// Of a manifest: more than anybody has written.
+// Limit for a manifest: more than anybody has written.
 inline constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
-// Of a regular file: anything else by that name is CorruptData, and so is a longer one than `most`.
+// Both take a regular file: anything else by that name is CorruptData, and so is a file longer than `most`.
 UniqueFd open_to_read(const std::filesystem::path& path);
 std::string read_text(const std::filesystem::path& path, std::size_t most = kMostBytes);
 // Whole or not at all, durable once this returns.

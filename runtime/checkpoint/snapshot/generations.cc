@@ -78,7 +78,7 @@ bool record_generation(const fs::path& folder, const Generation& generation) {
   static std::atomic<unsigned> claims{0};
   const fs::path claim = path.string() + fmt::format(".claim.{:016x}.{}", process_token(), ++claims);
   write_text(claim, seal(std::move(json), kGenerationFormat));
-  // Of two that claim one number, link(2) takes one, on a network file system too.
+  // If two starts claim one number, link(2) takes one of them, on a network file system too.
   observe({.kind = StorageOperation::Kind::link, .path = claim, .to = path});
   int error = ::link(claim.c_str(), path.c_str()) == 0 ? 0 : errno;
   if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS) {
@@ -106,7 +106,7 @@ void remove_spent_records(const fs::path& folder) {
   for (const std::string& name : names) {
     std::string_view rest = name;
     const auto number = take_number(rest, kPrefix);
-    // Of a number that nobody has yet it may be that of a start which is just happening.
+    // The claim of a number that nobody has yet may belong to a start that is just happening.
     if (!number || !rest.starts_with(kClaim)) continue;
     if (std::binary_search(names.begin(), names.end(), name_of(*number))) spent.push_back(name);
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The starts of one job, recorded in its folder: run7/generation-000003.json is the third: who, and from which step it
-// went on.
+// The starts of one job, recorded in its folder: run7/generation-000003.json is the third: who started it, and the step
+// from which it resumed.
 //
-// A generation fences those before it: what they write of later steps than the one it went on from is no part of the
-// job any more, and is never read. A start that goes on from nothing fences all of it.
+// A generation fences those before it: what they write of steps later than the one it resumed from is not part of the
+// job any more, and is never read. A start that resumes from nothing fences all of it.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ std::vector<Generation> list_generations(const std::filesystem::path& folder);
 // Durable once this returns. False if another process of the same start has recorded it, in a folder that both see.
 // InvalidArgument if one of another start has recorded that number meanwhile, with its name.
 bool record_generation(const std::filesystem::path& folder, const Generation& generation);
-// Removes what record_generation() of killed processes left, and records of which a later one fences all that they do:
-// it went on from the same step or an earlier one. SystemError.
+// Removes what record_generation() of killed processes left, and each record that a later one makes useless, as it
+// resumed from the same step or an earlier one. SystemError.
 void remove_spent_records(const std::filesystem::path& folder);
 
 }  // namespace lockstep::checkpoint

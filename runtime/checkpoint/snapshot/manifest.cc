@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr SealedFormat kManifestFormat{.name = "lockstep snapshot", .version = 1};
-constexpr int kDepthOfValues = 3;  // values, a list, a number that is none
+constexpr int kDepthOfValues = 3;  // values, a list, a number that is not finite
 constexpr std::array<const char*, 2> kItemKinds{"replicated", "per_rank"};
 constexpr std::array<const char*, 3> kAtAnotherSize{"refuse", "sum", "drop"};
 // JSON has no such numbers.

@@ -15,7 +15,8 @@
 
 namespace lockstep::checkpoint {
 
-// Who has an item's value. Manifests of later versions may have "sharded": each rank a part, which this one refuses.
+// The ranks that have an item's value. Manifests of later versions may have "sharded": each rank a part, which this one
+// refuses.
 enum class ItemKind : std::uint8_t {
   replicated,  // every rank the same: one copy is kept
   per_rank,    // each rank its own

@@ -36,7 +36,7 @@ struct FoundSnapshot {
   std::int64_t step = 0;  // by the folder's name, as the generation
   std::int64_t generation = 0;
   SnapshotState state = SnapshotState::whole;
-  std::string why_not = {};  // why it is none that a run goes on from; empty if it is whole
+  std::string why_not = {};  // why a run can't resume from it; empty if it is whole
   std::optional<Manifest> manifest = std::nullopt;
   std::uint64_t bytes = 0;  // of its files, by the manifest
 };
@@ -44,7 +44,7 @@ struct FoundSnapshot {
 // Newest first. Reads manifests and looks for files and their sizes; verify_snapshot() reads all. Empty if there is no
 // such folder. SystemError: what this process can't look at is not said to be damaged.
 std::vector<FoundSnapshot> list_snapshots(const std::filesystem::path& folder);
-// Of one that is whole reads every byte. CorruptData with the file and what is wrong with it.
+// Reads every byte of a whole one. CorruptData with the file and what is wrong with it.
 void verify_snapshot(const FoundSnapshot& snapshot);
 // That of a folder which is one itself, wherever it lies and whatever its name is. No record fences it.
 FoundSnapshot find_snapshot(const std::filesystem::path& path);
@@ -70,7 +70,8 @@ Manifest write_snapshot(const std::filesystem::path& folder, Manifest head, std:
 // Notes what `snapshot`, a whole one, is worth, in its manifest: the old or the new manifest is there, whatever
 // happens. SystemError.
 void set_value(const FoundSnapshot& snapshot, double value);
-// First what makes it a snapshot, so that what a crash leaves is none. Of a link the link alone. SystemError.
+// Removes first what makes it a snapshot, so that the rest after a crash is not one. A link is removed alone.
+// SystemError.
 void remove_snapshot(const std::filesystem::path& snapshot);
 
 // "step-000000001234-g000003", of a survivor "step-000000001234-g000003-r2".

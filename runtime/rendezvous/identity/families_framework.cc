@@ -22,7 +22,7 @@ Reading incomplete(std::string variables, std::string problem) {
   return reading;
 }
 
-// "host:port" of rank 0 from the variable or file called `from`. A text that is none is left aside: MASTER_ADDR may be
+// "host:port" of rank 0 from the variable or file called `from`. A text that is not one is ignored: MASTER_ADDR may be
 // set, and if not, the plan says what is missing.
 void stand_in_for_master(Identity& identity, std::string_view text, std::string_view from) {
   try {

@@ -137,7 +137,7 @@ MaybeReading read_pmix(const Environment& environment, const FileReader&) {
   return reading;
 }
 
-// Pods of Kubeflow's MPIJob. Its ranks are mpirun's; whatever else runs there is none.
+// Pods of Kubeflow's MPIJob. Its ranks are mpirun's; any other process there is not a rank.
 MaybeReading read_mpi_job(const Environment& environment, const FileReader&) {
   Reading reading;
   reading.variables = list_set(environment, {"K_MPI_JOB_ROLE"});

@@ -15,7 +15,7 @@ namespace {
 
 using Verdict = Reading::Verdict;
 
-// Slurm numbers what is no step of srun from here: the batch script, the shell of salloc.
+// Slurm numbers from here what is not a step of srun: the batch script, the shell of salloc.
 constexpr std::int64_t kFirstSpecialStep = 0xfffffff0;
 
 std::vector<std::string> words(std::string_view text) {
@@ -29,7 +29,7 @@ std::vector<std::string> words(std::string_view text) {
   return result;
 }
 
-// LSF lists a host once for each slot, the one that runs the job script first. Where that one is no compute host it is
+// LSF lists a host once for each slot, the one that runs the job script first. If that one is not a compute host, it is
 // there once, and the others more often.
 std::string first_compute_host(const std::vector<std::string>& hosts) {
   if (hosts.empty()) return {};
@@ -104,8 +104,8 @@ MaybeReading read_slurm(const Environment& environment, const FileReader&) {
   const std::string variables =
       list_set(environment, {"SLURM_PROCID", size_name, "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID",
                              "SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID"});
-  // A batch script has SLURM_PROCID=0 and SLURM_NTASKS too, and the shell of salloc a step of one task: what these
-  // start is no task of srun.
+  // A batch script has SLURM_PROCID=0 and SLURM_NTASKS too, and the shell of salloc a step of one task: a process that
+  // these start is not a task of srun.
   const auto step = environment.get_int("SLURM_STEP_ID");
   if (!step || *step >= kFirstSpecialStep || !environment.has("SLURM_PROCID")) {
     Reading reading;

@@ -49,7 +49,7 @@ std::string_view first_set(const Environment& environment, std::initializer_list
 std::optional<int> get_bounded(const Environment& environment, std::string_view name, std::int64_t low,
                                std::int64_t high);
 
-// Of the local rank and the local size; empty: the launcher has none.
+// The variables of the local rank and the local size; empty: the launcher has none.
 struct LocalNames {
   std::string_view rank = {};
   std::string_view size = {};

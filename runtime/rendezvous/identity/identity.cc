@@ -56,8 +56,8 @@ bool outgrows(const Found& inner, const Found& scheduler) {
          (identity.size_from_pmix ? identity.rank >= size : identity.world_size > size);
 }
 
-// A task of a scheduler's that is a launcher is no rank: what was said of it (by the scheduler, and by its PMI plug-ins
-// in the same words) is true of all ranks that it starts. Moves that from `complete` to `beside`.
+// A task of a scheduler's that is a launcher is not a rank: the variables about it (of the scheduler, and of its PMI
+// plug-ins in the same words) hold for all ranks that it starts. Moves that from `complete` to `beside`.
 void set_tasks_aside(std::vector<Found>& complete, std::vector<Found>& beside) {
   std::vector<Found> tasks;
   for (const Found& found : complete) {
@@ -202,7 +202,7 @@ Identity identify(const Environment& environment, const IdentityOverrides& overr
     }
   }
   set_tasks_aside(complete, beside);
-  // Who says how many ranks there are needs no PMIx server to say it.
+  // A family that states the number of ranks needs no PMIx server for it.
   const auto sized = [](const Found& found) { return !found.reading.identity.size_from_pmix; };
   if (std::ranges::any_of(complete, sized)) std::stable_partition(complete.begin(), complete.end(), sized);
   Identity identity;

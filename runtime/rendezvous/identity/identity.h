@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who am I, who are we: read from a map of variables, as launchers set them. No sockets.
+// This process's rank and the size of its job: read from a map of variables, as launchers set them. No sockets.
 #pragma once
 
 #include <functional>
@@ -61,7 +61,7 @@ std::optional<std::string> read_launcher_file(const std::string& path);  // 1 Mi
 
 // Reads the identity. Arguments come first, then the families of launchers in the order of families.h, then alone. A
 // rank is never taken from one family and the size from another.
-// Throws InvalidArgument for values that are no ranks, and for an incomplete family where no other is complete, with
+// Throws InvalidArgument for values that are not ranks, and for an incomplete family where no other is complete, with
 // what to set; Mismatch if two complete families disagree, each with its variables. A scheduler's task may have started
 // another launcher, whose word then counts: there is no disagreement with a scheduler, except for ranks set by hand,
 // and for as many ranks as the scheduler has in another order.

@@ -27,7 +27,7 @@ enum class WriterState { alive, gone, unknown };
 WriterState state_of_writer(const MeetingNote& note);
 
 // The note at `path`, or nothing if there is none. InvalidArgument if it can't be read or is another user's,
-// CorruptData if it is no note.
+// CorruptData if it is not a note.
 std::optional<MeetingNote> read_note(const std::string& path);
 
 // Removes the note at `path` if it is still `stale`: of two processes that have found it, the slower one must not

@@ -25,7 +25,7 @@ std::shared_ptr<OwnedStore> meet_at_file(const MeetingPlan& plan, const Identity
 std::shared_ptr<OwnedStore> meet_at_address(const MeetingPlan& plan, const Identity& identity,
                                             const Deadline& deadline);
 
-// Of a store that must be there already: its host was started before this process.
+// Time limit for a store that must be there already: its host was started before this process.
 inline constexpr std::chrono::seconds kPresent{30};
 // To ask a store that is there one thing.
 inline constexpr std::chrono::seconds kProbe{3};

@@ -25,7 +25,7 @@ namespace lockstep::rendezvous {
 //
 // The store's secret is what the ranks were given (LOCKSTEP_STORE_SECRET or _FILE), and then it is told nowhere. If
 // they were given none: where rank 0 tells the others where its store is (socket, PMIx, file, torchrun's store) it
-// draws one and tells it too, and says so where that is no secret any more (torchrun's); where nothing is told (an
+// draws one and tells it too, and says so where that is not a secret any more (torchrun's); where nothing is told (an
 // address) the run is as open as torch's, and rank 0 says so.
 struct MeetingPlan {
   enum class Means {
@@ -78,8 +78,8 @@ struct Meeting {
 // Goes there. While a meeting of this rank at the same place is alive, another one is at the same store: the groups are
 // told apart when they join. A rank that has left a store of rank 0's doesn't come back to it: it waits for rank 0 to
 // leave that one and to open the next. Throws Timeout (nobody there, or rank 0's name is not known there in time; says
-// where, and what to do), InvalidArgument (a numeric address that is none of this host's, a port in use), Mismatch
-// (another process is rank 0 already), StoreError, BackendUnavailable.
+// where, and what to do), InvalidArgument (a numeric address that is not this host's, a port in use), Mismatch (another
+// process is rank 0 already), StoreError, BackendUnavailable.
 Meeting meet(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline);
 
 }  // namespace lockstep::rendezvous

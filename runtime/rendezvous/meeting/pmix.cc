@@ -23,8 +23,8 @@ bool is_not_yet(int status) { return status == pmix::kNotFound || status == pmix
 
 }  // namespace
 
-// A question under way. The library calls back from its own thread, perhaps after the asker has gone, and goes on to
-// read what it was asked after it has called back: so a question lives until the library is shut down.
+// A question under way. The library calls back from its own thread, perhaps after the asker has gone, and reads the
+// question even after it has called back: so a question lives until the library is shut down.
 struct PmixSession::Question {
   Question(const pmix::Process& who, std::string what) : target(who), key(std::move(what)) {}
 

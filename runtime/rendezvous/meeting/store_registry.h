@@ -20,7 +20,7 @@ namespace lockstep::rendezvous {
 // Any thread.
 class StoreRegistry {
  public:
-  // Of this process.
+  // The registry of this process.
   static StoreRegistry& of_process();
 
   // The store that `rank` holds at `place`, if it still does.

@@ -58,7 +58,8 @@ class TcpConnection {
   const proto::Contents& receive(proto::Op op, std::size_t keys, const Deadline& deadline);
   // Waits until there is something to receive; false if the stop came first. Throws Timeout.
   bool await_reply(const Deadline& deadline);
-  // Gives up the socket, and into `unread` what was received on it and not given out. For who goes on by itself.
+  // Gives up the socket, and into `unread` the bytes received on it and not given out. For a caller that continues by
+  // itself.
   UniqueFd release(std::string& unread) &&;
   // The address that was connected to, numeric.
   net::HostPort peer() const;

@@ -93,7 +93,7 @@ class TcpStore : public Store {
   // A request that waits until the deadline or stop_waiting(), and its answer: then `missing`, as if the deadline had
   // passed.
   Frame ask_and_wait(const std::string& what, const proto::Request& request, const Deadline& deadline);
-  // StoreError if its status is none of an answer.
+  // StoreError if its status is not an answer's.
   void check_status(const std::string& what, const Frame& frame) const;
   [[noreturn]] void throw_refused(const std::string& what, const Frame& frame) const;
   std::string bytes_of(const proto::Request& request) const;

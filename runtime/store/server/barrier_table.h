@@ -19,7 +19,7 @@ class BarrierTable {
   using WaiterId = std::uint64_t;
 
   struct Arrival {
-    bool complete = false;     // it was the last: it may go on, and take_released() returns the others
+    bool complete = false;     // it was the last: it may proceed, and take_released() returns the others
     std::string refusal = {};  // if not empty, why it can't be in this barrier; nothing has changed
   };
   // `waiter`, which must be in no barrier, arrives.

@@ -35,7 +35,7 @@ class KeyTable {
   };
   explicit KeyTable(const Limits& limits) : limits_(limits) {}
 
-  // As in store.h. add() throws StoreError if the value is no number or the sum overflows.
+  // As in store.h. add() throws StoreError if the value is not a number or the sum overflows.
   void set(std::string_view key, std::string_view value);
   // Null if there is no such key. Valid until the next write.
   const std::string* find(std::string_view key) const;
@@ -43,7 +43,7 @@ class KeyTable {
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired);
   void append(std::string_view key, std::string_view value);
   bool erase(std::string_view key);
-  // Those that begin with `prefix`; queues are none of them.
+  // Those that begin with `prefix`; queues are not among them.
   void erase_all(std::string_view prefix);
   std::size_t size() const { return values_.size(); }
   // Another after each change of a value.

@@ -63,7 +63,7 @@ void ServerLoop::accept() {
   serve_woken();
 }
 
-// False if there is none that came before `end`: who has only just come gets its time to speak.
+// False if there is none that came before `end`: a client that has only just come gets its time to speak.
 bool ServerLoop::refuse_oldest_greeter(SessionId end, const std::string& reason) {
   if (greeting_.empty() || greeting_.begin()->first >= end) return false;
   refuse(greeting_.begin()->first, reason + "; this one is at its greeting longest");
@@ -78,7 +78,7 @@ void ServerLoop::add_client(UniqueFd fd) {
     greeting_.emplace_hint(greeting_.end(), id, Clock::now() + options_.greeting_timeout);
     loop_.add(place.fd.get(), place.interest, [this, id](std::uint32_t events) { on_ready(id, events); });
   } catch (const std::exception& error) {
-    // No memory for it, or no watch (fs.epoll.max_user_watches): the others go on.
+    // No memory for it, or no watch (fs.epoll.max_user_watches): the others are served on.
     greeting_.erase(id);
     clients_.erase(id);
     return survive([&] { warn(fmt::format("closed a client that has just come: {}", error.what())); });

@@ -47,7 +47,7 @@ class ServerExtension {
   // Before all others, once: `host` is the server that this belongs to, and outlives it.
   virtual void attach(ExtensionHost& host) = 0;
   virtual Answer serve(SessionId client, const proto::Request& request) = 0;
-  // The connection has ended. Of any client, also one that sent the extension nothing.
+  // A connection has ended, of any client, also one that sent the extension nothing.
   virtual void ended(SessionId client) = 0;
   // Connected clients that are given up, and roles of such that the extension hears of by another's connection:
   // TcpStoreServer::wait_until_idle() waits for none of these.

@@ -33,7 +33,7 @@ class ServerSession {
   // close_reason() says why; what output() holds may still be sent.
   [[nodiscard]] bool receive(std::string_view bytes);
   // The keys or ranks that it waits for have come (KeyTable::take_woken, BarrierTable::take_released): answers, and
-  // goes on with the requests held behind the wait. As receive().
+  // continues with the requests held behind the wait. As receive().
   [[nodiscard]] bool wake();
   // The time that was asked of the host is over. As receive().
   [[nodiscard]] bool expire();

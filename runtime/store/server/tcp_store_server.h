@@ -85,9 +85,9 @@ class TcpStoreServer {
   // Closes the address: who comes from now on finds nobody here, who is connected is served on. Any thread.
   void stop_listening();
   // Waits until no client is connected but those that the extension has given up, with the others of the same role;
-  // false if some still are at the deadline. Who has not finished his greeting after half a second of it is closed and
-  // waited for no longer: he may be a stranger. The host of the store calls this before it ends, when its own clients
-  // are closed, so that the others' last requests are still answered. Any thread.
+  // false if some still are at the deadline. A client that has not finished its greeting after half a second of it is
+  // closed and not waited for: it may be a stranger. The host of the store calls this before it ends, when its own
+  // clients are closed, so that the others' last requests are still answered. Any thread.
   bool wait_until_idle(const Deadline& deadline);
   // Can be read once an error has ended the server, which is in the log: it serves nobody any more. For poll(2).
   int end_fd() const;

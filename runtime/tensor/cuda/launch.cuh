@@ -119,7 +119,7 @@ struct Plus {
     return a + b;
   }
 };
-// Of two the second where one is NaN, as the CPU's loops have it.
+// The second of two where one is NaN, as the CPU's loops have it.
 struct Larger {
   __device__ __forceinline__ float operator()(float a, float b) const { return b > a ? b : a; }
 };

@@ -48,7 +48,7 @@ __global__ void sum_rows_parts(Span<double> parts, Span<const float> a, std::int
   sum_columns_in_parts(parts, rows, columns, [&](std::int64_t i, std::int64_t) { return static_cast<double>(a[i]); });
 }
 
-// A block has kColumns columns. Of each, as many threads have every kSlices-th part, and then one has their sums.
+// A block has kColumns columns. As many threads have every kSlices-th part of each, and then one has their sums.
 constexpr int kColumns = 8;
 constexpr int kSlices = kThreads / kColumns;
 __global__ void sum_column_parts_kernel(Span<float> out, bool add, Span<const double> parts, std::int64_t number) {

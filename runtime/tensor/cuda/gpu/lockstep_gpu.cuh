@@ -63,7 +63,7 @@ __device__ __forceinline__ T shuffle_down(T value, int offset) {
 __device__ __forceinline__ unsigned ballot(bool value) { return __ballot_sync(0xffffffffu, value); }
 __device__ __forceinline__ int first_bit(unsigned bits) { return __ffs(static_cast<int>(bits)) - 1; }
 
-// A flag that the host looks at while kernels run. Who finds it raised finds what was written before.
+// A flag that the host looks at while kernels run. A reader that finds it raised finds what was written before.
 __device__ __forceinline__ bool is_raised(const Span<std::int64_t>& flag) {
   return *static_cast<const volatile std::int64_t*>(flag.data) != 0;
 }
