@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every backend checks before it starts anything. Each throws InvalidArgument and has changed nothing.
+// Checks that every backend makes before it starts anything. Each throws InvalidArgument and has changed nothing.
 #pragma once
 
 #include <string_view>

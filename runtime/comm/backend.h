@@ -20,7 +20,7 @@
 
 namespace lockstep {
 
-// What a backend is given to build its group of. The group keeps the store alive.
+// The arguments of a backend that builds a group. The group keeps the store alive.
 struct GroupContext {
   rendezvous::Identity identity;
   rendezvous::Roster roster;

@@ -12,8 +12,8 @@
 
 namespace lockstep::comm {
 
-// What `collective` returns. An error of ranks that did not come to one call, such as rank 0's of `if (rank == 0)
-// save_weights(...)`, is thrown again with `call` in front and the remedy behind.
+// Returns the result of `collective`. An error of ranks that did not come to one call, such as rank 0's of `if (rank ==
+// 0) save_weights(...)`, is thrown again with `call` in front and the remedy behind.
 template <typename Collective>
 auto within_call(std::string_view call, const Collective& collective) {
   try {

@@ -34,7 +34,8 @@ class LOCKSTEP_INTERNAL_API NoteOps {
 // "sum, equal".
 std::string describe(NoteOps ops);
 
-// What a rank's part of a collective carries beside its record: the weight (0 without one), then the note's fields.
+// The words that a rank's part of a collective carries beside its record: the weight (0 without one), then the note's
+// fields.
 inline constexpr std::size_t kWords = 1 + kMostNoteFields;
 using Words = std::array<std::int64_t, kWords>;
 

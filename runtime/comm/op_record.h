@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank is about to do: compared by all ranks, so that a difference is an error and no corruption.
+// The operation that a rank is about to do: all ranks compare it, so that a difference is an error and not a
+// corruption.
 #pragma once
 
 #include <cstdint>

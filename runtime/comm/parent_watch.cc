@@ -11,8 +11,8 @@ namespace {
 // Between two looks at the parent.
 constexpr std::chrono::milliseconds kLook{200};
 
-// What `wait` returns, which takes a deadline and may throw Timeout. The last word, with how long it was, is of a wait
-// that has the deadline itself; one that ends before its time was ended for good.
+// Returns the result of `wait`, which takes a deadline and may throw Timeout. The last word, with how long it was, is
+// of a wait that has the deadline itself; one that ends before its time was ended for good.
 template <typename Wait>
 auto wait_looking(const ParentWatch& watch, const Deadline& deadline, const Wait& wait) {
   while (watch.looks()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plug-in that brings a backend has to have: its stamp, and one function.
+// The symbols of a plug-in that brings a backend: its stamp, and one function.
 #pragma once
 
 #include "runtime/base/internal_api.h"

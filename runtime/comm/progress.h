@@ -57,8 +57,8 @@ class CallerDrivenGroup {
  public:
   // Equal for ranks of one group that are threads of this process. They push none of each other, as processes don't.
   virtual const void* group() const = 0;
-  // Does what can be done now, unless another thread is at it. What fails the group meanwhile is thrown by its own next
-  // call.
+  // Does what can be done now, unless another thread is at it. A failure of the group meanwhile is thrown by its own
+  // next call.
   virtual void push_for_another() noexcept = 0;
 
  protected:

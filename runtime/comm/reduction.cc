@@ -25,7 +25,7 @@ namespace {
 // Elements per block: three blocks of the widest type stay in the first-level cache.
 constexpr std::size_t kBlock = 1024;
 
-// What an element type is accumulated in, and the way there and back. Unsigned integers, because they wrap.
+// The type that an element type is accumulated in, and the way there and back. Unsigned integers, because they wrap.
 template <typename T>
 struct Accumulate {
   using Type = T;

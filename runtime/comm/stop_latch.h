@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a group have agreed on as the end of their training (lockstep/comm/stop.h). Each group has one.
+// The end of training on which the ranks of a group have agreed (lockstep/comm/stop.h). Each group has one.
 //
 // A rank's word, 1 or 0, goes into a collective that the ranks make anyway; what comes out of it, the same on every
 // rank, is all that latches. The reason waits in the group's store: whoever asks writes it there before its word is
@@ -32,7 +32,8 @@ class StopLatch {
 
   // This rank's word for the collective that it is about to start: 1 if it asks, else 0.
   std::int64_t word(ProcessGroup& group);
-  // What all ranks' words came to in a collective that is over; not 0: somebody asks. Once latched, nothing changes.
+  // `words`: all ranks' words, combined, in a collective that is over; not 0: some rank asks. Once latched, nothing
+  // changes.
   void agree(ProcessGroup& group, std::int64_t words);
 
   // Steps that earlier runs have done: messages on a stop count them in, as snapshots do. The step of the report is

@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-// What one rank asks for.
+// The group that one rank asks for.
 struct Request {
   std::string call;   // "split", "new_group"
   std::string ranks;  // of new_group: the list, as a message has it

@@ -73,7 +73,7 @@ class LOCKSTEP_INTERNAL_API TaskGroup : public ProcessGroup {
  private:
   Work message(bool is_send, const BufferView& buffer, int peer, int tag);
 
-  // What the job's membership tells the other ranks of this one, from a thread of its own.
+  // The position that the job's membership tells the other ranks, from a thread of its own.
   std::atomic<OpKind> last_kind_{OpKind::barrier};
   std::atomic<std::int64_t> step_{-1};
   std::atomic<int> bucket_{-1};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one collective moves, as pure functions over memory: no flags, no waiting.
+// The data movement of one collective, as pure functions over memory: no flags, no waiting.
 //
 // A collective gives every rank sources: the peers' staged memory, be it their arena, their inline payload or their
 // window. Each source is one part, or one part per rank, of which a chunk of elements is there. Pulling reads the

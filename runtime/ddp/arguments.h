@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every DistributedDataParallel asks of the numbers that a program gives it.
+// Checks of the numbers that a program gives a DistributedDataParallel.
 #pragma once
 
 #include <cstdint>

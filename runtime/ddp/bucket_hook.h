@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-// What a step's gradients stand for.
+// The weight that a step's gradients stand for.
 struct StepWeight {
   std::int64_t own = 0;   // of this rank's
   std::int64_t unit = 1;  // gradients are multiplied by own / unit

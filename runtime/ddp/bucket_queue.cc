@@ -132,7 +132,7 @@ void BucketQueue::launch(std::size_t bucket) {
   if (hook_ != nullptr) await_announcement();
   if (!marks_) record_.buckets[bucket].launched = now();
   record_.buckets[bucket].gradients_ready = record_.gradients_ready;
-  // What is divided by: of a sum, 1.
+  // The divisor; 1 for a sum.
   const std::int64_t part = weight_.is_mean ? weight_.own : group_->rank() == 0;
   AllReduceOptions options{.op = ReduceOp::sum,
                            .weight = part,

@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// What else must be equal on all ranks, as text: {"the bucket options", "cap_bytes 1000"}. The names are.
+// Another option that must be equal on all ranks, as text: {"the bucket options", "cap_bytes 1000"}. The names are.
 struct ComparedOption {
   std::string_view name;
   std::string value;

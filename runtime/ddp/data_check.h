@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks read one epoch of one dataset, or the run says so.
 //
-// What decides which samples a rank reads (length, seed, epoch, batch size, where the pass began) is a few numbers,
-// which are to be the same on all ranks. A digest of them rides with every synchronised step (step_note.h). A step in
-// which it differs gathers the numbers, and ends as a Mismatch that names them and the ranks.
+// A few numbers decide which samples a rank reads (length, seed, epoch, batch size, the begin of the pass). They have
+// to be the same on all ranks. A digest of them rides with every synchronised step (step_note.h). A step in which it
+// differs gathers the numbers, and ends as a Mismatch that names them and the ranks.
 //
 // Threads: the Reducer's.
 #pragma once

@@ -41,7 +41,7 @@ StepNote DivergenceCheck::note(std::int64_t step) {
   return note;
 }
 
-// What is decided here must be decided alike on all ranks: by the notes of all, and by what came of them before.
+// All ranks must decide alike here: by the notes of all, and by what came of them before.
 void DivergenceCheck::judge(std::int64_t step, const NotedStep& noted) {
   if (group_->size() == 1) return;
   if (noted.step < judged_) return;

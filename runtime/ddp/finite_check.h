@@ -27,7 +27,7 @@ namespace lockstep {
 
 class FiniteCheck {
  public:
-  // What an arena needs on a device behind its gradients, whatever the plan.
+  // Bytes that an arena needs on a device behind its gradients, whatever the plan.
   static std::size_t bytes_behind(std::size_t parameters) { return parameters * sizeof(std::int64_t); }
 
   // `memory` and `specs` outlive it; the arena has bytes_behind(specs.size()) more from `behind` on.

@@ -44,7 +44,7 @@ class LOCKSTEP_INTERNAL_API LossRecord {
   // Fills in what rides with step `step`, with several ranks. On a device the step's note of three steps before has
   // been read, and so that step's losses are on the host.
   void write(StepNote& note, std::int64_t step);
-  // What has come of it.
+  // The global batch that came of it.
   GlobalBatch batch_of(NotedStep noted) const;
   // In a world of one: the last closed step whose losses are on the host, if there is one since the last call.
   void read_known(GlobalBatch& batch);

@@ -4,7 +4,7 @@
 //
 // A note has integers that are added up. So a rank's sum is kept and travels as a whole number and a fraction in fixed
 // point, with room for as many of either as there are parts; a value that no sum of others reaches says that there is
-// none. What the parts come to does not depend on their order, nor on which of them a rank has.
+// none. The sum does not depend on the order of the parts, nor on which of them a rank has.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step in virtual shards computed, as digests that another run's are compared with: LOCKSTEP_STEP_DIGESTS names
-// the folder, and `lockstep bisect-step` reads it.
+// Digests of a step in virtual shards, to be compared with another run's: LOCKSTEP_STEP_DIGESTS names the folder, and
+// `lockstep bisect-step` reads it.
 //
 // A rank appends to a file of its own, rank<R>-of-<N>.jsonl: a line when it begins, with the parameters in order of
 // registration, and a line for each step. XXH3 of 64 bits, in hexadecimal: of each of its shards' gradients before they

@@ -19,7 +19,7 @@ struct Contribution {
   std::size_t slot;  // among all ranks' slots
 };
 
-// What all ranks know of who has what.
+// The nodes and elements of each rank, as all ranks know them.
 struct Layout {
   int shards;
   int world;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of a NaN or infinity that was found in this rank's own gradients: it is kept for the trace, and told or
-// raised.
+// Reports a NaN or infinity in this rank's own gradients: keeps it for the trace, and logs or raises it.
 //
 // Threads: one at a time. Failure: with NotFinite::raise NotFiniteGradient, and the group has failed then, on every
 // rank.

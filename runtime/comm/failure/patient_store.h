@@ -25,8 +25,8 @@ class PatientStore {
 
   explicit PatientStore(std::shared_ptr<store::Store> store) : store_(std::move(store)) {}
 
-  // What `question` returns. Nothing if it throws an Error, if the store was let go, or if there is no answer after
-  // kPatience: then the question is left behind, and no other is asked before it has its answer.
+  // Returns the answer of `question`. Nothing if it throws an Error, if the store was let go, or if there is no answer
+  // after kPatience: then the question is left behind, and no other is asked before it has its answer.
   std::optional<std::string> ask(std::function<std::string(store::Store&)> question);
   // Lets the store go, for a group that never came to be: rank 0's store ends with its owner.
   void release();

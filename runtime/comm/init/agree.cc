@@ -37,7 +37,7 @@ Reasons decode(std::string_view what, const std::string& text, const std::string
   return reasons;
 }
 
-// What stands against each that any rank has named, as the first rank in order says it.
+// The reason against each backend that a rank has named, as the first rank in order says it.
 Reasons judge(std::string_view what, const rendezvous::Roster& roster, std::span<const std::string> texts) {
   std::vector<Reasons> said;
   Reasons verdict;

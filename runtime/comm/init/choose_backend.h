@@ -16,13 +16,13 @@ struct BackendChoice {
 };
 
 // Throws BackendUnavailable for the name of a backend that this build doesn't have, InvalidArgument for any other that
-// is neither "auto" nor in `candidates`; "gloo" is PyTorch's name for "tcp". To be called before the ranks meet, so
-// that a wrong name waits for nobody.
+// is neither "auto" nor in `candidates`; "gloo" is PyTorch's name for "tcp". Call it before the ranks meet, so that a
+// wrong name waits for nobody.
 void require_known_backend(std::string_view name, std::span<const Backend> candidates);
 
-// "auto": the first that can serve, on every rank. What comes before the first plug-in each rank knows by itself; on a
-// plug-in, and what comes after it, the ranks agree. Throws BackendUnavailable with each one's reason if none can, or
-// if the named one can't; Timeout if a rank does not come to agree.
+// "auto": the first that can serve, on every rank. Each rank decides by itself about the candidates before the first
+// plug-in; about the others the ranks agree. Throws BackendUnavailable with each one's reason if none can, or if the
+// named one can't; Timeout if a rank does not come to agree.
 BackendChoice choose_backend(std::string_view name, std::span<const Backend> candidates, const GroupContext& context,
                              const Deadline& deadline);
 

@@ -16,7 +16,7 @@
 
 namespace lockstep {
 
-// What an event means for the group of `rank`. Pure.
+// The consequence of an event for the group of `rank`. Pure.
 struct Consequence {
   enum class Kind {
     none,
@@ -42,7 +42,7 @@ class GroupWatch {
   GroupWatch(StoreHost store_host, int rank, int generation = 0)
       : store_host_(store_host), rank_(rank), generation_(generation) {}
 
-  // Events come from now on. What is filed goes to `link`.
+  // Events come from now on. Reports go to `link`.
   void begin(std::weak_ptr<membership::MemberLink> link) EXCLUDES(mutex_);
   // Tells the job's membership why this rank's group has failed, once: the first cause. Every other call waits until
   // that is done, at most for a moment. A cause that the group survives is told each time.
@@ -63,7 +63,7 @@ class GroupWatch {
   void check_store() EXCLUDES(mutex_);
   // Calls store.stop_waiting() once there is a failure, or now if there is one; of the store, give_up().
   void stop_with_failure(const std::shared_ptr<store::Store>& store) EXCLUDES(mutex_);
-  // What the job's group is at, and the furthest step of any group; after its end, what it was at.
+  // The last collective of the job's group and the furthest step of any group; after its end, as they were then.
   membership::MemberPosition position() EXCLUDES(mutex_);
   // From now on events are the group's too, the failures that came before as well; until detach(), which waits for the
   // call that is under way. The group is called with no lock held.

@@ -60,8 +60,8 @@ void warn_of_unknown_variables(const Environment& environment, int rank) {
   for (const auto& line : unknown_variables(environment)) log_warn("environment: {}", line);
 }
 
-// What a program prints to a pipe is kept by the C library until some kilobytes are there. The launcher puts lines
-// together, so they go to it as they are done. A stream that the program has made unbuffered stays so.
+// The C library keeps a program's output to a pipe until some kilobytes are there. The launcher puts lines together, so
+// they go to it as they are done. A stream that the program has made unbuffered stays so.
 void show_lines_at_once(const Environment& environment) {
   struct stat out {};
   if (!environment.has("LOCKSTEP_LAUNCHER_PID") || fstat(STDOUT_FILENO, &out) != 0 || !S_ISFIFO(out.st_mode)) return;
@@ -73,7 +73,7 @@ void show_lines_at_once(const Environment& environment) {
   if (std::setvbuf(stdout, buffer.data(), _IOLBF, buffer.size()) != 0) log_warn("stdout can't be written by lines");
 }
 
-// What watches over this rank's groups, from before the ranks meet. None where they share no server of ours: a world of
+// The watch over this rank's groups, from before the ranks meet. None where they share no server of ours: a world of
 // one.
 std::shared_ptr<WatchedJob> watch(const rendezvous::MeetingPlan& plan, const rendezvous::Meeting& meeting,
                                   const rendezvous::Identity& identity) {

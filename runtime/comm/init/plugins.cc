@@ -66,7 +66,7 @@ Loaded load(const Known& known) {
   return loaded;
 }
 
-// Each is loaded once. What could not be loaded is tried again: it may have been put there since.
+// Each is loaded once. A failed load is tried again: the file may have been put there since.
 std::shared_ptr<const Loaded> loaded(const Known& known) {
   static Mutex mutex;
   static std::map<std::string, std::shared_ptr<const Loaded>> all;

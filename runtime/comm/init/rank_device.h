@@ -16,7 +16,7 @@
 
 namespace lockstep {
 
-// What is missing for the device that the settings ask for is said before anybody is waited for: BackendUnavailable.
+// Throws BackendUnavailable with what is missing for the device that the settings ask for, before it waits for anybody.
 // `asked` is what the user wrote: "backend 'nccl'".
 void require_device(const InitSettings& settings, const std::string& asked);
 

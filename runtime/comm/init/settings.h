@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What init_process_group was asked for, arguments and environment put together. Pure functions.
+// The settings of init_process_group, from its arguments and the environment. Pure functions.
 #pragma once
 
 #include <chrono>

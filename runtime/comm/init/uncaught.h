@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to a lockstep::Error that nobody catches: one line on stderr, no core dump, and exit code 1, or 75
-// (base/exit_code.h) for PeerLost and for every error whose cause() is another rank's failure, so that a launcher can
-// tell who failed from who only heard of it.
+// The end of a process by a lockstep::Error that nobody catches: one line on stderr, no core dump, and exit code 1, or
+// 75 (base/exit_code.h) for PeerLost and for every error whose cause() is another rank's failure, so that a launcher
+// can tell who failed from who only heard of it.
 //
 // When one rank fails, the others' errors are consequences; N core dumps of them help nobody. An error of LibTorch's
 // (c10::Error) is one line too, without its backtrace, unless TORCH_SHOW_CPP_STACKTRACES=1 asks for it. Every other

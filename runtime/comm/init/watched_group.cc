@@ -29,8 +29,8 @@ std::shared_ptr<ProcessGroup> WatchedGroup::hold(std::shared_ptr<WatchedJob> job
 }
 
 // The watch lets the group go first, or an event could call into a group that is being destroyed. The group says
-// goodbye while the link still stands: a rank whose link ended first is a dead one to the others. What ended a group
-// within the job's is on file before the job's group tells of its own end, which is a consequence.
+// goodbye while the link still stands: a rank whose link ended first is a dead one to the others. The cause that ended
+// a group within the job's is reported before the job's group tells of its own end, which is a consequence.
 WatchedGroup::~WatchedGroup() {
   if (group_->name().empty() && unwind_guard_.is_unwinding()) job_->watch()->file_kept();
   job_->watch()->detach(*group_);
@@ -81,8 +81,8 @@ std::shared_ptr<ProcessGroup> create(const Backend& backend, const GroupContext&
 
 }  // namespace
 
-// What a group leaves behind, as a work that is waited for later, has a copy of its context: that must not keep the job
-// from ending. While a group lives that can ask for another one, so does the job.
+// An object that a group leaves behind, such as a work that is waited for later, has a copy of its context: that must
+// not keep the job from ending. While a group lives that can ask for another one, so does the job.
 GroupMaker group_maker(const Backend& backend, const std::shared_ptr<WatchedJob>& job) {
   return [of = &backend, of_job = std::weak_ptr<WatchedJob>(job)](const GroupContext& parent, GroupContext own,
                                                                   const Deadline& deadline) {

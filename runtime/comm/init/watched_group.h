@@ -14,8 +14,8 @@
 
 namespace lockstep {
 
-// What all groups of a rank stand on. It ends after the last of them, in this order: the link says goodbye, and then
-// the store, which rank 0 may host, waits for the others to leave.
+// The link and the store that all groups of a rank need. They end after the last of them, in this order: the link says
+// goodbye, and then the store, which rank 0 may host, waits for the others to leave.
 class WatchedJob {
  public:
   WatchedJob(std::shared_ptr<store::Store> store, std::shared_ptr<GroupWatch> watch)

@@ -4,9 +4,8 @@
 // dies before there is a group, also while the ranks still meet, fails the others' start at once.
 //
 // compare_set, by which ranks agree on why they fail, throws StoreError at once where the store is known to be silent.
-// What is there is given all the same: a rank may have told why it ends, and ended. A failure
-// ends waits that are under way (Store::stop_waiting); a store that only pauses ends none. Errors and threads otherwise
-// as the store's.
+// A value that is there is given all the same: a rank may have told why it ends, and ended. A failure ends waits that
+// are under way (Store::stop_waiting); a store that only pauses ends none. Errors and threads otherwise as the store's.
 #pragma once
 
 #include <memory>

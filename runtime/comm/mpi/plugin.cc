@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the core finds in liblockstep_mpi.so (comm/init/plugins.h).
+// The symbols that the core finds in liblockstep_mpi.so (comm/init/plugins.h).
 #include "runtime/comm/plugin.h"
 
 #include "runtime/comm/mpi/mpi_process.h"

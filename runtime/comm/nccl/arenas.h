@@ -33,7 +33,7 @@ class Arenas {
   void deregister_all(const LaunchContext& context) EXCLUDES(mutex_);
 
  private:
-  // What one rank got.
+  // The memory that one rank got.
   struct Taken {
     std::shared_ptr<void> memory;
     bool is_nccls = false;

@@ -37,7 +37,7 @@ class NcclCollective final : public PendingCall {
  private:
   void call(const LaunchContext& context);
   void exchange(const LaunchContext& context, bool gives_parts, bool takes_parts, int giver, int taker);
-  // What rides along: the weight, then the note's fields; 0 if nothing does.
+  // Words that ride along: the weight, then the note's fields; 0 if there are none.
   std::size_t word_count() const;
   // One buffer, which is read and written.
   bool is_in_place() const {

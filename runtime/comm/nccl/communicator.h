@@ -17,7 +17,7 @@
 
 namespace lockstep::nccl {
 
-// An NCCL call that failed. What it means for the group is the engine's to say.
+// An NCCL call that failed. The engine decides what it means for the group.
 class CallFailed : public Error {
  public:
   CallFailed(const Api& api, const char* call, ncclResult_t result, ncclComm_t comm);

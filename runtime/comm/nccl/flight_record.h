@@ -24,7 +24,7 @@ class FlightRecord {
   void launched(std::uint64_t sequence);
   void done(std::uint64_t sequence);
 
-  // What the collective with this number was, if it is among those kept.
+  // The collective with this number, if it is among those kept.
   std::optional<comm::OpRecord> find(std::uint64_t sequence) const;
   // "all_reduce 17 (sum, 1000 x float32): called 5.2 s ago, launched after 40 us, not done", oldest first; the last of
   // them.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank says of itself when it leaves a group in order.
+// A rank's last words when it leaves a group in order.
 #pragma once
 
 #include <cstdint>

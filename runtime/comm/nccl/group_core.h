@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of a group's engine share: who the group is, its communicator and stream, its calls, and how it fails.
+// State that the parts of a group's engine share: the group's ranks, its communicator and stream, its calls, and its
+// failure.
 //
 // Threads: any, but where a member says otherwise. Lives as long as the NcclEngine that it is a part of.
 #pragma once
@@ -28,7 +29,8 @@ struct GroupCore {
   std::string own_name() const { return who(rank); }
   // "rank 2 (...) was in all_reduce 17 (...)".
   std::string where_this_rank_was() const;
-  // What this rank has to say of rank `about`, which may be itself, or -1: no single one; and the group failed with it.
+  // A cause about rank `about`, as this rank reports it, and the group failed with it. `about` may be this rank, or -1:
+  // no single one.
   Cause cause_of(Cause::Kind kind, int about, std::string text) const;
   void propose(Cause::Kind kind, int about, std::string text);
   [[noreturn]] void fail(Cause::Kind kind, int about, std::string text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a group tell each other beside NCCL, and what this rank knows of the others by it: their calls
-// where calls are checked, their goodbyes, and, when a collective does not end, where they are.
+// Messages that the ranks of a group exchange beside NCCL, and the state of the others that this rank knows by them:
+// their calls where calls are checked, their goodbyes, and, when a collective does not end, where they are.
 //
 // Carried by the log in the store (store_log.h). Threads: any; its lock is held for moments only. on_entry runs on the
 // log's reader, which answers questions whatever the program's thread is in.
@@ -50,7 +50,7 @@ class GroupLog {
   Cause what_holds_up(const PendingCall& call, const Deadline& deadline);
 
  private:
-  // What a rank says of itself when another asks.
+  // A rank's answer when another asks where it is.
   struct Position {
     std::uint64_t last = 0;
     std::uint64_t asked = 0;

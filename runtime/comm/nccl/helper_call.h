@@ -28,7 +28,7 @@ class HelperCall {
 
   // True once it has returned, or thrown.
   bool wait(const Deadline& deadline);
-  // What it threw, once wait() has said true; null if nothing.
+  // The exception of the call, once wait() has returned true; null if it threw nothing.
   std::exception_ptr error() const;
 
  private:

@@ -24,7 +24,7 @@ constexpr int kLooksAtOnce = 400;
 constexpr std::chrono::microseconds kPause{20};
 // Between two looks at a call that waits for what notify() tells of.
 constexpr std::chrono::milliseconds kBeat{50};
-// What the kernel may add to a pause: 50 us by default.
+// Time that the kernel may add to a pause: 50 us by default.
 constexpr unsigned long kTimerSlackNs = 1000;
 // How long the end waits for a call of the thread's.
 constexpr std::chrono::seconds kEndPatience{2};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks have to agree on before NCCL may start: one version, and a GPU for each.
+// The agreement of the ranks before NCCL may start: one version, and a GPU for each.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the environment says of groups over NCCL.
+// Options of groups over NCCL, from the environment.
 #pragma once
 
 #include <chrono>

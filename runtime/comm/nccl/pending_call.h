@@ -14,7 +14,7 @@
 
 namespace lockstep::nccl {
 
-// What a call is launched with.
+// The context that a call is launched in.
 struct LaunchContext {
   Communicator* communicator = nullptr;  // null where memory is taken only
   DeviceRuntime& runtime;

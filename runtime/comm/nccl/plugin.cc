@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the core finds of NCCL in liblockstep_cuda.so (comm/init/plugins.h).
+// NCCL's symbols that the core finds in liblockstep_cuda.so (comm/init/plugins.h).
 #include "runtime/comm/plugin.h"
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 namespace lockstep::nccl {
 namespace {
 
-// What this rank alone can see.
+// Reasons that this rank can see alone.
 std::string why_not(const GroupContext& context) {
   try {
     DeviceRuntime& runtime = device_runtime(DeviceKind::cuda);

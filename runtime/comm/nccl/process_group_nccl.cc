@@ -58,8 +58,8 @@ void ProcessGroupNccl::check_program_order(std::string_view operation, int peer,
   }
 }
 
-// What the others have started and this rank could not would have all its later collectives meet the wrong ones. Misuse
-// is the program's to mend, and nothing has been started then.
+// A call that the others have started and this rank could not would make all its later collectives meet the wrong ones.
+// Misuse is the program's to mend, and nothing has been started then.
 template <typename Start>
 Work ProcessGroupNccl::or_abort(Start start) {
   try {

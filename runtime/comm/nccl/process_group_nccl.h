@@ -69,7 +69,7 @@ class ProcessGroupNccl final : public comm::TaskGroup {
  private:
   Work start(comm::Task task) override;
   Work start_message(bool is_send, const BufferView& buffer, int peer, int tag) override;
-  // What `start` starts. Where it throws, the group fails, but for InvalidArgument.
+  // Returns what `start` starts. Where it throws, the group fails, but for InvalidArgument.
   template <typename Start>
   Work or_abort(Start start);
   // A message that NCCL can match by the program's order.

@@ -142,8 +142,8 @@ void StoreLog::State::tell_of(std::int64_t chunk) {
   to_erase.push_back(readers);
 }
 
-// What is to be written goes before what is to be erased, of which some may be left at the end. Between two attempts to
-// write the other may come: a store that is full takes nothing more before something is erased.
+// Entries are written before others are erased, of which some may be left at the end. Between two attempts to write the
+// other may come: a store that is full takes nothing more before something is erased.
 void StoreLog::State::write() {
   bool refused = false;  // the last attempt
   bool warned = false;   // since the last that went well

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a group tell each other beside NCCL: a log of short texts in the store, which every rank reads in
-// the same order.
+// A log of short texts in the store, which the ranks of a group write beside NCCL and which all read in the same order.
 //
 // NCCL knows neither deadlines nor goodbyes, and no rank can ask another through it. The log costs nothing while nobody
 // writes: its reader waits at the store. Entry n is the key "log/n"; "log" counts them. A number that was taken and
 // whose taker was not told, since the store's answer was lost, gets an entry of its own that says nothing: readers
-// would wait there for ever. What every rank has read is taken out, kChunk entries at a time: "log/read/c" counts the
+// would wait there for ever. Entries that every rank has read are erased, kChunk at a time: "log/read/c" counts the
 // ranks that have read chunk c.
 //
 // Threads: post() any. Two threads of its own: one reads and calls back, one writes. Where the store stands still they

@@ -97,7 +97,7 @@ struct alignas(64) MessageSlot {
   alignas(64) std::array<std::byte, kMessageInlineBytes> payload;
 };
 
-// What one rank sends another, by message number modulo kMessages.
+// The messages of one rank to another, by message number modulo kMessages.
 struct Channel {
   std::array<MessageSlot, kMessages> messages;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the members of a shared-memory group and their outstanding works share: the queue of started collectives.
+// The queue of started collectives, which a member of a shared-memory group and its outstanding works share.
 //
 // Progress is made by callers alone: every start, poll and wait pushes what has been started before, in order; and
 // while the group's own thread is elsewhere, so do the waits for other groups of the process (comm/progress.h). The

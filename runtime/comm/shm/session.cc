@@ -83,8 +83,8 @@ void Session::wake(const std::atomic<std::uint64_t>& word) const {
 }
 
 // Sets the word, then looks whether anybody sleeps: comm/progress.h says why nobody is missed. For a sleeper on this
-// very word the kernel makes sure once more: it compares the word before it lets the thread sleep. What is missed all
-// the same, as by post_quietly(), is seen at the end of the sleeper's patience.
+// very word the kernel makes sure once more: it compares the word before it lets the thread sleep. A change that is
+// missed all the same, as by post_quietly(), is seen at the end of the sleeper's patience.
 void Session::post(Word word, std::uint64_t value) {
   ++moves_;
   (own().*word).exchange(value, std::memory_order_seq_cst);

@@ -26,7 +26,7 @@ namespace lockstep::shm {
 // By rank; ranks that are threads of one process have one.
 using Bells = std::vector<std::shared_ptr<comm::BellWords>>;
 
-// What a rank waits for: another's word that still has this value. No word: nothing, it is done.
+// A word of another rank that still has this value, and for whose change a rank waits. No word: nothing, it is done.
 struct Blocker {
   const std::atomic<std::uint64_t>* word = nullptr;
   std::uint64_t value = 0;
@@ -90,7 +90,7 @@ class Session {
   [[noreturn]] void fail(Cause::Kind kind, int rank, std::string text, std::int64_t sequence = -1);
   // Fails the group; any thread. False if it had failed before.
   bool abort(const Cause& cause);
-  // What this rank has to say of `rank`, which may be itself.
+  // A cause about `rank`, which may be this rank, as this rank reports it.
   Cause cause_of(Cause::Kind kind, int rank, std::string text, std::int64_t sequence = -1) const {
     return comm::cause_about(roster_, kind, rank, rank_, std::move(text), sequence);
   }

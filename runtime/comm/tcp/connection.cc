@@ -288,7 +288,7 @@ Connection::Receiving* Connection::target_of(const Header& header) {
   const wire::Tag tag = tag_of(header.kind, header.number);
   const auto found = std::ranges::find(receives_, tag, &Receiving::tag);
   if (found != receives_.end()) {
-    // What is eager is one chunk.
+    // An eager piece is one chunk.
     if (found->is_eager && header.bytes != found->left) throw_unlike(header.bytes, found->left);
     if (header.bytes > found->left) refuse("too much data");
     return &*found;

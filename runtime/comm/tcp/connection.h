@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes to one peer, and comes from it, over one TCP connection, which may come to be after what is to go.
+// The frames and transfers to and from one peer over one TCP connection, which may be made after they were posted.
 //
 // It is a stream of messages, each a header of 16 bytes and then as many as the header says:
 //
@@ -8,8 +8,8 @@
 //   data   the next bytes of the oldest receive of this tag that has room, kMostChunk at most
 //
 // Data goes out for a receive that is ready, so what comes has its place and never holds up what comes behind it; and
-// in chunks, between which frames go. Transfers to a peer take turns in the order in which they could begin. What is
-// eager, and small, waits for nothing, and goes to the side if it comes before its receive is posted.
+// in chunks, between which frames go. Transfers to a peer take turns in the order in which they could begin. An eager
+// piece, which is small, waits for nothing, and goes to the side if it comes before its receive is posted.
 //
 // Threads: one.
 #pragma once
@@ -42,7 +42,7 @@ class Connection {
   // Eager pieces that may lie at the side. An exchange of segments can have 8: two trips of kSegmentDepth segments.
   static constexpr std::size_t kMostEarly = 16;
 
-  // What a connection tells of, during write() and read(). It may not be called from there.
+  // The receiver of a connection's events, during write() and read(). It may not call the connection from there.
   class Listener {
    public:
     virtual void on_frame(std::span<const std::byte> frame) = 0;
@@ -64,8 +64,8 @@ class Connection {
   void send_frame(std::span<const std::byte> frame);
   void send(const wire::Piece& piece, wire::Tag tag, wire::Transfer transfer);
   void receive(const wire::Piece& piece, wire::Tag tag, wire::Transfer transfer);
-  // Sends what the socket takes. What a peer that is gone does not take is dropped: read() tells that it is gone, after
-  // what it has still sent. Throws wire::Broken.
+  // Sends what the socket takes. Bytes for a peer that is gone are dropped: read() tells that it is gone, after the
+  // last bytes that it has sent. Throws wire::Broken.
   void write();
   // True if there is more than the socket took.
   bool wants_to_write() const { return chunk_ || control_begin_ < control_.size() || !ready_sends_.empty(); }

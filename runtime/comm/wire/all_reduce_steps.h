@@ -2,11 +2,11 @@
 // Reductions by segments: each rank of a lane adds up its share of all memory on its host, exchanges the sums with its
 // lane, and puts the result into all memory on its host.
 //
-// What is added up is the tree over a host's ranks, then the tree over the hosts: where every host has the same power
-// of two of ranks, in the order of the hosts, that is the tree of comm/reduction.h over all ranks, and the bits are
-// those of one host. Sums cross as values accumulate where their own type would be rounded or divided twice: of 16-bit
-// floats as float32. Results, of which there is one trip too, cross in their own type. Where no memory is shared every
-// rank is a host of its own, and what crosses is its data.
+// Sums follow the tree over a host's ranks, then the tree over the hosts: where every host has the same power of two of
+// ranks, in the order of the hosts, that is the tree of comm/reduction.h over all ranks, and the bits are those of one
+// host. Sums cross as values accumulate where their own type would be rounded or divided twice: of 16-bit floats as
+// float32. Results, of which there is one trip too, cross in their own type. Where no memory is shared every rank is a
+// host of its own, and what crosses is its data.
 //
 // A reduction to one root goes the same way, through windows: only the root takes the result out of its own.
 #pragma once

@@ -37,8 +37,8 @@ LastArrival last_of(const Arrivals& arrivals);
 // it alike.
 bool fits_inline(const comm::Task& task);
 
-// What all ranks have called as collective `sequence`, of which `task` is this rank's part: their words, combined,
-// or why it can't be done, as the text of a Mismatch. All have arrived.
+// Compares the parts of all ranks in collective `sequence`, of which `task` is this rank's: returns their words,
+// combined, or why it can't be done, as the text of a Mismatch. All have arrived.
 struct Comparison {
   comm::Words words{};
   std::optional<std::string> mismatch = {};

@@ -40,11 +40,11 @@ class Callers {
   Callers(const Callers&) = delete;
   Callers& operator=(const Callers&) = delete;
 
-  // What another rank has to know to connect here: a ticket drawn by chance, and the address.
+  // The ticket, drawn by chance, and the address that another rank needs to connect here.
   std::string place() const;
   // A descriptor that `epoll` watches under this number is readable. False if it is not one of these.
   bool serve(int fd);
-  // To be called every 100 ms while is_busy().
+  // Call it every 100 ms while is_busy().
   void tick();
   bool is_busy() const { return !callers_.empty() || is_paused_ || unnamed_ > 0; }
 

@@ -47,7 +47,7 @@ class ConnectAttempt {
   void serve();
   // Called first, once.
   void begin();
-  // To be called every 100 ms.
+  // Call it every 100 ms.
   void tick();
   // The connection, once the other end has proved itself.
   std::optional<UniqueFd> take();

@@ -31,7 +31,7 @@ struct DoorbellButton {
   LOCKSTEP_INTERNAL_API void ring() const;
 };
 
-// Its owner's end. One thread, but for ring(): any. What another thread hears meanwhile does not end a sleep.
+// Its owner's end. One thread, but for ring(): any. A ring that another thread hears meanwhile does not end a sleep.
 class Doorbell {
  public:
   // `words` outlives it; other processes may ring them.

@@ -100,8 +100,8 @@ std::string WireEngine::where_this_rank_was() const {
   return fmt::format("{} was in {}", who(rank_), queue_.empty() ? "no collective" : queue_.front()->describe());
 }
 
-// A rank that this one is connected to says goodbye itself, behind all else that it has to say. What the notices say of
-// it counts once its connection has ended.
+// A rank that this one is connected to says goodbye itself, behind its other frames. Its notice counts once its
+// connection has ended.
 void WireEngine::on_bell() {
   if (!notices_ || !notices_->has_news()) return;
   if (const auto text = notices_->failure()) {
@@ -198,13 +198,13 @@ void WireEngine::await_news() {
   }
 }
 
-// Why this order. What is to be done is taken under the lock in one piece, so that `leaving` can't miss work that was
-// queued beside it; everything that may block or ask the store is done without the lock, which the program's thread
-// needs to start the next collective. A mismatch comes before the actions, which may block: the group fails for it
-// anyway. Announcements come before actions and collectives: those may wait for peers, which may wait for the
-// announcement. Goodbyes are acknowledged in every step, since the leaving peer waits. Departed ranks are looked for
-// only when nothing else was to be done: the data that a rank sent before its goodbye may still lie among the actions
-// and segments, and only the rest never comes.
+// Why this order. Work is taken under the lock in one piece, so that `leaving` can't miss work that was queued beside
+// it; everything that may block or ask the store is done without the lock, which the program's thread needs to start
+// the next collective. A mismatch comes before the actions, which may block: the group fails for it anyway.
+// Announcements come before actions and collectives: those may wait for peers, which may wait for the announcement.
+// Goodbyes are acknowledged in every step, since the leaving peer waits. Departed ranks are looked for only when
+// nothing else was to be done: the data that a rank sent before its goodbye may still lie among the actions and
+// segments, and only the rest never comes.
 WireEngine::Step WireEngine::step(bool is_caller) {
   if (shutdown_.failure().happened()) return is_caller ? Step::none_for_caller : Step::last;
   std::vector<std::shared_ptr<WireCollective>> fresh;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks tell each other beside the data, as bytes: little-endian, of one size.
+// Frames that ranks exchange beside the data, as bytes: little-endian, of one size.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ class HostNotices {
   std::optional<std::uint64_t> left_after(int rank) const;
   // The group has failed: `cause`, encoded (base/cause.h), is at most comm::Failure::kMostBytes long. Once.
   void tell_failure(std::string_view cause);
-  // What one of the ranks has told.
+  // The failure that one of the ranks has told.
   std::optional<std::string> failure() const;
   // True if anything has been told since the last call.
   bool has_news();

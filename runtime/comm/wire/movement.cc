@@ -122,7 +122,7 @@ void reduce_scatter(const Task& task, Wire& wire, ScratchBuffer& scratch) {
   }
 }
 
-// What is only passed on: rank i's part j is part i of rank j.
+// Moves parts without a reduction: rank i's part j becomes part i of rank j.
 void pass_on(const Task& task, Wire& wire) {
   const std::size_t part = task.count() * task.element_bytes();
   const OpKind kind = task.record.kind;

@@ -169,7 +169,7 @@ void P2pQueue::refuse_posts() {
 }
 
 std::shared_ptr<WireP2pOp> P2pQueue::waiting_for(int peer) const {
-  // What is on its way from a rank that has left still comes: it said so before its goodbye.
+  // Data on its way from a rank that has left still comes: it was announced before the goodbye.
   for (const auto& p2p : recvs_) {
     if (p2p->peer == peer && p2p->number == 0) return p2p;
   }

@@ -43,13 +43,13 @@ class P2pQueue {
   std::shared_ptr<WireP2pOp> start(WireP2pOp p2p);
   // A frame about messages.
   void on_frame(int peer, const Frame& frame);
-  // What the communication thread is to do, in order.
+  // The actions of the communication thread, in order.
   std::deque<P2pAction> take_actions();
   bool has_actions() const { return !actions_.empty(); }
   // Does it, without the lock; true if the operation is then to be finished. Throws Broken.
   static bool run(const P2pAction& action, Wire& wire);
   void finish(WireP2pOp& p2p);
-  // What two sides have called that does not fit; the group is to be failed with it.
+  // A message whose two sides do not fit, as a text; the group fails with it.
   const std::optional<std::string>& mismatch() const { return mismatch_; }
   // Messages for which another rank needs this one: sends that have not been taken, and recvs into whose memory the
   // other side delivers.

@@ -194,7 +194,7 @@ std::vector<ProvenConnections::Outcome> ProvenConnections::serve() {
   return outcomes;
 }
 
-// It ticks while something may have to be given up. What ask() has to tell is told at once.
+// It ticks while something may have to be given up. Outcomes of ask() are told at once.
 void ProvenConnections::set_timer() {
   const bool at_once = !outcomes_.empty();
   const bool ticks = at_once || !attempts_.empty() || (callers_ && callers_->is_busy());

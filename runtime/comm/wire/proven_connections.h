@@ -44,7 +44,7 @@ struct ConnectOptions {
 
 class ProvenConnections {
  public:
-  // What became of `rank`.
+  // The outcome of connecting to `rank`.
   struct Outcome {
     int rank = -1;
     UniqueFd socket = {};             // non-blocking, without Nagle's delay

@@ -4,8 +4,8 @@
 //
 // Each rank has two counts, which it alone writes and which only grow. Nobody is missed: a rank stores its own count
 // and then reads the others', all in the one order of sequentially consistent operations, so whichever is last to reach
-// a number sees all of them there, and rings for the other ranks. What was written before a count is seen by whoever
-// has read it.
+// a number sees all of them there, and rings for the other ranks. A rank that reads a count sees what was written
+// before it.
 #pragma once
 
 #include <atomic>

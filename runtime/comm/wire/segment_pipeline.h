@@ -4,8 +4,8 @@
 //
 // A segment goes through phases. Each phase is a step that never waits, and is taken when what it needs is there: a
 // transfer of the wire, or a count of the host's (segment_counts.h). All ranks number the segments of all their
-// collectives alike, so no order between steps has to be agreed on. What a step does is the business of the kind of
-// collective (segment_steps.h).
+// collectives alike, so no order between steps has to be agreed on. The kind of collective decides what a step does
+// (segment_steps.h).
 //
 // Threads: the group's communication thread, except awaited_neighbours(): any.
 #pragma once

@@ -60,9 +60,9 @@ class SegmentSteps {
   virtual void fill(const Segment& segment) = 0;
   // All ranks of the host have filled their windows. This step and the next two: of ranks that carry a share.
   virtual void send(Segment& segment) = 0;
-  // What was posted is through.
+  // The posted transfers are through.
   virtual void hand_on(Segment& segment) = 0;
-  // What was posted since is through. Puts what has come into the memory of all ranks of the host.
+  // The transfers posted since are through. Puts the received data into the memory of all ranks of the host.
   virtual void spread(const Segment& segment) = 0;
   // Through windows: every share is there. Gets the result out of this rank's window.
   virtual void take(const Segment& segment) = 0;

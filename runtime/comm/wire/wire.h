@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What carries bytes between ranks has to offer, so that a process group can be made of it.
+// The contract of a transport between ranks, of which a process group can be made.
 //
 // TCP and Open MPI each fill one in. They carry; what is sent, to whom, and what is made of it is this room's
 // business: so every backend across hosts gives the same bits, for every element type, and fails in the same words.
@@ -88,7 +88,7 @@ class Wire {
   // Connects the ranks: each with those that it needs at once, and with another when there is something for it.
   // Collective; blocks. Throws Timeout, PeerLost, Mismatch or BackendUnavailable.
   virtual void open(Listener& listener, const Deadline& deadline) = 0;
-  // What open() waits for: "MPI_Init, which waits for every rank".
+  // The work that open() waits for: "MPI_Init, which waits for every rank".
   virtual std::string opening() const = 0;
   // False if interrupt() can't end it, since the library knows no deadline there: it is left to itself then.
   virtual bool can_interrupt_open() const { return true; }
@@ -105,8 +105,8 @@ class Wire {
   // The peers of the oldest transfer that is not through, and of all others with its tag; of messages where nothing
   // else is under way. Any thread.
   virtual std::vector<int> awaited() = 0;
-  // What wait() sleeps on, for a wire that does: wake() rings it, and so may others. Before open(); it outlives the
-  // wire.
+  // Sets the bell that wait() sleeps on, for a wire that does: wake() rings it, and so may others. Before open(); it
+  // outlives the wire.
   virtual void sleep_on(Doorbell&) {}
   // Blocks until the listener or wake() was called or a transfer is through, since the last wait(), or until the
   // deadline.
@@ -129,7 +129,7 @@ class Wire {
   virtual void close(const Deadline& deadline) = 0;
 };
 
-// What awaited() answers, of the posted transfers by their numbers, each with its peer, its tag and whether it is
+// The answer of awaited(), from the posted transfers by their numbers, each with its peer, its tag and whether it is
 // through.
 template <typename Transfers>
 std::vector<int> peers_of_oldest(const Transfers& posted) {
