@@ -28,8 +28,8 @@ struct BackwardOptions {
   bool into_held = false;
   // True keeps the tape, so that it can be walked again.
   bool retain_graph = false;
-  // Called on the calling thread, once per leaf the loss depends on, when its gradient is final. What it throws ends
-  // the walk; the tape is freed then too.
+  // Called on the calling thread, once per leaf the loss depends on, when its gradient is final. An exception of it
+  // ends the walk; the tape is freed then too.
   std::function<void(const Tensor& leaf)> on_leaf_ready = {};
 };
 

@@ -71,7 +71,7 @@ LOCKSTEP_API Tensor embedding(const Tensor& table, const Tensor& indices);
 // qkv [B, T, 3C], query, key and value side by side: [B, T, C]. C is a multiple of heads.
 LOCKSTEP_API Tensor causal_self_attention(const Tensor& qkv, std::int64_t heads);
 
-// What random operations of one forward depend on. `sample_ids` are the global ids of the batch's samples: a tensor's
+// The inputs of random operations of one forward. `sample_ids` are the global ids of the batch's samples: a tensor's
 // elements belong to the samples in equal parts, in order (its first dimension is the batch, or batch times positions).
 struct RandomSource {
   RandomKey key = {};

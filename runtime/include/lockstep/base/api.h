@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the shared libraries export. They are built with hidden visibility: a class or function of a public header that
-// a source file defines has LOCKSTEP_API, or a program can't link it.
+// Exports of the shared libraries. They are built with hidden visibility: a class or function of a public header that a
+// source file defines has LOCKSTEP_API, or a program can't link it.
 //
 //   class LOCKSTEP_API Reducer { ... };            with members that a source file defines
 //   class LOCKSTEP_API PeerLost : public Error;    thrown, or with virtual functions: one typeinfo in the whole process

@@ -26,8 +26,8 @@ class LOCKSTEP_API Error : public std::runtime_error {
   // With the cause's text as message.
   explicit Error(const Cause& cause);
 
-  // What made a group fail, as data; null for an error that has only its message. Lives as long as this error and its
-  // copies.
+  // The cause of a group's failure, as data; null for an error that has only its message. Lives as long as this error
+  // and its copies.
   const Cause* cause() const noexcept { return cause_.get(); }
 
  private:

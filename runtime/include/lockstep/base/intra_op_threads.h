@@ -16,7 +16,7 @@ LOCKSTEP_API void set_intra_op_threads(int threads);
 // OMP_NUM_THREADS, of "4,2" the first number, which is the outer level's. Nothing if it is unset, or no number above 0:
 // OpenMP takes no notice of such a value either.
 LOCKSTEP_API std::optional<int> threads_by_variable(const Environment& environment);
-// What was set; else OMP_NUM_THREADS; else allowed_cores().
+// The number that was set; else OMP_NUM_THREADS; else allowed_cores().
 LOCKSTEP_API int intra_op_threads();
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What reading a model's tensors from files may pass over, and what was passed over. One contract for load_weights and
-// libtorch's load_state.
+// Differences that a load of a model's tensors from files may pass over, and those that it did. One contract for
+// load_weights and libtorch's load_state.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ struct LoadOptions {
   // weights.
   //   [](const std::string& name) { return "module." + name; }   // what PyTorch's wrappers have saved
   std::function<std::string(const std::string& name)> name_in_file = {};
-  // What the file lacks keeps its value: in a job rank 0's, on every rank.
+  // A tensor that the file lacks keeps its value: in a job rank 0's, on every rank.
   bool allow_missing = false;
   // The file may hold what the model lacks.
   bool allow_unexpected = false;
@@ -23,7 +23,7 @@ struct LoadOptions {
   bool allow_unexpected_integers = false;
 };
 
-// What was read, as PyTorch's load_state_dict(strict=False) tells it. Names in order.
+// The result of a load, as PyTorch's load_state_dict(strict=False) tells it. Names in order.
 struct Loaded {
   std::map<std::string, std::string> metadata;  // the file's
   std::vector<std::string> missing;             // the model's names that the file lacks

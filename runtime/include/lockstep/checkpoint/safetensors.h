@@ -29,7 +29,7 @@ class UniqueFd;
 
 namespace lockstep::checkpoint {
 
-// What is to be written. The bytes are row-major and belong to the caller.
+// A tensor to write. The bytes are row-major and belong to the caller.
 struct TensorSource {
   std::string name;
   DType dtype = DType::f32;
@@ -37,7 +37,7 @@ struct TensorSource {
   std::span<const std::byte> bytes;
 };
 
-// What a file holds.
+// A tensor in a file.
 struct TensorEntry {
   std::string name;
   DType dtype = DType::f32;

@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// What becomes of the ranks' values of one field.
+// How the ranks' values of one field are combined.
 enum class NoteOp : std::uint8_t {
   sum = 1,  // the sum of all ranks' values, modulo 2^64
   any,      // 1 if some rank's value is not 0, else 0

@@ -39,7 +39,7 @@ LOCKSTEP_API std::string_view name_of(ReduceOp op);
 
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::sum;
-  // With sum only. What this rank's buffer, already multiplied by it, stands for: samples or loss terms, at least 0.
+  // With sum only. The samples or loss terms that this rank's buffer, already multiplied by it, stands for; at least 0.
   // The weights travel with the data; the result is (sum of buffers) / (sum of weights) on every rank, and the sum of
   // buffers itself if all weights are 0.
   std::optional<std::int64_t> weight = {};
@@ -81,7 +81,7 @@ namespace comm {
 struct Subgroup;
 }
 
-// What split_by_host() makes.
+// The groups that split_by_host() makes.
 struct HostGroups {
   std::shared_ptr<ProcessGroup> host;          // the ranks of this rank's host
   std::shared_ptr<ProcessGroup> counterparts;  // of each host the rank in this one's place, where it has so many

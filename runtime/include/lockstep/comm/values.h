@@ -17,7 +17,8 @@
 
 namespace lockstep {
 
-// What can travel as its bytes. No pointers, which mean nothing to another process; what a struct points to stays here.
+// A type that can travel as its bytes. It has no pointers, which mean nothing to another process; data that a struct
+// points to stays here.
 template <typename T>
 concept PlainValue = std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T> && !std::is_pointer_v<T> &&
                      !std::is_same_v<T, std::string_view>;

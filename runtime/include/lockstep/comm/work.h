@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// What a backend implements for one started collective. Same threads rule as Work.
+// A backend's part of one started collective. Same threads rule as Work.
 class LOCKSTEP_API WorkState {
  public:
   virtual ~WorkState() = default;
@@ -54,7 +54,7 @@ class Work {
     owner_.require("a wait for a collective");
     if (state_) state_->wait(deadline);
   }
-  // What is put into `stream` from now on starts after the collective. The host waits until that is in the queue of its
+  // Work put into `stream` from now on starts after the collective. The host waits until that is in the queue of its
   // device, never for what the device does; but on the CPU, and for a result in host memory, this is wait().
   void wait_on(StreamView stream) const {
     owner_.require("a wait for a collective");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a dataset is: something with a size that can be read by index.
+// A dataset: something with a size that can be read by index.
 #pragma once
 
 #include <concepts>

@@ -30,7 +30,7 @@ LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
 // Rank `rank`'s rows of a batch of `rows`, when a full one of `batch_size` is `shards` virtual shards.
 LOCKSTEP_API RowRange rows_in_shards(std::int64_t rows, std::int64_t batch_size, int shards, int rank, int world);
 
-// A place in a run's data, equal on all ranks; knows nothing of their number. To be kept in a checkpoint.
+// A place in a run's data, equal on all ranks; knows nothing of their number. Keep it in a checkpoint.
 struct SamplerState {
   std::int64_t length = 0;  // samples in an epoch
   std::uint64_t seed = 0;
@@ -67,7 +67,7 @@ class LOCKSTEP_API Sampler {
   std::vector<std::int64_t> batch(std::int64_t index, std::int64_t batch_size) const;
 
   const EpochOrder& order() const { return order_; }
-  // What decides, beside the rank, which samples batch() returns: names and values, which are to be the
+  // The numbers that decide, beside the rank, which samples batch() returns: names and values, which have to be the
   // same on all ranks. For DistributedDataParallel::watch().
   std::vector<std::pair<std::string, std::uint64_t>> identity(std::int64_t batch_size) const;
 
@@ -90,7 +90,7 @@ class LOCKSTEP_API Sampler {
   // When `left` samples of the epoch are left: the batches in them, and this rank's rows of the next.
   virtual std::int64_t batches_in(std::int64_t left, std::int64_t batch_size) const = 0;
   virtual Rows next_rows(std::int64_t left, std::int64_t batch_size) const = 0;
-  // What it does with a number of samples that batches or ranks don't divide.
+  // How it treats a number of samples that batches or ranks don't divide.
   virtual std::uint64_t remainder() const = 0;
 
   void check_batch_size(std::int64_t batch_size) const;
@@ -102,7 +102,7 @@ class LOCKSTEP_API Sampler {
   std::int64_t start_ = 0;  // consumed before this pass
 };
 
-// What becomes of a dataset whose length the ranks don't divide.
+// How a dataset is dealt out whose length the ranks don't divide.
 enum class Uneven : std::uint8_t {
   pad,    // samples from the epoch's front come twice: as many on every rank. PyTorch's default
   drop,   // the epoch's tail is left out: as many on every rank. PyTorch's drop_last

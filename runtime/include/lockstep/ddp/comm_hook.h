@@ -43,7 +43,7 @@
 
 namespace lockstep {
 
-// What a hook is given. Valid during its call; the buffer until the hook's result is taken.
+// The argument of a hook. Valid during its call; the buffer until the hook's result is taken.
 struct GradBucket {
   struct Slice {
     const ParameterSpec& parameter;  // name, dtype, shape
@@ -64,7 +64,7 @@ struct GradBucket {
   bool is_last() const { return index + 1 == buckets; }
 };
 
-// What a hook gives back.
+// The result of a hook.
 struct HookedBucket {
   // Until it is done nothing is read. Empty: done. One of the program's own is a WorkState whose wait() returns at the
   // deadline.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What decides which samples a rank reads, as all ranks must have it.
+// The numbers that decide which samples a rank reads, equal on all ranks.
 #pragma once
 
 #include <cstddef>

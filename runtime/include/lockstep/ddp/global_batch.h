@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all ranks together had in a step, as their step notes say it: no rank waits for another to know it.
+// The batch of all ranks together in a step, from their step notes: no rank waits for another to know it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of a gradient that is NaN or infinite.
+// How a gradient that is NaN or infinite is treated.
 #pragma once
 
 #include <cstdint>

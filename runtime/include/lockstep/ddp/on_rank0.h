@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rank 0 does for all ranks, as reading or writing a file.
+// An action of rank 0 for all ranks, such as reading or writing a file.
 //
 //   lockstep::on_rank0(*group, [&] { unpack(file, folder); });                      // the others wait
 //   const int classes = lockstep::on_rank0(*group, [&] { return count_classes(file); });

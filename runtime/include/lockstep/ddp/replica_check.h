@@ -13,8 +13,8 @@
 
 namespace lockstep {
 
-// A parameter, or any other state that must be equal on all ranks. What is on a device is copied to the host, as it is
-// behind what the stream has that comes with it, and the call waits for that.
+// A parameter, or any other state that must be equal on all ranks. Memory on a device is copied to the host, in the
+// order of the stream that comes with it, and the call waits for the copy.
 struct NamedBuffer {
   std::string name;
   BufferView value;
@@ -26,7 +26,7 @@ struct NamedBuffer {
 // after five minutes without them.
 LOCKSTEP_API std::uint64_t hash_replica(std::span<const NamedBuffer> buffers, StreamView stream = {});
 
-// What the ranks' replicas have in common, or not.
+// The comparison of the ranks' replicas.
 struct ReplicaComparison {
   std::uint64_t hash = 0;       // of this rank's
   std::vector<int> ranks = {};  // that differ from what most have, or rank 0 has where there is no majority

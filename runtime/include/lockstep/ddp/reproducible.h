@@ -16,9 +16,9 @@
 // backend on the CPU, with any buckets, make the same weights to the last bit, and a run that was stopped resumes at
 // another number of ranks as if it had not been.
 //
-// What it takes: rows that are dealt by samplers with the same `virtual_shards`; gradients that are cleared before each
-// step; randomness by sample (our layers) or by shard (DdpOptions::seed with LibTorch). docs/REPRODUCIBLE.md says what
-// else a program must not do, and what processors have to do with it.
+// It needs rows that are dealt by samplers with the same `virtual_shards`; gradients that are cleared before each step;
+// randomness by sample (our layers) or by shard (DdpOptions::seed with LibTorch). docs/REPRODUCIBLE.md says what else a
+// program must not do, and what processors have to do with it.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,8 @@ struct StepShard {
   bool operator==(const StepShard&) const = default;
 };
 
-// What `rows` rows of a step are for `rank`, in order. One shard of all rows if it is not on. InvalidArgument if they
-// are more than the rank's shards hold, and for a number out of its range.
+// The shards that `rows` rows of a step are for `rank`, in order. One shard of all rows if it is not on.
+// InvalidArgument if they are more than the rank's shards hold, and for a number out of its range.
 LOCKSTEP_API std::vector<StepShard> shards_of_step(const Reproducible& reproducible, std::int64_t rows, int rank,
                                                    int world);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a DistributedDataParallel asks of a loader that it watches.
+// The requirements of a DistributedDataParallel on a loader that it watches.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What crosses from the process groups down: memory that somebody else owns.
+// The argument of all calls from the process groups down: memory that somebody else owns.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a kind of device offers: the table behind streams, events and memory. The CPU's is built in, where everything is
-// done when the call returns; CUDA's comes with the plug-in liblockstep_cuda.so, loaded at the first call that needs
-// it.
+// The functions of a kind of device: the table behind streams, events and memory. The CPU's is built in, where
+// everything is done when the call returns; CUDA's comes with the plug-in liblockstep_cuda.so, loaded at the first call
+// that needs it.
 //
 // No call waits on the host unless it says so; what has to wait says how often in counters(). Threads: any, each object
 // one at a time. The calling thread's current CUDA device is as it was when a call returns; a thread that had no
@@ -52,10 +52,10 @@ struct DeviceCounters {
   std::size_t reserved_bytes = 0;  // most memory that this process has taken so far, in use or kept: device and pinned
 };
 
-// What divide() makes of its elements where the divisor is 0: they stay as they are, or all become 0.
+// The result of divide() where the divisor is 0: elements stay as they are, or all become 0.
 enum class OverZero : std::uint8_t { stays, is_zero };
 
-// What first_not_finite() leaves where every number is finite.
+// The result of first_not_finite() where every number is finite.
 inline constexpr std::int64_t kAllFinite = std::numeric_limits<std::int64_t>::max();
 
 class LOCKSTEP_API DeviceRuntime {
@@ -116,7 +116,7 @@ class LOCKSTEP_API DeviceRuntime {
 // The runtime of a kind. Throws BackendUnavailable if its plug-in can't be loaded. Lives as long as the process.
 LOCKSTEP_API DeviceRuntime& device_runtime(DeviceKind kind);
 
-// What a plug-in that brings a device has to have: the same object on each call.
+// The function of a plug-in that brings a device: it returns the same object on each call.
 inline constexpr const char* kPluginDeviceSymbol = "lockstep_plugin_device";
 
 // The packages that the CUDA plug-in stands on: for who loads it.

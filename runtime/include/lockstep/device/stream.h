@@ -54,7 +54,7 @@ class LOCKSTEP_API Event {
   // Puts the mark behind all that is in the stream now. A later record moves it; who waits already waits for the
   // earlier one.
   void record(StreamView stream);
-  // What is put into `stream` from now on starts after the mark. Before any record: nothing to wait for.
+  // Work put into `stream` from now on starts after the mark. Before any record: nothing to wait for.
   void block(StreamView stream) const;
   // Whether the mark was reached; true before any record. Never blocks.
   bool reached() const;

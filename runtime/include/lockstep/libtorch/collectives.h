@@ -6,10 +6,10 @@
 //   at::Tensor all = lockstep::libtorch::all_gather_rows(embeddings, ddp);            // uneven shards, under DDP
 //
 // Collective: every rank of the group makes the same calls in the same order, with the same shapes and dtypes but where
-// a function says otherwise. Tensors may have any strides, 0 dimensions or no elements. What only moves has any dtype,
-// bool and complex too; what computes (all_reduce, reduce_scatter) has one of lockstep's: float32, float64, bfloat16,
-// float16, int32, int64, uint8. On the CPU 16-bit floats are summed in float32 and rounded once; avg of integers
-// truncates towards zero.
+// a function says otherwise. Tensors may have any strides, 0 dimensions or no elements. Collectives that only move data
+// take any dtype, bool and complex too; those that compute (all_reduce, reduce_scatter) take one of lockstep's:
+// float32, float64, bfloat16, float16, int32, int64, uint8. On the CPU 16-bit floats are summed in float32 and rounded
+// once; avg of integers truncates towards zero.
 //
 // Order: a call on CPU tensors returns when its result is there. On CUDA tensors it follows torch's current stream,
 // which waits for the result; the host waits where a function says so. The _async forms return a TensorWork at once.

@@ -21,10 +21,10 @@ namespace lockstep::libtorch {
 // initialisers don't reach into a base.
 struct DdpOptions {
   BucketOptions buckets = {};
-  // What the loss is of its terms: Loss::sum for reduction='sum'.
+  // How the loss combines its terms: Loss::sum for reduction='sum'.
   Loss loss = Loss::mean;
-  // Parameters, by dotted name, that are known never to get a gradient, on any rank: they hold up no bucket. What is
-  // not declared is found out at the end of each backward.
+  // Parameters, by dotted name, that are known never to get a gradient, on any rank: they hold up no bucket. Others are
+  // found out at the end of each backward.
   std::vector<std::string> unused = {};
   // False: buckets leave at the end of backward. For backwards that come to a parameter several times: activation
   // checkpoints that share it, or a backward within a backward; and where one backward goes through several modules of
@@ -39,7 +39,7 @@ struct DdpOptions {
   // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h, and tensor_of() in libtorch/comm_hook.h.
   // One name on all ranks; in groups on the CPU.
   CommHook comm_hook = {};
-  // What becomes of NaN and infinity in this rank's own gradients: ddp/not_finite.h. A world of one on a device does
+  // How NaN and infinity in this rank's own gradients are treated: ddp/not_finite.h. A world of one on a device does
   // not look.
   NotFinite not_finite = NotFinite::tell;
   // The same bits at any number of ranks: each step is a backward(rows, loss_of), and seeds of generators are of
@@ -65,13 +65,15 @@ struct DdpOptions {
   bool weigh_outputs = false;
 };
 
-// What this rank's loss is the mean of, until the next forward. Shared with layers that compute across ranks.
+// The number of terms that this rank's loss is the mean of, until the next forward. Shared with layers that compute
+// across ranks.
 using LossWeight = std::shared_ptr<std::optional<std::int64_t>>;
 
 // How gradients come back through a collective in the loss. DistributedDataParallel::gradient_options() has them.
 struct GradientOptions {
-  // What this rank's loss counts; read in backward. Null: the job's loss is the sum of the ranks' losses. With a weight
-  // of 0 this rank gives no gradients; InvalidArgument from backward if it gave elements that others' losses depend on.
+  // The weight of this rank's loss; read in backward. Null: the job's loss is the sum of the ranks' losses. With a
+  // weight of 0 this rank gives no gradients; InvalidArgument from backward if it gave elements that others' losses
+  // depend on.
   LossWeight loss_weight = nullptr;
   // Called ahead of each collective of a backward. May be empty. DistributedDataParallel's plans its buckets, which
   // blocks, while no rank is in a collective that another has not reached.

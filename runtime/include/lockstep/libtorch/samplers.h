@@ -7,9 +7,9 @@
 //   lockstep::libtorch::DistributedSampler sampler(dataset.size().value(), group->rank(), group->size());
 //   auto loader = torch::data::make_data_loader(dataset, sampler, 64);                              // of this rank
 //
-// What comes when is as lockstep/data/sampler.h says, of samplers of the same names. Each begin() of the loader starts
-// the next epoch, the first one 0; set_epoch() says which comes next. Copies are one sampler, for the loader takes a
-// copy: what is asked of the program's is of the loader's. A second loader takes a sampler of its own.
+// The order of samples is that of the samplers of the same names in lockstep/data/sampler.h. Each begin() of the loader
+// starts the next epoch, the first one 0; set_epoch() says which comes next. Copies are one sampler, for the loader
+// takes a copy: what is asked of the program's is of the loader's. A second loader takes a sampler of its own.
 //
 // Checkpoints: state() and save() say where the run is in its data, equally on all ranks, and after resume() or load()
 // the next begin() continues there, at any number of ranks; a pass that runs meanwhile is not moved. Under
@@ -40,7 +40,7 @@ using data::Uneven;
 // made when it is first read.
 LOCKSTEP_API data::EpochOrder randperm_order(std::int64_t length, std::uint64_t seed);
 
-// What the samplers below have in common.
+// The base of the samplers below.
 class LOCKSTEP_API ShardSampler : public ::torch::data::samplers::Sampler<> {
  public:
   using Index = std::vector<std::size_t>;

@@ -5,8 +5,8 @@
 //   ...                                                          // compute what does not need it
 //   at::Tensor all = work.wait();
 //
-// Holds the tensors that the collective reads and writes: nobody else has to. What it writes may be read, and what it
-// reads may be written, behind wait().
+// Holds the tensors that the collective reads and writes: nobody else has to. Tensors that it writes may be read, and
+// tensors that it reads may be written, behind wait().
 //
 // Threads: the group's. Failure: done(), wait() and wait_on() throw what the group throws.
 // End: a handle that goes before it was waited for waits then, and logs a failure, which the group's next call throws
@@ -42,7 +42,7 @@ class LOCKSTEP_API TensorWork {
   // The result: of an operation in place its tensor; undefined where this rank gets none. On the CPU blocks until the
   // collective is done. On a GPU torch's current stream waits, and the host does not.
   at::Tensor wait();
-  // What is put into `stream` from now on comes after the collective. On the CPU this is wait().
+  // Work put into `stream` from now on comes after the collective. On the CPU this is wait().
   void wait_on(StreamView stream);
 
  private:

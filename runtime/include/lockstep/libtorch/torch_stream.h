@@ -24,7 +24,7 @@ LOCKSTEP_API bool is_at_home(const ProcessGroup& group, const at::Device& device
 
 LOCKSTEP_API StreamView current_stream(DeviceId device);
 
-// What is put into `later` from now on comes after what `earlier` has. The host does not wait.
+// Work put into `later` from now on comes after the work in `earlier`. The host does not wait.
 LOCKSTEP_API void put_in_order(StreamView earlier, StreamView later);
 
 // While one lives, the group's collectives start after what the stream has; then after what they did before. Results
@@ -36,7 +36,7 @@ class LOCKSTEP_API OnStream {
   OnStream(const OnStream&) = delete;
   OnStream& operator=(const OnStream&) = delete;
 
-  // What is put into the stream from now on comes after `work`. On the CPU the host waits.
+  // Work put into the stream from now on comes after `work`. On the CPU the host waits.
   void wait(const Work& work) const {
     if (stream_.device.kind == DeviceKind::cpu) return work.wait();
     work.wait_on(stream_);

@@ -32,7 +32,7 @@
 
 namespace lockstep::nn {
 
-// What a forward in training depends on besides its input.
+// The state that a forward in training depends on besides its input.
 struct ForwardContext {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What optimizers have in common.
+// The base of all optimizers.
 #pragma once
 
 #include <cstddef>
@@ -53,7 +53,7 @@ class LOCKSTEP_API Optimizer {
   double weight_decay(std::size_t index) const { return weight_decay_[index]; }
   // "AdamW".
   virtual std::string name() const = 0;
-  // What the constructor was given beside the learning rate and weight decays, by PyTorch's names, but for betas, which
+  // The constructor's arguments beside the learning rate and weight decays, by PyTorch's names, but for betas, which
   // come one by one.
   virtual std::vector<std::pair<std::string, double>> settings() const = 0;
   // The state's tensors, in a fixed order: a snapshot saves them and copies into them.

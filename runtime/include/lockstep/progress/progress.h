@@ -10,8 +10,8 @@
 // LOCKSTEP_PROGRESS=bar, lines or off overrides that. After the loop a summary says the same of the whole run.
 //
 // The loss and the samples are those of DistributedDataParallel::last_batch(): of all ranks, on the CPU of the step
-// just finished, on a device of some steps before, when they are known without a wait. What is of a step before the
-// loop is not shown, so that a loop that evaluates has no loss and no communication.
+// just finished, on a device of some steps before, when they are known without a wait. Records of a step before the
+// loop are not shown, so that a loop that evaluates has no loss and no communication.
 //
 // A loop over progress(loader, ddp) ends once all ranks have agreed to stop (comm/stop.h), and a new one has no passes.
 //
@@ -36,14 +36,14 @@
 
 namespace lockstep {
 
-// What one step adds.
+// The numbers that one step adds.
 struct ProgressStep {
   std::optional<double> loss = std::nullopt;
   std::int64_t samples = 0;                   // of all ranks
   const trace::StepRecord* record = nullptr;  // valid for the call
 };
 
-// What a bar reads of a DistributedDataParallel: lockstep's, or lockstep::libtorch's.
+// The functions that a bar calls on a DistributedDataParallel: lockstep's, or lockstep::libtorch's.
 template <typename T>
 concept TellsSteps = requires(const T& ddp) {
   { ddp.group() } -> std::convertible_to<const std::shared_ptr<ProcessGroup>&>;

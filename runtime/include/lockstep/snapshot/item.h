@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What belongs to a program's state, one thing by name: how a snapshot gets it, and gives it back.
+// One named part of a program's state: how a snapshot gets it, and gives it back.
 //
 // For who adds a kind of thing of their own; the model, optimizers, loaders and values have theirs.
 #pragma once
@@ -37,7 +37,7 @@ struct SnapshotTensor {
   std::function<std::uint64_t()> version = nullptr;
 };
 
-// What restore() may pass over. Items that the program has not added are said in the log.
+// Differences that restore() may pass over. Items that the program has not added are logged.
 struct RestoreOptions {
   bool allow_missing = false;     // the program has it and the snapshot has not: it stays as it is
   bool allow_unexpected = false;  // the snapshot has it and the program has not

@@ -90,7 +90,7 @@ struct RestoredSnapshot {
 template <typename T>
 concept SnapshotScalar = std::integral<T> || std::floating_point<T>;
 
-// What a snapshot can keep of a program's own.
+// An object of the program's own that a snapshot can keep.
 template <typename T>
 concept Snapshotable =
     SnapshotScalar<T> || std::same_as<T, std::string> || std::same_as<T, std::vector<std::int64_t>> ||
@@ -109,7 +109,7 @@ class LOCKSTEP_API BasicSnapshots {
   BasicSnapshots(const BasicSnapshots&) = delete;
   BasicSnapshots& operator=(const BasicSnapshots&) = delete;
 
-  // What is added outlives this object, and has a name of its own: letters, digits, '_', '-' and '.'; "model" is the
+  // The added object outlives this one, and has a name of its own: letters, digits, '_', '-' and '.'; "model" is the
   // model. Before restore(); the same on all ranks. InvalidArgument otherwise.
   void add(std::string_view name, std::shared_ptr<SnapshotItem> item);
   // A value of the program's own, the same on all ranks: rank 0's is kept.

@@ -27,7 +27,7 @@
 
 namespace lockstep {
 
-// What made a tensor, as far as this room knows it: autograd derives its nodes from it.
+// The operation that made a tensor, as far as this room knows it: autograd derives its nodes from it.
 class LOCKSTEP_API GraphNode {
  public:
   virtual ~GraphNode() = default;
@@ -93,7 +93,7 @@ class LOCKSTEP_API Tensor {
   void fill(float value) const;
   void zero() const;
   // How often this memory was written, through this tensor or another over it: by copy_from, fill, zero, and by an
-  // optimizer's step. What is written to data(), values() or view() counts where the writer says so, by mark_written().
+  // optimizer's step. A write to data(), values() or view() counts where the writer says so, by mark_written().
   // DistributedDataParallel compares it over the ranks.
   std::uint64_t version() const;
   void mark_written() const;

@@ -18,7 +18,7 @@
 
 namespace lockstep::trace {
 
-// What a span's time was spent on. The numbers are in files.
+// The activity that a span's time was spent on. The numbers are in files.
 enum class SpanKind : std::uint8_t {
   program = 1,     // the program's own, with a name
   data = 2,        // waiting for a batch, or reading it

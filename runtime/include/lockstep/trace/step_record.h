@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happened in one step, by measurement, never by difference of runs.
+// The times of one step, by measurement, never by difference of runs.
 #pragma once
 
 #include <chrono>
