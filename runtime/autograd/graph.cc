@@ -130,7 +130,7 @@ class Sink final : public GradientSink {
   DeviceId device_;
 };
 
-// What is left of a tape is freed however backward ends.
+// Frees the rest of a tape, however backward ends.
 class FreeAtEnd {
  public:
   FreeAtEnd(Walk& walk, bool active) : walk_(walk), active_(active) {}

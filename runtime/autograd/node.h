@@ -16,7 +16,7 @@ namespace lockstep::autograd {
 
 class Node;
 
-// What a node was made from: a leaf, another node's result, or neither if no gradient is wanted there.
+// An input of a node: a leaf, another node's result, or neither if no gradient is wanted there.
 struct Edge {
   Shape shape;
   Tensor leaf;

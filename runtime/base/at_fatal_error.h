@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is still to be done when an exception that nobody catches ends the process: no destructor runs then.
+// Actions for an exception that nobody catches and that ends the process: no destructor runs then.
 #pragma once
 
 #include <functional>

@@ -72,8 +72,8 @@ std::optional<std::uint64_t> memory_limit_of(const std::string& folder, Version 
   return static_cast<std::uint64_t>(*limit);
 }
 
-// What counts as used but is given up before the limit refuses anything: the page cache and the kernel's own caches. A
-// job that has read its data set would else seem to have no memory left. Shared memory is not among it.
+// Memory that counts as used but is given up before the limit refuses anything: the page cache and the kernel's own
+// caches. A job that has read its data set would else seem to have no memory left. Shared memory is not among it.
 std::uint64_t reclaimable_of(const std::string& folder, Version version) {
   // Names in memory.stat that count a group with its children.
   using Names = std::array<std::string_view, 3>;

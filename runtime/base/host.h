@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tells one machine and one process from another.
+// Names that tell one machine and one process from another.
 #pragma once
 
 #include <string>

@@ -28,12 +28,12 @@ class LineOutput {
   static constexpr std::size_t kMostKept = std::size_t{1} << 20;
 
   explicit LineOutput(int fd, std::size_t most_kept = kMostKept) : fd_(fd), most_kept_(most_kept) {}
-  // What is kept is lost.
+  // Lines that are kept are lost.
   ~LineOutput();
   LineOutput(const LineOutput&) = delete;
   LineOutput& operator=(const LineOutput&) = delete;
 
-  // What stands behind "[lockstep " in the line of lost ones.
+  // The text behind "[lockstep " in the line about lost ones.
   void set_label(const std::string& label);
   // Lines, each with its newline. Without one at its end it is a redraw of a bar, which the next one replaces: that is
   // left out where it can't be written at once.

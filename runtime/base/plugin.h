@@ -19,7 +19,8 @@
 
 namespace lockstep {
 
-// What this build was made of: "0.1.0 GNU-12.2.0 x86_64 1f0c...". Equal on two builds exactly if their libraries fit.
+// The version, compiler and sources of this build: "0.1.0 GNU-12.2.0 x86_64 1f0c...". Equal on two builds exactly if
+// their libraries fit.
 LOCKSTEP_INTERNAL_API std::string_view build_stamp();
 
 // In a plug-in's file, its stamp follows this text and ends with a zero byte.

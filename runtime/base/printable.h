@@ -22,7 +22,7 @@ std::string printable_lines(std::string_view text);
 // them if that is not all of it.
 LOCKSTEP_INTERNAL_API std::string printable(std::string_view text, std::size_t most = 80);
 
-// What an exception says, without the backtrace of fifty lines that LibTorch's end in. The library is not known here;
+// The text of an exception, without the backtrace of fifty lines that LibTorch's end in. The library is not known here;
 // its words are.
 std::string_view without_backtrace(std::string_view text);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel says of a process: why it may be silent.
+// The state of a process by the kernel's word: why it may be silent.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel says of processes under /proc.
+// Processes as the kernel shows them under /proc.
 #pragma once
 
 #include <sys/types.h>

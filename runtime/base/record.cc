@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// What follows "name " in a line of that name.
+// The text behind "name " in a line of that name.
 std::optional<std::string_view> value_of(std::string_view line, std::string_view name) {
   if (!line.starts_with(name) || !line.substr(name.size()).starts_with(' ')) return std::nullopt;
   return line.substr(name.size() + 1);

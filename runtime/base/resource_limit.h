@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this process may have of a resource (getrlimit), for messages that name the limit that was met.
+// Limits of this process on a resource (getrlimit), for messages that name the limit that was met.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t kSignals = 65;  // as many as Linux has, and 0
 
-// What handlers read and write: lock-free, and nothing that could be half written when they run.
+// State that handlers read and write: lock-free, and nothing that could be half written when they run.
 struct Seen {
   std::atomic<int> first{0};
   std::array<std::atomic<std::int64_t>, kSignals> came_at{};  // CLOCK_MONOTONIC, in ns; 0: not yet

@@ -5,7 +5,7 @@
 // and call the handler that was there before. The timer sends the process its own signal again; no thread waits for it.
 //
 // A second signal of one kind, unless it is the launcher's, ends the process by that signal's default action, and so
-// does the timer, after a line on stderr. What comes within kOneRequest of the first of its kind is the same request:
+// does the timer, after a line on stderr. A signal within kOneRequest of the first of its kind is the same request:
 // timeout(1) signals its child and then the child's group.
 //
 // Threads: the constructor and destructor any, one at a time; everything else any. Fork: a child ends by the first

@@ -28,7 +28,7 @@ struct SymbolClash {
   std::string file = {};       // that has the function in this process; empty if there is no clash
   std::string allocator = {};  // the file of the malloc() or operator new that rules RTLD_DEEPBIND out; empty if none
 
-  // What dlopen(3) takes beside the other flags.
+  // Flags for dlopen(3) beside the others.
   LOCKSTEP_INTERNAL_API int flags() const;
   // Why `path`, a library called `name` ("NCCL") or one that needs it, can't be opened; without a remedy. Empty if it
   // can.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fits into one line of a terminal.
+// The part of a text that fits into one line of a terminal.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sole owner of a file descriptor; closes it when destroyed.
 //
-// What it owns is never descriptor 0, 1 or 2: where a program was started without one of its streams (`>&-`), the next
-// descriptor gets that number, and what the program prints would go into it.
+// It never owns descriptor 0, 1 or 2: in a program that was started without one of its streams (`>&-`) the next
+// descriptor gets that number, and the program's output would go into it.
 #pragma once
 
 #include <utility>

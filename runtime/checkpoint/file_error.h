@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What keeps this process from a file or a folder, as an error: operation, path, reason and remedy.
+// The error of a file or a folder that this process can't use: operation, path, reason and remedy.
 #pragma once
 
 #include <filesystem>

@@ -24,8 +24,8 @@ std::string list(std::string_view what, const std::vector<std::string>& items) {
   return fmt::format("{} {}", what, joined(items, std::identity(), ", ", kShown));
 }
 
-// What stands before the names of `shorter` in `longer`, at least before half of them: wrappers of modules put a prefix
-// before all. Empty: nothing.
+// The prefix of the names of `shorter` in `longer`, at least of half of them: wrappers of modules put a prefix before
+// all. Empty: nothing.
 std::string prefix_between(const std::set<std::string>& shorter, const std::set<std::string>& longer) {
   if (shorter.empty()) return {};
   const std::string& longest = *std::ranges::max_element(shorter, {}, &std::string::size);

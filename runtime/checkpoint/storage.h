@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What writing does to a disk, step by step: a seam, so that a test sees every operation in its order, and can stop
+// The operations of a write on a disk, one by one: a seam, so that a test sees them all in their order, and can stop
 // before any of them.
 #pragma once
 

@@ -8,7 +8,7 @@
 
 namespace lockstep::checkpoint {
 
-// What is quoted of a text from a file.
+// Bytes that a message quotes of a text from a file, at most.
 inline constexpr std::size_t kMostShown = 200;
 
 // Throws CorruptData: "`what` is no JSON: ...", and for a text that is nested deeper than `most_depth`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What needs a kernel: launches, in the order of `stream`, on the current device. kernels.cu has them.
+// Launches of kernels, in the order of `stream`, on the current device. kernels.cu has them.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the core looks for in liblockstep_cuda.so; lockstep_plugin_backend is in runtime/comm/nccl.
+// The symbols that the core looks for in liblockstep_cuda.so; lockstep_plugin_backend is in runtime/comm/nccl.
 #include "runtime/base/plugin.h"
 #include "runtime/comm/plugin.h"
 #include "runtime/cuda/runtime.h"

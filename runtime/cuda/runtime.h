@@ -51,7 +51,7 @@ class CudaRuntime final : public DeviceRuntime {
   void put(std::int64_t* to, std::int64_t value, StreamView stream) override;
 
  private:
-  // What is kept for a device that has been used.
+  // State that is kept for a device that has been used.
   struct Device {
     Device(DeviceId id, std::function<std::string()> describe)
         : events(std::make_shared<EventPool>(id)),

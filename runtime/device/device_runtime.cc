@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// What could not be loaded is tried again: it may have been put there since.
+// A failed load is tried again: the file may have been put there since.
 DeviceRuntime& cuda_runtime() {
   static Mutex mutex;
   static DeviceRuntime* loaded = nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What collectives on torch tensors check, and how a tensor becomes memory that a group takes.
+// Checks of collectives on torch tensors, and how a tensor becomes memory that a group takes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

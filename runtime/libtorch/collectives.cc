@@ -24,7 +24,7 @@ TensorWork started(const Group& group, TensorWork::Tensors tensors, const Start&
   return {group, stream, start(), std::move(tensors)};
 }
 
-// What is written in place: the tensor's own memory, or dense memory that goes back to it.
+// Memory that is written in place: the tensor's own, or dense memory that goes back to it.
 TensorWork::Tensors in_place(const at::Tensor& tensor) {
   const at::Tensor dense = dense_values(tensor);
   return {.written = dense.data_ptr() == tensor.data_ptr() ? tensor : dense, .result = tensor};

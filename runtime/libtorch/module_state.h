@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a module consists of, by dotted name, and how replicas start equal.
+// The parameters and buffers of a module, by dotted name, and how replicas start equal.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What differs between LibTorch's versions and devices: operators that some lack, and copies between devices.
+// Differences between LibTorch's versions and devices: operators that some lack, and copies between devices.
 #pragma once
 
 #include <ATen/core/Tensor.h>

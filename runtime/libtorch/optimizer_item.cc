@@ -229,7 +229,7 @@ class KnownItem final : public SnapshotItem {
 // Any other, as the bytes that it makes of itself.
 class OpaqueItem final : public SnapshotItem {
  public:
-  // What its save() can't write is refused here, rather than in a step.
+  // An optimizer that its save() can't write is refused here, rather than in a step.
   OpaqueItem(std::string_view name, ::torch::optim::Optimizer& optimizer, Names names)
       : name_(name), optimizer_(optimizer), names_(std::move(names)) {
     // In its history of steps are tensors that are undefined until it is full.

@@ -88,7 +88,7 @@ struct SyncNormBackward : ::torch::autograd::Node {
   }
   std::string name() const override { return "LockstepSyncNormBackward"; }
 
-  // What all ranks' losses gain by this rank's mean and variance, per unit of this rank's own loss.
+  // The gradients of all ranks' losses by this rank's mean and variance, per unit of this rank's own loss.
   std::pair<at::Tensor, at::Tensor> share_sums(const at::Tensor& sum, const at::Tensor& sum_centred) const;
 
   SavedVariable input;

@@ -3,7 +3,7 @@
 // over the launcher's one link. To the store's host it makes no difference but for the number of connections, and that
 // a launcher that is lost takes its ranks along in the same moment.
 //
-// What it judges by itself, and what it leaves to the store: relay_table.h.
+// relay_table.h lists what it judges by itself, and what it leaves to the store.
 //
 // Threads: what says so, else any one at a time.
 #pragma once
@@ -29,7 +29,7 @@ class MemberRelay {
   MemberRelay& operator=(const MemberRelay&) = delete;
 
   const net::HostPort& address() const { return server_.address(); }
-  // What members say goes over `link` from now on; nullptr: nowhere, as before the first call. It outlives the next
+  // Requests of members go over `link` from now on; nullptr: nowhere, as before the first call. It outlives the next
   // call. Before a link ends, and not on its thread.
   void connect(MemberLink* link);
   // For the link's calls. Its thread.

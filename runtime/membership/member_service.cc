@@ -81,7 +81,7 @@ store::Frame MemberService::serve_forwarded(ConnectionId carrier, const proto::R
 std::vector<std::pair<store::SessionId, store::Frame>> MemberService::frames_of(
     std::vector<MembershipTable::Push> pushes) {
   std::vector<std::pair<store::SessionId, store::Frame>> frames;
-  // What befalls a member is pushed to all at once, so that equal pushes to those of a carrier are neighbours.
+  // An event of a member is pushed to all at once, so that equal pushes to those of a carrier are neighbours.
   std::map<store::SessionId, std::vector<std::uint64_t>> carried;
   for (std::size_t i = 0; i < pushes.size(); ++i) {
     const MembershipTable::Push& push = pushes[i];

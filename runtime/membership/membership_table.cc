@@ -22,7 +22,7 @@ std::optional<int> parse_count(std::string_view text, int least) {
   return static_cast<int>(*number);
 }
 
-// What a member asks for with REGISTER's options.
+// The options of a REGISTER.
 struct Asked {
   bool is_watched = true;
   std::chrono::milliseconds hang{0};

@@ -79,7 +79,7 @@ struct MemberNews {
   int world_size = 0;               // of the scope
   std::optional<Cause> cause = {};  // what befell a member, or what it reported; else every rank has registered
   MemberPosition position = {};     // of that member, by its last heartbeat
-  // What a member sent to this host, and nothing else then. Nothing reads it here.
+  // A message of a member to this host; the event then holds nothing else. Nothing reads it here.
   std::optional<std::string> message = {};
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a relay tells its members of the job's store: the push 0x16, and REGISTER's answer. Pure.
+// A relay's news of the job's store for its members: the push 0x16, and REGISTER's answer. Pure.
 #pragma once
 
 #include <optional>

@@ -29,7 +29,7 @@ class CongestionControl {
   // name that one, for all connections. InvalidArgument if the kernel does not let this process take it.
   static CongestionControl of(const Environment& environment);
 
-  // What is to be taken in place of `current`; nothing if that stays.
+  // The algorithm to take in place of `current`; nothing if that stays.
   std::optional<std::string> instead_of(std::string_view current, std::chrono::microseconds round_trip) const;
   // For what this end of a connected TCP socket sends. Returns the one that it has now, as far as the kernel says.
   // SystemError if it no longer grants the one that was named.

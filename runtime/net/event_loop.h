@@ -49,8 +49,8 @@ class EventLoop {
   // Nothing if it has run, is running, or was cancelled.
   void cancel(const TimerId& timer) { timers_.erase(timer); }
 
-  // Serves until stop(). What a handler, timer or task throws goes to `on_error`, and the loop serves on; what on_error
-  // throws, or anything without one, ends it.
+  // Serves until stop(). An exception of a handler, timer or task goes to `on_error`, and the loop serves on. An
+  // exception of on_error, or any without one, ends it.
   using OnError = std::function<void(const std::exception& error)>;
   void run(const OnError& on_error = {});
 

@@ -70,7 +70,7 @@ std::variant<std::vector<SocketAddress>, std::string> resolve(const HostPort& wh
   return addresses;
 }
 
-// What every connection has; those that are accepted have it from their listener.
+// Options of every connection; accepted ones have them from their listener.
 void set_connection_options(int fd) {
   constexpr int kIdleSeconds = 10;
   constexpr int kProbeSeconds = 5;

@@ -26,7 +26,7 @@ inline constexpr std::chrono::seconds kVanishedAfter{30};
 // this machine (the message lists those it has), SystemError with error_number() EADDRINUSE if the port is taken.
 UniqueFd tcp_listen(const HostPort& where);
 
-// What a host's name, or an address, is on this host at this moment.
+// A host's name, or an address, as this host resolves it at this moment.
 struct HostLookup {
   bool is_name = false;      // not a numeric address: another host, or a later look, may have another one for it
   bool is_known = false;     // the resolver has addresses for it
@@ -54,7 +54,7 @@ UniqueFd tcp_accept(int listener, const Deadline& deadline);
 // ENOBUFS or ENOMEM, if there is one and the system has no room for it.
 UniqueFd tcp_try_accept(int listener);
 
-// What it means that nobody listens.
+// The meaning of a port where nobody listens.
 enum class Refused {
   not_yet,   // who listens there may still start: try again
   for_good,  // who listened there has ended: SystemError (ECONNREFUSED) at once

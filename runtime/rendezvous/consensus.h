@@ -56,7 +56,7 @@ class LOCKSTEP_INTERNAL_API Consensus {
   std::string key(int rank) const { return options_.name + "/" + std::to_string(rank); }
   std::string verdict_key() const { return options_.name + "/verdict"; }
   std::vector<std::string> keys() const;
-  // What `wait` returns; it takes a deadline and may throw Timeout.
+  // Returns the result of `wait`, which takes a deadline and may throw Timeout.
   template <typename Wait>
   auto wait_checking(const Deadline& deadline, const Wait& wait) const;
   // Throws Timeout, or what an earlier verdict says; returns its text if that says that all came.

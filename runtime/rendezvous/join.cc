@@ -202,7 +202,7 @@ void report_missing(store::Store& store, const Keys& keys, const Identity& ident
   require_agreed(store.compare_set(keys.verdict(), "", std::string(kTimedOut) + message), keys.verdict());
 }
 
-// What all ranks' claims say.
+// The roster that all ranks' claims make.
 Roster roster_of_claims(store::Store& store, const Keys& keys, const Identity& identity, const Deadline& deadline) {
   std::vector<std::string> claims;
   for (int rank = 0; rank < identity.world_size; ++rank) claims.push_back(keys.claim(rank));

@@ -23,9 +23,9 @@ struct Joined {
   std::string scope;  // "rendezvous/RUN_ID/RESTART/ROUND": a prefix for keys that only this meeting uses
 };
 
-// What the scopes of all starts of a job begin with: "rendezvous/RUN_ID/".
+// The prefix of the scopes of all starts of a job: "rendezvous/RUN_ID/".
 std::string run_prefix(const std::string& run_id);
-// What the scopes of one start of a job begin with: "rendezvous/RUN_ID/RESTART/".
+// The prefix of the scopes of one start of a job: "rendezvous/RUN_ID/RESTART/".
 std::string attempt_prefix(const std::string& run_id, int restart_count);
 
 // Called with the scope in which this process will have its place, before anybody can see that it has come: what is

@@ -21,7 +21,7 @@
 namespace lockstep::rendezvous {
 namespace {
 
-// What the next rank has unless it says another.
+// The values of the next rank unless it states others.
 struct Expected {
   int host = 0;
   int local_rank = 0;

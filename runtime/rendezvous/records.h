@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks tell each other while they meet, as text. Pure.
+// Records that ranks exchange while they meet, as text. Pure.
 //
 // encode() writes a record (base/record.h); decode throws CorruptData, with where the text was found, for any other.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace lockstep::rendezvous {
 
-// What rank 0 tells the other ranks of the store that it hosts.
+// Rank 0's announcement of the store that it hosts.
 struct Offer {
   net::HostPort address;
   std::string token;                         // tells this store from every other; the store knows it too (kTokenKey)

@@ -22,7 +22,8 @@ std::string names_of(const std::vector<std::string>& names) {
   return joined(names, checkpoint::in_quotes, ", ", kMostNames);
 }
 
-// What has values alone. All of them are read once before any of them counts: check() does it for the type's sake.
+// An item that has values alone. All of them are read once before any of them counts: check() does it for the type's
+// sake.
 class ValuesItem : public SnapshotItem {
  public:
   void check(const SavedItem& saved, const RestoreOptions&) const override { read(saved.values(), false); }

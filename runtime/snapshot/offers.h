@@ -33,13 +33,13 @@ struct BasicSnapshots::Impl::Offer {
   }
 };
 
-// What choose() has found.
+// The result of choose().
 struct BasicSnapshots::Impl::Choice {
   std::optional<Offer> offer = std::nullopt;
   std::vector<Offer> damaged = {};
 };
 
-// What is in one, as every rank knows it.
+// The contents of a snapshot, as every rank knows them.
 struct BasicSnapshots::Impl::Contents {
   using Entries = std::map<std::string, SavedItem::Entry>;
 

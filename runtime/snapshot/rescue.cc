@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a survivor saves when another rank has died: the state after the last step() that it has finished.
+// The snapshot of a survivor when another rank has died: the state after the last step() that it has finished.
 
 #include <algorithm>
 #include <exception>

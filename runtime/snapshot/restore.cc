@@ -78,7 +78,7 @@ T sum_of(const std::vector<SnapshotValues>& all, const std::string& name) {
   return sum;
 }
 
-// What rank 0 gets of numbers that each rank had its own of; the others get 0.
+// Rank 0's sums of numbers that each rank had its own of; the others get 0.
 SnapshotValues sums_of(const ManifestItem& item, int rank) {
   std::vector<SnapshotValues> known = item.values;
   std::erase_if(known, [](const SnapshotValues& values) { return values.empty(); });

@@ -38,7 +38,7 @@ struct BasicSnapshots::Impl {
   // On rank 0, on the writer's thread. Where the disk is full older snapshots make room, all but the newest.
   void write(const checkpoint::Manifest& head, std::span<const checkpoint::ItemSource> sources) const;
   void start(std::string_view reason, std::optional<double> value);
-  // What is saved now; on rank 0, which has what belongs to each rank too. Collective if there is such.
+  // The items that are saved now; on rank 0 with the values of each rank. Collective if there are such values.
   std::vector<CapturedItem> capture();
   checkpoint::Manifest head(std::string_view reason) const;
   // On rank 0: says what became of the last one in the background.
@@ -46,7 +46,7 @@ struct BasicSnapshots::Impl {
   std::uint64_t state_bytes() const;
   // Gradients are not part of what is taken now: a backward that adds to those that are there is refused.
   void refuse_adding();
-  // What this run has saved of that step.
+  // This run's snapshot of that step.
   std::optional<checkpoint::FoundSnapshot> find_durable(std::int64_t step) const;
 
   // best.cc
@@ -61,14 +61,14 @@ struct BasicSnapshots::Impl {
     SnapshotTensor now;
     std::vector<std::byte> bytes;  // at the end of the step
   };
-  // What a forward, or the program, changes after the step.
+  // An item that a forward, or the program, changes after the step.
   struct KeptItem {
     checkpoint::SnapshotValues values;
     bool has_tensors = false;
     std::vector<KeptTensor> tensors;
   };
   void keep_step();
-  // What a forward begins with is rank 0's, after that step: a survivor then has it too.
+  // A forward begins with rank 0's buffers, after that step: a survivor then has them too.
   void keep_buffers();
   void copy_kept();
   // A tensor that optimizers write, by the number of writes.

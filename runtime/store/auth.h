@@ -3,8 +3,8 @@
 //
 // Client and server prove to each other that they hold the run's secret, without showing it: each signs both nonces,
 // the run's id and the client's role with HMAC-SHA256 (proto/proof.h). A fresh nonce from either side makes an old
-// proof worthless. What follows is neither encrypted nor signed: it keeps strangers out of a run, not those who can
-// change packets on the way.
+// proof worthless. The bytes behind it are neither encrypted nor signed: it keeps strangers out of a run, not those who
+// can change packets on the way.
 #pragma once
 
 #include <optional>
@@ -56,7 +56,7 @@ class ServerGreeting {
   std::string role_;
 };
 
-// The client's side for one connection. What goes wrong is a StoreError; the message lacks only the server's address.
+// The client's side for one connection. A failure is a StoreError; its message lacks only the server's address.
 class ClientGreeting {
  public:
   // `secret` may be null, and must outlive this.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the contents of tensors have wrong, in the same words on every device.
+// Errors in the contents of tensors, in the same words on every device.
 #pragma once
 
 #include "runtime/tensor/kernels.h"
@@ -8,7 +8,7 @@ namespace lockstep {
 
 // InvalidArgument for an index, Error for a norm.
 [[noreturn]] void throw_finding(const Finding& finding);
-// What the device has found so far.
+// Throws what the device has found so far.
 void throw_findings(Kernels& kernels);
 
 }  // namespace lockstep

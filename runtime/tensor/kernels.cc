@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kKernelsPlugin = "cuda_nn";
 constexpr int kMostDevices = 64;
 
-// What could not be loaded is tried again: it may have been put there since.
+// A failed load is tried again: the file may have been put there since.
 Kernels& load_cuda_kernels(int index) {
   static Mutex mutex;
   static decltype(&lockstep_plugin_kernels) kernels_of = nullptr;

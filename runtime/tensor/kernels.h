@@ -88,8 +88,7 @@ struct SgdStep {
 // Whose indices they are, for messages.
 enum class IndexedBy : std::uint8_t { embedding, cross_entropy };
 
-// What a kernel has found wrong in its data (findings.h throws it): an index, or a norm of gradients that is not
-// finite.
+// A kernel's finding about its data (findings.h throws it): a bad index, or a norm of gradients that is not finite.
 struct Finding {
   enum class Kind : std::uint8_t { bad_index, bad_norm };
   Kind kind = Kind::bad_index;
@@ -212,7 +211,7 @@ void release(void* data, std::size_t bytes) noexcept;
 // Those of a device. BackendUnavailable if their plug-in can't be loaded, or sees no such device.
 Kernels& kernels(DeviceId device);
 
-// What the plug-in that brings a device's kernels has to have: of each device the same object on each call.
+// The function of the plug-in that brings a device's kernels: it returns the same object of a device on each call.
 inline constexpr const char* kPluginKernelsSymbol = "lockstep_plugin_kernels";
 
 }  // namespace lockstep

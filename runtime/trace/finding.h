@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What went wrong with a run's numbers, as a rank saw it.
+// Findings about a run's numbers, as a rank saw them.
 #pragma once
 
 #include <cstddef>

@@ -29,7 +29,7 @@ std::string trace_file(const std::string& folder, int rank);
 
 // A step that has ended, and its buckets.
 LOCKSTEP_INTERNAL_API void keep_step(const StepRecord& record, bool on_device) noexcept;
-// What all ranks had in a step that was kept.
+// Keeps the batch of all ranks in a step that was kept.
 LOCKSTEP_INTERNAL_API void keep_batch(std::int64_t step, std::int64_t weight, std::optional<double> loss) noexcept;
 // A span of this thread that is not a scope.
 LOCKSTEP_INTERNAL_API void keep_span(SpanKind kind, Time begin, Time end) noexcept;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank has spent its time on since it began: numbers that only grow, so that who looks twice knows what was
-// between. They are those of the end of its last synchronised step, and travel with its heartbeats.
+// The times that a rank has spent on each activity since it began: numbers that only grow, so that a reader can
+// subtract two looks. They are those of the end of its last synchronised step, and travel with its heartbeats.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank's trace says: spans, and synchronised steps with their buckets. Times are ns of the rank's steady clock.
+// The contents of a rank's trace: spans, and synchronised steps with their buckets. Times are ns of the rank's steady
+// clock.
 #pragma once
 
 #include <cstdint>

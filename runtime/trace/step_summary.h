@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What many steps waited for communication, and what ran behind backward: for the progress line and the end summary.
+// The time that many steps waited for communication, and that ran behind backward: for the progress line and the end
+// summary.
 #pragma once
 
 #include <chrono>

@@ -58,7 +58,7 @@ Json json_of(const SnapshotValues& values) {
   return json;
 }
 
-// What reads members, and says which is wrong.
+// Readers of members, which say which one is wrong.
 [[noreturn]] void refuse(const std::string& where, const char* wanted) {
   throw CorruptData(fmt::format("{} is not {}", where, wanted));
 }

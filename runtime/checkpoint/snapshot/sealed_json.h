@@ -11,8 +11,8 @@
 
 namespace lockstep::checkpoint {
 
-// What a text says first that it is. Every version has these two, and the checksum of version 1: an older lockstep then
-// knows a later text from a damaged one.
+// The kind and version that a text begins with. Every version has these two, and the checksum of version 1: an older
+// lockstep then knows a later text from a damaged one.
 struct SealedFormat {
   const char* name = "";
   std::uint64_t version = 1;

@@ -223,7 +223,7 @@ void set_value(const FoundSnapshot& snapshot, double value) {
 }
 
 void remove_snapshot(const fs::path& snapshot) {
-  // What somebody linked here stays theirs.
+  // A folder that somebody linked here stays theirs.
   std::error_code ignored;
   if (!fs::is_symlink(snapshot, ignored)) {
     // Also where it is not there: whoever removed it may not have lived to sync.

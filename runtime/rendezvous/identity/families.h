@@ -12,7 +12,7 @@
 
 namespace lockstep::rendezvous {
 
-// What one family of variables says.
+// The identity that one family of variables states.
 struct Reading {
   enum class Verdict {
     rank,        // `identity` is this process's

@@ -119,7 +119,8 @@ MaybeReading read_slurm(const Environment& environment, const FileReader&) {
   Identity& identity = reading.identity;
   const auto local_rank = get_bounded(environment, "SLURM_LOCALID", 0, identity.world_size - 1);
   identity.node_rank = get_bounded(environment, "SLURM_NODEID", 0, INT_MAX);
-  // SLURM_NTASKS_PER_NODE is what was asked for, not what is. What is left open here is found out when the ranks meet.
+  // SLURM_NTASKS_PER_NODE is the request, not the result. Numbers that stay open here are found out when the ranks
+  // meet.
   const auto tasks =
       tasks_on_node(environment.get("SLURM_STEP_TASKS_PER_NODE").value_or(""), identity.node_rank.value_or(-1));
   identity.local_rank_known = local_rank.has_value();

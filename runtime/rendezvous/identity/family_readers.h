@@ -61,7 +61,7 @@ Reading read_world(const Environment& environment, std::string_view source, std:
                    const LocalNames& local = {});
 // MASTER_ADDR and MASTER_PORT, as far as they are set.
 void read_master(const Environment& environment, Identity& identity);
-// What stands in for them where they are not set: a host on which rank 0 is, and a port made of the job's name.
+// Replacements where they are not set: a host on which rank 0 is, and a port made of the job's name.
 void stand_in_for_master(Identity& identity, std::string_view host, int port, std::string_view from);
 // Whether a PMIx server knows this process by the same rank.
 void read_pmix_server(const Environment& environment, Identity& identity);

@@ -105,7 +105,7 @@ void fill_in(Identity& identity, const Identity& other) {
   if (identity.run_id.empty()) identity.run_id = other.run_id;
 }
 
-// What is ours outranks what every launcher says.
+// lockstep's own variables outrank every launcher's.
 void read_ours(const Environment& environment, Identity& identity) {
   identity.store_address = environment.get("LOCKSTEP_STORE").value_or("");
   if (const auto run = environment.get("LOCKSTEP_RUN_ID")) identity.run_id = *run;
@@ -127,7 +127,7 @@ void read_exported_master(const Environment& environment, Identity& identity) {
   }
 }
 
-// What was passed decides rank and size; what a launcher says beside them (where the store is) stays true.
+// Arguments decide rank and size; a launcher's other words (where the store is) stay true.
 Identity from_arguments(const IdentityOverrides& overrides, const std::vector<Found>& complete,
                         const Environment& environment) {
   if (!overrides.rank || !overrides.world_size) {

@@ -13,7 +13,7 @@
 
 namespace lockstep::rendezvous {
 
-// What a rank knows of itself before it has met anybody.
+// A rank's knowledge of itself before it has met anybody.
 struct Identity {
   int rank = 0;
   int world_size = 1;
@@ -37,7 +37,7 @@ struct Identity {
   bool agent_store = false;   // torchrun's agent hosts a store at master_addr: rank 0 must not
   bool pmix = false;          // a PMIx server of the launcher offers to carry rank 0's address
 
-  // What names the job among those of this user on this host: a word for the kind of launcher, and its name for the
+  // The name of the job among those of this user on this host: a word for the kind of launcher, and its name for the
   // job, or, for launchers that have none, the programs (as /proc/PID/comm has them) of which an ancestor of every rank
   // is one: its pid names the job.
   std::string job_family;
@@ -49,7 +49,7 @@ struct Identity {
   std::shared_ptr<void> launcher_session;  // what ask_launcher() opened; stays open as long as a copy of this lives
 };
 
-// What the program passed to init_process_group, or its URL said; it wins over every variable.
+// The arguments of init_process_group, or of its URL; they win over every variable.
 struct IdentityOverrides {
   std::optional<int> rank;
   std::optional<int> world_size;

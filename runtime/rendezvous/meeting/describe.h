@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process would see if it called init_process_group here and now: for `lockstep doctor`.
+// Describes the result of an init_process_group called here and now: for `lockstep doctor`.
 #pragma once
 
 #include <span>

@@ -45,7 +45,7 @@ MeetingPlan at_master(const Identity& identity, Means means) {
           .told_by = identity.master_from.empty() ? "MASTER_ADDR and MASTER_PORT" : identity.master_from};
 }
 
-// What names the job on this host, or empty.
+// The name of the job on this host, or empty.
 std::string job_name(const Identity& identity, std::span<const Ancestor> ancestors) {
   if (!identity.job_id.empty()) return identity.job_id;
   for (const Ancestor& ancestor : ancestors) {

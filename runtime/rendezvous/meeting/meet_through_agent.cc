@@ -17,7 +17,7 @@ namespace {
 // A server of the 1.13 era closes a connection on which a key is asked for that was erased just then.
 constexpr int kMostErrors = 5;
 
-// What the announcement holds: the key, which goes when rank 0 leaves.
+// The key of the announcement, which is erased when rank 0 leaves.
 class AgentKey {
  public:
   AgentKey(std::unique_ptr<store::TorchStoreClient> agent, std::string key, std::string_view value)

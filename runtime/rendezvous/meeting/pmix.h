@@ -33,7 +33,7 @@ class PmixSession {
 
   // This process's rank to the server.
   int rank() const;
-  // What the server knows of this job; nothing for what it doesn't know. Timeout if it gives no answer.
+  // The server's data of this job; nothing for fields that it doesn't know. Timeout if it gives no answer.
   struct Job {
     std::optional<int> size;
     std::optional<int> local_size;  // ranks on this host
@@ -42,7 +42,7 @@ class PmixSession {
   Job job(const Deadline& deadline);
   // Puts `value` where every rank of the job can find it.
   void publish(std::string_view key, std::string_view value);
-  // What `rank` published or will publish. Timeout.
+  // The value that `rank` published or will publish. Timeout.
   std::string lookup(int rank, std::string_view key, const Deadline& deadline);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each operation does: the part of ServerSession behind the bytes.
+// The operations: the part of ServerSession behind the bytes.
 #include <fmt/format.h>
 
 #include <algorithm>

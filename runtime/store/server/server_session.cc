@@ -230,7 +230,7 @@ bool ServerSession::serve(std::string_view& input) {
       proto::RequestReader& now = reader();
       const proto::Status status = now.read(input);
       if (status != proto::Status::ok) {
-        // What it has read so far is this session's alone.
+        // The bytes read so far are this session's alone.
         if (!own_reader_) own_reader_ = std::make_unique<proto::RequestReader>(std::exchange(now, fresh_reader()));
         return status == proto::Status::need_more || close(own_reader_->reason());
       }

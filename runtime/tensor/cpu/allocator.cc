@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::align_val_t kAlignment{64};
 constexpr std::size_t kSmallest = 64;
-// What one thread keeps at most; the rest goes back to the system.
+// Bytes that one thread keeps at most; the rest goes back to the system.
 constexpr std::size_t kKeptBytes = std::size_t{1} << 30;
 
 // Under sanitizers each block is fresh, so that they see a use after free.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's operations, one file per kind; table.cc makes Kernels of them. What each does: tensor/kernels.h.
+// The CPU's operations, one file per kind; table.cc makes Kernels of them. tensor/kernels.h says what each does.
 #pragma once
 
 #include "runtime/tensor/kernels.h"
@@ -7,7 +7,7 @@
 namespace lockstep::cpu {
 
 // allocator.cc: allocate and release
-// What the calling thread keeps for its next allocations.
+// Bytes that the calling thread keeps for its next allocations.
 std::size_t cached_bytes();
 
 // gemm_onednn.cc

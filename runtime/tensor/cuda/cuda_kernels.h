@@ -3,8 +3,7 @@
 // products.
 //
 // The same call on the same memory gives the same bits in every run on one kind of device: sums have an order that
-// depends on extents alone, and no kernel has an atomic operation. What is computed as on the CPU, bit for bit, says
-// so.
+// depends on extents alone, and no kernel has an atomic operation. Operations that give the CPU's bits say so.
 #pragma once
 
 #include <cstddef>

@@ -44,8 +44,8 @@ struct Work {
   Work(std::int64_t number, std::int64_t wide) : blocks(number), width(wide) {}
 
   std::int64_t blocks;
-  // What the threads of a block share out among themselves, where that may be little: a narrow row leaves most of 256
-  // threads with nothing to do.
+  // The elements that the threads of a block share, if they may be few: a narrow row leaves most of 256 threads with
+  // nothing to do.
   std::int64_t width = std::numeric_limits<std::int64_t>::max();
 };
 

@@ -37,7 +37,7 @@ class Matmul {
   void multiply(const Gemm& gemm, const Batch& batch);
 
  private:
-  // What the choice of an algorithm depends on.
+  // The numbers that the choice of an algorithm depends on.
   using Key = std::array<std::int64_t, 16>;
   struct Plan;
   static Key key_of(const Gemm& gemm, const Batch& batch);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tensor/kernels.cc looks for in liblockstep_cuda_nn.so.
+// The symbols that tensor/kernels.cc looks for in liblockstep_cuda_nn.so.
 #include <memory>
 
 #include "lockstep/base/mutex.h"

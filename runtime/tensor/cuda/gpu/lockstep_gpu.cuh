@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a kernel of ours is made of, as nvcc compiles it. tests/fakes/cudart/gpu has the twin of this file for the
-// host's compiler, which holds every access to the rules that are written here; the include path chooses between them.
+// The parts of our kernels, as nvcc compiles them. tests/fakes/cudart/gpu has the twin of this file for the host's
+// compiler, which holds every access to the rules that are written here; the include path chooses between them.
 //
 // A kernel may: read and write memory through spans, share memory within a block, wait for its block, pass values
 // within a warp. It may not: use an atomic operation, wait for another block, rely on the order in which threads run.
