@@ -81,6 +81,7 @@ void OrderedPrefetch::stop() {
     log_warn("data: {} of {} workers did not come back from the dataset ({}) and are left behind", left_behind,
              threads_.size(), deadline.progress());
   }
+  // Nothing says which thread is the one that hangs, so none is joined then.
   for (std::thread& thread : threads_) left_behind > 0 ? thread.detach() : thread.join();
   threads_.clear();
 }
@@ -139,6 +140,7 @@ OrderedPrefetch::Item OrderedPrefetch::next() {
         }
       }
       is_overdue_ = false;
+      // Emptied under the lock that counts it as handed: from then on a worker may fill this slot with a later index.
       taken = std::exchange(slot, Shared::Slot{});
     }
     ++state.handed;

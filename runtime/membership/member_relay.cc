@@ -81,6 +81,7 @@ class MemberRelay::Extension final : public store::ServerExtension {
     if (looking_) host_->call_after(options_.look_interval, [this] { look(); });
   }
 
+  // Under the lock, so that requests reach the link in the order in which the table made them.
   void send() REQUIRES(mutex_) {
     const auto requests = table_.take_requests();
     if (link_ != nullptr && !requests.empty()) link_->forward(requests);

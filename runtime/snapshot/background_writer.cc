@@ -15,6 +15,7 @@ namespace lockstep {
 
 BackgroundWriter::~BackgroundWriter() {
   if (!thread_.joinable()) return;
+  // The copies are awaited first: the thread reads tensors that the program may free behind this.
   wait_copied();
   {
     const MutexLock lock(mutex_);
@@ -118,6 +119,8 @@ void BackgroundWriter::run() {
       while (phase_ != Phase::copying && phase_ != Phase::writing && !is_ended_) changed_.wait(mutex_);
       phase = phase_;
     }
+    // Copies and writes without the lock: training asks in each step whether this is busy, and must not wait for the
+    // disk.
     std::exception_ptr failure;
     if (phase == Phase::copying) {
       for (const Copy& one : behind_) copy(one);

@@ -120,12 +120,14 @@ void GroupWatch::report(Cause cause) {
       if (cause.bucket < 0) cause.bucket = attached.group->bucket();
     }
   }
+  // Without the lock: report() waits for the store's answer, and the link's thread needs the lock for its next event.
   if (!link) return;
   cause.generation = generation_;
   link->report(cause);
 }
 
 void GroupWatch::note_failure(const Failure& failure) {
+  // Waits at the stores end before the groups fail: a rank that still waits there for its peers has no group yet.
   failures_.push_back(failure);
   const bool is_first = failures_.size() == 1;
   for (const auto& waited_at : stores_) {
@@ -172,6 +174,7 @@ void GroupWatch::fail_group(ProcessGroup& group, const Failure& failure) {
     MutexLock lock(mutex_);
     Attached* const attached = find(group);
     if (attached == nullptr || !failure.concerns(group.roster())) return;
+    // Counted, since lose() may take long: detach() waits for the count, and the group outlives the call.
     ++attached->calls;
   }
   try {
@@ -248,6 +251,7 @@ void GroupWatch::attach(ProcessGroup& group) {
   std::vector<Failure> before;
   {
     MutexLock lock(mutex_);
+    // Entered and read under one lock: the group hears of each failure once, here or from take().
     groups_.push_back({&group});
     before = failures_;
   }
@@ -255,6 +259,7 @@ void GroupWatch::attach(ProcessGroup& group) {
 }
 
 void GroupWatch::detach(ProcessGroup& group) {
+  // Read while the group is still attached: heartbeats tell its last collective after its end.
   membership::MemberPosition reached = position();
   MutexLock lock(mutex_);
   while (find(group) != nullptr && find(group)->calls > 0) changed_.wait(mutex_);

@@ -61,6 +61,7 @@ void serve() {
       body = std::exchange(self.body, nullptr);
     }
     body();
+    // The body goes before it counts as finished: whoever waits for that may destroy what the body refers to.
     body = nullptr;
     MutexLock lock(self.mutex);
     self.busy = false;

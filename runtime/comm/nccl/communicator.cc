@@ -54,6 +54,7 @@ bool Communicator::is_through() {
 }
 
 void Communicator::destroy() {
+  // Taken out first, here and in abort(): only one of two threads that end it frees it.
   const ncclComm_t comm = comm_.exchange(nullptr);
   if (comm == nullptr) return;
   const ncclResult_t result = api_.comm_destroy(comm);

@@ -129,6 +129,8 @@ void TcpStore::with_connection(const std::string& what, const Deadline& deadline
   owner_.require(what);
   try {
     TcpConnection connection = take(deadline);
+    // Given back only behind its answer: after an error the connection is closed, or the next request would read the
+    // answer that is still to come.
     body(connection);
     give_back(std::move(connection));
   } catch (const net::ConnectionClosed& error) {

@@ -172,6 +172,7 @@ bool KeyTable::wait(WaiterId waiter, const std::vector<std::string_view>& keys, 
 void KeyTable::wake_for_value(std::string_view key) {
   const auto found = waiters_at_.find(key);
   if (found == waiters_at_.end()) return;
+  // Moved out and erased first: attend() enters waiters into the same table, which may move its entries.
   const auto waiters = std::move(found->second);
   waiters_at_.erase(found);
   for (const auto& [number, waiter] : waiters) {

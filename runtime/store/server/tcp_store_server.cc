@@ -44,6 +44,7 @@ class TcpStoreServer::Impl {
   void stop_listening() EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);
+      // Set at once, as the loop closes the listener later: until then wait_until_idle() counts the server as busy.
       closing_ = true;
     }
     loop_.stop_listening();
