@@ -332,17 +332,6 @@ UniqueFd tcp_try_accept(int listener) {
   }
 }
 
-UniqueFd tcp_accept(int listener, const Deadline& deadline) {
-  for (;;) {
-    UniqueFd fd = tcp_try_accept(listener);
-    if (fd) return fd;
-    if (!wait_readable(listener, deadline)) {
-      throw Timeout(fmt::format("tcp: accept at {} timed out, {}: nobody connected",
-                                local_address(listener).to_string(), deadline.progress()));
-    }
-  }
-}
-
 UniqueFd tcp_connect(const HostPort& where, const Deadline& deadline, Refused refused) {
   Backoff backoff;
   auto say_at = Deadline::after(kQuiet);

@@ -48,10 +48,8 @@ HostPort peer_address(int fd);
 // to it on this host may be given that same port to come from, and then TCP connects it to itself.
 bool is_connected_to_itself(int fd);
 
-// Accepts one connection at a listener of tcp_listen. Timeout if nobody connects.
-UniqueFd tcp_accept(int listener, const Deadline& deadline);
-// Accepts a connection if one is there, else an empty UniqueFd. Throws SystemError, with error_number() EMFILE, ENFILE,
-// ENOBUFS or ENOMEM, if there is one and the system has no room for it.
+// Accepts a connection at a listener of tcp_listen if one is there, else an empty UniqueFd. Throws SystemError, with
+// error_number() EMFILE, ENFILE, ENOBUFS or ENOMEM, if there is one and the system has no room for it.
 UniqueFd tcp_try_accept(int listener);
 
 // The meaning of a port where nobody listens.

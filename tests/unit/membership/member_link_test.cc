@@ -25,6 +25,7 @@
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/client/tcp_connection.h"
 #include "runtime/store/server/tcp_store_server.h"
+#include "tests/support/accept_one.h"
 #include "tests/support/child.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/store/server/server_test.h"
@@ -32,6 +33,7 @@
 namespace lockstep::membership {
 namespace {
 
+using lockstep::testing::accept_one;
 using lockstep::testing::error_of;
 using lockstep::testing::expect_text;
 using namespace std::chrono_literals;
@@ -202,7 +204,7 @@ TEST_F(MemberLinks, TheDestructorSaysGoodbyeWithTheLastSequence) {
 
 // A store that serves one member and never answers its goodbye. What it was asked, in order, once the member has gone.
 std::vector<proto::Op> asked_by_one_member(int listener) {
-  const UniqueFd member = net::tcp_accept(listener, patience());
+  const UniqueFd member = accept_one(listener, patience());
   std::vector<proto::Op> asked;
   proto::RequestReader reader({}, proto::Dialect::lockstep);
   std::string input;

@@ -22,12 +22,14 @@
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/hash_store.h"
 #include "runtime/store/prefix_store.h"
+#include "tests/support/accept_one.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::wire {
 namespace {
 
 using namespace std::chrono_literals;
+using lockstep::testing::accept_one;
 using lockstep::testing::error_of;
 using lockstep::testing::expect_text;
 using lockstep::testing::text_of;
@@ -306,7 +308,7 @@ TEST(ProvenConnections, AListenerThatProvesNothingEndsTheStartWithItsAddress) {
   const std::string where = net::local_address(listener.get()).to_string();
   std::thread impostor([&] {
     for (int i = 0; i < 3; ++i) {
-      const UniqueFd socket = net::tcp_accept(listener.get(), kSoon);
+      const UniqueFd socket = accept_one(listener.get(), kSoon);
       std::string hello(kWireGreeting.size() + 4 + kDrawBytes, '\0');
       net::recv_exact(socket.get(), std::as_writable_bytes(std::span(hello)), kSoon);
       net::send_all(socket.get(), std::string(kDrawBytes, 's'), kSoon);

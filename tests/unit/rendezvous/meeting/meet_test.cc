@@ -23,6 +23,7 @@
 #include "runtime/rendezvous/meeting/file_meeting.h"
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/server/tcp_store_server.h"
+#include "tests/support/accept_one.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/rendezvous/meeting/meeting_ranks.h"
@@ -30,6 +31,7 @@
 namespace lockstep::rendezvous {
 namespace {
 
+using lockstep::testing::accept_one;
 using lockstep::testing::error_of;
 using lockstep::testing::expect_text;
 using namespace std::chrono_literals;
@@ -299,7 +301,7 @@ TEST(Meet, RankZeroThatDoesNotComeIsSaidWithAddressTimeAndRemedy) {
 TEST(Meet, AnAddressWhereAnotherProgramAnswersIsSaid) {
   const UniqueFd other = net::tcp_listen({"127.0.0.1", 0});
   std::thread answers([&] {
-    const UniqueFd client = net::tcp_accept(other.get(), Deadline::after(20s));
+    const UniqueFd client = accept_one(other.get(), Deadline::after(20s));
     net::send_all(client.get(), "HTTP/1.1 400 Bad Request\r\n\r\n", Deadline::after(20s));
     std::byte byte;
     while (net::wait_readable(client.get(), Deadline::after(20s)) && ::read(client.get(), &byte, 1) > 0) {

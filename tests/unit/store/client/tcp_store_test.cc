@@ -20,6 +20,7 @@
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/client/wire_keys.h"
 #include "runtime/store/server/tcp_store_server.h"
+#include "tests/support/accept_one.h"
 #include "tests/support/error_of.h"
 #include "tests/support/wait_until.h"
 #include "tests/unit/store/server/server_test.h"
@@ -27,6 +28,7 @@
 namespace lockstep::store {
 namespace {
 
+using lockstep::testing::accept_one;
 using lockstep::testing::error_of;
 using lockstep::testing::expect_text;
 using lockstep::testing::thrown_by;
@@ -118,7 +120,7 @@ TEST_F(TcpStoreTest, ASilentServerIsLostAfterTheRequestTimeout) {
   const UniqueFd listener = net::tcp_listen({"127.0.0.1", 0});
   std::vector<UniqueFd> connections;
   std::thread greeter([&] {
-    connections.push_back(net::tcp_accept(listener.get(), soon()));
+    connections.push_back(accept_one(listener.get(), soon()));
     std::string hello = request(Op::hello, {{}, {"", "", std::string(proto::kNonceBytes, 'n')}, proto::kVersion});
     net::recv_exact(connections[0].get(), std::as_writable_bytes(std::span(hello)), soon());
     net::send_all(connections[0].get(), std::string(9, '\0'), soon());  // welcome
@@ -149,7 +151,7 @@ TEST_F(TcpStoreTest, AnAnswerThatNoStoreGivesIsSaidToBeAnotherPrograms) {
   const UniqueFd listener = net::tcp_listen({"127.0.0.1", 0});
   UniqueFd connection;  // open until the client has read the answer
   std::thread other([&] {
-    connection = net::tcp_accept(listener.get(), soon());
+    connection = accept_one(listener.get(), soon());
     std::string hello = request(Op::hello, {{}, {"", "", std::string(proto::kNonceBytes, 'n')}, proto::kVersion});
     net::recv_exact(connection.get(), std::as_writable_bytes(std::span(hello)), soon());
     net::send_all(connection.get(), "HTTP/1.1 400 Bad Request\r\n\r\n", soon());
