@@ -141,7 +141,6 @@ class MembershipTable {
 
   // Pushes since the last call, in order.
   std::vector<Push> take_pushes();
-  bool has_pushes() const { return !pushes_.empty(); }
   // Since the last call, in order; of all scopes, also what is no longer told to members.
   std::vector<MemberNews> take_news();
   bool is_member(ConnectionId id) const { return by_connection_.contains(id); }

@@ -10,11 +10,8 @@ namespace lockstep::trace {
 void StepSummary::add(const StepRecord& record) {
   if (record.step <= last_step_) return;
   last_step_ = record.step;
-  add_sample(step_, record.end - record.begin);
   add_sample(waited_, record.waited);
   add_sample(hidden_, record.hidden);
-  add_sample(under_way_, record.under_way);
-  if (!record.buckets.empty() && record.buckets.front().gradients_ready < record.gradients_ready) ++overlapped_steps_;
   ++steps_;
 }
 

@@ -33,12 +33,8 @@ class LOCKSTEP_INTERNAL_API StepSummary {
   void add(const StepRecord& record);
 
   std::int64_t steps() const { return steps_; }
-  TimeStatistics step() const { return statistics(step_); }            // begin_step to finish_step's end
-  TimeStatistics waited() const { return statistics(waited_); }        // StepRecord::waited
-  TimeStatistics hidden() const { return statistics(hidden_); }        // StepRecord::hidden
-  TimeStatistics under_way() const { return statistics(under_way_); }  // StepRecord::under_way
-  // Steps in which the first bucket was launched before the last gradient was ready.
-  std::int64_t overlapped_steps() const { return overlapped_steps_; }
+  TimeStatistics waited() const { return statistics(waited_); }  // StepRecord::waited
+  TimeStatistics hidden() const { return statistics(hidden_); }  // StepRecord::hidden
 
   // Medians, for a progress line: "communication: 0.7 ms waited, 11.4 ms hidden". "no step yet" without
   // one.
@@ -58,11 +54,8 @@ class LOCKSTEP_INTERNAL_API StepSummary {
 
   std::int64_t steps_ = 0;
   std::int64_t last_step_;
-  std::int64_t overlapped_steps_ = 0;
-  Samples step_;
   Samples waited_;
   Samples hidden_;
-  Samples under_way_;
 };
 
 // A duration as people read it: "0.7 us", "11.4 ms", "2.31 s".

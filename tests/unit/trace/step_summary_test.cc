@@ -13,12 +13,8 @@ using std::chrono::nanoseconds;
 StepRecord record_of(std::int64_t step, nanoseconds waited, nanoseconds hidden) {
   StepRecord record;
   record.step = step;
-  record.end = record.begin + milliseconds(20);
   record.waited = waited;
   record.hidden = hidden;
-  record.under_way = 2 * hidden;
-  record.gradients_ready = 4;
-  record.buckets = {{.bytes = 64, .ready = {}, .launched = {}, .finished = {}, .gradients_ready = 2}};
   return record;
 }
 
@@ -39,8 +35,6 @@ TEST(StepSummary, TakesMedianMeanAndLongest) {
   EXPECT_EQ(summary.waited().mean, milliseconds(4));
   EXPECT_EQ(summary.waited().max, milliseconds(9));
   EXPECT_EQ(summary.hidden().median, milliseconds(20));
-  EXPECT_EQ(summary.under_way().median, milliseconds(40));
-  EXPECT_EQ(summary.step().median, milliseconds(20));
   summary.add(record_of(3, milliseconds(4), milliseconds(40)));
   EXPECT_EQ(summary.waited().median, milliseconds(3));
   EXPECT_EQ(summary.line(), "communication: 3.0 ms waited, 30.0 ms hidden");
@@ -56,19 +50,6 @@ TEST(StepSummary, CountsAStepOnce) {
   summary.add(record);
   summary.add(record);
   EXPECT_EQ(summary.steps(), 1);
-}
-
-TEST(StepSummary, CountsStepsThatOverlapByOrder) {
-  StepSummary summary;
-  summary.add(record_of(0, {}, {}));
-  StepRecord late = record_of(1, {}, milliseconds(5));
-  late.buckets[0].gradients_ready = 4;
-  summary.add(late);
-  StepRecord empty = record_of(2, {}, {});
-  empty.gradients_ready = 0;
-  empty.buckets[0].gradients_ready = 0;
-  summary.add(empty);
-  EXPECT_EQ(summary.overlapped_steps(), 1);
 }
 
 TEST(StepSummary, MedianIsOfTheLastStepsMeanOfAll) {
