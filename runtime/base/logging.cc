@@ -130,8 +130,6 @@ void set_log_label(const std::string& label) {
   stderr_output().set_label(label);
 }
 
-void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
-
 std::string_view name_of(LogLevel level) {
   const auto name = spdlog::level::to_string_view(to_spdlog(level));
   return {name.data(), name.size()};

@@ -27,8 +27,6 @@ LOCKSTEP_INTERNAL_API bool log_enabled(LogLevel level);
 LOCKSTEP_INTERNAL_API void log_line(LogLevel level, std::string_view text) noexcept;
 // Puts "[label] " before every later line, for example "rank 2".
 void set_log_label(const std::string& label);
-// Overrides LOCKSTEP_LOG_LEVEL.
-void set_log_level(LogLevel level);
 
 // "info", "warning": as the lines have it.
 std::string_view name_of(LogLevel level);

@@ -157,7 +157,7 @@ int serve(const store::Secret& secret, int pipe) {
 
 int abuse(const Targets& targets, std::uint64_t seed) {
   stop_on_sigterm();
-  set_log_level(LogLevel::off);
+  set_log_sink([](LogLevel, std::string_view) {});
   if (::nice(5) == -1 && errno == EPERM) throw SystemError("nice", errno);
   Abuser abuser(targets, seed);
   while (stop_asked == 0) abuser.act();

@@ -13,10 +13,7 @@ namespace {
 
 class Logging : public testing::Test {
  protected:
-  ~Logging() override {
-    set_log_label("");
-    set_log_level(LogLevel::info);
-  }
+  ~Logging() override { set_log_label(""); }
 };
 
 template <typename Body>
@@ -37,17 +34,7 @@ TEST_F(Logging, LabelsAndTextsAreNotPatterns) {
   EXPECT_EQ(logged([] { log_line(LogLevel::error, "{} 100%"); }), "[lockstep 50% of %v] error: {} 100%\n");
 }
 
-TEST_F(Logging, LevelsBelowTheChosenAreSilent) {
-  set_log_level(LogLevel::warn);
-  EXPECT_FALSE(log_enabled(LogLevel::info));
-  EXPECT_TRUE(log_enabled(LogLevel::warn));
-  EXPECT_EQ(logged([] { log_info("quiet"); }), "");
-  set_log_level(LogLevel::off);
-  EXPECT_EQ(logged([] { log_error("quiet"); }), "");
-}
-
 TEST_F(Logging, DisabledLinesFormatNothing) {
-  set_log_level(LogLevel::warn);
   int evaluated = 0;
   const auto text = logged([&] {
     if (log_enabled(LogLevel::debug)) ++evaluated;
@@ -92,6 +79,19 @@ TEST_F(LoggingDeathTest, VariableChoosesTheLevel) {
   EXPECT_EXIT(log_with_variable("debug"), testing::ExitedWithCode(0), "^\\[lockstep\\] debug: a debug line\n");
   EXPECT_EXIT(log_with_variable("warning"), testing::ExitedWithCode(0), "^\\[lockstep\\] warning: a warning\n$");
   EXPECT_EXIT(log_with_variable("off"), testing::ExitedWithCode(0), "^$");
+}
+
+// `warns`: whether lines of that level are written; those below it are not.
+[[noreturn]] void end_silently(const char* value, bool warns) {
+  if (setenv("LOCKSTEP_LOG_LEVEL", value, 1) != 0) _exit(2);
+  log_info("quiet");
+  if (!warns) log_error("quiet");
+  _exit(!log_enabled(LogLevel::info) && log_enabled(LogLevel::warn) == warns ? 0 : 1);
+}
+
+TEST_F(LoggingDeathTest, LevelsBelowTheChosenAreSilent) {
+  EXPECT_EXIT(end_silently("warn", true), testing::ExitedWithCode(0), "^$");
+  EXPECT_EXIT(end_silently("off", false), testing::ExitedWithCode(0), "^$");
 }
 
 TEST_F(LoggingDeathTest, BadLevelIsReportedOnceAndCountsAsInfo) {
