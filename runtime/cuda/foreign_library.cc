@@ -56,9 +56,8 @@ ForeignLibrary::ForeignLibrary(const ForeignNames& names, std::span<const std::s
   if (void* const known = ::dlsym(handle_, names.function)) path_ = file_of_symbol(known, path_);
 }
 
-void* ForeignLibrary::address_of(const char* name) const {
-  void* const address = ::dlsym(handle_, name);
-  if (address != nullptr) return address;
+ForeignLibrary::Address ForeignLibrary::need(const char* name) const {
+  if (void* const address = ::dlsym(handle_, name)) return {address};
   throw BackendUnavailable(
       fmt::format("{}: {} has no function {}: it is {}; {}", names_.who, path_, name, names_.not_it, names_.remedy));
 }

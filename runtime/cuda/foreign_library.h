@@ -36,15 +36,19 @@ class ForeignLibrary {
   ForeignLibrary(const ForeignNames& names, std::span<const std::string> candidates);
 
   const std::string& path() const { return path_; }
-  // Throws BackendUnavailable where the library has none.
-  template <typename Function>
-  void need(Function& function, const char* name) const {
-    function = reinterpret_cast<Function>(address_of(name));
-  }
+
+  // The address of a function, which becomes a pointer of the type that it is assigned to.
+  struct Address {
+    void* value;
+    template <typename Function>
+    operator Function*() const {  // NOLINT(google-explicit-constructor): a table names each type once
+      return reinterpret_cast<Function*>(value);
+    }
+  };
+  // Throws BackendUnavailable where the library has none of that name.
+  Address need(const char* name) const;
 
  private:
-  void* address_of(const char* name) const;
-
   ForeignNames names_;
   void* handle_ = nullptr;
   std::string path_;

@@ -6,7 +6,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/mutex.h"
-#include "runtime/cuda/foreign_library.h"
 
 namespace lockstep::nccl {
 namespace {
@@ -40,44 +39,23 @@ std::vector<std::string> library_candidates(const Environment& environment) {
   return cuda::foreign_candidates(kNames, environment);
 }
 
-Api load_api(std::span<const std::string> candidates) {
-  const cuda::ForeignLibrary library(kNames, candidates);
-  Api api;
-  api.path = library.path();
-  library.need(api.get_version, "ncclGetVersion");
-  if (const auto result = api.get_version(&api.version); result != ncclSuccess) {
-    throw BackendUnavailable(
-        fmt::format("nccl: {} does not say its version: error {}; {}", api.path, static_cast<int>(result), kRemedy));
+int checked_version(const cuda::ForeignLibrary& library) {
+  const decltype(&ncclGetVersion) get_version = library.need("ncclGetVersion");
+  int version = 0;
+  if (const auto result = get_version(&version); result != ncclSuccess) {
+    throw BackendUnavailable(fmt::format("nccl: {} does not say its version: error {}; {}", library.path(),
+                                         static_cast<int>(result), kRemedy));
   }
-  if (api.version < kOldestVersion) {
+  if (version < kOldestVersion) {
     throw BackendUnavailable(
         fmt::format("nccl: {} is NCCL {}, and {} or newer is needed: an abort by an older one frees what a call of "
                     "another thread still uses; {}",
-                    api.path, version_text(api.version), version_text(kOldestVersion), kRemedy));
+                    library.path(), version_text(version), version_text(kOldestVersion), kRemedy));
   }
-  library.need(api.get_unique_id, "ncclGetUniqueId");
-  library.need(api.get_error_string, "ncclGetErrorString");
-  library.need(api.get_last_error, "ncclGetLastError");
-  library.need(api.comm_init_rank_config, "ncclCommInitRankConfig");
-  library.need(api.comm_finalize, "ncclCommFinalize");
-  library.need(api.comm_destroy, "ncclCommDestroy");
-  library.need(api.comm_abort, "ncclCommAbort");
-  library.need(api.comm_get_async_error, "ncclCommGetAsyncError");
-  library.need(api.group_start, "ncclGroupStart");
-  library.need(api.group_end, "ncclGroupEnd");
-  library.need(api.all_reduce, "ncclAllReduce");
-  library.need(api.broadcast, "ncclBroadcast");
-  library.need(api.reduce, "ncclReduce");
-  library.need(api.all_gather, "ncclAllGather");
-  library.need(api.reduce_scatter, "ncclReduceScatter");
-  library.need(api.send, "ncclSend");
-  library.need(api.recv, "ncclRecv");
-  library.need(api.mem_alloc, "ncclMemAlloc");
-  library.need(api.mem_free, "ncclMemFree");
-  library.need(api.comm_register, "ncclCommRegister");
-  library.need(api.comm_deregister, "ncclCommDeregister");
-  return api;
+  return version;
 }
+
+Api load_api(std::span<const std::string> candidates) { return {.library = cuda::ForeignLibrary(kNames, candidates)}; }
 
 std::string missing_beside() {
   void* const management = ::dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);

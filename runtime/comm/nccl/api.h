@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/base/environment.h"
+#include "runtime/cuda/foreign_library.h"
 
 namespace lockstep::nccl {
 
@@ -24,32 +25,35 @@ namespace lockstep::nccl {
 inline constexpr int kOldestVersion = 22703;
 std::string version_text(int version);
 
-struct Api {
-  std::string path;
-  int version = 0;
+// Throws BackendUnavailable for a library that is too old, or does not say.
+int checked_version(const cuda::ForeignLibrary& library);
 
-  decltype(&ncclGetVersion) get_version = nullptr;
-  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
-  decltype(&ncclGetErrorString) get_error_string = nullptr;
-  decltype(&ncclGetLastError) get_last_error = nullptr;
-  decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
-  decltype(&ncclCommFinalize) comm_finalize = nullptr;
-  decltype(&ncclCommDestroy) comm_destroy = nullptr;
-  decltype(&ncclCommAbort) comm_abort = nullptr;
-  decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
-  decltype(&ncclGroupStart) group_start = nullptr;
-  decltype(&ncclGroupEnd) group_end = nullptr;
-  decltype(&ncclAllReduce) all_reduce = nullptr;
-  decltype(&ncclBroadcast) broadcast = nullptr;
-  decltype(&ncclReduce) reduce = nullptr;
-  decltype(&ncclAllGather) all_gather = nullptr;
-  decltype(&ncclReduceScatter) reduce_scatter = nullptr;
-  decltype(&ncclSend) send = nullptr;
-  decltype(&ncclRecv) recv = nullptr;
-  decltype(&ncclMemAlloc) mem_alloc = nullptr;
-  decltype(&ncclMemFree) mem_free = nullptr;
-  decltype(&ncclCommRegister) comm_register = nullptr;
-  decltype(&ncclCommDeregister) comm_deregister = nullptr;
+// In this order: a library that is too old is refused as that, not for a function that it has not.
+struct Api {
+  cuda::ForeignLibrary library;
+  int version = checked_version(library);
+
+  decltype(&ncclGetUniqueId) get_unique_id = library.need("ncclGetUniqueId");
+  decltype(&ncclGetErrorString) get_error_string = library.need("ncclGetErrorString");
+  decltype(&ncclGetLastError) get_last_error = library.need("ncclGetLastError");
+  decltype(&ncclCommInitRankConfig) comm_init_rank_config = library.need("ncclCommInitRankConfig");
+  decltype(&ncclCommFinalize) comm_finalize = library.need("ncclCommFinalize");
+  decltype(&ncclCommDestroy) comm_destroy = library.need("ncclCommDestroy");
+  decltype(&ncclCommAbort) comm_abort = library.need("ncclCommAbort");
+  decltype(&ncclCommGetAsyncError) comm_get_async_error = library.need("ncclCommGetAsyncError");
+  decltype(&ncclGroupStart) group_start = library.need("ncclGroupStart");
+  decltype(&ncclGroupEnd) group_end = library.need("ncclGroupEnd");
+  decltype(&ncclAllReduce) all_reduce = library.need("ncclAllReduce");
+  decltype(&ncclBroadcast) broadcast = library.need("ncclBroadcast");
+  decltype(&ncclReduce) reduce = library.need("ncclReduce");
+  decltype(&ncclAllGather) all_gather = library.need("ncclAllGather");
+  decltype(&ncclReduceScatter) reduce_scatter = library.need("ncclReduceScatter");
+  decltype(&ncclSend) send = library.need("ncclSend");
+  decltype(&ncclRecv) recv = library.need("ncclRecv");
+  decltype(&ncclMemAlloc) mem_alloc = library.need("ncclMemAlloc");
+  decltype(&ncclMemFree) mem_free = library.need("ncclMemFree");
+  decltype(&ncclCommRegister) comm_register = library.need("ncclCommRegister");
+  decltype(&ncclCommDeregister) comm_deregister = library.need("ncclCommDeregister");
 
   // "unhandled system error (...its last words...)". `comm` may be null.
   std::string describe(ncclResult_t result, ncclComm_t comm) const;

@@ -80,9 +80,9 @@ void connect(GroupCore& core, const Deadline& deadline) {
       core.wait_until(Deadline::after(kErrorPatience), [&] { return core.failure.happened(); });
     }
     core.failure.check();
-    throw BackendUnavailable(
-        fmt::format("nccl: {} can't make its communicator (NCCL {}, {}): {}{}; NCCL_DEBUG=WARN says more",
-                    core.own_name(), version_text(core.api.version), core.api.path, problem.what(), missing_beside()));
+    throw BackendUnavailable(fmt::format(
+        "nccl: {} can't make its communicator (NCCL {}, {}): {}{}; NCCL_DEBUG=WARN says more", core.own_name(),
+        version_text(core.api.version), core.api.library.path(), problem.what(), missing_beside()));
   }
 }
 

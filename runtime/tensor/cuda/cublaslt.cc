@@ -5,7 +5,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/mutex.h"
-#include "runtime/cuda/foreign_library.h"
 
 #define LOCKSTEP_TEXT_OF(number) LOCKSTEP_TEXT(number)
 #define LOCKSTEP_TEXT(number) #number
@@ -36,28 +35,10 @@ std::vector<std::string> cublaslt_candidates(const Environment& environment) {
 }
 
 CublasLt load_cublaslt(std::span<const std::string> candidates) {
-  const ForeignLibrary library(kNames, candidates);
-  CublasLt functions;
-  functions.path = library.path();
-  library.need(functions.version, "cublasLtGetVersion");
-  library.need(functions.status_name, "cublasLtGetStatusName");
-  library.need(functions.status_text, "cublasLtGetStatusString");
-  library.need(functions.create, "cublasLtCreate");
-  library.need(functions.destroy, "cublasLtDestroy");
-  library.need(functions.desc_create, "cublasLtMatmulDescCreate");
-  library.need(functions.desc_destroy, "cublasLtMatmulDescDestroy");
-  library.need(functions.desc_set, "cublasLtMatmulDescSetAttribute");
-  library.need(functions.layout_create, "cublasLtMatrixLayoutCreate");
-  library.need(functions.layout_destroy, "cublasLtMatrixLayoutDestroy");
-  library.need(functions.layout_set, "cublasLtMatrixLayoutSetAttribute");
-  library.need(functions.preference_create, "cublasLtMatmulPreferenceCreate");
-  library.need(functions.preference_destroy, "cublasLtMatmulPreferenceDestroy");
-  library.need(functions.preference_set, "cublasLtMatmulPreferenceSetAttribute");
-  library.need(functions.heuristic, "cublasLtMatmulAlgoGetHeuristic");
-  library.need(functions.matmul, "cublasLtMatmul");
+  const CublasLt functions{.library = ForeignLibrary(kNames, candidates)};
   if (const std::size_t major = functions.version() / 10000; major != CUBLAS_VER_MAJOR) {
     throw BackendUnavailable(fmt::format("{}: {} is cuBLASLt {}, and this was built with {}; {}", kNames.who,
-                                         functions.path, major, CUBLAS_VER_MAJOR, kNames.remedy));
+                                         functions.library.path(), major, CUBLAS_VER_MAJOR, kNames.remedy));
   }
   return functions;
 }

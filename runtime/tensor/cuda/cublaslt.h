@@ -11,28 +11,29 @@
 #include <vector>
 
 #include "lockstep/base/environment.h"
+#include "runtime/cuda/foreign_library.h"
 
 namespace lockstep::cuda {
 
 struct CublasLt {
-  std::string path;
+  ForeignLibrary library;
 
-  decltype(&cublasLtGetVersion) version = nullptr;
-  decltype(&cublasLtGetStatusName) status_name = nullptr;
-  decltype(&cublasLtGetStatusString) status_text = nullptr;
-  decltype(&cublasLtCreate) create = nullptr;
-  decltype(&cublasLtDestroy) destroy = nullptr;
-  decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
-  decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
-  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set = nullptr;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
-  decltype(&cublasLtMatmul) matmul = nullptr;
+  decltype(&cublasLtGetVersion) version = library.need("cublasLtGetVersion");
+  decltype(&cublasLtGetStatusName) status_name = library.need("cublasLtGetStatusName");
+  decltype(&cublasLtGetStatusString) status_text = library.need("cublasLtGetStatusString");
+  decltype(&cublasLtCreate) create = library.need("cublasLtCreate");
+  decltype(&cublasLtDestroy) destroy = library.need("cublasLtDestroy");
+  decltype(&cublasLtMatmulDescCreate) desc_create = library.need("cublasLtMatmulDescCreate");
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy = library.need("cublasLtMatmulDescDestroy");
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set = library.need("cublasLtMatmulDescSetAttribute");
+  decltype(&cublasLtMatrixLayoutCreate) layout_create = library.need("cublasLtMatrixLayoutCreate");
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = library.need("cublasLtMatrixLayoutDestroy");
+  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set = library.need("cublasLtMatrixLayoutSetAttribute");
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create = library.need("cublasLtMatmulPreferenceCreate");
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = library.need("cublasLtMatmulPreferenceDestroy");
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = library.need("cublasLtMatmulPreferenceSetAttribute");
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = library.need("cublasLtMatmulAlgoGetHeuristic");
+  decltype(&cublasLtMatmul) matmul = library.need("cublasLtMatmul");
 
   std::string describe(cublasStatus_t status) const;
 };

@@ -52,7 +52,7 @@ Matmul::Matmul(DeviceRuntime& runtime, StreamView stream, bool tf32)
   const CurrentDevice current(stream.device);
   if (const cublasStatus_t status = library_.create(&handle_); status != CUBLAS_STATUS_SUCCESS) {
     throw DeviceError(fmt::format("cublasLtCreate on {}: {}; {} has no room on the GPU, or wants a newer driver",
-                                  stream_.device.str(), library_.describe(status), library_.path));
+                                  stream_.device.str(), library_.describe(status), library_.library.path()));
   }
 }
 
@@ -67,7 +67,7 @@ void Matmul::check(cublasStatus_t status, const char* what, const Gemm& gemm, co
       fmt::format("{} on {}: {}, for {} products of {}{} x {} by {}{} x {} (strides {}, {}, {}); cuBLASLt is {}", what,
                   stream_.device.str(), library_.describe(status), batch.count, gemm.a.transposed ? "transposed " : "",
                   gemm.rows, gemm.inner, gemm.b.transposed ? "transposed " : "", gemm.inner, gemm.columns,
-                  gemm.a.stride, gemm.b.stride, gemm.ldc, library_.path));
+                  gemm.a.stride, gemm.b.stride, gemm.ldc, library_.library.path()));
 }
 
 Matmul::Key Matmul::key_of(const Gemm& gemm, const Batch& batch) {

@@ -38,7 +38,7 @@ class RealNccl : public ::testing::Test {
       if (Environment::of_process().get("LOCKSTEP_NCCL_LIB")) FAIL() << why.what();
       GTEST_SKIP() << why.what();
     }
-    std::printf("NCCL %s from %s\n", version_text(api_->version).c_str(), api_->path.c_str());
+    std::printf("NCCL %s from %s\n", version_text(api_->version).c_str(), api_->library.path().c_str());
   }
   std::optional<Api> api_;
 };
@@ -69,7 +69,7 @@ TEST_F(RealNccl, SaysWhyItHasNoCommunicator) {
 
 // ncclBcast goes on to ncclBroadcast through the dynamic linker.
 TEST_F(RealNccl, CallsItsOwnFunctions) {
-  void* const library = ::dlopen(api_->path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  void* const library = ::dlopen(api_->library.path().c_str(), RTLD_NOW | RTLD_NOLOAD);
   ASSERT_NE(library, nullptr) << ::dlerror();
   const auto broadcast = reinterpret_cast<decltype(&ncclBcast)>(::dlsym(library, "ncclBcast"));
   ASSERT_NE(broadcast, nullptr) << ::dlerror();
