@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -14,7 +13,7 @@
 namespace lockstep {
 
 UniqueFd make_memory_file(const char* name, std::size_t bytes) {
-  if (const auto largest = resource_limit(RLIMIT_FSIZE); largest && bytes > *largest) return {};
+  if (!may_file_have(bytes)) return {};
   UniqueFd file(::memfd_create(name, MFD_CLOEXEC));
   if (file && ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) file.reset();
   return file;

@@ -26,6 +26,8 @@ std::optional<std::uint64_t> resource_limit(int resource) {
   return limit.rlim_cur;
 }
 
+bool may_file_have(std::uint64_t bytes) { return bytes <= resource_limit(RLIMIT_FSIZE).value_or(RLIM_INFINITY); }
+
 std::string limit_behind(int error_number) {
   switch (error_number) {
     case EMFILE: return fmt::format("'ulimit -n' allows {}", in_words(RLIMIT_NOFILE, 1, ""));

@@ -11,6 +11,10 @@ namespace lockstep {
 // The soft limit of RLIMIT_..., in its own unit; nothing if there is none.
 std::optional<std::uint64_t> resource_limit(int resource);
 
+// Whether a file may have so many bytes. A write or an allocation beyond the limit (ulimit -f) would end the process
+// with SIGXFSZ, also of a file in memory.
+bool may_file_have(std::uint64_t bytes);
+
 // The limit that an errno value is of, "'ulimit -n' allows 64"; empty if it is of none that is set here.
 std::string limit_behind(int error_number);
 

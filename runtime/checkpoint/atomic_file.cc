@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -81,9 +80,7 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::write(std::span<const std::byte> bytes) {
   constexpr std::size_t kPiece = std::size_t{1} << 16;  // of a pipe's size
   constexpr int kPatience = 300'000;                    // ms
-  // A write beyond it would end the process with SIGXFSZ.
-  const auto largest = resource_limit(RLIMIT_FSIZE);
-  if (largest && !is_stream_ && written_ + bytes.size() > *largest) fail("write", EFBIG);
+  if (!is_stream_ && !may_file_have(written_ + bytes.size())) fail("write", EFBIG);
   observe({.kind = Kind::write, .path = temporary_name(), .bytes = bytes});
   hash_.add(bytes.data(), bytes.size());
   while (!bytes.empty()) {

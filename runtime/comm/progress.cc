@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -27,10 +26,8 @@ void full_fence() {
 
 // Empty where the process can have no such file, for the reason in `error`: its bell is its own then.
 UniqueFd make_file(int& error) {
-  // A file that grows beyond this limit ends the process with SIGXFSZ.
-  const auto largest = resource_limit(RLIMIT_FSIZE);
   error = EFBIG;
-  if (largest && *largest < kPage) return {};
+  if (!may_file_have(kPage)) return {};
   UniqueFd file(::memfd_create("lockstep-bell", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const bool made = file && ::fallocate(file.get(), 0, 0, kPage) == 0 &&
                     ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;

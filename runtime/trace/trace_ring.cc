@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -55,15 +54,9 @@ void* map(int fd, std::size_t bytes, int protection) {
   return memory;
 }
 
-// A file that grows beyond the limit ends the process with SIGXFSZ, one in memory too.
-bool may_be_as_large(std::size_t bytes) {
-  const auto largest = resource_limit(RLIMIT_FSIZE);
-  return !largest || bytes <= *largest;
-}
-
 // A reader of the old file keeps that one.
 UniqueFd create_file(const std::string& path, std::size_t bytes) {
-  if (!may_be_as_large(bytes)) throw SystemError(fmt::format("allocate {} bytes for {}", bytes, path), EFBIG);
+  if (!may_file_have(bytes)) throw SystemError(fmt::format("allocate {} bytes for {}", bytes, path), EFBIG);
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw SystemError("remove " + path, errno);
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!file) throw SystemError("create " + path, errno);
