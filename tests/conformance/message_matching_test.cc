@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "tests/conformance/errors.h"
 #include "tests/conformance/memory.h"
+#include "tests/support/cause_of.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {
@@ -91,11 +92,15 @@ TEST(Messages, ToOneselfPassWhileOthersArePending) {
 TEST(Messages, OfDifferentSizesAreAMismatchOnBothSides) {
   run_ranks(2, [](const Group& group) {
     std::vector<float> x(20);
-    const std::string text = error_of<Mismatch>([&] {
+    const Cause cause = cause_of<Mismatch>([&] {
       if (group->rank() == 0) group->send(BufferView(std::span(x).first(10)), 1, 7).wait();
       group->recv(BufferView(std::span(x)), 0, 7).wait();
     });
-    expect_text(text, {"rank 1", "recv of 20 x float32 from rank 0 with tag 7", "10 x float32"});
+    expect_cause(cause, {.kind = Cause::Kind::mismatch, .reporter = 1});
+    EXPECT_EQ(
+        golden(cause.text),
+        "rank 1 (...) called recv of 20 x float32 from rank 0 with tag 7, but rank 0 (...) sent 10 x float32; both "
+        "sides must give one size and type");
   });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank as a process of its own, with the backend in CONFORMANCE_BACKEND ("auto" if unset). argv[1] says what it does;
-// what it finds goes to stdout, one line per fact.
+// what it finds goes to stdout, one line per fact; of the error that ends it, its type and text, and before that
+// "cause kind=lost rank=1 pid=4711 sequence=41 step=-1".
 //   suite          all of check_everything()
 //   loop HOW       all-reduces in user memory and in an arena, until an error comes; says "looping" after the first.
 //                  HOW is "quiet", or what rank 1 does at step 100: "kill" (SIGKILL), "exit" (leaves the process, not
@@ -35,6 +36,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init/init_process_group.h"
 #include "runtime/base/process_state.h"
@@ -43,6 +45,14 @@
 
 namespace lockstep::testing {
 namespace {
+
+void print_error(const char* type, const Error& error) {
+  if (const Cause* const cause = error.cause()) {
+    std::printf("cause kind=%s rank=%d pid=%d sequence=%lld step=%lld\n", std::string(name_of(cause->kind)).c_str(),
+                cause->rank, cause->pid, static_cast<long long>(cause->sequence), static_cast<long long>(cause->step));
+  }
+  std::printf("%s: %s\n", type, error.what());
+}
 
 void hurt(const std::string& how) {
   std::printf("at step 100\n");
@@ -213,9 +223,9 @@ int run(const std::string& what, const std::string& how) {
       what == "large" ? large(*group, how) : loop(*group, how);
     }
   } catch (const PeerLost& error) {
-    std::printf("PeerLost: %s\n", error.what());
+    print_error("PeerLost", error);
   } catch (const Timeout& error) {
-    std::printf("Timeout: %s\n", error.what());
+    print_error("Timeout", error);
   }
   std::fflush(stdout);
   return how == "abort" ? 0 : 3;
