@@ -15,6 +15,7 @@
 #include "runtime/membership/membership_server.h"
 #include "runtime/store/secret.h"
 #include "runtime/store/server/tcp_store_server.h"
+#include "tests/support/cause_of.h"
 #include "tests/support/error_of.h"
 #include "tests/support/wait_until.h"
 
@@ -22,6 +23,7 @@ namespace lockstep::membership {
 namespace {
 
 using lockstep::testing::error_of;
+using lockstep::testing::expect_cause;
 using lockstep::testing::expect_text;
 using lockstep::testing::wait_until;
 using namespace std::chrono_literals;
@@ -154,8 +156,7 @@ TEST_F(RelayedLinks, ALauncherThatEndsTakesThemAlong) {
   }();
   EXPECT_TRUE(first.await(Kind::store_lost).is_of_relay);
   const MemberEvent event = direct.await(Kind::lost);
-  EXPECT_EQ(event.cause.rank, 1);
-  expect_text(event.cause.text, {"is lost"});
+  expect_cause(event.cause, {.kind = Cause::Kind::lost, .rank = 1});
 }
 
 TEST_F(RelayedLinks, HearThatTheStoreIsLostAndWhoHostedIt) {

@@ -19,8 +19,18 @@ using Push = MembershipTable::Push;
 
 ProcessInfo process_of(int rank) { return {.host = "n1", .pid = 100 + rank, .boot_id = "b", .pid_namespace = "1"}; }
 
-std::string text_of(const Push& push) {
-  return decode_cause(push.fields.at(2)).value_or(Cause{.text = "no cause"}).text;
+Cause cause_in(const Push& push) { return decode_cause(push.fields.at(2)).value_or(Cause{.text = "no cause"}); }
+std::string text_of(const Push& push) { return cause_in(push).text; }
+
+// What the server itself says of the member 1, whose last heartbeat spoke of this.
+Cause cause_about_1(Cause::Kind kind, std::int64_t sequence, std::int64_t step, std::string text) {
+  return {.kind = kind,
+          .rank = 1,
+          .host = "n1",
+          .pid = 101,
+          .step = step,
+          .sequence = sequence,
+          .text = "rank 1 (host n1, pid 101) " + std::move(text)};
 }
 
 bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
@@ -95,8 +105,11 @@ TEST_F(Table, WhoGoesWithoutAGoodbyeIsLostAndAllOthersAreTold) {
     EXPECT_EQ(push.kind, Kind::lost);
     EXPECT_EQ(push.fields[0], "1");
     EXPECT_EQ(push.fields[1], "1") << "the first cause";
-    EXPECT_TRUE(text_of(push).starts_with("rank 1 (host n1, pid 101) is lost: its connection ended")) << text_of(push);
-    expect_text(text_of(push), {"its last heartbeat spoke of collective 41"});
+    EXPECT_EQ(cause_in(push), cause_about_1(Cause::Kind::lost, 41, -1,
+                                            "is lost: its connection ended without a goodbye; its process ended, or "
+                                            "the network to its host broke: look at its output and exit code; its last "
+                                            "heartbeat spoke of collective 41"))
+        << text_of(push);
   }
   EXPECT_TRUE(told().empty());
   run(10s, {0, 2});
@@ -137,10 +150,12 @@ TEST_F(Hang, WhoIsBehindAndStartsNothingIsNamedWithWhatItDoes) {
   for (const Push& push : pushes) {
     EXPECT_EQ(push.kind, Kind::silent);
     EXPECT_EQ(push.fields[0], "1");
-    EXPECT_TRUE(text_of(push).starts_with(
-        "rank 1 (host n1, pid 101) hangs: the last that it started is collective 41 (all_reduce, step 12), "))
+    EXPECT_EQ(cause_in(push), cause_about_1(Cause::Kind::silent, 41, 12,
+                                            "hangs: the last that it started is collective 41 (all_reduce, step 12), "
+                                            "and nothing since for 10.1 s of 10 s allowed by LOCKSTEP_HANG_TIMEOUT, "
+                                            "while rank 0 (host n1, pid 100) has started collective 42 (all_reduce, "
+                                            "step 12); 'gdb -p 101' or py-spy shows what it does"))
         << text_of(push);
-    expect_text(text_of(push), {"while rank 0 (host n1, pid 100) has started collective 42 ("});
   }
   run_at(60s, {{0, 42}, {1, 41}, {2, 42}});
   EXPECT_TRUE(told().empty()) << "once, and nobody else for what follows";
@@ -182,10 +197,10 @@ TEST_F(Hang, WithoutATimeoutNobodyHangsAndOfSeveralTheLeastCounts) {
   for (const int rank : {0, 1}) table.ended(connection(rank));
   told();
   enter_all_with({"hang-timeout=600000", "liveness=off hang-timeout=5000"});
-  run_at(6s, {{0, 42}, {1, 41}});
-  const auto pushes = told();
-  ASSERT_FALSE(pushes.empty());
-  expect_text(pushes[0].fields[2], {" of 5 s allowed by LOCKSTEP_HANG_TIMEOUT"});
+  run_at(5s, {{0, 42}, {1, 41}});
+  EXPECT_TRUE(told().empty());
+  run_at(1s, {{0, 42}, {1, 41}});
+  EXPECT_FALSE(told().empty());
 }
 
 TEST_F(Hang, WhoIsInADebuggerDoesNotHang) {
@@ -205,8 +220,7 @@ TEST_F(Hang, WhoIsInADebuggerDoesNotHang) {
 TEST_F(Hang, ATimeoutThatIsNoneIsRefused) {
   for (const std::string bad : {"hang-timeout=", "hang-timeout=1999", "hang-timeout=x", "hang-timeout=-5000", "silence",
                                 "silence=", "silence=1999"}) {
-    const auto refused = register_member(0, 3, "s", bad);
-    EXPECT_TRUE(contains(refused.value_or(""), "'" + bad + "' is not a number of milliseconds from 2000 on")) << bad;
+    EXPECT_EQ(register_member(0, 3, "s", bad), "option '" + bad + "' is not a number of milliseconds from 2000 on");
   }
 }
 
@@ -257,7 +271,6 @@ TEST_F(Hang, AMemberMayAskToBeSilentForLonger) {
   ASSERT_FALSE(pushes.empty());
   EXPECT_EQ(pushes[0].kind, Kind::silent);
   EXPECT_EQ(pushes[0].fields[0], "0");
-  expect_text(pushes[0].fields[2], {"of 5.0 s allowed"});
 }
 
 TEST_F(Table, ScopesOfAPrefixAreForgottenWhereNobodyIsConnected) {
@@ -301,11 +314,12 @@ TEST_F(Table, WhoIsSilentIsNamedAfterTwoSeconds) {
   for (const Push& push : pushes) {
     EXPECT_EQ(push.kind, Kind::silent);
     EXPECT_EQ(push.fields[0], "1");
-    EXPECT_TRUE(
-        text_of(push).starts_with("rank 1 (host n1, pid 101) stopped answering: nothing came from it for 2.1 s"))
+    EXPECT_EQ(cause_in(push),
+              cause_about_1(Cause::Kind::silent, 7, -1,
+                            "stopped answering: nothing came from it for 2.1 s of 2.0 s allowed; its host doesn't "
+                            "answer either: it is down, or the network between is cut; its last heartbeat spoke of "
+                            "collective 7; LOCKSTEP_LIVENESS=10 allows it 10 s, off waits for such a rank"))
         << text_of(push);
-    expect_text(text_of(push), {"its last heartbeat spoke of collective 7",
-                                "its host doesn't answer either: it is down, or the network between is cut"});
   }
   run(10s, {0, 1, 2});
   table.ended(connection(1));
@@ -528,16 +542,15 @@ TEST_F(Table, OnlyTheFirstFailuresAreTold) {
 
 TEST_F(Table, ADuplicateIsRefusedAndBothAreNamed) {
   ASSERT_EQ(register_member(1), std::nullopt);
-  const auto why = table.register_member(99, "s", "1", "3", encode({.host = "n2", .pid = 5, .boot_id = "c"}), "");
-  ASSERT_NE(why, std::nullopt);
-  expect_text(*why, {"rank 1 (host n1, pid 101), which is here", "rank 1 (host n2, pid 5)"});
+  EXPECT_EQ(
+      table.register_member(99, "s", "1", "3", encode({.host = "n2", .pid = 5, .boot_id = "c"}), ""),
+      "two processes are rank 1: rank 1 (host n1, pid 101), which is here; and rank 1 (host n2, pid 5); give each "
+      "process its own RANK");
   table.ended(99);
   EXPECT_TRUE(told().empty()) << "who was refused is not a member";
   // Also when the first has gone: it was a member of this meeting.
   ASSERT_EQ(table.goodbye(connection(1), 0), std::nullopt);
-  const auto after = register_member(1, 3, "s", "", 98);
-  ASSERT_NE(after, std::nullopt);
-  expect_text(*after, {"which has left"});
+  EXPECT_NE(register_member(1, 3, "s", "", 98), std::nullopt);
   EXPECT_EQ(register_member(1, 3, "another scope"), std::nullopt);
 }
 
@@ -565,9 +578,10 @@ TEST_F(Table, WhatIsNoMemberIsRefusedWithTheReason) {
 }
 
 TEST_F(Table, WhoIsNoMemberCantSayAnything) {
-  expect_text(table.heartbeat(1, 0, "").value_or(""), {"REGISTER"});
-  expect_text(table.goodbye(1, 0).value_or(""), {"REGISTER"});
-  expect_text(table.report(1, "x").value_or(""), {"REGISTER"});
+  const std::string refused = "this connection is not a member's: REGISTER comes first, and nothing after GOODBYE";
+  EXPECT_EQ(table.heartbeat(1, 0, ""), refused);
+  EXPECT_EQ(table.goodbye(1, 0), refused);
+  EXPECT_EQ(table.report(1, "x"), refused);
   enter_all();
   ASSERT_EQ(table.goodbye(connection(1), 0), std::nullopt);
   EXPECT_NE(table.heartbeat(connection(1), 0, ""), std::nullopt);
@@ -602,7 +616,7 @@ TEST_F(Table, AFullTableMakesRoomWhereNobodyIsConnectedAndElseRefuses) {
   table = MembershipTable({.max_members = 4}, {.process = [](const ProcessInfo&) { return ProcessState::unknown; }});
   for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(register_member(rank, 3, "a"), std::nullopt);
   for (int rank = 3; rank < 5; ++rank) ASSERT_EQ(register_member(rank, 8, "b"), std::nullopt);
-  expect_text(register_member(5, 8, "b").value_or(""), {"the limit is 4"});
+  EXPECT_EQ(register_member(5, 8, "b"), "the store knows 4 members, the limit is 4");
   table.ended(connection(0));
   table.ended(connection(1));
   EXPECT_EQ(register_member(5, 8, "b"), std::nullopt) << "nobody of scope a is here";
