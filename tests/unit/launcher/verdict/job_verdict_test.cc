@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "launcher/process/stacks.h"
 #include "runtime/base/exit_code.h"
@@ -15,17 +16,19 @@
 namespace lockstep::launcher {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 class Verdict : public ::testing::Test {
  protected:
   Verdict()
       : hosts_(with_first_ranks({{.name = "a", .ranks = 2}, {.name = "b", .ranks = 2}, {.name = "c", .ranks = 1}})),
-        verdict_({.hosts = hosts_, .facts = [](int rank) { return RankFacts{.rank = rank, .host = "?"}; }}) {}
+        verdict_({.hosts = hosts_,
+                  .facts = [](int rank) { return RankFacts{.rank = rank, .host = "?"}; },
+                  .on_conclusion = [this](const VerdictRecord& record) { record_ = record; }}) {}
 
   void end(int rank, ExitStatus ending, std::vector<std::string> last_lines = {}) {
     RankEnd end;
@@ -36,19 +39,31 @@ class Verdict : public ::testing::Test {
     end.last_lines = std::move(last_lines);
     verdict_.rank_ended(std::move(end));
   }
-  // Texts of what was said since the last call; whether the ranks are to end is kept.
+  // Texts of what was said since the last call, with T for the time since the start; whether the ranks are to end is
+  // kept.
   std::vector<std::string> said() {
     std::vector<std::string> texts;
     for (const Order& order : verdict_.take_orders()) {
-      if (order.kind == Order::Kind::say || order.kind == Order::Kind::detail) texts.push_back(order.text);
+      if (order.kind == Order::Kind::say || order.kind == Order::Kind::detail) {
+        texts.push_back(
+            std::regex_replace(order.text, std::regex(R"(\d+\.\d s after the start)"), "T s after the start"));
+      }
       if (order.kind == Order::Kind::end_ranks) ++ends_;
       if (order.kind == Order::Kind::pass_on) ++passes_;
       if (order.kind == Order::Kind::kill) ++kills_;
     }
     return texts;
   }
+  void expect_lost_host(int node, const std::string& host) {
+    EXPECT_EQ(record_.outcome, VerdictRecord::Outcome::host_lost);
+    EXPECT_EQ(record_.lost_host, std::pair(node, host));
+    EXPECT_EQ(record_.exit_code, kExitPeerLost);
+    EXPECT_FALSE(record_.first);
+    EXPECT_FALSE(verdict_.again());
+  }
 
   Layout hosts_;
+  VerdictRecord record_;
   JobVerdict verdict_;
   int ends_ = 0;
   int passes_ = 0;
@@ -65,12 +80,12 @@ TEST_F(Verdict, OfWhatFollowsAStandstillOfTheFirstHostNamesThatHostAndNoRank) {
   end(3, {.value = 1});
   EXPECT_THAT(
       said(),
-      ElementsAre(HasSubstr("host a (node rank 0) stood still for 5.2 s (its launcher was stopped, or got no core), "
-                            "and the others took it for lost, "),
+      ElementsAre("host a (node rank 0) stood still for 5.2 s (its launcher was stopped, or got no core), and the "
+                  "others took it for lost, T s after the start; ending the other 5 ranks",
                   "host c (node rank 2) is gone: its launcher (pid 7) has ended"));
   EXPECT_EQ(ends_, 1);
   verdict_.conclude(0);
-  EXPECT_EQ(verdict_.exit_code(), kExitPeerLost);
+  expect_lost_host(0, "a");
 }
 
 TEST_F(Verdict, AStandstillBesideASignalIsForTheSignal) {
@@ -83,8 +98,8 @@ TEST_F(Verdict, AStandstillBesideASignalIsForTheSignal) {
 
 TEST_F(Verdict, NamesTheRankItsHostAndItsLastLinesAndThenTheConsequences) {
   end(3, {.value = 42}, {"it broke", "badly"});
-  EXPECT_THAT(said(), ElementsAre(AllOf(HasSubstr("rank 3 (host b, pid 1003) exited with code 42 "),
-                                        HasSubstr("; ending the other 4 ranks")),
+  EXPECT_THAT(said(), ElementsAre("rank 3 (host b, pid 1003) exited with code 42 T s after the start; ending the other "
+                                  "4 ranks",
                                   "  the end of its stderr:", "  | it broke", "  | badly"));
   EXPECT_EQ(ends_, 1);
   end(0, kLostAnother);
@@ -124,24 +139,23 @@ TEST(StopVerdict, WhoHoldsTheOthersUpIsNamedBeforeTheyEndByTheSignal) {
   verdict.check_timers();
   const auto orders = verdict.take_orders();
   ASSERT_EQ(orders.size(), 1u);
-  EXPECT_THAT(
+  EXPECT_EQ(
       orders[0].text,
-      AllOf(HasSubstr("s after SIGTERM no step has ended for all to stop, and after "),
-            HasSubstr("they end by it: rank 3 (host b, pid 103) is in no group of all ranks; rank 2 (host b, pid "
-                      "102) holds the others up: the last that it started is collective 7 (all_reduce, step 7); "
-                      "rank 0 has started collective 8 (all_reduce, step 8)")));
+      "0.0 s after SIGTERM no step has ended for all to stop, and after 0.0 s they end by it: rank 3 (host b, pid "
+      "103) is in no group of all ranks; rank 2 (host b, pid 102) holds the others up: the last that it started is "
+      "collective 7 (all_reduce, step 7); rank 0 has started collective 8 (all_reduce, step 8)");
   EXPECT_FALSE(verdict.due());
 }
 
 TEST_F(Verdict, ALostHostIsToldFromALostRank) {
   verdict_.host_lost(1, "is gone: its launcher (pid 7) has ended");
-  EXPECT_THAT(said(), ElementsAre(AllOf(HasSubstr("host b (node rank 1) is gone: its launcher (pid 7) has ended, "),
-                                        HasSubstr("; ending the other 3 ranks"))));
+  EXPECT_THAT(said(), ElementsAre("host b (node rank 1) is gone: its launcher (pid 7) has ended, T s after the start; "
+                                  "ending the other 3 ranks"));
   EXPECT_EQ(ends_, 1);
   for (const int rank : {0, 1, 4}) end(rank, kLostAnother);
   verdict_.conclude(0);
-  EXPECT_EQ(verdict_.exit_code(), kExitPeerLost);
-  EXPECT_FALSE(verdict_.again());
+  expect_lost_host(1, "b");
+  EXPECT_EQ(record_.consequences.size(), 3u);
   EXPECT_THAT(said(), Contains("host b (node rank 1) was lost first; 3 ranks ended after it; exit code 75"));
 }
 
@@ -149,11 +163,13 @@ TEST_F(Verdict, AHostThatIsLostAfterARankFailedIsAConsequence) {
   end(0, {.value = 3});
   said();
   verdict_.host_lost(2, "is gone: its launcher (pid 7) has ended");
-  EXPECT_THAT(said(), ElementsAre("host c (node rank 2) is gone: its launcher (pid 7) has ended"));
+  EXPECT_THAT(said(), SizeIs(1));
   verdict_.host_lost(2, "is gone: its launcher (pid 7) has ended");
   EXPECT_THAT(said(), IsEmpty()) << "once";
   for (const int rank : {1, 2, 3}) end(rank, kLostAnother);
   verdict_.conclude(0);
+  EXPECT_EQ(record_.outcome, VerdictRecord::Outcome::failed);
+  EXPECT_EQ(record_.first.value().rank.rank, 0);
   EXPECT_EQ(verdict_.exit_code(), 3);
   EXPECT_FALSE(verdict_.again());
   EXPECT_EQ(ends_, 1);
@@ -165,8 +181,10 @@ TEST_F(Verdict, AHostThatIsLostWhileItsRankIsJudgedIsTheRoot) {
   EXPECT_TRUE(verdict_.due());
   EXPECT_THAT(said(), IsEmpty());
   verdict_.host_lost(1, "is gone: its launcher (pid 7) does not answer");
-  EXPECT_THAT(said(), ElementsAre(HasSubstr("host b (node rank 1) is gone")));
+  EXPECT_THAT(said(), SizeIs(1));
   EXPECT_FALSE(verdict_.due());
+  verdict_.conclude(0);
+  expect_lost_host(1, "b");
 }
 
 // A rank that hangs on host b, whose process the launcher started behind a wrapper.
@@ -196,7 +214,8 @@ TEST_F(HungVerdict, HasItsHostsLauncherTakeItsStacksAndSaysWhereItIs) {
   ASSERT_TRUE(verdict_.due());
   EXPECT_GT(verdict_.due()->remaining(), kHungLimit);
   verdict_.stacks_taken({"Thread 1:", "#0  main"});
-  EXPECT_THAT(said(), ElementsAre(AllOf(HasSubstr("rank 3 (host b) hangs"), HasSubstr("; ending the other 4 ranks")),
+  // The cause's own text: the store has seen it, and it says it all.
+  EXPECT_THAT(said(), ElementsAre("rank 3 (host b) hangs; ending the other 4 ranks",
                                   "  where it is:", "  | Thread 1:", "  | #0  main"));
   EXPECT_EQ(ends_, 1);
   EXPECT_FALSE(verdict_.due());
@@ -223,8 +242,7 @@ TEST_F(HungVerdict, WaitsForNoLauncherThatIsLost) {
 TEST_F(HungVerdict, IsGivenWithoutItsStacksAtASignal) {
   judged();
   verdict_.signalled(SIGTERM);
-  EXPECT_THAT(said(), ElementsAre(HasSubstr("rank 3 (host b) hangs"), HasSubstr("has not told yet"),
-                                  HasSubstr("SIGTERM: passed on to ")));
+  EXPECT_THAT(said(), SizeIs(3)) << "the failure, where it is, and the signal";
   EXPECT_EQ(ends_, 1);
   EXPECT_EQ(passes_, 1);
 }
@@ -290,7 +308,6 @@ TEST_F(Conclusion, OfAFailureHasTheFirstRankAndItsConsequences) {
   EXPECT_EQ(verdict["starts_again"], false);
   EXPECT_EQ(verdict["outcome"], "failed");
   EXPECT_EQ(verdict["exit_code"], 137);
-  EXPECT_THAT(verdict["summary"].get<std::string>(), HasSubstr("rank 2 failed first"));
   const auto& first = verdict["first_failure"];
   EXPECT_EQ(first["rank"], 2);
   EXPECT_EQ(first["host"], "b");
