@@ -14,14 +14,17 @@
 #include "lockstep/base/error.h"
 #include "runtime/comm/reduction.h"
 #include "runtime/store/hash_store.h"
-#include "tests/support/error_of.h"
+#include "tests/support/cause_of.h"
 #include "tests/unit/comm/failure/hooked_store.h"
 #include "tests/unit/comm/wire/memory_wire.h"
 
 namespace lockstep::wire {
 namespace {
 
+using lockstep::testing::cause_of;
 using lockstep::testing::error_of;
+using lockstep::testing::expect_cause;
+using lockstep::testing::expect_one_cause;
 using lockstep::testing::expect_text;
 
 using Hub = std::shared_ptr<MemoryWire::Hub>;
@@ -85,13 +88,12 @@ TEST(ProcessGroupWire, ReducesInTheOrderOfReductionH) {
   }
 }
 
-// What every rank says when its wait for what never comes has ended.
-std::vector<std::string> causes_after(int size,
-                                      const std::function<void(ProcessGroup&, const Hub&)>& what_rank_1_does) {
-  std::vector<std::string> causes(static_cast<std::size_t>(size));
+// Of every rank, when its wait for what never comes has ended.
+std::vector<Cause> causes_after(int size, const std::function<void(ProcessGroup&, const Hub&)>& what_rank_1_does) {
+  std::vector<Cause> causes(static_cast<std::size_t>(size));
   std::latch over(size);
   on_ranks(size, [&](ProcessGroup& group, const Hub& hub) {
-    causes[static_cast<std::size_t>(group.rank())] = error_of<Error>([&] {
+    causes[static_cast<std::size_t>(group.rank())] = cause_of<Error>([&] {
       group.barrier().wait();
       if (group.rank() == 1) what_rank_1_does(group, hub);
       Work waits = group.recv(BufferView(nullptr, 0, DType::u8), group.rank(), 7);  // from itself: never comes
@@ -108,8 +110,12 @@ TEST(ProcessGroupWire, AConnectionThatEndsIsADeathWithOneCause) {
     for (const std::size_t survivor : {0, 2}) hub->lost[survivor].push_back(1);
     hub->notify();
   });
-  expect_text(causes[0], {"rank 1 (host host1, pid 101) has died", "the test took it away"});
-  EXPECT_EQ(causes[1], "the other ranks have given this one up: " + causes[0]) << "it is not dead at all";
+  expect_cause(causes[0], {.kind = Cause::Kind::lost, .rank = 1, .host = "host1", .pid = 101, .sequence = 1});
+  expect_text(causes[0].text,
+              {"rank 1 (host host1, pid 101) has died: its process ended, by a signal or an exit, without closing its "
+               "group, or its host can't be reached; rank ",
+               " (memory: the test took it away)"});
+  EXPECT_EQ(causes[1].text, "the other ranks have given this one up: " + causes[0].text) << "it is not dead at all";
   EXPECT_EQ(causes[0], causes[2]);
 }
 
@@ -119,8 +125,10 @@ TEST(ProcessGroupWire, BytesThatAreNoFrameFailTheGroup) {
     hub->frames[0].emplace_back(1, FrameBytes{});
     hub->notify();
   });
-  expect_text(causes[0], {"not a frame of this version", "rank 1 (host host1, pid 101)"});
-  EXPECT_EQ(causes[0], causes[1]);
+  expect_one_cause(causes,
+                   {.kind = Cause::Kind::mismatch,
+                    .reporter = 0,
+                    .text = " over memory from rank 1 (host host1, pid 101) that are not a frame of this version"});
 }
 
 TEST(ProcessGroupWire, SaysWhichCollectiveItStartedLastAndInWhichStep) {
@@ -142,9 +150,9 @@ TEST(ProcessGroupWire, ALostRankIsNamedWithWhatTheOthersWereDoing) {
     EXPECT_EQ(group.last_sequence(), 1);
     group.lose({.kind = Cause::Kind::silent, .rank = 2, .text = "rank 2 stopped answering"});
   });
-  EXPECT_EQ(causes[0], "rank 2 stopped answering; rank 1 (host host1, pid 101) was in no collective");
-  EXPECT_EQ(causes[0], causes[1]);
-  EXPECT_EQ(causes[2], "the other ranks have given this one up: " + causes[0]);
+  EXPECT_EQ(causes[0].text, "rank 2 stopped answering; rank 1 (host host1, pid 101) was in no collective");
+  expect_one_cause(std::span(causes).first(2), {.kind = Cause::Kind::silent, .rank = 2});
+  EXPECT_EQ(causes[2].text, "the other ranks have given this one up: " + causes[0].text);
 }
 
 TEST(ProcessGroupWire, WhatBecomesOfARankAfterItsGoodbyeIsNoLoss) {
@@ -172,9 +180,11 @@ TEST(ProcessGroupWire, ACollectiveOutOfOrderFailsTheGroup) {
       hub->frames[0].emplace_back(1, write_frame(frame));
       hub->notify();
     });
-    expect_text(causes[0],
-                {"collective " + std::to_string(number) + " over memory from rank 1", "collective 2 is next"});
-    EXPECT_EQ(causes[0], causes[1]);
+    expect_one_cause(causes, {.kind = Cause::Kind::mismatch,
+                              .reporter = 0,
+                              .text = "rank 0 (host host0, pid 100) got word of collective " + std::to_string(number) +
+                                      " over memory from rank 1 (host host1, pid 101), and collective 2 is next; run "
+                                      "one version of lockstep on every host"});
   }
 }
 
@@ -265,9 +275,10 @@ TEST(ProcessGroupWire, WhoLeavesWhileALargeMessageComesInFailsTheGroup) {
         cause = error_of<PeerLost>([&] { group.send(BufferView(std::span(x)), 0).wait(); });
       },
       hub, std::make_shared<store::HashStore>());
-  expect_text(cause, {"rank 0 (host host0, pid 100) destroyed its group with 0 collectives and 1 messages "
-                      "under way",
-                      "wait for each work"});
+  EXPECT_EQ(
+      cause,
+      "rank 0 (host host0, pid 100) destroyed its group with 0 collectives and 1 messages under way; it must wait "
+      "for each work first");
 }
 
 // A library that waits for a rank that does not come.
