@@ -16,7 +16,7 @@ endforeach()
 # whose objects pass between them.
 set(plugin_headers
     runtime/include/lockstep/base/cause.h runtime/include/lockstep/base/deadline.h
-    runtime/include/lockstep/base/error.h runtime/include/lockstep/base/mutex.h runtime/base/observed_clock.h
+    runtime/include/lockstep/base/error.h runtime/base/mutex.h runtime/base/observed_clock.h
     runtime/include/lockstep/base/owner_process.h runtime/base/unwind_guard.h runtime/comm/arguments.h
     runtime/comm/backend.h runtime/include/lockstep/comm/note.h
     runtime/comm/progress.h runtime/comm/op_record.h runtime/comm/p2p_op.h

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
 #include "runtime/base/event_fd.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep::launcher {
 

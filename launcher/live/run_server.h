@@ -20,7 +20,7 @@
 #include "launcher/live/live_report.h"
 #include "launcher/live/run_socket.h"
 #include "launcher/output/recent_lines.h"
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/event_loop.h"
 

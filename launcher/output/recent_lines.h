@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep::launcher {
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
 #include "lockstep/device/device_runtime.h"
 #include "runtime/base/host.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/store/hash_store.h"
 

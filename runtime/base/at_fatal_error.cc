@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep {
 namespace {

@@ -17,9 +17,9 @@
 #include <thread>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/base/mutex.h"
 #include "runtime/base/event_fd.h"
 #include "runtime/base/internal_api.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep {
 

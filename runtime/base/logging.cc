@@ -12,8 +12,8 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
 #include "runtime/base/line_output.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/printable.h"
 
 namespace lockstep {

@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/parse_timeout.h"
 #include "runtime/base/signal_name.h"
 #include "runtime/base/signal_stack.h"

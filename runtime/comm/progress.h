@@ -22,9 +22,9 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/internal_api.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::comm {

@@ -9,7 +9,7 @@
 #include <list>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/reduction.h"
 #include "runtime/comm/roster_cause.h"
 #include "runtime/comm/task_group.h"

@@ -26,8 +26,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/device/device_runtime.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep::cuda {
 

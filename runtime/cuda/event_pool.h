@@ -10,8 +10,8 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/device/device.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep::cuda {
 

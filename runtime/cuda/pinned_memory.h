@@ -17,8 +17,8 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/device/device.h"
+#include "runtime/base/mutex.h"
 #include "runtime/cuda/event_pool.h"
 
 namespace lockstep::cuda {

@@ -9,8 +9,8 @@
 #include <map>
 #include <memory>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/device/device_runtime.h"
+#include "runtime/base/mutex.h"
 #include "runtime/cuda/device_memory.h"
 #include "runtime/cuda/event_pool.h"
 #include "runtime/cuda/pinned_memory.h"

@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/device/stream.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep::cuda {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/quiet_thread.h"
 
 namespace lockstep::data {

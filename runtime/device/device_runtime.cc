@@ -2,7 +2,7 @@
 #include "lockstep/device/device_runtime.h"
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/plugin.h"
 #include "runtime/device/cpu_runtime.h"
 

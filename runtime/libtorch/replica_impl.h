@@ -22,10 +22,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/libtorch/replica.h"
 #include "lockstep/libtorch/torch_stream.h"
+#include "runtime/base/mutex.h"
 #include "runtime/ddp/arguments.h"
 #include "runtime/ddp/divergence_check.h"
 #include "runtime/ddp/loss_record.h"

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep::libtorch {
 

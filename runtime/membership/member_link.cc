@@ -18,11 +18,11 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
 #include "proto/push.h"
 #include "proto/request.h"
 #include "runtime/base/event_fd.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/observed_clock.h"
 #include "runtime/base/parse_timeout.h"
 #include "runtime/base/printable.h"

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/membership/relay_table.h"
 #include "runtime/net/address.h"
 #include "runtime/store/endpoint.h"

@@ -10,8 +10,8 @@
 #include <functional>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
 #include "proto/request.h"
+#include "runtime/base/mutex.h"
 #include "runtime/membership/member_service.h"
 #include "runtime/membership/membership_table.h"
 #include "runtime/store/server/server_extension.h"

@@ -14,8 +14,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
 #include "runtime/base/event_fd.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::net {

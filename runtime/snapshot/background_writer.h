@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/snapshot/item.h"
+#include "runtime/base/mutex.h"
 #include "runtime/checkpoint/snapshot/manifest.h"
 #include "runtime/checkpoint/snapshot/series.h"
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <map>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/store/store.h"
 #include "runtime/base/internal_api.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep::store {
 

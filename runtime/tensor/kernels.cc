@@ -5,8 +5,8 @@
 #include <atomic>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
 #include "lockstep/device/device_runtime.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/plugin.h"
 
 namespace lockstep {

@@ -8,9 +8,9 @@
 #include <map>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
 #include "lockstep/device/device_runtime.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/mutex.h"
 #include "runtime/tensor/findings.h"
 
 namespace lockstep {

@@ -14,9 +14,9 @@
 #include <system_error>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/mutex.h"
 #include "runtime/trace/rank_trace.h"
 #include "runtime/trace/totals_keeper.h"
 

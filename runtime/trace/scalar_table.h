@@ -24,7 +24,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep::trace {
 

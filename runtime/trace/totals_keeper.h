@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/trace/step_record.h"
+#include "runtime/base/mutex.h"
 #include "runtime/trace/rank_totals.h"
 
 namespace lockstep::trace {

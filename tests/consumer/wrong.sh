@@ -43,6 +43,14 @@ refused c++20 16 'wrap it in lockstep::data::BySample' "$(dataset "$size int get
 compile c++20 'int main() { ls::backward(ls::Tensor()); }' || { cat output.log; exit 1; }
 refused c++20 16 'write ddp.backward(loss)' 'int main() { ls::Tensor().backward(); }'
 
+# A user's file gets no macro of ours whose name another library may have: the line of each #define says which file it is from.
+"$cxx" -std=c++20 -E -dD -I "$source/runtime/include" -include lockstep/lockstep.h -x c++ /dev/null >macros.txt
+macros=$(awk '/^# [0-9]/ { ours = $3 ~ /\/lockstep\// } ours && $1 == "#define" { print $2 }' macros.txt)
+if ! grep -q '^LOCKSTEP_API$' <<<"$macros" || grep -v '^LOCKSTEP_' <<<"$macros"; then
+  echo "wrong: lockstep.h defines the macros above, whose names do not begin with LOCKSTEP_, or the list is empty: $macros"
+  failed=1
+fi
+
 # What follows the first error comes from the standard library, which has no <span> there.
 refused c++17 10000 'lockstep needs C++20: compile with -std=c++20' 'int main() {}'
 exit $failed

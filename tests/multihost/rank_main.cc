@@ -14,7 +14,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/init/group_watch.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/join.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "tests/multirank/snapshot_program.h"
 #include "tests/support/error_of.h"
 #include "tests/support/limited_to.h"

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/store/endpoint.h"
 
 namespace lockstep::soak {

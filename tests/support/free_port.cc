@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::testing {

@@ -18,7 +18,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::testing {

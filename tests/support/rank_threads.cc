@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
 #include "runtime/base/host.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/watched_group.h"
 #include "runtime/store/hash_store.h"

@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "lockstep/base/cause.h"
-#include "lockstep/base/mutex.h"
 #include "runtime/base/internal_api.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/failure/patient_store.h"
 
 namespace lockstep::comm {

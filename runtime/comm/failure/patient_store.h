@@ -12,8 +12,8 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/store/store.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep::comm {
 

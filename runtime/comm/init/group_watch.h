@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/store/store.h"
+#include "runtime/base/mutex.h"
 #include "runtime/membership/member_link.h"
 
 namespace lockstep {

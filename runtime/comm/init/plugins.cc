@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
 #include "lockstep/device/device_runtime.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/plugin.h"
 #include "runtime/comm/plugin.h"
 

@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/quiet_thread.h"
 
 namespace lockstep::mpi_backend {

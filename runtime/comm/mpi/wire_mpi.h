@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/wire/wire.h"
 

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep::nccl {
 namespace {

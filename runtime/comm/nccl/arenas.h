@@ -14,8 +14,8 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/comm/process_group.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/nccl/pending_call.h"
 
 namespace lockstep::nccl {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/nccl/collective.h"
 #include "runtime/comm/nccl/flight_record.h"
 #include "runtime/comm/nccl/goodbye.h"

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/failure/patience.h"
 #include "runtime/comm/nccl/api.h"
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep::nccl {
 

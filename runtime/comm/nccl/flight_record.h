@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/op_record.h"
 
 namespace lockstep::nccl {

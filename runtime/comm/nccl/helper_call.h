@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/base/mutex.h"
 #include "lockstep/device/device.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep::nccl {
 

@@ -22,8 +22,8 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/comm/work.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/nccl/group_core.h"
 #include "runtime/comm/nccl/group_log.h"
 #include "runtime/comm/nccl/launch_thread.h"

@@ -11,7 +11,7 @@
 #include <array>
 #include <memory>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/shm/arena.h"
 #include "runtime/comm/shm/collective.h"

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
 #include "runtime/base/memory_limit.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/resource_limit.h"
 
 namespace lockstep::shm {

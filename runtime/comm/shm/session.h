@@ -13,8 +13,8 @@
 
 #include "lockstep/base/cause.h"
 #include "lockstep/base/deadline.h"
-#include "lockstep/base/mutex.h"
 #include "lockstep/rendezvous/roster.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/roster_cause.h"

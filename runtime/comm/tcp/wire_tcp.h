@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/tcp/connection.h"

@@ -20,10 +20,10 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/internal_api.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/transfer.h"

@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/rendezvous/roster.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/failure/failure.h"
 #include "runtime/comm/failure/patient_store.h"
 #include "runtime/comm/wire/frame.h"

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep::wire {
 

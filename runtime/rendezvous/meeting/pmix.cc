@@ -7,7 +7,7 @@
 #include <climits>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/net/backoff.h"
 #include "runtime/rendezvous/meeting/pmix_abi.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/rendezvous/meeting/owned_store.h"
 
 namespace lockstep::rendezvous {

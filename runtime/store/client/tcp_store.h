@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
 #include "lockstep/base/owner_process.h"
 #include "lockstep/store/store.h"
 #include "proto/request.h"
 #include "runtime/base/event_fd.h"
+#include "runtime/base/mutex.h"
 #include "runtime/net/address.h"
 #include "runtime/store/auth.h"
 #include "runtime/store/client/tcp_connection.h"

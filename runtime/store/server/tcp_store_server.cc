@@ -4,8 +4,8 @@
 #include <thread>
 #include <utility>
 
-#include "lockstep/base/mutex.h"
 #include "runtime/base/event_fd.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/store/server/server_loop.h"
 

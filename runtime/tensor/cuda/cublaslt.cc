@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 
 #define LOCKSTEP_TEXT_OF(number) LOCKSTEP_TEXT(number)
 #define LOCKSTEP_TEXT(number) #number

@@ -2,7 +2,7 @@
 // The symbols that tensor/kernels.cc looks for in liblockstep_cuda_nn.so.
 #include <memory>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/plugin.h"
 #include "runtime/comm/plugin.h"
 #include "runtime/tensor/cuda/cuda_kernels.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 
 #include <gtest/gtest.h>
 

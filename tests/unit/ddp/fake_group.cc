@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/op_record.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
 #include "proto/request.h"
+#include "runtime/base/mutex.h"
 #include "runtime/membership/membership_server.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/membership/member_link.h"
 #include "runtime/membership/membership_server.h"
 #include "runtime/store/secret.h"

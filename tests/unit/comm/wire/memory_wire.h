@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
+#include "runtime/base/mutex.h"
 #include "runtime/comm/wire/frame.h"
 #include "runtime/comm/wire/wire.h"
 

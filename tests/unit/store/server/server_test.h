@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/base/mutex.h"
 #include "proto/reply.h"
 #include "proto/request.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"

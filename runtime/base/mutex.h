@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/base/thread_annotations.h"
+#include "runtime/base/thread_annotations.h"
 
 namespace lockstep {
 
