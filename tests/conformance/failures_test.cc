@@ -33,7 +33,7 @@ TEST(Failures, DifferentOperationsAreAMismatchOnEveryRank) {
     EXPECT_EQ(cause_of<Mismatch>([&] { group->barrier().wait(); }), causes[rank]) << "not sticky";
     EXPECT_EQ(cause_of<Mismatch>([&] { group->progress(); }), causes[rank]);
     EXPECT_EQ(cause_of<Mismatch>([&] { group->allocate(64); }), causes[rank]);
-    EXPECT_EQ(cause_of<Mismatch>([&] { group->send(view(x), 0); }), causes[rank]);
+    EXPECT_EQ(cause_of<Mismatch>([&] { return group->send(view(x), 0); }), causes[rank]);
   });
   expect_one_cause(causes, {.kind = Cause::Kind::mismatch, .sequence = 2});
 }

@@ -344,7 +344,7 @@ TEST_F(NcclEnd, ACallOfTheOwnersThatDoesNotReturnIsATimeout) {
             [](const Group& group) {
               const std::string text = error_of<Timeout>([&] { group->allocate(4096); });
               if (group->rank() == 1) fake_nccl::heal();
-              EXPECT_EQ(error_of<Timeout>([&] { group->barrier(); }), text) << "not sticky";
+              EXPECT_EQ(error_of<Timeout>([&] { return group->barrier(); }), text) << "not sticky";
             },
             {.timeout = 500ms});
 }

@@ -64,7 +64,7 @@ class Nccl : public ::testing::Test {
           work.wait();
         }
       });
-      EXPECT_EQ(cause_of<Error>([&] { group->barrier(); }), cause) << "not sticky";
+      EXPECT_EQ(cause_of<Error>([&] { return group->barrier(); }), cause) << "not sticky";
     });
     for (const Cause& cause : causes) EXPECT_EQ(encode(cause), encode(causes[0]));
     return causes[0];
@@ -321,7 +321,7 @@ TEST_F(Nccl, ACollectiveThatADeviceCannotStartFailsTheGroup) {
     ready.arrive_and_wait();
     if (group->rank() == 0) {
       fake_cuda::inject("cudaEventRecord=2");
-      expect_text(error_of<DeviceError>([&] { group->all_reduce(buffer); }), {"cudaEventRecord"});
+      expect_text(error_of<DeviceError>([&] { return group->all_reduce(buffer); }), {"cudaEventRecord"});
       fake_cuda::heal();
     }
     refused.arrive_and_wait();
@@ -395,14 +395,14 @@ TEST_F(Nccl, OptionsThatMakeNoSense) {
 TEST_F(Nccl, ABufferIsWhereItSays) {
   run_ranks(2, [](const Group& group) {
     std::vector<float> x(4);
-    const std::string text =
-        error_of<InvalidArgument>([&] { group->all_reduce(BufferView(x.data(), 4, DType::f32, group->device())); });
+    const std::string text = error_of<InvalidArgument>(
+        [&] { return group->all_reduce(BufferView(x.data(), 4, DType::f32, group->device())); });
     expect_text(text, {"all_reduce on rank", "is said to be on cuda:", "its memory is the host's"});
     const DeviceId other{DeviceKind::cuda, 1 - group->device().index};
     const auto memory = device_runtime(DeviceKind::cuda).allocate(64, {other, nullptr});
-    expect_text(
-        error_of<InvalidArgument>([&] { group->all_reduce(BufferView(memory.get(), 4, DType::f32, group->device())); }),
-        {"its memory is on " + other.str()});
+    expect_text(error_of<InvalidArgument>(
+                    [&] { return group->all_reduce(BufferView(memory.get(), 4, DType::f32, group->device())); }),
+                {"its memory is on " + other.str()});
     error_of<InvalidArgument>([&] { group->set_stream({other, nullptr}); });
   });
 }

@@ -205,8 +205,8 @@ TEST(NcclOrder, MessagesRunInTheProgramsOrder) {
                                      group->rank() == 0 ? group->recv(view(y), 1) : group->send(view(x), 0)};
     for (const Work& work : works) work.wait();
     EXPECT_EQ(y, std::vector<float>(10, static_cast<float>(other)));
-    expect_text(error_of<InvalidArgument>([&] { group->send(view(x), other, 1); }), {"send", "(nccl)", "tag 1"});
-    expect_text(error_of<InvalidArgument>([&] { group->recv(view(y), group->rank()); }), {"recv", "to itself"});
+    expect_text(error_of<InvalidArgument>([&] { return group->send(view(x), other, 1); }), {"send", "(nccl)", "tag 1"});
+    expect_text(error_of<InvalidArgument>([&] { return group->recv(view(y), group->rank()); }), {"recv", "to itself"});
     group->barrier().wait();
   });
   std::vector<std::string> of_rank_0;
@@ -265,9 +265,9 @@ TEST(NcclOrder, NoCollectiveIsPartOfAGraph) {
       expect_text(error_of<InvalidArgument>(call),
                   {operation + " on cuda:0: the stream is being captured", "end the capture first"});
     };
-    refused("all_reduce", [&] { group->all_reduce(gpu.first); });
-    refused("all_reduce", [&] { group->all_reduce(view(host)); });
-    refused("send", [&] { group->send(gpu.first, 0); });
+    refused("all_reduce", [&] { return group->all_reduce(gpu.first); });
+    refused("all_reduce", [&] { return group->all_reduce(view(host)); });
+    refused("send", [&] { return group->send(gpu.first, 0); });
     refused("wait_on", [&] { before.wait_on(captured.stream); });
     Event event(group->device());
     refused("recording an event", [&] { event.record(captured.stream); });

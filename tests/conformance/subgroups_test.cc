@@ -215,7 +215,7 @@ TEST(Subgroups, RefuseWhatIsNoGroup) {
     expect_text(error_of([&] { group->split(0, 0, {.timeout = std::chrono::seconds(0)}); }), {"a timeout of 0"});
     const Group pair = group->new_group({1, 0});
     std::vector<float> x(10);
-    expect_text(error_of([&] { pair->broadcast(view(x), 2); }), {"of 2 (", ", group 'group 1')", "root 2"});
+    expect_text(error_of([&] { return pair->broadcast(view(x), 2); }), {"of 2 (", ", group 'group 1')", "root 2"});
     EXPECT_EQ(sum_of(*pair, 1), 2);
   });
 }

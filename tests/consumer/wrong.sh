@@ -12,7 +12,7 @@ failed=0
 # compile STANDARD BODY: of a program with a Dataset's members, or with statements.
 compile() {
   printf '#include <lockstep/lockstep.h>\nnamespace ls = lockstep;\n%s\n' "$2" >program.cc
-  "$cxx" "-std=$1" -fsyntax-only -I "$source/runtime/include" program.cc >output.log 2>&1
+  "$cxx" "-std=$1" -Werror=unused-result -fsyntax-only -I "$source/runtime/include" program.cc >output.log 2>&1
 }
 # refused STANDARD LINES TEXT BODY: does not compile; the first error has TEXT, or the source line that it points to; there are
 # at most LINES lines of output.
@@ -42,6 +42,9 @@ refused c++20 16 'wrap it in lockstep::data::BySample' "$(dataset "$size int get
 
 compile c++20 'int main() { ls::backward(ls::Tensor()); }' || { cat output.log; exit 1; }
 refused c++20 16 'write ddp.backward(loss)' 'int main() { ls::Tensor().backward(); }'
+
+compile c++20 'void f(ls::ProcessGroup& group) { group.barrier().wait(); }' || { cat output.log; exit 1; }
+refused c++20 16 'nodiscard' 'void f(ls::ProcessGroup& group) { group.barrier(); }'
 
 # A user's file gets no macro of ours whose name another library may have: the line of each #define says which file it is from.
 "$cxx" -std=c++20 -E -dD -I "$source/runtime/include" -include lockstep/lockstep.h -x c++ /dev/null >macros.txt

@@ -20,7 +20,7 @@ namespace lockstep::testing {
 template <typename Expected = InvalidArgument, typename Call>
 std::optional<Expected> thrown_by(Call&& call) {
   try {
-    std::forward<Call>(call)();
+    static_cast<void>(std::forward<Call>(call)());
   } catch (const Expected& error) {
     return error;
   } catch (const std::exception& error) {

@@ -32,10 +32,10 @@ TEST(Single, AMismatchStaysAMismatch) {
   std::vector<float> two(2);
   std::vector<float> three(3);
   const Work sent = group->send(view(two), 0, 5);
-  const std::string text = error_of<Mismatch>([&] { group->recv(view(three), 0, 5); });
+  const std::string text = error_of<Mismatch>([&] { return group->recv(view(three), 0, 5); });
   EXPECT_NE(text.find("tag 5 wants 3 x float32, but 2 x float32"), std::string::npos) << text;
   EXPECT_EQ(error_of<Mismatch>([&] { sent.wait(); }), text);
-  EXPECT_EQ(error_of<Mismatch>([&] { group->barrier(); }), text);
+  EXPECT_EQ(error_of<Mismatch>([&] { return group->barrier(); }), text);
   group->abort("later");
   EXPECT_EQ(error_of<Mismatch>([&] { group->progress(); }), text);
 }
@@ -46,7 +46,7 @@ TEST(Single, ATimeoutStaysATimeout) {
   const Work received = group->recv(view(two), 0, 5);
   EXPECT_FALSE(received.done());
   const std::string text = error_of<Timeout>([&] { received.wait(); });
-  EXPECT_EQ(error_of<Timeout>([&] { group->all_reduce(view(two)); }), text);
+  EXPECT_EQ(error_of<Timeout>([&] { return group->all_reduce(view(two)); }), text);
   EXPECT_EQ(error_of<Timeout>([&] { group->allocate(64); }), text);
 }
 
@@ -54,7 +54,7 @@ TEST(Single, AnAbortStaysAPeerLost) {
   const auto group = make_group();
   group->abort("");
   group->abort("later");
-  EXPECT_EQ(error_of<PeerLost>([&] { group->barrier(); }), "aborted without a cause");
+  EXPECT_EQ(error_of<PeerLost>([&] { return group->barrier(); }), "aborted without a cause");
 }
 
 // What a device's backend overrides, on the CPU: its one stream is the host.
@@ -94,7 +94,7 @@ TEST(Single, BuffersOfOneCallAreInOnePlace) {
   std::vector<float> other(2);
   BufferView elsewhere = view(other);
   elsewhere.device = {DeviceKind::cuda, 0};
-  error_of<InvalidArgument>([&] { group->all_gather(view(two), elsewhere); });
+  error_of<InvalidArgument>([&] { return group->all_gather(view(two), elsewhere); });
 }
 
 }  // namespace

@@ -31,11 +31,12 @@ class LOCKSTEP_API WorkState {
   virtual std::int64_t combined([[maybe_unused]] std::size_t word) const { return 0; }
 };
 
-// A handle to it, cheap to copy. The buffers belong to the collective until it is done. An empty Work is done.
+// A handle to it, cheap to copy. The buffers belong to the collective until it is done: to drop the handle does not end
+// it, so the compiler warns of a collective whose Work nobody takes. An empty Work is done.
 //
 // Threads: the thread that started the collective, like the group itself.
 // Failure: done() and wait() throw the group's first cause, sticky: PeerLost, Timeout or Mismatch.
-class Work {
+class [[nodiscard]] Work {
  public:
   Work() = default;
   explicit Work(std::shared_ptr<WorkState> state, std::chrono::nanoseconds timeout = {})

@@ -23,7 +23,7 @@
 
 namespace lockstep::libtorch {
 
-class LOCKSTEP_API TensorWork {
+class [[nodiscard]] LOCKSTEP_API TensorWork {
  public:
   // The tensors of started collectives: `work` fills `written` from `read`, and `result`, where it has another memory,
   // is filled from `written` at wait(). `started_in`: the stream that the collective follows.
