@@ -43,7 +43,7 @@ find "$headers" -name '*.h' -print0 | sort -z | xargs -0 awk '
       next
     }
     plain = line
-    gsub(/LOCKSTEP_(API|LOCAL) |(SCOPED_)?CAPABILITY(\([^)]*\))? /, "", plain)
+    gsub(/LOCKSTEP_(API|LOCAL) |\[\[[a-z]+\]\] /, "", plain)
     if (match(plain, /^ *(class|struct) [A-Za-z_0-9]+/) && plain !~ /;[ \t]*$/) {
       name = plain
       sub(/^ *(class|struct) /, "", name)
