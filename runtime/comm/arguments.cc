@@ -17,14 +17,15 @@ namespace {
                                     group.backend(), where, what));
 }
 
-bool overlap(const BufferView& a, const BufferView& b) {
+bool overlap(const ConstBufferView& a, const ConstBufferView& b) {
   if (a.bytes() == 0 || b.bytes() == 0) return false;
   const auto* a_begin = static_cast<const std::byte*>(a.data);
   const auto* b_begin = static_cast<const std::byte*>(b.data);
   return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
 }
 
-void check_alike(const ProcessGroup& group, std::string_view operation, const BufferView& a, const BufferView& b) {
+void check_alike(const ProcessGroup& group, std::string_view operation, const ConstBufferView& a,
+                 const ConstBufferView& b) {
   if (a.device != b.device) {
     refuse(
         group, operation,
@@ -37,7 +38,7 @@ void check_alike(const ProcessGroup& group, std::string_view operation, const Bu
 
 }  // namespace
 
-void check_buffer(const ProcessGroup& group, std::string_view operation, const BufferView& buffer) {
+void check_buffer(const ProcessGroup& group, std::string_view operation, const ConstBufferView& buffer) {
   if (buffer.count < 0) refuse(group, operation, fmt::format("a buffer of {} elements; give 0 or more", buffer.count));
   if (buffer.count > std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(buffer.dtype))) {
     refuse(group, operation,
@@ -65,8 +66,8 @@ void check_rank(const ProcessGroup& group, std::string_view operation, std::stri
   refuse(group, operation, fmt::format("{} {} is not a rank of this group; use 0 to {}", role, rank, group.size() - 1));
 }
 
-void check_parts(const ProcessGroup& group, std::string_view operation, const BufferView& part, const BufferView& whole,
-                 int in_place) {
+void check_parts(const ProcessGroup& group, std::string_view operation, const ConstBufferView& part,
+                 const ConstBufferView& whole, int in_place) {
   check_buffer(group, operation, part);
   check_buffer(group, operation, whole);
   check_alike(group, operation, part, whole);
@@ -77,7 +78,7 @@ void check_parts(const ProcessGroup& group, std::string_view operation, const Bu
   }
   if (!overlap(part, whole)) return;
   const auto offset = static_cast<std::ptrdiff_t>(part.bytes()) * in_place;
-  if (in_place >= 0 && part.data == static_cast<std::byte*>(whole.data) + offset) return;
+  if (in_place >= 0 && part.data == static_cast<const std::byte*>(whole.data) + offset) return;
   refuse(group, operation,
          in_place >= 0 ? fmt::format("the buffers overlap; keep them apart, or let the small one be "
                                      "part {} of the large one (in place)",
@@ -85,7 +86,7 @@ void check_parts(const ProcessGroup& group, std::string_view operation, const Bu
                        : "the buffers overlap; keep them apart");
 }
 
-void check_exchange(const ProcessGroup& group, const BufferView& input, const BufferView& output) {
+void check_exchange(const ProcessGroup& group, const ConstBufferView& input, const ConstBufferView& output) {
   constexpr std::string_view kOperation = "all_to_all";
   check_buffer(group, kOperation, input);
   check_buffer(group, kOperation, output);
@@ -98,7 +99,7 @@ void check_exchange(const ProcessGroup& group, const BufferView& input, const Bu
   if (overlap(input, output)) refuse(group, kOperation, "the buffers overlap; keep them apart");
 }
 
-void check_weight(const ProcessGroup& group, const BufferView& buffer, const AllReduceOptions& options) {
+void check_weight(const ProcessGroup& group, const ConstBufferView& buffer, const AllReduceOptions& options) {
   if (options.unit < 1 || (options.unit != 1 && !options.weight)) {
     refuse(group, "all_reduce",
            fmt::format("unit {} {} a weight; units are of weights, and at least 1", options.unit,

@@ -11,9 +11,10 @@ namespace lockstep::comm {
 
 struct P2pOp {
   bool is_send = false;
-  BufferView buffer;
+  ConstBufferView buffer;
   int peer = 0;
   int tag = 0;
+  void* target = nullptr;  // of a recv: the buffer's memory, which it writes
   bool done = false;
   // The number of the message among those from sender to receiver, from 1; a recv has it once it is matched, 0 before.
   std::uint64_t number = 0;

@@ -61,41 +61,40 @@ class Done : public WorkState {
 // Half of a message to oneself.
 class SelfMessage : public WorkState {
  public:
-  SelfMessage(std::shared_ptr<FirstCause> first_cause, const BufferView& buffer, bool is_send, int tag)
-      : first_cause_(std::move(first_cause)), buffer_(buffer), is_send_(is_send), tag_(tag) {}
+  SelfMessage(std::shared_ptr<FirstCause> first_cause, const comm::P2pOp& p2p)
+      : first_cause_(std::move(first_cause)), p2p_(p2p) {}
 
   bool poll() override {
     first_cause_->check();
-    return done_;
+    return p2p_.done;
   }
   void wait(const Deadline&) override {
     first_cause_->check();
-    if (done_) return;
+    if (p2p_.done) return;
     // Nobody else can bring the other half, so waiting longer brings nothing.
     first_cause_->fail<Timeout>(
         fmt::format("{} with tag {} of {} x {} on the only rank: the other half was never started; start "
                     "both before waiting for one",
-                    is_send_ ? "send" : "recv", tag_, buffer_.count, name_of(buffer_.dtype)));
+                    p2p_.is_send ? "send" : "recv", p2p_.tag, p2p_.buffer.count, name_of(p2p_.buffer.dtype)));
   }
-  bool matches(const SelfMessage& other) const { return is_send_ != other.is_send_ && tag_ == other.tag_; }
+  bool matches(const SelfMessage& other) const {
+    return p2p_.is_send != other.p2p_.is_send && p2p_.tag == other.p2p_.tag;
+  }
   void finish_with(SelfMessage& other) {
-    const SelfMessage& from = is_send_ ? *this : other;
-    const SelfMessage& to = is_send_ ? other : *this;
-    if (from.buffer_.dtype != to.buffer_.dtype || from.buffer_.count != to.buffer_.count) {
-      first_cause_->fail<Mismatch>(fmt::format("recv with tag {} wants {} x {}, but {} x {} were sent", tag_,
-                                               to.buffer_.count, name_of(to.buffer_.dtype), from.buffer_.count,
-                                               name_of(from.buffer_.dtype)));
+    const comm::P2pOp& from = p2p_.is_send ? p2p_ : other.p2p_;
+    const comm::P2pOp& to = p2p_.is_send ? other.p2p_ : p2p_;
+    if (from.buffer.dtype != to.buffer.dtype || from.buffer.count != to.buffer.count) {
+      first_cause_->fail<Mismatch>(fmt::format("recv with tag {} wants {} x {}, but {} x {} were sent", to.tag,
+                                               to.buffer.count, name_of(to.buffer.dtype), from.buffer.count,
+                                               name_of(from.buffer.dtype)));
     }
-    comm::copy_bytes(to.buffer_.data, from.buffer_.data, from.buffer_.bytes());
-    done_ = other.done_ = true;
+    comm::copy_bytes(to.target, from.buffer.data, from.buffer.bytes());
+    p2p_.done = other.p2p_.done = true;
   }
 
  private:
   std::shared_ptr<FirstCause> first_cause_;
-  BufferView buffer_;
-  bool is_send_;
-  int tag_;
-  bool done_ = false;
+  comm::P2pOp p2p_;
 };
 
 class ProcessGroupSingle final : public comm::TaskGroup {
@@ -136,9 +135,9 @@ class ProcessGroupSingle final : public comm::TaskGroup {
     tally.add(words);
     return Work(std::make_shared<Done>(first_cause_, tally.words()), timeout());
   }
-  Work start_message(bool is_send, const BufferView& buffer, int, int tag) override {
+  Work start_message(const comm::P2pOp& p2p) override {
     first_cause_->check();
-    auto message = std::make_shared<SelfMessage>(first_cause_, buffer, is_send, tag);
+    auto message = std::make_shared<SelfMessage>(first_cause_, p2p);
     for (auto other = waiting_.begin(); other != waiting_.end(); ++other) {
       if (!message->matches(**other)) continue;
       message->finish_with(**other);

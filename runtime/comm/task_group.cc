@@ -16,7 +16,7 @@ std::string_view TaskGroup::last_collective() const {
   return last_sequence() == 0 ? std::string_view() : name_of(last_kind_.load(std::memory_order_relaxed));
 }
 
-Task TaskGroup::task_of(OpKind kind, const BufferView& input, const BufferView& output, std::int64_t count) {
+Task TaskGroup::task_of(OpKind kind, const ConstBufferView& input, const BufferView& output, std::int64_t count) {
   require_owner(name_of(kind));
   last_kind_.store(kind, std::memory_order_relaxed);
   Task task;
@@ -95,19 +95,19 @@ Work TaskGroup::reduce(const BufferView& buffer, int root, ReduceOp op) {
   return start(std::move(task));
 }
 
-Work TaskGroup::all_gather(const BufferView& input, const BufferView& output) {
+Work TaskGroup::all_gather(const ConstBufferView& input, const BufferView& output) {
   check_parts(*this, "all_gather", input, output, rank());
   return start(task_of(OpKind::all_gather, input, output, input.count));
 }
 
-Work TaskGroup::reduce_scatter(const BufferView& input, const BufferView& output, ReduceOp op) {
+Work TaskGroup::reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
   check_parts(*this, "reduce_scatter", output, input, rank());
   Task task = task_of(OpKind::reduce_scatter, input, output, output.count);
   task.record.op = task.reduction.op = op;
   return start(std::move(task));
 }
 
-Work TaskGroup::gather(const BufferView& input, const BufferView& output, int root) {
+Work TaskGroup::gather(const ConstBufferView& input, const BufferView& output, int root) {
   check_rank(*this, "gather", "root", root);
   if (rank() == root) {
     check_parts(*this, "gather", input, output, root);
@@ -120,39 +120,41 @@ Work TaskGroup::gather(const BufferView& input, const BufferView& output, int ro
   return start(std::move(task));
 }
 
-Work TaskGroup::scatter(const BufferView& input, const BufferView& output, int root) {
+Work TaskGroup::scatter(const ConstBufferView& input, const BufferView& output, int root) {
   check_rank(*this, "scatter", "root", root);
   if (rank() == root) {
     check_parts(*this, "scatter", output, input, root);
   } else {
     check_buffer(*this, "scatter", output);
   }
-  const BufferView nothing(nullptr, 0, output.dtype);
+  const ConstBufferView nothing(nullptr, 0, output.dtype);
   Task task = task_of(OpKind::scatter, rank() == root ? input : nothing, output, output.count);
   task.record.root = root;
   return start(std::move(task));
 }
 
-Work TaskGroup::all_to_all(const BufferView& input, const BufferView& output) {
+Work TaskGroup::all_to_all(const ConstBufferView& input, const BufferView& output) {
   check_exchange(*this, input, output);
   return start(task_of(OpKind::all_to_all, input, output, input.count / size()));
 }
 
 Work TaskGroup::barrier() { return start(task_of(OpKind::barrier, {}, {}, 0)); }
 
-Work TaskGroup::message(bool is_send, const BufferView& buffer, int peer, int tag) {
-  const std::string_view operation = is_send ? "send" : "recv";
+Work TaskGroup::message(const P2pOp& p2p) {
+  const std::string_view operation = p2p.is_send ? "send" : "recv";
   require_owner(operation);
-  check_buffer(*this, operation, buffer);
-  check_rank(*this, operation, is_send ? "destination" : "source", peer);
-  check_tag(*this, operation, tag);
-  return start_message(is_send, buffer, peer, tag);
+  check_buffer(*this, operation, p2p.buffer);
+  check_rank(*this, operation, p2p.is_send ? "destination" : "source", p2p.peer);
+  check_tag(*this, operation, p2p.tag);
+  return start_message(p2p);
 }
 
-Work TaskGroup::send(const BufferView& buffer, int destination, int tag) {
-  return message(true, buffer, destination, tag);
+Work TaskGroup::send(const ConstBufferView& buffer, int destination, int tag) {
+  return message({.is_send = true, .buffer = buffer, .peer = destination, .tag = tag});
 }
 
-Work TaskGroup::recv(const BufferView& buffer, int source, int tag) { return message(false, buffer, source, tag); }
+Work TaskGroup::recv(const BufferView& buffer, int source, int tag) {
+  return message({.buffer = buffer, .peer = source, .tag = tag, .target = buffer.data});
+}
 
 }  // namespace lockstep::comm

@@ -12,6 +12,7 @@
 #include "runtime/base/internal_api.h"
 #include "runtime/base/unwind_guard.h"
 #include "runtime/comm/backend.h"
+#include "runtime/comm/p2p_op.h"
 #include "runtime/comm/transfer.h"
 
 namespace lockstep::comm {
@@ -34,13 +35,13 @@ class LOCKSTEP_INTERNAL_API TaskGroup : public ProcessGroup {
   Work all_reduce(const BufferView& buffer, const AllReduceOptions& options) override;
   Work broadcast(const BufferView& buffer, int root) override;
   Work reduce(const BufferView& buffer, int root, ReduceOp op) override;
-  Work all_gather(const BufferView& input, const BufferView& output) override;
-  Work reduce_scatter(const BufferView& input, const BufferView& output, ReduceOp op) override;
-  Work gather(const BufferView& input, const BufferView& output, int root) override;
-  Work scatter(const BufferView& input, const BufferView& output, int root) override;
-  Work all_to_all(const BufferView& input, const BufferView& output) override;
+  Work all_gather(const ConstBufferView& input, const BufferView& output) override;
+  Work reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op) override;
+  Work gather(const ConstBufferView& input, const BufferView& output, int root) override;
+  Work scatter(const ConstBufferView& input, const BufferView& output, int root) override;
+  Work all_to_all(const ConstBufferView& input, const BufferView& output) override;
   Work barrier() override;
-  Work send(const BufferView& buffer, int destination, int tag) override;
+  Work send(const ConstBufferView& buffer, int destination, int tag) override;
   Work recv(const BufferView& buffer, int source, int tag) override;
   std::string_view last_collective() const override;
   void set_step(std::int64_t step, int bucket) override {
@@ -62,16 +63,16 @@ class LOCKSTEP_INTERNAL_API TaskGroup : public ProcessGroup {
   void require_owner(std::string_view operation) const { owner_.require(operation); }
   // Starts a collective; a message. The arguments have been checked.
   virtual Work start(Task task) = 0;
-  virtual Work start_message(bool is_send, const BufferView& buffer, int peer, int tag) = 0;
+  virtual Work start_message(const P2pOp& p2p) = 0;
 
   // With this rank's place filled in, for start() to follow: last_collective() is its name from here on. `count`:
   // elements of one part.
-  Task task_of(OpKind kind, const BufferView& input, const BufferView& output, std::int64_t count);
+  Task task_of(OpKind kind, const ConstBufferView& input, const BufferView& output, std::int64_t count);
   // The size of an arena is one that a machine could have. InvalidArgument.
   static void check_arena_bytes(std::size_t bytes);
 
  private:
-  Work message(bool is_send, const BufferView& buffer, int peer, int tag);
+  Work message(const P2pOp& p2p);
 
   // The position that the job's membership tells the other ranks, from a thread of its own.
   std::atomic<OpKind> last_kind_{OpKind::barrier};

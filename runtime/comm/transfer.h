@@ -21,8 +21,8 @@ namespace lockstep::comm {
 // A collective as one rank sees it.
 struct Task {
   OpRecord record;
-  BufferView input;   // what this rank gives; empty if it gives nothing
-  BufferView output;  // what it gets; the input itself in place
+  ConstBufferView input;  // what this rank gives; empty if it gives nothing
+  BufferView output;      // what it gets; the input itself in place
   int rank = 0;
   int size = 1;
   comm::Reduction reduction;

@@ -76,7 +76,7 @@ class SharedWithinHost final : public wire::HostMemory {
   Arena allocate(std::size_t bytes) override {
     return unless_broken([&] { return group_.allocate(bytes); });
   }
-  comm::Place find(const BufferView& buffer) override { return group_.place_of(buffer); }
+  comm::Place find(const ConstBufferView& buffer) override { return group_.place_of(buffer); }
   std::byte* address(std::size_t local, const comm::Place& place) override {
     return group_.address(static_cast<int>(local), place);
   }

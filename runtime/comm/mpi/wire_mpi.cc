@@ -103,13 +103,14 @@ bool WireMpi::take_frames() {
   }
 }
 
-wire::Transfer WireMpi::post(Direction direction, const wire::Piece& piece, wire::Tag tag) {
+template <typename Byte>
+wire::Transfer WireMpi::post(const wire::BasicPiece<Byte>& piece, wire::Tag tag) {
   const MPI_Comm comm = bulk_[static_cast<std::size_t>(tag.kind)];
   Posted& posted = posted_[++last_] = {.peer = piece.peer, .tag = tag};
   for (std::size_t begin = 0; begin < piece.bytes; begin += kLargestMessage) {
     const int length = static_cast<int>(std::min(kLargestMessage, piece.bytes - begin));
     MPI_Request& request = posted.requests.emplace_back(MPI_REQUEST_NULL);
-    if (direction == Direction::out) {
+    if constexpr (std::is_const_v<Byte>) {
       require(MPI_Isend(piece.data + begin, length, MPI_BYTE, piece.peer, tag_of(tag), comm, &request), "MPI_Isend");
     } else {
       require(MPI_Irecv(piece.data + begin, length, MPI_BYTE, piece.peer, tag_of(tag), comm, &request), "MPI_Irecv");
@@ -119,9 +120,9 @@ wire::Transfer WireMpi::post(Direction direction, const wire::Piece& piece, wire
   return last_;
 }
 
-wire::Transfer WireMpi::send(const wire::Piece& piece, wire::Tag tag) { return post(Direction::out, piece, tag); }
+wire::Transfer WireMpi::send(const wire::ConstPiece& piece, wire::Tag tag) { return post(piece, tag); }
 
-wire::Transfer WireMpi::receive(const wire::Piece& piece, wire::Tag tag) { return post(Direction::in, piece, tag); }
+wire::Transfer WireMpi::receive(const wire::Piece& piece, wire::Tag tag) { return post(piece, tag); }
 
 bool WireMpi::push_transfers() {
   bool any = false;

@@ -30,7 +30,7 @@ class WireMpi final : public wire::Wire {
   std::string opening() const override { return "MPI_Init, which waits for every rank"; }
   bool can_interrupt_open() const override { return false; }
   void send_frame(int peer, const wire::FrameBytes& frame) override;
-  wire::Transfer send(const wire::Piece& piece, wire::Tag tag) override;
+  wire::Transfer send(const wire::ConstPiece& piece, wire::Tag tag) override;
   wire::Transfer receive(const wire::Piece& piece, wire::Tag tag) override;
   bool done(wire::Transfer transfer) override;
   std::vector<int> awaited() override;
@@ -53,8 +53,8 @@ class WireMpi final : public wire::Wire {
   };
 
   void start_and_connect(const Deadline& deadline);
-  enum class Direction { out, in };
-  wire::Transfer post(Direction direction, const wire::Piece& piece, wire::Tag tag);
+  template <typename Byte>
+  wire::Transfer post(const wire::BasicPiece<Byte>& piece, wire::Tag tag);
   // Pushes MPI; true if a transfer has ended. Throws Broken.
   bool push_transfers();
   // Notes whom the oldest transfer waits for.

@@ -12,8 +12,8 @@ void CallList::add(const std::shared_ptr<NcclCollective>& collective) {
 
 void CallList::add(const std::shared_ptr<NcclMessage>& message) {
   MutexLock lock(mutex_);
-  MessageCounts& counts = messages_[message->peer];
-  message->number = ++(message->is_send ? counts.sent : counts.received);
+  MessageCounts& counts = messages_[message->p2p.peer];
+  message->number = ++(message->p2p.is_send ? counts.sent : counts.received);
   calls_.push_back(message);
 }
 

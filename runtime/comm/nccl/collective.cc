@@ -37,12 +37,10 @@ ncclRedOp_t operation_of(ReduceOp op) {
 }
 
 void NcclCollective::prepare(const LaunchContext& context) {
-  input_.prepare(context, task.input);
-  in_ = out_ = input_.data();
-  if (!is_in_place()) {
-    output_.prepare(context, task.output);
-    out_ = output_.data();
-  }
+  input_.prepare(context, task.input, is_in_place() ? task.output.data : nullptr);
+  if (!is_in_place()) output_.prepare(context, task.output, task.output.data);
+  in_ = input_.data();
+  out_ = (is_in_place() ? input_ : output_).result();
   if (word_count() == 0) return;
   words_on_device_ = context.runtime.allocate(sizeof(comm::Words), context.stream);
   words_on_host_ = context.runtime.allocate_pinned(sizeof(comm::Words), context.stream.device);
@@ -82,23 +80,25 @@ void NcclCollective::exchange(const LaunchContext& context, bool gives_parts, bo
   const std::size_t part = task.count() * task.element_bytes();
   const bool gives = giver < 0 || giver == context.rank;
   const bool takes = taker < 0 || taker == context.rank;
-  const auto at = [&](std::byte* data, bool in_parts, int r) {
+  const auto at = [&](auto* data, bool in_parts, int r) {
     return in_parts && data != nullptr ? data + static_cast<std::size_t>(r) * part : data;
   };
+  const auto* const in = static_cast<const std::byte*>(in_);
+  auto* const out = static_cast<std::byte*>(out_);
   for (int r = 0; r < context.size; ++r) {
     const bool to = gives && (taker < 0 || taker == r);
     const bool from = takes && (giver < 0 || giver == r);
     if (r == context.rank) {
-      const std::byte* const own = at(in_, gives_parts, r);
-      std::byte* const there = at(out_, takes_parts, r);
+      const std::byte* const own = at(in, gives_parts, r);
+      std::byte* const there = at(out, takes_parts, r);
       if (to && from && own != there) context.runtime.copy(there, own, part, context.stream);
       continue;
     }
     if (to) {
-      context.communicator->call("ncclSend", api.send(at(in_, gives_parts, r), task.count(), type, r, comm, stream));
+      context.communicator->call("ncclSend", api.send(at(in, gives_parts, r), task.count(), type, r, comm, stream));
     }
     if (from) {
-      context.communicator->call("ncclRecv", api.recv(at(out_, takes_parts, r), task.count(), type, r, comm, stream));
+      context.communicator->call("ncclRecv", api.recv(at(out, takes_parts, r), task.count(), type, r, comm, stream));
     }
   }
 }
@@ -156,8 +156,7 @@ std::optional<std::string> NcclCollective::problem() const {
 bool NcclCollective::is_after(int, const Goodbye& goodbye) const { return sequence > goodbye.last; }
 
 bool NcclCollective::is_for_host() const {
-  const BufferView& result = is_in_place() ? task.input : task.output;
-  return result.device.kind == DeviceKind::cpu && result.bytes() > 0;
+  return task.output.device.kind == DeviceKind::cpu && task.output.bytes() > 0;
 }
 
 void NcclCollective::finish() {

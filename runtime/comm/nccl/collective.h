@@ -46,8 +46,8 @@ class NcclCollective final : public PendingCall {
 
   StagedBuffer input_;
   StagedBuffer output_;
-  std::byte* in_ = nullptr;
-  std::byte* out_ = nullptr;
+  const void* in_ = nullptr;
+  void* out_ = nullptr;
   std::shared_ptr<void> words_on_device_;  // summed there; a barrier has one
   std::shared_ptr<void> words_on_host_;    // pinned: this rank's on their way there, and the sums on their way back
 };

@@ -9,26 +9,27 @@
 #include <string>
 
 #include "runtime/comm/nccl/pending_call.h"
+#include "runtime/comm/p2p_op.h"
 
 namespace lockstep::nccl {
 
 class NcclMessage final : public PendingCall {
  public:
-  NcclMessage(bool sends, const BufferView& view, int other) : is_send(sends), buffer(view), peer(other) {}
+  explicit NcclMessage(const comm::P2pOp& of) : p2p(of) {}
 
   // "send of 10 x float32 to rank 1 with tag 0".
   std::string describe() const override;
-  void prepare(const LaunchContext& context) override { staged_.prepare(context, buffer); }
+  void prepare(const LaunchContext& context) override { staged_.prepare(context, p2p.buffer, p2p.target); }
   void launch(const LaunchContext& context) override;
   void after_launch(const LaunchContext& context) override;
   void finish() override { staged_.finish(); }
-  bool is_for_host() const override { return !is_send && buffer.device.kind == DeviceKind::cpu && buffer.bytes() > 0; }
-  int awaited_peer() const override { return peer; }
+  bool is_for_host() const override {
+    return !p2p.is_send && p2p.buffer.device.kind == DeviceKind::cpu && p2p.buffer.bytes() > 0;
+  }
+  int awaited_peer() const override { return p2p.peer; }
   bool is_after(int rank, const Goodbye& goodbye) const override;
 
-  const bool is_send;
-  const BufferView buffer;
-  const int peer;
+  const comm::P2pOp p2p;
   std::int64_t number = 0;  // of this rank's sends to the peer, or receives from it, from 1
 
  private:

@@ -156,7 +156,7 @@ std::shared_ptr<WorkState> NcclEngine::start(comm::Task task, StreamView compute
 }
 
 std::shared_ptr<WorkState> NcclEngine::start(const std::shared_ptr<NcclMessage>& message, StreamView compute) {
-  prepare(*message, message->buffer.device.kind != DeviceKind::cpu, compute);
+  prepare(*message, message->p2p.buffer.device.kind != DeviceKind::cpu, compute);
   return enqueue(message);
 }
 

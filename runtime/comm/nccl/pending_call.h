@@ -70,8 +70,8 @@ class PendingCall {
 // Host or device memory as the stream sees it. Host memory goes through pinned memory of the same size.
 class StagedBuffer {
  public:
-  // Makes room for host memory.
-  void prepare(const LaunchContext& context, const BufferView& buffer);
+  // Makes room for host memory. `result`: the buffer's memory where the call writes it, else null.
+  void prepare(const LaunchContext& context, const ConstBufferView& buffer, void* result = nullptr);
   // The stream copies host memory to the device.
   void copy_in(const LaunchContext& context);
   // Behind the collective: the stream copies it back.
@@ -79,11 +79,12 @@ class StagedBuffer {
   // The device has done it: writes the user's memory, and gives back what was taken for it.
   void finish();
 
-  std::byte* data() const { return data_; }
+  const void* data() const { return on_device_ ? on_device_.get() : buffer_.data; }
+  void* result() const { return on_device_ ? on_device_.get() : result_; }
 
  private:
-  BufferView buffer_;
-  std::byte* data_ = nullptr;
+  ConstBufferView buffer_;
+  void* result_ = nullptr;
   std::shared_ptr<void> on_device_;
   std::shared_ptr<void> pinned_;
   bool comes_back_ = false;

@@ -31,7 +31,7 @@ ProcessGroupNccl::ProcessGroupNccl(GroupContext context, std::shared_ptr<NcclEng
 
 ProcessGroupNccl::~ProcessGroupNccl() { close(*engine_); }
 
-void ProcessGroupNccl::check_place(std::string_view operation, const BufferView& buffer) const {
+void ProcessGroupNccl::check_place(std::string_view operation, const ConstBufferView& buffer) const {
   if (buffer.device.kind == DeviceKind::cpu || buffer.bytes() == 0) return;
   const DeviceId place = engine_->runtime().place_of(buffer.data, buffer.device);
   if (place == buffer.device) return;
@@ -81,13 +81,14 @@ Work ProcessGroupNccl::start(comm::Task task) {
   });
 }
 
-Work ProcessGroupNccl::start_message(bool is_send, const BufferView& buffer, int peer, int tag) {
+Work ProcessGroupNccl::start_message(const comm::P2pOp& p2p) {
   return or_abort([&] {
-    engine_->runtime().check_not_captured(is_send ? "send" : "recv", stream_);
-    check_place(is_send ? "send" : "recv", buffer);
+    const char* const operation = p2p.is_send ? "send" : "recv";
+    engine_->runtime().check_not_captured(operation, stream_);
+    check_place(operation, p2p.buffer);
     engine_->check();
-    check_program_order(is_send ? "send" : "recv", peer, tag);
-    return engine_->start(std::make_shared<NcclMessage>(is_send, buffer, peer), stream_);
+    check_program_order(operation, p2p.peer, p2p.tag);
+    return engine_->start(std::make_shared<NcclMessage>(p2p), stream_);
   });
 }
 

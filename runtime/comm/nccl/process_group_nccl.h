@@ -68,14 +68,14 @@ class ProcessGroupNccl final : public comm::TaskGroup {
 
  private:
   Work start(comm::Task task) override;
-  Work start_message(bool is_send, const BufferView& buffer, int peer, int tag) override;
+  Work start_message(const comm::P2pOp& p2p) override;
   // Returns what `start` starts. Where it throws, the group fails, but for InvalidArgument.
   template <typename Start>
   Work or_abort(Start start);
   // A message that NCCL can match by the program's order.
   void check_program_order(std::string_view operation, int peer, int tag) const;
   // Device memory is where it says.
-  void check_place(std::string_view operation, const BufferView& buffer) const;
+  void check_place(std::string_view operation, const ConstBufferView& buffer) const;
 
   std::shared_ptr<NcclEngine> engine_;
   std::shared_ptr<Arenas> arenas_;

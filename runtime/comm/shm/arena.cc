@@ -59,7 +59,7 @@ void ArenaTable::forget_dropped() {
   }
 }
 
-Place ArenaTable::find(const BufferView& buffer) const {
+Place ArenaTable::find(const ConstBufferView& buffer) const {
   const auto* data = static_cast<const std::byte*>(buffer.data);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];

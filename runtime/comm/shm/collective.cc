@@ -21,8 +21,11 @@ constexpr std::size_t kSmallestSlot = 4096;
 // read while the next slot is filled, which begins the sooner the smaller they are.
 constexpr std::size_t kSlotsToReduce = 4;
 constexpr std::size_t kSlotsToPassOn = 16;
-std::byte* at(const Task& task, const BufferView& buffer, std::size_t element) {
-  return static_cast<std::byte*>(buffer.data) + element * task.element_bytes();
+std::byte* at(const Task& task, void* data, std::size_t element) {
+  return static_cast<std::byte*>(data) + element * task.element_bytes();
+}
+const std::byte* at(const Task& task, const void* data, std::size_t element) {
+  return static_cast<const std::byte*>(data) + element * task.element_bytes();
 }
 
 }  // namespace
@@ -247,7 +250,7 @@ void ShmCollective::find_windows(const CollectiveContext& context, std::uint64_t
 const std::byte* ShmCollective::own_source(const Chunk& chunk) const {
   if (!comm::is_source(task_.record, task_.rank)) return nullptr;
   const std::size_t part = comm::part_read(task_.record.kind, task_.rank);
-  return at(task_, task_.input, part * task_.count() + chunk.offset);
+  return at(task_, task_.input.data, part * task_.count() + chunk.offset);
 }
 
 bool ShmCollective::is_result_here() const {
@@ -259,7 +262,8 @@ void ShmCollective::fill_window(const CollectiveContext& context, const Chunk& c
   const std::size_t element = task_.element_bytes();
   const auto copy = [&](std::size_t part, std::size_t begin, std::size_t end) {
     context.writer.copy(to + part * part_stride_ + begin * element,
-                        at(task_, task_.input, part * task_.count() + chunk.offset + begin), (end - begin) * element);
+                        at(task_, task_.input.data, part * task_.count() + chunk.offset + begin),
+                        (end - begin) * element);
   };
   const std::size_t parts = comm::source_parts(task_.record.kind, task_.size);
   for (std::size_t part = 0; part < parts; ++part) {
@@ -288,10 +292,10 @@ Blocker ShmCollective::reduce_chunk(const CollectiveContext& context) {
   if (!blocker.done()) return blocker;
   const Chunk chunk = window_chunk(reduced_);
   const std::size_t element = task_.element_bytes();
-  find_windows(context, reduced_, at(task_, task_.input, chunk.offset));
+  find_windows(context, reduced_, at(task_, task_.input.data, chunk.offset));
   std::byte* const window = context.session.control().window(task_.rank, position_of(reduced_));
   // In a reduce to another rank only the window's content changes.
-  std::byte* const result = is_result_here() ? at(task_, task_.output, chunk.offset) : window;
+  std::byte* const result = is_result_here() ? at(task_, task_.output.data, chunk.offset) : window;
   const Chunk share = share_of(task_, {0, chunk.length}, task_.rank);
   reduce_into(task_, share, context.sources, std::span(&result, 1), context.scratch);
   if (task_.record.kind == OpKind::all_reduce) {
@@ -311,7 +315,7 @@ Blocker ShmCollective::drain_chunk(const CollectiveContext& context) {
     find_windows(context, drained_, nullptr);
     pull(task_, chunk, {context.sources, part_stride_, own_source(chunk)}, context.scratch);
   } else if (is_result_here()) {
-    find_windows(context, drained_, at(task_, task_.output, chunk.offset));
+    find_windows(context, drained_, at(task_, task_.output.data, chunk.offset));
     collect_shares(task_, chunk, context.sources);
   }
   context.session.post(&RankWords::drained, position_of(drained_ + 1));

@@ -147,7 +147,7 @@ Arena ShmEngine::add_arena(std::shared_ptr<Mapping> memory, std::size_t bytes) {
   return arenas_.add(std::move(memory), bytes);
 }
 
-Place ShmEngine::find(const BufferView& buffer) {
+Place ShmEngine::find(const ConstBufferView& buffer) {
   MutexLock lock(mutex_);
   return arenas_.find(buffer);
 }

@@ -46,7 +46,7 @@ class ShmEngine final : public comm::CallerDrivenGroup, public std::enable_share
   // ArenaTable's.
   void forget_dropped() EXCLUDES(mutex_);
   Arena add_arena(std::shared_ptr<Mapping> memory, std::size_t bytes) EXCLUDES(mutex_);
-  Place find(const BufferView& buffer) EXCLUDES(mutex_);
+  Place find(const ConstBufferView& buffer) EXCLUDES(mutex_);
   std::byte* address(int rank, const Place& place) EXCLUDES(mutex_);
 
   // The group's destructor: says goodbye, or aborts if this rank's part of something is not done.

@@ -76,7 +76,7 @@ void Mailbox::check_peer(const ShmP2pOp& p2p) {
                                            session_.who(session_.rank()), p2p.describe()));
 }
 
-std::size_t Mailbox::chunk_count(const BufferView& buffer) const {
+std::size_t Mailbox::chunk_count(const ConstBufferView& buffer) const {
   const std::size_t window = session_.control().channel_window_bytes();
   return (buffer.bytes() + window - 1) / window;
 }
@@ -161,7 +161,7 @@ void Mailbox::push_recv(const std::shared_ptr<ShmP2pOp>& p2p) {
   // The sender has finished the allocate() that this rank is still in: its memory is read at a later push.
   if (slot.source.arena >= 0 && !arenas_.knows(slot.source)) return;
   if (beside || slot.source.arena >= 0) {
-    comm::copy_bytes(p2p->buffer.data, beside ? slot.payload.data() : arenas_.address(p2p->peer, slot.source),
+    comm::copy_bytes(p2p->target, beside ? slot.payload.data() : arenas_.address(p2p->peer, slot.source),
                      p2p->buffer.bytes());
     slot.taken.store(p2p->number, std::memory_order_release);
     p2p->done = true;
@@ -183,7 +183,7 @@ void Mailbox::move_in(ShmP2pOp& p2p) {
   const std::size_t window = control.channel_window_bytes();
   while (p2p.chunks < slot.staged.load(std::memory_order_acquire)) {
     const std::size_t begin = p2p.chunks * window;
-    comm::copy_bytes(static_cast<std::byte*>(p2p.buffer.data) + begin,
+    comm::copy_bytes(static_cast<std::byte*>(p2p.target) + begin,
                      control.channel_window(p2p.peer, session_.rank(), p2p.chunks),
                      std::min(window, p2p.buffer.bytes() - begin));
     slot.drained.store(++p2p.chunks, std::memory_order_release);

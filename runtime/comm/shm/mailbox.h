@@ -66,7 +66,7 @@ class Mailbox {
   void match(ShmP2pOp& p2p);
   void move_out(ShmP2pOp& p2p);
   void move_in(ShmP2pOp& p2p);
-  std::size_t chunk_count(const BufferView& buffer) const;
+  std::size_t chunk_count(const ConstBufferView& buffer) const;
 
   Session& session_;
   ArenaTable& arenas_;

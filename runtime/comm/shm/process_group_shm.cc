@@ -72,10 +72,7 @@ Arena ProcessGroupShm::allocate(std::size_t bytes) {
   return arena;
 }
 
-Work ProcessGroupShm::start_message(bool is_send, const BufferView& buffer, int peer, int tag) {
-  ShmP2pOp p2p{{.is_send = is_send, .buffer = buffer, .peer = peer, .tag = tag}};
-  return Work(engine_->start(std::move(p2p)), timeout());
-}
+Work ProcessGroupShm::start_message(const comm::P2pOp& p2p) { return Work(engine_->start(ShmP2pOp{p2p}), timeout()); }
 
 void ProcessGroupShm::abort(const std::string& cause) {
   require_owner("abort");

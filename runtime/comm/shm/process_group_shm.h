@@ -34,12 +34,12 @@ class ProcessGroupShm final : public comm::TaskGroup {
   // For who moves data in the group's arenas in a way of its own, on the group's one thread. Where a buffer of this
   // rank is; where a place of `rank`'s is mapped here. CorruptData for a place in an arena that somebody dropped too
   // early.
-  comm::Place place_of(const BufferView& buffer) { return engine_->find(buffer); }
+  comm::Place place_of(const ConstBufferView& buffer) { return engine_->find(buffer); }
   std::byte* address(int of_rank, const comm::Place& place) { return engine_->address(of_rank, place); }
 
  private:
   Work start(Task task) override;
-  Work start_message(bool is_send, const BufferView& buffer, int peer, int tag) override;
+  Work start_message(const comm::P2pOp& p2p) override;
 
   DescriptorChannels channels_;
   std::shared_ptr<ShmEngine> engine_;

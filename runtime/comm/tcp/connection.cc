@@ -74,7 +74,7 @@ void Connection::send_frame(std::span<const std::byte> frame) {
   put({.what = What::frame, .bytes = static_cast<std::uint32_t>(frame.size())}, frame);
 }
 
-void Connection::send(const wire::Piece& piece, wire::Tag tag, wire::Transfer transfer) {
+void Connection::send(const wire::ConstPiece& piece, wire::Tag tag, wire::Transfer transfer) {
   if (is_eager(piece)) return ready_sends_.push_back({transfer, tag, piece.data, piece.bytes});
   const auto sending = waiting_sends_.insert(waiting_sends_.end(), {transfer, tag, piece.data, piece.bytes});
   const auto ready = std::find_if(readies_.begin(), readies_.end(), [&](const Ready& one) { return one.tag == tag; });

@@ -62,7 +62,7 @@ class Connection {
   int fd() const { return socket_.get(); }
   // These queue; write() sends.
   void send_frame(std::span<const std::byte> frame);
-  void send(const wire::Piece& piece, wire::Tag tag, wire::Transfer transfer);
+  void send(const wire::ConstPiece& piece, wire::Tag tag, wire::Transfer transfer);
   void receive(const wire::Piece& piece, wire::Tag tag, wire::Transfer transfer);
   // Sends what the socket takes. Bytes for a peer that is gone are dropped: read() tells that it is gone, after the
   // last bytes that it has sent. Throws wire::Broken.
@@ -118,7 +118,7 @@ class Connection {
     std::size_t left = 0;
   };
 
-  static bool is_eager(const wire::Piece& piece) { return piece.is_eager && piece.bytes <= kMostEager; }
+  static bool is_eager(const auto& piece) { return piece.is_eager && piece.bytes <= kMostEager; }
   static std::array<std::byte, kHeaderBytes> written(const Header& header);
   Header header_of(What what, wire::Tag tag, std::size_t bytes) const;
   void put(const Header& header, std::span<const std::byte> payload);

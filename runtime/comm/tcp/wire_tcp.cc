@@ -129,14 +129,14 @@ void WireTcp::send_frame(int peer, const wire::FrameBytes& frame) {
   push(*to);
 }
 
-wire::Transfer WireTcp::note_posted(const wire::Piece& piece, wire::Tag tag) {
+wire::Transfer WireTcp::note_posted(int peer, wire::Tag tag) {
   MutexLock lock(mutex_);
-  posted_[++last_] = {.peer = piece.peer, .tag = tag};
+  posted_[++last_] = {.peer = peer, .tag = tag};
   return last_;
 }
 
-wire::Transfer WireTcp::send(const wire::Piece& piece, wire::Tag tag) {
-  const wire::Transfer transfer = note_posted(piece, tag);
+wire::Transfer WireTcp::send(const wire::ConstPiece& piece, wire::Tag tag) {
+  const wire::Transfer transfer = note_posted(piece.peer, tag);
   if (Peer* const to = find(piece.peer)) {
     to->connection().send(piece, tag, transfer);
     push(*to);
@@ -145,7 +145,7 @@ wire::Transfer WireTcp::send(const wire::Piece& piece, wire::Tag tag) {
 }
 
 wire::Transfer WireTcp::receive(const wire::Piece& piece, wire::Tag tag) {
-  const wire::Transfer transfer = note_posted(piece, tag);
+  const wire::Transfer transfer = note_posted(piece.peer, tag);
   if (Peer* const from = find(piece.peer)) {
     from->connection().receive(piece, tag, transfer);
     push(*from);

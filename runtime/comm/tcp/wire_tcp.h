@@ -40,7 +40,7 @@ class WireTcp final : public wire::Wire {
   std::string opening() const override;
   bool is_connected(int peer) const override;
   void send_frame(int peer, const wire::FrameBytes& frame) override;
-  wire::Transfer send(const wire::Piece& piece, wire::Tag tag) override;
+  wire::Transfer send(const wire::ConstPiece& piece, wire::Tag tag) override;
   wire::Transfer receive(const wire::Piece& piece, wire::Tag tag) override;
   bool done(wire::Transfer transfer) override;
   std::vector<int> awaited() override;
@@ -81,7 +81,7 @@ class WireTcp final : public wire::Wire {
   };
 
   Peer* find(int rank) const { return peers_[static_cast<std::size_t>(rank)].get(); }
-  wire::Transfer note_posted(const wire::Piece& piece, wire::Tag tag);
+  wire::Transfer note_posted(int peer, wire::Tag tag);
   void attach(int rank, UniqueFd socket);
   // Sends what `peer` takes now, and has epoll tell when it takes more. Without a connection it asks for one.
   void push(Peer& peer);

@@ -51,7 +51,7 @@ class HostMemory {
   // Collective over the host's ranks, and blocks. Throws BackendUnavailable if one of them has no room, Broken.
   virtual Arena allocate(std::size_t bytes) = 0;
   // Where it is in an arena of this rank; no arena if it is the user's own memory.
-  virtual comm::Place find(const BufferView& buffer) = 0;
+  virtual comm::Place find(const ConstBufferView& buffer) = 0;
   virtual std::byte* address(std::size_t local, const comm::Place& place) = 0;
   // A rank's window.
   virtual std::byte* window(std::size_t local) = 0;

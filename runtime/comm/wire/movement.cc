@@ -11,15 +11,14 @@ using comm::OpKind;
 using comm::Task;
 
 std::byte* bytes_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
+const std::byte* bytes_of(const ConstBufferView& buffer) { return static_cast<const std::byte*>(buffer.data); }
 
 // The pieces of one exchange.
 class Pieces {
  public:
   explicit Pieces(const Task& task) : task_(task) {}
 
-  void send(int peer, const std::byte* data, std::size_t bytes) {
-    add(sends_, peer, const_cast<std::byte*>(data), bytes);
-  }
+  void send(int peer, const std::byte* data, std::size_t bytes) { add(sends_, peer, data, bytes); }
   void recv(int peer, std::byte* data, std::size_t bytes) { add(recvs_, peer, data, bytes); }
   // Calls what(peer) for the others, each rank beginning with the one after it, so that not all turn to the same one.
   template <typename What>
@@ -31,12 +30,13 @@ class Pieces {
   }
 
  private:
-  void add(std::vector<Piece>& pieces, int peer, std::byte* data, std::size_t bytes) const {
+  template <typename Byte>
+  void add(std::vector<BasicPiece<Byte>>& pieces, int peer, Byte* data, std::size_t bytes) const {
     if (bytes > 0 && peer != task_.rank) pieces.push_back({peer, data, bytes});
   }
 
   const Task& task_;
-  std::vector<Piece> sends_;
+  std::vector<ConstPiece> sends_;
   std::vector<Piece> recvs_;
 };
 
@@ -46,7 +46,7 @@ void reduce_chunk(const Task& task, const Chunk& chunk, Wire& wire, ScratchBuffe
   const Chunk own = share_of(task, chunk, task.rank);
   const std::size_t stride = (own.length * element + 63) / 64 * 64;
   std::byte* const others = scratch.take(stride * static_cast<std::size_t>(task.size));
-  const auto at = [&](const BufferView& buffer, const Chunk& part) { return bytes_of(buffer) + part.offset * element; };
+  const auto at = [&](const auto& buffer, const Chunk& part) { return bytes_of(buffer) + part.offset * element; };
   const auto place_of = [&](int r) { return others + static_cast<std::size_t>(r) * stride; };
 
   Pieces collect(task);

@@ -11,10 +11,6 @@
 namespace lockstep::wire {
 namespace {
 
-Piece piece_of(const WireP2pOp& p2p) {
-  return {p2p.peer, static_cast<std::byte*>(p2p.buffer.data), p2p.buffer.bytes()};
-}
-
 Tag tag_of(const WireP2pOp& p2p) { return {Tag::Kind::message, p2p.number}; }
 
 Frame frame_about(FrameKind kind, const WireP2pOp& p2p) {
@@ -100,7 +96,7 @@ void P2pQueue::take(const std::shared_ptr<WireP2pOp>& p2p, Post post) {
     return;
   }
   if (post.local != nullptr) {
-    comm::copy_bytes(p2p->buffer.data, post.local->buffer.data, p2p->buffer.bytes());
+    comm::copy_bytes(p2p->target, post.local->buffer.data, p2p->buffer.bytes());
     finish(*post.local);
     return finish(*p2p);
   }
@@ -140,15 +136,16 @@ bool P2pQueue::run(const P2pAction& action, Wire& wire) {
       return false;
     }
     case P2pAction::What::take:
-      comm::copy_bytes(p2p.buffer.data, action.payload.data(), p2p.buffer.bytes());
+      comm::copy_bytes(p2p.target, action.payload.data(), p2p.buffer.bytes());
       tell(frame_about(FrameKind::taken, p2p));
       return true;
     case P2pAction::What::accept:
-      p2p.transfer = wire.receive(piece_of(p2p), tag_of(p2p));
+      p2p.transfer = wire.receive({p2p.peer, static_cast<std::byte*>(p2p.target), p2p.buffer.bytes()}, tag_of(p2p));
       tell(frame_about(FrameKind::accept, p2p));
       return false;
     case P2pAction::What::deliver:
-      p2p.transfer = wire.send(piece_of(p2p), tag_of(p2p));
+      p2p.transfer =
+          wire.send({p2p.peer, static_cast<const std::byte*>(p2p.buffer.data), p2p.buffer.bytes()}, tag_of(p2p));
       complete(wire, p2p.transfer);
       tell(frame_about(FrameKind::delivered, p2p));
       return true;

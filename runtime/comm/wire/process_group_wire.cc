@@ -66,10 +66,7 @@ Arena ProcessGroupWire::allocate(std::size_t bytes) {
   return allocated.arena;
 }
 
-Work ProcessGroupWire::start_message(bool is_send, const BufferView& buffer, int peer, int tag) {
-  WireP2pOp p2p{{.is_send = is_send, .buffer = buffer, .peer = peer, .tag = tag}};
-  return Work(engine_->start(std::move(p2p)), timeout());
-}
+Work ProcessGroupWire::start_message(const comm::P2pOp& p2p) { return Work(engine_->start(WireP2pOp{p2p}), timeout()); }
 
 void ProcessGroupWire::abort(const std::string& cause) {
   require_owner("abort");

@@ -44,7 +44,7 @@ class ProcessGroupWire final : public comm::TaskGroup {
 
  private:
   Work start(comm::Task task) override;
-  Work start_message(bool is_send, const BufferView& buffer, int peer, int tag) override;
+  Work start_message(const comm::P2pOp& p2p) override;
 
   const std::string backend_;
   std::shared_ptr<WireEngine> engine_;

@@ -12,8 +12,8 @@ bool SegmentSteps::has_room_for_rows(const comm::Task& task, const Hosts& hosts)
   return window_bytes(hosts) / kSegmentDepth / static_cast<std::size_t>(task.size) >= kLeastPieceBytes;
 }
 
-void SegmentSteps::post_send(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes, std::uint64_t trip,
-                             bool is_eager) {
+void SegmentSteps::post_send(Segment& segment, std::size_t host, const std::byte* data, std::size_t bytes,
+                             std::uint64_t trip, bool is_eager) {
   if (bytes == 0) return;
   segment.transfers.push_back(wire_.send({counterpart(host), data, bytes, is_eager}, segment.tag(trip)));
 }

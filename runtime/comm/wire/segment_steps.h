@@ -79,10 +79,11 @@ class SegmentSteps {
     for (std::size_t i = 1; i < count; ++i) what((hosts_.host + i) % count);
   }
   static std::byte* data_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
+  static const std::byte* data_of(const ConstBufferView& buffer) { return static_cast<const std::byte*>(buffer.data); }
   // The rank of this one's lane there.
   int counterpart(std::size_t host) const { return hosts_.ranks[host][hosts_.local]; }
   bool is_in_lane() const { return hosts_.local < hosts_.lanes; }
-  void post_send(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes, std::uint64_t trip,
+  void post_send(Segment& segment, std::size_t host, const std::byte* data, std::size_t bytes, std::uint64_t trip,
                  bool is_eager = false);
   void post_receive(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes, std::uint64_t trip,
                     bool is_eager = false);

@@ -7,10 +7,10 @@ void complete(Wire& wire, Transfer transfer) {
   while (!wire.done(transfer)) wire.wait(Deadline::never());
 }
 
-void exchange(Wire& wire, std::span<const Piece> sends, std::span<const Piece> recvs) {
+void exchange(Wire& wire, std::span<const ConstPiece> sends, std::span<const Piece> recvs) {
   std::vector<Transfer> transfers;
   for (const Piece& piece : recvs) transfers.push_back(wire.receive(piece, {}));
-  for (const Piece& piece : sends) transfers.push_back(wire.send(piece, {}));
+  for (const ConstPiece& piece : sends) transfers.push_back(wire.send(piece, {}));
   for (const Transfer transfer : transfers) complete(wire, transfer);
 }
 

@@ -47,15 +47,18 @@ class Listener {
   ~Listener() = default;
 };
 
-// Memory that goes to, or comes from, a peer.
-struct Piece {
+// Memory that goes to a peer, which is only read, or comes from one.
+template <typename Byte>
+struct BasicPiece {
   int peer = 0;
-  std::byte* data = nullptr;
+  Byte* data = nullptr;
   std::size_t bytes = 0;
   // If it is small (512 KiB) it may go before its receive is posted: of a segment of which the two ranks send each
   // other as much, so that neither gets ahead of the other. Both ends say the same.
   bool is_eager = false;
 };
+using Piece = BasicPiece<std::byte>;
+using ConstPiece = BasicPiece<const std::byte>;
 
 // Which piece is which, for both ends. A send meets the receive that its peer has posted with the same tag; of several
 // with one tag the first meets the first.
@@ -98,7 +101,7 @@ class Wire {
   virtual void send_frame(int peer, const FrameBytes& frame) = 0;
   // Begin to move a piece to, or from, its peer, and return at once. Its memory is the wire's until done() says that
   // the transfer is through. Data whose receive is not posted waits at the sender, if it is not eager. Throw Broken.
-  virtual Transfer send(const Piece& piece, Tag tag) = 0;
+  virtual Transfer send(const ConstPiece& piece, Tag tag) = 0;
   virtual Transfer receive(const Piece& piece, Tag tag) = 0;
   // True if it is through: then the wire has forgotten it. wait() ends when one is. Throws Broken.
   virtual bool done(Transfer transfer) = 0;
@@ -151,6 +154,6 @@ std::vector<int> peers_of_oldest(const Transfers& posted) {
 void complete(Wire& wire, Transfer transfer);
 // Moves all pieces, and returns when all have come and all are out of this rank's memory. The peers call it with pieces
 // that match, in the same order. Throws Broken.
-void exchange(Wire& wire, std::span<const Piece> sends, std::span<const Piece> recvs);
+void exchange(Wire& wire, std::span<const ConstPiece> sends, std::span<const Piece> recvs);
 
 }  // namespace lockstep::wire

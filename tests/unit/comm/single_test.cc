@@ -88,6 +88,19 @@ TEST(Single, WaitingOnAStreamWaitsOnTheHost) {
   error_of<Timeout>([&] { missing.wait_on(group->stream()); });
 }
 
+TEST(Single, WhatIsOnlyReadMayBeConst) {
+  const auto group = make_group();
+  const std::vector<float> two{1, 2};
+  std::vector<float> all(2);
+  group->all_gather(std::span(two), std::span(all)).wait();
+  EXPECT_EQ(all, two);
+  std::vector<float> received(2);
+  const Work sent = group->send(std::span(two), 0);
+  group->recv(view(received), 0).wait();
+  sent.wait();
+  EXPECT_EQ(received, two);
+}
+
 TEST(Single, BuffersOfOneCallAreInOnePlace) {
   const auto group = make_group();
   std::vector<float> two(2);

@@ -29,7 +29,7 @@ void sum_into_all(std::vector<BufferView>& buffers, double divisor) {
 struct Collective {
   std::string what;  // operation, count and dtype: must be equal on all ranks
   int root = 0;
-  std::vector<BufferView> inputs;
+  std::vector<ConstBufferView> inputs;
   std::vector<BufferView> outputs;
   comm::Tally tally{comm::NoteOps()};
   bool weighted = false;
@@ -40,22 +40,22 @@ struct Collective {
   void execute() {
     if (what.starts_with("all_reduce")) {
       const double divisor = weighted ? static_cast<double>(tally.words()[0]) / static_cast<double>(unit) : 0;
-      if (inputs[0].dtype == DType::f32) {
-        sum_into_all<float>(inputs, divisor);
-      } else if (inputs[0].dtype == DType::f64) {
-        sum_into_all<double>(inputs, divisor);
+      if (outputs[0].dtype == DType::f32) {
+        sum_into_all<float>(outputs, divisor);
+      } else if (outputs[0].dtype == DType::f64) {
+        sum_into_all<double>(outputs, divisor);
       } else {
         throw InvalidArgument("fake group: reduces float32 and float64 only");
       }
     } else if (what.starts_with("broadcast")) {
-      const BufferView& source = inputs[static_cast<std::size_t>(root)];
-      for (const BufferView& buffer : inputs) {
+      const BufferView& source = outputs[static_cast<std::size_t>(root)];
+      for (const BufferView& buffer : outputs) {
         if (buffer.data != source.data && source.bytes() != 0) std::memcpy(buffer.data, source.data, source.bytes());
       }
     } else if (what.starts_with("all_gather")) {
       for (const BufferView& output : outputs) {
         std::byte* to = static_cast<std::byte*>(output.data);
-        for (const BufferView& input : inputs) {
+        for (const ConstBufferView& input : inputs) {
           if (input.bytes() != 0) std::memcpy(to, input.data, input.bytes());
           to += input.bytes();
         }
@@ -142,19 +142,19 @@ class FakeGroup : public ProcessGroup {
     return arena_;
   }
   Work all_reduce(const BufferView& buffer, const AllReduceOptions& options) override {
-    return start("all_reduce", buffer, {}, 0, options);
+    return start("all_reduce", buffer, buffer, 0, options);
   }
-  Work broadcast(const BufferView& buffer, int root) override { return start("broadcast", buffer, {}, root); }
-  Work all_gather(const BufferView& input, const BufferView& output) override {
+  Work broadcast(const BufferView& buffer, int root) override { return start("broadcast", buffer, buffer, root); }
+  Work all_gather(const ConstBufferView& input, const BufferView& output) override {
     return start("all_gather", input, output, 0);
   }
   Work barrier() override { return start("barrier", {}, {}, 0); }
   Work reduce(const BufferView&, int, ReduceOp) override { return absent(); }
-  Work reduce_scatter(const BufferView&, const BufferView&, ReduceOp) override { return absent(); }
-  Work gather(const BufferView&, const BufferView&, int) override { return absent(); }
-  Work scatter(const BufferView&, const BufferView&, int) override { return absent(); }
-  Work all_to_all(const BufferView&, const BufferView&) override { return absent(); }
-  Work send(const BufferView&, int, int) override { return absent(); }
+  Work reduce_scatter(const ConstBufferView&, const BufferView&, ReduceOp) override { return absent(); }
+  Work gather(const ConstBufferView&, const BufferView&, int) override { return absent(); }
+  Work scatter(const ConstBufferView&, const BufferView&, int) override { return absent(); }
+  Work all_to_all(const ConstBufferView&, const BufferView&) override { return absent(); }
+  Work send(const ConstBufferView&, int, int) override { return absent(); }
   Work recv(const BufferView&, int, int) override { return absent(); }
   void set_step(std::int64_t step, int bucket) override {
     step_ = step;
@@ -174,7 +174,7 @@ class FakeGroup : public ProcessGroup {
  private:
   static Work absent() { throw InvalidArgument("fake group: not one of its collectives"); }
 
-  Work start(const std::string& operation, const BufferView& input, const BufferView& output, int root,
+  Work start(const std::string& operation, const ConstBufferView& input, const BufferView& output, int root,
              const AllReduceOptions& options = {}) {
     MutexLock lock(shared_->mutex);
     shared_->check();

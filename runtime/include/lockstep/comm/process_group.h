@@ -120,19 +120,19 @@ class LOCKSTEP_API ProcessGroup {
   // In place. Only root gets the reduction; the other buffers keep their values.
   virtual Work reduce(const BufferView& buffer, int root, ReduceOp op = ReduceOp::sum) = 0;
   // output holds size() times input.count elements: the inputs in rank order.
-  virtual Work all_gather(const BufferView& input, const BufferView& output) = 0;
+  virtual Work all_gather(const ConstBufferView& input, const BufferView& output) = 0;
   // input holds size() times output.count elements; rank r gets the reduction of everybody's r-th part.
-  virtual Work reduce_scatter(const BufferView& input, const BufferView& output, ReduceOp op = ReduceOp::sum) = 0;
+  virtual Work reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op = ReduceOp::sum) = 0;
   // Root's output holds size() times input.count elements; the other ranks' output is ignored.
-  virtual Work gather(const BufferView& input, const BufferView& output, int root) = 0;
+  virtual Work gather(const ConstBufferView& input, const BufferView& output, int root) = 0;
   // Root's input holds size() times output.count elements; the other ranks' input is ignored.
-  virtual Work scatter(const BufferView& input, const BufferView& output, int root) = 0;
+  virtual Work scatter(const ConstBufferView& input, const BufferView& output, int root) = 0;
   // Both hold size() equal parts; part j of rank i's input becomes part i of rank j's output.
-  virtual Work all_to_all(const BufferView& input, const BufferView& output) = 0;
+  virtual Work all_to_all(const ConstBufferView& input, const BufferView& output) = 0;
   virtual Work barrier() = 0;
   // Point to point: matched in order per (sender, receiver, tag). tag is at least 0. Backend nccl runs them in the
   // program's order among its collectives, with tag 0 (comm/nccl/process_group_nccl.h).
-  virtual Work send(const BufferView& buffer, int destination, int tag = 0) = 0;
+  virtual Work send(const ConstBufferView& buffer, int destination, int tag = 0) = 0;
   virtual Work recv(const BufferView& buffer, int source, int tag = 0) = 0;
 
   // The stream that computes what collectives on the group's device read and what reads their results: a collective

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The argument of all calls from the process groups down: memory that somebody else owns.
+// Memory that somebody else owns, as collectives and devices take it: to be written, or only to be read.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "lockstep/device/device.h"
 #include "lockstep/device/dtype.h"
@@ -25,8 +26,28 @@ struct BufferView {
   BufferView(void* address, std::int64_t elements, DType type, DeviceId where = {})
       : data(address), count(elements), dtype(type), device(where) {}
   template <typename T>
-  BufferView(std::span<T> values)  // NOLINT(google-explicit-constructor): a span is a view already
+  requires(!std::is_const_v<T>)
+      BufferView(std::span<T> values)  // NOLINT(google-explicit-constructor): a span is a view already
       : data(values.data()), count(static_cast<std::int64_t>(values.size())), dtype(dtype_of<T>()) {}
+};
+
+// The same of memory that is only read.
+struct ConstBufferView {
+  const void* data = nullptr;
+  std::int64_t count = 0;
+  DType dtype = DType::f32;
+  DeviceId device = {};
+
+  std::size_t bytes() const { return static_cast<std::size_t>(count) * size_of(dtype); }
+
+  ConstBufferView() = default;
+  ConstBufferView(const void* address, std::int64_t elements, DType type, DeviceId where = {})
+      : data(address), count(elements), dtype(type), device(where) {}
+  ConstBufferView(const BufferView& view)  // NOLINT(google-explicit-constructor): what may be written may be read
+      : ConstBufferView(view.data, view.count, view.dtype, view.device) {}
+  template <typename T>
+  ConstBufferView(std::span<T> values)  // NOLINT(google-explicit-constructor): a span is a view already
+      : ConstBufferView(values.data(), static_cast<std::int64_t>(values.size()), dtype_of<std::remove_const_t<T>>()) {}
 };
 
 }  // namespace lockstep

@@ -274,7 +274,7 @@ class UnableGroup : public comm::TaskGroup {
 
  private:
   Work start(comm::Task) override { return {}; }
-  Work start_message(bool, const BufferView&, int, int) override { return {}; }
+  Work start_message(const comm::P2pOp&) override { return {}; }
 };
 
 TEST(GroupWatch, AGroupThatCantBeFailedKeepsNoOtherFromItsFailureAndEnds) {

@@ -76,14 +76,14 @@ class MemoryWire final : public Wire {
     if (read_frame(frame)->kind == FrameKind::collective) ++hub_->announced[{rank_, peer}];
     hub_->notify();
   }
-  Transfer send(const Piece& piece, Tag tag) override {
+  Transfer send(const ConstPiece& piece, Tag tag) override {
     MutexLock lock(hub_->mutex);
     stand_still_in(Call::send, tag);
     if (tag.kind == Tag::Kind::segment) ++hub_->sent[{rank_, tag.number}];
     if (tag.kind != Tag::Kind::message) hub_->carried[{rank_, piece.peer}] += piece.bytes;
     hub_->bulk[{rank_, piece.peer, tag.kind, tag.number}].emplace_back(piece.data, piece.data + piece.bytes);
     hub_->notify();
-    return post(piece, tag, false);
+    return post({piece.peer}, tag, false);
   }
   Transfer receive(const Piece& piece, Tag tag) override {
     MutexLock lock(hub_->mutex);

@@ -13,6 +13,7 @@ class P2pQueueTest : public ::testing::Test {
     WireP2pOp p2p;
     p2p.is_send = is_send;
     p2p.buffer = BufferView(memory_.data(), count, DType::u8);
+    p2p.target = memory_.data();
     p2p.peer = 1;
     p2p.tag = 7;
     return office_.start(std::move(p2p));

@@ -302,7 +302,7 @@ class Waits final : public Wire {
     if (interruptible_) throw Broken("interrupted");
   }
   void send_frame(int, const FrameBytes&) override {}
-  Transfer send(const Piece&, Tag) override { return 0; }
+  Transfer send(const ConstPiece&, Tag) override { return 0; }
   Transfer receive(const Piece&, Tag) override { return 0; }
   bool done(Transfer) override { return true; }
   std::vector<int> awaited() override { return {}; }

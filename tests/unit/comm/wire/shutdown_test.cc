@@ -42,7 +42,7 @@ class ScriptedWire final : public Wire {
     if (frame->kind == FrameKind::failed) told = text_of(frame->payload);
   }
   std::string told;
-  Transfer send(const Piece&, Tag) override { return 0; }
+  Transfer send(const ConstPiece&, Tag) override { return 0; }
   Transfer receive(const Piece&, Tag) override { return 0; }
   bool done(Transfer) override { return true; }
   std::vector<int> awaited() override { return {}; }
