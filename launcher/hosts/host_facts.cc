@@ -37,28 +37,16 @@ constexpr auto kFactsFields = [](auto& facts, auto& fields) {
   fields.rest("problem", facts.problem);
 };
 
-// A plan's lists, as texts.
-struct PlanRecord {
-  int exit_code = 0;
-  std::string run_id = {};
-  std::string master_addr = {};
-  int master_port = 0;
-  int torch_store = 0;
-  int start = 0;
-  int next_word = 1;
-  std::string lists = {};
-};
-
 constexpr auto kPlanFields = [](auto& plan, auto& fields) {
   fields.kind("job plan 1");
   fields("exit-code", plan.exit_code, 0, 255);
   fields("run-id", plan.run_id);
   fields("master-addr", plan.master_addr);
   fields("master-port", plan.master_port, 0, 65535);
-  fields("torch-store", plan.torch_store, 0, 1);
+  fields("torch-store", plan.torch_store);
   fields("start", plan.start, 0);
   fields("next-word", plan.next_word, 1);
-  fields.rest("lists", plan.lists);
+  fields.items("lists", plan.problems, plan.hosts, plan.job, plan.left_out);
 };
 
 std::string nnodes_of(const HostFacts& facts) {
@@ -81,55 +69,44 @@ std::optional<HostFacts> decode_host_facts(std::string_view text) {
   return facts;
 }
 
-std::string encode(const JobPlan& plan) {
-  std::vector<std::string> hosts;
-  for (const HostShare& host : plan.hosts) {
-    hosts.push_back(host.name);
-    hosts.push_back(std::to_string(host.ranks));
-    hosts.push_back(std::to_string(host.agent));
-  }
-  return write_record(PlanRecord{.exit_code = plan.exit_code,
-                                 .run_id = plan.run_id,
-                                 .master_addr = plan.master_addr,
-                                 .master_port = plan.master_port,
-                                 .torch_store = plan.torch_store ? 1 : 0,
-                                 .start = plan.start,
-                                 .next_word = plan.next_word,
-                                 .lists = write_texts(std::vector{write_texts(plan.problems), write_texts(hosts),
-                                                                  encode(plan.job), write_texts(plan.left_out)})},
-                      kPlanFields);
+// What a plan's record holds besides texts; found by the types of its arguments.
+static std::string packed(const HostFacts& facts) { return encode(facts); }
+
+static bool unpack(std::string_view text, HostFacts& facts) {
+  auto read = decode_host_facts(text);
+  if (read) facts = std::move(*read);
+  return read.has_value();
 }
 
-JobPlan decode_job_plan(std::string_view text, std::string_view key) {
-  const auto problem = [&] { return CorruptData(fmt::format("store key '{}' holds no plan of a job", key)); };
-  const auto record = read_record<PlanRecord>(text, kPlanFields);
-  const auto lists = record ? read_texts(record->lists) : std::nullopt;
-  if (!lists || lists->size() != 4) throw problem();
-  const auto problems = read_texts((*lists)[0]);
-  const auto hosts = read_texts((*lists)[1]);
-  const auto job = decode_host_facts((*lists)[2]);
-  const auto left_out = read_texts((*lists)[3]);
-  if (!problems || !hosts || !job || !left_out || hosts->size() % 3 != 0) throw problem();
-  JobPlan plan{.exit_code = record->exit_code,
-               .problems = *problems,
-               .run_id = record->run_id,
-               .master_addr = record->master_addr,
-               .master_port = record->master_port,
-               .torch_store = record->torch_store == 1,
-               .start = record->start,
-               .next_word = record->next_word,
-               .job = *job,
-               .left_out = *left_out};
-  for (std::size_t i = 0; i < hosts->size(); i += 3) {
-    const auto ranks = parse_int((*hosts)[i + 1]);
-    const auto agent = parse_int((*hosts)[i + 2]);
-    if (!ranks || *ranks < 1 || *ranks > kMaxRanks || !agent || *agent < 0 || *agent > kMostAgents) throw problem();
-    plan.hosts.push_back({.name = printable((*hosts)[i], kMostPrinted),
-                          .ranks = static_cast<int>(*ranks),
-                          .agent = static_cast<int>(*agent)});
+static std::string packed(const Layout& hosts) {
+  std::vector<std::string> texts;
+  for (const HostShare& host : hosts) {
+    texts.insert(texts.end(), {host.name, std::to_string(host.ranks), std::to_string(host.agent)});
   }
-  plan.hosts = with_first_ranks(std::move(plan.hosts));
-  return plan;
+  return write_texts(texts);
+}
+
+static bool unpack(std::string_view text, Layout& hosts) {
+  const auto texts = read_texts(text);
+  if (!texts || texts->size() % 3 != 0) return false;
+  for (std::size_t i = 0; i < texts->size(); i += 3) {
+    const auto ranks = parse_int((*texts)[i + 1]);
+    const auto agent = parse_int((*texts)[i + 2]);
+    if (!ranks || *ranks < 1 || *ranks > kMaxRanks || !agent || *agent < 0 || *agent > kMostAgents) return false;
+    hosts.push_back({.name = printable((*texts)[i], kMostPrinted),
+                     .ranks = static_cast<int>(*ranks),
+                     .agent = static_cast<int>(*agent)});
+  }
+  return true;
+}
+
+std::string encode(const JobPlan& plan) { return write_record(plan, kPlanFields); }
+
+JobPlan decode_job_plan(std::string_view text, std::string_view key) {
+  auto plan = read_record<JobPlan>(text, kPlanFields);
+  if (!plan) throw CorruptData(fmt::format("store key '{}' holds no plan of a job", key));
+  plan->hosts = with_first_ranks(std::move(plan->hosts));
+  return std::move(*plan);
 }
 
 std::string difference(const HostFacts& host, const HostFacts& other) {

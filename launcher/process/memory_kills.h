@@ -18,9 +18,9 @@ class MemoryKills {
       : root_(std::move(root)), membership_(std::move(membership)), at_start_(count()) {}
 
   // 0 also where no control group counts them.
-  std::uint64_t since_start() const {
+  std::int64_t since_start() const {
     const std::uint64_t now = count();
-    return now > at_start_ ? now - at_start_ : 0;
+    return now > at_start_ ? static_cast<std::int64_t>(now - at_start_) : 0;
   }
 
  private:

@@ -26,7 +26,7 @@ struct RankFacts {
   std::vector<std::string> last_lines = {};  // of its stderr, at most kShownLines
   // Processes that the kernel has killed for want of memory in the launcher's control group while the job ran; of a
   // rank that SIGKILL ended, else 0.
-  std::uint64_t memory_kills = 0;
+  std::int64_t memory_kills = 0;
   std::optional<std::int64_t> steps_done = {};  // base/step_board.h
 };
 

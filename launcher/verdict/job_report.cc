@@ -37,7 +37,7 @@ std::string describe_memory_kills(const RankFacts& rank) {
   return fmt::format(
       "memory ran out: the kernel has killed {} of this control group on host {} since the start "
       "(oom_kill); raise the container's memory limit, or give each rank less to hold",
-      count_of(static_cast<std::int64_t>(rank.memory_kills), "process", "es"), rank.host);
+      count_of(rank.memory_kills, "process", "es"), rank.host);
 }
 
 }  // namespace

@@ -47,6 +47,11 @@ void RecordReader::operator()(std::string_view name, std::string& text) {
   if (const auto value = take(name)) text = *value;
 }
 
+void RecordReader::operator()(std::string_view name, std::optional<std::int64_t>& number) {
+  const std::int64_t read = take_number(name, -1, std::numeric_limits<std::int64_t>::max());
+  if (read >= 0) number = read;
+}
+
 void RecordReader::optional(std::string_view name, std::string& text) {
   if (!good_) return;
   const std::string_view before = rest_;
@@ -77,6 +82,17 @@ std::int64_t RecordReader::take_number(std::string_view name, std::int64_t low, 
   if (number && *number >= low && *number <= high) return *number;
   good_ = false;
   return 0;
+}
+
+bool unpack(std::string_view packed, std::string& text) {
+  text = packed;
+  return true;
+}
+
+bool unpack(std::string_view packed, std::vector<std::string>& texts) {
+  auto read = read_texts(packed);
+  if (read) texts = std::move(*read);
+  return read.has_value();
 }
 
 std::string write_texts(std::span<const std::string> texts) {

@@ -21,12 +21,24 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+
+// A list of texts as one text, "5:first6:second", whatever the texts hold; and back, nullopt if it is not one.
+std::string write_texts(std::span<const std::string> texts);
+std::optional<std::vector<std::string>> read_texts(std::string_view packed);
+
+// An item of RecordWriter::items() as one text, and back: false if the text is none. A room may have more of these,
+// beside its own types.
+inline std::string packed(const std::string& text) { return text; }
+inline std::string packed(const std::vector<std::string>& texts) { return write_texts(texts); }
+bool unpack(std::string_view packed, std::string& text);
+bool unpack(std::string_view packed, std::vector<std::string>& texts);
 
 class RecordWriter {
  public:
@@ -38,6 +50,14 @@ class RecordWriter {
   void operator()(std::string_view name, Number number, Number = {}, Number = {}) {
     line(name, std::to_string(number));
   }
+  // An enum as its number.
+  template <typename Enum>
+  requires std::is_enum_v<Enum>
+  void operator()(std::string_view name, Enum value, Enum) { line(name, std::to_string(static_cast<int>(value))); }
+  // A number from 0 up; nothing is -1.
+  void operator()(std::string_view name, std::optional<std::int64_t> number) {
+    line(name, std::to_string(number.value_or(-1)));
+  }
   template <typename Value, typename ToText, typename FromText>
   void operator()(std::string_view name, const Value& value, ToText to_text, FromText) {
     line(name, to_text(value));
@@ -46,6 +66,11 @@ class RecordWriter {
   void optional(std::string_view name, std::string_view text) { line(name, text); }
   // The last field, which may have lines.
   void rest(std::string_view name, std::string_view text);
+  // Several items instead, such as texts and lists of texts, which may have lines too.
+  template <typename... Items>
+  void items(std::string_view name, const Items&... items) {
+    rest(name, write_texts(std::vector<std::string>{packed(items)...}));
+  }
 
   std::string take() { return std::move(text_); }
 
@@ -68,6 +93,13 @@ class RecordReader {
     static_assert(sizeof(Number) < sizeof(std::int64_t) || std::signed_integral<Number>);
     number = static_cast<Number>(take_number(name, low, high));
   }
+  // An enum whose numbers end with `last`.
+  template <typename Enum>
+  requires std::is_enum_v<Enum>
+  void operator()(std::string_view name, Enum& value, Enum last) {
+    value = static_cast<Enum>(take_number(name, 0, static_cast<int>(last)));
+  }
+  void operator()(std::string_view name, std::optional<std::int64_t>& number);
   // A value from from_text(std::string_view), which throws InvalidArgument for a text that is not one.
   template <typename Value, typename ToText, typename FromText>
   void operator()(std::string_view name, Value& value, ToText, FromText from_text) {
@@ -79,6 +111,15 @@ class RecordReader {
   }
   void optional(std::string_view name, std::string& text);
   void rest(std::string_view name, std::string& text);
+  template <typename... Items>
+  void items(std::string_view name, Items&... items) {
+    std::string text;
+    rest(name, text);
+    const auto texts = read_texts(text);
+    good_ = good_ && texts && texts->size() == sizeof...(Items);
+    std::size_t next = 0;
+    ((good_ = good_ && unpack((*texts)[next++], items)), ...);
+  }
 
   // The value of the next line of that name. Without one: nothing, and good() is false from then on.
   std::optional<std::string_view> take(std::string_view name);
@@ -110,9 +151,5 @@ std::optional<Record> read_record(std::string_view text, EachField each_field) {
   if (!fields.complete()) return std::nullopt;
   return record;
 }
-
-// A list of texts as one text, "5:first6:second", whatever the texts hold; and back, nullopt if it is not one.
-std::string write_texts(std::span<const std::string> texts);
-std::optional<std::vector<std::string>> read_texts(std::string_view packed);
 
 }  // namespace lockstep

@@ -85,6 +85,37 @@ TEST(Texts, AreReadAsTheyWereWritten) {
   }
 }
 
+TEST(Record, HasEnumsOptionalNumbersAndItems) {
+  enum class Colour { red, green };
+  struct Picture {
+    Colour colour = Colour::red;
+    std::optional<std::int64_t> width;
+    std::string title;
+    std::vector<std::string> lines;
+  };
+  const auto fields_of = [](auto& picture, auto& fields) {
+    fields("colour", picture.colour, Colour::green);
+    fields("width", picture.width);
+    fields.items("texts", picture.title, picture.lines);
+  };
+  const Picture picture{Colour::green, 7, "two\nlines", {"", "1:x\n"}};
+  const std::string text = write_record(picture, fields_of);
+  EXPECT_EQ(text, "colour 1\nwidth 7\ntexts 9:two\nlines8:0:4:1:x\n");
+  const auto read = read_record<Picture>(text, fields_of);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->colour, Colour::green);
+  EXPECT_EQ(read->width, 7);
+  EXPECT_EQ(read->title, picture.title);
+  EXPECT_EQ(read->lines, picture.lines);
+  EXPECT_EQ(write_record(Picture{}, fields_of), "colour 0\nwidth -1\ntexts 0:0:");
+  EXPECT_EQ(read_record<Picture>("colour 0\nwidth -1\ntexts 0:0:", fields_of)->width, std::nullopt);
+  for (const char* none :
+       {"colour 2\nwidth -1\ntexts 0:0:", "colour 0\nwidth -2\ntexts 0:0:", "colour 0\nwidth -1\ntexts 0:",
+        "colour 0\nwidth -1\ntexts 0:0:0:", "colour 0\nwidth -1\ntexts 0:1:x", "colour 0\nwidth -1\n"}) {
+    EXPECT_FALSE(read_record<Picture>(none, fields_of)) << none;
+  }
+}
+
 TEST(Record, OtherTextIsNone) {
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string text = kText;

@@ -41,7 +41,7 @@ TEST(AgentMessage, ARankSEndKeepsWhatAReportSaysOfIt) {
   EXPECT_EQ(read.ending.exit_code(), 128 + SIGSEGV);
   EXPECT_TRUE(read.ending.dumped_core);
   EXPECT_TRUE(read.killed);
-  EXPECT_EQ(read.memory_kills, 3u);
+  EXPECT_EQ(read.memory_kills, 3);
   EXPECT_EQ(read.steps_done, 570);
   end.ending = {.value = 1, .program = 4712, .has_no_code = true, .cpu_limit = 60};
   EXPECT_EQ(round_trip(end).ending.program, 4712);

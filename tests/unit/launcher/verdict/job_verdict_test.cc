@@ -276,7 +276,7 @@ class Conclusion : public ::testing::Test {
                   .facts = [](int rank) { return RankFacts{.rank = rank, .host = "?"}; },
                   .on_conclusion = [this](const VerdictRecord& record) { record_ = record; }}) {}
 
-  void end(int rank, ExitStatus ending, std::uint64_t memory_kills = 0) {
+  void end(int rank, ExitStatus ending, std::int64_t memory_kills = 0) {
     RankEnd end;
     end.rank = rank;
     end.host = rank < 2 ? "a" : "b";
