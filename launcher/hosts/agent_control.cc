@@ -26,8 +26,8 @@ constexpr std::chrono::milliseconds kStandstill{1500};
 
 }  // namespace
 
-FirstHost::FirstHost(const JobVerdict::Options& options, int start, Agents& agents, WakingQueue<AgentNews>& news,
-                     std::function<void(TakenStacks)> on_stacks)
+CoordinatorControl::CoordinatorControl(const FailureArbiter::Options& options, int start, Agents& agents,
+                                       WakingQueue<AgentNews>& news, std::function<void(TakenStacks)> on_stacks)
     : hosts_(options.hosts),
       start_(start),
       verdict_(options),
@@ -37,29 +37,29 @@ FirstHost::FirstHost(const JobVerdict::Options& options, int start, Agents& agen
   for (std::size_t node = 0; node < hosts_.size(); ++node) waited_for_.insert(static_cast<int>(node));
 }
 
-void FirstHost::observe() {
+void CoordinatorControl::observe() {
   const auto now = std::chrono::steady_clock::now();
   const auto pause = now - std::exchange(observed_at_, now);
   if (pause > kStandstill) verdict_.stood_still(pause);
 }
 
-std::optional<Deadline> FirstHost::due() const {
+std::optional<Deadline> CoordinatorControl::due() const {
   const auto next = observed_at_ + kObserved - std::chrono::steady_clock::now();
   const auto verdict = verdict_.due();
   return verdict ? verdict->sooner(next) : Deadline::after(next);
 }
 
-void FirstHost::rank_ended(RankEnd end) {
+void CoordinatorControl::rank_ended(RankEnd end) {
   observe();
   verdict_.rank_ended(std::move(end));
 }
 
-void FirstHost::heard(const Cause& cause) {
+void CoordinatorControl::heard(const Cause& cause) {
   observe();
   verdict_.heard(cause);
 }
 
-void FirstHost::take_news() {
+void CoordinatorControl::take_news() {
   observe();
   for (const AgentNews& news : news_.take()) {
     if (const auto* member = std::get_if<membership::MemberNews>(&news)) {
@@ -83,7 +83,7 @@ void FirstHost::take_news() {
   }
 }
 
-void FirstHost::agent_lost(const Cause& cause) {
+void CoordinatorControl::agent_lost(const Cause& cause) {
   agents_.went(cause);
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     const int node = static_cast<int>(i);
@@ -94,14 +94,14 @@ void FirstHost::agent_lost(const Cause& cause) {
 }
 
 // A scheduler sends its signal to every host, at different times: each host's own second one insists.
-void FirstHost::signalled(int signal) {
+void CoordinatorControl::signalled(int signal) {
   const auto step = stop_.asked(signal);
   if (step == StopRequest::Step::kill || (step == StopRequest::Step::pass_on && verdict_.stop_signal() == 0)) {
     verdict_.signalled(signal);
   }
 }
 
-void FirstHost::stacks_taken(TakenStacks stacks) {
+void CoordinatorControl::stacks_taken(TakenStacks stacks) {
   if (stacks.question == 0) {
     verdict_.stacks_taken(stacks.lines);
   } else {
@@ -109,7 +109,7 @@ void FirstHost::stacks_taken(TakenStacks stacks) {
   }
 }
 
-void FirstHost::take(const AgentWord& word) {
+void CoordinatorControl::take(const AgentWord& word) {
   const AgentMessage& message = word.message;
   if (const auto* host = std::get_if<HostCame>(&message)) agents_.came(*host, word.start);
   // A host that was taken for lost may speak of what it did before; that somebody wants the job to stop stays true.
@@ -128,7 +128,7 @@ void FirstHost::take(const AgentWord& word) {
   }
 }
 
-void FirstHost::host_is_gone(int node, int exit_code) {
+void CoordinatorControl::host_is_gone(int node, int exit_code) {
   if (waited_for_.erase(node) == 0) return;
   if (complaint_ == 0) complaint_ = exit_code;
   if (!waited_for_.empty()) return;
@@ -137,14 +137,14 @@ void FirstHost::host_is_gone(int node, int exit_code) {
 }
 
 // A rank must have finished a step, for only then does it surely stop after one.
-void FirstHost::check_timers() {
+void CoordinatorControl::check_timers() {
   observe();
   verdict_.check_timers();
   if (agents_.has_newcomer()) verdict_.resize();
 }
 
 // What this host is told the others are told too.
-std::vector<Order> FirstHost::take_orders() {
+std::vector<Order> CoordinatorControl::take_orders() {
   auto orders = verdict_.take_orders();
   for (Order& order : std::exchange(asked_, {})) orders.push_back(std::move(order));
   for (const Order& order : orders) {
@@ -158,18 +158,18 @@ std::vector<Order> FirstHost::take_orders() {
   return orders;
 }
 
-void OtherHost::rank_ended(RankEnd end) {
+void WorkerControl::rank_ended(RankEnd end) {
   agents_.send(end);
   ended_.push_back(std::move(end));
 }
 
-void OtherHost::ranks_are_gone(int exit_code) {
+void WorkerControl::ranks_are_gone(int exit_code) {
   is_gone_ = true;
   agents_.send(RanksGone{options_.node_rank, exit_code});
 }
 
 // This host's ranks need not wait for the others to hear of it.
-void OtherHost::signalled(int signal) {
+void WorkerControl::signalled(int signal) {
   const auto step = stop_.asked(signal);
   const bool insists = step == StopRequest::Step::kill;
   if (step == StopRequest::Step::ignore || (is_stopping_ && !insists)) return;
@@ -181,7 +181,7 @@ void OtherHost::signalled(int signal) {
   orders_.push_back({.kind = insists ? Order::Kind::kill : Order::Kind::pass_on, .signal = signal});
 }
 
-void OtherHost::take_news() {
+void WorkerControl::take_news() {
   for (const AgentNews& news : news_.take()) {
     if (const auto* word = std::get_if<AgentWord>(&news)) {
       if (word->start == options_.start) take(word->message);
@@ -191,7 +191,7 @@ void OtherHost::take_news() {
   }
 }
 
-void OtherHost::take(const AgentMessage& message) {
+void WorkerControl::take(const AgentMessage& message) {
   if (const auto* over = std::get_if<StartOver>(&message)) over_ = *over;
   const auto* order = std::get_if<Order>(&message);
   if (order == nullptr) return;
@@ -202,13 +202,13 @@ void OtherHost::take(const AgentMessage& message) {
 }
 
 // Node rank 0 makes the pause. A host that was cut off joins again, unless it was asked to stop.
-std::optional<std::chrono::milliseconds> OtherHost::again() const {
+std::optional<std::chrono::milliseconds> WorkerControl::again() const {
   const bool rejoins = !over_ && options_.may_rejoin && agents_.is_cut_off() && !is_stopping_;
   if (!rejoins && (!over_ || !over_->again)) return std::nullopt;
   return std::chrono::milliseconds(0);
 }
 
-void OtherHost::store_is_gone(const StoreGone& gone) {
+void WorkerControl::store_is_gone(const StoreGone& gone) {
   if (over_ && gone.is_expelled) orders_.push_back({.text = std::string(kStoodStill)});
   if (is_alone_ || over_) return;
   is_alone_ = true;

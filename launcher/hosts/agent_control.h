@@ -11,17 +11,17 @@
 #include <vector>
 
 #include "launcher/hosts/agents.h"
-#include "launcher/verdict/job_verdict.h"
+#include "launcher/verdict/failure_arbiter.h"
 
 namespace lockstep::launcher {
 
 // Node rank 0's.
-class FirstHost final : public JobControl {
+class CoordinatorControl final : public JobControl {
  public:
   // `start`: of the job's starts the one that it is the control of. `agents` and `news` outlive it. `on_stacks` gets
   // what StacksAsked has asked for.
-  FirstHost(const JobVerdict::Options& options, int start, Agents& agents, WakingQueue<AgentNews>& news,
-            std::function<void(TakenStacks)> on_stacks);
+  CoordinatorControl(const FailureArbiter::Options& options, int start, Agents& agents, WakingQueue<AgentNews>& news,
+                     std::function<void(TakenStacks)> on_stacks);
 
   void rank_ended(RankEnd end) override;
   void heard(const Cause& cause) override;
@@ -47,7 +47,7 @@ class FirstHost final : public JobControl {
 
   Layout hosts_;
   int start_;
-  JobVerdict verdict_;
+  FailureArbiter verdict_;
   StopRequest stop_;  // of this host
   Agents& agents_;
   WakingQueue<AgentNews>& news_;
@@ -61,7 +61,7 @@ class FirstHost final : public JobControl {
 };
 
 // Any other's.
-class OtherHost final : public JobControl {
+class WorkerControl final : public JobControl {
  public:
   struct Options {
     Layout hosts = {};
@@ -71,7 +71,7 @@ class OtherHost final : public JobControl {
     bool may_rejoin = false;  // once it was cut off
     bool speaks = true;       // says what the job's verdict is; else node rank 0 alone does
   };
-  OtherHost(Options options, Agents& agents, WakingQueue<AgentNews>& news)
+  WorkerControl(Options options, Agents& agents, WakingQueue<AgentNews>& news)
       : options_(std::move(options)), agents_(agents), news_(news) {}
 
   void rank_ended(RankEnd end) override;

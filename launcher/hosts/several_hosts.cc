@@ -188,30 +188,31 @@ StartOutcome HostOfSeveral::start_ranks(const JobPlan& plan) {
 std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const std::string& scope,
                                                    std::function<RankFacts(int rank)> facts) {
   if (agents_->node_rank() != 0) {
-    return std::make_unique<OtherHost>(OtherHost::Options{.hosts = plan.hosts,
-                                                          .start = plan.start,
-                                                          .node_rank = agents_->node_rank(),
-                                                          .requeue_exit_code = requeue_exit_code_,
-                                                          .may_rejoin = options_.takes_spares(),
-                                                          .speaks = input_ == nullptr},
-                                       *agents_, news_);
+    return std::make_unique<WorkerControl>(WorkerControl::Options{.hosts = plan.hosts,
+                                                                  .start = plan.start,
+                                                                  .node_rank = agents_->node_rank(),
+                                                                  .requeue_exit_code = requeue_exit_code_,
+                                                                  .may_rejoin = options_.takes_spares(),
+                                                                  .speaks = input_ == nullptr},
+                                           *agents_, news_);
   }
   // Of a rank on another host that has not ended nothing but its host is known here.
   auto facts_of = [hosts = plan.hosts, facts = std::move(facts)](int rank) {
     if (hosts.front().has(rank)) return facts(rank);
     return RankFacts{.rank = rank, .host = hosts[static_cast<std::size_t>(node_of(hosts, rank))].name};
   };
-  return std::make_unique<FirstHost>(
-      JobVerdict::Options{.hosts = plan.hosts,
-                          .grace = options_.grace,
-                          .requeue_exit_code = requeue_exit_code_,
-                          .stop_timeout = stop_timeout_of(options_, environment_),
-                          .least_hosts = options_.hosts_may_change() ? options_.least_nodes : 0,
-                          .scope = scope,
-                          .restarts = &restarts_,
-                          .members = [this, scope] { return stores_->members(scope); },
-                          .facts = std::move(facts_of),
-                          .on_conclusion = verdict_writer(options_.log_dir, plan.run_id, plan.start, parts_.console)},
+  return std::make_unique<CoordinatorControl>(
+      FailureArbiter::Options{
+          .hosts = plan.hosts,
+          .grace = options_.grace,
+          .requeue_exit_code = requeue_exit_code_,
+          .stop_timeout = stop_timeout_of(options_, environment_),
+          .least_hosts = options_.hosts_may_change() ? options_.least_nodes : 0,
+          .scope = scope,
+          .restarts = &restarts_,
+          .members = [this, scope] { return stores_->members(scope); },
+          .facts = std::move(facts_of),
+          .on_conclusion = verdict_writer(options_.log_dir, plan.run_id, plan.start, parts_.console)},
       plan.start, *agents_, news_, [this](TakenStacks stacks) {
         if (parts_.server) parts_.server->stacks_came(stacks.question, std::move(stacks.lines));
       });

@@ -10,7 +10,7 @@
 #include "launcher/placement/preparation.h"
 #include "launcher/process/spawn.h"
 #include "launcher/run/host_parts.h"
-#include "launcher/run/one_host.h"
+#include "launcher/run/local_control.h"
 #include "launcher/run/run_stores.h"
 #include "launcher/verdict/restart_policy.h"
 #include "lockstep/base/error.h"
@@ -53,18 +53,18 @@ StartOutcome start_ranks(const RunOptions& options, const Preparation& preparati
                          WakingQueue<membership::MemberNews>& news) {
   const std::string scope = rendezvous::attempt_prefix(job_options.contract.run_id, job_options.contract.restarts);
   job_options.members = [&stores, scope] { return stores.members(scope); };
-  JobVerdict::Options verdict{.hosts = job_options.contract.hosts,
-                              .grace = options.grace,
-                              .requeue_exit_code = requeue_code_of(options, environment),
-                              .stop_timeout = stop_timeout_of(options, environment),
-                              .scope = scope,
-                              .restarts = &restarts,
-                              .members = job_options.members,
-                              .on_conclusion = verdict_writer(options.log_dir, job_options.contract.run_id,
-                                                              job_options.contract.restarts, parts.console)};
+  FailureArbiter::Options verdict{.hosts = job_options.contract.hosts,
+                                  .grace = options.grace,
+                                  .requeue_exit_code = requeue_code_of(options, environment),
+                                  .stop_timeout = stop_timeout_of(options, environment),
+                                  .scope = scope,
+                                  .restarts = &restarts,
+                                  .members = job_options.members,
+                                  .on_conclusion = verdict_writer(options.log_dir, job_options.contract.run_id,
+                                                                  job_options.contract.restarts, parts.console)};
   const auto outcome = run_ranks(options, preparation, std::move(job_options), environment, parts, [&](auto facts) {
     verdict.facts = std::move(facts);
-    return std::make_unique<OneHost>(std::move(verdict), news);
+    return std::make_unique<LocalControl>(std::move(verdict), news);
   });
   stores.forget(scope);
   return outcome;

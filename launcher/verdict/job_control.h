@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one host's launcher tells of its ranks, and what it is told to do with them. Behind it is the job's verdict: in
-// this process (one_host.h), or on the job's first host (launcher/hosts).
+// this process (local_control.h), or on the job's first host (launcher/hosts).
 //
 // Main thread only. Nothing here waits, but for an answer of the job's store.
 #pragma once

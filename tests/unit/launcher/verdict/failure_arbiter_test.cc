@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The verdict over several hosts. Which rank is the root is root_cause_test.cc's.
-#include "launcher/verdict/job_verdict.h"
+#include "launcher/verdict/failure_arbiter.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -64,7 +64,7 @@ class Verdict : public ::testing::Test {
 
   Layout hosts_;
   VerdictRecord record_;
-  JobVerdict verdict_;
+  FailureArbiter verdict_;
   int ends_ = 0;
   int passes_ = 0;
   int kills_ = 0;
@@ -122,13 +122,13 @@ TEST(StopVerdict, WhoHoldsTheOthersUpIsNamedBeforeTheyEndByTheSignal) {
     return membership::MemberView{.info = {.rank = rank, .world_size = 4, .process = {.host = "b", .pid = 100 + rank}},
                                   .position = {.sequence = sequence, .collective = "all_reduce", .step = sequence}};
   };
-  JobVerdict verdict({.hosts = with_first_ranks({{.name = "a", .ranks = 2}, {.name = "b", .ranks = 2}}),
-                      .stop_timeout = std::chrono::nanoseconds(10),
-                      .members =
-                          [&] {
-                            return std::vector{member(0, 8), member(1, 8), member(2, 7)};
-                          },
-                      .facts = [](int rank) { return RankFacts{.rank = rank, .host = "b", .pid = 100 + rank}; }});
+  FailureArbiter verdict({.hosts = with_first_ranks({{.name = "a", .ranks = 2}, {.name = "b", .ranks = 2}}),
+                          .stop_timeout = std::chrono::nanoseconds(10),
+                          .members =
+                              [&] {
+                                return std::vector{member(0, 8), member(1, 8), member(2, 7)};
+                              },
+                          .facts = [](int rank) { return RankFacts{.rank = rank, .host = "b", .pid = 100 + rank}; }});
   EXPECT_FALSE(verdict.due());
   verdict.signalled(SIGTERM);
   verdict.told({.world_size = 4, .cause = Cause{.kind = Cause::Kind::stopped, .rank = 1, .reporter = 1}});
@@ -293,7 +293,7 @@ class Conclusion : public ::testing::Test {
   }
 
   VerdictRecord record_;
-  JobVerdict verdict_;
+  FailureArbiter verdict_;
 };
 
 TEST_F(Conclusion, OfAFailureHasTheFirstRankAndItsConsequences) {
@@ -418,12 +418,12 @@ class RestartVerdict : public ::testing::Test {
       members_.push_back({.scope = "rendezvous/run/1/0", .info = {.rank = rank, .world_size = 2}});
     }
   }
-  JobVerdict verdict(RestartPolicy& restarts) {
-    return JobVerdict({.hosts = with_first_ranks({{.name = "a", .ranks = 2}}),
-                       .scope = "rendezvous/run/1/",
-                       .restarts = &restarts,
-                       .members = [this] { return members_; },
-                       .facts = [](int rank) { return RankFacts{.rank = rank, .host = "a", .pid = 100 + rank}; }});
+  FailureArbiter verdict(RestartPolicy& restarts) {
+    return FailureArbiter({.hosts = with_first_ranks({{.name = "a", .ranks = 2}}),
+                           .scope = "rendezvous/run/1/",
+                           .restarts = &restarts,
+                           .members = [this] { return members_; },
+                           .facts = [](int rank) { return RankFacts{.rank = rank, .host = "a", .pid = 100 + rank}; }});
   }
   static RankEnd end_of(int rank, ExitStatus ending) {
     RankEnd end;
@@ -431,7 +431,7 @@ class RestartVerdict : public ::testing::Test {
     end.ending = ending;
     return end;
   }
-  static std::vector<std::string> texts_of(JobVerdict& verdict, Order::Kind kind = Order::Kind::say) {
+  static std::vector<std::string> texts_of(FailureArbiter& verdict, Order::Kind kind = Order::Kind::say) {
     std::vector<std::string> texts;
     for (const Order& order : verdict.take_orders()) {
       if (order.kind == kind) texts.push_back(order.text);
@@ -545,19 +545,20 @@ std::optional<HostShare> left_out_after_failures_of(int first, int least_hosts, 
   RestartPolicy restarts(9, true);
   std::optional<HostShare> left_out;
   for (int start = 0; start < 4; ++start) {
-    JobVerdict judged({.hosts = with_first_ranks({{.name = "a", .ranks = 2}, {.name = "b", .ranks = 1, .agent = 7}}),
-                       .least_hosts = least_hosts,
-                       .restarts = &restarts,
-                       .members =
-                           [] {
-                             return std::vector<membership::MemberView>{
-                                 {.info = {.world_size = 3}, .position = {.step = 1, .steps_done = 57}}};
-                           },
-                       .facts = [](int rank) { return RankFacts{.rank = rank}; },
-                       .on_conclusion =
-                           [json](const VerdictRecord& record) {
-                             if (json != nullptr) *json = as_json(record, "run", 0);
-                           }});
+    FailureArbiter judged(
+        {.hosts = with_first_ranks({{.name = "a", .ranks = 2}, {.name = "b", .ranks = 1, .agent = 7}}),
+         .least_hosts = least_hosts,
+         .restarts = &restarts,
+         .members =
+             [] {
+               return std::vector<membership::MemberView>{
+                   {.info = {.world_size = 3}, .position = {.step = 1, .steps_done = 57}}};
+             },
+         .facts = [](int rank) { return RankFacts{.rank = rank}; },
+         .on_conclusion =
+             [json](const VerdictRecord& record) {
+               if (json != nullptr) *json = as_json(record, "run", 0);
+             }});
     for (const int rank : {first, (first + 1) % 3, (first + 2) % 3}) {
       RankEnd end;
       end.rank = rank;

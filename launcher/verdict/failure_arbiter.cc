@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/verdict/job_verdict.h"
+#include "launcher/verdict/failure_arbiter.h"
 
 #include <fmt/format.h>
 
@@ -26,13 +26,13 @@ constexpr std::chrono::seconds kStacksCome = kHungLimit + std::chrono::seconds(3
 
 }  // namespace
 
-JobVerdict::JobVerdict(Options options)
+FailureArbiter::FailureArbiter(Options options)
     : options_(std::move(options)),
       started_(std::chrono::steady_clock::now()),
       root_cause_(world_size(options_.hosts)),
       agreed_(world_size(options_.hosts), options_.requeue_exit_code) {}
 
-void JobVerdict::rank_ended(RankEnd end) {
+void FailureArbiter::rank_ended(RankEnd end) {
   // A program that does not reach this launcher's memory, behind a command that returned 0.
   const Cause* const word = root_cause_.word_about(end.rank);
   if (end.ending.ok() && end.ending.program == 0 && word != nullptr && word->pid > 0 && word->pid != end.pid) {
@@ -58,11 +58,11 @@ void JobVerdict::rank_ended(RankEnd end) {
   obey(root_cause_.ended(rank.rank, rank.ending));
 }
 
-void JobVerdict::heard(const Cause& cause) {
+void FailureArbiter::heard(const Cause& cause) {
   if (stop_.signal() == 0 && !lost_host_ && !blame_standstill()) obey(root_cause_.heard(cause));
 }
 
-void JobVerdict::told(const membership::MemberNews& news) {
+void FailureArbiter::told(const membership::MemberNews& news) {
   // Of a group of some ranks only, and of an earlier start, the numbers mean other processes. Ranks send no messages.
   if (news.message || news.world_size != world_size(options_.hosts) || !news.scope.starts_with(options_.scope)) return;
   count_steps(news.position);
@@ -75,7 +75,7 @@ void JobVerdict::told(const membership::MemberNews& news) {
   }
 }
 
-void JobVerdict::host_lost(int node, const std::string& how) {
+void FailureArbiter::host_lost(int node, const std::string& how) {
   if (std::find(lost_hosts_.begin(), lost_hosts_.end(), node) != lost_hosts_.end()) return;
   lost_hosts_.push_back(node);
   tell_failure_without_stacks();
@@ -87,7 +87,7 @@ void JobVerdict::host_lost(int node, const std::string& how) {
   say(fmt::format("{} {}", describe_host(options_.hosts, node), how));
 }
 
-void JobVerdict::blame(int node, const std::string& how) {
+void FailureArbiter::blame(int node, const std::string& how) {
   lost_host_ = node;
   judge_at_.reset();
   const auto age = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_);
@@ -96,12 +96,12 @@ void JobVerdict::blame(int node, const std::string& how) {
   orders_.push_back({.kind = Order::Kind::end_ranks});
 }
 
-void JobVerdict::stood_still(std::chrono::nanoseconds time) {
+void FailureArbiter::stood_still(std::chrono::nanoseconds time) {
   stood_still_ = time;
   still_until_ = Deadline::after(kHostPatience);
 }
 
-bool JobVerdict::blame_standstill() {
+bool FailureArbiter::blame_standstill() {
   if (!still_until_ || still_until_->expired() || is_given() || stop_.signal() != 0) return false;
   still_until_.reset();
   blame(0,
@@ -111,7 +111,7 @@ bool JobVerdict::blame_standstill() {
   return true;
 }
 
-void JobVerdict::signalled(int signal) {
+void FailureArbiter::signalled(int signal) {
   const int first = stop_.signal();
   tell_failure_without_stacks();
   switch (stop_.asked(signal)) {
@@ -132,7 +132,7 @@ void JobVerdict::signalled(int signal) {
   }
 }
 
-void JobVerdict::resize() {
+void FailureArbiter::resize() {
   if (is_resizing_ || is_given() || stop_.signal() != 0 || !ended_.empty()) return;
   const auto members = options_.members ? options_.members() : std::vector<membership::MemberView>{};
   const bool has_step = std::ranges::any_of(members, [](const auto& member) { return member.position.step > 0; });
@@ -144,7 +144,7 @@ void JobVerdict::resize() {
   orders_.push_back({.kind = Order::Kind::stop_to_resize});
 }
 
-std::optional<Deadline> JobVerdict::due() const {
+std::optional<Deadline> FailureArbiter::due() const {
   std::optional<Deadline> next;
   for (const auto& timer : {judge_at_, stop_late_at_, stacks_until_}) {
     if (timer && (!next || timer->remaining() < next->remaining())) next = timer;
@@ -152,7 +152,7 @@ std::optional<Deadline> JobVerdict::due() const {
   return next;
 }
 
-void JobVerdict::say_who_has_not_stopped() {
+void FailureArbiter::say_who_has_not_stopped() {
   stop_late_at_.reset();
   if (is_given() || !options_.members) return;
   std::vector<RankFacts> unstopped;
@@ -167,7 +167,7 @@ void JobVerdict::say_who_has_not_stopped() {
                   0.9 * limit, signal_name(stop_.signal()), limit, text));
 }
 
-void JobVerdict::check_timers() {
+void FailureArbiter::check_timers() {
   if (stop_late_at_ && stop_late_at_->expired()) say_who_has_not_stopped();
   if (stacks_until_ && stacks_until_->expired()) tell_failure_without_stacks();
   if (!judge_at_ || !judge_at_->expired()) return;
@@ -175,7 +175,7 @@ void JobVerdict::check_timers() {
   obey(root_cause_.overdue());
 }
 
-void JobVerdict::obey(RootCause::Step step) {
+void FailureArbiter::obey(RootCause::Step step) {
   if (step == RootCause::Step::await_root) {
     const auto patience = root_cause_.patience(options_.grace);
     judge_at_ = Deadline::after(several_hosts() ? std::max(patience, kHostPatience) : patience);
@@ -193,14 +193,14 @@ void JobVerdict::obey(RootCause::Step step) {
   orders_.push_back({.kind = Order::Kind::take_stacks, .rank = failed.rank, .pid = names_it ? cause->pid : failed.pid});
 }
 
-void JobVerdict::stacks_taken(const std::vector<std::string>& lines) {
+void FailureArbiter::stacks_taken(const std::vector<std::string>& lines) {
   std::vector<std::string> where;
   if (!lines.empty()) where.emplace_back("  where it is:");
   for (const auto& line : lines) where.push_back("  | " + line);
   tell_failure(where);
 }
 
-void JobVerdict::tell_failure(const std::vector<std::string>& where) {
+void FailureArbiter::tell_failure(const std::vector<std::string>& where) {
   if (!failure_) return;
   stacks_until_.reset();
   say(failure_->message);
@@ -211,23 +211,25 @@ void JobVerdict::tell_failure(const std::vector<std::string>& where) {
   failure_.reset();
 }
 
-void JobVerdict::tell_failure_without_stacks() {
+void FailureArbiter::tell_failure_without_stacks() {
   if (!failure_) return;
   const int node = node_of(options_.hosts, *root_cause_.first_failure());
   tell_failure(
       {fmt::format("  where it is: the launcher of {} has not told yet", describe_host(options_.hosts, node))});
 }
 
-RankFacts JobVerdict::facts_of(int rank) const {
+RankFacts FailureArbiter::facts_of(int rank) const {
   const auto ended = std::ranges::find(ended_, rank, &RankEnd::rank);
   if (ended != ended_.end()) return *ended;
   return options_.facts(rank);
 }
 
-int JobVerdict::running() const { return world_size(options_.hosts) - static_cast<int>(ended_.size()) - lost_ranks_; }
+int FailureArbiter::running() const {
+  return world_size(options_.hosts) - static_cast<int>(ended_.size()) - lost_ranks_;
+}
 
 // One line for all ranks of a host that ended in the same way.
-void JobVerdict::list_consequences() {
+void FailureArbiter::list_consequences() {
   for (std::size_t node = 0; node < options_.hosts.size(); ++node) {
     std::map<std::string, std::vector<int>> by_ending;
     for (const RankEnd& rank : ended_) {
@@ -243,7 +245,7 @@ void JobVerdict::list_consequences() {
   }
 }
 
-StartEnd JobVerdict::judge_end() {
+StartEnd FailureArbiter::judge_end() {
   using Kind = StartEnd::Kind;
   if (several_hosts() && is_given()) list_consequences();
   if (lost_host_) {
@@ -275,7 +277,7 @@ StartEnd JobVerdict::judge_end() {
 }
 
 // The first host has the store: without it there is no job.
-std::optional<HostShare> JobVerdict::culprit() const {
+std::optional<HostShare> FailureArbiter::culprit() const {
   const int node = node_of(options_.hosts, *root_cause_.first_failure());
   const int hosts = static_cast<int>(options_.hosts.size());
   if (node <= 0 || options_.least_hosts == 0 || hosts <= options_.least_hosts) return std::nullopt;
@@ -283,19 +285,19 @@ std::optional<HostShare> JobVerdict::culprit() const {
 }
 
 // The store forgets ranks once all have gone, so each is asked for as it goes.
-void JobVerdict::count_steps(const membership::MemberPosition& position) {
+void FailureArbiter::count_steps(const membership::MemberPosition& position) {
   if (position.step < 0) return;
   steps_.reports_steps = true;
   steps_.steps_done = std::max(steps_.steps_done, position.steps_done);
 }
 
-void JobVerdict::conclude(int complaint) {
+void FailureArbiter::conclude(int complaint) {
   tell_failure_without_stacks();
   decide(complaint);
   if (options_.on_conclusion) options_.on_conclusion(record());
 }
 
-VerdictRecord::FirstFailure JobVerdict::first_failure() const {
+VerdictRecord::FirstFailure FailureArbiter::first_failure() const {
   const int rank = *root_cause_.first_failure();
   VerdictRecord::FirstFailure first{.rank = facts_of(rank), .ending = root_cause_.ending()};
   if (const Cause* const cause = root_cause_.cause()) {
@@ -316,7 +318,7 @@ VerdictRecord::FirstFailure JobVerdict::first_failure() const {
   return first;
 }
 
-VerdictRecord JobVerdict::record() const {
+VerdictRecord FailureArbiter::record() const {
   using Outcome = VerdictRecord::Outcome;
   VerdictRecord result{
       .exit_code = decision_.exit_code, .starts_again = decision_.pause.has_value(), .summary = summary_};
@@ -338,7 +340,7 @@ VerdictRecord JobVerdict::record() const {
   return result;
 }
 
-void JobVerdict::decide(int complaint) {
+void FailureArbiter::decide(int complaint) {
   StartEnd end = judge_end();
   const bool is_said = is_given() || end.exit_code != 0;
   summary_ = is_said && !orders_.empty() ? orders_.back().text : "every rank ended with code 0";

@@ -3,14 +3,14 @@
 #pragma once
 
 #include "launcher/base/waking_queue.h"
-#include "launcher/verdict/job_verdict.h"
+#include "launcher/verdict/failure_arbiter.h"
 
 namespace lockstep::launcher {
 
-class OneHost final : public JobControl {
+class LocalControl final : public JobControl {
  public:
   // `news`, of the job's store, outlives it.
-  OneHost(JobVerdict::Options options, WakingQueue<membership::MemberNews>& news)
+  LocalControl(FailureArbiter::Options options, WakingQueue<membership::MemberNews>& news)
       : verdict_(std::move(options)), news_(news) {}
 
   void rank_ended(RankEnd end) override { verdict_.rank_ended(std::move(end)); }
@@ -36,7 +36,7 @@ class OneHost final : public JobControl {
   const std::vector<RankEnd>& ended() const override { return verdict_.ended(); }
 
  private:
-  JobVerdict verdict_;
+  FailureArbiter verdict_;
   StopRequest stop_;
   WakingQueue<membership::MemberNews>& news_;
   bool is_over_ = false;

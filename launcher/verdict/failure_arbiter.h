@@ -25,7 +25,7 @@
 
 namespace lockstep::launcher {
 
-class JobVerdict {
+class FailureArbiter {
  public:
   struct Options {
     Layout hosts = {};  // all, by node rank
@@ -44,7 +44,7 @@ class JobVerdict {
     // Gets what conclude() has come to; may be null.
     std::function<void(const VerdictRecord&)> on_conclusion = {};
   };
-  explicit JobVerdict(Options options);
+  explicit FailureArbiter(Options options);
 
   void rank_ended(RankEnd end);
   void heard(const Cause& cause);
