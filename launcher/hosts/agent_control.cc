@@ -84,7 +84,7 @@ void CoordinatorControl::take_news() {
 }
 
 void CoordinatorControl::agent_lost(const Cause& cause) {
-  agents_.went(cause);
+  agents_.host_left(cause);
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     const int node = static_cast<int>(i);
     if (hosts_[i].agent != cause.rank || !waited_for_.contains(node)) continue;
@@ -111,7 +111,7 @@ void CoordinatorControl::stacks_taken(TakenStacks stacks) {
 
 void CoordinatorControl::take(const AgentWord& word) {
   const AgentMessage& message = word.message;
-  if (const auto* host = std::get_if<HostCame>(&message)) agents_.came(*host, word.start);
+  if (const auto* host = std::get_if<HostJoined>(&message)) agents_.host_joined(*host, word.start);
   // A host that was taken for lost may speak of what it did before; that somebody wants the job to stop stays true.
   if (word.start != start_ && !std::holds_alternative<StopAsked>(message)) return;
   if (const auto* end = std::get_if<RankEnd>(&message)) {
@@ -151,7 +151,7 @@ std::vector<Order> CoordinatorControl::take_orders() {
     if (order.kind != Order::Kind::detail) agents_.send(order);
   }
   if (is_concluded_ && !is_over_) {
-    if (verdict_.left_out()) agents_.leave_out(*verdict_.left_out());
+    if (verdict_.left_out()) agents_.exclude_host(*verdict_.left_out());
     agents_.send(StartOver{.exit_code = verdict_.exit_code(), .again = verdict_.again().has_value()});
     is_over_ = true;
   }

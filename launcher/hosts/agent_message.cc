@@ -78,7 +78,7 @@ struct Encoder {
   std::string operator()(const Cause& cause) const { return lockstep::encode(cause); }
   std::string operator()(const StopAsked& stop) const { return write_record(stop, kStopFields); }
   std::string operator()(const RanksGone& gone) const { return write_record(gone, kGoneFields); }
-  std::string operator()(const HostCame& came) const { return lockstep::launcher::encode(came.host); }
+  std::string operator()(const HostJoined& joined) const { return lockstep::launcher::encode(joined.host); }
   std::string operator()(const TakenStacks& stacks) const { return write_record(stacks, kStacksFields); }
   std::string operator()(const Order& order) const { return write_record(order, kOrderFields); }
   std::string operator()(const StartOver& over) const { return write_record(over, kOverFields); }
@@ -107,7 +107,7 @@ std::optional<AgentMessage> decode_message(std::string_view text) {
   if (const auto stop = read_record<StopAsked>(text, kStopFields)) return *stop;
   if (const auto gone = read_record<RanksGone>(text, kGoneFields)) return *gone;
   if (const auto over = read_record<StartOver>(text, kOverFields)) return *over;
-  if (auto host = decode_host_facts(text)) return HostCame{std::move(*host)};
+  if (auto host = decode_host_facts(text)) return HostJoined{std::move(*host)};
   if (auto order = read_record<Order>(text, kOrderFields)) return std::move(*order);
   if (auto stacks = decode_stacks(text)) return std::move(*stacks);
   return std::nullopt;

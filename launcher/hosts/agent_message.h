@@ -17,7 +17,7 @@ namespace lockstep::launcher {
 // To the first host's agent.
 
 // The host is there, and ready to start its ranks.
-struct HostCame {
+struct HostJoined {
   HostFacts host = {};
 };
 struct StopAsked {
@@ -40,7 +40,7 @@ struct StartOver {
   bool again = false;  // the ranks are started again
 };
 
-using AgentMessage = std::variant<RankEnd, Cause, StopAsked, RanksGone, HostCame, TakenStacks, Order, StartOver>;
+using AgentMessage = std::variant<RankEnd, Cause, StopAsked, RanksGone, HostJoined, TakenStacks, Order, StartOver>;
 
 struct AgentWord {
   int start = 0;  // of the job's starts the one that it is about, from 0

@@ -101,7 +101,7 @@ JobPlan Agents::meet(HostFacts own, JobPlan draft) {
       if (auto end = stand_by(decode_job_plan(read_plan(options_.deadline), plan_key(start_)))) return *end;
       ++start_;
     }
-    send(HostCame{own});
+    send(HostJoined{own});
     // At the first start it keeps all from beginning; later it is this host's own affair.
     if (start_ > 0 && !own.problem.empty()) return {.exit_code = own.exit_code, .problems = {own.problem}};
     return await_plan();
@@ -111,7 +111,7 @@ JobPlan Agents::meet(HostFacts own, JobPlan draft) {
   if (meeting_.start() > 0 && !own.problem.empty()) {
     plan = {.exit_code = own.exit_code, .problems = {fmt::format("host {}: {}", own.name, own.problem)}};
   } else {
-    meeting_.came(std::move(own), meeting_.start());
+    meeting_.host_joined(std::move(own), meeting_.start());
     plan = await_hosts(std::move(draft));
     for (const HostFacts& host : meeting_.hosts()) {
       if (meeting_.start() > 0 || host.trace.empty() == own_.trace.empty()) continue;
@@ -125,20 +125,20 @@ JobPlan Agents::meet(HostFacts own, JobPlan draft) {
   return plan;
 }
 
-void Agents::came(const HostCame& came, int start) {
-  std::string problem = came.host.problem;
-  if (problem.empty()) problem = difference(came.host, own_);
-  if (meeting_.start() == 0 || problem.empty()) return meeting_.came(came.host, start);
-  options_.say(fmt::format("host {}: {}", came.host.name, problem));
-  meeting_.went(came.host.agent);
+void Agents::host_joined(const HostJoined& joined, int start) {
+  std::string problem = joined.host.problem;
+  if (problem.empty()) problem = difference(joined.host, own_);
+  if (meeting_.start() == 0 || problem.empty()) return meeting_.host_joined(joined.host, start);
+  options_.say(fmt::format("host {}: {}", joined.host.name, problem));
+  meeting_.host_left(joined.host.agent);
 }
 
-void Agents::went(const Cause& cause) {
-  meeting_.went(cause.rank);
+void Agents::host_left(const Cause& cause) {
+  meeting_.host_left(cause.rank);
   returns_ = returns_ || cause.kind == Cause::Kind::failed;
 }
 
-void Agents::call_off(JobPlan plan) {
+void Agents::cancel_next_start(JobPlan plan) {
   if (options_.serves) publish(plan);
 }
 
@@ -214,7 +214,7 @@ std::optional<JobPlan> Agents::take_news_of_meeting() {
   for (const AgentNews& news : news_.take()) {
     if (const auto* member = std::get_if<membership::MemberNews>(&news)) {
       if (member->scope != kAgentScope || !member->cause) continue;
-      went(*member->cause);
+      host_left(*member->cause);
       if (meeting_.start() > 0 || options_.most > options_.least) continue;
       return JobPlan{.exit_code = kExitPeerLost,
                      .problems = {fmt::format("host {} went before all hosts had come: its launcher (pid {}) has ended "
@@ -224,7 +224,7 @@ std::optional<JobPlan> Agents::take_news_of_meeting() {
     }
     const auto* word = std::get_if<AgentWord>(&news);
     if (word == nullptr) continue;
-    if (const auto* host = std::get_if<HostCame>(&word->message)) came(*host, word->start);
+    if (const auto* host = std::get_if<HostJoined>(&word->message)) host_joined(*host, word->start);
     if (const auto* stop = std::get_if<StopAsked>(&word->message)) {
       return stopped_by(stop->signal, ", on another host");
     }

@@ -87,7 +87,7 @@ class Agents {
   JobPlan meet(HostFacts own, JobPlan draft);
   // Node rank 0's: there will be no next start. Who waits for it gets `plan`, which has the reason and no hosts. Of the
   // others it is not looked at.
-  void call_off(JobPlan plan);
+  void cancel_next_start(JobPlan plan);
   // This host may join again: the store's host had stopped answering, and has not been seen to end; or it was this one
   // that had, and was taken for lost.
   bool is_cut_off() const { return is_cut_off_; }
@@ -103,11 +103,11 @@ class Agents {
   void send(const AgentMessage& message);
 
   // Node rank 0's alone. What it hears while the ranks run:
-  void came(const HostCame& came, int start);
+  void host_joined(const HostJoined& joined, int start);
   // Of an agent that was lost, or that has told that it can't hear of this one.
-  void went(const Cause& cause);
+  void host_left(const Cause& cause);
   // The job goes on without this host, for good. Between two starts.
-  void leave_out(const HostShare& host) { meeting_.leave_out(host.agent, host.name); }
+  void exclude_host(const HostShare& host) { meeting_.exclude_host(host.agent, host.name); }
   // Hosts may come and go, and one waits that could be taken in.
   bool has_newcomer() const { return options_.most > options_.least && meeting_.has_newcomer(); }
 

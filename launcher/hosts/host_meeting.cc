@@ -6,21 +6,21 @@
 
 namespace lockstep::launcher {
 
-void HostMeeting::came(HostFacts host, int start) {
+void HostMeeting::host_joined(HostFacts host, int start) {
   if (gone_.contains(host.agent) || (!was_there(host.agent) && left_out_.contains(host.name))) return;
   const int agent = host.agent;
   here_.insert_or_assign(agent, Host{std::move(host), start});
 }
 
-void HostMeeting::went(int agent) {
+void HostMeeting::host_left(int agent) {
   gone_.insert(agent);
   here_.erase(agent);
 }
 
-void HostMeeting::leave_out(int agent, const std::string& host) {
+void HostMeeting::exclude_host(int agent, const std::string& host) {
   left_out_.insert(host);
   last_.erase(agent);
-  went(agent);
+  host_left(agent);
 }
 
 std::vector<HostFacts> HostMeeting::ready() const {

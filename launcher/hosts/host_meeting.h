@@ -23,13 +23,13 @@ class HostMeeting {
   HostMeeting(int least, int most) : least_(least), most_(most) {}
 
   // A host is ready for start `start`, the job's first being 0; one that was not part of the last one, for any.
-  void came(HostFacts host, int start);
+  void host_joined(HostFacts host, int start);
   // Its agent is not there any more.
-  void went(int agent);
+  void host_left(int agent);
   bool has_gone(int agent) const { return gone_.contains(agent); }
 
   // The job goes on without it, as if it had never been there; and without any agent that comes from its host.
-  void leave_out(int agent, const std::string& host);
+  void exclude_host(int agent, const std::string& host);
   // Names of such hosts.
   const std::set<std::string>& left_out() const { return left_out_; }
 

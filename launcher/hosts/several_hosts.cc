@@ -99,7 +99,7 @@ int HostOfSeveral::run() {
     code = outcome.exit_code;
     if (outcome.is_hurried) others_leave = options_.grace;
     if (!outcome.again || (agents_->is_cut_off() && !joins_again())) {
-      agents_->call_off({.exit_code = code, .problems = {fmt::format("the job is over; exit code {}", code)}});
+      agents_->cancel_next_start({.exit_code = code, .problems = {fmt::format("the job is over; exit code {}", code)}});
       break;
     }
     if (const auto signal = parts_.signals.pause(outcome.again.value_or(std::chrono::milliseconds(0)))) {

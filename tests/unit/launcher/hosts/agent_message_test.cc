@@ -63,8 +63,8 @@ TEST(AgentMessage, TheOthersTravelToo) {
   EXPECT_FALSE(round_trip(StartOver{.exit_code = 42}).again);
   EXPECT_TRUE(round_trip(StartOver{.again = true}).again);
   const HostFacts host{.agent = 3, .name = "b", .pid = 9, .build = "x", .least = 2, .nodes = 4, .ranks = 2};
-  EXPECT_EQ(round_trip(HostCame{host}).host.agent, 3);
-  EXPECT_EQ(round_trip(HostCame{host}).host.name, "b");
+  EXPECT_EQ(round_trip(HostJoined{host}).host.agent, 3);
+  EXPECT_EQ(round_trip(HostJoined{host}).host.name, "b");
   const TakenStacks stacks{.question = 4, .rank = 5, .lines = {"TID 7:", "", "#0 1:2"}};
   EXPECT_EQ(round_trip(stacks).question, 4);
   EXPECT_EQ(round_trip(stacks).rank, 5);
