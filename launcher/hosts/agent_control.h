@@ -45,7 +45,7 @@ class CoordinatorControl final : public JobControl {
   void agent_lost(const Cause& cause);
   void host_is_gone(int node, int exit_code);
 
-  Layout hosts_;
+  RankMap hosts_;
   int start_;
   FailureArbiter verdict_;
   StopRequest stop_;  // of this host
@@ -64,7 +64,7 @@ class CoordinatorControl final : public JobControl {
 class WorkerControl final : public JobControl {
  public:
   struct Options {
-    Layout hosts = {};
+    RankMap hosts = {};
     int start = 0;  // of the job's starts the one that it is the control of
     int node_rank = 1;
     int requeue_exit_code = kExitRequeue;

@@ -260,7 +260,7 @@ JobPlan Agents::await_plan() {
     }
     JobPlan plan = decode_job_plan(text, plan_key(start_));
     if (plan.hosts.empty()) return plan;
-    const auto is_own = [this](const HostShare& host) { return host.agent == agent_; };
+    const auto is_own = [this](const HostSlots& host) { return host.agent == agent_; };
     const auto at = std::find_if(plan.hosts.begin(), plan.hosts.end(), is_own);
     if (at == plan.hosts.end()) {
       if (auto end = stand_by(plan)) return *end;
@@ -287,7 +287,7 @@ std::optional<JobPlan> Agents::stand_by(const JobPlan& plan) {
   }
   if (const std::string problem = difference(own_, plan.job); !problem.empty()) throw StoreError(problem);
   std::vector<std::string> names;
-  for (const HostShare& host : plan.hosts) names.push_back(host.name);
+  for (const HostSlots& host : plan.hosts) names.push_back(host.name);
   const int count = static_cast<int>(names.size());
   if (count < options_.most) {
     options_.say(

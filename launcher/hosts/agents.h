@@ -107,7 +107,7 @@ class Agents {
   // Of an agent that was lost, or that has told that it can't hear of this one.
   void host_left(const Cause& cause);
   // The job goes on without this host, for good. Between two starts.
-  void exclude_host(const HostShare& host) { meeting_.exclude_host(host.agent, host.name); }
+  void exclude_host(const HostSlots& host) { meeting_.exclude_host(host.agent, host.name); }
   // Hosts may come and go, and one waits that could be taken in.
   bool has_newcomer() const { return options_.most > options_.least && meeting_.has_newcomer(); }
 
@@ -139,7 +139,7 @@ class Agents {
   bool has_started_ = false;                        // this host was in the plan of start_
   int next_word_ = 1;                               // of node rank 0
   HostMeeting meeting_;                             // at node rank 0
-  Layout last_hosts_;                               // of the last plan; likewise
+  RankMap last_hosts_;                              // of the last plan; likewise
   bool returns_ = false;                            // the launcher of a host that has gone tells that it comes back
   std::unique_ptr<membership::MemberRelay> relay_;  // of this host's ranks, over the link
   std::unique_ptr<membership::MemberLink> link_;

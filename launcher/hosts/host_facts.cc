@@ -78,15 +78,15 @@ static bool unpack(std::string_view text, HostFacts& facts) {
   return read.has_value();
 }
 
-static std::string packed(const Layout& hosts) {
+static std::string packed(const RankMap& hosts) {
   std::vector<std::string> texts;
-  for (const HostShare& host : hosts) {
+  for (const HostSlots& host : hosts) {
     texts.insert(texts.end(), {host.name, std::to_string(host.ranks), std::to_string(host.agent)});
   }
   return write_texts(texts);
 }
 
-static bool unpack(std::string_view text, Layout& hosts) {
+static bool unpack(std::string_view text, RankMap& hosts) {
   const auto texts = read_texts(text);
   if (!texts || texts->size() % 3 != 0) return false;
   for (std::size_t i = 0; i < texts->size(); i += 3) {

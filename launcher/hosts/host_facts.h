@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/placement/layout.h"
+#include "launcher/placement/rank_map.h"
 
 namespace lockstep::launcher {
 
@@ -46,7 +46,7 @@ struct JobPlan {
   int next_word = 1;   // number of the first message that concerns it (agents.h)
   HostFacts job = {};  // of node rank 0: what another host must have in common with it (difference())
   std::vector<std::string> left_out = {};  // names of hosts that are part of no start any more
-  Layout hosts = {};                       // empty if they are not
+  RankMap hosts = {};                      // empty if they are not
 };
 
 std::string encode(const JobPlan& plan);

@@ -62,7 +62,7 @@ std::vector<HostFacts> HostMeeting::hosts() const {
   return hosts;
 }
 
-void HostMeeting::begin(const Layout& hosts) {
+void HostMeeting::begin(const RankMap& hosts) {
   last_.clear();
   for (std::size_t node = 0; node < hosts.size(); ++node) last_[hosts[node].agent] = static_cast<int>(node);
   ++start_;

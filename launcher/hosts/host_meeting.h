@@ -40,7 +40,7 @@ class HostMeeting {
   // The hosts of the next start, by node rank, which is filled in.
   std::vector<HostFacts> hosts() const;
   // The next start has this plan.
-  void begin(const Layout& hosts);
+  void begin(const RankMap& hosts);
 
   int start() const { return start_; }
   // Hosts that each start needs.

@@ -26,7 +26,7 @@ namespace {
 constexpr std::chrono::seconds kOthersLeave{5};
 
 std::string describe_start(const JobPlan& plan, int node_rank) {
-  const HostShare& own = plan.hosts[static_cast<std::size_t>(node_rank)];
+  const HostSlots& own = plan.hosts[static_cast<std::size_t>(node_rank)];
   std::vector<int> ranks(static_cast<std::size_t>(own.ranks));
   std::iota(ranks.begin(), ranks.end(), own.first_rank);
   return fmt::format("{} (node rank {} of {}): {} of {}{}", own.name, node_rank, plan.hosts.size(),

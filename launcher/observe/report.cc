@@ -132,7 +132,7 @@ void remove_empty_folders(const std::string& folder) {
 // The wait for other hosts' launchers, until a signal.
 class ExchangeOfTraces {
  public:
-  ExchangeOfTraces(store::Store& store, const Layout& hosts, Signals& signals, Console& console)
+  ExchangeOfTraces(store::Store& store, const RankMap& hosts, Signals& signals, Console& console)
       : store_(store), hosts_(hosts), signals_(signals), console_(console) {}
 
   // Node rank 0's.
@@ -183,7 +183,7 @@ class ExchangeOfTraces {
   }
 
   store::Store& store_;
-  const Layout& hosts_;
+  const RankMap& hosts_;
   Signals& signals_;
   Console& console_;
   std::optional<int> signal_;
@@ -191,7 +191,7 @@ class ExchangeOfTraces {
 
 }  // namespace
 
-std::optional<int> write_timeline(const RunOptions& options, const Layout& hosts, int node_rank, store::Store* store,
+std::optional<int> write_timeline(const RunOptions& options, const RankMap& hosts, int node_rank, store::Store* store,
                                   Console& console, Signals& signals) {
   if (options.trace.empty()) return std::nullopt;
   std::string file = options.trace;
@@ -199,7 +199,7 @@ std::optional<int> write_timeline(const RunOptions& options, const Layout& hosts
   if (store != nullptr) exchange.emplace(*store, hosts, signals, console);
   try {
     const std::string folder = trace_folder(options.log_dir, options.trace);
-    const HostShare& own = hosts[static_cast<std::size_t>(node_rank)];
+    const HostSlots& own = hosts[static_cast<std::size_t>(node_rank)];
     if (exchange && node_rank == 0) {
       exchange->write_of_all_hosts(folder, file);
     } else if (const RunTraces traces = read_traces(folder, own);

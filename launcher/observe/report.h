@@ -8,7 +8,7 @@
 #include "launcher/base/signals.h"
 #include "launcher/flags/command_line.h"
 #include "launcher/output/console.h"
-#include "launcher/placement/layout.h"
+#include "launcher/placement/rank_map.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep::launcher {
@@ -25,7 +25,7 @@ std::string make_trace_folder(const RunOptions& options, int generation);
 // has the ranks of all hosts that came with their traces to `store`, the job's (trace_exchange.h), within half a
 // minute; where a host could not, it has a file of its own. `store` is null for a job on one host. A signal that asks
 // to end ends the wait for other hosts, which is returned, and what has come by then is written.
-std::optional<int> write_timeline(const RunOptions& options, const Layout& hosts, int node_rank, store::Store* store,
+std::optional<int> write_timeline(const RunOptions& options, const RankMap& hosts, int node_rank, store::Store* store,
                                   Console& console, Signals& signals);
 
 }  // namespace lockstep::launcher

@@ -33,7 +33,7 @@ void for_each_entry(const fs::path& folder, Take take) {
   if (error) throw SystemError("list " + folder.string(), error.value());
 }
 
-void read_folder(const fs::path& folder, int generation, const std::optional<HostShare>& ranks, RunTraces& found) {
+void read_folder(const fs::path& folder, int generation, const std::optional<HostSlots>& ranks, RunTraces& found) {
   for_each_entry(folder, [&](const fs::path& file) {
     const auto rank = number_in(file.filename().native(), "rank", ".trace");
     if (!rank || (ranks && !ranks->has(*rank)) || !fs::is_regular_file(file)) return;
@@ -54,7 +54,7 @@ std::int64_t beginning(const RunTrace& trace) {
 
 }  // namespace
 
-RunTraces read_traces(const fs::path& folder, const std::optional<HostShare>& ranks) {
+RunTraces read_traces(const fs::path& folder, const std::optional<HostSlots>& ranks) {
   if (!fs::is_directory(folder)) throw InvalidArgument(fmt::format("there is no folder {}", folder.string()));
   RunTraces found;
   read_folder(folder, 0, ranks, found);

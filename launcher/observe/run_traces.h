@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/placement/layout.h"
+#include "launcher/placement/rank_map.h"
 #include "runtime/trace/rank_trace.h"
 
 namespace lockstep::launcher {
@@ -29,7 +29,7 @@ struct RunTraces {
 
 // Of the run that began last, if several have left theirs. `ranks`: of these only. InvalidArgument if there is no such
 // folder, SystemError.
-RunTraces read_traces(const std::filesystem::path& folder, const std::optional<HostShare>& ranks = std::nullopt);
+RunTraces read_traces(const std::filesystem::path& folder, const std::optional<HostSlots>& ranks = std::nullopt);
 
 // Where the ranks of a run write: below --log-dir, else beside --trace FILE, else nowhere (empty).
 std::string trace_folder(const std::string& log_dir, const std::string& trace);

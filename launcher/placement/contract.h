@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "launcher/placement/binding.h"
-#include "launcher/placement/layout.h"
+#include "launcher/placement/rank_map.h"
 #include "lockstep/base/environment.h"
 #include "runtime/store/secret.h"
 
@@ -15,9 +15,9 @@ namespace lockstep::launcher {
 
 // What the ranks that one launcher starts have in common.
 struct Contract {
-  Layout hosts = {HostShare{}};  // of the job
-  int node_rank = 0;             // of this one among them
-  int restarts = 0;              // starts of the job's ranks before this one
+  RankMap hosts = {HostSlots{}};  // of the job
+  int node_rank = 0;              // of this one among them
+  int restarts = 0;               // starts of the job's ranks before this one
   std::string master_addr;
   int master_port = 0;                        // free, unless torch_store: the launcher does not listen there
   bool torch_store = false;                   // the launcher serves torch's protocol there
@@ -41,7 +41,7 @@ struct Contract {
   // number once a wrapper has closed it.
   std::string launcher_fd;
 
-  const HostShare& own() const { return hosts[static_cast<std::size_t>(node_rank)]; }
+  const HostSlots& own() const { return hosts[static_cast<std::size_t>(node_rank)]; }
 };
 
 // "NAME=value" for execve, the one place that the secret goes to: `inherited`, less what an outer launcher said about

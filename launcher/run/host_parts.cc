@@ -25,7 +25,7 @@ namespace lockstep::launcher {
 namespace {
 
 // Hosts of one job may have flags of their own, so only a host that is alone knows better than to go on.
-void require_shown_ranks(const RunOptions& options, const Layout& hosts, Console& console) {
+void require_shown_ranks(const RunOptions& options, const RankMap& hosts, Console& console) {
   if (options.shown_ranks.fits(world_size(hosts))) return;
   const std::string problem = fmt::format("--ranks {}: the job has {}, from 0 to {}", options.shown_ranks.text(),
                                           count_of(world_size(hosts), "rank"), world_size(hosts) - 1);
@@ -153,7 +153,7 @@ StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation
   job_options.stop_timeout = stop_timeout_of(options, environment);
   job_options.contract.visible_devices = preparation.visible_devices;
   job_options.contract.bindings = preparation.bindings;
-  const Layout hosts = job_options.contract.hosts;
+  const RankMap hosts = job_options.contract.hosts;
   const int node_rank = job_options.contract.node_rank;
   serve_run(options, job_options, parts);
   if (parts.server) say_where_output_goes(options, job_options.contract, parts.console);

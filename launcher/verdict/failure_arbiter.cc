@@ -79,7 +79,7 @@ void FailureArbiter::host_lost(int node, const std::string& how) {
   if (std::find(lost_hosts_.begin(), lost_hosts_.end(), node) != lost_hosts_.end()) return;
   lost_hosts_.push_back(node);
   tell_failure_without_stacks();
-  const HostShare& host = options_.hosts[static_cast<std::size_t>(node)];
+  const HostSlots& host = options_.hosts[static_cast<std::size_t>(node)];
   lost_ranks_ += host.ranks - static_cast<int>(std::count_if(ended_.begin(), ended_.end(),
                                                              [&](const RankEnd& rank) { return host.has(rank.rank); }));
   blame_standstill();
@@ -277,7 +277,7 @@ StartEnd FailureArbiter::judge_end() {
 }
 
 // The first host has the store: without it there is no job.
-std::optional<HostShare> FailureArbiter::culprit() const {
+std::optional<HostSlots> FailureArbiter::culprit() const {
   const int node = node_of(options_.hosts, *root_cause_.first_failure());
   const int hosts = static_cast<int>(options_.hosts.size());
   if (node <= 0 || options_.least_hosts == 0 || hosts <= options_.least_hosts) return std::nullopt;

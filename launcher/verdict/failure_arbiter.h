@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/placement/layout.h"
+#include "launcher/placement/rank_map.h"
 #include "launcher/verdict/agreed_stop.h"
 #include "launcher/verdict/job_control.h"
 #include "launcher/verdict/job_report.h"
@@ -28,7 +28,7 @@ namespace lockstep::launcher {
 class FailureArbiter {
  public:
   struct Options {
-    Layout hosts = {};  // all, by node rank
+    RankMap hosts = {};  // all, by node rank
     std::chrono::milliseconds grace{700};
     int requeue_exit_code = kExitRequeue;
     // From a signal that is passed on to the end of a step; then the ranks end by it.
@@ -77,12 +77,12 @@ class FailureArbiter {
   int exit_code() const { return decision_.exit_code; }
   std::optional<std::chrono::milliseconds> again() const { return decision_.pause; }
   // And then, whether without one of the hosts.
-  const std::optional<HostShare>& left_out() const { return decision_.left_out; }
+  const std::optional<HostSlots>& left_out() const { return decision_.left_out; }
 
  private:
   // Kind, exit code and culprit only.
   StartEnd judge_end();
-  std::optional<HostShare> culprit() const;
+  std::optional<HostSlots> culprit() const;
   void decide(int complaint);
   VerdictRecord record() const;
   VerdictRecord::FirstFailure first_failure() const;

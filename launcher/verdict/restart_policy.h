@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "launcher/placement/layout.h"
+#include "launcher/placement/rank_map.h"
 
 namespace lockstep::launcher {
 
@@ -25,7 +25,7 @@ struct StartEnd {
   bool reports_steps = false;         // a rank has begun a step (lockstep's DistributedDataParallel, or a Reducer)
   std::int64_t steps_done = 0;        // by all starts, as the ranks count them: Snapshots::restore() goes on counting
   // The host of the rank that failed first, where the job may go on without that host.
-  std::optional<HostShare> culprit = {};
+  std::optional<HostSlots> culprit = {};
 };
 
 class RestartPolicy {
@@ -46,7 +46,7 @@ class RestartPolicy {
     std::optional<std::chrono::milliseconds> pause = {};  // before the next start; nothing: the job is over
     int exit_code = 0;                                    // if it is
     std::string text = {};                                // for people; empty: there is nothing to say
-    std::optional<HostShare> left_out = {};               // a host that is part of no start any more
+    std::optional<HostSlots> left_out = {};               // a host that is part of no start any more
   };
   Decision decide(const StartEnd& end);
 

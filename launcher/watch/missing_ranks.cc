@@ -102,7 +102,7 @@ std::vector<int> ended_before_they_came(int world_size, std::span<const membersh
   return {missed.begin(), missed.end()};
 }
 
-std::string describe_missing(const MissingRanks::Report& report, const Layout& hosts,
+std::string describe_missing(const MissingRanks::Report& report, const RankMap& hosts,
                              std::span<const RankProcess> ranks, std::span<const RankEnd> ended) {
   const auto describe_rank = [&](int number) {
     const auto is_it = [number](const auto& rank) { return rank.rank == number; };

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/placement/layout.h"
+#include "launcher/placement/rank_map.h"
 #include "launcher/watch/rank_process.h"
 #include "runtime/base/observed_clock.h"
 #include "runtime/membership/membership_table.h"
@@ -52,7 +52,7 @@ std::vector<int> ended_before_they_came(int world_size, std::span<const membersh
 
 // One line: who waits how long, and of each of the missing its process and what the kernel says that it does, or its
 // host where that is another one. `ranks` are this host's, `ended` those of the job that have ended.
-std::string describe_missing(const MissingRanks::Report& report, const Layout& hosts,
+std::string describe_missing(const MissingRanks::Report& report, const RankMap& hosts,
                              std::span<const RankProcess> ranks, std::span<const RankEnd> ended);
 
 }  // namespace lockstep::launcher

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "launcher/observe/live_run.h"
-#include "launcher/placement/layout.h"
+#include "launcher/placement/rank_map.h"
 #include "launcher/watch/missing_ranks.h"
 #include "launcher/watch/rank_process.h"
 #include "launcher/watch/slow_rank.h"
@@ -27,7 +27,7 @@ class RankWatch {
   static constexpr std::chrono::milliseconds kLook{250};
 
   struct Options {
-    Layout hosts = {};        // of the job
+    RankMap hosts = {};       // of the job
     std::string host = {};    // this one's name
     bool end_stopped = true;  // a stopped rank ends the job (LOCKSTEP_LIVENESS); else it is only said
     bool names_slow = true;   // says which rank the others wait for

@@ -27,7 +27,7 @@ void leave_trace(const fs::path& folder, int rank, const std::string& run_id, st
 
 class RunTracesIn : public ::testing::Test {
  protected:
-  std::vector<std::pair<int, int>> found(const std::optional<HostShare>& ranks = std::nullopt) {
+  std::vector<std::pair<int, int>> found(const std::optional<HostSlots>& ranks = std::nullopt) {
     std::vector<std::pair<int, int>> all;
     for (const RunTrace& trace : read_traces(folder_, ranks).traces) {
       all.emplace_back(trace.generation, trace.rank.identity.rank);
@@ -49,7 +49,7 @@ TEST_F(RunTracesIn, AFolderAreThoseOfAllStarts) {
   folder_.write("generation0/rankx.trace", "no rank");
   folder_.write("generationx/rank0.trace", "no generation");
   EXPECT_EQ(found(), (Found{{0, 0}, {0, 1}, {2, 0}, {2, 1}, {10, 0}, {10, 1}}));
-  EXPECT_EQ(found(HostShare{.first_rank = 1, .ranks = 3}), (Found{{0, 1}, {2, 1}, {10, 1}}));
+  EXPECT_EQ(found(HostSlots{.first_rank = 1, .ranks = 3}), (Found{{0, 1}, {2, 1}, {10, 1}}));
 }
 
 TEST_F(RunTracesIn, AFolderWithoutStartsAreFoundToo) {

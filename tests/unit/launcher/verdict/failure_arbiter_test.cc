@@ -62,7 +62,7 @@ class Verdict : public ::testing::Test {
     EXPECT_FALSE(verdict_.again());
   }
 
-  Layout hosts_;
+  RankMap hosts_;
   VerdictRecord record_;
   FailureArbiter verdict_;
   int ends_ = 0;
@@ -541,9 +541,9 @@ TEST_F(RestartVerdict, AHostIsTakenInAfterAStepByAnAgreedStop) {
 }
 
 // Ranks 0 and 1 on host a, 2 on b; rank `first` fails in four starts, of which only the first finishes a step.
-std::optional<HostShare> left_out_after_failures_of(int first, int least_hosts, std::string* json = nullptr) {
+std::optional<HostSlots> left_out_after_failures_of(int first, int least_hosts, std::string* json = nullptr) {
   RestartPolicy restarts(9, true);
-  std::optional<HostShare> left_out;
+  std::optional<HostSlots> left_out;
   for (int start = 0; start < 4; ++start) {
     FailureArbiter judged(
         {.hosts = with_first_ranks({{.name = "a", .ranks = 2}, {.name = "b", .ranks = 1, .agent = 7}}),

@@ -136,7 +136,7 @@ TEST(RestartPolicy, HostsThatGoAgainAndAgainWithoutANewStepEndTheJob) {
 
 StartEnd failed_first_on(int agent, std::int64_t steps) {
   auto end = failed_after(steps);
-  end.culprit = HostShare{.name = agent == 7 ? "seven" : "other", .agent = agent};
+  end.culprit = HostSlots{.name = agent == 7 ? "seven" : "other", .agent = agent};
   return end;
 }
 

@@ -240,7 +240,7 @@ TEST(MissingText, SaysOfEachWhatItsProcessDoes) {
       "2 of 4 ranks have waited for 10 s in init_process_group; missing: rank 1 (pid " + pid + ", unit_launcher) ";
   const std::string rest = " and has not come to init_process_group; rank 2 (pid " + std::to_string(chain[0]) +
                            ") exited with code 3 before it came";
-  const Layout hosts = {{.name = "a", .ranks = 4}};
+  const RankMap hosts = {{.name = "a", .ranks = 4}};
   // It is on its way to sleep.
   EXPECT_THAT(describe_missing(report, hosts, ranks, {}),
               AnyOf(StartsWith(first + "sleeps in its own code (state S)" + rest),
@@ -251,7 +251,7 @@ TEST(MissingText, SaysOfEachWhatItsProcessDoes) {
 }
 
 TEST(MissingText, OfAnotherHostSaysWhichHostOrHowTheRankEnded) {
-  const Layout hosts = with_first_ranks({{.name = "a", .ranks = 1}, {.name = "b", .ranks = 2}});
+  const RankMap hosts = with_first_ranks({{.name = "a", .ranks = 1}, {.name = "b", .ranks = 2}});
   RankEnd end;
   end.rank = 2;
   end.host = "b";

@@ -11,7 +11,7 @@ namespace lockstep::launcher {
 inline constexpr int kMostAgents = 32768;
 
 // The ranks of one host have consecutive numbers.
-struct HostShare {
+struct HostSlots {
   std::string name = {};
   int first_rank = 0;
   int ranks = 1;
@@ -21,14 +21,14 @@ struct HostShare {
 };
 
 // By node rank, from 0.
-using Layout = std::vector<HostShare>;
+using RankMap = std::vector<HostSlots>;
 
 // `hosts` with their `ranks`, of which first_rank is filled in.
-Layout with_first_ranks(Layout hosts);
-int world_size(const Layout& hosts);
+RankMap with_first_ranks(RankMap hosts);
+int world_size(const RankMap& hosts);
 // The node rank of the host that `rank` runs on; -1 if there is none.
-int node_of(const Layout& hosts, int rank);
+int node_of(const RankMap& hosts, int rank);
 // "host a (node rank 0)".
-std::string describe_host(const Layout& hosts, int node);
+std::string describe_host(const RankMap& hosts, int node);
 
 }  // namespace lockstep::launcher
