@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "runtime/base/cgroup.h"
 
@@ -13,10 +12,6 @@ namespace lockstep::launcher {
 
 class MemoryKills {
  public:
-  // The cgroup file systems below `root`, for a process whose /proc/PID/cgroup text is `membership`.
-  explicit MemoryKills(std::string root = kCgroupRoot, std::string membership = own_cgroups())
-      : root_(std::move(root)), membership_(std::move(membership)), at_start_(count()) {}
-
   // 0 also where no control group counts them.
   std::int64_t since_start() const {
     const std::uint64_t now = count();
@@ -24,11 +19,10 @@ class MemoryKills {
   }
 
  private:
-  std::uint64_t count() const { return cgroup_memory_kills(root_, membership_).value_or(0); }
+  std::uint64_t count() const { return cgroup_memory_kills(kCgroupRoot, membership_).value_or(0); }
 
-  std::string root_;
-  std::string membership_;
-  std::uint64_t at_start_;
+  const std::string membership_ = own_cgroups();
+  const std::uint64_t at_start_ = count();
 };
 
 }  // namespace lockstep::launcher
