@@ -128,6 +128,7 @@ void CoordinatorControl::take(const AgentWord& word) {
   }
 }
 
+// Counts once for a host: after its ranks are gone its launcher may still be lost.
 void CoordinatorControl::host_is_gone(int node, int exit_code) {
   if (waited_for_.erase(node) == 0) return;
   if (complaint_ == 0) complaint_ = exit_code;
@@ -152,6 +153,7 @@ std::vector<Order> CoordinatorControl::take_orders() {
   }
   if (is_concluded_ && !is_over_) {
     if (verdict_.left_out()) agents_.exclude_host(*verdict_.left_out());
+    // Behind the last order: a worker that reads it obeys no further order of this start.
     agents_.send(StartOver{.exit_code = verdict_.exit_code(), .again = verdict_.again().has_value()});
     is_over_ = true;
   }

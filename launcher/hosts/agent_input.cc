@@ -74,6 +74,8 @@ void AgentInput::watch(std::chrono::nanoseconds stop_timeout) {
   thread_ = start_quiet_thread([this, stop_timeout] { follow(stop_timeout); });
 }
 
+// A signal is sent to the whole process instead of being handled here: the main thread takes it from its descriptor, as
+// it takes one of the terminal.
 void AgentInput::follow(std::chrono::nanoseconds stop_timeout) {
   const auto wait = [this](bool for_input, int milliseconds) {
     pollfd entries[] = {{leaving_.fd(), POLLIN, 0}, {for_input ? STDIN_FILENO : -1, POLLIN, 0}};

@@ -84,12 +84,15 @@ Agents::Agents(Options options, WakingQueue<AgentNews>& news)
   relay_->connect(link_.get());
 }
 
+// The reader's wait has no deadline, so it is told to stop before it is joined. The relay must not send over a link
+// that ends, and the link's thread delivers to the relay: first the one loses the other, then the link ends, then the
+// relay.
 Agents::~Agents() {
   leaving_ = true;
   inbox_.stop_waiting();
   if (reader_.joinable()) reader_.join();
   if (relay_) relay_->connect(nullptr);
-  link_.reset();  // before the relay, which it calls
+  link_.reset();
 }
 
 JobPlan Agents::meet(HostFacts own, JobPlan draft) {

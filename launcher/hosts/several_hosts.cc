@@ -110,6 +110,8 @@ int HostOfSeveral::run() {
     }
   }
   parts_.guardian.disarm();  // no start of this host follows
+  // This host leaves first, and node rank 0 keeps the store until the others have left too: to a launcher that still
+  // reads how the job ended, a store that is gone is a host that is lost.
   agents_.reset();
   if (stores_) stores_->wait_until_idle(Deadline::after(others_leave));
   return code;

@@ -43,6 +43,8 @@ RunServer::RunServer(std::string run_id, std::function<void()> stop, RecentLines
   });
 }
 
+// The sessions belong to the loop's thread, so end() runs there, and stops the loop once the followers have had the
+// last lines. New lines do not wake the loop any more, which could be gone by then.
 RunServer::~RunServer() {
   lines_.set_listener({});
   loop_.post([this] { end(); });
@@ -168,7 +170,8 @@ LiveReport RunServer::report() const {
   return live_report(facts, live_);
 }
 
-// Rates want two looks, and the first who asks is told them.
+// Rates want two looks, and the first who asks is told them. `members_` is called with the mutex held, here and below:
+// once forget_members() has returned no call is under way, and the store that it asks may end.
 void RunServer::look() {
   loop_.run_after(kLook, [this] { look(); });  // before what may throw
   MutexLock lock(mutex_);

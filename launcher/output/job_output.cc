@@ -27,6 +27,7 @@ JobOutput::JobOutput(OutputOptions options, Console& console)
   });
 }
 
+// First the console stops recording: what is said of the log's end would be written to the log that has ended.
 JobOutput::~JobOutput() {
   console_.record({});
   if (const auto problem = log_.close(); !problem.empty()) console_.message(problem);

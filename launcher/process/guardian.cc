@@ -78,6 +78,7 @@ void detach(int pipe, const char* name) {
 [[noreturn]] void end_job(const Signs& signs) {
   try {
     const auto deadline = Deadline::after(kKillLimit);
+    // Until a look finds nothing: a process may have forked between the look and its end.
     while (kill_job(signs, deadline) && !deadline.expired()) {
     }
   } catch (const std::exception&) {  // There is nobody left to tell; the groups can still be killed.
@@ -184,6 +185,8 @@ void Guardian::tell(pid_t word) const {
   }
 }
 
+// The end of a pipe without a word before it means that the launcher died. Waits for both guardians in any case: who
+// waits for the launcher takes its end for the end of the job.
 Guardian::~Guardian() {
   pipe_.reset();
   uninterrupted([&] { return waitpid(pid_, nullptr, 0); });

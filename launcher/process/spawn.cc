@@ -34,6 +34,8 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
     const auto written = write(error_fd, &error, sizeof error);
     _exit(written == sizeof error ? 127 : 126);
   };
+  // The process group before the registration, since the guardian kills groups; the registration before exec, so that
+  // no program runs that the guardian does not know.
   attempt(setpgid(0, 0));
   attempt(prctl(PR_SET_PDEATHSIG, SIGKILL));
   if (getppid() != launcher) _exit(127);  // it died before the line above: no signal will come
@@ -77,6 +79,8 @@ Spawned spawn(const SpawnRequest& request) {
   failure.write_end.reset();
 
   int error = 0;
+  // Returns once the child has its group, is registered and runs the program: the launcher may signal the group at
+  // once.
   const auto bytes = uninterrupted([&] { return read(failure.read_end.get(), &error, sizeof error); });
   if (bytes == sizeof error) {
     uninterrupted([&] { return waitpid(pid, nullptr, 0); });

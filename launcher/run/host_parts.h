@@ -20,6 +20,9 @@
 namespace lockstep::launcher {
 
 // Made before the process has a second thread. Throws SystemError.
+//
+// The order of the members is the order in which they need each other, so that each ends before what it uses: `metrics`
+// asks `server`, whose thread reads the lines of `output`, which writes to `console`.
 struct HostParts {
   HostParts();
 

@@ -88,6 +88,7 @@ int Job::run() {
   try {
     start_ranks();
   } catch (const Error&) {
+    // Before the error is said: what was started would wait for the missing ranks until its own timeout.
     signal_all(SIGKILL);
     for (auto& process : ranks_) {
       if (!process.running() || !net::wait_readable(process.pidfd.get(), Deadline::after(RankEnding::kUnkillableLimit)))
@@ -188,6 +189,8 @@ void Job::wait_for_events() {
     for (const Order& order : control_.take_orders()) obey(order);
   }
   console_.flush();
+  // Behind the batch, which has the ranks in the order of their ends: waitid(P_ALL) does not keep that order, and would
+  // let a consequence be judged before its cause.
   if (children_changed_) reap_others();
 }
 
@@ -217,6 +220,8 @@ void Job::show_log() {
   for (const auto& line : log_.take()) console_.message(line);
 }
 
+// While nobody reads the console, output stays in the ranks' pipes: a rank that writes more blocks, as it would on a
+// terminal, and the launcher's memory stays bounded.
 void Job::pause_or_resume_reading() {
   const bool wanted = console_.backlog() < Console::kBacklogLimit;
   if (wanted == reading_) return;
@@ -265,7 +270,7 @@ void Job::on_rank_end(RankProcess& process) {
   // What it has said before it ended is there, and says what its end means.
   control_.take_news();
   process.ending = ending_of_rank(*ending, process.pid, steps_.program(local_rank_of(process)));
-  forget(process.pidfd.get());
+  forget(process.pidfd.get());  // it stays readable, and would wake the loop for ever
   tree_.release_empty_groups(ranks_);
   // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
   process.out.read_available(console_);
@@ -321,7 +326,7 @@ void Job::obey(const Order& order) {
   }
 }
 
-// Who asks may name any process; one that is not the job's is none of his business.
+// The client may name any pid. For a pid outside the job the stacks of the rank's own process are taken.
 void Job::take_stacks(const Order& order) {
   if (!options_.contract.own().has(order.rank)) return;
   const pid_t known = process_of_rank(getpid(), order.rank, order.pid);
@@ -383,6 +388,7 @@ int Job::conclude() {
   ending_.conclude();
   for (auto& process : ranks_) {
     if (process.running()) forget(process.pidfd.get());
+    // Before report_leftovers(): the last write to a file may fail too, and the bytes that it loses are reported there.
     process.out.finish(console_);
     process.err.finish(console_);
   }
