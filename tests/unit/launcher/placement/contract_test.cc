@@ -1,24 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launcher's small parts: contract, endings, programs, /proc.
+// The variables of a rank.
+#include "launcher/placement/contract.h"
+
 #include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
-#include <filesystem>
-#include <fstream>
 
-#include "launcher/base/exit_codes.h"
-#include "launcher/placement/contract.h"
-#include "launcher/process/exit_status.h"
-#include "launcher/process/find_program.h"
-#include "launcher/process/process_table.h"
-#include "runtime/base/exit_code.h"
-#include "runtime/base/signal_name.h"
 #include "runtime/rendezvous/identity/identity.h"
-#include "tests/support/temporary_folder.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -157,94 +145,6 @@ TEST(Contract, TimeoutOfTheCommandLineWins) {
   const auto entries = rank_environment(inherited, contract, 0);
   EXPECT_EQ(std::count(entries.begin(), entries.end(), "LOCKSTEP_TIMEOUT=30"), 1);
   EXPECT_EQ(std::count(entries.begin(), entries.end(), "LOCKSTEP_TIMEOUT=7"), 0);
-}
-
-TEST(ExitStatus, SpeaksAsShellsCount) {
-  const ExitStatus fine;
-  const ExitStatus failed{.by_signal = false, .value = 3};
-  const ExitStatus killed{.by_signal = true, .value = SIGKILL};
-  const ExitStatus dumped{.by_signal = true, .value = SIGSEGV, .dumped_core = true};
-  EXPECT_TRUE(fine.ok());
-  EXPECT_FALSE(failed.ok());
-  EXPECT_EQ(failed.exit_code(), 3);
-  EXPECT_EQ(failed.describe(), "exited with code 3");
-  EXPECT_EQ(killed.exit_code(), 137);
-  EXPECT_EQ(killed.describe(), "was killed by signal 9 (SIGKILL)");
-  EXPECT_NE(killed.hint().find("out of memory"), std::string::npos);
-  EXPECT_EQ(dumped.describe(), "was killed by signal 11 (SIGSEGV), core dumped");
-  EXPECT_EQ(signal_name(SIGUSR1), "SIGUSR1");
-  const ExitStatus heard_of_it{.by_signal = false, .value = kExitPeerLost};
-  EXPECT_TRUE(heard_of_it.is_consequence());
-  EXPECT_FALSE(failed.is_consequence());
-}
-
-class FindProgram : public ::testing::Test {
- protected:
-  FindProgram() { environment_.set("PATH", (root_ / "first").native() + ":" + (root_ / "second").native()); }
-  std::string add(const std::string& name, mode_t mode) const { return root_.write(name, "#!/bin/sh\n", mode); }
-
-  const lockstep::testing::TemporaryFolder root_;
-  Environment environment_;
-};
-
-TEST_F(FindProgram, LooksThroughPathAsShellsDo) {
-  add("first/tool", 0644);
-  const auto second = add("second/tool", 0755);
-  EXPECT_EQ(find_program("tool", environment_).path, second) << "one that can't run is passed over";
-  EXPECT_EQ(find_program(second, environment_).path, second);
-}
-
-TEST_F(FindProgram, SaysWhatIsWrong) {
-  const auto absent = find_program("nosuchtool", environment_);
-  EXPECT_EQ(absent.path, "");
-  EXPECT_EQ(absent.exit_code, kExitNotFound);
-  EXPECT_NE(absent.problem.find("'nosuchtool' was not found in PATH"), std::string::npos);
-
-  const auto absent_path = find_program("./no/such", environment_);
-  EXPECT_EQ(absent_path.exit_code, kExitNotFound);
-  EXPECT_NE(absent_path.problem.find("No such file"), std::string::npos);
-
-  const auto plain = find_program(add("plain", 0644), environment_);
-  EXPECT_EQ(plain.exit_code, kExitNotExecutable);
-  EXPECT_NE(plain.problem.find("chmod +x"), std::string::npos);
-
-  add("first/tool", 0644);
-  const auto folder = find_program((root_ / "first").native(), environment_);
-  EXPECT_EQ(folder.exit_code, kExitNotExecutable);
-  EXPECT_NE(folder.problem.find("is a folder"), std::string::npos);
-
-  EXPECT_EQ(find_program("", environment_).exit_code, kExitNotFound);
-}
-
-TEST(ProcessTable, HoldsThisProcess) {
-  const auto table = process_table();
-  const auto self = std::find_if(table.begin(), table.end(), [](const auto& entry) { return entry.pid == getpid(); });
-  ASSERT_NE(self, table.end());
-  EXPECT_EQ(self->parent, getppid());
-  EXPECT_EQ(self->group, getpgrp());
-  EXPECT_FALSE(process_entry(-5));
-}
-
-TEST(ProcessTable, AProcessThatEndsWhileItIsReadIsNoError) {
-  for (int round = 0; round < 200; ++round) {
-    const pid_t child = fork();
-    if (child == 0) _exit(0);
-    for (int look = 0; look < 3; ++look) {
-      process_entry(child);
-      started_with(child, "NAME=value");
-    }
-    ASSERT_EQ(waitpid(child, nullptr, 0), child);
-    EXPECT_FALSE(process_entry(child));
-  }
-}
-
-TEST(ProcessTable, FollowsDescendantsAndLeavesOutSubtrees) {
-  const std::vector<ProcessEntry> table = {
-      {.pid = 1, .parent = 0},   {.pid = 10, .parent = 1},  {.pid = 11, .parent = 10}, {.pid = 12, .parent = 11},
-      {.pid = 20, .parent = 10}, {.pid = 21, .parent = 20}, {.pid = 30, .parent = 1}};
-  std::vector<pid_t> pids;
-  for (const auto& entry : descendants(table, 10, {20})) pids.push_back(entry.pid);
-  EXPECT_EQ(pids, (std::vector<pid_t>{11, 12}));
 }
 
 }  // namespace
