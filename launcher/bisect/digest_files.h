@@ -12,7 +12,7 @@
 
 namespace lockstep::launcher::bisect {
 
-// Of one rank's run, by parameter.
+// The digests of one rank's run, by parameter.
 struct Digests {
   std::string who;  // "rank 1 of 3 (runs/b)"
   std::vector<std::string> values;
@@ -31,7 +31,7 @@ struct Recorded {
 };
 
 // All files of the folders. A last line that was cut off is left out. InvalidArgument if a folder has none, or files of
-// runs that can't be compared (other parameters, another number of shards); CorruptData for what is no such file.
+// runs that can't be compared (other parameters, another number of shards); CorruptData for a file of another kind.
 Recorded read_digests(std::span<const std::filesystem::path> folders);
 
 }  // namespace lockstep::launcher::bisect

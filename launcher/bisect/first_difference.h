@@ -11,7 +11,7 @@
 
 namespace lockstep::launcher::bisect {
 
-// Of one shard's gradients, or of their sum.
+// A difference of one shard's gradients, or of their sum.
 struct Apart {
   int shard = -1;  // -1: the sum
   std::string one, other;

@@ -19,7 +19,7 @@ struct GpuProcess {
 
 // Nothing where there is no GPU, or the probe has no answer within 5 s; none if no process uses one. Main thread.
 std::optional<std::vector<GpuProcess>> ask_gpu_use();
-// What is made of the probe's answer. Pure.
+// Reads the probe's answer. Pure.
 std::optional<std::vector<GpuProcess>> read_gpu_use(std::string_view answer);
 // Fills in what the report's ranks on `host` use; by process, so that a container which numbers its own sees none.
 // Pure.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the doctor has found, and how it is told. Pure.
+// The doctor's findings, and how they are told. Pure.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

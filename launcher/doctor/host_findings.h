@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this host lets a rank have: kernel, cores, memory, descriptors, ports.
+// The resources that this host lets a rank have: kernel, cores, memory, descriptors, ports.
 #pragma once
 
 #include <string>

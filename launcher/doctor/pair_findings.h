@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the trials on several hosts have come to, host by host and pair by pair. Pure.
+// The results of the trials on several hosts, host by host and pair by pair. Pure.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `lockstep-probe` says of backends and plug-ins; its devices are for gpu_findings.h. It may be missing, hang,
-// crash or talk nonsense; each is a finding.
+// The findings of `lockstep-probe` about backends and plug-ins; its devices are for gpu_findings.h. It may be missing,
+// hang, crash or talk nonsense; each is a finding.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ struct ProbeAnswer {
 // Runs the program at `path` with a limit of `limit`; where there is a GPU once more, for its kernels. Main thread.
 ProbeAnswer ask_probe(const std::string& path, std::chrono::milliseconds limit);
 
-// What is made of its output. Pure.
+// Reads its output. Pure.
 ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std::chrono::milliseconds limit);
 // What is made of the output of `lockstep-probe tensors`, as it has it; a hang, a crash or nonsense is its reason.
 // Pure.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who a rank started here would be, where it would meet the others, and whether that can be reached.
+// The rank that a process started here would be, where it would meet the others, and whether that can be reached.
 #pragma once
 
 #include "launcher/doctor/finding.h"

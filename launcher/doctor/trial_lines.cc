@@ -12,7 +12,7 @@ using nlohmann::json;
 
 std::string on_one_line(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-// nullopt for what is no JSON, lacks a field or has one of another type.
+// nullopt for text that is not JSON, lacks a field or has one of another type.
 template <typename Read>
 auto read_object(std::string_view text, Read read) -> std::optional<decltype(read(json()))> {
   const json value = json::parse(text, nullptr, false);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `lockstep doctor -H` and the trials that it starts on the hosts tell each other: lines of a word and JSON. Pure.
+// The words between `lockstep doctor -H` and the trials that it starts on the hosts: lines of a word and JSON. Pure.
 #pragma once
 
 #include <optional>
@@ -55,7 +55,7 @@ inline constexpr std::string_view kTryLine = "try";
 std::string encode(const TrialHost& host);
 std::string encode(const TrialPeer& peer);
 std::string encode(const TrialResult& result);
-// nullopt if the text is none of encode().
+// nullopt if the text is not one of encode().
 std::optional<TrialHost> decode_trial_host(std::string_view text);
 std::optional<TrialPeer> decode_trial_peer(std::string_view text);
 std::optional<TrialResult> decode_trial_result(std::string_view text);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the agents of a job, the launchers of its hosts, tell each other while it runs. Pure.
+// The messages of the agents of a job, which are the launchers of its hosts, while it runs. Pure.
 #pragma once
 
 #include <optional>
@@ -49,7 +49,7 @@ struct AgentWord {
 
 // A record (base/record.h).
 std::string encode(const AgentWord& word);
-// nullopt if the text is none of encode().
+// nullopt if the text is not one of encode().
 std::optional<AgentWord> decode_agent_word(std::string_view text);
 
 }  // namespace lockstep::launcher

@@ -24,9 +24,9 @@ struct AgentStart {
 
 // The first line is "lockstep-agent 1 BYTES", and so many bytes follow.
 std::string encode(const AgentStart& start);
-// The bytes that follow; nullopt for a first line that is none.
+// The bytes that follow; nullopt for another line.
 std::optional<std::size_t> bytes_of_start(std::string_view first_line);
-// nullopt if the bytes are none of encode().
+// nullopt if the bytes are not of encode().
 std::optional<AgentStart> decode_agent_start(std::string_view bytes);
 
 // Lines that follow: "endpoint HOST:PORT", "signal NUMBER".

@@ -34,13 +34,13 @@
 
 namespace lockstep::launcher {
 
-// Of the agents' membership at the job's store.
+// The scope of the agents' membership at the job's store.
 inline constexpr std::string_view kAgentScope = "agents";
 
 // This host is not part of the job any more.
 struct StoreGone {
   std::string how = {};      // of the store's host: "its launcher (pid 4711) has ended"
-  bool is_expelled = false;  // this host was silent, and the job went on without it
+  bool is_expelled = false;  // this host was silent, and the job continued without it
 };
 // `lockstep inspect` on the store's host, which asks for the stacks of another host's rank. As Order has them.
 struct StacksAsked {
@@ -50,7 +50,7 @@ struct StacksAsked {
 };
 inline constexpr std::string_view kStoodStill =
     "this launcher has stood still, and the job continued without this host";
-// Of the store's members (at its host alone), of another agent, of the store, or of who asks this process.
+// News of the store's members (at its host alone), of another agent, of the store, or of a client of this process.
 using AgentNews = std::variant<membership::MemberNews, AgentWord, StoreGone, StacksAsked>;
 // For the server of the job's store: what its members have for node rank 0.
 void put_news(WakingQueue<AgentNews>& queue, const membership::MemberNews& news);
@@ -65,7 +65,7 @@ class Agents {
     bool can_replace = true;    // a host may come in the place of one that is lost
     int requeue_exit_code = kExitRequeue;
     bool serves = false;  // this process has the store: node rank 0
-    // Of hosts and of the store, that is borne (LOCKSTEP_LIVENESS); nothing: any.
+    // The longest silence of a host or of the store that is borne (LOCKSTEP_LIVENESS); nothing: any.
     std::optional<std::chrono::nanoseconds> silence = std::chrono::seconds(2);
     std::chrono::nanoseconds meet_timeout = std::chrono::seconds(300);  // of each start
     std::chrono::nanoseconds more_hosts = std::chrono::seconds(30);     // at the first one, for more than the least
@@ -104,9 +104,9 @@ class Agents {
 
   // Node rank 0's alone. What it hears while the ranks run:
   void host_joined(const HostJoined& joined, int start);
-  // Of an agent that was lost, or that has told that it can't hear of this one.
+  // An agent was lost, or told that it can't hear of this one.
   void host_left(const Cause& cause);
-  // The job goes on without this host, for good. Between two starts.
+  // The job continues without this host, for good. Call it between two starts.
   void exclude_host(const HostSlots& host) { meeting_.exclude_host(host.agent, host.name); }
   // Hosts may come and go, and one waits that could be taken in.
   bool has_newcomer() const { return options_.most > options_.least && meeting_.has_newcomer(); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the hosts of a job tell each other before any rank starts, and the plan that follows from it. Pure.
+// The facts that the hosts of a job exchange before any rank starts, and the plan that follows from them. Pure.
 #pragma once
 
 #include <optional>
@@ -29,10 +29,10 @@ struct HostFacts {
 
 // A record (base/record.h).
 std::string encode(const HostFacts& facts);
-// nullopt if the text is none of encode().
+// nullopt if the text is not one of encode().
 std::optional<HostFacts> decode_host_facts(std::string_view text);
 
-// What all hosts do now.
+// The next step of all hosts.
 struct JobPlan {
   // Why the ranks are not started: what all exit with, and a sentence for each host.
   int exit_code = 0;
@@ -50,10 +50,10 @@ struct JobPlan {
 };
 
 std::string encode(const JobPlan& plan);
-// CorruptData, with the store's key, if the text is none of encode().
+// CorruptData, with the store's key, if the text is not one of encode().
 JobPlan decode_job_plan(std::string_view text, std::string_view key);
 
-// What keeps two hosts apart that would be of one job: another build, another --nnodes. Empty: nothing does.
+// The reason why two hosts can't be of one job: another build, another --nnodes. Empty: they can.
 std::string difference(const HostFacts& host, const HostFacts& other);
 
 // Fills in node ranks: as the hosts are ordered, and at a job's first start the one that a host was given itself.

@@ -28,7 +28,7 @@ class HostMeeting {
   void host_left(int agent);
   bool has_gone(int agent) const { return gone_.contains(agent); }
 
-  // The job goes on without it, as if it had never been there; and without any agent that comes from its host.
+  // The job continues without it, as if it had never been there; and without any agent that comes from its host.
   void exclude_host(int agent, const std::string& host);
   // Names of such hosts.
   const std::set<std::string>& left_out() const { return left_out_; }

@@ -18,7 +18,8 @@ namespace lockstep::launcher {
 // The environment's. InvalidArgument, with the command that draws one, where there is none.
 store::Secret secret_of(const RunOptions& options, const Environment& environment);
 
-// What keeps ranks from starting here is for all hosts to know, so it is no error. Fills in `preparation`.
+// A problem that keeps ranks from starting here is for all hosts to know, so it is not an error. Fills in
+// `preparation`.
 HostFacts look_at_this_host(const RunOptions& options, const Environment& environment, const Guardian& guardian,
                             Preparation& preparation);
 

@@ -15,7 +15,7 @@
 
 namespace lockstep::launcher {
 
-// Those of -H or --hostfile, with -n the first that have so many slots. Throws InvalidArgument.
+// The hosts of -H or --hostfile, with -n the first that have so many slots. Throws InvalidArgument.
 std::vector<HostEntry> named_hosts(const RunOptions& options);
 
 // Where the others find the first of `hosts`: --rdzv-endpoint, else its name, or the address that others take if it is
@@ -29,7 +29,7 @@ std::string folder_of_ranks();
 // InvalidArgument for one that -x names and that is not set.
 std::vector<std::string> travelling_variables(const RunOptions& options, const Environment& environment);
 
-// The words that run `lockstep agent` on the host `name`. Throws InvalidArgument where there is no remote shell.
+// The words that run `lockstep agent` on the host `name`. Throws InvalidArgument if the remote shell is not there.
 std::vector<std::string> agent_command_on(const std::string& name, const RunOptions& options,
                                           const Environment& environment);
 

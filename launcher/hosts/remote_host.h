@@ -19,7 +19,7 @@ namespace lockstep::launcher {
 // Main thread only. Nothing here waits.
 class RemoteHost {
  public:
-  // Of what the agent says to this process alone; true if the line is such a word.
+  // Called for each line; true if the agent said it to this process alone, so that it is not shown.
   using OnLine = std::function<bool(std::string_view line)>;
 
   // Starts `command`, which dies with this process. Throws ExecError, SystemError.
@@ -32,7 +32,7 @@ class RemoteHost {
   void close_input();
   // Ends the remote shell; what it has started elsewhere finds its standard input ended, once it is told.
   void kill();
-  // What it waits for: its descriptors, for poll(2). `reads`: its output too.
+  // Adds the descriptors that it waits for, for poll(2). `reads`: its output too.
   void add_to(std::vector<pollfd>& entries, bool reads) const;
   // After poll(2): writes, reads and reaps what can be. Lines go to the console, but for those that `on_line` takes.
   // True if there was anything to read.

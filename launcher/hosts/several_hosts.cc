@@ -220,7 +220,7 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
       });
 }
 
-// A host that has lost the store's host may only have been cut off from it: where the job goes on, it comes back.
+// A host that has lost the store's host may only have been cut off from it: if the job continues, it joins again.
 bool HostOfSeveral::joins_again() {
   if (!options_.takes_spares() || stores_ || !agents_ || !agents_->is_cut_off()) return false;
   agents_.reset();

@@ -61,7 +61,7 @@ LiveReport live_report(const RunFacts& facts, const LiveRun& run);
 
 // One object, for people's programs too.
 std::string as_json(const LiveReport& report);
-// nullopt if the text is none of as_json(). Texts in it may be printed.
+// nullopt if the text is not one of as_json(). Texts in it may be printed.
 std::optional<LiveReport> read_live_report(std::string_view text);
 
 }  // namespace lockstep::launcher

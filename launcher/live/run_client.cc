@@ -40,7 +40,7 @@ bool has_ended(const std::string& socket) {
   return std::find(names.begin(), names.end(), socket) == names.end();
 }
 
-// Nothing if it is none of this user's, or has ended meanwhile.
+// Nothing if it is another user's, or has ended meanwhile.
 std::optional<Pending> ask_for_facts(const std::string& socket) {
   Pending pending{.run = {.socket = socket, .run_id = run_id_of(socket)}, .fd = {}};
   const Deadline at_once = Deadline::after(std::chrono::seconds(0));

@@ -28,7 +28,7 @@ namespace lockstep::launcher {
 
 class RunServer {
  public:
-  // Who may ask: this process's user. `stop` asks the job to stop, as SIGTERM to the launcher does; the server's thread
+  // Only this process's user may ask. `stop` asks the job to stop, as SIGTERM to the launcher does; the server's thread
   // calls it. `lines` outlive it. Throws SystemError.
   RunServer(std::string run_id, std::function<void()> stop, RecentLines& lines);
   // Sends its followers what they have not had, for a second at most, and ends.
@@ -47,7 +47,7 @@ class RunServer {
   // Any thread. Who has asked that question may have gone.
   void stacks_came(int question, std::vector<std::string> lines);
 
-  // What `lockstep top` is told. Any thread.
+  // The answer to `lockstep top`. Any thread.
   LiveReport report() const EXCLUDES(mutex_);
 
   const std::string& socket_name() const { return name_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `lockstep ps`, `top`, `logs` and `stop` and the launchers of this host say to each other. Pure.
+// Requests of `lockstep ps`, `top`, `logs` and `stop` to the launchers of this host, and the answers. Pure.
 //
 // Each launcher listens on an abstract Unix socket, whose name is found in /proc/net/unix, so nothing is on disk and
 // nothing is left when it ends. The name proves nothing: both sides ask the kernel who is at the other end
@@ -46,7 +46,7 @@ struct RunFacts {
 };
 
 std::string encode(const RunFacts& facts);
-// nullopt if the text is none of encode(). What is returned may be printed.
+// nullopt if the text is not one of encode(). The texts of the result may be printed.
 std::optional<RunFacts> decode_run_facts(std::string_view text);
 
 inline constexpr std::string_view kLogsHeader = "lockstep logs 1\n";
@@ -62,7 +62,7 @@ struct RunRequest {
 };
 // With the line's end.
 std::string encode(const RunRequest& request);
-// Of a line without its end; nullopt for what is none.
+// Reads a line without its end; nullopt if it is not a request.
 std::optional<RunRequest> decode_run_request(std::string_view line);
 
 // "lockstep-run/1000/0123456789abcdef/run-4711": user, what makes it unlike any other, run id, as far as there is room.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the clocks of several hosts differ by, found from the collectives in their ranks' traces. Pure.
+// The differences between the clocks of several hosts, found from the collectives in their ranks' traces. Pure.
 //
 // No rank has a bucket's result before every rank has launched it. So each bucket says of two hosts' clocks what their
 // difference is at least and at most, as far apart as the bucket was on its way: as one question and answer of NTP. The
@@ -35,7 +35,7 @@ class HostClocks {
     std::int64_t time = 0;   // of the host's clock
     std::int64_t ahead = 0;  // what its clock is ahead of the common one then
   };
-  using Line = std::vector<Knot>;  // by time, at least one; before the first and behind the last it goes on level
+  using Line = std::vector<Knot>;  // by time, at least one; before the first and behind the last it is level
   static std::int64_t ahead_at(const Line& line, std::int64_t time);
 
   std::map<std::string, Line> lines_;

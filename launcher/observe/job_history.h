@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run's --log-dir says of its starts and ends: the verdicts, and the launcher's words in job.log.
+// The starts and ends of a run, as its --log-dir has them: the verdicts, and the launcher's words in job.log.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,7 @@ struct JobHistory {
   static constexpr std::size_t kMost = 200;
 };
 
-// Empty of a folder that has neither. What is no JSON, or none of ours, is said in the verdict's place.
+// Empty for a folder that has neither. A verdict that is not JSON, or not ours, is replaced by a line that says so.
 JobHistory read_history(const std::filesystem::path& folder);
 
 }  // namespace lockstep::launcher

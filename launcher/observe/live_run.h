@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a running job do now, from the totals in their heartbeats (trace/rank_totals.h): of all hosts, and
-// at a cost that does not grow with the steps. Pure; one thread.
+// The present steps of the ranks of a running job, from the totals in their heartbeats (trace/rank_totals.h): of all
+// hosts, and at a cost that does not grow with the steps. Pure; one thread.
 #pragma once
 
 #include <deque>

@@ -78,7 +78,7 @@ struct RunReport {
 };
 
 RunReport report_of(const RunTraces& traces);
-// InvalidArgument if `folder` is none or has no trace; SystemError.
+// InvalidArgument if `folder` is not a folder or has no trace; SystemError.
 RunReport read_report(const std::filesystem::path& folder);
 
 // A line of JSON for the run, each start, each of its findings, each step of each rank; then each scalar.

@@ -16,7 +16,7 @@
 
 namespace lockstep::launcher {
 
-// Of one rank, in one start of the job.
+// The trace of one rank, in one start of the job.
 struct RunTrace {
   int generation = 0;
   trace::RankTrace rank = {};
@@ -27,8 +27,8 @@ struct RunTraces {
   std::vector<std::string> problems = {};  // why a file was passed over
 };
 
-// Of the run that began last, if several have left theirs. `ranks`: of these only. InvalidArgument if there is no such
-// folder, SystemError.
+// Reads the traces of the run that began last, if several have left theirs. `ranks`: only those. InvalidArgument if
+// there is no such folder, SystemError.
 RunTraces read_traces(const std::filesystem::path& folder, const std::optional<HostSlots>& ranks = std::nullopt);
 
 // Where the ranks of a run write: below --log-dir, else beside --trace FILE, else nowhere (empty).

@@ -43,7 +43,7 @@ struct StepRow {
 
   std::int64_t operator[](Phase phase) const { return ns[static_cast<std::size_t>(phase)]; }
   std::int64_t length() const { return end - begin; }
-  // What the rank took for its own work: all but what it waited for others and did for them.
+  // The time that the rank took for its own work: all but what it waited for others and did for them.
   std::int64_t own() const;
 };
 

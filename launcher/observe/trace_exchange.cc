@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Answers that are no file.
+// Answers that are not files.
 constexpr std::string_view kTaken = "taken";
 constexpr std::string_view kLeft = "left";
 // All launchers hear at once that the job is over.

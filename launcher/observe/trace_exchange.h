@@ -28,7 +28,7 @@ struct TraceFile {
 
   bool operator==(const TraceFile&) const = default;
   std::string name() const;
-  // nullopt if the text is no such name.
+  // nullopt if the text is not such a name.
   static std::optional<TraceFile> of_name(std::string_view text);
 };
 
@@ -40,8 +40,8 @@ struct ExchangeLimits {
   std::chrono::nanoseconds look = std::chrono::milliseconds(200);
 };
 
-// Of another host than the first: answers until node rank 0 has what it wants. True if its timeline has this host's
-// ranks; false too if it is called off.
+// A host other than the first calls it: answers until node rank 0 has what it wants. True if its timeline has this
+// host's ranks; false too if it is called off.
 bool give_traces(store::Store& store, int node_rank, const std::filesystem::path& folder,
                  const std::vector<TraceFile>& files, const ExchangeLimits& limits);
 

@@ -21,7 +21,7 @@ namespace lockstep::launcher {
 // Numbers of processors, rising, as the kernel counts them: each a hardware thread.
 using Processors = std::vector<int>;
 
-// "0-3,8"; nothing if the text is none of the kernel's lists. A newline may end it.
+// "0-3,8"; nothing if the text is not one of the kernel's lists. A newline may end it.
 std::optional<Processors> parse_processors(std::string_view text);
 // "0-3,8".
 std::string describe_processors(const Processors& processors);
@@ -34,7 +34,7 @@ struct Topology {
 // Of `allowed` alone. `root` is /sys/devices/system, or another place in tests. What can't be read there is as on a
 // machine with one thread for each core, and one node.
 Topology read_topology(const std::string& root, const Processors& allowed);
-// Those that this process may run on. Throws SystemError.
+// The processors that this process may run on. Throws SystemError.
 Processors allowed_processors();
 cpu_set_t mask_of(const Processors& processors);
 

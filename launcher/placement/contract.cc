@@ -12,10 +12,10 @@
 namespace lockstep::launcher {
 namespace {
 
-// What an outer launcher said about this process, which is no rank of its job any more but the launcher of one. With
-// torchrun's, torch in a rank would look for that agent's store on our MASTER_PORT; with mpirun's, every rank would be
-// the same rank to MPI; the secret is of another store than ours, and the relay too. What a scheduler says of its task
-// (Slurm, Flux) stays true.
+// Variables of an outer launcher about this process, which is not a rank of its job any more but the launcher of one.
+// With torchrun's, torch in a rank would look for that agent's store on our MASTER_PORT; with mpirun's, every rank
+// would be the same rank to MPI; the secret is of another store than ours, and the relay too. What a scheduler says of
+// its task (Slurm, Flux) stays true.
 bool belongs_to_an_outer_job(std::string_view name) {
   constexpr std::string_view kPrefixes[] = {"TORCHELASTIC_",
                                             "OMPI_COMM_WORLD_",

@@ -13,7 +13,7 @@
 
 namespace lockstep::launcher {
 
-// What the ranks that one launcher starts have in common.
+// Settings that all ranks of one launcher have in common.
 struct Contract {
   RankMap hosts = {HostSlots{}};  // of the job
   int node_rank = 0;              // of this one among them

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a host must have before ranks can start on it: the program, GPUs where they are asked for, a folder for logs.
+// All that a host must have before ranks can start on it: the program, GPUs where they are asked for, a folder for
+// logs.
 #pragma once
 
 #include <chrono>
@@ -32,7 +33,7 @@ std::chrono::nanoseconds stop_timeout_of(const RunOptions& options, const Enviro
 // --requeue-exit-code, else what the environment says. InvalidArgument.
 int requeue_code_of(const RunOptions& options, const Environment& environment);
 
-// What the flags say. Hosts, addresses and secret are left as they are.
+// A contract as the flags say. Hosts, addresses and secret are left as they are.
 Contract contract_of(const RunOptions& options);
 
 }  // namespace lockstep::launcher

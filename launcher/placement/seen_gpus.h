@@ -18,7 +18,7 @@ struct SeenGpus {
 // Runs the probe beside this program. Main thread. Never throws for what the probe does: that is a reason.
 SeenGpus ask_gpus();
 
-// What is made of its output. Pure.
+// Reads the probe's output. Pure.
 SeenGpus read_gpus(const std::string& path, const HelperResult& result);
 
 // The path of lockstep-probe.

@@ -24,7 +24,7 @@
 namespace lockstep::launcher {
 namespace {
 
-// Hosts of one job may have flags of their own, so only a host that is alone knows better than to go on.
+// Hosts of one job may have flags of their own, so only a host that is alone may refuse.
 void require_shown_ranks(const RunOptions& options, const RankMap& hosts, Console& console) {
   if (options.shown_ranks.fits(world_size(hosts))) return;
   const std::string problem = fmt::format("--ranks {}: the job has {}, from 0 to {}", options.shown_ranks.text(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a launcher has on its host beside the job: console, signals, the log, the ranks' guardian.
+// The parts of a launcher on its host beside the job: console, signals, the log, the ranks' guardian.
 #pragma once
 
 #include <memory>

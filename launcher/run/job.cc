@@ -125,7 +125,7 @@ void Job::start_rank(int local_rank, int null_fd) {
   request.path = options_.program;
   request.arguments = options_.command;
   request.environment = rank_environment(environment_, options_.contract, local_rank);
-  // A rank is no foreground job: to read from a terminal would stop it.
+  // A rank is not a foreground job: to read from a terminal would stop it.
   request.stdin_fd = rank == 0 && options_.reads_input && isatty(STDIN_FILENO) == 0 ? STDIN_FILENO : null_fd;
   request.stdout_fd = out.get();
   request.stderr_fd = err.get();

@@ -39,7 +39,7 @@ struct JobOptions {
   bool is_crowded = false;       // the ranks' threads outnumber the cores, so none is named as slow
   bool keep_last_lines = false;  // of each rank's stderr, where it goes to the console
   Contract contract = {};
-  // Who has registered with the job's store; nothing if it is another host's, or doesn't answer.
+  // Returns the members that have registered with the job's store; nothing if it is another host's, or doesn't answer.
   std::function<std::vector<membership::MemberView>()> members = {};
   // Has another host's launcher asked for the stacks of a rank's process, as Order::Kind::take_stacks; any thread. May
   // be null, as is `members`.
@@ -50,7 +50,7 @@ struct JobOptions {
 // live as long as the ranks: they die with it.
 class Job {
  public:
-  // What is given by reference outlives the job. Throws SystemError.
+  // The references outlive the job. Throws SystemError.
   Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
       LogRelay& log, const LifePipe& life, JobControl& control);
 
@@ -58,7 +58,7 @@ class Job {
   // Throws ExecError or SystemError, with everything that was started ended again.
   int run();
 
-  // What is known of a rank: of another host's, nothing but its number.
+  // The facts of a rank; of another host's only its number.
   RankFacts facts_of(int rank) const;
 
  private:

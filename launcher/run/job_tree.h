@@ -23,10 +23,10 @@ class JobTree {
 
   // To every process of the job: the running ranks' groups, and whatever has left them.
   void signal_all(std::span<const RankProcess> ranks, int signal) const;
-  // What runs of the job: ranks, and what they started. Once no rank runs it is what they left.
+  // The processes of the job that run: ranks, and what they started. Once no rank runs, the processes that they left.
   std::vector<ProcessEntry> members() const;
 
-  // After SIGCHLD: frees the ids of children that are no ranks. False if it stopped at a rank, whose turn comes first:
+  // After SIGCHLD: frees the ids of children that are not ranks. False if it stopped at a rank, whose turn comes first:
   // call it again once that rank's end has been noted. `guardian_died` is set if the guardian was among them.
   bool reap_others(std::span<RankProcess> ranks, bool& guardian_died);
   // After the guardian's death. False for the fourth, since who kills that many wants none, and where there is no room

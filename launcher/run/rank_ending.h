@@ -43,7 +43,7 @@ class RankEnding {
   // Once begin() or kill() was called.
   bool is_under_way() const { return kill_at_ || give_up_at_; }
   bool is_killing() const { return give_up_at_.has_value(); }
-  // What runs still can't be killed.
+  // The processes that still run can't be killed.
   bool has_given_up() const { return give_up_at_ && give_up_at_->expired(); }
   // The ranks of a failed job are being ended.
   bool is_after_failure() const { return is_after_failure_; }

@@ -134,7 +134,7 @@ int exit_code_of_run(const std::function<int(const Environment& environment)>& s
   set_log_label("run");  // for what is logged while there is no console
   try {
     const auto environment = Environment::of_process();
-    net::port_range(environment);  // a value that is none is found before anything is started
+    net::port_range(environment);  // a wrong value is found before anything is started
     return start(environment);
   } catch (const InvalidArgument& error) {
     return complain(kExitUsage, error.what());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a job meet at: the job's own store, and the one that torch programs ask for.
+// The stores at which the ranks of a job meet: the job's own, and the one that torch programs ask for.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ class RunStores {
     std::string run_id = {};  // empty: any
   };
   // Serves the job's own store with the contract's secret, and with --torch-store torch's at MASTER_ADDR. Fills in what
-  // the ranks must know of them. Throws InvalidArgument for an address that is none of this host's, SystemError.
+  // the ranks must know of them. Throws InvalidArgument for another host's address, SystemError.
   // `on_news`: of the members of the job's own store.
   RunStores(const RunOptions& options, const Place& place, Contract& contract,
             membership::MembershipServer::OnNews on_news);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What two snapshots differ in: items, values, and tensors, by how much.
+// The items, values and tensors in which two snapshots differ, and by how much.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace lockstep::launcher::snapshots {
 
-// Of two tensors of one dtype and shape.
+// The difference of two tensors of one dtype and shape.
 struct TensorDifference {
   std::string item;
   std::string name;
   std::uint64_t elements = 0;
   std::uint64_t different = 0;  // in their bits
   std::uint64_t nans = 0;       // of those, NaN in one of the two or in both
-  double largest = 0;           // |a - b| of those that are no NaN; infinity where one alone is
+  double largest = 0;           // |a - b| of those that are not NaN; infinity where one alone is
 };
 
 struct ValueDifference {
@@ -38,7 +38,7 @@ struct Difference {
   bool is_equal() const { return structure.empty() && values.empty() && tensors.empty(); }
 };
 
-// Reads every byte of both. InvalidArgument if one is no snapshot, CorruptData if one is damaged.
+// Reads every byte of both. InvalidArgument if one is not a snapshot, CorruptData if one is damaged.
 Difference compare(const std::filesystem::path& a, const std::filesystem::path& b);
 // Row-major bytes of equal length, a multiple of the dtype's size.
 TensorDifference compare_tensors(DType dtype, std::span<const std::byte> a, std::span<const std::byte> b);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is in a folder of snapshots.
+// The content of a folder of snapshots.
 #pragma once
 
 #include <filesystem>
@@ -18,7 +18,7 @@ struct Listing {
   std::vector<checkpoint::Generation> generations = {};  // the starts of the job
 };
 
-// Of a job's folder, or of one snapshot. InvalidArgument if there is no such folder, SystemError.
+// Lists a job's folder, or one snapshot. InvalidArgument if there is no such folder, SystemError.
 Listing list_folder(const std::filesystem::path& folder, bool verify);
 // One is damaged, or a later lockstep has written it.
 bool has_unreadable(const Listing& listing);

@@ -43,7 +43,7 @@ void FailureArbiter::rank_ended(RankEnd end) {
   if (rank.steps_done) count_steps({.step = 0, .steps_done = *rank.steps_done});
   if (lost_host_) return;
   if (!root_cause_.first_failure() && agreed_.explains(rank.rank, rank.ending)) {
-    // The others may still write what they go on from: they are given the time.
+    // The others may still write the snapshot from which they resume: they get the time.
     agreed_.ended(rank.ending);
     return;
   }

@@ -37,9 +37,9 @@ class FailureArbiter {
     std::string scope =
         {};  // what the names of the ranks' scopes begin with (rendezvous::attempt_prefix); else not ours
     RestartPolicy* restarts = nullptr;  // outlives the verdict
-    // Who has registered with the job's store, in this start; may be null.
+    // Returns the members that have registered with the job's store, in this start; may be null.
     std::function<std::vector<membership::MemberView>()> members = {};
-    // What is known of a rank that has not ended.
+    // Returns the facts of a rank that has not ended.
     std::function<RankFacts(int rank)> facts = {};
     // Gets what conclude() has come to; may be null.
     std::function<void(const VerdictRecord&)> on_conclusion = {};
@@ -48,7 +48,7 @@ class FailureArbiter {
 
   void rank_ended(RankEnd end);
   void heard(const Cause& cause);
-  // Of the ranks' own scope.
+  // News of the ranks' own scope.
   void told(const membership::MemberNews& news);
   // The host is not part of the job any more, and neither are its ranks. `how`: "is gone: ...".
   void host_lost(int node, const std::string& how);

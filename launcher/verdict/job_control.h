@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one host's launcher tells of its ranks, and what it is told to do with them. Behind it is the job's verdict: in
+// One host's launcher reports here what becomes of its ranks, and gets orders. Behind it is the FailureArbiter: in
 // this process (local_control.h), or on the job's first host (launcher/hosts).
 //
 // Main thread only. Nothing here waits, but for an answer of the job's store.
@@ -47,7 +47,7 @@ class JobControl {
 
   // A rank of this host has ended. What it reported before has been taken by then.
   virtual void rank_ended(RankEnd end) = 0;
-  // What this host's launcher has found out about one of its ranks.
+  // The cause for which one of this host's ranks fails, as its launcher found out.
   virtual void heard(const Cause& cause) = 0;
   // Somebody has sent this process a signal that asks the job to end.
   virtual void signalled(int signal) = 0;
@@ -67,7 +67,7 @@ class JobControl {
   virtual std::vector<Order> take_orders() = 0;
   // Nothing of the job runs on any host. True at some time after ranks_are_gone().
   virtual bool is_over() const = 0;
-  // Of the job, once it is over.
+  // The job's exit code, once it is over.
   virtual int exit_code() const = 0;
   // Once it is over: the ranks are to be started again, after so long. Nothing: they are not.
   virtual std::optional<std::chrono::milliseconds> again() const = 0;

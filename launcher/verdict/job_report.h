@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the launcher says of ranks that ended. Text only; the decisions are RootCause's and StopRequest's.
+// Messages about ranks that ended. Text only; the decisions are RootCause's and StopRequest's.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@ struct FailureReport {
   std::string message;
   std::vector<std::string> details;
 };
-// Of the verdict's first failure, which is `rank`. `running` ranks run still, it among them if it has not ended, and
+// Describes the first failure, which is `rank`. `running` ranks still run, it among them if it has not ended, and
 // are ended now.
 FailureReport describe_failure(const RootCause& root_cause, const RankFacts& rank, std::chrono::duration<double> age,
                                int running);

@@ -23,14 +23,14 @@ struct StartEnd {
   int exit_code = 0;
   std::chrono::nanoseconds ran = {};  // since the ranks were started
   bool reports_steps = false;         // a rank has begun a step (lockstep's DistributedDataParallel, or a Reducer)
-  std::int64_t steps_done = 0;        // by all starts, as the ranks count them: Snapshots::restore() goes on counting
-  // The host of the rank that failed first, where the job may go on without that host.
+  std::int64_t steps_done = 0;  // by all starts, as the ranks count them: Snapshots::restore() continues the count
+  // The host of the rank that failed first, where the job may continue without that host.
   std::optional<HostSlots> culprit = {};
 };
 
 class RestartPolicy {
  public:
-  // Starts in a row without a new step after which the job ends; or goes on without the host whose ranks failed first
+  // Starts in a row without a new step after which the job ends, or continues without the host whose ranks failed first
   // in each of them.
   static constexpr int kMostStalled = 3;
   // A program that reports no steps is started again if it ran so long.

@@ -13,7 +13,7 @@ RootCause::Step RootCause::ended(int rank, const ExitStatus& ending) {
     if (rank != *first_failure_) ++others_;
     return Step::go_on;
   }
-  // One that was silent and goes on hears that the others have given it up: that end follows from its own silence.
+  // One that was silent and runs again hears that the others have given it up: that end follows from its own silence.
   if (ending.is_consequence() && !is_silent(rank)) it.is_witness = true;
   if (!ending.ok()) {
     has_begun_ = true;

@@ -47,16 +47,15 @@ class RootCause {
   void all_have_met();
 
   const std::optional<int>& first_failure() const { return first_failure_; }
-  // What was said of the first failure, the rank's own word before the store's, before another rank's; null if nothing
-  // was.
+  // The report on the first failure, the rank's own before the store's, before another rank's; null if there was none.
   const Cause* cause() const;
-  // What the rank itself, or else the store, has said of the end of a rank since all had met; null if nothing was.
+  // The report on the end of a rank by itself, or else by the store, since all had met; null if there was none.
   const Cause* word_about(int rank) const {
     return at(rank).word && at(rank).word->ends_group ? &*at(rank).word : nullptr;
   }
   // How the first failure had ended when it was named; nullopt: it was running.
   const std::optional<ExitStatus>& ending() const { return ending_; }
-  // What the ranks found to differ among them, where every rank that failed did so for that: then nobody is to blame,
+  // The difference that the ranks found among them, if every rank that failed did so for that: then nobody is to blame,
   // and first_failure() is only the first that ended. Null if nothing is, as a rule.
   const Cause* disagreement() const;
   // Ranks that were roots just as much when the first failure was named: they failed by themselves.

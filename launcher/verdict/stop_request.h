@@ -17,7 +17,7 @@ class StopRequest {
     ignore,
   };
 
-  // Who asks often does so twice in one go: timeout(1) signals its child and then its group, systemd sends SIGHUP after
+  // One request often comes as two signals: timeout(1) signals its child and then its group, systemd sends SIGHUP after
   // SIGTERM. What comes this soon after the first is the same request.
   static constexpr std::chrono::milliseconds kOneRequest{200};
 

@@ -35,11 +35,11 @@ struct VerdictRecord {
   std::string summary = {};   // the verdict in one line
   std::optional<FirstFailure> first = {};
   std::optional<std::pair<int, std::string>> lost_host = {};  // node rank and name
-  std::string left_out_host = {};          // the next start is without this one; empty: there is none such
-  std::vector<RankEnd> consequences = {};  // ranks that ended after the failure, in that order
+  std::string left_out_host = {};                             // the host that the next start leaves out; empty: none
+  std::vector<RankEnd> consequences = {};                     // ranks that ended after the failure, in that order
 };
 
-// Pure. Text that is no UTF-8 is replaced.
+// Pure. Text that is not UTF-8 is replaced.
 std::string as_json(const VerdictRecord& record, const std::string& run_id, int generation);
 
 // Before generation 0 takes an old verdict out of `log_dir`. Returns what writes the one of this generation there, and

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is waited for at the start: ranks that have not registered with the job's store while others have.
+// The ranks that are waited for at the start: those that have not registered with the job's store while others have.
 //
 // Said every kInterval as long as it lasts, and never of programs none of whose ranks registers. Pure but for
 // describe_missing(); the time is passed in. One thread.
@@ -32,7 +32,7 @@ class MissingRanks {
   // `ranks` were started. `longest_gap`: what counts at most of the time between two looks.
   MissingRanks(int ranks, std::chrono::nanoseconds longest_gap) : ranks_(ranks), clock_(longest_gap) {}
 
-  // What is to be said now, if anything is. A group of some of the ranks only is none of the job's start.
+  // The report that is due now, if one is. A group of only some of the ranks does not count as the job's start.
   std::optional<Report> look(ObservedClock::Time now, std::span<const membership::MemberView> members);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the launcher finds out by itself about ranks: stopped, missing at the start, ended before they came to it, slow.
+// Findings of the launcher itself about ranks: stopped, missing at the start, ended before they came to it, slow.
 //
 // Asks the kernel and the store, every kLook. Main thread only.
 #pragma once
@@ -31,7 +31,8 @@ class RankWatch {
     std::string host = {};    // this one's name
     bool end_stopped = true;  // a stopped rank ends the job (LOCKSTEP_LIVENESS); else it is only said
     bool names_slow = true;   // says which rank the others wait for
-    // Who has registered with the job's store; nothing if it is another host's, or doesn't answer.
+    // Returns the members that have registered with the job's store; nothing if it is another host's, or doesn't
+    // answer.
     std::function<std::vector<membership::MemberView>()> members = {};
   };
   // A line for people, or the cause for which the job ends.

@@ -14,7 +14,7 @@ class SlowRank {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // Of the steps' time. Less is told in reports, and is no interruption worth.
+  // The least share of the steps' time that is said on the console. Less is for reports.
   static constexpr double kLeast = 0.1;
   static constexpr std::chrono::minutes kPause{1};   // between two lines
   static constexpr std::chrono::minutes kAgain{10};  // between two of one rank and cause

@@ -39,7 +39,7 @@ class StoppedRanks {
   void observe(ObservedClock::Time now) { clock_.observe(now); }
   // `is_stopped`: at this look.
   News see(int rank, bool is_stopped);
-  // Of the current stop; zero if there is none.
+  // The length of the current stop; zero if the rank is not stopped.
   std::chrono::nanoseconds stopped_for(int rank) const;
 
  private:
