@@ -139,12 +139,8 @@ TEST(Failures, AnExceptionOfOneRankReachesTheOthers) {
       group->barrier().wait();
       throw InvalidArgument("bad text file");
     }
-    expect_failure<PeerLost>(
-        [&] {
-          group->barrier().wait();
-          group->barrier().wait();
-        },
-        {.kind = Cause::Kind::failed, .rank = 1, .reporter = 1, .sequence = 1});
+    expect_failure<PeerLost>([&] { two_barriers(*group); },
+                             {.kind = Cause::Kind::failed, .rank = 1, .reporter = 1, .sequence = 1});
   };
   EXPECT_EQ(error_of<InvalidArgument>([&] { run_ranks(3, body); }), "rank 1: bad text file");
 }
@@ -156,11 +152,7 @@ TEST(Failures, AbortFromAnyThreadEndsAWait) {
     if (group->rank() == 1) {
       over.wait();
       // Rank 0 had come to the barrier, so the first may be done before the news is here; it never comes to another.
-      const auto two_barriers = [&] {
-        group->barrier().wait();
-        group->barrier().wait();
-      };
-      EXPECT_EQ(error_of<PeerLost>(two_barriers), "the disk is full");
+      EXPECT_EQ(error_of<PeerLost>([&] { two_barriers(*group); }), "the disk is full");
       return;
     }
     std::thread other([&] {

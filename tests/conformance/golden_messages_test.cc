@@ -93,10 +93,6 @@ TEST(GoldenMessages, WhatTimesOut) {
 
 TEST(GoldenMessages, ARankThatLeft) {
   const auto leave = [](const Group& group, std::latch&) { group->barrier().wait(); };
-  const auto two_barriers = [](ProcessGroup& group) {
-    group.barrier().wait();
-    group.barrier().wait();
-  };
   EXPECT_EQ(
       text_on_rank_0<PeerLost>(two_barriers, leave),
       "rank 1 (...) left after collective 1; rank 0 (...) is in barrier 2, which needs every rank: all ranks must "
@@ -113,10 +109,6 @@ TEST(GoldenMessages, ARankThatLeft) {
 }
 
 TEST(GoldenMessages, ARankThatThrew) {
-  const auto two_barriers = [](ProcessGroup& group) {
-    group.barrier().wait();
-    group.barrier().wait();
-  };
   const auto fail = [](const Group& group, std::latch&) {
     group->barrier().wait();
     throw InvalidArgument("bad text file");
@@ -147,11 +139,7 @@ TEST(GoldenMessages, AGroupWithinTheGroupIsNamedInFront) {
   run_ranks(2, [](const Group& group) {
     const Group part = group->new_group({1, 0}, {.name = "part"});
     if (group->rank() == 1) part->abort("the disk is full");
-    EXPECT_EQ(error_of<PeerLost>([&] {
-                part->barrier().wait();
-                part->barrier().wait();
-              }),
-              "group 'part' (ranks 0 and 1): the disk is full");
+    EXPECT_EQ(error_of<PeerLost>([&] { two_barriers(*part); }), "group 'part' (ranks 0 and 1): the disk is full");
   });
 }
 

@@ -5,14 +5,11 @@
 #include <csignal>
 
 #include "runtime/base/exit_code.h"
+#include "tests/support/error_of.h"
 #include "tests/support/rank_processes.h"
 
 namespace lockstep::testing {
 namespace {
-
-void expect_part(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
-}
 
 RankProcesses start(int ranks, std::vector<std::string> what, Variables environment) {
   environment["CONFORMANCE_BACKEND"] = "nccl";
@@ -32,19 +29,16 @@ TEST(NcclWatchdog, EndsAProcessWhoseAbortBlocks) {
 
   auto results = with.wait();
   EXPECT_EQ(results[0].exit_code, 3) << results[0].err;
-  expect_part(results[0].out, "PeerLost: rank 1 (host ");
+  expect_text(results[0].out, {"PeerLost: rank 1 (host "});
   EXPECT_EQ(results[1].exit_code, kExitAbortBlocked) << results[1].err;
-  expect_part(results[1].err, "the abort of rank 1 (host ");
-  expect_part(results[1].err, "has not returned in 1 s");
-  expect_part(results[1].err, "the group had failed: rank 1 (host ");
-  expect_part(results[1].err, "flight record: all_reduce ");
-  expect_part(results[1].err, "not seen done");
-  expect_part(results[1].err, "ends with exit code 76");
+  expect_text(results[1].err,
+              {"the abort of rank 1 (host ", "has not returned in 1 s", "the group had failed: rank 1 (host ",
+               "flight record: all_reduce ", "not seen done", "ends with exit code 76"});
 
   results = without.wait();
   EXPECT_EQ(results[1].exit_code, 3) << results[1].err;
-  expect_part(results[1].out, "PeerLost: rank 1 (host ");
-  expect_part(results[1].err, "the process continues");
+  expect_text(results[1].out, {"PeerLost: rank 1 (host "});
+  expect_text(results[1].err, {"the process continues"});
 }
 
 // NCCL says nothing of the death, and the timeout of everything is five minutes.
@@ -55,10 +49,9 @@ TEST(NcclDeaths, ARankThatLeavesHearsOfThem) {
     ranks.kill(1, SIGKILL);
     const Result result = ranks[0].wait();
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    expect_part(result.out, "left");
-    expect_part(result.err, "has not ended in order: rank 1 (host ");
-    expect_part(result.err, "pid " + std::to_string(ranks[1].pid()));
-    expect_part(result.err, how == "busy" ? "was in all_reduce " : "was in no collective");
+    expect_text(result.out, {"left"});
+    expect_text(result.err, {"has not ended in order: rank 1 (host ", "pid " + std::to_string(ranks[1].pid()),
+                             how == "busy" ? "was in all_reduce " : "was in no collective"});
   }
 }
 
@@ -66,10 +59,8 @@ TEST(NcclGpus, OneIsForOneRank) {
   RankProcesses both = start(2, {"groups"}, {{"LOCKSTEP_DEVICE", "cuda:0"}});
   for (const Result& result : both.wait()) {
     EXPECT_EQ(result.exit_code, 1) << result.out;
-    for (const std::string part :
-         {"rank 0 (host ", " and rank 1 (host ", "are both on GPU-fa6ec0da-", "--oversubscribe-gpu"}) {
-      expect_part(result.err, part);
-    }
+    expect_text(result.err,
+                {"rank 0 (host ", " and rank 1 (host ", "are both on GPU-fa6ec0da-", "--oversubscribe-gpu"});
   }
 }
 
@@ -81,7 +72,7 @@ TEST(NcclGpus, SeveralRanksShareOneIfTheyAreToldTo) {
               {"CONFORMANCE_BACKEND", "nccl"}, {"LOCKSTEP_FAKE_GPUS", "1"}, {"LOCKSTEP_OVERSUBSCRIBE_GPU", "1"}}});
   for (const Result& result : ranks.wait()) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    expect_part(result.out, "3 groups done");
+    expect_text(result.out, {"3 groups done"});
   }
 }
 
@@ -91,16 +82,15 @@ TEST(NcclGpus, WhatIsMissingIsNamed) {
   RankProcesses old_nccl = start(2, {"groups"}, {{"LOCKSTEP_FAKE_NCCL", "version=22605"}});
   for (const Result& result : no_gpu.wait()) {
     EXPECT_EQ(result.exit_code, 1);
-    expect_part(result.err, "backend 'nccl' was asked for: ");
+    expect_text(result.err, {"backend 'nccl' was asked for: "});
   }
   for (const Result& result : no_nccl.wait()) {
     EXPECT_EQ(result.exit_code, 1);
-    expect_part(result.err, "/nowhere/libnccl.so.2");
-    expect_part(result.err, "install libnccl2");
+    expect_text(result.err, {"/nowhere/libnccl.so.2", "install libnccl2"});
   }
   for (const Result& result : old_nccl.wait()) {
     EXPECT_EQ(result.exit_code, 1);
-    expect_part(result.err, "is NCCL 2.26.5, and 2.27.3 or newer is needed");
+    expect_text(result.err, {"is NCCL 2.26.5, and 2.27.3 or newer is needed"});
   }
 }
 

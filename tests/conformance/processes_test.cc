@@ -11,6 +11,7 @@
 #ifndef LOCKSTEP_TEST_BACKEND
 #define LOCKSTEP_TEST_IS_SHM
 #endif
+#include "tests/support/error_of.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
 #include "tests/support/rank_threads.h"
@@ -21,10 +22,6 @@
 
 namespace lockstep::testing {
 namespace {
-
-void expect_part(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
-}
 
 constexpr bool kIsShm = std::string_view(LOCKSTEP_TEST_BACKEND) == "shm";
 // On one host nobody has to ask for shared memory.
@@ -46,7 +43,7 @@ TEST_P(Suite, Passes) {
   RankProcesses ranks(GetParam(), {.command = {CONFORMANCE_RANK, "suite"}, .environment = kBackend});
   for (const Result& result : ranks.wait(Deadline::after(std::chrono::seconds(200)))) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    expect_part(result.out, "backend " LOCKSTEP_TEST_BACKEND "\nsuite passed");
+    expect_text(result.out, {"backend " LOCKSTEP_TEST_BACKEND "\nsuite passed"});
   }
 }
 
@@ -79,8 +76,7 @@ std::vector<Result> hurt_rank_1(int size, const std::string& how, const std::str
     if (r == 1) continue;
     const std::string& out = results[static_cast<std::size_t>(r)].out;
     EXPECT_EQ(results[static_cast<std::size_t>(r)].exit_code, 3) << out << results[static_cast<std::size_t>(r)].err;
-    expect_part(out, cause_line(kind, 1, pid));
-    expect_part(out, what_they_say);
+    expect_text(out, {cause_line(kind, 1, pid), what_they_say});
     // The same for all.
     const std::string cause = out.substr(out.find('\n') + 1);
     if (first.empty()) first = cause;
@@ -107,7 +103,7 @@ TEST(Deaths, ARankKilledAmidACollectiveIsNamed) {
   for (const int size : {2, 3}) {
     const auto results = hurt_rank_1(size, "midway", "lost");
     EXPECT_EQ(results[1].signal, SIGKILL);
-    expect_part(results[1].out, "the first is reduced, the last is not");
+    expect_text(results[1].out, {"the first is reduced, the last is not"});
     EXPECT_GE(sequence_in(results[0].out), 1) << results[0].out;
     // The whole text.
     const std::regex died(
@@ -135,7 +131,7 @@ TEST(Ends, AGroupThatAStaticHoldsEndsInOrder) {
   RankProcesses ranks(3, {.command = {CONFORMANCE_RANK, "global"}, .environment = kBackend});
   for (const Result& result : ranks.wait()) {
     EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-    expect_part(result.out, "returning");
+    expect_text(result.out, {"returning"});
     EXPECT_EQ(result.err.find("warning"), std::string::npos) << result.err;
   }
 }
@@ -143,12 +139,12 @@ TEST(Ends, AGroupThatAStaticHoldsEndsInOrder) {
 TEST(Deaths, ARankThatThrows) {
   const auto results = hurt_rank_1(3, "throw", "failed");
   EXPECT_EQ(results[1].exit_code, 1);
-  expect_part(results[1].err, "rank 1 can't read its data");
+  expect_text(results[1].err, {"rank 1 can't read its data"});
 }
 
 TEST(Deaths, AStoppedRankIsNamedBeforeTheTimeout) {
   const auto results = hurt_rank_1(3, "stop", "silent", {{"LOCKSTEP_LIVENESS", "on"}});
-  expect_part(results[0].out, "its process is stopped (SIGSTOP or Ctrl-Z)");
+  expect_text(results[0].out, {"its process is stopped (SIGSTOP or Ctrl-Z)"});
 }
 
 TEST(Deaths, AStoppedRankIsNamedByTheTimeoutIfNobodyMayCallItSilent) {
@@ -170,8 +166,7 @@ TEST(Deaths, AStoppedRankThatHostsTheStore) {
   for (const int survivor : {1, 2}) {
     const Result result = ranks[survivor].wait();
     EXPECT_EQ(result.exit_code, 3) << result.err;
-    expect_part(result.out, "PeerLost: ");
-    expect_part(result.out, cause_line("silent", 0, ranks[0].pid()));
+    expect_text(result.out, {"PeerLost: ", cause_line("silent", 0, ranks[0].pid())});
     if (kIsShm) {
       EXPECT_GE(sequence_in(result.out), 1) << result.out;
     }

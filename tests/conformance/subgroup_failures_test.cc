@@ -82,12 +82,8 @@ TEST(SubgroupFailures, AnAbortIsItsGroupsAlone) {
     const Group all = group->split(0, 0, {.name = "all"});
     made.arrive_and_wait();
     if (group->rank() == 1) all->abort("the disk is full");
-    expect_failure<PeerLost>(
-        [&] {
-          all->barrier().wait();
-          all->barrier().wait();
-        },
-        {.kind = Cause::Kind::aborted, .rank = 1, .reporter = 1, .text = "the disk is full"});
+    expect_failure<PeerLost>([&] { two_barriers(*all); },
+                             {.kind = Cause::Kind::aborted, .rank = 1, .reporter = 1, .text = "the disk is full"});
     expect_usable(*group);
   });
 }
@@ -98,12 +94,8 @@ TEST(SubgroupFailures, TheParentsFailureIsNotItsGroups) {
     const Group half = group->split(group->rank() % 2);
     made.arrive_and_wait();
     if (group->rank() == 2) group->abort("enough");
-    expect_failure<PeerLost>(
-        [&] {
-          group->barrier().wait();
-          group->barrier().wait();
-        },
-        {.kind = Cause::Kind::aborted, .rank = 2, .reporter = 2, .text = "enough"});
+    expect_failure<PeerLost>([&] { two_barriers(*group); },
+                             {.kind = Cause::Kind::aborted, .rank = 2, .reporter = 2, .text = "enough"});
     expect_usable(*half);
     error_of<PeerLost>([&] { group->split(0); });
   });
@@ -192,12 +184,8 @@ TEST(SubgroupFailures, GroupsOfTheSameRanksFailByThemselves) {
     EXPECT_EQ(y[99999], 2.0f);
     done.arrive_and_wait();  // who aborts sooner ends what the other rank is in
     if (group->rank() == 0) a->abort("a has had enough");
-    expect_failure<PeerLost>(
-        [&] {
-          a->barrier().wait();
-          a->barrier().wait();
-        },
-        {.kind = Cause::Kind::aborted, .rank = 0, .reporter = 0, .text = "a has had enough"});
+    expect_failure<PeerLost>([&] { two_barriers(*a); },
+                             {.kind = Cause::Kind::aborted, .rank = 0, .reporter = 0, .text = "a has had enough"});
     expect_usable(*b);
   });
 }

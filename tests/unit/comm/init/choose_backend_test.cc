@@ -38,6 +38,10 @@ GroupContext context_of(std::vector<std::string> boot_ids) {
   return context;
 }
 
+std::string refusal(std::string_view name, std::span<const Backend> candidates, const GroupContext& context) {
+  return error_of<BackendUnavailable>([&] { choose_backend(name, candidates, context, Deadline::after(kPatience)); });
+}
+
 TEST(ChooseBackend, AutoTakesTheFirstThatCanAndSaysWhyNotTheOthers) {
   const std::vector<Backend> candidates = {backend("one", "one is full; empty it"), backend("two", ""),
                                            backend("three", "")};
@@ -49,9 +53,8 @@ TEST(ChooseBackend, AutoTakesTheFirstThatCanAndSaysWhyNotTheOthers) {
 
 TEST(ChooseBackend, AskedForIsNeverReplaced) {
   const std::vector<Backend> candidates = {backend("one", "one is full; empty it"), backend("two", "")};
-  EXPECT_THAT(error_of<BackendUnavailable>(
-                  [&] { choose_backend("one", candidates, context_of({"a"}), Deadline::after(kPatience)); }),
-              HasSubstr("backend 'one' was asked for: one is full; empty it"));
+  EXPECT_EQ(refusal("one", candidates, context_of({"a"})),
+            "init_process_group: backend 'one' was asked for: one is full; empty it");
 }
 
 // Rank 0, which hosts the store, had the same reason and was faster to say so.
@@ -64,10 +67,8 @@ TEST(ChooseBackend, WhatThisRankMissesIsSaidWhateverBecameOfTheStore) {
   plugin.must_agree = true;
   GroupContext context = context_of({"a", "a"});
   context.store = std::make_shared<Lost>();
-  EXPECT_THAT(error_of<BackendUnavailable>([&] {
-                choose_backend("plugin", {&plugin, 1}, context, Deadline::after(kPatience));
-              }),
-              HasSubstr("backend 'plugin' was asked for: its file is missing; install it"));
+  EXPECT_EQ(refusal("plugin", {&plugin, 1}, context),
+            "init_process_group: backend 'plugin' was asked for: its file is missing; install it");
   plugin.why_not = [](const GroupContext&) { return std::string(); };
   EXPECT_THROW(choose_backend("plugin", {&plugin, 1}, context, Deadline::after(kPatience)), PeerLost);
 }
@@ -75,11 +76,12 @@ TEST(ChooseBackend, WhatThisRankMissesIsSaidWhateverBecameOfTheStore) {
 TEST(ChooseBackend, NcclAndItsLikeAreRefusedInOneSentence) {
   const std::vector<Backend> candidates = {backend("single", ""), backend("shm", "")};
   for (const char* name : {"nccl", "ucc"}) {
-    EXPECT_THAT(error_of<BackendUnavailable>([&] { require_known_backend(name, candidates); }),
-                AllOf(HasSubstr("backend '" + std::string(name) + "'"), HasSubstr("auto, single, shm")));
+    EXPECT_EQ(error_of<BackendUnavailable>([&] { require_known_backend(name, candidates); }),
+              "init_process_group: backend '" + std::string(name) +
+                  "' was asked for and this build doesn't have it; pass one of: auto, single, shm");
   }
-  EXPECT_THAT(error_of<InvalidArgument>([&] { require_known_backend("smh", candidates); }),
-              AllOf(HasSubstr("'smh' is unknown"), HasSubstr("auto, single, shm")));
+  EXPECT_EQ(error_of([&] { require_known_backend("smh", candidates); }),
+            "init_process_group: backend 'smh' is unknown; pass one of: auto, single, shm");
   EXPECT_NO_THROW(require_known_backend("auto", candidates));
   EXPECT_NO_THROW(require_known_backend("shm", candidates));
 }
@@ -89,26 +91,25 @@ TEST(ChooseBackend, TheDeviceDecidesWhichCanServe) {
   candidates[1].device = DeviceKind::cuda;
   GroupContext context = context_of({"a"});
   EXPECT_EQ(choose_backend("auto", candidates, context, Deadline::after(kPatience)).backend->name, "cpus");
-  EXPECT_THAT(
-      error_of<BackendUnavailable>([&] { choose_backend("gpus", candidates, context, Deadline::after(kPatience)); }),
-      HasSubstr("backend 'gpus' computes on GPUs, this rank's device is cpu; use device 'cuda'"));
+  EXPECT_EQ(refusal("gpus", candidates, context),
+            "init_process_group: backend 'gpus' was asked for: backend 'gpus' computes on GPUs, this rank's device is "
+            "cpu; use device 'cuda', or another backend");
   context.device = {DeviceKind::cuda, 2};
   EXPECT_EQ(choose_backend("auto", candidates, context, Deadline::after(kPatience)).backend->name, "gpus");
-  EXPECT_THAT(
-      error_of<BackendUnavailable>([&] { choose_backend("cpus", candidates, context, Deadline::after(kPatience)); }),
-      HasSubstr("backend 'cpus' computes on the CPU, this rank's device is cuda:2; use device 'cpu'"));
+  EXPECT_EQ(
+      refusal("cpus", candidates, context),
+      "init_process_group: backend 'cpus' was asked for: backend 'cpus' computes on the CPU, this rank's device is "
+      "cuda:2; use device 'cpu', or another backend");
 }
 
 TEST(ChooseBackend, RanksOnSeveralHostsAreRefusedInOneSentence) {
   const std::vector<Backend> candidates = {backend("shm", "not here; elsewhere")};
-  EXPECT_THAT(error_of<BackendUnavailable>([&] {
-                choose_backend("auto", candidates, context_of({"a", "a", "b"}), Deadline::after(kPatience));
-              }),
-              AllOf(HasSubstr("2 hosts (on-a: ranks 0 and 1; on-b: rank 2)"), HasSubstr("start all ranks on one")));
-  EXPECT_THAT(error_of<BackendUnavailable>([&] {
-                choose_backend("auto", candidates, context_of({"a", "a"}), Deadline::after(kPatience));
-              }),
-              AllOf(HasSubstr("2 ranks"), HasSubstr("not here")));
+  EXPECT_EQ(
+      refusal("auto", candidates, context_of({"a", "a", "b"})),
+      "init_process_group: the ranks are on 2 hosts (on-a: ranks 0 and 1; on-b: rank 2), and no backend that works "
+      "across hosts can be used: not here; or start all ranks on one");
+  EXPECT_EQ(refusal("auto", candidates, context_of({"a", "a"})),
+            "init_process_group: no backend can serve these 2 ranks: not here");
 }
 
 Backend plug_in(std::string name, std::string why_not) {
@@ -150,8 +151,9 @@ TEST(ChooseBackend, APlugInIsTakenOnlyIfEveryRankHasIt) {
     EXPECT_THAT(text, AllOf(HasSubstr("x is missing; install it"), HasSubstr("y too; buy it"), HasSubstr("2 hosts")));
   }
   const auto asked = choices_of_two("x", second_only, both);
-  EXPECT_THAT(asked[0], HasSubstr("backend 'x' was asked for: x is missing; install it"));
-  EXPECT_THAT(asked[1], AllOf(HasSubstr("rank 0 (host on-a"), HasSubstr("x is missing; install it")));
+  const std::string asked_for = "init_process_group: backend 'x' was asked for: ";
+  EXPECT_EQ(asked[0], asked_for + "x is missing; install it");
+  EXPECT_EQ(asked[1], asked_for + "rank 0 (host on-a, pid 1): x is missing; install it");
 }
 
 // Else a rank that knows of what is built in would not wait for those that may have the plug-in.
