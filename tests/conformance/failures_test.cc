@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a group fails: every rank gets the first cause, typed, at once, and for good. Ranks as threads.
+//
+// The whole texts of what every backend says alike are here, and nowhere else: the rank that said it is the reporter.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,6 +22,10 @@ namespace {
 using namespace std::chrono_literals;
 using Group = std::shared_ptr<ProcessGroup>;
 
+constexpr bool kIsNccl = std::string_view(LOCKSTEP_TEST_BACKEND) == "nccl";
+
+std::string who(int rank) { return "rank " + std::to_string(rank) + " (...)"; }
+
 TEST(Failures, DifferentOperationsAreAMismatchOnEveryRank) {
   std::array<Cause, 3> causes;
   run_ranks(3, [&](const Group& group) {
@@ -36,6 +42,15 @@ TEST(Failures, DifferentOperationsAreAMismatchOnEveryRank) {
     EXPECT_EQ(cause_of<Mismatch>([&] { return group->send(view(x), 0); }), causes[rank]);
   });
   expect_one_cause(causes, {.kind = Cause::Kind::mismatch, .sequence = 2});
+  // Compares its own with what the others called, in their order.
+  const int reporter = causes[0].reporter;
+  const auto called = [](int rank) {
+    return who(rank) + " called " +
+           (rank == 2 ? "broadcast (from rank 1, 10 x float32)" : "all_reduce (sum, 10 x float32)");
+  };
+  EXPECT_EQ(golden(causes[0].text),
+            "collective 2: " + called(reporter) + ", but " + called(reporter == 2 ? 0 : 2) +
+                "; every rank must call the same operations in the same order with equal sizes and types");
 }
 
 TEST(Failures, EachFieldOfAnOperationIsCompared) {
@@ -63,7 +78,7 @@ TEST(Failures, EachFieldOfAnOperationIsCompared) {
   };
   for (const auto& pair : pairs) {
     // Units of weights are for groups on the CPU.
-    if (&pair == &pairs[kUnits] && std::string_view(LOCKSTEP_TEST_BACKEND) == "nccl") continue;
+    if (&pair == &pairs[kUnits] && kIsNccl) continue;
     run_ranks(2, [&](const Group& group) {
       std::vector<float> x(10);
       error_of<Mismatch>([&] { (group->rank() == 0 ? pair.first : pair.second)(*group, x); });
@@ -75,8 +90,12 @@ TEST(Failures, WeightsThatAddUpToTooMuchAreAMismatch) {
   run_ranks(3, [](const Group& group) {
     std::vector<float> x(10);
     const std::int64_t weight = group->rank() == 0 ? 7 : std::int64_t{1} << 62;
-    expect_failure<Mismatch>([&] { group->all_reduce(view(x), {.weight = weight}).wait(); },
-                             {.kind = Cause::Kind::mismatch, .sequence = 1});
+    expect_golden(cause_of<Mismatch>([&] { group->all_reduce(view(x), {.weight = weight}).wait(); }),
+                  {.kind = Cause::Kind::mismatch,
+                   .sequence = 1,
+                   .text = "all_reduce 1 (weighted sum, 10 x float32): the weights add up to more than 2^63 - 1: 7 of "
+                           "rank 0 (...), 4611686018427387904 of rank 1 (...), 4611686018427387904 of rank 2 (...); a "
+                           "weight is a number of samples or of loss terms"});
   });
 }
 
@@ -90,7 +109,13 @@ TEST(Failures, ATimeoutNamesWhoDidNotArrive) {
     EXPECT_FALSE(work.done());
     come.arrive_and_wait();  // who got no core until now has come too, and over a wire its word is on the way
     const Cause cause = cause_of<Timeout>([&] { work.wait(Deadline::after(1s)); });
-    expect_cause(cause, {.kind = Cause::Kind::timeout, .rank = 2, .sequence = 1});
+    expect_golden(cause, {.kind = Cause::Kind::timeout,
+                          .rank = 2,
+                          .sequence = 1,
+                          .text = "all_reduce 1 (sum, 1000 x float32) on " + who(cause.reporter) +
+                                  " timed out, elapsed T s of 1 s; not arrived: rank 2 (...)" +
+                                  (kIsNccl ? ", which started nothing last" : "") +
+                                  "; see why it is late, or raise the timeout"});
     EXPECT_EQ(cause_of<Timeout>([&] { group->barrier().wait(); }), cause);
     over.count_down();
   });
@@ -114,12 +139,16 @@ TEST(Failures, WhoReturnsEarlyIsNamedAtOnce) {
       for (int step = 0; step < 5; ++step) group->all_reduce(view(x)).wait();
     };
     if (group->rank() == 1) return five_steps();
-    expect_failure<PeerLost>(
-        [&] {
-          five_steps();
-          group->all_reduce(view(x)).wait();
-        },
-        {.kind = Cause::Kind::left, .rank = 1, .sequence = 6});
+    const Cause cause = cause_of<PeerLost>([&] {
+      five_steps();
+      group->all_reduce(view(x)).wait();
+    });
+    expect_golden(cause, {.kind = Cause::Kind::left,
+                          .rank = 1,
+                          .sequence = 6,
+                          .text = "rank 1 (...) left after collective 5; " + who(cause.reporter) +
+                                  " is in all_reduce 6 (sum, 100000 x float32), which needs every rank: all ranks must "
+                                  "take part in the same collectives"});
   });
 }
 
@@ -139,8 +168,13 @@ TEST(Failures, AnExceptionOfOneRankReachesTheOthers) {
       group->barrier().wait();
       throw InvalidArgument("bad text file");
     }
-    expect_failure<PeerLost>([&] { two_barriers(*group); },
-                             {.kind = Cause::Kind::failed, .rank = 1, .reporter = 1, .sequence = 1});
+    expect_golden(cause_of<PeerLost>([&] { two_barriers(*group); }),
+                  {.kind = Cause::Kind::failed,
+                   .rank = 1,
+                   .reporter = 1,
+                   .sequence = 1,
+                   .text = "rank 1 (...) was ended by an exception of its own after collective 1; its own message says "
+                           "more"});
   };
   EXPECT_EQ(error_of<InvalidArgument>([&] { run_ranks(3, body); }), "rank 1: bad text file");
 }
@@ -181,8 +215,12 @@ TEST(Failures, DestroyedWithWorkUnderWay) {
       return;
     }
     destroyed.wait();
-    expect_failure<PeerLost>([&] { group->all_reduce(view(x)).wait(); },
-                             {.kind = Cause::Kind::failed, .rank = 0, .sequence = 1});
+    expect_golden(cause_of<PeerLost>([&] { group->all_reduce(view(x)).wait(); }),
+                  {.kind = Cause::Kind::failed,
+                   .rank = 0,
+                   .sequence = 1,
+                   .text = "rank 0 (...) destroyed its group with 1 collectives and 0 messages under way; it must wait "
+                           "for each work first"});
   });
 }
 
@@ -205,13 +243,16 @@ TEST(Failures, AMessageFromOrToARankThatLeft) {
   run_ranks(3, [](const Group& group) {
     std::vector<float> x(20);
     if (group->rank() == 2) return group->barrier().wait();
-    expect_failure<PeerLost>(
-        [&] {
-          group->barrier().wait();
-          if (group->rank() == 0) group->recv(view(x), 2).wait();
-          group->send(view(x), 2).wait();
-        },
-        {.kind = Cause::Kind::left, .rank = 2});
+    const Cause cause = cause_of<PeerLost>([&] {
+      group->barrier().wait();
+      if (group->rank() == 0) group->recv(view(x), 2).wait();
+      group->send(view(x), 2).wait();
+    });
+    expect_golden(cause, {.kind = Cause::Kind::left,
+                          .rank = 2,
+                          .text = "rank 2 (...) left after collective 1; " + who(cause.reporter) + " waits for its " +
+                                  (cause.reporter == 0 ? "recv of 20 x float32 from" : "send of 20 x float32 to") +
+                                  " rank 2 with tag 0"});
   });
 }
 
@@ -221,7 +262,14 @@ TEST(Failures, AMessageThatNobodySendsTimesOut) {
     std::vector<float> x(20);
     if (group->rank() == 1) return over.wait();
     Work work = group->recv(view(x), 1);
-    expect_failure<Timeout>([&] { work.wait(Deadline::after(100ms)); }, {.kind = Cause::Kind::timeout, .rank = 1});
+    expect_golden(
+        cause_of<Timeout>([&] { work.wait(Deadline::after(100ms)); }),
+        {.kind = Cause::Kind::timeout,
+         .rank = 1,
+         .text = std::string("recv of 20 x float32 from rank 1 with tag 0 on rank 0 (...) timed out, elapsed T "
+                             "s of 0.1 s; rank 1 (...) has not ") +
+                 (kIsNccl ? "called its part, or waits for something that comes before it" : "started the other half") +
+                 "; see why it is late, or raise the timeout"});
     over.count_down();
   });
 }

@@ -41,4 +41,12 @@ inline std::string golden(const std::string& text) {
   return std::regex_replace(named, std::regex(R"(\belapsed \S+ s\b)"), "elapsed T s");
 }
 
+// The same of a cause whose whole text, so, is `wanted`'s.
+inline void expect_golden(const Cause& cause, const Cause& wanted) {
+  EXPECT_EQ(golden(cause.text), wanted.text);
+  Cause data = wanted;
+  data.text.clear();
+  expect_cause(cause, data);
+}
+
 }  // namespace lockstep::testing
