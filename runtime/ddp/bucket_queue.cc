@@ -75,10 +75,10 @@ void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, const StepWei
 }
 
 void BucketQueue::announce() {
-  const auto note = fields_of(note_);
+  const AllReduceOptions options{.weight = weight_.own, .note = fields_of(note_)};
   const BufferView nothing(nullptr, 0, DType::f32, group_->device());
   is_announced_ = false;
-  announcement_ = at_announcement([&] { return group_->all_reduce(nothing, {.weight = weight_.own, .note = note}); });
+  announcement_ = at_announcement([&] { return group_->all_reduce(nothing, options); });
 }
 
 // Blocks, so that buckets come at one place of the program's collectives on every rank.
@@ -138,8 +138,7 @@ void BucketQueue::launch(std::size_t bucket) {
                            .weight = part,
                            .unit = weight_.is_mean ? weight_.unit : 1,
                            .zero_if_weightless = marks_ != nullptr};
-  const auto note = fields_of(note_);
-  if (bucket == 0 && hook_ == nullptr) options.note = note;
+  if (bucket == 0 && hook_ == nullptr) options.note = fields_of(note_);
   works_[bucket] = at_bucket(bucket, [&] {
     const BufferView buffer = buffer_of(bucket);
     return goes_to_hook(bucket) ? hook_->start(bucket, buffer) : group_->all_reduce(buffer, options);

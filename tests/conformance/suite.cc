@@ -319,13 +319,13 @@ void check_notes(ProcessGroup& group, Memory memory) {
       std::fill(buffer.begin(), buffer.end(), 3.0f);
       // The last rank differs in one field; in another each rank has a value of its own, of which 0 is the mean.
       const std::int64_t of_last = rank == n - 1 ? 1 : 0;
-      const std::array<NoteField, kMostNoteFields> note{{{NoteOp::sum, 1000 + rank},
-                                                         {NoteOp::any, 0},
-                                                         {NoteOp::any, -of_last},
-                                                         {NoteOp::equal, std::int64_t{1} << 62},
-                                                         {NoteOp::equal, of_last},
-                                                         {NoteOp::equal, 2 * rank - (n - 1)},
-                                                         {NoteOp::sum, std::int64_t{-1} << 62}}};
+      const std::vector<NoteField> note{{NoteOp::sum, 1000 + rank},
+                                        {NoteOp::any, 0},
+                                        {NoteOp::any, -of_last},
+                                        {NoteOp::equal, std::int64_t{1} << 62},
+                                        {NoteOp::equal, of_last},
+                                        {NoteOp::equal, 2 * rank - (n - 1)},
+                                        {NoteOp::sum, std::int64_t{-1} << 62}};
       AllReduceOptions options{.note = note};
       if (weighted) options.weight = rank;
       const Work work = room.run([&] { return group.all_reduce(room.view(buffer), options); });
@@ -524,9 +524,9 @@ void check_refusals(ProcessGroup& group) {
   require_refusal<Bad>("unit without weight", [&] { return group.all_reduce(part, {.unit = 2}); });
   require_refusal<Bad>("weight below 0", [&] { return group.all_reduce(part, {.weight = -1}); });
   require_refusal<Bad>("weight of integers", [&] { return group.all_reduce(wrong_type, {.weight = 1}); });
-  const std::array<NoteField, kMostNoteFields + 1> too_long{};
+  const std::vector<NoteField> too_long(kMostNoteFields + 1);
   require_refusal<Bad>("note too long", [&] { return group.all_reduce(part, {.note = too_long}); });
-  const std::array<NoteField, 1> no_operation{{{static_cast<NoteOp>(0)}}};
+  const std::vector<NoteField> no_operation{{static_cast<NoteOp>(0)}};
   require_refusal<Bad>("note without operation", [&] { return group.all_reduce(part, {.note = no_operation}); });
   require_refusal<Bad>("destination", [&] { return group.send(part, size); });
   require_refusal<Bad>("source", [&] { return group.recv(part, -1); });

@@ -18,7 +18,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,8 +49,8 @@ struct AllReduceOptions {
   // Only with a weight, and in a group on a device: on the CPU the caller knows it as soon as the work is done.
   bool zero_if_weightless = false;
   // Integers that ride along, and are combined over the ranks: Work::note(). At most kMostNoteFields, with the same
-  // operations on all ranks. Read by the call.
-  std::span<const NoteField> note = {};
+  // operations on all ranks.
+  std::vector<NoteField> note = {};
 };
 
 // Memory that the group's backend can reduce without copying. Its bytes are zero at first. It stays readable and

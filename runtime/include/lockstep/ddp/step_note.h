@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "lockstep/comm/note.h"
 #include "lockstep/comm/work.h"
@@ -44,9 +45,9 @@ inline constexpr std::array kStepFields{
 };
 static_assert(kStepFields.size() <= kMostNoteFields);
 
-inline std::array<NoteField, kStepFields.size()> fields_of(const StepNote& own) {
-  std::array<NoteField, kStepFields.size()> fields;
-  for (std::size_t i = 0; i < fields.size(); ++i) fields[i] = {kStepFields[i].op, own.*kStepFields[i].value};
+inline std::vector<NoteField> fields_of(const StepNote& own) {
+  std::vector<NoteField> fields;
+  for (const StepField& field : kStepFields) fields.push_back({field.op, own.*field.value});
   return fields;
 }
 

@@ -472,8 +472,8 @@ TEST(Hierarchy, AReduceScatterGivesTheBitsOfAnAllReduce) {
   }
 }
 
-constexpr AllReduceOptions kWeighted{.weight = 3};
-constexpr AllReduceOptions kMean{.op = ReduceOp::avg};
+const AllReduceOptions kWeighted{.weight = 3};
+const AllReduceOptions kMean{.op = ReduceOp::avg};
 
 TEST(Hierarchy, WhatIsRoundedOrDividedOnceHasTheBitsOfOneHostForEqualPowersOfTwo) {
   for (const std::vector<int>& hosts : {std::vector<int>{1, 1}, {2, 2}, {4, 4}, {1, 1, 1}, {2, 2, 2}, {4, 4, 4}}) {
