@@ -279,7 +279,7 @@ void Reducer::Impl::close_sum() {
   std::fill(used.begin(), used.end(), Use::none);
 }
 
-std::int64_t Reducer::Impl::finish_step() {
+std::optional<std::int64_t> Reducer::Impl::finish_step() {
   require_step("finish_step");
   zero_unmarked();
   if (!synchronize) {
@@ -290,7 +290,7 @@ std::int64_t Reducer::Impl::finish_step() {
     return weight;
   }
   const std::size_t map_offset = used_map ? plan.slots[specs.size()].offset : 0;
-  std::int64_t total = -1;
+  std::optional<std::int64_t> total;
   in_group([&] {
     if (used_map) used_map->write(map_offset, used);
     queue.finish();
@@ -384,7 +384,7 @@ bool Reducer::overwrites() const { return impl_->overwrites(); }
 void* Reducer::gradient_data(int parameter, DType dtype) { return impl_->gradient_data(parameter, dtype); }
 void Reducer::mark_ready(int parameter) { impl_->mark("mark_ready", parameter, true); }
 void Reducer::mark_unused(int parameter) { impl_->mark("mark_unused", parameter, false); }
-std::int64_t Reducer::finish_step() { return impl_->finish_step(); }
+std::optional<std::int64_t> Reducer::finish_step() { return impl_->finish_step(); }
 std::int64_t Reducer::total_weight() const { return impl_->total_weight(); }
 const NotedStep& Reducer::noted() const { return impl_->queue.noted(); }
 bool Reducer::used_anywhere(int parameter) const { return impl_->used_anywhere(parameter); }

@@ -40,7 +40,7 @@ struct Reducer::Impl {
   void begin_step(const StepOptions& options);
   void* gradient_data(int parameter, DType dtype);
   void mark(std::string_view operation, int parameter, bool is_used);
-  std::int64_t finish_step();
+  std::optional<std::int64_t> finish_step();
   std::int64_t total_weight();
   bool used_anywhere(int parameter);
   void abandon_step(std::string_view cause) noexcept;

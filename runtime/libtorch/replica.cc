@@ -385,7 +385,7 @@ void ReplicaImpl::seed_generators(bool is_training) {
 }
 
 std::int64_t ReplicaImpl::last_weight() const {
-  return last_weight_ < 0 ? reducer_->total_weight() : last_weight_;  // on a device finish_step can't say
+  return last_weight_ ? *last_weight_ : reducer_->total_weight();  // on a device finish_step can't say
 }
 
 const GlobalBatch& ReplicaImpl::last_batch() const {

@@ -236,7 +236,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::int64_t seeded_step_ = -1;      // of the last forward that was seeded
   std::uint32_t seeded_forwards_ = 0;  // in that step
   int seeded_stream_ = -1;             // of which rank or virtual shard
-  std::int64_t last_weight_ = 0;
+  std::optional<std::int64_t> last_weight_ = 0;
   OwnFailure failure_;  // of a forward or backward since the last one that went well
   // In a world of one asking for the last batch looks for what the device has ended.
   mutable LossRecord losses_;

@@ -60,7 +60,7 @@ void ReplicaImpl::end_shard(const StepShard& shard) {
   shard_.reset();
   if (!shard.is_last || weights_are_told_ || step_rows_ == 0) return;
   try {
-    require_dealt_as_shards(options_.reproducible, step_rows_, last_weight_, group_->rank(), group_->size());
+    require_dealt_as_shards(options_.reproducible, step_rows_, last_weight(), group_->rank(), group_->size());
   } catch (...) {
     keep_failure("backward", steps_ - 1);  // which has been counted
     give_up();

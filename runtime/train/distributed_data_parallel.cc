@@ -223,7 +223,7 @@ void DistributedDataParallel::in_step(Call call) {
   if (before_update_) before_update_();
 }
 
-std::int64_t DistributedDataParallel::backward(const Tensor& loss) {
+std::optional<std::int64_t> DistributedDataParallel::backward(const Tensor& loss) {
   in_step([&] {
     if (reproducible_.is_on()) {
       throw InvalidArgument(
@@ -236,12 +236,12 @@ std::int64_t DistributedDataParallel::backward(const Tensor& loss) {
   return last_weight_;
 }
 
-std::int64_t DistributedDataParallel::backward(std::int64_t rows, const LossOf& loss_of) {
+std::optional<std::int64_t> DistributedDataParallel::backward(std::int64_t rows, const LossOf& loss_of) {
   in_step([&] { run_shards(rows, loss_of); });
   return last_weight_;
 }
 
-std::int64_t DistributedDataParallel::backward(const data::Batch& batch, const LossOfBatch& loss_of) {
+std::optional<std::int64_t> DistributedDataParallel::backward(const data::Batch& batch, const LossOfBatch& loss_of) {
   return backward(batch.size(), [&](std::int64_t begin, std::int64_t end) {
     return begin == 0 && end == batch.size() ? loss_of(batch) : loss_of(batch.rows(begin, end));
   });
@@ -414,7 +414,7 @@ void DistributedDataParallel::finish_step() {
 
 // On a device finish_step can't say.
 std::int64_t DistributedDataParallel::last_weight() const {
-  return last_weight_ < 0 ? reducer_.total_weight() : last_weight_;
+  return last_weight_ ? *last_weight_ : reducer_.total_weight();
 }
 
 void DistributedDataParallel::check_replicas() const {

@@ -50,7 +50,7 @@ inline float first(const Group& group, Reducer& reducer, int parameter) {
 }
 // A device knows the summed weight later than the host leaves finish_step.
 inline void finish(const Group& group, Reducer& reducer, std::int64_t total) {
-  EXPECT_EQ(reducer.finish_step(), group->device().kind == DeviceKind::cpu ? total : -1);
+  EXPECT_EQ(reducer.finish_step(), group->device().kind == DeviceKind::cpu ? std::optional(total) : std::nullopt);
   EXPECT_EQ(reducer.total_weight(), total);
 }
 

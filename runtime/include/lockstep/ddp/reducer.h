@@ -44,6 +44,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -130,9 +131,9 @@ class LOCKSTEP_API Reducer {
   void mark_unused(int parameter);
   // Launches what is left and waits for all of it; on a device the group's stream waits. Returns the summed weight of
   // all ranks (0: nobody had data, the epoch is over, gradients are 0), or of this rank so far if the step was not
-  // synchronised. After a synchronised step on a device -1: not known yet. Of a Loss::sum, whose weights don't travel,
-  // always this rank's.
-  std::int64_t finish_step();
+  // synchronised. Nothing after a synchronised step on a device: it is not known yet. Of a Loss::sum, whose weights
+  // don't travel, always this rank's.
+  std::optional<std::int64_t> finish_step();
   // The summed weight of all ranks in the last synchronised step; 0 before the first. On a device blocks until it is
   // known, at most the group's timeout. InvalidArgument within a synchronised step.
   std::int64_t total_weight() const;

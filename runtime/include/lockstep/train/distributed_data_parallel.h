@@ -128,19 +128,19 @@ class LOCKSTEP_API DistributedDataParallel {
   // Backward of the loss, with the collectives behind it. Afterwards every parameter has a gradient, the mean (or the
   // sum, as DdpOptions::loss says) over the global batch, equal on all ranks (0 where nobody's loss depends on the
   // parameter). It is added to the one that is there, unless zero_grad() has cleared it: two losses of a step may each
-  // have a forward and a backward. Returns last_weight(), on a GPU -1. InvalidArgument if the loss is no single number,
-  // depends on no parameter, or no forward went through this object since the last backward(); and from forward in
-  // no_sync(), for a step's first micro-batch, if gradients are not cleared.
-  std::int64_t backward(const Tensor& loss);
+  // have a forward and a backward. Returns last_weight(), on a GPU nothing. InvalidArgument if the loss is no single
+  // number, depends on no parameter, or no forward went through this object since the last backward(); and from forward
+  // in no_sync(), for a step's first micro-batch, if gradients are not cleared.
+  std::optional<std::int64_t> backward(const Tensor& loss);
   // A step of this rank's rows, which may be none: `loss_of(begin, end)` makes the loss of some of them, with a forward
   // through this object, and is called once for each of this rank's virtual shards that has rows (ddp/reproducible.h);
   // where there are none, once for all rows. Gradients must be cleared before, and rows be dealt as virtual shards:
   // InvalidArgument, behind which the group has failed.
   using LossOf = std::function<Tensor(std::int64_t begin, std::int64_t end)>;
-  std::int64_t backward(std::int64_t rows, const LossOf& loss_of);
+  std::optional<std::int64_t> backward(std::int64_t rows, const LossOf& loss_of);
   // The same, of a batch: each shard is a copy of its rows.
   using LossOfBatch = std::function<Tensor(const data::Batch& shard)>;
-  std::int64_t backward(const data::Batch& batch, const LossOfBatch& loss_of);
+  std::optional<std::int64_t> backward(const data::Batch& batch, const LossOfBatch& loss_of);
 
   // Takes part in a step of the others without a forward of its own, with weight 0: for a rank whose data has run out.
   void step_without_data();
@@ -250,7 +250,7 @@ class LOCKSTEP_API DistributedDataParallel {
   std::int64_t steps_before_ = 0;       // by set_steps()
   std::optional<std::int64_t> weight_;  // of the last forward; nothing after its backward
   bool weights_are_told_ = false;       // by set_weight(), in the virtual shards of this step
-  std::int64_t last_weight_ = 0;
+  std::optional<std::int64_t> last_weight_ = 0;
   GlobalBatch last_batch_;
   std::function<void()> before_update_;
   std::function<void()> before_adding_;
