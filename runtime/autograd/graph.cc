@@ -156,11 +156,18 @@ void settle(const Node& node, std::unordered_map<const void*, int>& uses, const 
   }
 }
 
-// A gradient that this walk would leave on one rank alone: the optimizer's step would part the replicas.
-void refuse_held(const Walk& walk) {
+// Who sums the gradients of this walk over the ranks; null: nobody. A gradient that the walk would leave on one rank
+// alone is refused: the optimizer's step would part the replicas.
+const Tensor::LossBackward* holder_of(const Walk& walk, bool is_plain) {
+  const Tensor::LossBackward* holder = nullptr;
   for (const auto& node : walk.nodes) {
     for (const Edge& edge : node->inputs()) {
-      if (!edge.leaf.grad_held()) continue;
+      if (!edge.leaf || edge.leaf.grad_holders().empty()) continue;
+      const auto& holders = edge.leaf.grad_holders();
+      if (is_plain && holders.size() == 1 && (holder == nullptr || holder == holders[0])) {
+        holder = holders[0];
+        continue;
+      }
       throw InvalidArgument(
           fmt::format("backward: the loss depends on a parameter {} of a DistributedDataParallel, and its gradient "
                       "would be this rank's alone; call ddp.backward(loss), with a loss of ddp(x), in place of "
@@ -168,13 +175,20 @@ void refuse_held(const Walk& walk) {
                       edge.leaf.str()));
     }
   }
+  return holder;
 }
 
 }  // namespace
 
 void backward(const Tensor& loss, float seed, const BackwardOptions& options) {
   Walk walk = plan("backward", loss);
-  if (!options.into_held) refuse_held(walk);
+  if (!options.into_held) {
+    const bool is_plain = seed == 1 && options.accumulate && !options.retain_graph && !options.on_leaf_ready;
+    if (const Tensor::LossBackward* const holder = holder_of(walk, is_plain)) {
+      walk = {};  // the holder's own walk frees the tape
+      return (*holder)(loss);
+    }
+  }
   const FreeAtEnd free_at_end(walk, !options.retain_graph);
   const NoGrad no_grad;
   Pending pending;

@@ -25,7 +25,7 @@ struct Tensor::Impl {
   std::shared_ptr<GraphNode> node;
   Tensor gradient;            // memory for it, once there is some
   bool has_gradient = false;  // whether that memory holds one
-  int gradient_holders = 0;
+  std::vector<const LossBackward*> gradient_holders;
 
   std::byte* data() const { return storage->data() == nullptr ? nullptr : storage->data() + offset; }
   std::size_t bytes() const { return static_cast<std::size_t>(shape.count()) * size_of(dtype); }
@@ -371,9 +371,9 @@ void Tensor::unbind_grad() const {
   impl.has_gradient = false;
 }
 
-void Tensor::hold_grad() const { ++checked().gradient_holders; }
-void Tensor::release_grad() const { --checked().gradient_holders; }
-bool Tensor::grad_held() const { return impl_ && impl_->gradient_holders > 0; }
+void Tensor::hold_grad(const LossBackward& backward) const { checked().gradient_holders.push_back(&backward); }
+void Tensor::release_grad(const LossBackward& backward) const { std::erase(checked().gradient_holders, &backward); }
+const std::vector<const Tensor::LossBackward*>& Tensor::grad_holders() const { return checked().gradient_holders; }
 
 void Tensor::clear_grad() const { checked().has_gradient = false; }
 

@@ -78,7 +78,7 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
   std::vector<BufferView> values;
   for (const Tensor& parameter : parameters_) values.push_back(parameter.view());
   broadcast_parameters(*group_, values);
-  for (const Tensor& parameter : parameters_) parameter.hold_grad();  // last: the destructor lets go
+  for (const Tensor& parameter : parameters_) parameter.hold_grad(own_backward_);  // last: the destructor lets go
 }
 
 std::vector<NamedBuffer> DistributedDataParallel::state() const {
@@ -107,7 +107,7 @@ void DistributedDataParallel::watch(DataIdentity identity) { divergence_->watch(
 DistributedDataParallel::~DistributedDataParallel() {
   failure_->tell_if_unwinding(reducer_.accumulating());
   for (const Tensor& parameter : parameters_) {
-    parameter.release_grad();
+    parameter.release_grad(own_backward_);
     if (planned_) parameter.unbind_grad();
   }
 }

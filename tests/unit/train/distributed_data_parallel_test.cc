@@ -252,30 +252,41 @@ TEST(DistributedDataParallel, AForwardThatRecordsNothingLeavesThePendingWeight) 
       << "no forward with a backward went through ddp";
 }
 
-TEST(DistributedDataParallel, AFreeBackwardIntoItsParametersIsRefused) {
+TEST(DistributedDataParallel, AFreeBackwardIntoItsParametersIsItsOwn) {
   nn::Sequential model = mlp();
-  const auto expect_refused = [&](const Tensor& loss) {
-    const auto before = gradients(model);
-    try {
-      backward(loss);
-      ADD_FAILURE() << "nothing was thrown";
-    } catch (const InvalidArgument& error) {
-      EXPECT_NE(std::string(error.what()).find("call ddp.backward(loss)"), std::string::npos) << error.what();
-    }
-    EXPECT_EQ(gradients(model), before) << "no gradient was touched";
-  };
   {
-    auto first = std::make_unique<DistributedDataParallel>(model, testing::single_group());
-    expect_refused(loss_of((*first)(input(5))));
-    expect_refused(loss_of(model(input(5))));
-    first->backward(loss_of((*first)(input(5))));
-    expect_refused(loss_of(model(input(5))));
-    const DistributedDataParallel second(model, testing::single_group());
-    first.reset();
-    expect_refused(loss_of(model(input(5))));
+    DistributedDataParallel ddp(model, testing::single_group());
+    backward(loss_of(ddp(input(5))));
+    EXPECT_EQ(ddp.steps(), 1);
+    EXPECT_EQ(ddp.last_weight(), 5);
+    expect_close(gradients(model), plain_gradients(input(5)));
+    const std::string text = testing::error_of([&] { backward(loss_of(model(input(5)))); });
+    EXPECT_NE(text.find("a loss without a weight"), std::string::npos) << text;
   }
   backward(loss_of(model(input(5))));
   expect_close(gradients(model), plain_gradients(input(5)));
+}
+
+TEST(DistributedDataParallel, AFreeBackwardThatItCantDoIsRefused) {
+  nn::Sequential model = mlp();
+  const auto expect_refused = [&](const Tensor& loss, float seed = 1, const BackwardOptions& options = {}) {
+    const auto before = gradients(model);
+    const std::string text = testing::error_of([&] { backward(loss, seed, options); });
+    EXPECT_NE(text.find("call ddp.backward(loss)"), std::string::npos) << text;
+    EXPECT_EQ(gradients(model), before) << "no gradient was touched";
+  };
+  auto first = std::make_unique<DistributedDataParallel>(model, testing::single_group());
+  const Tensor loss = loss_of((*first)(input(5)));
+  expect_refused(loss, 2);
+  expect_refused(loss, 1, {.accumulate = false});
+  expect_refused(loss, 1, {.retain_graph = true});
+  expect_refused(loss, 1, {.on_leaf_ready = [](const Tensor&) {}});
+  DistributedDataParallel second(model, testing::single_group());
+  expect_refused(loss);
+  expect_refused(loss_of(second(input(5))));
+  first.reset();
+  backward(loss_of(second(input(5))));
+  EXPECT_EQ(second.last_weight(), 5);
 }
 
 TEST(DistributedDataParallel, AFreeBackwardPastItsParametersIsNot) {

@@ -35,9 +35,10 @@ struct BackwardOptions {
 
 // Adds seed * d(loss)/d(leaf) to the gradient of every leaf. With the batch's weight as the seed, the gradients of a
 // mean loss add up over micro-batches and ranks as sums.
-// InvalidArgument if the loss has not exactly one element, depends on no leaf, or on one that a live
-// DistributedDataParallel holds (call its backward(loss), which sums over the ranks), or its tape was freed by an
-// earlier backward; no gradient was touched then.
+// Of a loss that depends on the parameters of a live DistributedDataParallel this is its backward(loss), which sums
+// over the ranks; it weighs the loss by itself and takes no seed or options. InvalidArgument if the loss has not
+// exactly one element, depends on no leaf, or on the parameters of several DistributedDataParallels (call the
+// backward(loss) of the one that is meant), or its tape was freed by an earlier backward; no gradient was touched then.
 LOCKSTEP_API void backward(const Tensor& loss, float seed = 1.0f, const BackwardOptions& options = {});
 
 // The leaves in the order in which backward(loss) will call on_leaf_ready. Read off the tape, nothing is computed.

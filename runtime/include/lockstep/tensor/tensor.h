@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -116,17 +117,20 @@ class LOCKSTEP_API Tensor {
   // bind_grad or unbind_grad.
   void bind_grad(float* memory) const;
   void unbind_grad() const;
-  // For DDP, while it sums this leaf's gradient over ranks: a plain backward() refuses to write it. Calls are counted.
-  void hold_grad() const;
-  void release_grad() const;
-  bool grad_held() const;
+  // For DDP, while it sums this leaf's gradient over ranks: lockstep::backward(loss) calls `backward`, which outlives
+  // the hold.
+  using LossBackward = std::function<void(const Tensor& loss)>;
+  void hold_grad(const LossBackward& backward) const;
+  void release_grad(const LossBackward& backward) const;
+  // Those that hold it, from the first.
+  const std::vector<const LossBackward*>& grad_holders() const;
   // There is no gradient from now on; memory stays. The next contribution overwrites it.
   void clear_grad() const;
   // For whoever computes a gradient: the memory to write to (made if there is none), with the shape of this tensor.
   // The gradient counts as there afterwards.
   Tensor grad_for_writing() const;
   // PyTorch's spelling.
-  void backward() const = delete;  // write ddp.backward(loss), or lockstep::backward(loss) without a ddp
+  void backward() const = delete;  // write ddp.backward(loss), or lockstep::backward(loss)
 
   const std::shared_ptr<GraphNode>& node() const;
   void set_node(std::shared_ptr<GraphNode> node) const;

@@ -244,6 +244,7 @@ class LOCKSTEP_API DistributedDataParallel {
   bool is_last_shard_ = true;  // of this rank's in the step under way, or there are no virtual shards
   std::uint64_t seed_;
   std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
+  const Tensor::LossBackward own_backward_ = [this](const Tensor& loss) { backward(loss); };
   bool planned_ = false;
   bool ids_given_ = false;              // the model's context is that of the last forward's ids
   std::int64_t steps_ = 0;              // of this run
