@@ -2,6 +2,7 @@
 #include "launcher/flags/placement_flags.h"
 
 #include "launcher/flags/run_options.h"
+#include "lockstep/base/environment.h"
 #include "runtime/base/text.h"
 
 namespace lockstep::launcher {

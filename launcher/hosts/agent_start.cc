@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "launcher/flags/run_options.h"
+#include "lockstep/base/environment.h"
 #include "runtime/base/record.h"
 
 namespace lockstep::launcher {

@@ -10,6 +10,7 @@
 #include "launcher/base/amounts.h"
 #include "launcher/base/exit_codes.h"
 #include "launcher/flags/run_options.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/record.h"

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <span>
+#include <utility>
 
 #include "launcher/base/amounts.h"
 #include "launcher/base/exit_codes.h"
