@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
+#include "runtime/comm/group_internals.h"
 
 namespace lockstep::comm {
 namespace {
@@ -49,7 +50,7 @@ void check_buffer(const ProcessGroup& group, std::string_view operation, const C
     refuse(group, operation,
            fmt::format("a buffer of {} elements at address null; give memory that holds them", buffer.count));
   }
-  if (!group.takes(buffer.device)) {
+  if (!group.internals().takes(buffer.device)) {
     refuse(group, operation,
            fmt::format("a buffer on {}, but the group computes on {}; copy it there first", buffer.device.str(),
                        group.device().str()));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/base/cause.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/comm/roster_cause.h"
 
 namespace lockstep::comm {
@@ -13,7 +14,7 @@ void throw_disagreement(ProcessGroup& group, std::string text, int rank, std::in
   Cause cause = cause_about(group.roster(), Cause::Kind::mismatch, rank, group.rank(), std::move(text));
   cause.step = step;
   cause.ends_group = false;
-  group.file(cause);
+  group.internals().file(cause);
   throw_error(cause);
 }
 

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/comm/stop_latch.h"
 
 namespace lockstep {
@@ -16,7 +17,7 @@ void WorkState::wait_on([[maybe_unused]] StreamView stream, const Deadline& dead
   if (!poll()) wait(deadline);
 }
 
-ProcessGroup::ProcessGroup() : stop_latch_(std::make_shared<StopLatch>()) {}
+comm::GroupInternals::GroupInternals() : stop_latch_(std::make_shared<StopLatch>()) {}
 
 void ProcessGroup::set_stream(StreamView stream) {
   if (stream == StreamView{device(), nullptr}) return;

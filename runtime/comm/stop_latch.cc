@@ -15,6 +15,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/base/signal_name.h"
 #include "runtime/base/step_board.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/comm/roster_cause.h"
 
 namespace lockstep {
@@ -90,12 +91,12 @@ void StopLatch::agree(ProcessGroup& group, std::int64_t words) {
   const std::string where = done < 0 ? "" : fmt::format(" after {} {}", done, done == 1 ? "step" : "steps");
   if (group.rank() == 0) log_info("stopping{}: {}", where, reason_);
   // For the job's launcher, which can't tell by exit codes alone whether the ranks have stopped as they were asked.
-  group.file({.kind = Cause::Kind::stopped,
-              .rank = job_rank(group),
-              .reporter = job_rank(group),
-              .step = done,
-              .ends_group = false,
-              .text = reason_});
+  group.internals().file({.kind = Cause::Kind::stopped,
+                          .rank = job_rank(group),
+                          .reporter = job_rank(group),
+                          .step = done,
+                          .ends_group = false,
+                          .text = reason_});
 }
 
 void StopLatch::set_steps_before(std::int64_t steps) noexcept {
@@ -118,27 +119,33 @@ void StopLatch::step_ended(std::int64_t step) noexcept {
 std::optional<std::string> StopLatch::reason() const { return is_latched() ? std::optional(reason_) : std::nullopt; }
 
 std::int64_t stop_word_of_step(ProcessGroup& group, std::int64_t step) {
-  StopLatch& latch = *group.stop_latch();
+  StopLatch& latch = *group.internals().stop_latch();
   latch.step_begun(step);
   return latch.word(group);
 }
 
 void end_step(ProcessGroup& group, std::int64_t words, std::int64_t step) {
-  StopLatch& latch = *group.stop_latch();
+  StopLatch& latch = *group.internals().stop_latch();
   latch.step_ended(step);
   latch.agree(group, words);
 }
 
-void set_steps_before(ProcessGroup& group, std::int64_t steps) { group.stop_latch()->set_steps_before(steps); }
+void set_steps_before(ProcessGroup& group, std::int64_t steps) {
+  group.internals().stop_latch()->set_steps_before(steps);
+}
 
-void stop_on_signals(ProcessGroup& group, const StopOptions& options) { group.stop_latch()->listen(group, options); }
-void request_stop(ProcessGroup& group, std::string_view reason) { group.stop_latch()->request(group, reason); }
-bool stop_requested(const ProcessGroup& group) { return group.stop_latch()->is_requested(); }
-bool should_stop(const ProcessGroup& group) { return group.stop_latch()->is_latched(); }
-std::optional<std::string> stop_reason(const ProcessGroup& group) { return group.stop_latch()->reason(); }
+void stop_on_signals(ProcessGroup& group, const StopOptions& options) {
+  group.internals().stop_latch()->listen(group, options);
+}
+void request_stop(ProcessGroup& group, std::string_view reason) {
+  group.internals().stop_latch()->request(group, reason);
+}
+bool stop_requested(const ProcessGroup& group) { return group.internals().stop_latch()->is_requested(); }
+bool should_stop(const ProcessGroup& group) { return group.internals().stop_latch()->is_latched(); }
+std::optional<std::string> stop_reason(const ProcessGroup& group) { return group.internals().stop_latch()->reason(); }
 
 std::optional<std::string> agreed_stop(ProcessGroup& group) {
-  StopLatch& latch = *group.stop_latch();
+  StopLatch& latch = *group.internals().stop_latch();
   if (latch.is_latched()) return latch.reason();
   std::array<std::int64_t, 1> words{latch.word(group)};
   const trace::Span span(trace::SpanKind::collective);
@@ -148,7 +155,7 @@ std::optional<std::string> agreed_stop(ProcessGroup& group) {
 }
 
 int exit_code(const ProcessGroup& group) {
-  return group.stop_latch()->is_by_signal() ? requeue_exit_code(Environment::of_process()) : 0;
+  return group.internals().stop_latch()->is_by_signal() ? requeue_exit_code(Environment::of_process()) : 0;
 }
 
 }  // namespace lockstep

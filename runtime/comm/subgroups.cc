@@ -15,6 +15,7 @@
 #include "runtime/base/record.h"
 #include "runtime/comm/collective_call.h"
 #include "runtime/comm/disagreement.h"
+#include "runtime/comm/group_internals.h"
 
 namespace lockstep {
 namespace {
@@ -118,22 +119,17 @@ std::map<int, std::vector<int>> by_color(const std::vector<Request>& requests) {
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> ProcessGroup::make_subgroup(const comm::Subgroup&) {
-  throw BackendUnavailable(fmt::format(
-      "a group within a group of backend '{}': it can't make any; let init_process_group make this one", backend()));
-}
-
 std::shared_ptr<ProcessGroup> ProcessGroup::made_of(const std::vector<int>& ranks, const std::string& own_name,
                                                     const std::string& key, const SubgroupOptions& options) {
   const auto place = std::find(ranks.begin(), ranks.end(), rank());
   if (place == ranks.end()) return nullptr;
   std::string full_name = options.name.empty() ? own_name : options.name;
   if (options.name.empty() && !name().empty()) full_name = fmt::format("{} / {}", name(), own_name);
-  return make_subgroup({.ranks = ranks,
-                        .rank = static_cast<int>(place - ranks.begin()),
-                        .name = std::move(full_name),
-                        .store_prefix = "groups/" + key,
-                        .timeout = options.timeout.value_or(timeout())});
+  return internals().make_subgroup({.ranks = ranks,
+                                    .rank = static_cast<int>(place - ranks.begin()),
+                                    .name = std::move(full_name),
+                                    .store_prefix = "groups/" + key,
+                                    .timeout = options.timeout.value_or(timeout())});
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const SubgroupOptions& options) {
@@ -143,7 +139,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const Subg
                                           .color = std::to_string(std::max(color, kNoColor)),
                                           .key = std::to_string(key),
                                           .name = options.name});
-  const int call = ++subgroup_calls_;
+  const int call = internals().next_subgroup_call();
   require_same_calls(*this, requests, call);
   const auto groups = by_color(requests);
   for (const auto& [its_color, ranks] : groups) require_one_name(*this, requests, ranks);
@@ -157,7 +153,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ra
   check_list(*this, ranks);
   const auto requests =
       exchanged(*this, {.call = "new_group", .ranks = listed(ranks), .color = {}, .key = {}, .name = options.name});
-  const int call = ++subgroup_calls_;
+  const int call = internals().next_subgroup_call();
   require_same_calls(*this, requests, call);
   require_one_name(*this, requests, ranks);
   return made_of(ranks, fmt::format("group {}", call), std::to_string(call), options);

@@ -38,7 +38,10 @@ void TaskGroup::check_arena_bytes(std::size_t bytes) {
 }
 
 std::shared_ptr<ProcessGroup> TaskGroup::make_subgroup(const Subgroup& subgroup) {
-  if (!context_.make_group) return ProcessGroup::make_subgroup(subgroup);
+  if (!context_.make_group) {
+    throw BackendUnavailable(fmt::format(
+        "a group within a group of backend '{}': it can't make any; let init_process_group make this one", backend()));
+  }
   GroupContext own = context_;
   own.roster.clear();
   for (const int rank : subgroup.ranks) {

@@ -12,12 +12,13 @@
 #include "runtime/base/internal_api.h"
 #include "runtime/base/unwind_guard.h"
 #include "runtime/comm/backend.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/comm/p2p_op.h"
 #include "runtime/comm/transfer.h"
 
 namespace lockstep::comm {
 
-class LOCKSTEP_INTERNAL_API TaskGroup : public ProcessGroup {
+class LOCKSTEP_INTERNAL_API TaskGroup : public ProcessGroup, public GroupInternals {
  public:
   explicit TaskGroup(GroupContext context) : context_(std::move(context)) {}
 
@@ -28,6 +29,10 @@ class LOCKSTEP_INTERNAL_API TaskGroup : public ProcessGroup {
   const rendezvous::Roster& roster() const override { return context_.roster; }
   std::string_view name() const override { return context_.roster.front().group; }
   store::Store& store() override { return *context_.store; }
+  GroupInternals& internals() override { return *this; }
+  const GroupInternals& internals() const override { return *this; }
+  bool takes(DeviceId where) const override { return where == device(); }
+  void lose(const Cause& cause) override { abort(cause.text); }
   void file(const Cause& cause) override {
     if (context_.on_throw) context_.on_throw(cause);
   }
@@ -50,10 +55,10 @@ class LOCKSTEP_INTERNAL_API TaskGroup : public ProcessGroup {
   }
   std::int64_t step() const override { return step_.load(std::memory_order_relaxed); }
   int bucket() const override { return bucket_.load(std::memory_order_relaxed); }
+  std::shared_ptr<ProcessGroup> make_subgroup(const Subgroup& subgroup) override;
 
  protected:
   const GroupContext& context() const { return context_; }
-  std::shared_ptr<ProcessGroup> make_subgroup(const Subgroup& subgroup) override;
   // For the destructor of a group: ends its engine in order, or by a failure of this rank if an exception unwinds it.
   template <typename Engine>
   void close(Engine& engine) const {

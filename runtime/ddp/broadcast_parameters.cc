@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/device_runtime.h"
+#include "runtime/comm/group_internals.h"
 
 namespace lockstep {
 namespace {
@@ -90,7 +91,7 @@ void broadcast_parameters(ProcessGroup& group, std::span<const BufferView> buffe
         fmt::format("broadcast_parameters: root {} is not a rank of a group of {}", root, group.size()));
   }
   for (const BufferView& buffer : buffers) {
-    if (!group.takes(buffer.device)) {
+    if (!group.internals().takes(buffer.device)) {
       throw InvalidArgument(
           fmt::format("broadcast_parameters: a buffer of {} bytes is on {}, the group on {}; copy it there first",
                       buffer.bytes(), buffer.device.str(), group.device().str()));

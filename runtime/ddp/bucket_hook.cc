@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/comm/arguments.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/comm/reduction.h"
 #include "runtime/ddp/own_failure.h"
 
@@ -121,12 +122,12 @@ void BucketHook::wait(std::size_t bucket, const Work& work, const Deadline& dead
 
 BufferView BucketHook::result_of(std::size_t bucket, const BufferView& buffer) const {
   if (!finishes_[bucket]) return buffer;
-  const std::int64_t started = group_->last_sequence();
+  const std::int64_t started = group_->internals().last_sequence();
   const BufferView sum = guarded(bucket, finishes_[bucket]);
   const auto refuse = [&](const std::string& what) {
     throw InvalidArgument(fmt::format("{} {}", named(bucket), what));
   };
-  if (group_->last_sequence() != started) {
+  if (group_->internals().last_sequence() != started) {
     refuse("started a collective in HookedBucket::finish, where each rank comes at another time; start it in the hook");
   }
   if (sum.count != buffer.count || sum.dtype != buffer.dtype) {

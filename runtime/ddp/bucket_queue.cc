@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lockstep/base/error.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/ddp/at_place.h"
 #include "runtime/trace/process_trace.h"
 
@@ -37,7 +38,7 @@ auto BucketQueue::at_bucket(std::size_t bucket, Call call) const {
         fmt::format("bucket {} of {} ({} {}{})", bucket, plan_->buckets.size(), it.count, name_of(it.dtype),
                     goes_to_hook(bucket) ? fmt::format(", hook '{}'", hook_->name()) : "")};
   };
-  group_->set_step(record_.step, static_cast<int>(bucket));
+  group_->internals().set_step(record_.step, static_cast<int>(bucket));
   return at_place(place, call);
 }
 
@@ -180,7 +181,7 @@ void BucketQueue::finish() {
   noted_ = {record_.step, note_of_all(told)};
   works_.clear();
   plan_ = nullptr;
-  group_->set_step(record_.step);  // in no bucket any more
+  group_->internals().set_step(record_.step);  // in no bucket any more
   close_record(begin);
 }
 
@@ -206,7 +207,7 @@ void BucketQueue::finish_on_device() {
   if (finite_ != nullptr) finite_->end();
   last_works_ = std::move(works_);
   plan_ = nullptr;
-  group_->set_step(record_.step);
+  group_->internals().set_step(record_.step);
 }
 
 // Collectives run in the order in which they were started, so that the last one's end is that of all.

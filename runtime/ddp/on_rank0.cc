@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/collective_call.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/ddp/own_failure.h"
 
 namespace lockstep {
@@ -19,7 +20,7 @@ constexpr char kFailure = '-';
 
 void tell(ProcessGroup& group, const Cause& cause) {
   if (group.size() == 1) return;
-  group.file(cause);  // before the others hear of it: they may end first
+  group.internals().file(cause);  // before the others hear of it: they may end first
   try {
     all_gather_text(group, kFailure + encode(cause));
   } catch (const Error& error) {  // its own failure goes first

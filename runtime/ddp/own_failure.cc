@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/comm/roster_cause.h"
 
 namespace lockstep {
@@ -54,7 +55,7 @@ Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation
   Cause cause = comm::cause_about(group.roster(), Cause::Kind::failed, group.rank(), group.rank(),
                                   fmt::format("{}{}{} failed: {}", operation, operation.empty() ? "" : ": ",
                                               self(group).describe(), message_of(exception)),
-                                  group.last_sequence());
+                                  group.internals().last_sequence());
   cause.error_number = errno_of(exception);
   return cause;
 }
@@ -70,10 +71,11 @@ void OwnFailure::keep(std::string_view where, std::string_view text) noexcept {
   if (group_->size() == 1 || !owner_.is_here()) return;
   try {
     // The program may catch it, return and so leave the others waiting: then this is why.
-    Cause cause = comm::cause_about(group_->roster(), Cause::Kind::failed, group_->rank(), group_->rank(),
-                                    fmt::format("{} {}", self(*group_).describe(), text_), group_->last_sequence());
+    Cause cause =
+        comm::cause_about(group_->roster(), Cause::Kind::failed, group_->rank(), group_->rank(),
+                          fmt::format("{} {}", self(*group_).describe(), text_), group_->internals().last_sequence());
     cause.ends_group = false;
-    group_->file(cause);
+    group_->internals().file(cause);
   } catch (const std::exception& error) {
     log_error("DistributedDataParallel: the launcher could not be told that this rank {}: {}", text_, error.what());
   }

@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/virtual_shards.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/comm/stop_latch.h"
 #include "runtime/ddp/at_place.h"
 #include "runtime/ddp/compare_parameters.h"
@@ -191,7 +192,7 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   synchronize = step_options.synchronize;
   begun_once = true;
   in_step = true;
-  group->set_step(step);
+  group->internals().set_step(step);
   std::fill(marked.begin(), marked.end(), 0);
   if (!synchronize) return;
   in_group([&] {
@@ -308,7 +309,7 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   close_sum();
   ++step;
   in_group([&] { end_step(*group, queue.noted().of_all.stop, step - 1); });
-  const std::int64_t done = group->stop_latch()->steps_done();
+  const std::int64_t done = group->internals().stop_latch()->steps_done();
   trace::keep_steps_done(done, done - step);
   if (digests) digests->end_step(done - 1);
   return total;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/comm/stop_latch.h"
 #include "runtime/ddp/unused.h"
 #include "runtime/libtorch/replica_impl.h"
@@ -211,7 +212,7 @@ void ReplicaImpl::end_alone() {
     }
   }
   end_step(*group_, stop_word_, steps_ - 1);
-  const std::int64_t done = group_->stop_latch()->steps_done();
+  const std::int64_t done = group_->internals().stop_latch()->steps_done();
   trace::keep_steps_done(done, done - steps_);
 }
 

@@ -9,6 +9,7 @@
 #include <latch>
 #include <thread>
 
+#include "runtime/comm/group_internals.h"
 #include "tests/conformance/errors.h"
 #include "tests/conformance/memory.h"
 #include "tests/fakes/cudart/fake_cuda.h"
@@ -275,7 +276,7 @@ TEST(NcclOrder, NoCollectiveIsPartOfAGraph) {
     EXPECT_EQ(captured.end(), cudaSuccess);
     // Nothing has been started, and nothing has failed.
     group->all_reduce(gpu.first).wait();
-    EXPECT_EQ(group->last_sequence(), 2);
+    EXPECT_EQ(group->internals().last_sequence(), 2);
   });
 }
 

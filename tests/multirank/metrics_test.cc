@@ -17,6 +17,7 @@
 #include "lockstep/ddp/on_rank0.h"
 #include "lockstep/metrics/log_scalar.h"
 #include "lockstep/metrics/stop.h"
+#include "runtime/comm/group_internals.h"
 #include "tests/support/error_of.h"
 #include "tests/support/rank_threads.h"
 
@@ -28,9 +29,9 @@ using Group = std::shared_ptr<ProcessGroup>;
 // Collectives that `call` starts.
 template <typename Call>
 std::int64_t collectives_of(const Group& group, Call call) {
-  const std::int64_t before = group->last_sequence();
+  const std::int64_t before = group->internals().last_sequence();
   call();
-  return group->last_sequence() - before;
+  return group->internals().last_sequence() - before;
 }
 
 TEST(Values, OfRootReachAll) {

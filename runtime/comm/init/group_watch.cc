@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/comm/roster_cause.h"
 #include "runtime/comm/stop_latch.h"
 #include "runtime/trace/process_trace.h"
@@ -57,8 +58,8 @@ Consequence of_the_store(const MemberEvent& event, StoreHost store_host, int ran
 
 // How far `group` has brought the rank: of several groups the training may be another's than the job's.
 void add_steps(membership::MemberPosition& position, const ProcessGroup& group) {
-  position.step = std::max(position.step, group.step());
-  position.steps_done = std::max(position.steps_done, group.stop_latch()->steps_done());
+  position.step = std::max(position.step, group.internals().step());
+  position.steps_done = std::max(position.steps_done, group.internals().stop_latch()->steps_done());
 }
 
 // The end of a rank, not of what it did in one group.
@@ -96,7 +97,7 @@ void GroupWatch::file_of_subgroup(const Cause& cause) {
   if (!cause.ends_group || is_end_of_rank(cause)) return file(cause);
   MutexLock lock(mutex_);
   const ProcessGroup* const job = job_group();
-  kept_ = {cause, job == nullptr ? 0 : job->last_sequence()};
+  kept_ = {cause, job == nullptr ? 0 : job->internals().last_sequence()};
 }
 
 void GroupWatch::file_kept() {
@@ -104,7 +105,7 @@ void GroupWatch::file_kept() {
   {
     MutexLock lock(mutex_);
     const ProcessGroup* const job = job_group();
-    if (!kept_ || job == nullptr || job->last_sequence() != kept_->sequence) return;
+    if (!kept_ || job == nullptr || job->internals().last_sequence() != kept_->sequence) return;
     cause = kept_->cause;
   }
   file(cause);
@@ -116,8 +117,8 @@ void GroupWatch::report(Cause cause) {
     MutexLock lock(mutex_);
     link = link_.lock();
     for (const Attached& attached : groups_) {
-      if (cause.step < 0) cause.step = attached.group->step();
-      if (cause.bucket < 0) cause.bucket = attached.group->bucket();
+      if (cause.step < 0) cause.step = attached.group->internals().step();
+      if (cause.bucket < 0) cause.bucket = attached.group->internals().bucket();
     }
   }
   // Without the lock: report() waits for the store's answer, and the link's thread needs the lock for its next event.
@@ -178,7 +179,7 @@ void GroupWatch::fail_group(ProcessGroup& group, const Failure& failure) {
     ++attached->calls;
   }
   try {
-    group.lose(failure.cause);
+    group.internals().lose(failure.cause);
   } catch (
       const std::exception& error) {  // what this group lacks keeps no other from its failure, and no detach() waiting
     log_error("the group '{}' could not be told that {}: {}", group.name(), failure.cause.text, error.what());
@@ -228,8 +229,8 @@ membership::MemberPosition GroupWatch::position() {
   MutexLock lock(mutex_);
   membership::MemberPosition position = last_position_;
   if (const ProcessGroup* const job = job_group()) {
-    position.sequence = job->last_sequence();
-    position.collective = job->last_collective();
+    position.sequence = job->internals().last_sequence();
+    position.collective = job->internals().last_collective();
   }
   for (const Attached& attached : groups_) add_steps(position, *attached.group);
   position.totals = trace::encode(trace::totals());

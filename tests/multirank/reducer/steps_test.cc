@@ -7,6 +7,7 @@
 #include "lockstep/ddp/broadcast_parameters.h"
 #include "lockstep/ddp/replica_check.h"
 #include "lockstep/device/device_runtime.h"
+#include "runtime/comm/group_internals.h"
 #include "tests/multirank/reducer/suite.h"
 #include "tests/support/error_of.h"
 
@@ -41,10 +42,10 @@ TEST_P(ReducerSuite, TakesTheMeanOverUnevenShards) {
 TEST_P(ReducerSuite, TellsTheGroupWhichStepItIsIn) {
   run([](const Group& group) {
     Reducer reducer(kSix, group, kTwoEach);
-    EXPECT_EQ(group->step(), -1);
+    EXPECT_EQ(group->internals().step(), -1);
     for (int step = 0; step < 3; ++step) {
       reducer.begin_step();
-      EXPECT_EQ(group->step(), step);
+      EXPECT_EQ(group->internals().step(), step);
       backward(group, reducer, 1);
       reducer.finish_step();
     }

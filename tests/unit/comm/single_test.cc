@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
 
@@ -68,8 +69,8 @@ TEST(Single, TheStreamOfTheCpuIsTheHost) {
     EXPECT_NE(text.find("set_stream on rank 0 of 1 (single): a stream of " + wrong.device.str()), std::string::npos)
         << text;
   }
-  EXPECT_TRUE(group->takes({}));
-  EXPECT_FALSE(group->takes({DeviceKind::cuda, 0}));
+  EXPECT_TRUE(group->internals().takes({}));
+  EXPECT_FALSE(group->internals().takes({DeviceKind::cuda, 0}));
 }
 
 TEST(Single, WaitingOnAStreamWaitsOnTheHost) {

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/mutex.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/comm/op_record.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
@@ -120,7 +121,7 @@ class FakeWork : public WorkState {
   std::shared_ptr<Collective> collective_;
 };
 
-class FakeGroup : public ProcessGroup {
+class FakeGroup : public ProcessGroup, public comm::GroupInternals {
  public:
   FakeGroup(std::shared_ptr<Shared> shared, int rank) : shared_(std::move(shared)), rank_(rank) {
     for (int r = 0; r < shared_->size; ++r) {
@@ -156,6 +157,11 @@ class FakeGroup : public ProcessGroup {
   Work all_to_all(const ConstBufferView&, const BufferView&) override { return absent(); }
   Work send(const ConstBufferView&, int, int) override { return absent(); }
   Work recv(const BufferView&, int, int) override { return absent(); }
+  comm::GroupInternals& internals() override { return *this; }
+  const comm::GroupInternals& internals() const override { return *this; }
+  bool takes(DeviceId where) const override { return where == device(); }
+  void lose(const Cause& cause) override { abort(cause.text); }
+  std::shared_ptr<ProcessGroup> make_subgroup(const comm::Subgroup&) override { return nullptr; }
   void set_step(std::int64_t step, int bucket) override {
     step_ = step;
     bucket_ = bucket;

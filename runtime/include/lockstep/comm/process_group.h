@@ -75,10 +75,10 @@ struct SubgroupOptions {
 };
 
 class ProcessGroup;
-class StopLatch;
 namespace comm {
+class GroupInternals;
 struct Subgroup;
-}
+}  // namespace comm
 
 // The groups that split_by_host() makes.
 struct HostGroups {
@@ -88,7 +88,6 @@ struct HostGroups {
 
 class LOCKSTEP_API ProcessGroup {
  public:
-  ProcessGroup();
   virtual ~ProcessGroup() = default;
 
   virtual int rank() const = 0;
@@ -141,9 +140,6 @@ class LOCKSTEP_API ProcessGroup {
   // From the next collective on. The stream outlives all that was started by then. InvalidArgument for one of another
   // device.
   virtual void set_stream(StreamView stream);
-  // Whether collectives take buffers that are there. A group on a device may take host memory too: for set-up code, at
-  // the price of two copies.
-  virtual bool takes(DeviceId where) const { return where == device(); }
 
   // Groups of some of this one's ranks, beside it. Each of these calls is collective over this group and blocks: all
   // ranks make the same calls in the same order, also those that come into no new group and get nullptr. They run among
@@ -175,37 +171,14 @@ class LOCKSTEP_API ProcessGroup {
   virtual void progress() = 0;
   // Fails the group on every rank with `cause`. Any thread; the first cause stays.
   virtual void abort(const std::string& cause) = 0;
-  // The job's membership says so of a rank, or of the store (rank -1): fails the group with that cause. A backend that
-  // sees the same by itself and can say more of it may leave it to its next call. Any thread; the first cause stays.
-  virtual void lose(const Cause& cause) { abort(cause.text); }
-  // Tells the job's launcher of a failure of this rank's own, with ends_group false, that the other ranks are about to
-  // hear of in another way: whatever they make of it is a consequence. Blocks for a moment at most; nothing where there
-  // is no membership.
-  virtual void file([[maybe_unused]] const Cause& cause) {}
-  // Number of the collective that this rank started last, from 1; 0: none, or the backend doesn't count. Any thread.
-  virtual std::int64_t last_sequence() const { return 0; }
-  // That one's name, such as "all_reduce"; empty: none, or not known. Any thread.
-  virtual std::string_view last_collective() const { return {}; }
-  // Where in its training this rank is, by the Reducer's word: for messages, the other ranks' too. The step, from 0,
-  // and the bucket that it launches or waits for; -1: none.
-  virtual void set_step([[maybe_unused]] std::int64_t step, [[maybe_unused]] int bucket = -1) {}
-  // -1: not known. Any thread.
-  virtual std::int64_t step() const { return -1; }
-  virtual int bucket() const { return -1; }
 
-  // For the functions of comm/stop.h: what this rank asks, and what all have agreed on.
-  const std::shared_ptr<StopLatch>& stop_latch() const { return stop_latch_; }
-
- protected:
-  // For a backend: makes a group that all ranks have agreed on. Called on its ranks alone.
-  virtual std::shared_ptr<ProcessGroup> make_subgroup(const comm::Subgroup& subgroup);
+  // For lockstep's own rooms.
+  virtual comm::GroupInternals& internals() = 0;
+  virtual const comm::GroupInternals& internals() const = 0;
 
  private:
   std::shared_ptr<ProcessGroup> made_of(const std::vector<int>& ranks, const std::string& own_name,
                                         const std::string& key, const SubgroupOptions& options);
-
-  std::shared_ptr<StopLatch> stop_latch_;
-  int subgroup_calls_ = 0;  // the same on every rank
 };
 
 // Blocking conveniences over the contract, for set-up code: never in a step.

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/comm/single.h"
 #include "runtime/comm/task_group.h"
 #include "runtime/store/hash_store.h"
@@ -203,10 +204,10 @@ TEST(GroupWatch, TellsTheStepOfWhicheverGroupTrains) {
   auto part = part_of_job();
   watch.attach(*job);
   watch.attach(*part);
-  part->set_step(17);
+  part->internals().set_step(17);
   job->barrier().wait();
   EXPECT_EQ(watch.position().step, 17);
-  EXPECT_EQ(watch.position().sequence, job->last_sequence());
+  EXPECT_EQ(watch.position().sequence, job->internals().last_sequence());
   watch.detach(*part);
   part.reset();
   EXPECT_EQ(watch.position().step, 17) << "what it was at";

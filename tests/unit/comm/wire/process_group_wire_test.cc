@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/comm/reduction.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/cause_of.h"
@@ -133,22 +134,22 @@ TEST(ProcessGroupWire, BytesThatAreNoFrameFailTheGroup) {
 
 TEST(ProcessGroupWire, SaysWhichCollectiveItStartedLastAndInWhichStep) {
   on_ranks(2, [](ProcessGroup& group, const Hub&) {
-    EXPECT_EQ(group.step(), -1);
-    group.set_step(12);
-    EXPECT_EQ(group.step(), 12);
+    EXPECT_EQ(group.internals().step(), -1);
+    group.internals().set_step(12);
+    EXPECT_EQ(group.internals().step(), 12);
     float one = 1;
     group.all_reduce(BufferView(std::span(&one, 1))).wait();
-    EXPECT_EQ(group.last_collective(), "all_reduce");
+    EXPECT_EQ(group.internals().last_collective(), "all_reduce");
     group.barrier().wait();
-    EXPECT_EQ(group.last_collective(), "barrier");
+    EXPECT_EQ(group.internals().last_collective(), "barrier");
   });
 }
 
 // The job's membership hears of a rank what no connection tells.
 TEST(ProcessGroupWire, ALostRankIsNamedWithWhatTheOthersWereDoing) {
   const auto causes = causes_after(3, [](ProcessGroup& group, const Hub&) {
-    EXPECT_EQ(group.last_sequence(), 1);
-    group.lose({.kind = Cause::Kind::silent, .rank = 2, .text = "rank 2 stopped answering"});
+    EXPECT_EQ(group.internals().last_sequence(), 1);
+    group.internals().lose({.kind = Cause::Kind::silent, .rank = 2, .text = "rank 2 stopped answering"});
   });
   EXPECT_EQ(causes[0].text, "rank 2 stopped answering; rank 1 (host host1, pid 101) was in no collective");
   expect_one_cause(std::span(causes).first(2), {.kind = Cause::Kind::silent, .rank = 2});
@@ -165,7 +166,7 @@ TEST(ProcessGroupWire, WhatBecomesOfARankAfterItsGoodbyeIsNoLoss) {
       hub->frames[0].emplace_back(1, write_frame(goodbye));
     }
     group.barrier().wait();  // what rank 1 says of it comes after its goodbye
-    if (group.rank() == 0) group.lose({.rank = 1, .text = "rank 1 is lost"});
+    if (group.rank() == 0) group.internals().lose({.rank = 1, .text = "rank 1 is lost"});
     EXPECT_NO_THROW(group.progress());
   });
 }
