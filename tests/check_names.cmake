@@ -17,10 +17,20 @@ set(gone
     "nn::(cross_entropy|mse_loss|CrossEntropyOptions)"
     "DdpBackwardOptions"
     "ddp\\.(step|model)\\(\\)"
-    "lockstep/(train/(batch|progress)|nn/loss|libtorch/distributed_sampler)\\.h")
+    "lockstep/(train/(batch|progress)|nn/loss|libtorch/distributed_sampler)\\.h"
+    "lockstep/(base/(mutex|thread_annotations)|checkpoint/load_options|comm/note|device/half|metrics/log_scalar)\\.h"
+    "lockstep/(data/(dataset|epoch_order|prefetch|virtual_shards)|optim/(adamw|clip|sgd)|snapshot/item)\\.h"
+    "lockstep/(nn/(activation|embedding|init|layer_norm|linear|sequential|transformer)|tensor/(shape|storage))\\.h")
 
 set(checked 0)
 file(GLOB_RECURSE headers RELATIVE "${ROOT}/runtime/include/lockstep" "${ROOT}/runtime/include/lockstep/*/*.h")
+# A header that is installed can't be taken back: a new one merges with its neighbour. With lockstep.h 60, beside LibTorch's.
+set(installed ${headers})
+list(FILTER installed EXCLUDE REGEX "^libtorch/")
+list(LENGTH installed installed_count)
+if(installed_count GREATER 59)
+  message(SEND_ERROR "runtime/include/lockstep: ${installed_count} headers; at most 59 and lockstep.h are installed")
+endif()
 foreach(header ${headers})
   string(REGEX REPLACE "/.*" "" room "${header}")
   if(room IN_LIST plain)

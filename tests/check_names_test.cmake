@@ -25,3 +25,4 @@ expect(gone examples/a.cc "ls::TensorDataset dataset(x);" "'ls::TensorDataset ' 
 expect(here examples/a.cc "ls::data::TensorDataset dataset(x);" "")
 expect(gone_page docs/A.md "`lockstep::Batch`" "is gone")
 expect(gone_path tests/a.cc "#include \"lockstep/nn/loss.h\"" "'lockstep/nn/loss.h' is gone")
+expect(gone_header examples/a.cc "#include <lockstep/nn/linear.h>" "'lockstep/nn/linear.h' is gone")

@@ -20,8 +20,7 @@
 #include "examples/02_char_gpt/text.h"
 #include "lockstep/comm/init/init_process_group.h"
 #include "lockstep/data/sampler.h"
-#include "lockstep/optim/adamw.h"
-#include "lockstep/optim/clip.h"
+#include "lockstep/optim/optimizer.h"
 #include "lockstep/train/distributed_data_parallel.h"
 
 namespace lockstep {

@@ -12,8 +12,7 @@
 #include <lockstep/base/random.h>
 #include <lockstep/data/data_loader.h>
 #include <lockstep/metrics/metrics.h>
-#include <lockstep/optim/adamw.h>
-#include <lockstep/optim/clip.h>
+#include <lockstep/optim/optimizer.h>
 #include <lockstep/optim/schedule.h>
 #include <lockstep/train/snapshots.h>
 

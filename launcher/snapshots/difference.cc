@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "lockstep/device/half.h"
+#include "lockstep/device/dtype.h"
 #include "runtime/checkpoint/snapshot/series.h"
 
 namespace lockstep::launcher::snapshots {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/checkpoint/load_options.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "runtime/base/internal_api.h"
 #include "runtime/checkpoint/tensor_files.h"
 

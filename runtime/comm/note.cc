@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/note.h"
+#include "lockstep/comm/work.h"
 
 #include <bit>
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/comm/note.h"
+#include "lockstep/comm/work.h"
 #include "runtime/base/internal_api.h"
 
 namespace lockstep::comm {

@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "lockstep/device/half.h"
+#include "lockstep/device/dtype.h"
 #include "runtime/base/clones.h"
 #include "runtime/device/half_arrays.h"
 

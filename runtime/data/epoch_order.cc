@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/data/epoch_order.h"
+#include "lockstep/data/sampler.h"
 
 #include <fmt/format.h>
 

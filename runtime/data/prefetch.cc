@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/data/prefetch.h"
+#include "lockstep/data/data_loader.h"
 
 #include <fmt/format.h>
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/virtual_shards.h"
 #include "runtime/base/hash.h"
 
 namespace lockstep::data {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/data/virtual_shards.h"
+#include "lockstep/data/sampler.h"
 
 #include <fmt/format.h>
 

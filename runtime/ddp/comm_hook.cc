@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "lockstep/device/half.h"
+#include "lockstep/device/dtype.h"
 #include "runtime/device/half_arrays.h"
 
 namespace lockstep {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lockstep/device/device_runtime.h"
-#include "lockstep/device/half.h"
+#include "lockstep/device/dtype.h"
 #include "runtime/ddp/loss_sum.h"
 
 namespace lockstep {

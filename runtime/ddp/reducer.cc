@@ -8,7 +8,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/virtual_shards.h"
+#include "lockstep/data/sampler.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/group_internals.h"
 #include "runtime/comm/stop_latch.h"

@@ -7,7 +7,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/sampler.h"
-#include "lockstep/data/virtual_shards.h"
 #include "runtime/ddp/arguments.h"
 
 namespace lockstep {

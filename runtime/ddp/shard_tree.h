@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "lockstep/data/virtual_shards.h"
+#include "lockstep/data/sampler.h"
 
 namespace lockstep {
 

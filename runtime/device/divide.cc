@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "lockstep/device/half.h"
+#include "lockstep/device/dtype.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #endif
 
-#include "lockstep/device/half.h"
+#include "lockstep/device/dtype.h"
 #include "runtime/base/clones.h"
 
 namespace lockstep {

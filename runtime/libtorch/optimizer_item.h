@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/snapshot/item.h"
+#include "lockstep/snapshot/snapshots.h"
 
 namespace lockstep::libtorch {
 

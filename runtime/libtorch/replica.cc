@@ -17,7 +17,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/intra_op_threads.h"
 #include "lockstep/base/random.h"
-#include "lockstep/data/virtual_shards.h"
+#include "lockstep/data/sampler.h"
 #include "lockstep/ddp/replica_check.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
 #include "lockstep/trace/span.h"

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "lockstep/snapshot/item.h"
+#include "lockstep/snapshot/snapshots.h"
 
 namespace lockstep::libtorch {
 

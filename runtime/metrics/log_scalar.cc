@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/metrics/log_scalar.h"
+#include "lockstep/metrics/metrics.h"
 
 #include <fmt/format.h>
 

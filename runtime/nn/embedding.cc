@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/nn/embedding.h"
+#include "lockstep/nn/nn.h"
 
 namespace lockstep::nn {
 

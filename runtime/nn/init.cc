@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/nn/init.h"
+#include "lockstep/nn/module.h"
 
 #include <cmath>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/nn/transformer.h"
+#include "lockstep/nn/nn.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/optimizer.h"
 
 #include <fmt/format.h>
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/snapshot/item.h"
+#include "lockstep/snapshot/snapshots.h"
 #include "runtime/base/mutex.h"
 #include "runtime/checkpoint/snapshot/manifest.h"
 #include "runtime/checkpoint/snapshot/series.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/tensor/shape.h"
+#include "lockstep/tensor/tensor.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

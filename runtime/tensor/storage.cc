@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/tensor/storage.h"
+#include "lockstep/tensor/tensor.h"
 
 #include <fmt/format.h>
 

@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/intra_op_threads.h"
 #include "lockstep/ddp/broadcast_parameters.h"
-#include "lockstep/optim/clip.h"
+#include "lockstep/optim/optimizer.h"
 #include "lockstep/trace/span.h"
 #include "runtime/ddp/arguments.h"
 #include "runtime/ddp/divergence_check.h"

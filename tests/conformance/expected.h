@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/device/half.h"
+#include "lockstep/device/dtype.h"
 
 namespace lockstep::testing {
 

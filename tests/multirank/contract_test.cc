@@ -2,7 +2,7 @@
 // The contract of lockstep::DistributedDataParallel.
 #include "lockstep/autograd/graph.h"
 #include "lockstep/nn/nn.h"
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/optimizer.h"
 #include "lockstep/train/snapshots.h"
 #include "tests/multirank/comm_hook_contract.h"
 #include "tests/multirank/ddp_contract.h"

@@ -10,7 +10,7 @@
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/tensor/batch.h"
 #include "lockstep/nn/nn.h"
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/optimizer.h"
 #include "lockstep/train/distributed_data_parallel.h"
 #include "tests/multirank/compare.h"
 #include "tests/support/rank_threads.h"

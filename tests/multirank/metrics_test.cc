@@ -15,7 +15,6 @@
 #include "lockstep/base/random.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/ddp/on_rank0.h"
-#include "lockstep/metrics/log_scalar.h"
 #include "lockstep/metrics/stop.h"
 #include "runtime/comm/group_internals.h"
 #include "tests/support/error_of.h"

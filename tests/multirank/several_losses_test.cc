@@ -6,7 +6,7 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/base/random.h"
 #include "lockstep/nn/nn.h"
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/optimizer.h"
 #include "lockstep/train/distributed_data_parallel.h"
 #include "tests/multirank/compare.h"
 #include "tests/support/error_of.h"

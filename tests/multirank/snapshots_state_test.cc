@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/stop.h"
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/optimizer.h"
 #include "tests/multirank/snapshot_program.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"

@@ -19,7 +19,6 @@
 #include "lockstep/libtorch/state_file.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
 #include "lockstep/libtorch/torch_stream.h"
-#include "lockstep/metrics/log_scalar.h"
 #include "lockstep/metrics/metrics.h"
 #include "lockstep/metrics/stop.h"
 #include "lockstep/optim/schedule.h"

@@ -11,8 +11,7 @@
 
 #include "lockstep/autograd/graph.h"
 #include "lockstep/autograd/ops.h"
-#include "lockstep/optim/adamw.h"
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/optimizer.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/device/half.h"
+#include "lockstep/device/dtype.h"
 
 namespace lockstep::fake_nccl {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/ddp/reducer.h"
-#include "lockstep/device/half.h"
+#include "lockstep/device/dtype.h"
 #include "tests/conformance/memory.h"
 
 namespace lockstep::testing {

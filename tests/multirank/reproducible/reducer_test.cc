@@ -14,7 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
-#include "lockstep/data/virtual_shards.h"
+#include "lockstep/data/sampler.h"
 #include "lockstep/ddp/reducer.h"
 #include "tests/support/error_of.h"
 #include "tests/support/rank_threads.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/random.h"
-#include "lockstep/device/half.h"
+#include "lockstep/device/dtype.h"
 
 namespace lockstep::comm {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/data/epoch_order.h"
+#include "lockstep/data/sampler.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/permutation.h"
-#include "lockstep/data/sampler.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::data {

@@ -14,7 +14,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/data/permutation.h"
-#include "lockstep/data/virtual_shards.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::data {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/virtual_shards.h"
+#include "lockstep/data/sampler.h"
 #include "lockstep/ddp/reproducible.h"
 #include "runtime/ddp/arguments.h"
 #include "tests/support/error_of.h"

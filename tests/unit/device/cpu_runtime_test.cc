@@ -13,7 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/device_runtime.h"
-#include "lockstep/device/half.h"
+#include "lockstep/device/dtype.h"
 #include "runtime/device/divide.h"
 #include "runtime/device/not_finite.h"
 #include "tests/support/error_of.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/device/half.h"
+#include "lockstep/device/dtype.h"
 
 #include <gtest/gtest.h>
 

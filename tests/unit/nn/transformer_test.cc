@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/nn/transformer.h"
+#include "lockstep/nn/nn.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
-#include "lockstep/nn/nn.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/autograd/gradient_check.h"
 

@@ -7,10 +7,8 @@
 #include <numbers>
 
 #include "lockstep/base/error.h"
-#include "lockstep/optim/adamw.h"
-#include "lockstep/optim/clip.h"
+#include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedule.h"
-#include "lockstep/optim/sgd.h"
 #include "runtime/tensor/kernels.h"
 #include "runtime/trace/process_trace.h"
 #include "tests/support/error_of.h"

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/nn/nn.h"
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/optimizer.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/train/single_group.h"
 

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -93,6 +94,29 @@ class LOCKSTEP_API SafetensorsFile {
   std::map<std::string, TensorEntry> tensors_;
   std::map<std::string, ForeignTensor> foreign_;
   Metadata metadata_;
+};
+
+// What reading a model's tensors from files may pass over, and what was passed over. One contract for load_weights and
+// libtorch's load_state.
+
+struct LoadOptions {
+  // From a name of the model's to its name in the file. Empty: the same. Two may have one name in the file: tied
+  // weights.
+  //   [](const std::string& name) { return "module." + name; }   // what PyTorch's wrappers have saved
+  std::function<std::string(const std::string& name)> name_in_file = {};
+  // What the file lacks keeps its value: in a job rank 0's, on every rank.
+  bool allow_missing = false;
+  // The file may hold what the model lacks.
+  bool allow_unexpected = false;
+  // The file may hold tensors of bool and integers that the model lacks: masks, position ids.
+  bool allow_unexpected_integers = false;
+};
+
+// What was read, as PyTorch's load_state_dict(strict=False) tells it. Names in order.
+struct Loaded {
+  std::map<std::string, std::string> metadata;  // the file's
+  std::vector<std::string> missing;             // the model's names that the file lacks
+  std::vector<std::string> unexpected;          // the file's names that the model lacks
 };
 
 }  // namespace lockstep::checkpoint

@@ -24,7 +24,6 @@
 
 #include "lockstep/base/api.h"
 #include "lockstep/base/cause.h"
-#include "lockstep/comm/note.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/device/buffer_view.h"
 #include "lockstep/device/stream.h"

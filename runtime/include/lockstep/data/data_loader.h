@@ -29,15 +29,138 @@
 #include <iterator>
 #include <memory>
 #include <span>
+#include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/api.h"
-#include "lockstep/data/dataset.h"
-#include "lockstep/data/prefetch.h"
 #include "lockstep/data/sampler.h"
 
 namespace lockstep::data {
+
+// What a dataset is: something with a size that can be read by index.
+
+// Reads whole batches. size() counts samples. batch(ids) returns those samples in that order, in whatever type suits
+// the training loop; it must take an empty `ids`, must keep them if somebody downstream needs the global sample ids
+// (dropout does), and is called by several worker threads at once.
+template <typename D>
+concept Dataset = requires(const D& dataset, std::span<const std::int64_t> ids) {
+  { dataset.size() } -> std::convertible_to<std::int64_t>;
+  dataset.batch(ids);
+};
+
+// A Dataset that begins to read samples before they are asked for, and doesn't wait; called as batch() is. A hint: it
+// ignores samples that it doesn't have.
+template <typename D>
+concept Prefetches = requires(const D& dataset, std::span<const std::int64_t> ids) {
+  dataset.prefetch(ids);
+};
+
+// Reads sample by sample: get(id) returns one. Same rules.
+template <typename D>
+concept SampleDataset = requires(const D& dataset, std::int64_t id) {
+  { dataset.size() } -> std::convertible_to<std::int64_t>;
+  dataset.get(id);
+};
+
+namespace detail {
+
+struct NotADataset {};
+
+// The type that batch(ids) of a Dataset returns. For any other type the compiler's error says which member is missing.
+template <typename D>
+constexpr auto batch_of() {
+  using Ids = std::span<const std::int64_t>;
+  constexpr bool kHasSize = requires(const D& it) {
+    { it.size() } -> std::convertible_to<std::int64_t>;
+  };
+  constexpr bool kHasBatch = requires(const D& it, Ids ids) { it.batch(ids); };
+  constexpr bool kHasMutableBatch = requires(D & it, Ids ids) { it.batch(ids); };
+  static_assert(kHasSize, "DataLoader: the dataset has no `std::int64_t size() const`, its number of samples");
+  static_assert(kHasBatch || kHasMutableBatch || !SampleDataset<D>,
+                "DataLoader: the dataset has get(id), but no batch(ids): wrap it in lockstep::data::BySample, or in "
+                "lockstep::data::Collated if get(id) returns a lockstep::data::Sample");
+  static_assert(kHasBatch || !kHasMutableBatch,
+                "DataLoader: the dataset's batch(ids) is not const; several threads call it at once");
+  static_assert(kHasBatch || kHasMutableBatch || SampleDataset<D>,
+                "DataLoader: the dataset has no `Batch batch(std::span<const std::int64_t> ids) const`, where Batch is "
+                "any type");
+  if constexpr (kHasBatch) {
+    return std::type_identity<decltype(std::declval<const D&>().batch(Ids()))>();
+  } else {
+    return std::type_identity<NotADataset>();
+  }
+}
+
+}  // namespace detail
+
+// A batch of a SampleDataset.
+template <typename Sample>
+struct SampleBatch {
+  std::vector<std::int64_t> ids;  // global sample ids
+  std::vector<Sample> samples;    // samples[i] is sample ids[i]
+};
+
+// Makes a Dataset of a SampleDataset.
+template <SampleDataset D>
+class BySample {
+ public:
+  using Sample = decltype(std::declval<const D&>().get(std::int64_t{}));
+
+  explicit BySample(D dataset) : dataset_(std::move(dataset)) {}
+  std::int64_t size() const { return dataset_.size(); }
+  SampleBatch<Sample> batch(std::span<const std::int64_t> ids) const {
+    SampleBatch<Sample> result{{ids.begin(), ids.end()}, {}};
+    result.samples.reserve(ids.size());
+    for (const std::int64_t id : ids) result.samples.push_back(dataset_.get(id));
+    return result;
+  }
+
+ private:
+  D dataset_;
+};
+
+// Work done ahead by threads and handed out in order.
+
+// Calls produce(0), produce(1), ... produce(count - 1) on `workers` threads, at most `window` results ahead of the
+// consumer, and hands the results out in index order: what comes out does not depend on how many threads there are.
+//
+// Threads: next() and the destructor belong to one consumer; produce is called by several workers at once.
+// Failure: next() rethrows what produce threw for that index; the indices after it can still be had. Timeout names the
+//   index when a result does not come.
+// End: the destructor stops the workers in the middle of an epoch too. It waits for the calls of produce that are under
+//   way, because those can't be interrupted: up to `timeout` and at least a second, or that second alone where next()
+//   has just waited for `timeout` in vain. A call that still runs then is left behind, with a line in the log: its
+//   thread ends when the call returns, and keeps `produce` and all that it holds alive until then. What produce only
+//   refers to must live as long.
+class LOCKSTEP_API OrderedPrefetch {
+ public:
+  using Item = std::shared_ptr<void>;
+  using Produce = std::function<Item(std::int64_t index)>;
+
+  // With 0 workers produce runs inside next().
+  OrderedPrefetch(Produce produce, std::int64_t count, int workers, int window, std::chrono::nanoseconds timeout);
+  ~OrderedPrefetch();
+  OrderedPrefetch(const OrderedPrefetch&) = delete;
+  OrderedPrefetch& operator=(const OrderedPrefetch&) = delete;
+
+  // The next result in order; null after the last.
+  Item next();
+  // Index that next() will hand out.
+  std::int64_t position() const;
+
+ private:
+  struct LOCKSTEP_LOCAL Shared;
+
+  // Wakes the workers and waits for their end.
+  void stop();
+
+  const std::shared_ptr<Shared> state_;  // the workers' too
+  const std::chrono::nanoseconds timeout_;
+  bool is_overdue_ = false;  // the last next() ended by Timeout
+  std::vector<std::thread> threads_;
+};
 
 struct LoaderOptions {
   std::int64_t batch_size = 1;  // as the sampler counts it: rows per rank, or of all ranks together

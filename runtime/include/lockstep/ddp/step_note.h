@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/comm/note.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {

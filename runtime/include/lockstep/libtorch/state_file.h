@@ -10,7 +10,6 @@
 #include <memory>
 
 #include "lockstep/base/api.h"
-#include "lockstep/checkpoint/load_options.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/libtorch/module_ref.h"

@@ -1,12 +1,176 @@
 // SPDX-License-Identifier: Apache-2.0
-// All of the room.
+// Layers: modules of which models are made.
 #pragma once
 
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
 #include "lockstep/autograd/graph.h"
-#include "lockstep/nn/activation.h"
-#include "lockstep/nn/embedding.h"
-#include "lockstep/nn/layer_norm.h"
-#include "lockstep/nn/linear.h"
+#include "lockstep/base/api.h"
 #include "lockstep/nn/module.h"
-#include "lockstep/nn/sequential.h"
-#include "lockstep/nn/transformer.h"
+
+namespace lockstep::nn {
+
+// Layers without parameters: element by element.
+
+class LOCKSTEP_API ReLU : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return relu(x); }
+};
+
+class LOCKSTEP_API Tanh : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return tanh(x); }
+};
+
+// The tanh form, as GPT-2's.
+class LOCKSTEP_API GELU : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return gelu(x); }
+};
+
+// Zeroes elements with probability p in training, the identity in evaluation. Which elements is a function of
+// (seed, layer name, step, sample id, element): needs Module::set_context before each forward in training.
+// InvalidArgument if p is not in [0, 1). Use one Dropout per place: one layer used twice draws the same mask twice.
+class LOCKSTEP_API Dropout : public Module {
+ public:
+  explicit Dropout(float p);
+  Tensor forward(const Tensor& x) override;
+
+ private:
+  float p_;
+};
+
+// y = x W + b.
+
+struct LinearOptions {
+  bool bias = true;
+  // Of the weight; default kaiming_uniform(in). The bias begins uniform with bound 1 / sqrt(in), or as zeros if `init`
+  // is given.
+  std::optional<Init> init = std::nullopt;
+};
+
+// x [..., in] to [..., out]. Parameters `weight` [in, out] (PyTorch's, transposed: see autograd/ops.h) and `bias`
+// [out]. In files the weight is PyTorch's, [out, in].
+class LOCKSTEP_API Linear : public Module {
+ public:
+  Linear(std::int64_t in, std::int64_t out, const LinearOptions& options = {});
+  Tensor forward(const Tensor& x) override;
+
+  Tensor weight() const;
+  // Undefined without one.
+  Tensor bias() const;
+
+ private:
+  Tensor weight_;
+  Tensor bias_;
+};
+
+// A table of vectors, looked up by index.
+
+// indices i64 [...] to [..., channels]. Parameter `weight` [rows, channels], normal with deviation 1 unless said.
+class LOCKSTEP_API Embedding : public Module {
+ public:
+  Embedding(std::int64_t rows, std::int64_t channels, const Init& init = Init::normal(1.0f));
+  Tensor forward(const Tensor& indices) override;
+  // The first `count` rows for each of `batch` samples: [batch, count, channels]. For learned positions.
+  Tensor first_rows(std::int64_t batch, std::int64_t count) const;
+
+  Tensor weight() const;
+
+ private:
+  Tensor weight_;
+};
+
+// Layer normalisation.
+
+// Over the last dimension. Parameters `weight` [channels], ones, and `bias` [channels], zeros.
+class LOCKSTEP_API LayerNorm : public Module {
+ public:
+  explicit LayerNorm(std::int64_t channels, float epsilon = 1e-5f);
+  Tensor forward(const Tensor& x) override;
+
+ private:
+  Tensor weight_;
+  Tensor bias_;
+  float epsilon_;
+};
+
+// Layers one after the other.
+
+//   Sequential model{Linear(784, 256), ReLU(), Linear(256, 10)};
+// Layers are named "0", "1", ...
+class LOCKSTEP_API Sequential : public Module {
+ public:
+  Sequential() = default;
+  // Not for a single Sequential, which would be a copy: append() nests one.
+  template <typename First, typename... Rest>
+  requires std::is_base_of_v<Module, std::decay_t<First>> &&
+      (sizeof...(Rest) > 0 || !std::is_same_v<Sequential, std::decay_t<First>>)explicit Sequential(First&& first,
+                                                                                                   Rest&&... rest) {
+    append(std::forward<First>(first));
+    (append(std::forward<Rest>(rest)), ...);
+  }
+
+  template <typename M>
+  Sequential& append(M&& layer) {
+    add_child(std::to_string(layers_.size()), layer);
+    layers_.push_back(std::make_shared<std::decay_t<M>>(std::forward<M>(layer)));
+    return *this;
+  }
+  std::size_t size() const { return layers_.size(); }
+
+  Tensor forward(const Tensor& x) override {
+    Tensor y = x;
+    for (const auto& layer : layers_) y = layer->forward(y);
+    return y;
+  }
+
+ private:
+  std::vector<std::shared_ptr<Module>> layers_;
+};
+
+// Layers of a decoder-only transformer. Radford et al., "Language models are unsupervised multitask learners", 2019.
+
+struct TransformerOptions {
+  std::int64_t channels = 128;
+  std::int64_t heads = 4;  // channels is a multiple of it
+  float dropout = 0.1f;    // of what each branch adds to the residual stream
+  // Deviation of weights; projections into the residual stream use it over sqrt(2 layers).
+  float deviation = 0.02f;
+  std::int64_t layers = 1;
+};
+
+// Causal multi-head self-attention, x [B, T, C] to [B, T, C]. Children `qkv` (C to 3C) and `project` (C to C).
+class LOCKSTEP_API CausalSelfAttention : public Module {
+ public:
+  explicit CausalSelfAttention(const TransformerOptions& options);
+  Tensor forward(const Tensor& x) override;
+
+ private:
+  std::int64_t heads_;
+  Linear qkv_;
+  Linear project_;
+};
+
+// x + attention(norm(x)), then + mlp(norm): pre-normalised, GELU, four times as wide inside.
+class LOCKSTEP_API TransformerBlock : public Module {
+ public:
+  explicit TransformerBlock(const TransformerOptions& options);
+  Tensor forward(const Tensor& x) override;
+
+ private:
+  LayerNorm norm1_;
+  CausalSelfAttention attention_;
+  Dropout dropout1_;
+  LayerNorm norm2_;
+  Linear widen_;
+  Linear narrow_;
+  Dropout dropout2_;
+};
+
+}  // namespace lockstep::nn

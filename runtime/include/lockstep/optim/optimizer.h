@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -76,5 +77,85 @@ class LOCKSTEP_API Optimizer {
   double learning_rate_;
   std::int64_t steps_ = 0;
 };
+
+// Stochastic gradient descent, with torch.optim.SGD's momentum (without dampening).
+
+struct SgdOptions {
+  double lr = 1e-3;         // 0 or more, finite; of the first steps: set_learning_rate() changes it
+  double momentum = 0;      // [0, 1)
+  double weight_decay = 0;  // 0 or more
+  bool nesterov = false;    // needs a momentum
+};
+
+// v = momentum v + (g + weight_decay w), from zeros; w -= lr v, or with nesterov lr (g + weight_decay w + momentum v).
+class LOCKSTEP_API SGD final : public Optimizer {
+ public:
+  explicit SGD(std::vector<Tensor> parameters, const SgdOptions& options = {});
+  explicit SGD(std::vector<ParameterGroup> groups, const SgdOptions& options = {});
+  std::string name() const override { return "SGD"; }
+  std::vector<std::pair<std::string, double>> settings() const override;
+  std::vector<NamedState> state() const override;
+
+ private:
+  void update(std::size_t index, const Tensor& parameter, const Tensor& gradient) override;
+
+  SgdOptions options_;
+  std::vector<Tensor> velocity_;  // empty without momentum
+};
+
+// AdamW: Adam with decoupled weight decay. Loshchilov & Hutter, arXiv:1711.05101.
+
+struct AdamWOptions {
+  double lr = 1e-3;            // 0 or more, finite; of the first steps: set_learning_rate() changes it
+  double beta1 = 0.9;          // [0, 1)
+  double beta2 = 0.999;        // [0, 1)
+  double epsilon = 1e-8;       // above 0
+  double weight_decay = 1e-2;  // 0 or more
+};
+
+// As torch.optim.AdamW: w -= lr weight_decay w, then w -= lr m^ / (sqrt(v^) + epsilon), m^ and v^ bias-corrected by the
+// steps that this parameter took: one that had no gradient at first, frozen and thawed later, begins as a new one does.
+class LOCKSTEP_API AdamW final : public Optimizer {
+ public:
+  explicit AdamW(std::vector<Tensor> parameters, const AdamWOptions& options = {});
+  // Groups bring their own weight decay; the option's is not used.
+  explicit AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options = {});
+  std::string name() const override { return "AdamW"; }
+  std::vector<std::pair<std::string, double>> settings() const override;
+  std::vector<NamedState> state() const override;
+
+ private:
+  void update(std::size_t index, const Tensor& parameter, const Tensor& gradient) override;
+
+  AdamWOptions options_;
+  std::vector<Tensor> steps_taken_;  // by each parameter: i64 [1], on the host
+  std::vector<Tensor> moment1_;
+  std::vector<Tensor> moment2_;
+};
+
+// Clipping by the global norm.
+
+// A norm. On a device it is there once somebody asks, who waits for the device's stream then.
+class LOCKSTEP_API GradNorm {
+ public:
+  explicit GradNorm(Tensor norm) : norm_(std::move(norm)) {}
+  double value() const;
+  // NOLINTNEXTLINE(google-explicit-constructor): it is a number
+  operator double() const { return value(); }
+
+ private:
+  Tensor norm_;  // one float64
+};
+
+// The 2-norm over all gradients that are there, taken as one vector: in double, parameter after parameter, so that
+// equal gradients give equal bits on every rank. InvalidArgument for parameters on several devices.
+LOCKSTEP_API GradNorm grad_norm(std::span<const Tensor> parameters);
+
+// Scales all gradients by max_norm / norm if the norm is above max_norm. Returns the norm before; on the CPU it is
+// logged as "grad_norm" (metrics/log_scalar.h).
+// Error, with nothing changed, if the norm is not finite; it names the first parameter's position. On a device the
+// gradients become 0 then, and the next call that waits for the device throws. InvalidArgument if max_norm is not above
+// 0, and as grad_norm.
+LOCKSTEP_API GradNorm clip_grad_norm(std::span<const Tensor> parameters, double max_norm);
 
 }  // namespace lockstep::optim

@@ -12,8 +12,12 @@
 // Failure: InvalidArgument with both shapes or dtypes.
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,10 +27,78 @@
 #include "lockstep/device/buffer_view.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/dtype.h"
-#include "lockstep/tensor/shape.h"
-#include "lockstep/tensor/storage.h"
 
 namespace lockstep {
+
+// The extents of a tensor: a small value, no allocation.
+
+// Row-major extents, outermost first. An extent may be 0: a batch without rows is legal everywhere. No extents at all
+// is a scalar of one element.
+class LOCKSTEP_API Shape {
+ public:
+  static constexpr std::size_t kMaxDims = 6;
+
+  Shape() = default;
+  // InvalidArgument if there are more than kMaxDims extents, one is negative, or their product overflows.
+  Shape(std::initializer_list<std::int64_t> extents);  // NOLINT(google-explicit-constructor): {30, 5} is a shape
+  explicit Shape(std::span<const std::int64_t> extents);
+
+  std::size_t dims() const { return dims_; }
+  // Product of the extents; 1 for a scalar.
+  std::int64_t count() const;
+  // Extent of a dimension; negative ones count from the end. InvalidArgument if there is no such dimension.
+  std::int64_t operator[](std::int64_t dim) const;
+  // Elements over all dimensions but the last (the rows of a matrix of many rows); 1 for a scalar.
+  std::int64_t rows() const;
+  // Extent of the last dimension; 1 for a scalar.
+  std::int64_t columns() const { return dims_ == 0 ? 1 : extents_[dims_ - 1]; }
+  // The same with another last, or another first, extent. InvalidArgument for a scalar, and as the constructor.
+  Shape with_last(std::int64_t extent) const;
+  Shape with_first(std::int64_t extent) const;
+  std::span<const std::int64_t> extents() const { return {extents_.data(), dims_}; }
+
+  friend bool operator==(const Shape& a, const Shape& b) = default;
+  // "[30, 5]", as PyTorch prints a size.
+  std::string str() const;
+
+ private:
+  std::array<std::int64_t, kMaxDims> extents_{};  // unused ones stay 0, so that == may compare all
+  std::size_t dims_ = 0;
+};
+
+// A block of memory on a device, shared by the tensors that look at it.
+
+// Never moves. Thread: any; the contents are the users' to order.
+class LOCKSTEP_API Storage {
+ public:
+  // Uninitialised memory, 64-byte aligned. 0 bytes is fine. SystemError, with the size, if there is not so much.
+  static std::shared_ptr<Storage> allocate(std::size_t bytes, DeviceId device = {});
+  // Memory of somebody else's, who keeps it until the last user is gone; `owner`, if given, is kept alive with it.
+  static std::shared_ptr<Storage> borrow(void* data, std::size_t bytes, DeviceId device = {},
+                                         std::shared_ptr<void> owner = nullptr);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  DeviceId device() const { return device_; }
+
+  // How often the contents were written by those who say so: see Tensor::version().
+  std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
+  void mark_written() { version_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  Storage(void* data, std::size_t bytes, DeviceId device, std::shared_ptr<void> owner, bool owned)
+      : data_(static_cast<std::byte*>(data)), bytes_(bytes), device_(device), owner_(std::move(owner)), owned_(owned) {}
+
+  std::byte* data_;
+  std::size_t bytes_;
+  DeviceId device_;
+  std::shared_ptr<void> owner_;
+  bool owned_;  // allocated here, so released here
+  std::atomic<std::uint64_t> version_{0};
+};
 
 // The operation that made a tensor, as far as this room knows it: autograd derives its nodes from it.
 class LOCKSTEP_API GraphNode {

@@ -8,7 +8,6 @@
 #include <memory>
 
 #include "lockstep/base/api.h"
-#include "lockstep/checkpoint/load_options.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/nn/module.h"

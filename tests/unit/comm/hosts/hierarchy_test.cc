@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "lockstep/base/error.h"
-#include "lockstep/device/half.h"
+#include "lockstep/device/dtype.h"
 #include "runtime/comm/reduction.h"
 #include "runtime/comm/shm/process_group_shm.h"
 #include "runtime/comm/wire/announcement_board.h"
