@@ -23,7 +23,8 @@
 
 namespace lockstep::libtorch {
 
-class [[nodiscard]] LOCKSTEP_API TensorWork {
+// LOCKSTEP_API, in the form that g++ takes beside another attribute.
+class [[nodiscard, gnu::visibility("default")]] TensorWork {
  public:
   // The tensors of started collectives: `work` fills `written` from `read`, and `result`, where it has another memory,
   // is filled from `written` at wait(). `started_in`: the stream that the collective follows.

@@ -37,7 +37,7 @@ class LOCKSTEP_API Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // One update, which logs the learning rate as "lr" (metrics/log_scalar.h). Gradients are read, not changed.
+  // One update, which logs the learning rate as "lr" (metrics/metrics.h). Gradients are read, not changed.
   // InvalidArgument, with parameters, state and steps() as they were, if a parameter or its gradient is on another
   // device than the state.
   void step();
@@ -152,7 +152,7 @@ class LOCKSTEP_API GradNorm {
 LOCKSTEP_API GradNorm grad_norm(std::span<const Tensor> parameters);
 
 // Scales all gradients by max_norm / norm if the norm is above max_norm. Returns the norm before; on the CPU it is
-// logged as "grad_norm" (metrics/log_scalar.h).
+// logged as "grad_norm" (metrics/metrics.h).
 // Error, with nothing changed, if the norm is not finite; it names the first parameter's position. On a device the
 // gradients become 0 then, and the next call that waits for the device throws. InvalidArgument if max_norm is not above
 // 0, and as grad_norm.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A progress bar on stderr, drawn by rank 0: step, the loss of the global batch, the three newest values that rank 0
-// has logged (metrics/log_scalar.h), samples per second, and what was waited for communication and what of it ran
+// has logged (metrics/metrics.h), samples per second, and what was waited for communication and what of it ran
 // behind backward.
 //
 //   for (const auto& [x, y, ids] : progress(loader, ddp)) ...      // a lockstep::data::DataLoader
