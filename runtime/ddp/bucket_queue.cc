@@ -21,9 +21,10 @@ trace::Time now() { return trace::Time::clock::now(); }
 
 }  // namespace
 
-BucketQueue::BucketQueue(std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, BucketHook* hook,
-                         FiniteCheck* finite)
+BucketQueue::BucketQueue(std::shared_ptr<ProcessGroup> group, const StepClock& clock, const GradientMemory& memory,
+                         BucketHook* hook, FiniteCheck* finite)
     : group_(std::move(group)),
+      clock_(clock),
       memory_(memory),
       marks_(memory.device() ? std::make_unique<StepMarks>(group_->device()) : nullptr),
       hook_(hook),
@@ -38,7 +39,7 @@ auto BucketQueue::at_bucket(std::size_t bucket, Call call) const {
         fmt::format("bucket {} of {} ({} {}{})", bucket, plan_->buckets.size(), it.count, name_of(it.dtype),
                     goes_to_hook(bucket) ? fmt::format(", hook '{}'", hook_->name()) : "")};
   };
-  group_->internals().set_step(record_.step, static_cast<int>(bucket));
+  clock_.mark_group(static_cast<int>(bucket));
   return at_place(place, call);
 }
 
@@ -47,7 +48,7 @@ auto BucketQueue::at_announcement(Call call) const {
   return at_place([&] { return StepPlace{record_.step, -1, "the weight of the step"}; }, call);
 }
 
-void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, const StepWeight& weight, const StepNote& note) {
+void BucketQueue::begin(const BucketPlan& plan, const StepWeight& weight, const StepNote& note) {
   read_note_before_last();
   plan_ = &plan;
   weight_ = weight;
@@ -65,13 +66,13 @@ void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, const StepWei
   works_.assign(plan.buckets.size(), Work());
   next_launched_ = 0;
   next_finished_ = 0;
-  record_.step = step;
+  record_.step = clock_.step();
   record_.begin = now();
   record_.gradients_ready = 0;
   in_calls_ = {};
   in_last_call_ = {};
   if (marks_) marks_->begin(plan.buckets.size(), memory_.stream());
-  if (finite_ != nullptr) finite_->begin(plan, step);
+  if (finite_ != nullptr) finite_->begin(plan, record_.step);
   if (hook_ != nullptr) announce();
 }
 
@@ -181,7 +182,7 @@ void BucketQueue::finish() {
   noted_ = {record_.step, note_of_all(told)};
   works_.clear();
   plan_ = nullptr;
-  group_->internals().set_step(record_.step);  // in no bucket any more
+  clock_.mark_group();  // in no bucket any more
   close_record(begin);
 }
 
@@ -207,7 +208,7 @@ void BucketQueue::finish_on_device() {
   if (finite_ != nullptr) finite_->end();
   last_works_ = std::move(works_);
   plan_ = nullptr;
-  group_->internals().set_step(record_.step);
+  clock_.mark_group();
 }
 
 // Collectives run in the order in which they were started, so that the last one's end is that of all.

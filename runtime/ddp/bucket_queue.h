@@ -22,19 +22,22 @@
 #include "runtime/ddp/bucket_hook.h"
 #include "runtime/ddp/finite_check.h"
 #include "runtime/ddp/gradient_memory.h"
+#include "runtime/ddp/step_clock.h"
 #include "runtime/ddp/step_marks.h"
 
 namespace lockstep {
 
 class BucketQueue {
  public:
-  // `memory` outlives it and holds the buckets of every plan that begin() is given. So do `hook` and `finite`, which
-  // may be null.
-  BucketQueue(std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, BucketHook* hook, FiniteCheck* finite);
+  // `memory` outlives it and holds the buckets of every plan that begin() is given. So do `clock`, `hook` and `finite`;
+  // the last two may be null.
+  BucketQueue(std::shared_ptr<ProcessGroup> group, const StepClock& clock, const GradientMemory& memory,
+              BucketHook* hook, FiniteCheck* finite);
 
-  // Starts a step. `plan` outlives it; `note` rides with bucket 0, or ahead of it to a hook. On a device waits, at most
-  // the group's timeout, until the one before the last step has got through its bucket 0, and reads its note.
-  void begin(const BucketPlan& plan, std::int64_t step, const StepWeight& weight, const StepNote& note);
+  // Starts the clock's step. `plan` outlives it; `note` rides with bucket 0, or ahead of it to a hook. On a device
+  // waits, at most the group's timeout, until the one before the last step has got through its bucket 0, and reads its
+  // note.
+  void begin(const BucketPlan& plan, const StepWeight& weight, const StepNote& note);
   // One more gradient of `bucket` is final. Launches every bucket that is full and has its turn, and gives what is
   // under way a push.
   void gradient_ready(int bucket);
@@ -85,6 +88,7 @@ class BucketQueue {
   auto at_announcement(Call call) const;
 
   std::shared_ptr<ProcessGroup> group_;
+  const StepClock& clock_;
   const GradientMemory& memory_;
   std::unique_ptr<StepMarks> marks_;  // on a device, else null
   const BucketPlan* plan_ = nullptr;  // of the step that was begun, else null; owned by the Reducer

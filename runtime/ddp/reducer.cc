@@ -16,7 +16,6 @@
 #include "runtime/ddp/compare_parameters.h"
 #include "runtime/ddp/reducer_impl.h"
 #include "runtime/ddp/tree_exchange.h"
-#include "runtime/trace/process_trace.h"
 
 namespace lockstep {
 namespace {
@@ -34,11 +33,6 @@ std::vector<ParameterSpec> with_used_map(const std::vector<ParameterSpec>& specs
   std::vector<ParameterSpec> planned = specs;
   if (track_unused) planned.push_back({"(which parameters are used)", DType::f32, {std::ssize(specs)}});
   return planned;
-}
-
-std::shared_ptr<ProcessGroup> require_group(std::shared_ptr<ProcessGroup> group) {
-  if (!group) throw InvalidArgument("Reducer: the process group is null; pass what init_process_group returned");
-  return group;
 }
 
 Arena compare_and_allocate(ProcessGroup& group, std::span<const ParameterSpec> specs, const BucketOptions& buckets,
@@ -66,7 +60,7 @@ void require_reproducible(const ReducerOptions& options, const ProcessGroup& gro
                                       options.reproducible.virtual_shards, what));
   };
   const Reproducible& wanted = options.reproducible;
-  constexpr int kMostShards = 1 << 20;  // with more there is no room for the fraction of a loss (loss_sum.cc)
+  constexpr int kMostShards = 1 << 20;  // with more there is no room for the fraction of a loss (LossSum)
   if (wanted.virtual_shards > kMostShards) refuse(fmt::format("take at most {}", kMostShards));
   if (wanted.threads < 1) refuse(fmt::format("{} threads of an operation; take at least 1", wanted.threads));
   data::shard_rows(wanted.batch_size, wanted.virtual_shards);  // throws if it can't be
@@ -112,10 +106,16 @@ std::unique_ptr<BucketHook> hook_of(const ReducerOptions& options, const std::sh
 
 }  // namespace
 
+std::shared_ptr<ProcessGroup> require_group(std::shared_ptr<ProcessGroup> group) {
+  if (!group) throw InvalidArgument("Reducer: the process group is null; pass what init_process_group returned");
+  return group;
+}
+
 Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group,
-                    const ReducerOptions& the_options)
+                    const ReducerOptions& the_options, std::shared_ptr<StepClock> the_clock)
     : specs(std::move(the_specs)),
       group(require_group(std::move(the_group))),
+      clock(the_clock ? std::move(the_clock) : std::make_shared<StepClock>(group)),
       options(the_options.buckets.in_memory_of(group->device().kind)),
       track_unused(the_options.track_unused),
       is_mean(the_options.loss == Loss::mean),
@@ -129,7 +129,7 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
                  ? nullptr
                  : std::make_unique<FiniteCheck>(the_options.not_finite, group, memory, plan.arena_bytes, planned,
                                                  specs.size(), shards.get())),
-      queue(group, memory, hook.get(), finite.get()),
+      queue(group, *clock, memory, hook.get(), finite.get()),
       used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),
       used(specs.size(), Use::none) {
@@ -146,14 +146,14 @@ void Reducer::Impl::require_step(std::string_view operation) const {
   rethrow_failure();
   if (!in_step) {
     throw InvalidArgument(
-        fmt::format("Reducer: {} outside a step, after {} finished steps; call begin_step first", operation, step));
+        fmt::format("Reducer: {} outside a step, after {} finished steps; call begin_step first", operation, step()));
   }
 }
 
 std::size_t Reducer::Impl::check_index(std::string_view operation, int parameter) const {
   if (parameter < 0 || static_cast<std::size_t>(parameter) >= specs.size()) {
     throw InvalidArgument(fmt::format("Reducer: {}: no parameter has index {} (step {}); there are {}, from 0",
-                                      operation, parameter, step, specs.size()));
+                                      operation, parameter, step(), specs.size()));
   }
   return static_cast<std::size_t>(parameter);
 }
@@ -162,7 +162,7 @@ int Reducer::Impl::index_of(std::string_view name) const {
   const auto found = index.find(name);
   if (found == index.end()) {
     throw InvalidArgument(fmt::format("Reducer: no parameter is named '{}' (step {}); there are {}, from '{}' to '{}'",
-                                      name, step, specs.size(), specs.front().name, specs.back().name));
+                                      name, step(), specs.size(), specs.front().name, specs.back().name));
   }
   return found->second;
 }
@@ -170,35 +170,35 @@ int Reducer::Impl::index_of(std::string_view name) const {
 void Reducer::Impl::begin_step(const StepOptions& step_options) {
   rethrow_failure();
   // Notices a group that has failed since, also in a step that communicates nothing; that goes before misuse.
-  in_group([&] { at_place([&] { return StepPlace{step, -1, "begin_step"}; }, [&] { group->progress(); }); });
+  in_group([&] { at_place([&] { return StepPlace{step(), -1, "begin_step"}; }, [&] { group->progress(); }); });
   if (in_step) {
     throw InvalidArgument(
         fmt::format("Reducer: begin_step, but step {} was begun and not finished; call finish_step "
                     "first. After an exception in a step the group can't continue: let it go, too",
-                    step));
+                    step()));
   }
   std::int64_t sum = 0;
   if (step_options.weight < 0 || __builtin_add_overflow(weight, step_options.weight, &sum)) {
     throw InvalidArgument(
         fmt::format("Reducer: begin_step of step {}: weight {} (after {} of earlier micro-batches); it "
                     "must be at least 0 and their sum fit in 63 bits",
-                    step, step_options.weight, weight));
+                    step(), step_options.weight, weight));
   }
   if (shards) require_turn(step_options.synchronize);
   if (memory.device()) in_group([&] { memory.follow(group->stream()); });
-  if (!order_is_known && step > 0 && micro_batches == 0) replan_as_observed();
+  if (!order_is_known && step() > 0 && micro_batches == 0) replan_as_observed();
   weight = sum;
   has_rows = step_options.weight > 0;
   synchronize = step_options.synchronize;
   begun_once = true;
   in_step = true;
-  group->internals().set_step(step);
+  clock->mark_group();
   std::fill(marked.begin(), marked.end(), 0);
   if (!synchronize) return;
   in_group([&] {
     StepNote note = step_options.note;
-    note.stop = stop_word_of_step(*group, step);
-    queue.begin(plan, step, {.own = weight, .unit = unit, .is_mean = is_mean}, note);
+    note.stop = clock->begin();
+    queue.begin(plan, {.own = weight, .unit = unit, .is_mean = is_mean}, note);
   });
 }
 
@@ -208,7 +208,7 @@ void* Reducer::Impl::gradient_data(int parameter, DType dtype) {
     throw InvalidArgument(
         fmt::format("Reducer: the gradient of parameter {}, {}, was asked for as {} (step {}); ask for "
                     "its own dtype",
-                    parameter, specs[at].describe(), name_of(dtype), step));
+                    parameter, specs[at].describe(), name_of(dtype), step()));
   }
   return memory.at(plan.slots[at].offset);
 }
@@ -220,7 +220,7 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
     throw InvalidArgument(
         fmt::format("Reducer: {} of parameter {}, {}, for the second time in step {}; mark a "
                     "gradient once per micro-batch, when it is final",
-                    operation, parameter, specs[at].describe(), step));
+                    operation, parameter, specs[at].describe(), step()));
   }
   marked[at] = 1;
   if (is_used) {
@@ -268,7 +268,7 @@ void Reducer::Impl::require_turn(bool closes_step) const {
   throw InvalidArgument(fmt::format(
       "Reducer: begin_step of step {}, virtual shard {} of this rank's {}, {}: the last one is synchronised, "
       "and no other",
-      step, micro_batches, shards->shards_of_this_rank(),
+      step(), micro_batches, shards->shards_of_this_rank(),
       closes_step ? "to be synchronised" : "not to be synchronised"));
 }
 
@@ -307,11 +307,8 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   own_total = weight;
   if (!is_mean) total = own_total;
   close_sum();
-  ++step;
-  in_group([&] { end_step(*group, queue.noted().of_all.stop, step - 1); });
-  const std::int64_t done = group->internals().stop_latch()->steps_done();
-  trace::keep_steps_done(done, done - step);
-  if (digests) digests->end_step(done - 1);
+  in_group([&] { clock->end(queue.noted().of_all.stop); });
+  if (digests) digests->end_step(group->internals().stop_latch()->steps_done() - 1);
   return total;
 }
 
@@ -319,7 +316,7 @@ std::int64_t Reducer::Impl::total_weight() {
   rethrow_failure();
   if (in_step && synchronize) {
     throw InvalidArgument(
-        fmt::format("Reducer: total_weight within step {}; ask between finish_step and the next begin_step", step));
+        fmt::format("Reducer: total_weight within step {}; ask between finish_step and the next begin_step", step()));
   }
   if (!is_mean) return own_total;
   return in_group([&] { return queue.total_weight(); });
@@ -338,7 +335,7 @@ bool Reducer::Impl::used_anywhere(int parameter) {
   return in_group([&] {
     // A group that fails says so here, not in a wait for a copy that never comes. Where nobody had data the group has
     // zeroed the map with the gradients: what some rank used is not known, and all ranks must think the same.
-    if (queue.total_weight() == 0 && step > 0) return true;
+    if (queue.total_weight() == 0 && step() > 0) return true;
     return used_map->at(at, divisor(), Deadline::after(group->timeout()));
   });
 }
@@ -357,23 +354,24 @@ void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
       });
     }
     const rendezvous::Member& self = group->roster()[static_cast<std::size_t>(group->rank())];
-    group->abort(fmt::format("{} failed in step {}: {}", self.describe(), step, cause));
+    group->abort(fmt::format("{} failed in step {}: {}", self.describe(), step(), cause));
   } catch (const std::exception& error) {
-    log_error("Reducer: step {} could not be given up in order: {}", step, error.what());
+    log_error("Reducer: step {} could not be given up in order: {}", step(), error.what());
   }
 }
 
 void Reducer::Impl::abort_if_open() noexcept {
   if (!queue.is_open() || !owner.is_here()) return;
   try {
-    group->abort(fmt::format("rank {} left step {} before finish_step", group->rank(), step));
+    group->abort(fmt::format("rank {} left step {} before finish_step", group->rank(), step()));
   } catch (const std::exception& error) {
     log_error("Reducer: abort of the process group failed: {}", error.what());
   }
 }
 
 Reducer::Reducer(std::vector<ParameterSpec> specs, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options)
-    : impl_(std::make_unique<Impl>(std::move(specs), std::move(group), options)) {}
+    : Reducer(std::make_unique<Impl>(std::move(specs), std::move(group), options, nullptr)) {}
+Reducer::Reducer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Reducer::~Reducer() { impl_->abort_if_open(); }
 

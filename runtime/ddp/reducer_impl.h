@@ -18,14 +18,18 @@
 #include "runtime/ddp/finite_check.h"
 #include "runtime/ddp/gradient_memory.h"
 #include "runtime/ddp/shard_sums.h"
+#include "runtime/ddp/step_clock.h"
 #include "runtime/ddp/step_digests.h"
 #include "runtime/ddp/used_map.h"
 
 namespace lockstep {
 
+// InvalidArgument if it is null; else the group.
+std::shared_ptr<ProcessGroup> require_group(std::shared_ptr<ProcessGroup> group);
+
 struct Reducer::Impl {
-  Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group,
-       const ReducerOptions& the_options);
+  Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group, const ReducerOptions& the_options,
+       std::shared_ptr<StepClock> the_clock);
 
   // reducer_order.cc: the order of the gradients, which is rank 0's.
   void plan_order(std::span<const int> order, std::int64_t the_unit);
@@ -47,6 +51,7 @@ struct Reducer::Impl {
   int index_of(std::string_view name) const;
   void abort_if_open() noexcept;
 
+  std::int64_t step() const { return clock->step(); }
   bool overwrites() const { return micro_batches == 0 || shards != nullptr; }
   // The step's shards are begun in their number.
   void require_turn(bool closes_step) const;
@@ -75,6 +80,7 @@ struct Reducer::Impl {
 
   std::vector<ParameterSpec> specs;
   std::shared_ptr<ProcessGroup> group;
+  std::shared_ptr<StepClock> clock;
   BucketOptions options;
   bool track_unused;
   bool is_mean;
@@ -97,7 +103,6 @@ struct Reducer::Impl {
   bool in_step = false;
   bool begun_once = false;
   bool synchronize = true;
-  std::int64_t step = 0;       // synchronised steps finished
   std::int64_t weight = 0;     // of this rank's micro-batches since the last synchronised step, this one included
   bool has_rows = false;       // this micro-batch weighs more than 0
   std::int64_t own_total = 0;  // of a sum: this rank's weight in the last synchronised step

@@ -24,7 +24,7 @@ void Reducer::Impl::plan_order(std::span<const int> order, std::int64_t the_unit
     throw InvalidArgument(
         fmt::format("Reducer: plan_order in step {}; it must come before the first begin_step, for "
                     "gradients move",
-                    step));
+                    step()));
   }
   if (group->rank() == 0 && the_unit < 1) {
     throw InvalidArgument(fmt::format("Reducer: plan_order with unit {}; a unit of weights is at least 1", the_unit));
@@ -42,7 +42,7 @@ void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
     in_group([&] {
       at_place(
           [&] {
-            return StepPlace{step, -1, "unit of the weights"};
+            return StepPlace{step(), -1, "unit of the weights"};
           },
           [&] { group->broadcast(BufferView(std::span<std::int64_t>(&the_unit, 1)), 0).wait(); });
     });
@@ -75,7 +75,7 @@ void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
     in_group([&] {
       at_place(
           [&] {
-            return StepPlace{step, -1, "order of the gradients"};
+            return StepPlace{step(), -1, "order of the gradients"};
           },
           [&] { group->broadcast(BufferView(std::span<std::int32_t>(order)), 0).wait(); });
     });

@@ -166,7 +166,9 @@ class LOCKSTEP_API Reducer {
   const trace::StepRecord& last_step() const;
 
  private:
+  friend class Trainer;  // counts also the steps of a world of one that send nothing
   struct LOCKSTEP_LOCAL Impl;
+  LOCKSTEP_LOCAL explicit Reducer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 
