@@ -118,22 +118,6 @@ void StopLatch::step_ended(std::int64_t step) noexcept {
 
 std::optional<std::string> StopLatch::reason() const { return is_latched() ? std::optional(reason_) : std::nullopt; }
 
-std::int64_t stop_word_of_step(ProcessGroup& group, std::int64_t step) {
-  StopLatch& latch = *group.internals().stop_latch();
-  latch.step_begun(step);
-  return latch.word(group);
-}
-
-void end_step(ProcessGroup& group, std::int64_t words, std::int64_t step) {
-  StopLatch& latch = *group.internals().stop_latch();
-  latch.step_ended(step);
-  latch.agree(group, words);
-}
-
-void set_steps_before(ProcessGroup& group, std::int64_t steps) {
-  group.internals().stop_latch()->set_steps_before(steps);
-}
-
 void stop_on_signals(ProcessGroup& group, const StopOptions& options) {
   group.internals().stop_latch()->listen(group, options);
 }

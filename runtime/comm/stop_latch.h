@@ -17,7 +17,6 @@
 #include <string_view>
 
 #include "lockstep/comm/stop.h"
-#include "runtime/base/internal_api.h"
 #include "runtime/base/stop_signals.h"
 
 namespace lockstep {
@@ -63,12 +62,5 @@ class StopLatch {
   std::string reason_;
   bool by_signal_ = false;
 };
-
-// Around synchronised step `step` of this run, from 0, on every rank: the word before its collective, and what came of
-// it.
-LOCKSTEP_INTERNAL_API std::int64_t stop_word_of_step(ProcessGroup& group, std::int64_t step);
-LOCKSTEP_INTERNAL_API void end_step(ProcessGroup& group, std::int64_t words, std::int64_t step);
-// For StopLatch::set_steps_before().
-void set_steps_before(ProcessGroup& group, std::int64_t steps);
 
 }  // namespace lockstep

@@ -5,6 +5,10 @@
 // in the program's stream, and rides kDelay steps later, when the step is known to be over on the device. In a world of
 // one nothing rides: a loss is read once the device has got to it.
 //
+// A note has integers that are added up. So a rank's sum is kept and travels as a whole number and a fraction in fixed
+// point, with room for as many of either as there are parts; a value that no sum of others reaches says that there is
+// none. What the parts come to does not depend on their order, nor on which of them a rank has.
+//
 // Threads: the replica's.
 #pragma once
 
@@ -17,14 +21,42 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/global_batch.h"
 #include "lockstep/ddp/loss.h"
+#include "lockstep/ddp/reproducible.h"
 #include "lockstep/ddp/step_note.h"
 #include "lockstep/device/buffer_view.h"
 #include "lockstep/device/stream.h"
-#include "runtime/base/internal_api.h"
 
 namespace lockstep {
 
-class LOCKSTEP_INTERNAL_API LossRecord {
+// In how many parts a step's loss is told.
+inline int loss_parts(const Reproducible& reproducible, int ranks) {
+  return reproducible.is_on() ? reproducible.virtual_shards : ranks;
+}
+
+// This rank's loss and weight over the micro-batches of a step.
+class LossSum {
+ public:
+  // `parts`: loss_parts(), equal on all ranks.
+  explicit LossSum(int parts);
+
+  // A micro-batch's loss, as `kind` says what it is of its terms, and its weight. A loss of weight 0 doesn't count.
+  void add(Loss kind, std::optional<double> loss, std::int64_t weight);
+  // Fills in weight and loss.
+  void write(StepNote& note) const;
+
+ private:
+  int parts_;
+  std::int64_t whole_ = 0;
+  std::int64_t fraction_ = 0;
+  std::int64_t weight_ = 0;
+  bool is_known_ = true;
+  bool is_finite_ = true;  // and not too large to be told
+};
+
+// What the ranks' notes come to.
+GlobalBatch global_batch_of(const NotedStep& noted, Loss kind, int parts);
+
+class LossRecord {
  public:
   // `parts`: of LossSum.
   LossRecord(Loss kind, std::shared_ptr<const ProcessGroup> group, int parts);
@@ -69,7 +101,7 @@ class LOCKSTEP_INTERNAL_API LossRecord {
 
   std::int64_t delay() const;
   double read(const Recorded& loss) const;
-  StepNote note_of(const Step& step) const;
+  LossSum sum_of(const Step& step) const;
 
   Loss kind_;
   std::shared_ptr<const ProcessGroup> group_;

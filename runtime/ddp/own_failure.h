@@ -29,7 +29,7 @@ LOCKSTEP_INTERNAL_API std::string message_of(const std::exception_ptr& exception
 // of a SystemError. `operation` may be empty, and then has no colon.
 Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation, const std::exception_ptr& exception);
 
-class LOCKSTEP_INTERNAL_API OwnFailure {
+class OwnFailure {
  public:
   explicit OwnFailure(std::shared_ptr<ProcessGroup> group);
 

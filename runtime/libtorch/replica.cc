@@ -23,9 +23,6 @@
 #include "lockstep/trace/span.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/signal_stack.h"
-#include "runtime/ddp/arguments.h"
-#include "runtime/ddp/loss_sum.h"
-#include "runtime/ddp/unused.h"
 #include "runtime/libtorch/graph_order.h"
 #include "runtime/libtorch/output_boundary.h"
 #include "runtime/libtorch/tensor_bytes.h"
@@ -71,11 +68,7 @@ std::shared_ptr<Replica> Replica::create(const ::torch::nn::Module& module, std:
 }
 
 ReplicaImpl::ReplicaImpl(std::shared_ptr<ProcessGroup> group, DdpOptions options)
-    : group_(std::move(group)),
-      options_(std::move(options)),
-      overlap_(options_.overlap),
-      failure_(group_),
-      losses_(options_.loss, group_, loss_parts(options_.reproducible, group_->size())) {}
+    : group_(std::move(group)), options_(std::move(options)), overlap_(options_.overlap) {}
 
 void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
   const std::vector<NamedTensor> state = state_of(module);
@@ -100,15 +93,7 @@ void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
                       "(at::view_as_real), or freeze it",
                       item.name, c10::toString(item.tensor.scalar_type())));
     } else {
-      parameters_.push_back({.name = item.name,
-                             .tensor = item.tensor,
-                             .accumulator = nullptr,
-                             .strides = gradient_strides(item.tensor),
-                             .hook = 0,
-                             .view = {},
-                             .result = {},
-                             .before = {},
-                             .room = {}});
+      parameters_.push_back({.name = item.name, .tensor = item.tensor, .strides = gradient_strides(item.tensor)});
     }
   }
   if (parameters_.empty()) {
@@ -117,24 +102,17 @@ void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
         "train without it");
   }
   refuse_wrapped_twice();
-  declare_unused();
+  trainer_ = std::make_unique<Trainer>(group_, specs(), Trainer::Options::of(options_, /*track_unused=*/true));
   compare_state(*group_, state, options_.unused);
-  if (group_->size() > 1 || always_needs_arena()) reducer_ = make_reducer();
+  if (group_->size() > 1 || always_needs_arena()) trainer_->make_reducer();
   if (options_.reproducible.is_on()) make_reproducible(module);
   broadcast_state(*group_, state);
-  divergence_ = std::make_unique<DivergenceCheck>(
-      group_, options_.compare_every.value_or(DivergenceCheck::default_every(group_->device())),
-      DivergenceCheck::Replica{[this] { return versions(); }, [this] { return dense_state(); }});
+  trainer_->adopt({.values = {[this] { return versions(); }, [this] { return dense_state(); }},
+                   .live_gradient = [this] { return live_gradient(); }});
   join_norms(module);
   wrapped_ = state;
   parts_ = parts_of(module);
   for (std::size_t i = 0; i < parameters_.size(); ++i) hook(i);
-}
-
-void ReplicaImpl::declare_unused() {
-  for (const int index : indices_of_unused(options_.unused, specs())) {
-    parameters_[static_cast<std::size_t>(index)].declared_unused = true;
-  }
 }
 
 // A SyncBatchNorm must know what this rank's loss stands for, and its buffers are equal on all ranks without help,
@@ -148,7 +126,7 @@ void ReplicaImpl::join_norms(const ::torch::nn::Module& module) {
     if (norm == nullptr) return;
     // Where the outputs' gradient is weighted, so is all that comes out of it. A sum has no weight.
     const bool arrives_weighted = options_.weigh_outputs || options_.loss == Loss::sum;
-    norm->join(group_, arrives_weighted ? nullptr : weight_, gradient_options().before_backward);
+    norm->join(group_, arrives_weighted ? nullptr : trainer_->weight(), gradient_options().before_backward);
     if (norm->group() != group_) return;
     overlap_ = false;
     std::erase_if(buffers_, [&](const NamedTensor& buffer) {
@@ -188,7 +166,7 @@ void ReplicaImpl::refuse_wrapped_twice() const {
 
 void ReplicaImpl::detach() noexcept {
   settle_lost();  // torch's threads may hold a step that an exception has ended for longer than its caller holds this
-  failure_.tell_if_unwinding(reducer_ && reducer_->accumulating());
+  trainer_->tell_if_unwinding();
   try {
     for (Parameter& parameter : parameters_) {
       if (parameter.accumulator) {
@@ -213,20 +191,11 @@ std::vector<ParameterSpec> ReplicaImpl::specs() const {
   return specs;
 }
 
-std::unique_ptr<Reducer> ReplicaImpl::make_reducer() const {
-  return std::make_unique<Reducer>(specs(), group_,
-                                   ReducerOptions{.buckets = options_.buckets,
-                                                  .track_unused = true,
-                                                  .loss = options_.loss,
-                                                  .comm_hook = options_.comm_hook,
-                                                  .not_finite = options_.not_finite,
-                                                  .reproducible = options_.reproducible});
-}
-
 // Collective the first time: before the first gradient is written, so that addresses never change.
 Reducer& ReplicaImpl::planned_reducer() {
-  if (planned_) return *reducer_;
-  if (!reducer_) reducer_ = make_reducer();
+  if (!trainer_->reducer()) trainer_->make_reducer();
+  Reducer& reducer = *trainer_->reducer();
+  if (planned_) return reducer;
   std::vector<char> in_graph(parameters_.size(), 0);
   for (const int index : order_) in_graph[static_cast<std::size_t>(index)] = 1;
   for (int i = static_cast<int>(parameters_.size()) - 1; i >= 0; --i) {
@@ -234,31 +203,32 @@ Reducer& ReplicaImpl::planned_reducer() {
   }
   // Shards are mostly as large as rank 0's first: those need no multiplication.
   const bool are_multiplied = !options_.weigh_outputs && options_.loss == Loss::mean;
-  std::int64_t unit = are_multiplied ? unit_.value_or(std::max<std::int64_t>(weight_->value_or(1), 1)) : 1;
+  std::int64_t unit = are_multiplied ? unit_.value_or(std::max<std::int64_t>(trainer_->weight()->value_or(1), 1)) : 1;
   // Not what any run happens to begin with.
   if (const Reproducible& same = options_.reproducible; same.is_on() && are_multiplied) {
     unit = data::shard_rows(same.batch_size, same.virtual_shards);
   }
-  reducer_->plan_order(order_, unit);
-  unit_ = reducer_->weight_unit();
+  reducer.plan_order(order_, unit);
+  unit_ = reducer.weight_unit();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     const at::Tensor& tensor = parameter.tensor;
     const DType reduced = reduced_as(tensor);
-    void* slice = reducer_->gradient_data(static_cast<int>(i), reduced);
+    void* slice = reducer.gradient_data(static_cast<int>(i), reduced);
     const auto options = at::TensorOptions().dtype(scalar_type_of(reduced)).device(tensor.device());
     parameter.view = at::from_blob(
-        slice, tensor.sizes(), parameter.strides, [memory = reducer_->memory()](void*) {}, options, tensor.device());
+        slice, tensor.sizes(), parameter.strides, [memory = reducer.memory()](void*) {}, options, tensor.device());
     parameter.result = options.dtype() == tensor.dtype()
                            ? parameter.view
                            : at::empty_strided(tensor.sizes(), parameter.strides, tensor.options());
   }
   planned_ = true;
-  return *reducer_;
+  return reducer;
 }
 
 GradientOptions ReplicaImpl::gradient_options() {
-  return {.loss_weight = options_.loss == Loss::sum ? nullptr : weight_, .before_backward = [weak = weak_from_this()] {
+  return {.loss_weight = options_.loss == Loss::sum ? nullptr : trainer_->weight(),
+          .before_backward = [weak = weak_from_this()] {
             if (const auto self = weak.lock()) self->plan_now();
           }};
 }
@@ -269,13 +239,6 @@ void ReplicaImpl::plan_now() {
   const OnCurrentStream ordered(*group_);
   planned_reducer();
 }
-
-const trace::StepRecord& ReplicaImpl::last_step() const {
-  static const trace::StepRecord none;
-  return reducer_ ? reducer_->last_step() : none;
-}
-
-bool ReplicaImpl::is_step_over() const { return !reducer_ || reducer_->is_step_over(); }
 
 std::int64_t ReplicaImpl::rows_of(const at::Tensor& tensor) const {
   const std::int64_t dim = options_.batch_dim;
@@ -296,9 +259,7 @@ void ReplicaImpl::set_weight(const ::torch::nn::Module& module, std::int64_t wei
     forward_failed(false);
     throw;
   }
-  *weight_ = checked_weight(weight);
-  weights_are_told_ = true;
-  weight_is_spent_ = false;
+  trainer_->set_weight(weight);
   // The program's own word on what the loss is the mean of: that may have been made in any way.
   has_outputs_ = false;
 }
@@ -308,16 +269,10 @@ void ReplicaImpl::before_forward(const ::torch::nn::Module& module, std::optiona
   give_signal_stack();  // oneDNN's kernels run on this thread
   try {
     enter(module);
-    failure_.forget();
-    *weight_ = rows;
-    weight_is_spent_ = false;
-    losses_.begin_forward();
+    trainer_->begin_forward(rows);
     broadcast_buffers(module.is_training());
     seed_generators(module.is_training());
-    if (*no_sync_ > 0 && !(reducer_ && reducer_->accumulating())) {
-      refuse_live_gradients("at the first micro-batch of no_sync()");
-    }
-    if (shard_) versions_before_forward_ = buffer_versions();
+    if (trainer_->shard()) versions_before_forward_ = buffer_versions();
   } catch (...) {
     forward_failed(false);
     throw;
@@ -326,8 +281,8 @@ void ReplicaImpl::before_forward(const ::torch::nn::Module& module, std::optiona
 
 void ReplicaImpl::forward_failed(bool others_wait) noexcept {
   if (!at::GradMode::is_enabled()) return;
-  keep_failure("forward");
-  if (others_wait || (reducer_ && reducer_->accumulating())) give_up();
+  trainer_->keep_failure("forward");
+  if (others_wait || trainer_->accumulating()) give_up();
 }
 
 void ReplicaImpl::after_forward(std::span<at::Tensor* const> outputs) {
@@ -350,13 +305,13 @@ void ReplicaImpl::after_forward(std::span<at::Tensor* const> outputs) {
       self->passed_outputs_ = true;
       self->is_differentiable_ |= at::GradMode::is_enabled();
       const bool weigh = self->options_.weigh_outputs && self->options_.loss == Loss::mean && !self->needs_no_arena();
-      return weigh ? static_cast<double>(self->weight_->value_or(1)) : 1.0;
+      return weigh ? static_cast<double>(self->trainer_->weight()->value_or(1)) : 1.0;
     });
   }
 }
 
 void ReplicaImpl::broadcast_buffers(bool is_training) {
-  if (!options_.broadcast_buffers || !is_training || *no_sync_ > 0 || options_.reproducible.is_on()) return;
+  if (!options_.broadcast_buffers || !is_training || trainer_->is_in_no_sync() || options_.reproducible.is_on()) return;
   const trace::Span span(trace::SpanKind::collective);
   broadcast_state_in_stream(*group_, buffers_);
   if (after_broadcast_) after_broadcast_();
@@ -366,7 +321,7 @@ void ReplicaImpl::seed_generators(bool is_training) {
   // With virtual shards there is always one: else noise would depend on which shards this rank had before.
   if (!is_training || !(options_.seed || options_.reproducible.is_on())) return;
   const std::uint64_t seed_of_all = options_.seed.value_or(0);
-  const int stream = shard_ ? shard_->index : group_->rank();
+  const int stream = trainer_->shard() ? trainer_->shard()->index : group_->rank();
   const bool goes_on =
       std::exchange(seeded_step_, steps()) == steps() && std::exchange(seeded_stream_, stream) == stream;
   seeded_stream_ = stream;
@@ -384,15 +339,6 @@ void ReplicaImpl::seed_generators(bool is_training) {
   if (const at::Device device = device_of(*group_); !device.is_cpu()) seed(device);
 }
 
-std::int64_t ReplicaImpl::last_weight() const {
-  return last_weight_ ? *last_weight_ : reducer_->total_weight();  // on a device finish_step can't say
-}
-
-const GlobalBatch& ReplicaImpl::last_batch() const {
-  if (group_->size() == 1) losses_.read_known(last_batch_);
-  return last_batch_;
-}
-
 void ReplicaImpl::record_loss(const at::Tensor& loss) {
   refuse_late_loss();
   const auto dtype = loss.defined() ? dtype_of(loss.scalar_type()) : std::nullopt;
@@ -403,14 +349,15 @@ void ReplicaImpl::record_loss(const at::Tensor& loss) {
                                    : "an undefined tensor"));
   }
   const DeviceId device = group_->device();
-  if (device.kind == DeviceKind::cpu || !is_at_home(*group_, loss.device())) return losses_.record(loss.item<double>());
+  if (device.kind == DeviceKind::cpu || !is_at_home(*group_, loss.device()))
+    return trainer_->record_loss(loss.item<double>());
   const auto kept = std::make_shared<at::Tensor>(loss.detach());
-  losses_.record({kept->data_ptr(), 1, *dtype, device}, current_stream(device), kept);
+  trainer_->record_loss({kept->data_ptr(), 1, *dtype, device}, current_stream(device), kept);
 }
 
 void ReplicaImpl::record_loss(double loss) {
   refuse_late_loss();
-  losses_.record(loss);
+  trainer_->record_loss(loss);
 }
 
 std::vector<at::Tensor> ReplicaImpl::parameters() const {
@@ -445,8 +392,8 @@ void ReplicaImpl::check_replicas(const ::torch::nn::Module& module) {
   try {
     enter(module);
   } catch (...) {
-    keep_failure("replica check");
-    failure_.tell();  // the others wait in it
+    trainer_->keep_failure("replica check");
+    trainer_->tell_failure();  // the others wait in it
     throw;
   }
   const OnCurrentStream ordered(*group_);

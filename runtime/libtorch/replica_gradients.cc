@@ -41,7 +41,7 @@ bool ReplicaImpl::lies_in_arena(const Parameter& parameter) {
 void ReplicaImpl::set_aside(Parameter& parameter) {
   if (std::exchange(parameter.is_set_aside, true) || !parameter.tensor.grad().defined()) return;
   const at::NoGradGuard no_grad;
-  const bool is_in_arena = !alone_ && lies_in_arena(parameter);
+  const bool is_in_arena = !trainer_->is_alone() && lies_in_arena(parameter);
   at::Tensor old = std::exchange(parameter.tensor.mutable_grad(), at::Tensor());
   parameter.had_gradient = true;
   if (is_in_arena && !mark_) {
@@ -66,11 +66,11 @@ void ReplicaImpl::take(Parameter& parameter, int index) {
   order(here, stream_);
   parameter.taken = true;
   const OnStream ordered(*group_, stream_);
-  reducer_->mark_ready(index);
+  trainer_->reducer()->mark_ready(index);
 }
 
 void ReplicaImpl::look_at_gradient(const Parameter& parameter) {
-  if (!wrong_ || **weight_ == 0 || wrong_->has_found(steps_)) return;
+  if (!wrong_ || **trainer_->weight() == 0 || wrong_->has_found(trainer_->step())) return;
   const at::Tensor& gradient = parameter.tensor.grad();
   if (!gradient.defined()) return;
   const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
@@ -78,7 +78,7 @@ void ReplicaImpl::look_at_gradient(const Parameter& parameter) {
   if (!dtype) return;
   const at::Tensor whole = values.is_non_overlapping_and_dense() ? values : values.contiguous();
   const std::int64_t at = first_not_finite_on_host(whole.data_ptr(), whole.numel(), *dtype);
-  if (at != kAllFinite) wrong_->found(steps_, parameter.name, at);
+  if (at != kAllFinite) wrong_->found(trainer_->step(), parameter.name, at);
 }
 
 void ReplicaImpl::put_into_arena(Parameter& parameter) {
@@ -87,7 +87,7 @@ void ReplicaImpl::put_into_arena(Parameter& parameter) {
   const at::Tensor gradient = std::exchange(parameter.tensor.mutable_grad(), at::Tensor());
   at::Tensor& view = parameter.view;
   const double factor = this->factor();
-  if (!reducer_->overwrites()) {
+  if (!trainer_->reducer()->overwrites()) {
     // Without rows a mean may be NaN: then nothing is added.
     if (factor > 0) view.add_(gradient, factor);
   } else if (factor == 0) {
@@ -103,8 +103,9 @@ void ReplicaImpl::put_into_arena(Parameter& parameter) {
 
 double ReplicaImpl::factor() const {
   const bool has_weight_in_it = options_.weigh_outputs || options_.loss == Loss::sum;
-  const std::int64_t weight = has_weight_in_it ? std::min<std::int64_t>(**weight_, 1) : **weight_;
-  return static_cast<double>(weight) / static_cast<double>(reducer_->weight_unit());
+  const std::int64_t own = **trainer_->weight();
+  const std::int64_t weight = has_weight_in_it ? std::min<std::int64_t>(own, 1) : own;
+  return static_cast<double>(weight) / static_cast<double>(trainer_->reducer()->weight_unit());
 }
 
 void ReplicaImpl::give_back(Parameter& parameter) {

@@ -18,18 +18,13 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
-#include "lockstep/ddp/reducer.h"
 #include "lockstep/libtorch/replica.h"
 #include "lockstep/libtorch/torch_stream.h"
 #include "runtime/base/mutex.h"
-#include "runtime/ddp/arguments.h"
-#include "runtime/ddp/divergence_check.h"
-#include "runtime/ddp/loss_record.h"
-#include "runtime/ddp/own_failure.h"
+#include "runtime/ddp/trainer.h"
 #include "runtime/ddp/wrong_numbers.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/node.h"
@@ -50,7 +45,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void set_weight(const ::torch::nn::Module& module, std::int64_t weight) override;
   GradientOptions gradient_options() override;
   void step_without_data(const ::torch::nn::Module& module) override;
-  NoSync no_sync(bool is_on) override { return {no_sync_, is_on}; }
+  NoSync no_sync(bool is_on) override { return trainer_->no_sync(is_on); }
   std::vector<StepShard> begin_shards(std::int64_t rows) override;
   bool begin_shard(const ::torch::nn::Module& module, const StepShard& shard) override;
   void end_shard(const StepShard& shard) override;
@@ -59,38 +54,38 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void record_loss(double loss) override;
   std::vector<at::Tensor> parameters() const override;
   const std::shared_ptr<ProcessGroup>& group() const override { return group_; }
-  std::int64_t steps() const override { return steps_before_ + steps_; }
+  std::int64_t steps() const override { return trainer_->steps(); }
   std::optional<std::int64_t> weight_unit() const override { return unit_; }
   void set_weight_unit(std::int64_t unit) override {
     if (!planned_) unit_ = unit;
   }
-  void before_update(std::function<void()> action) override { before_update_ = std::move(action); }
-  void before_adding(std::function<void()> action) override { before_adding_ = std::move(action); }
+  void before_update(std::function<void()> action) override { trainer_->before_update(std::move(action)); }
+  void before_adding(std::function<void()> action) override { trainer_->before_adding(std::move(action)); }
   void after_broadcast(std::function<void()> action) override { after_broadcast_ = std::move(action); }
   void set_steps(std::int64_t steps) override {
-    steps_before_ = checked_steps(steps) - steps_;
+    trainer_->set_steps(steps);
     seeded_step_ = -1;  // the next forward is the first of its step, as in a fresh process
   }
-  std::int64_t last_weight() const override;
-  const GlobalBatch& last_batch() const override;
+  std::int64_t last_weight() const override { return trainer_->last_weight(); }
+  const GlobalBatch& last_batch() const override { return trainer_->last_batch(); }
   void check_replicas(const ::torch::nn::Module& module) override;
-  void watch(DataIdentity identity) override { divergence_->watch(std::move(identity)); }
-  const trace::StepRecord& last_step() const override;
-  bool is_step_over() const override;
+  void watch(DataIdentity identity) override { trainer_->watch(std::move(identity)); }
+  const trace::StepRecord& last_step() const override { return trainer_->last_step(); }
+  bool is_step_over() const override { return trainer_->is_step_over(); }
 
  private:
   struct Parameter {
     std::string name;
     at::Tensor tensor;
-    NodePtr accumulator;
+    NodePtr accumulator = {};
     std::vector<std::int64_t> strides;                             // of its gradient, the same on all ranks
     std::uintptr_t hook = 0;                                       // behind the accumulator
     const ::torch::autograd::FunctionPreHook* pre_hook = nullptr;  // ahead of it, which owns it
-    at::Tensor view;    // of its slice of the arena, once there is one; float32 for 16 bits on the CPU
-    at::Tensor result;  // .grad after a step: the view, or a tensor that it is rounded into
-    at::Tensor before;  // .grad of earlier steps, from the step's first gradient until its end; undefined if it is 0
-    at::Tensor room;    // on a device: memory for `before`
-    bool declared_unused = false;
+    at::Tensor view = {};    // of its slice of the arena, once there is one; float32 for 16 bits on the CPU
+    at::Tensor result = {};  // .grad after a step: the view, or a tensor that it is rounded into
+    at::Tensor before =
+        {};                // .grad of earlier steps, from the step's first gradient until its end; undefined if it is 0
+    at::Tensor room = {};  // on a device: memory for `before`
     bool is_set_aside = false;  // .grad has nothing of earlier steps
     bool taken = false;         // its gradient of this micro-batch is in the arena
     bool had_gradient = false;  // .grad was defined before the step
@@ -99,12 +94,10 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   struct PreHook;
   struct Hook;
 
-  void declare_unused();
   void join_norms(const ::torch::nn::Module& module);
   void refuse_wrapped_twice() const;
   void hook(std::size_t parameter);
   std::vector<ParameterSpec> specs() const;
-  std::unique_ptr<Reducer> make_reducer() const;
   // The Reducer, with an order and views on its arena.
   Reducer& planned_reducer();
   // Ahead of the collective of a SyncBatchNorm's backward, on whatever group.
@@ -125,9 +118,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void refuse_replaced(const ::torch::nn::Module& module) const;
   // The first parameter with a gradient that is not 0. On a device the host waits for the answer, unless the gradients
   // were set to none.
-  const Parameter* live_gradient() const;
-  void refuse_live_gradients(std::string_view where) const;
-  void tell_of_adding();
+  std::optional<std::string> live_gradient() const;
   void refuse_late_loss() const;
   void refuse_other_forward() const;
   static void refuse_norms(const ::torch::nn::Module& module);
@@ -143,8 +134,6 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   bool always_needs_arena() const {
     return options_.comm_hook.run || !options_.comm_hook.name.empty() || options_.reproducible.is_on();
   }
-  // Between micro-batches and virtual shards.
-  bool synchronizes() const { return *no_sync_ == 0 && (!shard_ || shard_->is_last); }
   // Checks module and options, and sets the threads.
   void make_reproducible(const ::torch::nn::Module& module);
   std::vector<std::int64_t> buffer_versions() const;
@@ -174,18 +163,14 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void check_gradient(const Parameter& parameter) const;
   void end();
   void end_with_arena();
-  void end_alone();
+  void restore_alone();
   // An exception has ended the backward of `end`. On a device torch's thread says so when it lets go of it, which may
   // be beside the program's next forward: there it tells the other ranks, and nothing else.
   void end_lost(const End& end) noexcept;
   // On the program's thread: gives up what an exception has ended, whether torch has let go of it or not.
   void settle_lost() noexcept;
   void give_up_lost() noexcept REQUIRES(lost_);
-  void tell_of_lost() noexcept;
-  // Within its handler: keeps the exception.
-  void keep_failure(std::string_view part) noexcept { keep_failure(part, steps_); }
-  void keep_failure(std::string_view part, std::int64_t step) noexcept;
-  // Tells the other ranks of what is kept; a world of one forgets the step.
+  // Trainer::give_up(), with the gradients of earlier steps where they were.
   void give_up() noexcept;
   // What a gradient is multiplied by.
   double factor() const;
@@ -198,52 +183,32 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::vector<NamedTensor> wrapped_;  // all that the module had when it was wrapped
   std::vector<const void*> parts_;    // parts_of() the module when it was last looked at
   std::unordered_map<const ::torch::autograd::Node*, int> accumulators_;
-  std::unique_ptr<Reducer> reducer_;  // a world of one without a hook makes it when it first accumulates
-  std::unique_ptr<DivergenceCheck> divergence_;
+  // From adopt() on. Its Reducer: a world of one without a hook makes it when it first accumulates.
+  std::unique_ptr<Trainer> trainer_;
   std::optional<WrongNumbers> wrong_;  // of a world of one on the CPU, unless nobody looks
   std::vector<int> order_;             // of the first graph; empty before
   bool planned_ = false;
   std::optional<std::int64_t> unit_;  // of weights: an earlier run's, or the plan's
   bool overlap_;                      // buckets leave while backward runs
 
-  std::optional<StepShard> shard_;                     // under way, with virtual shards
-  std::int64_t step_rows_ = 0;                         // of this rank's shards
-  bool weights_are_told_ = false;                      // by set_weight(), in the step's shards
   std::vector<std::int64_t> versions_before_forward_;  // of the buffers, with virtual shards
 
-  LossWeight weight_ = std::make_shared<std::optional<std::int64_t>>();
-  bool weight_is_spent_ = false;  // by a backward; outputs of its forward may still be gone back through
-  std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   Mutex lost_;  // a step may be lost on a thread of torch's while the program lets go of this, or has gone on
   // The end of the backward that came through the outputs or to a parameter, until it is called or lost. Its address
   // alone is looked at.
   const End* awaited_ GUARDED_BY(lost_) = nullptr;
   bool is_lost_ GUARDED_BY(lost_) = false;  // what it was of, and settle_lost() has yet to give it up
-  bool in_step_ = false;
-  bool passed_outputs_ = false;  // the backward that runs
-  bool has_outputs_ = false;     // the last forward: some that a backward passes
+  bool passed_outputs_ = false;             // the backward that runs
+  bool has_outputs_ = false;                // the last forward: some that a backward passes
   // A gradient of them was taken as a function (create_graph): a loss of that alone passes none.
   bool is_differentiable_ = false;
-  bool alone_ = false;                 // this step needs no arena
-  std::int64_t stop_word_ = 0;         // of a step without one
-  bool synchronize_ = false;           // this step
   StreamView stream_;                  // of this step
   std::optional<Event> mark_;          // on a device
   bool is_half_done_ = false;          // for good: buckets of a lost step may still be on their way through the arena
   trace::Time backward_began_;         // that one
-  std::int64_t steps_ = 0;             // of this run
-  std::int64_t steps_before_ = 0;      // by set_steps()
   std::int64_t seeded_step_ = -1;      // of the last forward that was seeded
   std::uint32_t seeded_forwards_ = 0;  // in that step
   int seeded_stream_ = -1;             // of which rank or virtual shard
-  std::optional<std::int64_t> last_weight_ = 0;
-  OwnFailure failure_;  // of a forward or backward since the last one that went well
-  // In a world of one asking for the last batch looks for what the device has ended.
-  mutable LossRecord losses_;
-  mutable GlobalBatch last_batch_;
-  std::function<void()> before_update_;
-  std::function<void()> before_adding_;
-  std::uint64_t versions_ = 0;  // at the end of the last synchronised backward
   std::function<void()> after_broadcast_;
 };
 

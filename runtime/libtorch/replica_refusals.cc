@@ -68,43 +68,26 @@ void ReplicaImpl::refuse_replaced(const ::torch::nn::Module& module) const {
   }
 }
 
-const ReplicaImpl::Parameter* ReplicaImpl::live_gradient() const {
+std::optional<std::string> ReplicaImpl::live_gradient() const {
   std::vector<at::Tensor> is_live;
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& gradient = parameter.tensor.grad();
     if (gradient.defined()) is_live.push_back(gradient.detach().ne(0).any());
   }
-  if (is_live.empty() || !at::stack(is_live).any().item<bool>()) return nullptr;
+  if (is_live.empty() || !at::stack(is_live).any().item<bool>()) return std::nullopt;
   const auto first = std::find_if(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
     const at::Tensor& gradient = parameter.tensor.grad();
     return gradient.defined() && gradient.detach().ne(0).any().item<bool>();
   });
-  return &*first;
-}
-
-// What lies in .grad before the first of several micro-batches would be weighted like it.
-void ReplicaImpl::refuse_live_gradients(std::string_view where) const {
-  if (const Parameter* const live = live_gradient()) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step {}; call zero_grad() "
-                    "before",
-                    live->name, where));
-  }
-}
-
-void ReplicaImpl::tell_of_adding() {
-  const auto action = std::exchange(before_adding_, nullptr);
-  if (!action) return;
-  const bool is_accumulating = reducer_ && reducer_->accumulating();
-  if (is_accumulating || (versions() == versions_ && live_gradient() != nullptr)) action();
+  return first->name;
 }
 
 void ReplicaImpl::refuse_late_loss() const {
-  if (weight_->has_value() && !weight_is_spent_) return;
+  if (trainer_->has_weight()) return;
   throw InvalidArgument(
       fmt::format("DistributedDataParallel: record_loss in step {}, but no forward went through this object since the "
                   "last backward, or it has no weight; call it behind ddp(x) and set_weight(), before backward()",
-                  steps_));
+                  trainer_->step()));
 }
 
 // The gradients are those of a forward that did not go through this object, and counted by the rows of one that did.
@@ -114,7 +97,7 @@ void ReplicaImpl::refuse_other_forward() const {
       "DistributedDataParallel: the backward of step {} did not come through the outputs of the last ddp(x): "
       "its loss was made by the module's own forward, or does not depend on them; call ddp(x) instead, evaluate under "
       "NoGradGuard, and call set_weight() where the loss is meant to be so",
-      steps_));
+      trainer_->step()));
 }
 
 void ReplicaImpl::check_gradient(const Parameter& parameter) const {
@@ -122,7 +105,7 @@ void ReplicaImpl::check_gradient(const Parameter& parameter) const {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: '{}' got a second gradient in one backward, in step {}: a checkpointed "
                     "part, or a backward within the backward, shares it; set DdpOptions::overlap to false",
-                    parameter.name, steps_));
+                    parameter.name, trainer_->step()));
   }
   const at::Tensor& gradient = parameter.tensor.grad();
   if (gradient.layout() != at::kStrided) {

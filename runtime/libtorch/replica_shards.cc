@@ -28,18 +28,12 @@ void ReplicaImpl::make_reproducible(const ::torch::nn::Module& module) {
 }
 
 std::vector<StepShard> ReplicaImpl::begin_shards(std::int64_t rows) {
-  shard_.reset();
+  trainer_->end_shard();
   settle_lost();
   try {
-    auto shards = shards_of_step(options_.reproducible, rows, group_->rank(), group_->size());
-    if (!options_.reproducible.is_on()) return shards;
-    refuse_no_sync(options_.reproducible, *no_sync_ > 0, steps_);
-    refuse_live_gradients("at the first virtual shard of a step");
-    step_rows_ = rows;
-    weights_are_told_ = false;
-    return shards;
+    return trainer_->begin_shards(rows);
   } catch (...) {
-    keep_failure("backward");
+    trainer_->keep_failure("backward");
     give_up();
     throw;
   }
@@ -47,39 +41,27 @@ std::vector<StepShard> ReplicaImpl::begin_shards(std::int64_t rows) {
 
 bool ReplicaImpl::begin_shard(const ::torch::nn::Module& module, const StepShard& shard) {
   if (!options_.reproducible.is_on()) return true;
-  shard_ = shard;
+  trainer_->begin_shard(shard);
   versions_before_forward_.clear();
   if (shard.begin < shard.end) return true;
   run_without_data(module);
-  end_shard(shard);
   return false;
 }
 
-void ReplicaImpl::end_shard(const StepShard& shard) {
-  if (!options_.reproducible.is_on()) return;
-  shard_.reset();
-  if (!shard.is_last || weights_are_told_ || step_rows_ == 0) return;
-  try {
-    require_dealt_as_shards(options_.reproducible, step_rows_, last_weight(), group_->rank(), group_->size());
-  } catch (...) {
-    keep_failure("backward", steps_ - 1);  // which has been counted
-    give_up();
-    throw;
-  }
-}
+// Where nothing of this module's got a gradient, no close() has ended it.
+void ReplicaImpl::end_shard(const StepShard&) { trainer_->end_shard(); }
 
 void ReplicaImpl::shard_failed() noexcept {
-  shard_.reset();
-  if (failure_.text().empty()) keep_failure("backward");  // else a forward's
+  if (!trainer_->has_failure()) trainer_->keep_failure("backward");  // else a forward's
   give_up();
 }
 
 void ReplicaImpl::refuse_without_shards() const {
-  if (!options_.reproducible.is_on() || shard_) return;
+  if (!options_.reproducible.is_on() || trainer_->shard()) return;
   throw InvalidArgument(fmt::format(
       "DistributedDataParallel: a backward of its own in step {}, of {} virtual shards, of which each has a "
       "loss: call ddp.backward(rows, loss_of), which asks for them",
-      steps_, options_.reproducible.virtual_shards));
+      trainer_->step(), options_.reproducible.virtual_shards));
 }
 
 std::vector<std::int64_t> ReplicaImpl::buffer_versions() const {
@@ -99,7 +81,7 @@ void ReplicaImpl::refuse_written_buffers() const {
         "DistributedDataParallel: the forward of step {} wrote the buffer '{}' (running statistics?), which "
         "would depend on the shards that this rank has; take a norm without such buffers (GroupNorm, "
         "LayerNorm, track_running_stats(false)), or train without virtual shards",
-        steps_, buffers_[i].name));
+        trainer_->step(), buffers_[i].name));
   }
 }
 

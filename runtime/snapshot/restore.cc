@@ -281,7 +281,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     check_room();
     self.begin_generation(offer->step);
     self.load(*offer, contents);
-    set_steps_before(group, offer->step - self.steps.count());
+    group.stop_latch()->set_steps_before(offer->step - self.steps.count());
     self.steps.set(offer->step);
     self.last_saved = offer->step;
     restored = {.step = offer->step,

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -12,14 +11,8 @@
 #include "lockstep/ddp/broadcast_parameters.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/trace/span.h"
-#include "runtime/ddp/arguments.h"
-#include "runtime/ddp/divergence_check.h"
-#include "runtime/ddp/loss_record.h"
-#include "runtime/ddp/loss_sum.h"
-#include "runtime/ddp/own_failure.h"
-#include "runtime/ddp/unused.h"
+#include "runtime/ddp/trainer.h"
 #include "runtime/tensor/findings.h"
-#include "runtime/trace/process_trace.h"
 #include "runtime/train/compute_stream.h"
 
 namespace lockstep {
@@ -58,33 +51,28 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
     : module_(model),
       group_(require_at_home(std::move(group), model)),
       parameters_(model.parameters()),
-      reducer_(specs_of(model), group_,
-               {.buckets = options.buckets,
-                .loss = options.loss,
-                .comm_hook = options.comm_hook,
-                .not_finite = options.not_finite,
-                .reproducible = options.reproducible}),
-      divergence_(divergence_check(options)),
-      failure_(std::make_unique<OwnFailure>(group_)),
-      losses_(std::make_unique<LossRecord>(options.loss, group_, loss_parts(options.reproducible, group_->size()))),
       loss_(options.loss),
-      unused_(indices_of_unused(options.unused, reducer_.parameters())),
       overlap_(options.overlap),
       reproducible_(options.reproducible),
-      seed_(options.seed) {
+      seed_(options.seed),
+      trainer_(std::make_unique<Trainer>(group_, specs_of(model), Trainer::Options::of(options, false))) {
+  trainer_->make_reducer();
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_.emplace(parameters_[i].id(), static_cast<int>(i));
   if (reproducible_.is_on()) set_intra_op_threads(reproducible_.threads);
   join_compute_stream(*group_);
   std::vector<BufferView> values;
   for (const Tensor& parameter : parameters_) values.push_back(parameter.view());
   broadcast_parameters(*group_, values);
+  trainer_->adopt({.values = {[this] { return versions(); },
+                              [this] { return DivergenceCheck::Replica::State{.buffers = state()}; }},
+                   .live_gradient = [this] { return live_gradient(); }});
   for (const Tensor& parameter : parameters_) parameter.hold_grad(own_backward_);  // last: the destructor lets go
 }
 
 std::vector<NamedBuffer> DistributedDataParallel::state() const {
   std::vector<NamedBuffer> all;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    all.push_back({reducer_.parameters()[i].name, parameters_[i].view()});
+    all.push_back({reducer().parameters()[i].name, parameters_[i].view()});
   }
   return all;
 }
@@ -95,17 +83,23 @@ std::uint64_t DistributedDataParallel::versions() const {
   return sum;
 }
 
-std::unique_ptr<DivergenceCheck> DistributedDataParallel::divergence_check(const DdpOptions& options) const {
-  return std::make_unique<DivergenceCheck>(
-      group_, options.compare_every.value_or(DivergenceCheck::default_every(group_->device())),
-      DivergenceCheck::Replica{[this] { return versions(); },
-                               [this] { return DivergenceCheck::Replica::State{.buffers = state()}; }});
+void DistributedDataParallel::watch(DataIdentity identity) { trainer_->watch(std::move(identity)); }
+NoSync DistributedDataParallel::no_sync(bool is_on) { return trainer_->no_sync(is_on); }
+const Reducer& DistributedDataParallel::reducer() const { return *trainer_->reducer(); }
+std::int64_t DistributedDataParallel::steps() const { return trainer_->steps(); }
+void DistributedDataParallel::set_steps(std::int64_t steps) { trainer_->set_steps(steps); }
+void DistributedDataParallel::set_weight_to(std::int64_t weight) { trainer_->set_weight(weight); }
+std::int64_t DistributedDataParallel::last_weight() const { return trainer_->last_weight(); }
+const GlobalBatch& DistributedDataParallel::last_batch() const { return trainer_->last_batch(); }
+void DistributedDataParallel::before_update(std::function<void()> action) {
+  trainer_->before_update(std::move(action));
+}
+void DistributedDataParallel::before_adding(std::function<void()> action) {
+  trainer_->before_adding(std::move(action));
 }
 
-void DistributedDataParallel::watch(DataIdentity identity) { divergence_->watch(std::move(identity)); }
-
 DistributedDataParallel::~DistributedDataParallel() {
-  failure_->tell_if_unwinding(reducer_.accumulating());
+  trainer_->tell_if_unwinding();
   for (const Tensor& parameter : parameters_) {
     parameter.release_grad(own_backward_);
     if (planned_) parameter.unbind_grad();
@@ -115,11 +109,12 @@ DistributedDataParallel::~DistributedDataParallel() {
 // Between micro-batches the others count on this rank for the step; else an exception may be caught.
 template <typename Call>
 Tensor DistributedDataParallel::in_forward(Call call) {
-  failure_->forget();
+  trainer_->forget_failure();
   try {
     return call();
   } catch (...) {
-    reducer_.accumulating() ? give_up("forward") : keep_failure("forward");
+    trainer_->keep_failure("forward");
+    if (trainer_->accumulating()) give_up();
     throw;
   }
 }
@@ -152,19 +147,9 @@ nn::ForwardContext DistributedDataParallel::context_of(std::vector<std::int64_t>
 
 Tensor DistributedDataParallel::run_forward(const Tensor& x) {
   // One that records nothing has no backward, and the loss of another may be pending.
-  if (grad_enabled()) {
-    weight_ = x.shape().dims() == 0 ? 1 : x.size(0);
-    if (*no_sync_ > 0 && !reducer_.accumulating()) refuse_live_gradients("at the first micro-batch of no_sync()");
-  }
+  if (grad_enabled()) trainer_->begin_forward(x.shape().dims() == 0 ? 1 : x.size(0));
   const trace::Span span(grad_enabled() ? trace::SpanKind::forward : trace::SpanKind::evaluation);
   return module_(x);
-}
-
-void DistributedDataParallel::set_steps(std::int64_t steps) { steps_before_ = checked_steps(steps) - steps_; }
-
-void DistributedDataParallel::set_weight_to(std::int64_t weight) {
-  weight_ = checked_weight(weight);
-  weights_are_told_ = true;
 }
 
 void DistributedDataParallel::plan(std::span<const Tensor> ready_order) {
@@ -180,65 +165,47 @@ void DistributedDataParallel::plan(std::span<const Tensor> ready_order) {
   for (int i = static_cast<int>(parameters_.size()) - 1; i >= 0; --i) {
     if (!on_tape[static_cast<std::size_t>(i)]) order.push_back(i);
   }
-  reducer_.plan_order(order);
+  Reducer& reducer = *trainer_->reducer();
+  reducer.plan_order(order);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    parameters_[i].bind_grad(reducer_.gradient<float>(static_cast<int>(i)));
+    parameters_[i].bind_grad(reducer.gradient<float>(static_cast<int>(i)));
     parameters_[i].clear_grad();
   }
   planned_ = true;
 }
 
-void DistributedDataParallel::keep_failure(std::string_view part) noexcept {
-  failure_->keep(fmt::format("the {} of step {}", part, steps_), std::current_exception());
-}
-
-void DistributedDataParallel::give_up(std::string_view part) noexcept {
-  keep_failure(part);
-  failure_->tell();
-  reducer_.abandon_step(message_of(std::current_exception()));
-  losses_->forget(steps_);
+void DistributedDataParallel::give_up() noexcept {
+  trainer_->give_up();
   for (const Tensor& parameter : parameters_) parameter.clear_grad();  // what is there is half of a step
 }
 
 template <typename Call>
-void DistributedDataParallel::in_step(Call call) {
-  const bool is_synchronized = *no_sync_ == 0;
+std::optional<std::int64_t> DistributedDataParallel::in_step(Call call) {
   try {
     call();
-    is_last_shard_ = true;
   } catch (...) {
-    is_last_shard_ = true;
-    give_up("backward");
+    trainer_->keep_failure("backward");
+    give_up();
     throw;
   }
-  failure_->forget();
-  weight_.reset();
-  if (!is_synchronized) return;
-  ++steps_;
-  last_batch_ = losses_->batch_of(reducer_.noted());
-  if (group_->device().kind == DeviceKind::cpu) last_weight_ = last_batch_.weight;
-  trace::keep_batch(last_batch_.step, last_batch_.weight, last_batch_.loss);
-  divergence_->judge(steps_ - 1, reducer_.noted());  // what it throws, all ranks throw: no failure of this one's
-  versions_ = versions();
-  if (before_update_) before_update_();
+  trainer_->close();
+  return trainer_->known_weight();
 }
 
 std::optional<std::int64_t> DistributedDataParallel::backward(const Tensor& loss) {
-  in_step([&] {
+  return in_step([&] {
     if (reproducible_.is_on()) {
       throw InvalidArgument(
           fmt::format("DistributedDataParallel: backward(loss) in step {}, of {} virtual shards, of which each has a "
                       "loss: call backward(batch, loss_of), which asks for them",
-                      steps_, reproducible_.virtual_shards));
+                      trainer_->step(), reproducible_.virtual_shards));
     }
     run_backward(loss);
   });
-  return last_weight_;
 }
 
 std::optional<std::int64_t> DistributedDataParallel::backward(std::int64_t rows, const LossOf& loss_of) {
-  in_step([&] { run_shards(rows, loss_of); });
-  return last_weight_;
+  return in_step([&] { run_shards(rows, loss_of); });
 }
 
 std::optional<std::int64_t> DistributedDataParallel::backward(const data::Batch& batch, const LossOfBatch& loss_of) {
@@ -248,33 +215,24 @@ std::optional<std::int64_t> DistributedDataParallel::backward(const data::Batch&
 }
 
 void DistributedDataParallel::run_shards(std::int64_t rows, const LossOf& loss_of) {
-  if (!reproducible_.is_on()) return run_backward(loss_of(0, rows));
-  refuse_no_sync(reproducible_, *no_sync_ > 0, steps_);
-  const auto shards = shards_of_step(reproducible_, rows, group_->rank(), group_->size());
-  refuse_live_gradients("at the first virtual shard of a step");
-  weights_are_told_ = false;
-  for (const StepShard& shard : shards) {
-    is_last_shard_ = shard.is_last;
+  for (const StepShard& shard : trainer_->begin_shards(rows)) {
+    if (!reproducible_.is_on()) return run_backward(loss_of(0, rows));
+    trainer_->begin_shard(shard);
     for (const Tensor& parameter : parameters_) parameter.clear_grad();
-    weight_.reset();
     if (shard.begin == shard.end) {
+      trainer_->begin_forward(0);
       run_without_rows();
-      continue;
+    } else {
+      run_backward(loss_of(shard.begin, shard.end));
     }
-    const Tensor loss = loss_of(shard.begin, shard.end);
-    if (!weights_are_told_ && weight_) require_rows_of_shard(shard, *weight_);
-    run_backward(loss);
+    if (!shard.is_last) trainer_->close();
   }
-  if (weights_are_told_ || rows == 0) return;
-  const GlobalBatch all = global_batch_of(reducer_.noted(), loss_, loss_parts(reproducible_, group_->size()));
-  require_dealt_as_shards(reproducible_, rows, all.weight, group_->rank(), group_->size());
 }
 
 void DistributedDataParallel::run_without_rows() {
   const trace::Span span(trace::SpanKind::backward);
   if (!planned_) plan({});
-  losses_->begin_backward(0);
-  begin_step(0);
+  begin_step();
   finish_step();
 }
 
@@ -283,43 +241,41 @@ void DistributedDataParallel::step_without_data() {
     backward(0, LossOf());
     return;
   }
-  if (*no_sync_ > 0 && !reducer_.accumulating()) refuse_live_gradients("at the first micro-batch of no_sync()");
+  trainer_->begin_forward(0);
   in_step([&] { run_without_rows(); });
 }
 
 void DistributedDataParallel::run_backward(const Tensor& loss) {
   const trace::Span span(trace::SpanKind::backward);
-  if (!weight_) {
+  if (!trainer_->has_weight()) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: a loss without a weight, in step {}: no forward went through this object "
                     "since the last backward; call ddp(x) instead of the module's forward, or set_weight() between "
                     "forward and backward",
-                    steps_));
+                    trainer_->step()));
   }
   if (loss.count() != 1) {
     throw InvalidArgument(fmt::format(
         "DistributedDataParallel: the loss of step {} is {}, it must have exactly one element; take mean() or sum() "
         "first",
-        steps_, loss.str()));
+        trainer_->step(), loss.str()));
   }
-  const std::int64_t weight = *weight_;
+  const std::int64_t weight = **trainer_->weight();
   if (!planned_) plan(ready_order(loss));
-  losses_->record(loss.view(), group_->stream(), std::make_shared<Tensor>(loss.detach()));
-  losses_->begin_backward(weight);
-  begin_step(weight);
+  trainer_->record_loss(loss.view(), group_->stream(), std::make_shared<Tensor>(loss.detach()));
+  begin_step();
+  Reducer& reducer = *trainer_->reducer();
   std::vector<int> held;
   const auto on_leaf_ready = [&](const Tensor& leaf) {
     const auto found = index_.find(leaf.id());
     if (found == index_.end()) return;
     carried_.erase(found->second);
-    if (unused_.contains(found->second)) {
-      refuse_gradient_of_unused(reducer_.parameters()[static_cast<std::size_t>(found->second)].name, steps_);
-    }
-    overlap_ ? reducer_.mark_ready(found->second) : held.push_back(found->second);
+    trainer_->require_used(found->second);
+    overlap_ ? reducer.mark_ready(found->second) : held.push_back(found->second);
   };
   lockstep::backward(loss, static_cast<float>(loss_ == Loss::mean ? weight : std::min<std::int64_t>(weight, 1)),
                      {.accumulate = true, .into_held = true, .on_leaf_ready = on_leaf_ready});
-  for (const int parameter : held) reducer_.mark_ready(parameter);
+  for (const int parameter : held) reducer.mark_ready(parameter);
   finish_step();
 }
 
@@ -333,44 +289,20 @@ void DistributedDataParallel::refuse_changed() const {
   }
 }
 
-void DistributedDataParallel::begin_step(std::int64_t weight) {
+void DistributedDataParallel::begin_step() {
   refuse_changed();
   join_compute_stream(*group_);
-  tell_of_adding();
-  const bool synchronize = synchronizes();
-  StepNote note;
-  if (synchronize) {
-    note = divergence_->note(steps_);
-    losses_->close_step(steps_);
-    losses_->write(note, steps_);
-    if (group_->device().kind != DeviceKind::cpu) throw_findings(kernels(group_->device()));
-  }
-  reducer_.begin_step({.weight = weight, .synchronize = synchronize, .note = note});
-  for (const int parameter : unused_) reducer_.mark_unused(parameter);
-  carry_gradients(weight);
+  if (trainer_->synchronizes() && group_->device().kind != DeviceKind::cpu) throw_findings(kernels(group_->device()));
+  trainer_->begin();
+  carry_gradients(**trainer_->weight());
 }
 
 // On a device this waits for it: programs that clear their gradients don't come here.
-std::optional<std::size_t> DistributedDataParallel::live_gradient() const {
+std::optional<std::string> DistributedDataParallel::live_gradient() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].has_grad() && optim::grad_norm({&parameters_[i], 1}) != 0) return i;
+    if (parameters_[i].has_grad() && optim::grad_norm({&parameters_[i], 1}) != 0) return reducer().parameters()[i].name;
   }
   return std::nullopt;
-}
-
-// What lies in a gradient before the first of several micro-batches would be divided by the weight of all of them.
-void DistributedDataParallel::refuse_live_gradients(std::string_view where) const {
-  if (const auto live = live_gradient()) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step {}; call zero_grad() "
-                    "before",
-                    reducer_.parameters()[*live].name, where));
-  }
-}
-
-void DistributedDataParallel::tell_of_adding() {
-  const auto action = std::exchange(before_adding_, nullptr);
-  if (action && (reducer_.accumulating() || (versions() == versions_ && live_gradient()))) action();
 }
 
 // Gradients that nobody has cleared are added to, as torch's are. Each rank puts its part of them into the sum, so that
@@ -378,11 +310,11 @@ void DistributedDataParallel::tell_of_adding() {
 void DistributedDataParallel::carry_gradients(std::int64_t weight) {
   carried_.clear();
   set_aside_.clear();
-  if (reducer_.accumulating()) return;
+  if (trainer_->accumulating()) return;
   const float part = loss_ == Loss::mean ? static_cast<float>(weight) : 1.0f / static_cast<float>(group_->size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const int index = static_cast<int>(i);
-    if (!parameters_[i].has_grad() || unused_.contains(index)) continue;
+    if (!parameters_[i].has_grad() || trainer_->is_declared_unused(index)) continue;
     const Tensor gradient = parameters_[i].grad();
     if (part == 0) {
       set_aside_.emplace_back(index, gradient.clone());
@@ -396,33 +328,29 @@ void DistributedDataParallel::carry_gradients(std::int64_t weight) {
 }
 
 void DistributedDataParallel::finish_step() {
-  for (const int parameter : carried_) reducer_.mark_ready(parameter);
-  last_weight_ = reducer_.finish_step();
+  Reducer& reducer = *trainer_->reducer();
+  for (const int parameter : carried_) reducer.mark_ready(parameter);
+  trainer_->finish();
   if (!set_aside_.empty() && last_weight() == 0) {
     for (const auto& [parameter, values] : set_aside_)
       parameters_[static_cast<std::size_t>(parameter)].grad().copy_from(values);
   }
   // A gradient that only other ranks contributed to lies in the arena without this rank's backward having touched it.
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].grad_for_writing().data<float>() == reducer_.gradient<float>(static_cast<int>(i))) continue;
+    if (parameters_[i].grad_for_writing().data<float>() == reducer.gradient<float>(static_cast<int>(i))) continue;
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: '{}' has been converted or moved since the module was wrapped, and "
                     "nobody would average its gradient; wrap the module again",
-                    reducer_.parameters()[i].name));
+                    reducer.parameters()[i].name));
   }
-}
-
-// On a device finish_step can't say.
-std::int64_t DistributedDataParallel::last_weight() const {
-  return last_weight_ ? *last_weight_ : reducer_.total_weight();
 }
 
 void DistributedDataParallel::check_replicas() const {
   try {
     refuse_changed();
   } catch (...) {
-    failure_->keep(fmt::format("the replica check of step {}", steps_), std::current_exception());
-    failure_->tell();  // the others wait in it
+    trainer_->keep_failure("replica check");
+    trainer_->tell_failure();  // the others wait in it
     throw;
   }
   lockstep::check_replicas(*group_, state());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/ddp/loss_sum.h"
+#include "runtime/ddp/loss_record.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/ddp/reproducible.h"
-#include "runtime/ddp/arguments.h"
+#include "runtime/ddp/trainer.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep {
@@ -127,9 +127,9 @@ TEST(VirtualShards, AreRefusedWithWhatToDo) {
   EXPECT_EQ(error_of<InvalidArgument>([&] { shards_of_step({.virtual_shards = 4}, 1, 0, 1); }),
             "virtual shards: 4 of them for a batch of 0 rows; give the rows of a full step of all ranks together, from "
             "1 to 1099511627776, and at least 1 shard");
-  EXPECT_NO_THROW(require_dealt_as_shards(four, 6, 9, 0, 2));
-  EXPECT_NO_THROW(require_dealt_as_shards(four, 3, 9, 1, 2));
-  EXPECT_EQ(error_of<InvalidArgument>([&] { require_dealt_as_shards(four, 5, 9, 0, 2); }),
+  EXPECT_NO_THROW(Trainer::require_dealt_as_shards(four, 6, 9, 0, 2));
+  EXPECT_NO_THROW(Trainer::require_dealt_as_shards(four, 3, 9, 1, 2));
+  EXPECT_EQ(error_of<InvalidArgument>([&] { Trainer::require_dealt_as_shards(four, 5, 9, 0, 2); }),
             "DistributedDataParallel: rank 0 of 2 has 5 of the step's 9 rows, and virtual shards of 3 rows give it 6: "
             "another number of ranks would compute something else; deal the rows with a BatchShardSampler of "
             "virtual_shards 4 and batches of 10, and set weights in each shard or in none");

@@ -18,7 +18,7 @@ struct StepNote {
   std::int64_t data = 0;      // a digest of what decides which samples are read; of all: 1 if equal, else 0
   std::int64_t digest = 0;    // of the parameters' bytes, 0 where none is asked for; of all: 1 if equal, else 0
   // For GlobalBatch: what this rank's loss is the mean or the sum of, and the loss summed over that, as
-  // runtime/ddp/loss_sum.h splits it; of all: the sums.
+  // runtime/ddp/loss_record.h splits it; of all: the sums.
   std::int64_t weight = 0;
   std::int64_t loss_whole = 0;
   std::int64_t loss_fraction = 0;

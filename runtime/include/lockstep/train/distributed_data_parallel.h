@@ -63,9 +63,7 @@
 
 namespace lockstep {
 
-class DivergenceCheck;
-class LossRecord;
-class OwnFailure;
+class Trainer;
 
 // Equal on all ranks. lockstep::libtorch::DdpOptions has the same members, and some of torch's.
 struct DdpOptions {
@@ -123,7 +121,7 @@ class LOCKSTEP_API DistributedDataParallel {
 
   // While one lives that is on, backward() sends nothing: gradients are this rank's weighted sum so far, to be left
   // alone until a synchronised backward() closes the step. Do not divide the loss by the number of micro-batches.
-  NoSync no_sync(bool is_on = true) { return {no_sync_, is_on}; }
+  NoSync no_sync(bool is_on = true);
 
   // Backward of the loss, with the collectives behind it. Afterwards every parameter has a gradient, the mean (or the
   // sum, as DdpOptions::loss says) over the global batch, equal on all ranks (0 where nobody's loss depends on the
@@ -172,57 +170,53 @@ class LOCKSTEP_API DistributedDataParallel {
   nn::Module& module() const { return module_; }
   nn::Module* operator->() const { return &module_; }
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
-  const Reducer& reducer() const { return reducer_; }
+  const Reducer& reducer() const;
   // Synchronised backwards finished.
-  std::int64_t steps() const { return steps_before_ + steps_; }
+  std::int64_t steps() const;
   // For a run that goes on: the steps that it has done before. steps() counts from there, and with it what is random;
   // records and messages count this run's. Between steps, equal on all ranks. InvalidArgument if it is negative.
   void set_steps(std::int64_t steps);
   // From now on runs `action` in each synchronised backward(), last: gradients are there, and no optimizer has written
   // a parameter. Null: nothing. For Snapshots.
-  void before_update(std::function<void()> action) { before_update_ = std::move(action); }
+  void before_update(std::function<void()> action);
   // Runs `action` in the next backward(), first, if that adds to gradients of the one before: nobody has cleared them,
   // and no parameter was written in between; or they are of a micro-batch. Null: nothing. For Snapshots.
-  void before_adding(std::function<void()> action) { before_adding_ = std::move(action); }
+  void before_adding(std::function<void()> action);
   // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data; gradients are what
   // they were, or 0. On a GPU waits for the step.
   std::int64_t last_weight() const;
-  // All ranks' rows and loss in the last synchronised step, on a GPU in the step that it names.
-  const GlobalBatch& last_batch() const { return last_batch_; }
-  // Its loss: of the global batch, not of this rank's rows. On a GPU that of five steps before.
-  std::optional<double> last_loss() const { return last_batch_.loss; }
+  // All ranks' rows and loss in the last synchronised step whose are known without a wait: on the CPU the last one, on
+  // a GPU the one five steps before, and in a world of one the last that the device has ended.
+  const GlobalBatch& last_batch() const;
+  // Its loss: of the global batch, not of this rank's rows.
+  std::optional<double> last_loss() const { return last_batch().loss; }
   // What the last synchronised step waited for, and what ran behind backward.
-  const trace::StepRecord& last_step() const { return reducer_.last_step(); }
+  const trace::StepRecord& last_step() const { return reducer().last_step(); }
   // Whether the last synchronised step is over on the device too, as far as is known without a wait. On the CPU always.
-  bool is_step_over() const { return reducer_.is_step_over(); }
+  bool is_step_over() const { return reducer().is_step_over(); }
 
  private:
   std::vector<NamedBuffer> state() const;
   std::uint64_t versions() const;
-  std::unique_ptr<DivergenceCheck> divergence_check(const DdpOptions& options) const;
   nn::ForwardContext context_of(std::vector<std::int64_t> ids) const;
   template <typename Call>
   Tensor in_forward(Call call);
   Tensor run_forward(const Tensor& x);
   void set_weight_to(std::int64_t weight);
   template <typename Call>
-  void in_step(Call call);
+  std::optional<std::int64_t> in_step(Call call);
   void run_backward(const Tensor& loss);
   void run_without_rows();
   void run_shards(std::int64_t rows, const LossOf& loss_of);
-  bool synchronizes() const { return *no_sync_ == 0 && is_last_shard_; }
   // A parameter that is new to the module. Nobody would average its gradient.
   void refuse_changed() const;
-  void begin_step(std::int64_t weight);
+  void begin_step();
   // The first parameter with a gradient that is not 0.
-  std::optional<std::size_t> live_gradient() const;
-  void refuse_live_gradients(std::string_view where) const;
-  void tell_of_adding();
+  std::optional<std::string> live_gradient() const;
   void carry_gradients(std::int64_t weight);
   void finish_step();
-  // While an exception of `part` of the step is handled: keeps it; tells the others, and forgets the step.
-  void keep_failure(std::string_view part) noexcept;
-  void give_up(std::string_view part) noexcept;
+  // While an exception is handled that has been kept: tells the others, and forgets the step.
+  void give_up() noexcept;
   // The first backward knows its order: tells it to the reducer and binds the gradients to the arena.
   void plan(std::span<const Tensor> ready_order);
 
@@ -230,32 +224,17 @@ class LOCKSTEP_API DistributedDataParallel {
   std::shared_ptr<ProcessGroup> group_;
   std::vector<Tensor> parameters_;
   std::unordered_map<const void*, int> index_;  // by Tensor::id
-  Reducer reducer_;
-  std::unique_ptr<DivergenceCheck> divergence_;
-  std::unique_ptr<OwnFailure> failure_;
-  std::unique_ptr<LossRecord> losses_;
   Loss loss_;
-  std::set<int> unused_;   // declared
+  bool overlap_;
+  Reproducible reproducible_;
+  std::uint64_t seed_;
+  std::unique_ptr<Trainer> trainer_;
   std::set<int> carried_;  // have a gradient of before this step, which this backward has not come to
   // Those gradients, by parameter, on a rank without rows: they stay what they are if no rank has any.
   std::vector<std::pair<int, Tensor>> set_aside_;
-  bool overlap_;
-  Reproducible reproducible_;
-  bool is_last_shard_ = true;  // of this rank's in the step under way, or there are no virtual shards
-  std::uint64_t seed_;
-  std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   const Tensor::LossBackward own_backward_ = [this](const Tensor& loss) { backward(loss); };
   bool planned_ = false;
-  bool ids_given_ = false;              // the model's context is that of the last forward's ids
-  std::int64_t steps_ = 0;              // of this run
-  std::int64_t steps_before_ = 0;       // by set_steps()
-  std::optional<std::int64_t> weight_;  // of the last forward; nothing after its backward
-  bool weights_are_told_ = false;       // by set_weight(), in the virtual shards of this step
-  std::optional<std::int64_t> last_weight_ = 0;
-  GlobalBatch last_batch_;
-  std::function<void()> before_update_;
-  std::function<void()> before_adding_;
-  std::uint64_t versions_ = 0;  // at the end of the last synchronised backward
+  bool ids_given_ = false;  // the model's context is that of the last forward's ids
 };
 
 }  // namespace lockstep

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/ddp/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/sampler.h"
+#include "runtime/ddp/reducer_impl.h"
+#include "runtime/trace/process_trace.h"
+
+namespace lockstep {
+
+Trainer::Trainer(std::shared_ptr<ProcessGroup> group, std::vector<ParameterSpec> specs, Options options)
+    : group_(require_group(std::move(group))),
+      specs_(std::move(specs)),
+      options_(std::move(options)),
+      is_unused_(specs_.size(), 0),
+      clock_(std::make_shared<StepClock>(group_)),
+      failure_(group_),
+      losses_(options_.reducer.loss, group_, loss_parts(options_.reducer.reproducible, group_->size())) {
+  for (const std::string& name : options_.unused) {
+    const auto found = std::ranges::find(specs_, name, &ParameterSpec::name);
+    if (found == specs_.end()) {
+      throw InvalidArgument(fmt::format(
+          "DistributedDataParallel: '{}' is declared unused, but no trained parameter has this name; there are {}, "
+          "from '{}' to '{}'",
+          name, specs_.size(), specs_.front().name, specs_.back().name));
+    }
+    is_unused_[static_cast<std::size_t>(found - specs_.begin())] = 1;
+  }
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::make_reducer() {
+  reducer_.reset(new Reducer(std::make_unique<Reducer::Impl>(specs_, group_, options_.reducer, clock_)));
+}
+
+void Trainer::adopt(Replica replica) {
+  replica_ = std::move(replica);
+  divergence_ = std::make_unique<DivergenceCheck>(
+      group_, options_.compare_every.value_or(DivergenceCheck::default_every(group_->device())), replica_.values);
+}
+
+void Trainer::refuse_live_gradients(std::string_view where) const {
+  if (const auto live = replica_.live_gradient()) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step {}; call zero_grad() "
+                    "before",
+                    *live, where));
+  }
+}
+
+void Trainer::begin_forward(std::optional<std::int64_t> weight) {
+  failure_.forget();
+  *weight_ = weight;
+  weight_is_spent_ = false;
+  losses_.begin_forward();
+  if (is_in_no_sync() && !accumulating()) refuse_live_gradients("at the first micro-batch of no_sync()");
+}
+
+void Trainer::set_weight(std::int64_t weight) {
+  if (weight < 0) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: weight {}; give the number of rows or loss terms, at least 0", weight));
+  }
+  *weight_ = weight;
+  weight_is_spent_ = false;
+  weights_are_told_ = true;
+}
+
+void Trainer::record_loss(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner) {
+  losses_.record(loss, stream, std::move(owner));
+}
+void Trainer::record_loss(double loss) { losses_.record(loss); }
+
+void Trainer::tell_of_adding() {
+  const auto action = std::exchange(before_adding_, nullptr);
+  if (action && (accumulating() || (replica_.values.versions() == versions_ && replica_.live_gradient()))) action();
+}
+
+void Trainer::begin(bool is_alone) {
+  if (shard_ && !weights_are_told_ && **weight_ != shard_->end - shard_->begin) {
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: the forward of virtual shard {} had {} rows, and the shard is rows {} to {} "
+        "of this rank's: take those that loss_of is given, or set_weight() in each shard where rows are "
+        "not what a loss is the mean of",
+        shard_->index, **weight_, shard_->begin, shard_->end));
+  }
+  tell_of_adding();
+  is_synchronized_ = synchronizes();
+  is_alone_ = is_alone;
+  losses_.begin_backward(**weight_);
+  if (is_synchronized_) losses_.close_step(step());
+  if (is_alone) {
+    stop_word_ = clock_->begin();
+  } else {
+    StepNote note = is_synchronized_ ? divergence_->note(step()) : StepNote{};
+    if (is_synchronized_ && group_->size() > 1) losses_.write(note, step());
+    reducer_->begin_step({.weight = **weight_, .synchronize = is_synchronized_, .note = note});
+  }
+  in_step_ = true;
+  for (std::size_t i = 0; i < is_unused_.size() && !is_alone; ++i) {
+    if (is_unused_[i]) reducer_->mark_unused(static_cast<int>(i));
+  }
+}
+
+void Trainer::require_used(int parameter) const {
+  if (!is_declared_unused(parameter)) return;
+  throw InvalidArgument(
+      fmt::format("DistributedDataParallel: '{}' is declared unused and got a gradient in step {}; take it out of "
+                  "DdpOptions::unused",
+                  specs_[static_cast<std::size_t>(parameter)].name, step()));
+}
+
+void Trainer::finish(trace::Time backward_began) {
+  if (is_alone_) {
+    last_weight_ = **weight_;
+    const trace::Time now = trace::Time::clock::now();
+    trace::keep_step({.step = step(), .begin = backward_began, .last_gradient_ready = now, .end = now, .buckets = {}},
+                     false);
+    clock_->end(stop_word_);
+  } else {
+    last_weight_ = reducer_->finish_step();
+  }
+  if (!is_synchronized_) return;
+  is_finished_ = true;
+  if (group_->size() > 1) {
+    last_batch_ = losses_.batch_of(reducer_->noted());
+    if (group_->device().kind == DeviceKind::cpu) last_weight_ = last_batch_.weight;  // also of a sum
+  }
+  if (!shard_ || weights_are_told_ || step_rows_ == 0) return;
+  require_dealt_as_shards(options_.reducer.reproducible, step_rows_, last_weight(), group_->rank(), group_->size());
+}
+
+// What judge() throws, all ranks throw: it is no failure of this one's.
+void Trainer::close() {
+  in_step_ = false;
+  is_finished_ = false;
+  weight_is_spent_ = true;
+  shard_.reset();
+  failure_.forget();
+  if (group_->size() == 1) losses_.read_known(last_batch_);
+  if (!is_synchronized_) return;
+  trace::keep_batch(last_batch_.step, last_batch_.weight, last_batch_.loss);
+  if (!is_alone_) divergence_->judge(step() - 1, reducer_->noted());
+  versions_ = replica_.values.versions();
+  if (before_update_) before_update_();
+}
+
+std::vector<StepShard> Trainer::begin_shards(std::int64_t rows) {
+  const Reproducible& reproducible = options_.reducer.reproducible;
+  auto shards = shards_of_step(reproducible, rows, group_->rank(), group_->size());
+  if (!reproducible.is_on()) return shards;
+  if (is_in_no_sync()) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: no_sync() in step {}, of {} virtual shards, which are micro-batches "
+                    "themselves: take a larger batch, and more of them",
+                    step(), reproducible.virtual_shards));
+  }
+  refuse_live_gradients("at the first virtual shard of a step");
+  step_rows_ = rows;
+  weights_are_told_ = false;
+  return shards;
+}
+
+void Trainer::require_dealt_as_shards(const Reproducible& reproducible, std::int64_t rows, std::int64_t rows_of_all,
+                                      int rank, int world) {
+  const std::int64_t wanted =
+      data::rows_in_shards(rows_of_all, reproducible.batch_size, reproducible.virtual_shards, rank, world).count;
+  if (rows == wanted) return;
+  throw InvalidArgument(fmt::format(
+      "DistributedDataParallel: rank {} of {} has {} of the step's {} rows, and virtual shards of {} rows "
+      "give it {}: another number of ranks would compute something else; deal the rows with a "
+      "BatchShardSampler of virtual_shards {} and batches of {}, and set weights in each shard or in none",
+      rank, world, rows, rows_of_all, data::shard_rows(reproducible.batch_size, reproducible.virtual_shards), wanted,
+      reproducible.virtual_shards, reproducible.batch_size));
+}
+
+void Trainer::begin_shard(const StepShard& shard) {
+  shard_ = shard;
+  weight_is_spent_ = true;
+}
+
+void Trainer::keep_failure(std::string_view part) noexcept {
+  failure_.keep(fmt::format("the {} of step {}", part, step()), std::current_exception());
+}
+
+void Trainer::tell_failure() noexcept { failure_.tell(); }
+void Trainer::tell_if_unwinding() noexcept { failure_.tell_if_unwinding(accumulating()); }
+
+void Trainer::tell_of_lost_backward() noexcept {
+  if (!has_failure()) {
+    failure_.keep(fmt::format("the backward of step {}", step()),
+                  "an exception of the program's own ended it, which that rank's output has");
+  }
+  failure_.tell();
+}
+
+// What is kept is told first: the Reducer's text has no place in it.
+void Trainer::give_up() noexcept {
+  failure_.tell();
+  losses_.forget(step());
+  if (reducer_) {
+    const std::exception_ptr now = std::current_exception();
+    reducer_->abandon_step(now ? message_of(now) : failure_.text());
+  }
+  in_step_ = false;
+  is_finished_ = false;
+  shard_.reset();
+}
+
+void Trainer::watch(DataIdentity identity) { divergence_->watch(std::move(identity)); }
+void Trainer::set_steps(std::int64_t steps) {
+  if (steps < 0) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: set_steps({}); give the number of steps done, at least 0", steps));
+  }
+  steps_before_ = steps - step();
+}
+
+const GlobalBatch& Trainer::last_batch() const {
+  if (group_->size() == 1) losses_.read_known(last_batch_);
+  return last_batch_;
+}
+
+const trace::StepRecord& Trainer::last_step() const {
+  static const trace::StepRecord none;
+  return reducer_ ? reducer_->last_step() : none;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// The training of one replica, step by step, without its tensors: what every DistributedDataParallel does the same way.
+//
+// An engine holds a Trainer and calls it. It brings the gradients (into Reducer's arena) and what only it knows of its
+// tensors; the Trainer counts steps, weighs micro-batches, records losses, looks for replicas that differ, deals with
+// virtual shards, and tells the other ranks of a failure. docs/adr/0079 lists where the engines differ.
+//
+//   Trainer trainer(group, specs, Trainer::Options::of(options, false));
+//   trainer.make_reducer();                     // then rank 0's values go to all
+//   trainer.adopt(replica);
+//   for (...) {
+//     trainer.begin_forward(rows);
+//     trainer.record_loss(loss);                // or not
+//     try {
+//       trainer.begin();                        // of a micro-batch
+//       ... gradients, and reducer()->mark_ready()
+//       trainer.finish();                       // the Reducer has summed them, if synchronizes()
+//       ... what the engine does with them
+//     } catch (...) {
+//       trainer.keep_failure("backward");
+//       trainer.give_up();
+//       throw;
+//     }
+//     trainer.close();                          // judges the replicas, and runs what comes before the update
+//   }
+//
+// Threads: one at a time. Failure: as lockstep/train/distributed_data_parallel.h says.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/data_identity.h"
+#include "lockstep/ddp/global_batch.h"
+#include "lockstep/ddp/no_sync.h"
+#include "lockstep/ddp/reducer.h"
+#include "lockstep/ddp/reproducible.h"
+#include "runtime/base/internal_api.h"
+#include "runtime/ddp/divergence_check.h"
+#include "runtime/ddp/loss_record.h"
+#include "runtime/ddp/own_failure.h"
+#include "runtime/ddp/step_clock.h"
+
+namespace lockstep {
+
+class LOCKSTEP_INTERNAL_API Trainer {
+ public:
+  struct Options {
+    ReducerOptions reducer = {};
+    std::vector<std::string> unused = {};                      // names of parameters
+    std::optional<std::int64_t> compare_every = std::nullopt;  // of DivergenceCheck
+
+    // What every DdpOptions has.
+    template <typename DdpOptions>
+    static Options of(const DdpOptions& all, bool track_unused) {
+      return {{.buckets = all.buckets,
+               .track_unused = track_unused,
+               .loss = all.loss,
+               .comm_hook = all.comm_hook,
+               .not_finite = all.not_finite,
+               .reproducible = all.reproducible},
+              all.unused,
+              all.compare_every};
+    }
+  };
+  // What the Trainer asks the engine of its tensors.
+  struct Replica {
+    DivergenceCheck::Replica values;
+    // The name of the first parameter whose gradient is not 0; on a device the host may wait for the answer.
+    std::function<std::optional<std::string>()> live_gradient;
+  };
+
+  // Sends nothing. InvalidArgument if `unused` names what is not in `specs`.
+  Trainer(std::shared_ptr<ProcessGroup> group, std::vector<ParameterSpec> specs, Options options);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  // Collective, once, before the first begin(). Without a Reducer each step is begun alone.
+  void make_reducer();
+  // Null before make_reducer().
+  Reducer* reducer() const { return reducer_.get(); }
+  // The replicas are equal now, on all ranks.
+  void adopt(Replica replica);
+
+  // A micro-batch begins, of this rank's `weight`; nothing: set_weight() will say it. InvalidArgument if it is the
+  // first of no_sync() and gradients are not cleared, which would be weighed with it.
+  void begin_forward(std::optional<std::int64_t> weight);
+  void set_weight(std::int64_t weight);
+  // Whether a forward's or set_weight()'s weight waits for a backward.
+  bool has_weight() const { return weight_->has_value() && !weight_is_spent_; }
+  // That weight, or the last backward's. Layers may share it.
+  const std::shared_ptr<std::optional<std::int64_t>>& weight() const { return weight_; }
+  void spend_weight() { weight_is_spent_ = true; }
+  // See LossRecord::record().
+  void record_loss(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner);
+  void record_loss(double loss);
+
+  // The action of before_adding(), if it is due. begin() calls it; an engine that may hear of the group's failure
+  // before calls it ahead of that, so that every rank comes to the action.
+  void tell_of_adding();
+  // A micro-batch of has_weight() begins its backward, over the Reducer's arena; or alone: a world of one whose
+  // gradients stay where the engine has them, which is a step of its own. InvalidArgument if a virtual shard has other
+  // rows than its own.
+  void begin(bool is_alone = false);
+  // All gradients are marked. Collective if it is synchronised. `backward_began`: of a step alone, for the trace.
+  void finish(trace::Time backward_began = {});
+  // The engine has its gradients. Collective where replicas differ: Mismatch.
+  void close();
+  // From begin() to close() or give_up().
+  bool in_step() const { return in_step_; }
+  bool is_alone() const { return is_alone_; }
+  // The last micro-batch of its step; before begin(), whether it will be.
+  bool synchronizes() const { return *no_sync_ == 0 && (!shard_ || shard_->is_last); }
+  // Whether the micro-batch that was begun last is that.
+  bool is_synchronized() const { return is_synchronized_; }
+  bool accumulating() const { return reducer_ && reducer_->accumulating(); }
+  bool is_in_no_sync() const { return *no_sync_ > 0; }
+  NoSync no_sync(bool is_on) const { return {no_sync_, is_on}; }
+
+  bool is_declared_unused(int parameter) const { return is_unused_[static_cast<std::size_t>(parameter)] != 0; }
+  // InvalidArgument if a parameter got a gradient that is declared unused.
+  void require_used(int parameter) const;
+
+  // A step of this rank's rows in virtual shards, each a micro-batch. Without virtual shards one shard, which is not
+  // begun. InvalidArgument in no_sync(), or if gradients are not cleared.
+  std::vector<StepShard> begin_shards(std::int64_t rows);
+  void begin_shard(const StepShard& shard);
+  // The shard that was begun last, until its close().
+  const std::optional<StepShard>& shard() const { return shard_; }
+  void end_shard() { shard_.reset(); }
+  // InvalidArgument if this rank has other rows of a step of `rows_of_all` than its virtual shards are of.
+  static void require_dealt_as_shards(const Reproducible& reproducible, std::int64_t rows, std::int64_t rows_of_all,
+                                      int rank, int world);
+
+  // Within its handler: keeps the exception of `part`, "backward", of the step, which others hear of if it leaves the
+  // object that trains, or tell_failure() is called.
+  void keep_failure(std::string_view part) noexcept;
+  bool has_failure() const { return !failure_.text().empty(); }
+  void tell_failure() noexcept;
+  // A part that a failure could be kept of begins anew.
+  void forget_failure() { failure_.forget(); }
+  // An exception has ended a backward, which this rank has not seen.
+  void tell_of_lost_backward() noexcept;
+  // The step can't be finished. Tells the other ranks of what is kept; a world of one forgets the step.
+  void give_up() noexcept;
+  // For the engine's destructor.
+  void tell_if_unwinding() noexcept;
+
+  // Of this run: its steps that are done, which is the number of the one under way.
+  std::int64_t step() const { return clock_->step() - (is_finished_ ? 1 : 0); }
+  // With those of earlier runs, by set_steps().
+  std::int64_t steps() const { return steps_before_ + step(); }
+  void set_steps(std::int64_t steps);
+  // Of the last step, or this rank's so far; nothing: not known yet.
+  std::optional<std::int64_t> known_weight() const { return last_weight_; }
+  // Of the last step; on a device waits for it.
+  std::int64_t last_weight() const { return last_weight_ ? *last_weight_ : reducer_->total_weight(); }
+  // In a world of one asking looks for what the device has ended.
+  const GlobalBatch& last_batch() const;
+  const trace::StepRecord& last_step() const;
+  bool is_step_over() const { return !reducer_ || reducer_->is_step_over(); }
+  void watch(DataIdentity identity);
+  void before_update(std::function<void()> action) { before_update_ = std::move(action); }
+  void before_adding(std::function<void()> action) { before_adding_ = std::move(action); }
+
+ private:
+  void refuse_live_gradients(std::string_view where) const;
+
+  std::shared_ptr<ProcessGroup> group_;
+  std::vector<ParameterSpec> specs_;
+  Options options_;
+  std::vector<char> is_unused_;  // by parameter
+  std::shared_ptr<StepClock> clock_;
+  std::unique_ptr<Reducer> reducer_;
+  Replica replica_;
+  std::unique_ptr<DivergenceCheck> divergence_;
+  OwnFailure failure_;  // of a forward or backward since the last one that went well
+  mutable LossRecord losses_;
+  mutable GlobalBatch last_batch_;
+
+  std::shared_ptr<std::optional<std::int64_t>> weight_ = std::make_shared<std::optional<std::int64_t>>();
+  bool weight_is_spent_ = false;  // by a backward
+  std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
+  std::optional<StepShard> shard_;
+  std::int64_t step_rows_ = 0;     // of this rank's shards
+  bool weights_are_told_ = false;  // by set_weight(), in the step's shards
+
+  bool in_step_ = false;
+  bool is_alone_ = false;
+  bool is_synchronized_ = false;
+  bool is_finished_ = false;    // a synchronised step, and not closed: the clock has counted it
+  std::int64_t stop_word_ = 0;  // of a step alone
+  std::optional<std::int64_t> last_weight_ = 0;
+  std::int64_t steps_before_ = 0;
+  std::uint64_t versions_ = 0;  // at the end of the last synchronised backward
+  std::function<void()> before_update_;
+  std::function<void()> before_adding_;
+};
+
+}  // namespace lockstep
