@@ -570,16 +570,6 @@ TEST(MicroBatches, OfUnevenSizeAreTheMeanOverAllRows) {
   }
 }
 
-TEST(MicroBatches, OnTopOfOldGradientsAreRefused) {
-  run_torch_ranks(1, [](const Group& group) {
-    Net net;
-    libtorch::DistributedDataParallel ddp(net, group);
-    squares(ddp(rows(0, 3))).backward();
-    const auto local = ddp.no_sync();
-    expect_text(outcome_of([&] { ddp(rows(0, 3)); }), {"InvalidArgument", "'a.weight'", "zero_grad()"});
-  });
-}
-
 TEST(NoData, OnAnyRankOrAll) {
   const Tensors wanted = gradients_alone({0, 4}, [](Net& net, const at::Tensor& x) { return squares(net.forward(x)); });
   for (const bool with_forward : {true, false}) {

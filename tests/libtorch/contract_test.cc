@@ -17,7 +17,12 @@ struct TorchSide {
   using Net = models::Net;
   using Options = libtorch::DdpOptions;
   using Tensor = at::Tensor;
+  using NoGrad = at::NoGradGuard;
   static constexpr std::size_t kBucketsMore = 1;  // which parameters are used
+  static constexpr bool kSendsAlone = false;
+  static constexpr bool kHearsTheLoss = false;
+  static constexpr bool kUnusedIsZero = false;
+  static constexpr bool kEvaluatesInStep = false;
 
   static void run(int ranks, const RankBody& body) { run_torch_ranks(ranks, body); }
   static void initialize(Net& net) { testing::initialize(net, 3); }
@@ -25,6 +30,8 @@ struct TorchSide {
     return std::make_unique<libtorch::DistributedDataParallel<Net>>(net, group, options);
   }
   static Tensor rows(std::int64_t begin, std::int64_t end) { return random_tensor({kRows, 4}, 5).slice(0, begin, end); }
+  static Tensor misshapen() { return at::ones({2, 5}); }
+  static bool has_gradient_of_side(const Net& net) { return net.side->weight.grad().defined(); }
   static Tensor mean_of(const Tensor& y) { return y.square().mean(); }
   static Tensor sum_of(const Tensor& y) { return y.square().sum(); }
   static void backward(const Tensor& loss) { loss.backward(); }

@@ -26,7 +26,12 @@ struct OurSide {
   };
   using Options = DdpOptions;
   using Tensor = lockstep::Tensor;
+  using NoGrad = lockstep::NoGrad;
   static constexpr std::size_t kBucketsMore = 0;
+  static constexpr bool kSendsAlone = true;
+  static constexpr bool kHearsTheLoss = true;
+  static constexpr bool kUnusedIsZero = true;
+  static constexpr bool kEvaluatesInStep = true;
 
   static void run(int ranks, const RankBody& body) { run_ranks(ranks, body); }
   static void initialize(Net& net) { net.nn::Module::initialize(3); }
@@ -38,6 +43,8 @@ struct OurSide {
     for (std::int64_t i = 4 * begin; i < 4 * end; ++i) values.push_back(static_cast<float>(i % 11 - 5) / 4);
     return Tensor::of({end - begin, 4}, values);
   }
+  static Tensor misshapen() { return Tensor::ones({2, 5}); }
+  static bool has_gradient_of_side(const Net& net) { return net.side.parameters()[0].has_grad(); }
   static Tensor mean_of(const Tensor& y) { return mean(y * y); }
   static Tensor sum_of(const Tensor& y) { return sum(y * y); }
   static void backward(const Tensor& loss) { lockstep::backward(loss); }

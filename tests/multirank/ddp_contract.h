@@ -15,7 +15,15 @@
 //     static Values gradients(Net&);              // but those that are 0 or are not there
 //     static void clear(Net&);                    // its gradients
 //     static void write(Net&);                    // to a parameter
+//     static Tensor misshapen();                  // rows that forward throws at
+//     static bool has_gradient_of_side(Net&);     // also if that is 0
+//     using NoGrad;                               // while one lives nothing is recorded
+//     // Where the engines differ on purpose: docs/adr/0079.
 //     static constexpr std::size_t kBucketsMore;  // than parameters, with a bucket for each
+//     static constexpr bool kSendsAlone;          // a world of one goes through the Reducer
+//     static constexpr bool kHearsTheLoss;        // only ddp.backward(loss) is a backward
+//     static constexpr bool kUnusedIsZero;        // the gradient of what no rank used; else there is none
+//     static constexpr bool kEvaluatesInStep;     // an exception of an evaluation is one of the step around it
 //   };
 #pragma once
 
@@ -37,6 +45,7 @@
 #include "lockstep/ddp/loss.h"
 #include "lockstep/progress/progress.h"
 #include "lockstep/train/distributed_data_parallel.h"
+#include "runtime/comm/stop_latch.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::testing {
@@ -261,6 +270,102 @@ TYPED_TEST_P(DdpContract, AGivenWeightCountsInPlaceOfRows) {
   });
 }
 
+TYPED_TEST_P(DdpContract, MicroBatchesWithoutSyncOnTopOfAGradientAreRefused) {
+  using Fixture = DdpContract<TypeParam>;
+  Fixture::on_ranks({}, [&](auto& net, auto& ddp) {
+    const auto forward = [&] { return ddp(TypeParam::rows(0, 3)); };
+    ddp.backward(Fixture::loss_of(forward(), Loss::mean));
+    {
+      const auto local = ddp.no_sync();
+      for (const std::string& refusal :
+           {outcome_of([&] { forward(); }), outcome_of([&] { ddp.step_without_data(); })}) {
+        expect_text(refusal, {"InvalidArgument: DistributedDataParallel: '",
+                              "' still has the gradient of an earlier step at the first micro-batch of no_sync(); call "
+                              "zero_grad() before"});
+      }
+      TypeParam::clear(net);
+      ddp.backward(Fixture::loss_of(forward(), Loss::mean));
+    }
+    ddp.backward(Fixture::loss_of(forward(), Loss::mean));
+    EXPECT_EQ(ddp.steps(), 2);
+  });
+}
+
+// Once, also where one step of a world of one sends nothing and the next goes through the Reducer.
+TYPED_TEST_P(DdpContract, AStepIsCountedOnceWhicheverWayItTakes) {
+  using Fixture = DdpContract<TypeParam>;
+  Fixture::on_ranks({}, [&](auto& net, auto& ddp) {
+    const auto micro_batch = [&](bool is_last) {
+      const auto local = ddp.no_sync(!is_last);
+      ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(0, 3)), Loss::mean));
+    };
+    micro_batch(true);
+    EXPECT_EQ(ddp.last_step().step, TypeParam::kSendsAlone || ddp.group()->size() > 1 ? 0 : -1);
+    TypeParam::clear(net);
+    ddp.step_without_data();
+    for (int step = 2; step < 4; ++step) {
+      TypeParam::clear(net);
+      micro_batch(false);
+      micro_batch(true);
+      EXPECT_EQ(ddp.last_step().step, step);
+      EXPECT_EQ(ddp.last_batch().step, step);
+      EXPECT_EQ(ddp.group()->stop_latch()->steps_done(), step + 1);
+    }
+    EXPECT_EQ(ddp.steps(), 4);
+  });
+}
+
+TYPED_TEST_P(DdpContract, ABackwardOfTheLossAloneIsAsTheEngineHearsOfIt) {
+  using Fixture = DdpContract<TypeParam>;
+  Fixture::on_ranks({}, [&](auto&, auto& ddp) {
+    const auto loss = Fixture::loss_of(ddp(TypeParam::rows(0, 3)), Loss::mean);
+    if (TypeParam::kHearsTheLoss) {
+      expect_text(outcome_of([&] { TypeParam::backward(loss); }), {"InvalidArgument: ", "call ddp.backward(loss)"});
+    } else {
+      TypeParam::backward(loss);
+      EXPECT_EQ(ddp.last_weight(), 3 * ddp.group()->size());
+      EXPECT_EQ(ddp.last_loss(), std::nullopt);
+    }
+    EXPECT_EQ(ddp.steps(), TypeParam::kHearsTheLoss ? 0 : 1);
+  });
+}
+
+TYPED_TEST_P(DdpContract, WhatNoRankUsedHasNoGradientOrZero) {
+  using Fixture = DdpContract<TypeParam>;
+  const auto wanted = Fixture::alone(Loss::mean, {0, kRows}, /*use_side=*/false);
+  Fixture::on_ranks({}, [&](auto& net, auto& ddp) {
+    net.use_side = false;
+    Fixture::expect_step(ddp, Loss::mean, wanted);
+    EXPECT_EQ(TypeParam::has_gradient_of_side(net), TypeParam::kUnusedIsZero);
+  });
+}
+
+TYPED_TEST_P(DdpContract, AnExceptionOfAForwardBetweenMicroBatchesIsOneOfTheStep) {
+  using Fixture = DdpContract<TypeParam>;
+  for (const bool is_evaluation : {false, true}) {
+    const bool is_told = !is_evaluation || TypeParam::kEvaluatesInStep;
+    Fixture::on(2, {}, [&](auto&, auto& ddp) {
+      const auto step = [&] { ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(0, 3)), Loss::mean)); };
+      // Rank 0 may hear of it in its first micro-batch.
+      const std::string told = outcome_of([&] {
+        {
+          const auto local = ddp.no_sync();
+          step();
+        }
+        if (ddp.group()->rank() == 1) {
+          std::optional<typename TypeParam::NoGrad> no_grad;
+          if (is_evaluation) no_grad.emplace();
+          EXPECT_NE(outcome_of([&] { ddp(TypeParam::misshapen()); }), "nothing");
+        }
+        step();
+      });
+      EXPECT_EQ(told.find("failed in the forward of step 0: ") != std::string::npos, is_told) << told;
+      if (is_told && ddp.group()->rank() == 0) expect_text(told, {"PeerLost: ", "rank 1 ("});
+      EXPECT_EQ(ddp.steps(), is_told ? 0 : 1);
+    });
+  }
+}
+
 TYPED_TEST_P(DdpContract, ARankWithoutDataTakesPart) {
   using Fixture = DdpContract<TypeParam>;
   const auto wanted = Fixture::alone(Loss::mean, {0, 5});
@@ -432,10 +537,12 @@ TYPED_TEST_P(DdpContract, TellsAProgressBar) {
 
 REGISTER_TYPED_TEST_SUITE_P(DdpContract, GivesGradientsAndLossOfOneProcess, MicroBatchesWithoutSyncAreOneStep,
                             GradientsThatAreNotClearedAddUp, AGradientThatIsNotClearedOutlivesAStepInWhichNobodyHasRows,
-                            AGivenWeightCountsInPlaceOfRows, ARankWithoutDataTakesPart,
-                            ALossThatIsNotFiniteIsNotANumberOnEveryRank, ANanIsRaisedOnEveryRankUnderTheNameOfWhoseItIs,
-                            DeclaredUnusedParametersAreHeldToIt, GivesTheSameWithAndWithoutOverlap,
-                            ReplicasThatCameApartAreFoundWhenAskedAndBySteps, IsUsedAsTheModuleIs,
-                            ABackwardWithoutAForwardOfItsIsRefused, TellsAProgressBar);
+                            AGivenWeightCountsInPlaceOfRows, MicroBatchesWithoutSyncOnTopOfAGradientAreRefused,
+                            AStepIsCountedOnceWhicheverWayItTakes, ABackwardOfTheLossAloneIsAsTheEngineHearsOfIt,
+                            WhatNoRankUsedHasNoGradientOrZero, AnExceptionOfAForwardBetweenMicroBatchesIsOneOfTheStep,
+                            ARankWithoutDataTakesPart, ALossThatIsNotFiniteIsNotANumberOnEveryRank,
+                            ANanIsRaisedOnEveryRankUnderTheNameOfWhoseItIs, DeclaredUnusedParametersAreHeldToIt,
+                            GivesTheSameWithAndWithoutOverlap, ReplicasThatCameApartAreFoundWhenAskedAndBySteps,
+                            IsUsedAsTheModuleIs, ABackwardWithoutAForwardOfItsIsRefused, TellsAProgressBar);
 
 }  // namespace lockstep::testing

@@ -157,27 +157,6 @@ TEST(SeveralLosses, OfOneForwardTakeOneBackward) {
   expect_text(outcome_of_the_second(true), {"InvalidArgument: ", "was freed at", "by an earlier backward"});
 }
 
-TEST(SeveralLosses, WithoutSyncOnTopOfAGradientAreRefused) {
-  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    Player net(2, 5);
-    DistributedDataParallel ddp(net, group);
-    ddp.backward(mean(ddp(normal_rows(1))));
-    {
-      const auto local = ddp.no_sync();
-      const std::string wanted =
-          "InvalidArgument: DistributedDataParallel: 'in.weight' still has the gradient of an earlier step at the "
-          "first "
-          "micro-batch of no_sync(); call zero_grad() before";
-      EXPECT_EQ(outcome_of([&] { ddp(normal_rows(1)); }), wanted);
-      EXPECT_EQ(outcome_of([&] { ddp.step_without_data(); }), wanted);
-      net.zero_grad();
-      ddp.backward(mean(ddp(normal_rows(1))));
-    }
-    ddp.backward(mean(ddp(normal_rows(2))));
-    EXPECT_EQ(ddp.steps(), 2);
-  });
-}
-
 // A gradient is numbers, not a part of a tape: a penalty on it would have a gradient of nothing.
 TEST(GradientPenalty, IsRefusedForAGradientHasNoTape) {
   run_ranks(1, [](const std::shared_ptr<ProcessGroup>& group) {
