@@ -15,7 +15,7 @@ endforeach()
 # The stamp by which the core knows a plug-in of its own build: version, compiler, machine, sanitizers, and the headers
 # whose objects pass between them.
 set(plugin_headers
-    runtime/include/lockstep/base/cause.h runtime/include/lockstep/base/deadline.h
+    runtime/include/lockstep/job/cause.h runtime/include/lockstep/base/deadline.h
     runtime/include/lockstep/base/error.h runtime/base/mutex.h runtime/base/observed_clock.h
     runtime/include/lockstep/base/owner_process.h runtime/base/unwind_guard.h runtime/comm/arguments.h
     runtime/comm/backend.h

@@ -13,6 +13,7 @@ function(expect name path text fragment)
 endfunction()
 
 expect(upward runtime/store/a.cc "#include \"lockstep/ddp/reducer.h\"" "runtime/store may not include runtime/ddp")
+expect(facts_of_a_job runtime/base/a.cc "#include \"lockstep/job/cause.h\"" "runtime/base may not include runtime/job")
 expect(members runtime/store/a.cc "#include \"runtime/membership/member_info.h\"" "runtime/store may not include runtime/membership")
 expect(apart runtime/store/client/a.cc "#include \"runtime/store/server/key_table.h\"" "runtime/store/client may not include runtime/store/server")
 expect(rendezvous runtime/rendezvous/a.cc "#include \"runtime/rendezvous/meeting/meet.h\"" "runtime/rendezvous may not include runtime/rendezvous/meeting")

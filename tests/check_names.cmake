@@ -5,7 +5,7 @@
 # SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 
-set(plain base device comm ddp metrics progress snapshot tensor autograd train)
+set(plain base job device comm ddp metrics progress snapshot tensor autograd train)
 set(of_their_own checkpoint data libtorch nn optim rendezvous store trace)
 
 # As regular expressions. Of a name that went to another namespace, the qualified one.
@@ -17,7 +17,7 @@ set(gone
     "nn::(cross_entropy|mse_loss|CrossEntropyOptions)"
     "DdpBackwardOptions"
     "ddp\\.(step|model)\\(\\)"
-    "lockstep/(train/(batch|progress)|nn/loss|libtorch/distributed_sampler)\\.h"
+    "lockstep/(base/cause|train/(batch|progress)|nn/loss|libtorch/distributed_sampler)\\.h"
     "lockstep/(base/(mutex|thread_annotations)|checkpoint/load_options|comm/note|device/half|metrics/log_scalar)\\.h"
     "lockstep/(data/(dataset|epoch_order|prefetch|virtual_shards)|optim/(adamw|clip|sgd)|snapshot/item)\\.h"
     "lockstep/(nn/(activation|embedding|init|layer_norm|linear|sequential|transformer)|tensor/(shape|storage))\\.h")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exit codes of the launcher's own, as shells have them. Those of ranks: runtime/base/exit_code.h.
+// Exit codes of the launcher's own, as shells have them. Those of ranks: runtime/job/exit_code.h.
 #pragma once
 
 namespace lockstep::launcher {

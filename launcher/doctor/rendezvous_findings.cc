@@ -8,10 +8,10 @@
 #include <string_view>
 
 #include "lockstep/base/error.h"
+#include "runtime/job/launcher_guard.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/identity/families.h"
-#include "runtime/rendezvous/launcher_guard.h"
 #include "runtime/rendezvous/meeting/describe.h"
 #include "runtime/rendezvous/meeting/meet.h"
 #include "runtime/store/client/tcp_store.h"
@@ -88,7 +88,7 @@ Finding try_address(const rendezvous::MeetingPlan& plan, const rendezvous::Ident
 }
 
 // What describe_rendezvous, which opens nothing, can't tell. What it has told already is not told again.
-Findings look(const Environment& environment, const std::vector<rendezvous::Ancestor>& ancestors) {
+Findings look(const Environment& environment, const std::vector<Ancestor>& ancestors) {
   Findings findings;
   auto identity = rendezvous::identify(environment);
   findings.push_back(variables(environment, identity));
@@ -106,7 +106,7 @@ Findings look(const Environment& environment, const std::vector<rendezvous::Ance
 
 Findings rendezvous_findings(const Environment& environment) {
   const auto interfaces = net::interfaces_of_this_host();
-  const auto ancestors = rendezvous::ancestors_of_this_process();
+  const auto ancestors = ancestors_of_this_process();
   Findings findings;
   for (const auto& fact : rendezvous::describe_rendezvous(environment, ancestors, interfaces)) {
     findings.push_back(finding_of(fact));

@@ -10,8 +10,8 @@
 
 #include "launcher/flags/flag_values.h"
 #include "lockstep/base/error.h"
-#include "runtime/base/exit_code.h"
 #include "runtime/base/text.h"
+#include "runtime/job/exit_code.h"
 #include "runtime/membership/membership_table.h"
 #include "runtime/net/address.h"
 

@@ -10,7 +10,7 @@
 #include "launcher/hosts/host_facts.h"
 #include "launcher/process/rank_end.h"
 #include "launcher/verdict/job_control.h"
-#include "lockstep/base/cause.h"
+#include "lockstep/job/cause.h"
 
 namespace lockstep::launcher {
 

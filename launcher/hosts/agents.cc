@@ -13,12 +13,12 @@
 #include "launcher/base/exit_codes.h"
 #include "launcher/verdict/restart_policy.h"
 #include "lockstep/base/error.h"
-#include "runtime/base/exit_code.h"
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/base/signal_name.h"
+#include "runtime/job/exit_code.h"
 
 namespace lockstep::launcher {
 namespace {

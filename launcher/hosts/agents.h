@@ -25,7 +25,7 @@
 #include "launcher/hosts/host_facts.h"
 #include "launcher/hosts/host_meeting.h"
 #include "lockstep/base/deadline.h"
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 #include "runtime/membership/member_link.h"
 #include "runtime/membership/member_relay.h"
 #include "runtime/membership/membership_table.h"

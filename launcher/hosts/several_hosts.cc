@@ -15,8 +15,8 @@
 #include "launcher/run/host_parts.h"
 #include "lockstep/base/error.h"
 #include "lockstep/rendezvous/roster.h"
-#include "runtime/base/exit_code.h"
 #include "runtime/base/host.h"
+#include "runtime/job/exit_code.h"
 #include "runtime/rendezvous/join.h"
 
 namespace lockstep::launcher {

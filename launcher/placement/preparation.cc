@@ -14,9 +14,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/intra_op_threads.h"
 #include "runtime/base/cpu.h"
-#include "runtime/base/exit_code.h"
 #include "runtime/base/printable.h"
-#include "runtime/base/stop_signals.h"
+#include "runtime/job/exit_code.h"
+#include "runtime/job/stop_signals.h"
 
 namespace lockstep::launcher {
 namespace {

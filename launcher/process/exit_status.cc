@@ -8,9 +8,9 @@
 #include <csignal>
 
 #include "lockstep/base/error.h"
-#include "runtime/base/exit_code.h"
 #include "runtime/base/io.h"
 #include "runtime/base/signal_name.h"
+#include "runtime/job/exit_code.h"
 
 namespace lockstep::launcher {
 

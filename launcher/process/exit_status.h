@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/base/step_board.h"
+#include "runtime/job/step_board.h"
 
 namespace lockstep::launcher {
 

@@ -27,7 +27,7 @@ struct RankFacts {
   // Processes that the kernel has killed for want of memory in the launcher's control group while the job ran; of a
   // rank that SIGKILL ended, else 0.
   std::int64_t memory_kills = 0;
-  std::optional<std::int64_t> steps_done = {};  // base/step_board.h
+  std::optional<std::int64_t> steps_done = {};  // job/step_board.h
 };
 
 struct RankEnd : RankFacts {

@@ -23,7 +23,7 @@
 #include "launcher/watch/rank_watch.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
-#include "runtime/base/step_board.h"
+#include "runtime/job/step_board.h"
 #include "runtime/membership/membership_table.h"
 #include "runtime/net/open_files.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "launcher/process/exit_status.h"
-#include "lockstep/base/cause.h"
+#include "lockstep/job/cause.h"
 
 namespace lockstep::launcher {
 

@@ -20,7 +20,7 @@
 #include "launcher/verdict/root_cause.h"
 #include "launcher/verdict/stop_request.h"
 #include "launcher/verdict/verdict_record.h"
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 #include "runtime/membership/membership_table.h"
 
 namespace lockstep::launcher {

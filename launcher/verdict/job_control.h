@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "launcher/process/rank_end.h"
-#include "lockstep/base/cause.h"
 #include "lockstep/base/deadline.h"
+#include "lockstep/job/cause.h"
 
 namespace lockstep::launcher {
 

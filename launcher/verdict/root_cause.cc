@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/verdict/root_cause.h"
 
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 
 namespace lockstep::launcher {
 

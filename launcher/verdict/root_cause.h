@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "launcher/process/exit_status.h"
-#include "lockstep/base/cause.h"
+#include "lockstep/job/cause.h"
 
 namespace lockstep::launcher {
 

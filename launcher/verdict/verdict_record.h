@@ -11,7 +11,7 @@
 
 #include "launcher/output/console.h"
 #include "launcher/process/rank_end.h"
-#include "lockstep/base/cause.h"
+#include "lockstep/job/cause.h"
 
 namespace lockstep::launcher {
 

@@ -17,7 +17,7 @@
 #include "launcher/watch/rank_process.h"
 #include "launcher/watch/slow_rank.h"
 #include "launcher/watch/stopped_ranks.h"
-#include "lockstep/base/cause.h"
+#include "lockstep/job/cause.h"
 #include "runtime/membership/membership_table.h"
 
 namespace lockstep::launcher {

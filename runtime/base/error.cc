@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <system_error>
+#include <utility>
 
-#include "lockstep/base/cause.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/resource_limit.h"
 
@@ -13,8 +13,8 @@ namespace lockstep {
 
 Error::Error(std::string_view message) : std::runtime_error(printable_lines(message)) {}
 
-Error::Error(const Cause& cause)
-    : std::runtime_error(printable_lines(cause.text)), cause_(std::make_shared<const Cause>(cause)) {}
+Error::Error(std::string_view message, std::shared_ptr<const Cause> cause)
+    : std::runtime_error(printable_lines(message)), cause_(std::move(cause)) {}
 
 std::string errno_text(int error_number) {
   const std::string limit = limit_behind(error_number);

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/cause.h"
 #include "runtime/base/logging.h"
 
 namespace lockstep::comm {
@@ -40,7 +40,7 @@ void agree_on_arena(ProcessGroup& group, std::size_t bytes, const std::string& p
     if (problems[r].empty()) continue;
     cause.text += fmt::format("{} {}: {}", r == first_rank ? ":" : ";", group.roster()[r].describe(), problems[r]);
   }
-  throw BackendUnavailable(cause);
+  throw make_error<BackendUnavailable>(cause);
 }
 
 }  // namespace lockstep::comm

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/job/cause.h"
 #include "lockstep/rendezvous/roster.h"
 #include "lockstep/store/store.h"
 #include "runtime/base/internal_api.h"

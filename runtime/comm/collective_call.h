@@ -7,8 +7,8 @@
 
 #include <string_view>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/cause.h"
 
 namespace lockstep::comm {
 

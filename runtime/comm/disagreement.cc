@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "lockstep/base/cause.h"
+#include "lockstep/job/cause.h"
 #include "runtime/comm/group_internals.h"
 #include "runtime/comm/roster_cause.h"
 

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/base/cause.h"
+#include "lockstep/job/cause.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/internal_api.h"
 

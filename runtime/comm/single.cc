@@ -116,7 +116,7 @@ class ProcessGroupSingle final : public comm::TaskGroup {
   }
   void progress() override { first_cause_->check(); }
   void abort(const std::string& cause) override {
-    first_cause_->set(std::make_exception_ptr(PeerLost(
+    first_cause_->set(std::make_exception_ptr(make_error<PeerLost>(
         comm::cause_about(roster(), Cause::Kind::aborted, 0, 0, cause.empty() ? "aborted without a cause" : cause))));
   }
 

@@ -6,17 +6,17 @@
 #include <array>
 #include <span>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/job/cause.h"
 #include "lockstep/trace/span.h"
-#include "runtime/base/exit_code.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/signal_name.h"
-#include "runtime/base/step_board.h"
 #include "runtime/comm/group_internals.h"
 #include "runtime/comm/roster_cause.h"
+#include "runtime/job/exit_code.h"
+#include "runtime/job/step_board.h"
 
 namespace lockstep {
 namespace {

@@ -17,7 +17,7 @@
 #include <string_view>
 
 #include "lockstep/comm/stop.h"
-#include "runtime/base/stop_signals.h"
+#include "runtime/job/stop_signals.h"
 
 namespace lockstep {
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/cause.h"
 
 namespace lockstep {
 

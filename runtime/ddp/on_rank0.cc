@@ -5,8 +5,8 @@
 
 #include <exception>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/cause.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/collective_call.h"
 #include "runtime/comm/group_internals.h"

@@ -15,9 +15,9 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/owner_process.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/job/cause.h"
 #include "runtime/base/internal_api.h"
 #include "runtime/base/unwind_guard.h"
 

@@ -20,10 +20,10 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/owner_process.h"
+#include "lockstep/job/cause.h"
 #include "runtime/base/unwind_guard.h"
 #include "runtime/membership/forwarding.h"
 #include "runtime/membership/member_info.h"

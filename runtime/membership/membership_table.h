@@ -11,7 +11,7 @@
 // Failures of a scope are numbered from 1. Number 1 is the first cause; the others mostly follow from it, so that only
 // the first kMostFailures are told to all; of a later one the member itself is told.
 //
-// The end of a member is told as a Cause (base/cause.h); so is its report, of itself or of another member. A member
+// The end of a member is told as a Cause (job/cause.h); so is its report, of itself or of another member. A member
 // that has accused another has failed with it: its own end is a consequence, and is not told.
 //
 // Silence counts only over time in which the observer itself ran (base/observed_clock.h). A member that is traced, by
@@ -42,7 +42,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/cause.h"
+#include "lockstep/job/cause.h"
 #include "runtime/base/observed_clock.h"
 #include "runtime/membership/member_info.h"
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "runtime/base/logging.h"
-#include "runtime/base/stop_signals.h"
 #include "runtime/checkpoint/snapshot/rescue_claim.h"
+#include "runtime/job/stop_signals.h"
 #include "runtime/snapshot/gather_values.h"
 #include "runtime/snapshot/snapshots_impl.h"
 

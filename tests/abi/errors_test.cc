@@ -78,7 +78,8 @@ TEST(AbiErrors, CoreThrowsAndPluginCatchesByType) {
 
 // The program's own throw, through the plug-in's handler.
 TEST(AbiErrors, ProgramThrowsAndPluginCatchesByType) {
-  EXPECT_EQ(thrower().caught([] { throw PeerLost(lost_rank()); }), "rank 2 on node7 was ended by signal 9|node7|41");
+  EXPECT_EQ(thrower().caught([] { throw make_error<PeerLost>(lost_rank()); }),
+            "rank 2 on node7 was ended by signal 9|node7|41");
   EXPECT_EQ(thrower().caught([] { throw Timeout("late"); }), "another type");
 }
 

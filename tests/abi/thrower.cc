@@ -9,7 +9,7 @@ namespace {
 
 template <typename E>
 [[noreturn]] void throw_one(const char* text, const Cause* cause) {
-  if (cause != nullptr) throw E(*cause);
+  if (cause != nullptr) throw make_error<E>(*cause);
   throw E(text);
 }
 

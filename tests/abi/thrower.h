@@ -7,9 +7,9 @@
 #include <tuple>
 #include <typeinfo>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/not_finite.h"
+#include "lockstep/job/cause.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep::testing {

@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 #include "tests/support/error_of.h"
 #include "tests/support/rank_processes.h"
 

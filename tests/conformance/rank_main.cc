@@ -36,9 +36,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/job/cause.h"
 #include "runtime/base/process_state.h"
 #include "tests/conformance/suite.h"
 #include "tests/support/wait_until.h"

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <regex>
 
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 #include "tests/e2e/launch.h"
 #include "tests/support/error_of.h"
 #include "tests/support/leftovers.h"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 #include "tests/e2e/launch.h"
 #include "tests/e2e/mpi.h"
 #include "tests/support/leftovers.h"

@@ -21,8 +21,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/exit_code.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/job/exit_code.h"
 #include "tests/e2e/launch.h"
 #include "tests/e2e/mpi.h"
 #include "tests/e2e/training_job.h"

@@ -6,7 +6,7 @@
 #include <ostream>
 #include <random>
 
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 #include "tests/e2e/launch.h"
 #include "tests/e2e/mpi.h"
 #include "tests/support/leftovers.h"

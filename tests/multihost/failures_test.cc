@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 #include "tests/multihost/launched_hosts.h"
 #include "tests/support/frozen_process.h"
 #include "tests/support/leftovers.h"

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 #include "runtime/store/secret.h"
 #include "tests/e2e/delayed_rank.h"
 #include "tests/multihost/launched_hosts.h"

@@ -9,7 +9,7 @@
 #include <iterator>
 
 #include "launcher/base/exit_codes.h"
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 #include "tests/multihost/launched_hosts.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/temporary_folder.h"

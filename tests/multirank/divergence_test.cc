@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/tensor/batch.h"
+#include "lockstep/job/cause.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/train/distributed_data_parallel.h"

@@ -26,7 +26,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/random.h"
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 #include "tests/multihost/launched_hosts.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/temporary_folder.h"

@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/cause.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::testing {

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <utility>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/cause.h"
 
 namespace lockstep::testing {
 

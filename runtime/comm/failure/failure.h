@@ -8,7 +8,7 @@
 #include <functional>
 #include <optional>
 
-#include "lockstep/base/cause.h"
+#include "lockstep/job/cause.h"
 #include "runtime/base/internal_api.h"
 #include "runtime/base/mutex.h"
 #include "runtime/comm/failure/patient_store.h"

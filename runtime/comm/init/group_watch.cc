@@ -199,7 +199,7 @@ void GroupWatch::check(const rendezvous::Roster* of) {
   }
   if (!first) return;
   file(*first);
-  throw PeerLost(first->as_read_by(rank_));
+  throw make_error<PeerLost>(first->as_read_by(rank_));
 }
 
 void GroupWatch::check_after_loss() {

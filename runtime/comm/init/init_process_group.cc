@@ -23,7 +23,6 @@
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/procfs.h"
-#include "runtime/base/step_board.h"
 #include "runtime/base/unwind_guard.h"
 #include "runtime/base/variables.h"
 #include "runtime/comm/backend.h"
@@ -33,9 +32,10 @@
 #include "runtime/comm/init/uncaught.h"
 #include "runtime/comm/init/watched_group.h"
 #include "runtime/comm/init/watched_store.h"
+#include "runtime/job/launcher_guard.h"
+#include "runtime/job/step_board.h"
 #include "runtime/net/route.h"
 #include "runtime/rendezvous/join.h"
-#include "runtime/rendezvous/launcher_guard.h"
 #include "runtime/rendezvous/meeting/meet.h"
 #include "runtime/store/prefix_store.h"
 #include "runtime/trace/process_trace.h"
@@ -227,8 +227,8 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& given) {
                      .command = own_command()},
                     environment.get("LOCKSTEP_TRACE_DIR").value_or(""));
   show_lines_at_once(environment);
-  const auto ancestors = rendezvous::ancestors_of_this_process();
-  rendezvous::install_guard(rendezvous::plan_launcher_guard(environment, ancestors));
+  const auto ancestors = ancestors_of_this_process();
+  install_guard(plan_launcher_guard(environment, ancestors));
   if (const auto launcher = environment.get_int("LOCKSTEP_LAUNCHER_PID")) {
     open_step_board(static_cast<int>(*launcher), identity.local_rank);
   }

@@ -13,16 +13,16 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/cause.h"
 #include "runtime/base/at_fatal_error.h"
-#include "runtime/base/exit_code.h"
 #include "runtime/base/line_output.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/resource_limit.h"
-#include "runtime/base/step_board.h"
 #include "runtime/base/write_at_once.h"
+#include "runtime/job/exit_code.h"
+#include "runtime/job/step_board.h"
 
 namespace lockstep {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of a process by a lockstep::Error that nobody catches: one line on stderr, no core dump, and exit code 1, or
-// 75 (base/exit_code.h) for PeerLost and for every error whose cause() is another rank's failure, so that a launcher
+// 75 (job/exit_code.h) for PeerLost and for every error whose cause() is another rank's failure, so that a launcher
 // can tell who failed from who only heard of it.
 //
 // When one rank fails, the others' errors are consequences; N core dumps of them help nobody. An error of LibTorch's

@@ -7,7 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/logging.h"
-#include "runtime/base/step_board.h"
+#include "runtime/job/step_board.h"
 
 namespace lockstep {
 

@@ -15,7 +15,7 @@ namespace lockstep::nccl {
 
 enum class EntryKind : char {
   called = 'C',    // rank, sequence, record: comes to a collective; where collectives are checked
-  failed = 'F',    // text: the group's Cause (base/cause.h)
+  failed = 'F',    // text: the group's Cause (job/cause.h)
   question = 'Q',  // rank, sequence: where is everybody?
   answer = 'A',    // rank, last sequence, sequence asked for, record if it is known: so far
   left = 'L',      // rank, last sequence, then for each rank that it had messages with: that, sent, received: goodbye

@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "runtime/base/exit_code.h"
 #include "runtime/base/line_output.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/comm/nccl/compute_ahead.h"
 #include "runtime/comm/nccl/helper_call.h"
+#include "runtime/job/exit_code.h"
 
 namespace lockstep::nccl {
 namespace {

@@ -5,7 +5,7 @@
 // waits for them without a deadline; then NCCL ends. Each rank gives the others the group's timeout for that.
 //
 // After a failure a thread takes the communicator from whoever is in it, aborts it in a helper thread, and ends the
-// process (base/exit_code.h) if that has not returned Options::abort_patience after the cause: a kernel that never ends
+// process (job/exit_code.h) if that has not returned Options::abort_patience after the cause: a kernel that never ends
 // can't be ended otherwise, and the process is lost to its job anyway. An abort comes back behind what the program
 // computes for the collectives that were launched, so this time begins when that has ended (compute_ahead.h), for which
 // it has the group's timeout.

@@ -70,7 +70,7 @@ struct alignas(64) RankWords {
 };
 static_assert(sizeof(RankWords) == 128);
 
-// The bytes of the Cause (base/cause.h) that a rank wants to be the first; written before it is claimed.
+// The bytes of the Cause (job/cause.h) that a rank wants to be the first; written before it is claimed.
 struct alignas(64) FailureText {
   std::uint64_t length;
   std::array<char, kCauseBytes> bytes;

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/deadline.h"
+#include "lockstep/job/cause.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/mutex.h"
 #include "runtime/comm/failure/messages.h"

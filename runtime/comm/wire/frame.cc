@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "lockstep/base/cause.h"
+#include "lockstep/job/cause.h"
 
 namespace lockstep::wire {
 namespace {

@@ -23,7 +23,7 @@ enum class FrameKind : std::uint8_t {
   delivered,       // message `number` is out
   goodbye,         // this rank leaves after collective `number`
   seen,            // your goodbye has been seen
-  failed,          // the group has failed: the payload is its Cause (base/cause.h)
+  failed,          // the group has failed: the payload is its Cause (job/cause.h)
 };
 
 struct Frame {

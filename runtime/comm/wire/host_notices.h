@@ -34,7 +34,7 @@ class HostNotices {
   // `rank` has left after collective `last`. By one rank of the host.
   void tell_left(int rank, std::uint64_t last);
   std::optional<std::uint64_t> left_after(int rank) const;
-  // The group has failed: `cause`, encoded (base/cause.h), is at most comm::Failure::kMostBytes long. Once.
+  // The group has failed: `cause`, encoded (job/cause.h), is at most comm::Failure::kMostBytes long. Once.
   void tell_failure(std::string_view cause);
   // The failure that one of the ranks has told.
   std::optional<std::string> failure() const;

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lockstep/base/environment.h"
+#include "runtime/job/launcher_guard.h"
 #include "runtime/net/interfaces.h"
-#include "runtime/rendezvous/launcher_guard.h"
 
 namespace lockstep::rendezvous {
 

@@ -11,11 +11,11 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/store/store.h"
+#include "runtime/job/launcher_guard.h"
 #include "runtime/net/address.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/identity/identity.h"
 #include "runtime/rendezvous/init_method.h"
-#include "runtime/rendezvous/launcher_guard.h"
 #include "runtime/store/endpoint.h"
 
 namespace lockstep::rendezvous {

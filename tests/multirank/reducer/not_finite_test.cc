@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/cause.h"
 #include "runtime/base/logging.h"
 #include "tests/multirank/reducer/suite.h"
 #include "tests/support/error_of.h"

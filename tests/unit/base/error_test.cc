@@ -5,8 +5,6 @@
 
 #include <cerrno>
 
-#include "lockstep/base/cause.h"
-
 namespace lockstep {
 namespace {
 
@@ -14,11 +12,6 @@ TEST(Error, ErrnoTextHasWordsAndNumber) { EXPECT_EQ(errno_text(ECONNREFUSED), "C
 
 TEST(Error, EveryMessageIsTextThatATerminalOnlyShows) {
   EXPECT_STREQ(InvalidArgument("key '\x1b[2J\xff' of\nrun-\u00e9").what(), "key '?[2J?' of\nrun-\u00e9");
-  Cause cause;
-  cause.text = "rank 1 failed: \x1b]0;title\a";
-  const PeerLost error(cause);
-  EXPECT_STREQ(error.what(), "rank 1 failed: ?]0;title?");
-  EXPECT_EQ(error.cause()->text, cause.text) << "what was told goes on as it was";
 }
 
 TEST(Error, SystemErrorNamesOperationAndReason) {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/cause.h"
 #include "runtime/comm/arena_agreement.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/ddp/fake_group.h"

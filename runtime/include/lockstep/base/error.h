@@ -16,15 +16,15 @@
 
 namespace lockstep {
 
-struct Cause;  // lockstep/base/cause.h
+struct Cause;  // lockstep/job/cause.h; here it is only a name
 
 // Base of all errors of this library.
 class LOCKSTEP_API Error : public std::runtime_error {
  public:
   // what() is `message` as a terminal may show it (runtime/base/printable.h): UTF-8 without control characters.
   explicit Error(std::string_view message);
-  // With the cause's text as message.
-  explicit Error(const Cause& cause);
+  // With what made a group fail. make_error() of lockstep/job/cause.h takes the message from it.
+  Error(std::string_view message, std::shared_ptr<const Cause> cause);
 
   // The cause of a group's failure, as data; null for an error that has only its message. Lives as long as this error
   // and its copies.

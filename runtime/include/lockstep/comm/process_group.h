@@ -23,10 +23,10 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
-#include "lockstep/base/cause.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/device/buffer_view.h"
 #include "lockstep/device/stream.h"
+#include "lockstep/job/cause.h"
 #include "lockstep/rendezvous/roster.h"
 #include "lockstep/store/store.h"
 

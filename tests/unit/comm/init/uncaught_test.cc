@@ -8,9 +8,9 @@
 #include <stdexcept>
 #include <thread>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
-#include "runtime/base/exit_code.h"
+#include "lockstep/job/cause.h"
+#include "runtime/job/exit_code.h"
 
 namespace lockstep {
 namespace {
@@ -41,7 +41,8 @@ TEST_F(UncaughtDeathTest, ALostPeerHasAnExitCodeOfItsOwn) {
 // All ranks throw it together, and one of them has the cause.
 TEST_F(UncaughtDeathTest, WhatAnotherRankFailedInHasTheExitCodeOfALostPeer) {
   const auto no_memory = [] {
-    throw BackendUnavailable(Cause{.kind = Cause::Kind::failed, .rank = 2, .reporter = 2, .text = "no memory"});
+    throw make_error<BackendUnavailable>(
+        Cause{.kind = Cause::Kind::failed, .rank = 2, .reporter = 2, .text = "no memory"});
   };
   EXPECT_EXIT(end_with(no_memory, 3), ::testing::ExitedWithCode(kExitPeerLost), "fatal: no memory\n$");
   EXPECT_EXIT(end_with(no_memory, 2), ::testing::ExitedWithCode(1), "fatal: no memory\n$");

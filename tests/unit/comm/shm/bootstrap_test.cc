@@ -10,8 +10,8 @@
 #include <latch>
 #include <thread>
 
-#include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/cause.h"
 #include "runtime/base/host.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/shm/liveness.h"

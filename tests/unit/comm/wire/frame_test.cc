@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "lockstep/base/cause.h"
+#include "lockstep/job/cause.h"
 
 namespace lockstep::wire {
 namespace {

@@ -13,8 +13,8 @@
 #include "launcher/base/exit_codes.h"
 #include "launcher/process/find_program.h"
 #include "launcher/process/process_table.h"
-#include "runtime/base/exit_code.h"
 #include "runtime/base/signal_name.h"
+#include "runtime/job/exit_code.h"
 #include "tests/support/temporary_folder.h"
 
 namespace lockstep::launcher {

@@ -11,7 +11,7 @@
 #include <regex>
 
 #include "launcher/process/stacks.h"
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -7,7 +7,7 @@
 #include <csignal>
 #include <string>
 
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 
 namespace lockstep::launcher {
 namespace {

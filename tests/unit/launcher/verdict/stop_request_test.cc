@@ -5,7 +5,7 @@
 
 #include <csignal>
 
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 
 namespace lockstep::launcher {
 namespace {

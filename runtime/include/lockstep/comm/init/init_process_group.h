@@ -38,11 +38,12 @@ struct InitOptions {
 // The rank comes from the arguments, then the URL's parameters, then the launcher: `lockstep run`, torchrun, RANK and
 // WORLD_SIZE by hand, mpirun of Open MPI, MVAPICH2 or Hydra (MPICH, Intel MPI), PALS, PMIx, jsrun, Flux, srun, PMI,
 // horovodrun, mlx.launch, Kubeflow; with none of them it is alone, and no socket is opened. Where they meet:
-// rendezvous/meeting/meet.h. LOCKSTEP_BOOTSTRAP=socket, pmix or address chooses among what the launcher offers for that.
+// rendezvous/meeting/meet.h. LOCKSTEP_BOOTSTRAP=socket, pmix or address chooses among what the launcher offers for
+// that.
 //
 // It changes the process in three ways: an uncaught lockstep::Error becomes one line on stderr (uncaught.h), lines of
 // the log get the rank before them, and a process that `lockstep run` or mpirun started ends when its launcher does
-// (rendezvous/launcher_guard.h).
+// (job/launcher_guard.h).
 //
 // Threads: any; a call in each of several threads makes as many ranks. The groups of a program may follow each other,
 // where each rank lets its own go before it asks for the next; a rank that is faster waits for rank 0 to do so.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/base/exit_code.h"
+#include "runtime/job/exit_code.h"
 
 #include <fmt/format.h>
 

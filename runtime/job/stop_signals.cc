@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/base/stop_signals.h"
+#include "runtime/job/stop_signals.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

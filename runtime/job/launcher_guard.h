@@ -18,7 +18,7 @@
 
 #include "lockstep/base/environment.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep {
 
 struct Ancestor {
   int pid = 0;
@@ -44,4 +44,4 @@ LauncherGuard plan_launcher_guard(const Environment& environment, const std::vec
 // SIGKILL as it would have a moment later.
 void install_guard(const LauncherGuard& guard);
 
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/base/step_board.h"
+#include "runtime/job/step_board.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who watches the launcher: chosen from variables and ancestors, and shown on processes that are left behind.
-#include "runtime/rendezvous/launcher_guard.h"
+#include "runtime/job/launcher_guard.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/unique_fd.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep {
 namespace {
 
 using ::testing::HasSubstr;
@@ -259,4 +259,4 @@ TEST(LauncherGuard, KillingAnAncestorEndsTheRankBehindAWrapper) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/base/step_board.h"
+#include "runtime/job/step_board.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

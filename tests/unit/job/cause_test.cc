@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/base/cause.h"
+#include "lockstep/job/cause.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -140,18 +140,26 @@ TEST(Cause, WhoKnowsMoreOfAFailureKeepsItsTypeAndCause) {
       throw_again(caught, text, place, place);
     }
   };
-  const auto late = thrown_by<Timeout>([&] { again(Timeout(cause), "step 3, bucket 3: late", 3); });
+  const auto late = thrown_by<Timeout>([&] { again(make_error<Timeout>(cause), "step 3, bucket 3: late", 3); });
   ASSERT_TRUE(late);
   EXPECT_STREQ(late->what(), "step 3, bucket 3: late");
   expect_cause(*late, {.kind = Kind::timeout, .rank = cause.rank, .step = 3, .bucket = 3});
   // The first to know says it.
-  expect_failure<PeerLost>([&] { again(PeerLost(example()), "later", 7); },
+  expect_failure<PeerLost>([&] { again(make_error<PeerLost>(example()), "later", 7); },
                            {.kind = example().kind, .step = example().step, .bucket = example().bucket});
   const auto plain = thrown_by<Mismatch>([&] { again(Mismatch("plain"), "more", 7); });
   ASSERT_TRUE(plain);
   EXPECT_STREQ(plain->what(), "more");
   EXPECT_EQ(plain->cause(), nullptr);
   EXPECT_THROW(again(InvalidArgument("of the program"), "more", 7), InvalidArgument);
+}
+
+TEST(Cause, TheMessageOfItsErrorIsTextThatATerminalOnlyShows) {
+  Cause cause;
+  cause.text = "rank 1 failed: \x1b]0;title\a";
+  const auto error = make_error<PeerLost>(cause);
+  EXPECT_STREQ(error.what(), "rank 1 failed: ?]0;title?");
+  EXPECT_EQ(error.cause()->text, cause.text) << "what was told goes on as it was";
 }
 
 TEST(Cause, AnErrorOfAMessageAloneHasNone) { EXPECT_EQ(Error("plain").cause(), nullptr); }

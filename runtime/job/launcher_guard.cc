@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/rendezvous/launcher_guard.h"
+#include "runtime/job/launcher_guard.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -23,7 +23,7 @@
 #include "runtime/base/quiet_thread.h"
 #include "runtime/base/unique_fd.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep {
 namespace {
 
 constexpr std::array<std::string_view, 7> kMpiLaunchers = {"mpirun",  "mpiexec", "orterun", "orted",
@@ -176,4 +176,4 @@ void install_guard(const LauncherGuard& guard) {
   }
 }
 
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -63,8 +64,14 @@ LOCKSTEP_API std::optional<Cause> decode_cause(std::string_view bytes);
 // For a handler of `error`, a PeerLost, Timeout or Mismatch: throws one like it with `text` for its message, which says
 // what only the caller knows. Its cause is kept, with that text, and `step` and `bucket` where it has none. An error of
 // another type is thrown on as it is.
-[[noreturn]] LOCKSTEP_API void throw_again(const Error& error, std::string text, std::int64_t step = -1,
+[[noreturn]] LOCKSTEP_API void throw_again(const Error& error, std::string_view text, std::int64_t step = -1,
                                            int bucket = -1);
+
+// An error of type E with the cause, and the cause's text as message: make_error<PeerLost>(cause).
+template <typename E>
+E make_error(const Cause& cause) {
+  return E(cause.text, std::make_shared<const Cause>(cause));
+}
 
 // Throws Timeout, Mismatch or, for every other kind, PeerLost, with the cause's text and the cause.
 [[noreturn]] LOCKSTEP_API void throw_error(const Cause& cause);

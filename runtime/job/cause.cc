@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/base/cause.h"
+#include "lockstep/job/cause.h"
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
@@ -82,31 +81,24 @@ std::optional<Cause> decode_cause(std::string_view bytes) {
   return cause;
 }
 
-namespace {
-
-template <typename What>
-[[noreturn]] void throw_like(const Error& error, const What& what) {
-  if (dynamic_cast<const Timeout*>(&error) != nullptr) throw Timeout(what);
-  if (dynamic_cast<const Mismatch*>(&error) != nullptr) throw Mismatch(what);
-  if (dynamic_cast<const PeerLost*>(&error) != nullptr) throw PeerLost(what);
+void throw_again(const Error& error, std::string_view text, std::int64_t step, int bucket) {
+  std::shared_ptr<Cause> cause;
+  if (error.cause() != nullptr) {
+    cause = std::make_shared<Cause>(*error.cause());
+    cause->text = text;
+    if (cause->step < 0) cause->step = step;
+    if (cause->bucket < 0) cause->bucket = bucket;
+  }
+  if (dynamic_cast<const Timeout*>(&error) != nullptr) throw Timeout(text, cause);
+  if (dynamic_cast<const Mismatch*>(&error) != nullptr) throw Mismatch(text, cause);
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr) throw PeerLost(text, cause);
   throw;
-}
-
-}  // namespace
-
-void throw_again(const Error& error, std::string text, std::int64_t step, int bucket) {
-  if (error.cause() == nullptr) throw_like(error, text);
-  Cause cause = *error.cause();
-  cause.text = std::move(text);
-  if (cause.step < 0) cause.step = step;
-  if (cause.bucket < 0) cause.bucket = bucket;
-  throw_like(error, cause);
 }
 
 void throw_error(const Cause& cause) {
   switch (cause.kind) {
-    case Cause::Kind::timeout: throw Timeout(cause);
-    case Cause::Kind::mismatch: throw Mismatch(cause);
+    case Cause::Kind::timeout: throw make_error<Timeout>(cause);
+    case Cause::Kind::mismatch: throw make_error<Mismatch>(cause);
     case Cause::Kind::lost:
     case Cause::Kind::silent:
     case Cause::Kind::left:
@@ -114,7 +106,7 @@ void throw_error(const Cause& cause) {
     case Cause::Kind::aborted:
     case Cause::Kind::stopped: break;
   }
-  throw PeerLost(cause);
+  throw make_error<PeerLost>(cause);
 }
 
 }  // namespace lockstep
