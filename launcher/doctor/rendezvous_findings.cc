@@ -20,7 +20,7 @@
 namespace lockstep::launcher::doctor {
 namespace {
 
-using Means = rendezvous::MeetingPlan::Means;
+using RendezvousMethod = rendezvous::MeetingPlan::RendezvousMethod;
 
 constexpr const char* kWho = "who am I";
 constexpr const char* kWhere = "where to meet";
@@ -51,7 +51,7 @@ Finding variables(const Environment& environment, const rendezvous::Identity& id
 Finding ask_store(const rendezvous::MeetingPlan& plan) {
   const auto address = plan.address.to_string();
   try {
-    if (plan.means == Means::agent_store) {
+    if (plan.method == RendezvousMethod::agent_store) {
       store::TorchStoreClient agent(plan.address, Deadline::after(kLimit));
       return {kWhere, "store",
               fmt::format("{} answers as a server of PyTorch and has {} keys", address, agent.num_keys())};
@@ -97,8 +97,9 @@ Findings look(const Environment& environment, const std::vector<Ancestor>& ances
     findings.push_back({kWho, "rank, asked of PMIx", fmt::format("{}/{}", identity.rank, identity.world_size)});
   }
   const auto plan = rendezvous::plan_meeting(identity, {}, environment, ancestors);
-  if (plan.means == Means::launcher_store || plan.means == Means::agent_store) findings.push_back(ask_store(plan));
-  if (plan.means == Means::address) findings.push_back(try_address(plan, identity));
+  if (plan.method == RendezvousMethod::launcher_store || plan.method == RendezvousMethod::agent_store)
+    findings.push_back(ask_store(plan));
+  if (plan.method == RendezvousMethod::address) findings.push_back(try_address(plan, identity));
   return findings;
 }
 

@@ -31,7 +31,7 @@ void agree_on_arena(ProcessGroup& group, std::size_t bytes, const std::string& p
   const auto has_problem = [](const std::string& text) { return !text.empty(); };
   const auto first = std::find_if(problems.begin(), problems.end(), has_problem);
   if (first == problems.end()) return;
-  await_all_told(group);
+  barrier_before_throw(group);
   const auto first_rank = static_cast<std::size_t>(first - problems.begin());
   const rendezvous::Member& who = group.roster()[problem.empty() ? first_rank : static_cast<std::size_t>(group.rank())];
   Cause cause{.kind = Cause::Kind::failed, .rank = who.rank, .reporter = who.rank, .host = who.host, .pid = who.pid};

@@ -32,9 +32,9 @@ struct GroupContext {
   // Throws PeerLost if the job's membership has lost a rank of the group. Any thread, at once; empty where there is no
   // membership.
   std::function<void()> check = {};
-  // Gets the group's first cause before each throw of it, on the thread that throws, and what ProcessGroup::file() is
-  // told: what this rank knows is on file before the program can do anything about it. Any thread; may block for a
-  // moment; empty where nobody keeps a file.
+  // Gets the group's first cause before each throw of it, on the thread that throws, and what
+  // ProcessGroup::report_failure() is told: what this rank knows is on file before the program can do anything about
+  // it. Any thread; may block for a moment; empty where nobody keeps a file.
   std::function<void(const Cause&)> on_throw = {};
   // Makes the groups within the group; empty: it can't have any.
   GroupMaker make_group = {};

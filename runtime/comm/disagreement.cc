@@ -10,11 +10,11 @@
 namespace lockstep::comm {
 
 void throw_disagreement(ProcessGroup& group, std::string text, int rank, std::int64_t step) {
-  await_all_told(group);
+  barrier_before_throw(group);
   Cause cause = cause_about(group.roster(), Cause::Kind::mismatch, rank, group.rank(), std::move(text));
   cause.step = step;
   cause.ends_group = false;
-  group.internals().file(cause);
+  group.internals().report_failure(cause);
   throw_error(cause);
 }
 

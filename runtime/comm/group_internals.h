@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-class StopLatch;
+class CoordinatedStop;
 
 namespace comm {
 
@@ -25,11 +25,11 @@ class LOCKSTEP_INTERNAL_API GroupInternals {
   virtual bool takes(DeviceId where) const = 0;
   // The job's membership says so of a rank, or of the store (rank -1): fails the group with that cause. A backend that
   // sees the same by itself and can say more of it may leave it to its next call. Any thread; the first cause stays.
-  virtual void lose(const Cause& cause) = 0;
+  virtual void on_peer_failure(const Cause& cause) = 0;
   // Tells the job's launcher of a failure of this rank's own, with ends_group false, that the other ranks are about to
   // hear of in another way: whatever they make of it is a consequence. Blocks for a moment at most; nothing where there
   // is no membership.
-  virtual void file([[maybe_unused]] const Cause& cause) {}
+  virtual void report_failure([[maybe_unused]] const Cause& cause) {}
   // Number of the collective that this rank started last, from 1; 0: none, or the backend doesn't count. Any thread.
   virtual std::int64_t last_sequence() const { return 0; }
   // That one's name, such as "all_reduce"; empty: none, or not known. Any thread.
@@ -44,12 +44,12 @@ class LOCKSTEP_INTERNAL_API GroupInternals {
   virtual std::shared_ptr<ProcessGroup> make_subgroup(const Subgroup& subgroup) = 0;
 
   // For the functions of comm/stop.h: what this rank asks, and what all have agreed on.
-  const std::shared_ptr<StopLatch>& stop_latch() const { return stop_latch_; }
+  const std::shared_ptr<CoordinatedStop>& coordinated_stop() const { return coordinated_stop_; }
   // Number of a call of split() or new_group(), from 1: the same on every rank.
   int next_subgroup_call() { return ++subgroup_calls_; }
 
  private:
-  std::shared_ptr<StopLatch> stop_latch_;
+  std::shared_ptr<CoordinatedStop> coordinated_stop_;
   int subgroup_calls_ = 0;
 };
 

@@ -3,7 +3,7 @@
 
 #include <bit>
 
-#include "runtime/comm/note_words.h"
+#include "runtime/comm/inline_scalars.h"
 
 namespace lockstep {
 
@@ -55,7 +55,7 @@ std::string describe(NoteOps ops) {
   return text;
 }
 
-void Tally::add(const Words& theirs) {
+void ScalarReduction::add(const InlineScalars& theirs) {
   too_heavy_ |= __builtin_add_overflow(words_[0], theirs[0], &words_[0]);
   for (std::size_t i = 1; i <= fields_; ++i) {
     switch (ops_[i - 1]) {
@@ -68,8 +68,8 @@ void Tally::add(const Words& theirs) {
   is_first_ = false;
 }
 
-Words summands(NoteOps ops, const Words& own) {
-  Words result = own;
+InlineScalars summands(NoteOps ops, const InlineScalars& own) {
+  InlineScalars result = own;
   for (std::size_t i = 1; i <= ops.fields(); ++i) {
     switch (ops[i - 1]) {
       case NoteOp::sum: break;
@@ -80,8 +80,8 @@ Words summands(NoteOps ops, const Words& own) {
   return result;
 }
 
-Words from_sums(NoteOps ops, const Words& own, const Words& sums, int ranks) {
-  Words result = sums;
+InlineScalars from_sums(NoteOps ops, const InlineScalars& own, const InlineScalars& sums, int ranks) {
+  InlineScalars result = sums;
   for (std::size_t i = 1; i <= ops.fields(); ++i) {
     switch (ops[i - 1]) {
       case NoteOp::sum: break;

@@ -10,8 +10,8 @@ bool same_operation(const OpRecord& a, const OpRecord& b) {
          a.count == b.count && a.unit == b.unit && a.note == b.note;
 }
 
-Words words_of(const AllReduceOptions& options) {
-  Words words{};
+InlineScalars words_of(const AllReduceOptions& options) {
+  InlineScalars words{};
   words[0] = options.weight.value_or(0);
   for (std::size_t i = 0; i < options.note.size(); ++i) words[1 + i] = options.note[i].value;
   return words;

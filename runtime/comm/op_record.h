@@ -9,7 +9,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "runtime/base/internal_api.h"
-#include "runtime/comm/note_words.h"
+#include "runtime/comm/inline_scalars.h"
 
 namespace lockstep::comm {
 
@@ -35,14 +35,14 @@ struct OpRecord {
   std::int64_t count = 0;  // elements of one part
   std::int64_t unit = 1;   // of the weights
   NoteOps note = {};
-  Words words = {};  // the rank's own
+  InlineScalars words = {};  // the rank's own
 };
 
 // True if ranks that call these call the same: all but the words.
 LOCKSTEP_INTERNAL_API bool same_operation(const OpRecord& a, const OpRecord& b);
 
 // The weight and the note's values.
-Words words_of(const AllReduceOptions& options);
+InlineScalars words_of(const AllReduceOptions& options);
 
 LOCKSTEP_INTERNAL_API std::string_view name_of(OpKind kind);
 // "all_reduce (sum, 1000 x float32)".

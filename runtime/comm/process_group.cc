@@ -8,8 +8,8 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/group_internals.h"
-#include "runtime/comm/stop_latch.h"
 
 namespace lockstep {
 
@@ -17,7 +17,7 @@ void WorkState::wait_on([[maybe_unused]] StreamView stream, const Deadline& dead
   if (!poll()) wait(deadline);
 }
 
-comm::GroupInternals::GroupInternals() : stop_latch_(std::make_shared<StopLatch>()) {}
+comm::GroupInternals::GroupInternals() : coordinated_stop_(std::make_shared<CoordinatedStop>()) {}
 
 void ProcessGroup::set_stream(StreamView stream) {
   if (stream == StreamView{device(), nullptr}) return;
@@ -59,7 +59,7 @@ std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string&
   return result;
 }
 
-void await_all_told(ProcessGroup& group) noexcept {
+void barrier_before_throw(ProcessGroup& group) noexcept {
   try {
     group.barrier().wait();
   } catch (const std::exception& error) {  // what has been told goes first

@@ -35,11 +35,11 @@ UniqueFd make_file(int& error) {
   return made ? std::move(file) : UniqueFd();
 }
 
-std::shared_ptr<BellWords> map(int file) {
+std::shared_ptr<ProcessDoorbell> map(int file) {
   const int flags = file < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED | MAP_POPULATE;
   void* const page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, flags, file, 0);
   if (page == MAP_FAILED) throw SystemError("mapping the bell of a process", errno);
-  return {static_cast<BellWords*>(page), [](BellWords* words) { ::munmap(words, kPage); }};
+  return {static_cast<ProcessDoorbell*>(page), [](ProcessDoorbell* words) { ::munmap(words, kPage); }};
 }
 
 struct stat status_of(int file) {
@@ -52,7 +52,7 @@ struct stat status_of(int file) {
 
 // The load is sequentially consistent, as progress.h wants: with less it could move before the caller's store of what a
 // sleeper looks at, the sleeper would find nothing changed, and nobody would ring.
-void BellWords::ring() {
+void ProcessDoorbell::ring() {
   if (on_bell.load(std::memory_order_seq_cst) == 0) return;
   bell.fetch_add(1, std::memory_order_seq_cst);
   futex_wake_all(bell);
@@ -88,7 +88,7 @@ int ProgressEngine::bell_file() const {
   return file_.get();
 }
 
-std::shared_ptr<BellWords> ProgressEngine::map_bell(const UniqueFd& file) {
+std::shared_ptr<ProcessDoorbell> ProgressEngine::map_bell(const UniqueFd& file) {
   const struct stat status = status_of(file.get());
   if (status.st_size < static_cast<off_t>(kPage)) throw CorruptData("shared memory: got a file that is not a bell");
   const struct stat own = status_of(bell_file());

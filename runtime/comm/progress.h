@@ -30,7 +30,7 @@
 namespace lockstep::comm {
 
 // A process's bell, in a page that its peers map. The process writes the counts; anybody rings.
-struct alignas(64) BellWords {
+struct alignas(64) ProcessDoorbell {
   std::atomic<std::uint64_t> on_bell;  // threads that sleep on the bell, or are about to
   std::atomic<std::uint64_t> on_word;  // threads that sleep on the one word of a peer that they wait for
   std::atomic<std::uint64_t> bell;     // grows with each ring
@@ -75,12 +75,12 @@ class LOCKSTEP_INTERNAL_API ProgressEngine {
 
   // Called by a thread that has done something that threads of this process may wait for.
   static void ring();
-  BellWords& bell() { return *bell_; }
-  const std::shared_ptr<BellWords>& own_bell() const { return bell_; }
+  ProcessDoorbell& bell() { return *bell_; }
+  const std::shared_ptr<ProcessDoorbell>& own_bell() const { return bell_; }
   // The page of bell(), for peers to map. Throws SystemError if this process could not make it.
   int bell_file() const;
   // The bell of the process that `file` was sent by; it may be this one. Throws SystemError and CorruptData.
-  std::shared_ptr<BellWords> map_bell(const UniqueFd& file);
+  std::shared_ptr<ProcessDoorbell> map_bell(const UniqueFd& file);
 
   // From now on waits push `group`; until remove(), and a push that is under way then may end later.
   void add(std::shared_ptr<CallerDrivenGroup> group) EXCLUDES(mutex_);
@@ -110,7 +110,7 @@ class LOCKSTEP_INTERNAL_API ProgressEngine {
   const OwnerProcess owner_;
   int file_error_ = 0;  // errno, where there is no file_
   const UniqueFd file_;
-  const std::shared_ptr<BellWords> bell_;
+  const std::shared_ptr<ProcessDoorbell> bell_;
   std::atomic<std::uint64_t> sleeps_{0};
   std::atomic<std::uint64_t> expired_{0};
   Mutex mutex_;

@@ -10,9 +10,9 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/mutex.h"
+#include "runtime/comm/process_group_base.h"
 #include "runtime/comm/reduction.h"
 #include "runtime/comm/roster_cause.h"
-#include "runtime/comm/task_group.h"
 
 namespace lockstep {
 namespace {
@@ -44,7 +44,7 @@ class FirstCause {
 
 class Done : public WorkState {
  public:
-  explicit Done(std::shared_ptr<FirstCause> first_cause, const comm::Words& words = {})
+  explicit Done(std::shared_ptr<FirstCause> first_cause, const comm::InlineScalars& words = {})
       : first_cause_(std::move(first_cause)), words_(words) {}
   bool poll() override {
     first_cause_->check();
@@ -55,7 +55,7 @@ class Done : public WorkState {
 
  private:
   std::shared_ptr<FirstCause> first_cause_;
-  comm::Words words_;
+  comm::InlineScalars words_;
 };
 
 // Half of a message to oneself.
@@ -97,9 +97,9 @@ class SelfMessage : public WorkState {
   comm::P2pOp p2p_;
 };
 
-class ProcessGroupSingle final : public comm::TaskGroup {
+class ProcessGroupSingle final : public comm::ProcessGroupBase {
  public:
-  using TaskGroup::TaskGroup;
+  using ProcessGroupBase::ProcessGroupBase;
 
   std::string_view backend() const override { return "single"; }
   bool sums_in_rank_order() const override { return true; }
@@ -121,19 +121,19 @@ class ProcessGroupSingle final : public comm::TaskGroup {
   }
 
  private:
-  Work start(comm::Task task) override {
+  Work start(comm::CollectiveArgs args) override {
     first_cause_->check();
-    const comm::Words& words = task.record.words;
-    if (words[0] > 0 && words[0] != task.record.unit) {
-      const auto* source = static_cast<const std::byte*>(task.input.data);
-      task.reduction.divisor = words[0];
-      comm::reduce(task.reduction, std::span(&source, 1), static_cast<std::byte*>(task.output.data), task.count());
+    const comm::InlineScalars& words = args.record.words;
+    if (words[0] > 0 && words[0] != args.record.unit) {
+      const auto* source = static_cast<const std::byte*>(args.input.data);
+      args.reduction.divisor = words[0];
+      comm::reduce(args.reduction, std::span(&source, 1), static_cast<std::byte*>(args.output.data), args.count());
     } else {
-      comm::copy_bytes(task.output.data, task.input.data, task.output.bytes());
+      comm::copy_bytes(args.output.data, args.input.data, args.output.bytes());
     }
-    comm::Tally tally(task.record.note);
-    tally.add(words);
-    return Work(std::make_shared<Done>(first_cause_, tally.words()), timeout());
+    comm::ScalarReduction scalars(args.record.note);
+    scalars.add(words);
+    return Work(std::make_shared<Done>(first_cause_, scalars.words()), timeout());
   }
   Work start_message(const comm::P2pOp& p2p) override {
     first_cause_->check();

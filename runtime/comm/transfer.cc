@@ -33,20 +33,20 @@ std::size_t source_parts(OpKind kind, int size) {
 
 std::size_t part_read(OpKind kind, int rank) { return source_parts(kind, 2) == 1 ? 0 : static_cast<std::size_t>(rank); }
 
-void pull(const Task& task, const Chunk& chunk, const Sources& sources, Scratch& scratch) {
-  const std::size_t element = task.element_bytes();
+void pull(const CollectiveArgs& args, const Chunk& chunk, const Sources& sources, Scratch& scratch) {
+  const std::size_t element = args.element_bytes();
   const std::size_t bytes = chunk.length * element;
-  const auto rank = static_cast<std::size_t>(task.rank);
-  const auto size = static_cast<std::size_t>(task.size);
-  const auto root = static_cast<std::size_t>(task.record.root);
+  const auto rank = static_cast<std::size_t>(args.rank);
+  const auto size = static_cast<std::size_t>(args.size);
+  const auto root = static_cast<std::size_t>(args.record.root);
   if (bytes == 0) return;
-  const std::size_t part = part_read(task.record.kind, task.rank) * sources.part_stride;
+  const std::size_t part = part_read(args.record.kind, args.rank) * sources.part_stride;
   const auto source = [&](std::size_t r) {
     return r == rank && sources.own != nullptr ? sources.own : sources.base[r] + part;
   };
   // Some ranks of some operations have none.
-  std::byte* const output = task.output.data == nullptr ? nullptr : bytes_of(task.output) + chunk.offset * element;
-  switch (task.record.kind) {
+  std::byte* const output = args.output.data == nullptr ? nullptr : bytes_of(args.output) + chunk.offset * element;
+  switch (args.record.kind) {
     case OpKind::barrier:
     case OpKind::allocate: return;
     case OpKind::broadcast:
@@ -58,7 +58,7 @@ void pull(const Task& task, const Chunk& chunk, const Sources& sources, Scratch&
       [[fallthrough]];
     case OpKind::all_gather:
     case OpKind::all_to_all:
-      for (std::size_t r = 0; r < size; ++r) copy_bytes(output + r * task.count() * element, source(r), bytes);
+      for (std::size_t r = 0; r < size; ++r) copy_bytes(output + r * args.count() * element, source(r), bytes);
       return;
     case OpKind::reduce:
       if (rank != root) return;
@@ -67,7 +67,7 @@ void pull(const Task& task, const Chunk& chunk, const Sources& sources, Scratch&
     case OpKind::reduce_scatter:
       scratch.sources.clear();
       for (std::size_t r = 0; r < size; ++r) scratch.sources.push_back(source(r));
-      return reduce(task.reduction, scratch.sources, output, chunk.length);
+      return reduce(args.reduction, scratch.sources, output, chunk.length);
   }
 }
 
@@ -77,29 +77,29 @@ Chunk share_of(const Chunk& chunk, std::size_t element_bytes, std::size_t parts,
   return {chunk.offset + cut(index), cut(index + 1) - cut(index)};
 }
 
-Chunk share_of(const Task& task, const Chunk& chunk, int rank) {
-  return share_of(chunk, task.element_bytes(), static_cast<std::size_t>(task.size), static_cast<std::size_t>(rank));
+Chunk share_of(const CollectiveArgs& args, const Chunk& chunk, int rank) {
+  return share_of(chunk, args.element_bytes(), static_cast<std::size_t>(args.size), static_cast<std::size_t>(rank));
 }
 
-void collect_shares(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources) {
-  const std::size_t element = task.element_bytes();
-  std::byte* output = bytes_of(task.output) + chunk.offset * element;
-  for (int i = 0; i < task.size; ++i) {
-    const int r = (task.rank + i) % task.size;  // not all from one at once
-    const Chunk share = share_of(task, {0, chunk.length}, r);
+void collect_shares(const CollectiveArgs& args, const Chunk& chunk, std::span<const std::byte* const> sources) {
+  const std::size_t element = args.element_bytes();
+  std::byte* output = bytes_of(args.output) + chunk.offset * element;
+  for (int i = 0; i < args.size; ++i) {
+    const int r = (args.rank + i) % args.size;  // not all from one at once
+    const Chunk share = share_of(args, {0, chunk.length}, r);
     const std::size_t at = share.offset * element;
     copy_bytes(output + at, sources[static_cast<std::size_t>(r)] + at, share.length * element);
   }
 }
 
-void reduce_into(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources,
+void reduce_into(const CollectiveArgs& args, const Chunk& chunk, std::span<const std::byte* const> sources,
                  std::span<std::byte* const> destinations, Scratch& scratch) {
-  const std::size_t at = chunk.offset * task.element_bytes();
+  const std::size_t at = chunk.offset * args.element_bytes();
   scratch.sources.assign(sources.begin(), sources.end());
   scratch.destinations.assign(destinations.begin(), destinations.end());
   for (const std::byte*& source : scratch.sources) source += at;
   for (std::byte*& destination : scratch.destinations) destination += at;
-  reduce(task.reduction, scratch.sources, scratch.destinations, chunk.length);
+  reduce(args.reduction, scratch.sources, scratch.destinations, chunk.length);
 }
 
 }  // namespace lockstep::comm

@@ -19,7 +19,7 @@
 namespace lockstep::comm {
 
 // A collective as one rank sees it.
-struct Task {
+struct CollectiveArgs {
   OpRecord record;
   ConstBufferView input;  // what this rank gives; empty if it gives nothing
   BufferView output;      // what it gets; the input itself in place
@@ -33,7 +33,7 @@ struct Task {
 };
 
 // Where something is in the memory that ranks share, in an arena of its rank.
-struct Place {
+struct ArenaOffset {
   std::int64_t arena = -1;  // -1: memory of the user's own, which no peer can see
   std::uint64_t offset = 0;
 };
@@ -74,25 +74,26 @@ std::size_t part_read(OpKind kind, int rank);
 
 // Copies the chunk of this rank's input, part after part, to `to`, by `copy`.
 template <typename Copy = decltype(&copy_bytes)>
-void stage(const Task& task, const Chunk& chunk, std::byte* to, std::size_t part_stride, Copy copy = &copy_bytes) {
-  if (!is_source(task.record, task.rank)) return;
-  const std::size_t element = task.element_bytes();
-  const auto* const input = static_cast<const std::byte*>(task.input.data);
-  for (std::size_t part = 0; part < source_parts(task.record.kind, task.size); ++part) {
-    copy(to + part * part_stride, input + (part * task.count() + chunk.offset) * element, chunk.length * element);
+void stage(const CollectiveArgs& args, const Chunk& chunk, std::byte* to, std::size_t part_stride,
+           Copy copy = &copy_bytes) {
+  if (!is_source(args.record, args.rank)) return;
+  const std::size_t element = args.element_bytes();
+  const auto* const input = static_cast<const std::byte*>(args.input.data);
+  for (std::size_t part = 0; part < source_parts(args.record.kind, args.size); ++part) {
+    copy(to + part * part_stride, input + (part * args.count() + chunk.offset) * element, chunk.length * element);
   }
 }
 // Reads the sources of all ranks into this rank's output.
-void pull(const Task& task, const Chunk& chunk, const Sources& sources, Scratch& scratch);
+void pull(const CollectiveArgs& args, const Chunk& chunk, const Sources& sources, Scratch& scratch);
 
 // One of `parts` shares of a chunk of elements: whole cache lines, but for the chunk's end.
 Chunk share_of(const Chunk& chunk, std::size_t element_bytes, std::size_t parts, std::size_t index);
 // Rank's share of a chunk that the ranks reduce together.
-Chunk share_of(const Task& task, const Chunk& chunk, int rank);
+Chunk share_of(const CollectiveArgs& args, const Chunk& chunk, int rank);
 // Copies the chunk's shares into this rank's output, rank r's from its source.
-void collect_shares(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources);
+void collect_shares(const CollectiveArgs& args, const Chunk& chunk, std::span<const std::byte* const> sources);
 // Reduces elements [chunk) of all ranks' memory and writes the result to each of `destinations`, which may be sources.
-void reduce_into(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources,
+void reduce_into(const CollectiveArgs& args, const Chunk& chunk, std::span<const std::byte* const> sources,
                  std::span<std::byte* const> destinations, Scratch& scratch);
 
 }  // namespace lockstep::comm

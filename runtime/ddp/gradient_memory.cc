@@ -8,10 +8,10 @@ GradientMemory::GradientMemory(const ProcessGroup& group, Arena arena)
       runtime_(group.device().kind == DeviceKind::cpu ? nullptr : &device_runtime(group.device().kind)),
       stream_(group.stream()) {
   if (runtime_ != nullptr) left_.emplace(group.device());
-  leave();
+  detach_stream();
 }
 
-void GradientMemory::leave() {
+void GradientMemory::detach_stream() {
   if (left_) left_->record(stream_);
 }
 

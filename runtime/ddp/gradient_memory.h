@@ -26,8 +26,8 @@ class GradientMemory {
   StreamView stream() const { return stream_; }
   // On a device: what the compute stream has now comes before what the next one gets. Call it when the Reducer no
   // longer uses the stream; the stream may then be destroyed.
-  void leave();
-  // From now on the compute stream is `stream`, behind what the one before had at the last leave().
+  void detach_stream();
+  // From now on the compute stream is `stream`, behind what the one before had at the last detach_stream().
   void follow(StreamView stream);
 
   std::byte* at(std::size_t offset) const { return arena_.data + offset; }

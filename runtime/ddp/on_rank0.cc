@@ -20,18 +20,18 @@ constexpr char kFailure = '-';
 
 void tell(ProcessGroup& group, const Cause& cause) {
   if (group.size() == 1) return;
-  group.internals().file(cause);  // before the others hear of it: they may end first
+  group.internals().report_failure(cause);  // before the others hear of it: they may end first
   try {
     all_gather_text(group, kFailure + encode(cause));
   } catch (const Error& error) {  // its own failure goes first
     log_warn("the other ranks could not be told ({}): {}", cause.text, error.what());
     return;
   }
-  await_all_told(group);
+  barrier_before_throw(group);
 }
 
 [[noreturn]] void throw_told(std::string_view operation, ProcessGroup& group, const std::string& told) {
-  await_all_told(group);
+  barrier_before_throw(group);
   const auto cause = decode_cause(std::string_view(told).substr(1));
   if (!cause) {
     throw CorruptData(

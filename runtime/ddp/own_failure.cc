@@ -75,7 +75,7 @@ void OwnFailure::keep(std::string_view where, std::string_view text) noexcept {
         comm::cause_about(group_->roster(), Cause::Kind::failed, group_->rank(), group_->rank(),
                           fmt::format("{} {}", self(*group_).describe(), text_), group_->internals().last_sequence());
     cause.ends_group = false;
-    group_->internals().file(cause);
+    group_->internals().report_failure(cause);
   } catch (const std::exception& error) {
     log_error("DistributedDataParallel: the launcher could not be told that this rank {}: {}", text_, error.what());
   }

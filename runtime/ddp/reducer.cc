@@ -10,8 +10,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/sampler.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/group_internals.h"
-#include "runtime/comm/stop_latch.h"
 #include "runtime/ddp/at_place.h"
 #include "runtime/ddp/compare_parameters.h"
 #include "runtime/ddp/reducer_impl.h"
@@ -229,7 +229,7 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
     in_group([&] { zero(at); });
   }
   if (!synchronize) return;
-  take_in(at);
+  accumulate(at);
   if (!order_is_known) observed.push_back(parameter);
   in_group([&] { queue.gradient_ready(plan.slots[at].bucket); });
 }
@@ -242,15 +242,15 @@ void Reducer::Impl::zero_unmarked() {
   for (std::size_t i = 0; i < specs.size(); ++i) {
     if (marked[i]) continue;
     in_group([&] { zero(i); });
-    if (synchronize) take_in(i);
+    if (synchronize) accumulate(i);
   }
 }
 
-void Reducer::Impl::take_in(std::size_t parameter) {
+void Reducer::Impl::accumulate(std::size_t parameter) {
   if (!shards) return;
   if (digests) digests->shard(shards->shard_under_way(), parameter, slice(parameter));
   const ParameterSpec& spec = specs[parameter];
-  shards->take_in(memory.at(plan.slots[parameter].offset), static_cast<std::size_t>(spec.count()), spec.dtype);
+  shards->accumulate(memory.at(plan.slots[parameter].offset), static_cast<std::size_t>(spec.count()), spec.dtype);
 }
 
 std::span<const std::byte> Reducer::Impl::slice(std::size_t parameter) const {
@@ -284,7 +284,7 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   require_step("finish_step");
   zero_unmarked();
   if (!synchronize) {
-    in_group([&] { memory.leave(); });
+    in_group([&] { memory.detach_stream(); });
     keep_shard();
     in_step = false;
     ++micro_batches;
@@ -296,7 +296,7 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
     if (used_map) used_map->write(map_offset, used);
     queue.finish();
     if (used_map) used_map->read(map_offset);
-    memory.leave();
+    memory.detach_stream();
     if (memory.device() == nullptr) {
       total = queue.total_weight();
       // Nobody had data: whatever was written stands for nothing. On a device the group's division has seen to it.
@@ -308,7 +308,7 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   if (!is_mean) total = own_total;
   close_sum();
   in_group([&] { clock->end(queue.noted().of_all.stop); });
-  if (digests) digests->end_step(group->internals().stop_latch()->steps_done() - 1);
+  if (digests) digests->end_step(group->internals().coordinated_stop()->steps_done() - 1);
   return total;
 }
 
@@ -350,7 +350,7 @@ void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
       observed.clear();
       return in_group([&] {
         queue.drop();
-        memory.leave();
+        memory.detach_stream();
       });
     }
     const rendezvous::Member& self = group->roster()[static_cast<std::size_t>(group->rank())];

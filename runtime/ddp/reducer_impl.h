@@ -56,7 +56,7 @@ struct Reducer::Impl {
   // The step's shards are begun in their number.
   void require_turn(bool closes_step) const;
   // Of the last shard: the slice takes in what it makes whole.
-  void take_in(std::size_t parameter);
+  void accumulate(std::size_t parameter);
   // A shard but the last is complete.
   void keep_shard();
   // A parameter's gradient in the arena.

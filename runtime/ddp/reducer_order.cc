@@ -31,7 +31,7 @@ void Reducer::Impl::plan_order(std::span<const int> order, std::int64_t the_unit
   }
   in_group([&] { memory.follow(group->stream()); });
   adopt_order_of_rank0({order.begin(), order.end()});
-  in_group([&] { memory.leave(); });
+  in_group([&] { memory.detach_stream(); });
   adopt_unit_of_rank0(the_unit);
   order_is_known = true;
 }

@@ -118,7 +118,7 @@ ReplicaComparison compare_replicas(ProcessGroup& group, std::span<const NamedBuf
   ReplicaComparison comparison{.hash = mine, .ranks = outliers(hash_by_rank)};
   if (!comparison.are_equal()) {
     describe_first_difference(group, buffers, hashes, comparison);
-    await_all_told(group);
+    barrier_before_throw(group);
   }
   return comparison;
 }

@@ -50,7 +50,7 @@ void ShardSums::keep(const BucketPlan& plan, std::span<const ParameterSpec> spec
   ++done_;
 }
 
-void ShardSums::take_in(std::byte* slice, std::size_t count, DType dtype) const {
+void ShardSums::accumulate(std::byte* slice, std::size_t count, DType dtype) const {
   for (int merge = 1; merge <= merges_[done_]; ++merge) {
     add(memory_[kept_ - static_cast<std::size_t>(merge)].get() + (slice - arena_), slice, slice, count, dtype);
   }

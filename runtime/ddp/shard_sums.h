@@ -38,7 +38,7 @@ class ShardSums {
   // A shard but the last is complete in the arena.
   void keep(const BucketPlan& plan, std::span<const ParameterSpec> specs);
   // A slice of the last shard is complete in the arena.
-  void take_in(std::byte* slice, std::size_t count, DType dtype) const;
+  void accumulate(std::byte* slice, std::size_t count, DType dtype) const;
   // The step is over, or given up.
   void restart();
 

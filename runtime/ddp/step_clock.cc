@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/ddp/step_clock.h"
 
+#include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/group_internals.h"
-#include "runtime/comm/stop_latch.h"
 #include "runtime/trace/process_trace.h"
 
 namespace lockstep {
 
 std::int64_t StepClock::begin() {
-  StopLatch& latch = *group_->internals().stop_latch();
+  CoordinatedStop& latch = *group_->internals().coordinated_stop();
   latch.step_begun(step_);
   return latch.word(*group_);
 }
 
 // The launcher learns of the step before the ranks agree to stop: what it says of the stop counts the step in.
 void StepClock::end(std::int64_t words) {
-  StopLatch& latch = *group_->internals().stop_latch();
+  CoordinatedStop& latch = *group_->internals().coordinated_stop();
   latch.step_ended(step_++);
   latch.agree(*group_, words);
   const std::int64_t done = latch.steps_done();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The number of the step that a training is in, kept once: a Reducer and the Trainer that owns it share one clock.
 //
-// begin() and end() publish it: to the launcher's board and the lines that a signal's timer writes (StopLatch), to the
-// process's trace, and to the group, whose failures name the step. A step that is given up publishes nothing: its
-// number is the next one's.
+// begin() and end() publish it: to the launcher's board and the lines that a signal's timer writes (CoordinatedStop),
+// to the process's trace, and to the group, whose failures name the step. A step that is given up publishes nothing:
+// its number is the next one's.
 //
 // Threads: the Reducer's. Failure: end() throws what the group's store throws, where the ranks have agreed to stop.
 #pragma once

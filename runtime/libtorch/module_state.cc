@@ -42,7 +42,8 @@ std::vector<const void*> parts_of(const ::torch::nn::Module& module) {
   return parts;
 }
 
-void require_at_home(const std::string& operation, const ProcessGroup& group, const std::vector<NamedTensor>& state) {
+void require_on_group_device(const std::string& operation, const ProcessGroup& group,
+                             const std::vector<NamedTensor>& state) {
   for (const auto& [name, tensor, is_parameter] : state) {
     if (tensor.layout() != at::kStrided) {
       throw InvalidArgument(fmt::format("{}: '{}' is not dense; make it so before", operation, name));

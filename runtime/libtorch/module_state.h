@@ -27,7 +27,8 @@ std::vector<const void*> parts_of(const ::torch::nn::Module& module);
 
 // InvalidArgument, with `operation` in front, for a tensor that is not dense, or not where the group computes. Buffers
 // may be on the CPU all the same.
-void require_at_home(const std::string& operation, const ProcessGroup& group, const std::vector<NamedTensor>& state);
+void require_on_group_device(const std::string& operation, const ProcessGroup& group,
+                             const std::vector<NamedTensor>& state);
 
 // InvalidArgument, with `operation` in front, for a tensor with elements that share memory, as expand() makes them: it
 // can't be written.

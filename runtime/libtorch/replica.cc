@@ -72,7 +72,7 @@ ReplicaImpl::ReplicaImpl(std::shared_ptr<ProcessGroup> group, DdpOptions options
 
 void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
   const std::vector<NamedTensor> state = state_of(module);
-  require_at_home("DistributedDataParallel", *group_, state);
+  require_on_group_device("DistributedDataParallel", *group_, state);
   require_elements_apart("DistributedDataParallel", state);
   stream_ = current_stream(group_->device());
   if (group_->device().kind != DeviceKind::cpu) mark_.emplace(group_->device());

@@ -38,7 +38,7 @@ bool ReplicaImpl::lies_in_arena(const Parameter& parameter) {
 // What lies in the arena is about to be overwritten, so that it is copied; most often it was zeroed, and is forgotten.
 // On a device that can't be known without a wait, and the copy has memory that stays: torch's allocator may give freed
 // memory to another stream's work at once.
-void ReplicaImpl::set_aside(Parameter& parameter) {
+void ReplicaImpl::stash_grad(Parameter& parameter) {
   if (std::exchange(parameter.is_set_aside, true) || !parameter.tensor.grad().defined()) return;
   const at::NoGradGuard no_grad;
   const bool is_in_arena = !trainer_->is_alone() && lies_in_arena(parameter);
@@ -49,8 +49,8 @@ void ReplicaImpl::set_aside(Parameter& parameter) {
     old = old.clone();
   } else if (is_in_arena) {
     order(stream_, current_stream(group_->device()));
-    if (!parameter.room.defined()) parameter.room = at::empty_like(old);
-    old = parameter.room.copy_(old);
+    if (!parameter.scratch.defined()) parameter.scratch = at::empty_like(old);
+    old = parameter.scratch.copy_(old);
   }
   // There may be one of an earlier micro-batch.
   parameter.before = parameter.before.defined() ? parameter.before + old : old;
@@ -108,7 +108,7 @@ double ReplicaImpl::factor() const {
   return static_cast<double>(weight) / static_cast<double>(trainer_->reducer()->weight_unit());
 }
 
-void ReplicaImpl::give_back(Parameter& parameter) {
+void ReplicaImpl::restore_grad(Parameter& parameter) {
   const at::NoGradGuard no_grad;
   if (parameter.before.defined()) parameter.view.add_(std::exchange(parameter.before, at::Tensor()));
   if (!parameter.result.is_same(parameter.view)) parameter.result.copy_(parameter.view);

@@ -84,8 +84,8 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
     at::Tensor view = {};    // of its slice of the arena, once there is one; float32 for 16 bits on the CPU
     at::Tensor result = {};  // .grad after a step: the view, or a tensor that it is rounded into
     at::Tensor before =
-        {};                // .grad of earlier steps, from the step's first gradient until its end; undefined if it is 0
-    at::Tensor room = {};  // on a device: memory for `before`
+        {};  // .grad of earlier steps, from the step's first gradient until its end; undefined if it is 0
+    at::Tensor scratch = {};    // on a device: memory for `before`
     bool is_set_aside = false;  // .grad has nothing of earlier steps
     bool taken = false;         // its gradient of this micro-batch is in the arena
     bool had_gradient = false;  // .grad was defined before the step
@@ -152,12 +152,12 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   DType reduced_as(const at::Tensor& parameter) const;
   static bool lies_in_arena(const Parameter& parameter);
   // Takes out of .grad what earlier steps have left there, and nobody has cleared.
-  void set_aside(Parameter& parameter);
+  void stash_grad(Parameter& parameter);
   // Moves a gradient into the arena, weighted. .grad is undefined then.
   void take(Parameter& parameter, int index);
   void put_into_arena(Parameter& parameter);
   // Writes .grad: the step's mean (or sum), on top of what was set aside.
-  static void give_back(Parameter& parameter);
+  static void restore_grad(Parameter& parameter);
   // What is put into `later` from now on comes after what `earlier` has.
   void order(StreamView earlier, StreamView later);
   void check_gradient(const Parameter& parameter) const;

@@ -90,7 +90,7 @@ void ReplicaImpl::before_gradient(std::size_t index, bool has_gradient) {
     if (!trainer_->in_step()) begin();
     if (has_gradient) trainer_->require_used(static_cast<int>(index));
     // A mean over no rows, which may be NaN, goes nowhere.
-    if (!trainer_->is_alone() || **trainer_->weight() == 0) set_aside(parameters_[index]);
+    if (!trainer_->is_alone() || **trainer_->weight() == 0) stash_grad(parameters_[index]);
   } catch (...) {
     trainer_->keep_failure("backward");
     throw;
@@ -143,7 +143,7 @@ void ReplicaImpl::end_with_arena() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     if (parameter.taken || trainer_->is_declared_unused(static_cast<int>(i))) continue;
-    set_aside(parameter);  // what is there although this backward made none
+    stash_grad(parameter);  // what is there although this backward made none
     take(parameter, static_cast<int>(i));
   }
   {
@@ -155,7 +155,7 @@ void ReplicaImpl::end_with_arena() {
   if (!trainer_->is_synchronized()) return;
   // Torch leaves .grad undefined where no row depends on the parameter.
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].had_gradient || is_used(i)) give_back(parameters_[i]);
+    if (parameters_[i].had_gradient || is_used(i)) restore_grad(parameters_[i]);
   }
 }
 

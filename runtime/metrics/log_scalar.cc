@@ -5,8 +5,8 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
+#include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/group_internals.h"
-#include "runtime/comm/stop_latch.h"
 #include "runtime/trace/process_trace.h"
 
 namespace lockstep {
@@ -28,7 +28,7 @@ void log_scalar(const ProcessGroup& group, std::string_view name, double value, 
         fmt::format("log_scalar: step {} of '{}' is not a number of steps; give 0 to {}", *step, name, kMostStep));
   }
   // A group that does not train itself counts no steps: those of the process are meant.
-  if (const std::int64_t done = group.internals().stop_latch()->steps_done(); !step && done > 0) step = done;
+  if (const std::int64_t done = group.internals().coordinated_stop()->steps_done(); !step && done > 0) step = done;
   trace::keep_scalar(name, value, step);
 }
 

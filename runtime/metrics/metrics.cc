@@ -15,9 +15,9 @@
 #include "lockstep/comm/values.h"
 #include "runtime/base/hash.h"
 #include "runtime/comm/collective_call.h"
+#include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/disagreement.h"
 #include "runtime/comm/group_internals.h"
-#include "runtime/comm/stop_latch.h"
 
 namespace lockstep {
 namespace {
@@ -204,7 +204,7 @@ MetricResults Metrics::result() {
   for (const auto& [name, part] : parts_) {
     if (next < kInFirst) own.parts[next++] = part;
   }
-  StopLatch& latch = *group_->internals().stop_latch();
+  CoordinatedStop& latch = *group_->internals().coordinated_stop();
   own.stop = latch.word(*group_);
   const std::vector<Message> all = comm::within_call("Metrics::result", [&] { return all_gather_value(own, *group_); });
   const auto asks = [](const Message& message) { return message.stop != 0; };

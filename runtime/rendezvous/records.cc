@@ -28,18 +28,18 @@ std::string required(std::string_view text) {
   return std::string(text);
 }
 
-constexpr auto kOfferFields = [](auto& offer, auto& fields) {
+constexpr auto kAdvertisementFields = [](auto& advertisement, auto& fields) {
   fields.kind("offer 2");
   fields(
-      "store", offer.address, [](const net::HostPort& address) { return address.to_string(); },
+      "store", advertisement.address, [](const net::HostPort& address) { return address.to_string(); },
       [](std::string_view text) { return net::parse_host_port(text); });
   fields(
-      "token", offer.token, [](const std::string& token) { return token; }, required);
-  fields("secret", offer.secret, text_of_secret, secret_of_text);
+      "token", advertisement.token, [](const std::string& token) { return token; }, required);
+  fields("secret", advertisement.secret, text_of_secret, secret_of_text);
 };
 
 constexpr auto kNoteFields = [](auto& note, auto& fields) {
-  kOfferFields(note, fields);
+  kAdvertisementFields(note, fields);
   fields("run", note.run);
   fields("host", note.host);
   fields("boot_id", note.boot_id);
@@ -65,12 +65,15 @@ constexpr auto kClaimFields = [](auto& claim, auto& fields) {
 
 std::string random_token() { return random_hex(16); }
 
-std::string encode(const Offer& offer) { return write_record(offer, kOfferFields); }
+std::string encode(const StoreAdvertisement& advertisement) {
+  return write_record(advertisement, kAdvertisementFields);
+}
 std::string encode(const MeetingNote& note) { return write_record(note, kNoteFields); }
 std::string encode(const Claim& claim) { return write_record(claim, kClaimFields); }
 
-Offer decode_offer(std::string_view text, std::string_view found_at) {
-  if (auto offer = read_record<Offer>(text, kOfferFields)) return *std::move(offer);
+StoreAdvertisement decode_advertisement(std::string_view text, std::string_view found_at) {
+  if (auto advertisement = read_record<StoreAdvertisement>(text, kAdvertisementFields))
+    return *std::move(advertisement);
   throw CorruptData(
       fmt::format("rendezvous: {}: {} bytes that don't say where a store is; run the same build of lockstep on all "
                   "ranks",

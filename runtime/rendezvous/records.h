@@ -16,7 +16,7 @@
 namespace lockstep::rendezvous {
 
 // Rank 0's announcement of the store that it hosts.
-struct Offer {
+struct StoreAdvertisement {
   net::HostPort address;
   std::string token;                         // tells this store from every other; the store knows it too (kTokenKey)
   std::optional<store::Secret> secret = {};  // nothing: the one that every rank was given (MeetingPlan::secret)
@@ -26,12 +26,12 @@ struct Offer {
 std::string random_token();
 
 // With the secret in it, if there is one: for those who may know it, never for a log.
-std::string encode(const Offer& offer);
+std::string encode(const StoreAdvertisement& advertisement);
 // The error says where the text was found and not what it is.
-Offer decode_offer(std::string_view text, std::string_view found_at);
+StoreAdvertisement decode_advertisement(std::string_view text, std::string_view found_at);
 
 // An offer in a file, and who wrote it.
-struct MeetingNote : Offer {
+struct MeetingNote : StoreAdvertisement {
   std::string run;            // run id and attempt, as far as the launcher gave any
   std::string host;           // the writer's, for people
   std::string boot_id;        // the writer's

@@ -75,7 +75,7 @@ void agree(ProcessGroup& group, std::string_view what, const std::string& own) {
   const std::vector<std::string> all = all_gather_text(group, own);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
-    await_all_told(group);
+    barrier_before_throw(group);
     throw InvalidArgument(fmt::format("{}: on {}: {}", what, group.roster()[rank].describe(), all[rank]));
   }
 }

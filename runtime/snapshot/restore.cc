@@ -20,8 +20,8 @@
 #include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/checkpoint/snapshot/series_lock.h"
 #include "runtime/checkpoint/tensor_files.h"
+#include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/disagreement.h"
-#include "runtime/comm/stop_latch.h"
 #include "runtime/snapshot/offers.h"
 
 namespace lockstep {
@@ -281,7 +281,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     check_room();
     self.begin_generation(offer->step);
     self.load(*offer, contents);
-    group.stop_latch()->set_steps_before(offer->step - self.steps.count());
+    group.coordinated_stop()->set_steps_before(offer->step - self.steps.count());
     self.steps.set(offer->step);
     self.last_saved = offer->step;
     restored = {.step = offer->step,

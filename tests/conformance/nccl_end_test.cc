@@ -13,7 +13,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/comm/nccl/communicator.h"
 #include "runtime/comm/nccl/compute_ahead.h"
-#include "runtime/comm/nccl/helper_call.h"
+#include "runtime/comm/nccl/detachable_call.h"
 #include "tests/conformance/errors.h"
 #include "tests/conformance/memory.h"
 #include "tests/fakes/cudart/fake_cuda.h"
@@ -350,7 +350,7 @@ TEST_F(NcclEnd, ACallOfTheOwnersThatDoesNotReturnIsATimeout) {
 }
 
 TEST_F(NcclEnd, WhatAHelperThrowsIsTheCallers) {
-  nccl::HelperCall call({DeviceKind::cuda, 0}, [] { throw InvalidArgument("thrown in there"); });
+  nccl::DetachableCall call({DeviceKind::cuda, 0}, [] { throw InvalidArgument("thrown in there"); });
   ASSERT_TRUE(call.wait(copy_deadline()));
   ASSERT_NE(call.error(), nullptr);
   EXPECT_EQ(error_of<InvalidArgument>([&] { std::rethrow_exception(call.error()); }), "thrown in there");

@@ -45,7 +45,7 @@
 #include "lockstep/ddp/loss.h"
 #include "lockstep/progress/progress.h"
 #include "lockstep/train/distributed_data_parallel.h"
-#include "runtime/comm/stop_latch.h"
+#include "runtime/comm/coordinated_stop.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::testing {
@@ -309,7 +309,7 @@ TYPED_TEST_P(DdpContract, AStepIsCountedOnceWhicheverWayItTakes) {
       micro_batch(true);
       EXPECT_EQ(ddp.last_step().step, step);
       EXPECT_EQ(ddp.last_batch().step, step);
-      EXPECT_EQ(ddp.group()->stop_latch()->steps_done(), step + 1);
+      EXPECT_EQ(ddp.group()->coordinated_stop()->steps_done(), step + 1);
     }
     EXPECT_EQ(ddp.steps(), 4);
   });

@@ -11,7 +11,7 @@
 #include "lockstep/job/cause.h"
 #include "runtime/base/internal_api.h"
 #include "runtime/base/mutex.h"
-#include "runtime/comm/failure/patient_store.h"
+#include "runtime/comm/failure/time_bounded_store.h"
 
 namespace lockstep::comm {
 
@@ -24,7 +24,7 @@ class LOCKSTEP_INTERNAL_API Failure {
   // The failure of a group as seen by the rank that the job counts as `rank`. `on_cause` is called once, with no lock
   // held, by the thread that brought the cause; `on_throw`, if there is one, before each throw of it, by the thread
   // that throws. `store` outlives this.
-  Failure(PatientStore& store, int rank, std::function<void()> on_cause, std::function<void(const Cause&)> on_throw)
+  Failure(TimeBoundedStore& store, int rank, std::function<void()> on_cause, std::function<void(const Cause&)> on_throw)
       : store_(store), rank_(rank), on_cause_(std::move(on_cause)), on_throw_(std::move(on_throw)) {}
 
   // Fails the group with this cause, unless another rank was first: then with that one's. Returns when there is one.
@@ -50,7 +50,7 @@ class LOCKSTEP_INTERNAL_API Failure {
   // True if this call's cause is the one.
   bool set_cause(const Cause& cause);
 
-  PatientStore& store_;
+  TimeBoundedStore& store_;
   const int rank_;
   const std::function<void()> on_cause_;
   const std::function<void(const Cause&)> on_throw_;

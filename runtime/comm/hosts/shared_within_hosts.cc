@@ -14,8 +14,8 @@
 #include "runtime/base/logging.h"
 #include "runtime/comm/shm/bootstrap.h"
 #include "runtime/comm/shm/process_group_shm.h"
-#include "runtime/comm/wire/announcement_board.h"
-#include "runtime/comm/wire/host_notices.h"
+#include "runtime/comm/wire/host_status_table.h"
+#include "runtime/comm/wire/op_header_table.h"
 #include "runtime/comm/wire/segment_counts.h"
 #include "runtime/comm/wire/wire.h"
 #include "runtime/rendezvous/consensus.h"
@@ -62,27 +62,27 @@ std::vector<std::shared_ptr<const EventFd>> event_fds(std::vector<UniqueFd> file
 
 class SharedWithinHost final : public wire::HostMemory {
  public:
-  // `beside`: in the memory of `setup`, the windows, the board, the counts and then the notices.
+  // `beside`: in the memory of `setup`, the windows, the table, the counts and then the notices.
   SharedWithinHost(GroupContext context, shm::SharedSetup setup, std::byte* beside, const wire::Hosts& hosts)
       : memory_(setup.control),
         windows_(beside),
         window_bytes_(wire::window_bytes(hosts)),
-        board_(beside + bytes_of_windows(hosts)),
-        counts_(board_ + wire::AnnouncementBoard::bytes_for(hosts)),
-        notices_(counts_ + wire::SegmentCounts::bytes_for(hosts)),
+        op_headers_(beside + bytes_of_windows(hosts)),
+        counts_(op_headers_ + wire::OpHeaderTable::bytes_for(hosts)),
+        host_status_(counts_ + wire::SegmentCounts::bytes_for(hosts)),
         bell_files_(event_fds(std::move(setup.files))),
         group_(std::move(context), std::move(setup)) {}
 
   Arena allocate(std::size_t bytes) override {
     return unless_broken([&] { return group_.allocate(bytes); });
   }
-  comm::Place find(const ConstBufferView& buffer) override { return group_.place_of(buffer); }
-  std::byte* address(std::size_t local, const comm::Place& place) override {
+  comm::ArenaOffset find(const ConstBufferView& buffer) override { return group_.place_of(buffer); }
+  std::byte* address(std::size_t local, const comm::ArenaOffset& place) override {
     return group_.address(static_cast<int>(local), place);
   }
-  std::byte* board() override { return board_; }
+  std::byte* op_headers() override { return op_headers_; }
   std::byte* counts() override { return counts_; }
-  std::byte* notices() override { return notices_; }
+  std::byte* host_status() override { return host_status_; }
   std::span<const std::shared_ptr<const EventFd>> bell_files() override { return bell_files_; }
   std::byte* window(std::size_t local) override { return windows_ + local * window_bytes_; }
   void interrupt() override { group_.abort("the group over the wire has failed"); }
@@ -91,9 +91,9 @@ class SharedWithinHost final : public wire::HostMemory {
   const std::shared_ptr<shm::Mapping> memory_;
   std::byte* const windows_;  // in it
   const std::size_t window_bytes_;
-  std::byte* const board_;    // in it
-  std::byte* const counts_;   // in it
-  std::byte* const notices_;  // in it
+  std::byte* const op_headers_;   // in it
+  std::byte* const counts_;       // in it
+  std::byte* const host_status_;  // in it
   const std::vector<std::shared_ptr<const EventFd>> bell_files_;
   shm::ProcessGroupShm group_;
 };
@@ -109,16 +109,17 @@ std::unique_ptr<wire::HostMemory> shared_within_hosts(const GroupContext& contex
   std::string problem;
   try {
     const std::size_t windows = bytes_of_windows(hosts);
-    const std::size_t board = wire::AnnouncementBoard::bytes_for(hosts);
+    const std::size_t op_headers = wire::OpHeaderTable::bytes_for(hosts);
     const std::size_t counts = wire::SegmentCounts::bytes_for(hosts);
     const EventFd bell;
-    setup = shm::set_up(of_host, deadline,
-                        {.bytes = windows + board + counts + wire::HostNotices::bytes_for(hosts), .file = bell.fd()});
+    setup = shm::set_up(
+        of_host, deadline,
+        {.bytes = windows + op_headers + counts + wire::HostStatusTable::bytes_for(hosts), .file = bell.fd()});
     beside = shm::memory_beside(*setup, of_host.roster.size());
     // The consensus that follows comes before every use of it.
-    wire::AnnouncementBoard::format(beside + windows, hosts);
-    wire::SegmentCounts::format(beside + windows + board, hosts);
-    wire::HostNotices::format(beside + windows + board + counts, hosts);
+    wire::OpHeaderTable::format(beside + windows, hosts);
+    wire::SegmentCounts::format(beside + windows + op_headers, hosts);
+    wire::HostStatusTable::format(beside + windows + op_headers + counts, hosts);
   } catch (const BackendUnavailable& error) {
     problem = error.what();
   }

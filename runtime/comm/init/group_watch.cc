@@ -8,9 +8,9 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/group_internals.h"
 #include "runtime/comm/roster_cause.h"
-#include "runtime/comm/stop_latch.h"
 #include "runtime/trace/process_trace.h"
 
 namespace lockstep {
@@ -59,7 +59,7 @@ Consequence of_the_store(const MemberEvent& event, StoreHost store_host, int ran
 // How far `group` has brought the rank: of several groups the training may be another's than the job's.
 void add_steps(membership::MemberPosition& position, const ProcessGroup& group) {
   position.step = std::max(position.step, group.internals().step());
-  position.steps_done = std::max(position.steps_done, group.internals().stop_latch()->steps_done());
+  position.steps_done = std::max(position.steps_done, group.internals().coordinated_stop()->steps_done());
 }
 
 // The end of a rank, not of what it did in one group.
@@ -88,19 +88,19 @@ void GroupWatch::begin(std::weak_ptr<membership::MemberLink> link) {
   link_ = std::move(link);
 }
 
-void GroupWatch::file(const Cause& cause) {
+void GroupWatch::report_failure(const Cause& cause) {
   if (!cause.ends_group) return report(cause);
-  std::call_once(filed_, [&] { report(cause); });
+  std::call_once(reported_, [&] { report(cause); });
 }
 
-void GroupWatch::file_of_subgroup(const Cause& cause) {
-  if (!cause.ends_group || is_end_of_rank(cause)) return file(cause);
+void GroupWatch::report_failure_of_subgroup(const Cause& cause) {
+  if (!cause.ends_group || is_end_of_rank(cause)) return report_failure(cause);
   MutexLock lock(mutex_);
   const ProcessGroup* const job = job_group();
   kept_ = {cause, job == nullptr ? 0 : job->internals().last_sequence()};
 }
 
-void GroupWatch::file_kept() {
+void GroupWatch::report_pending() {
   Cause cause;
   {
     MutexLock lock(mutex_);
@@ -108,7 +108,7 @@ void GroupWatch::file_kept() {
     if (!kept_ || job == nullptr || job->internals().last_sequence() != kept_->sequence) return;
     cause = kept_->cause;
   }
-  file(cause);
+  report_failure(cause);
 }
 
 void GroupWatch::report(Cause cause) {
@@ -156,7 +156,7 @@ void GroupWatch::take(const MemberEvent& event) {
     changed_.notify_all();
   }
   if (consequence.kind == Consequence::Kind::warn) log_warn("{}", consequence.cause.text);
-  // Also those after the first: of that one a group may think otherwise (ProcessGroup::lose).
+  // Also those after the first: of that one a group may think otherwise (ProcessGroup::on_peer_failure).
   const Failure failure{consequence.cause,
                         event.kind == MemberEvent::Kind::store_lost || event.kind == MemberEvent::Kind::store_silent};
   for (ProcessGroup* const group : concerned) fail_group(*group, failure);
@@ -175,11 +175,11 @@ void GroupWatch::fail_group(ProcessGroup& group, const Failure& failure) {
     MutexLock lock(mutex_);
     Attached* const attached = find(group);
     if (attached == nullptr || !failure.concerns(group.roster())) return;
-    // Counted, since lose() may take long: detach() waits for the count, and the group outlives the call.
+    // Counted, since on_peer_failure() may take long: detach() waits for the count, and the group outlives the call.
     ++attached->calls;
   }
   try {
-    group.internals().lose(failure.cause);
+    group.internals().on_peer_failure(failure.cause);
   } catch (
       const std::exception& error) {  // what this group lacks keeps no other from its failure, and no detach() waiting
     log_error("the group '{}' could not be told that {}: {}", group.name(), failure.cause.text, error.what());
@@ -198,7 +198,7 @@ void GroupWatch::check(const rendezvous::Roster* of) {
     }
   }
   if (!first) return;
-  file(*first);
+  report_failure(*first);
   throw make_error<PeerLost>(first->as_read_by(rank_));
 }
 

@@ -46,13 +46,13 @@ class GroupWatch {
   void begin(std::weak_ptr<membership::MemberLink> link) EXCLUDES(mutex_);
   // Tells the job's membership why this rank's group has failed, once: the first cause. Every other call waits until
   // that is done, at most for a moment. A cause that the group survives is told each time.
-  void file(const Cause& cause) EXCLUDES(mutex_);
+  void report_failure(const Cause& cause) EXCLUDES(mutex_);
   // The same of a group within the job's. The end of a rank is the job's too, and filed; any other cause ends that
-  // group alone, and is kept for file_kept().
-  void file_of_subgroup(const Cause& cause) EXCLUDES(mutex_);
+  // group alone, and is kept for report_pending().
+  void report_failure_of_subgroup(const Cause& cause) EXCLUDES(mutex_);
   // For the job's group when an exception ends it: files the cause that was kept last, of which that exception is a
   // consequence, unless the job's group has done something since.
-  void file_kept() EXCLUDES(mutex_);
+  void report_pending() EXCLUDES(mutex_);
   void take(const membership::MemberEvent& event) EXCLUDES(mutex_);
   // Throws PeerLost with the first failure that came, if any has; with a roster, the first that fails such a group.
   void check(const rendezvous::Roster* of = nullptr) EXCLUDES(mutex_);
@@ -101,7 +101,7 @@ class GroupWatch {
   std::vector<Failure> failures_ GUARDED_BY(mutex_);  // in the order in which they came
   std::optional<Kept> kept_ GUARDED_BY(mutex_);
   std::weak_ptr<membership::MemberLink> link_ GUARDED_BY(mutex_);
-  std::once_flag filed_;
+  std::once_flag reported_;
   std::vector<std::weak_ptr<store::Store>> stores_ GUARDED_BY(mutex_);  // whose waits end with it
   membership::MemberPosition last_position_ GUARDED_BY(mutex_);
   bool host_has_left_ GUARDED_BY(mutex_) = false;

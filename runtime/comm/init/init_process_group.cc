@@ -78,7 +78,7 @@ void show_lines_at_once(const Environment& environment) {
 std::shared_ptr<WatchedJob> watch(const rendezvous::MeetingPlan& plan, const rendezvous::Meeting& meeting,
                                   const rendezvous::Identity& identity) {
   if (!meeting.endpoint || identity.world_size == 1) return nullptr;
-  const bool is_the_launchers = plan.means == rendezvous::MeetingPlan::Means::launcher_store;
+  const bool is_the_launchers = plan.method == rendezvous::MeetingPlan::RendezvousMethod::launcher_store;
   return std::make_shared<WatchedJob>(
       meeting.store, std::make_shared<GroupWatch>(is_the_launchers ? StoreHost::launcher : StoreHost::rank_zero,
                                                   identity.rank, identity.restart_count));
@@ -92,7 +92,7 @@ void enter(WatchedJob& watched, const rendezvous::MeetingPlan& plan, const rende
            const std::string& scope, const rendezvous::Identity& identity, const InitSettings& settings,
            const Deadline& deadline) {
   store::Endpoint endpoint = *meeting.endpoint;
-  if (settings.relay && plan.means == rendezvous::MeetingPlan::Means::launcher_store) {
+  if (settings.relay && plan.method == rendezvous::MeetingPlan::RendezvousMethod::launcher_store) {
     endpoint.address = *settings.relay;
   }
   // A job of thousands of ranks keeps no connection that nobody needs.
@@ -130,7 +130,7 @@ std::shared_ptr<ProcessGroup> start_among_others(const InitOptions& options, con
     store = std::make_shared<WatchedStore>(std::move(store), watched->watch());
     on_place = [&](const std::string& scope) { enter(*watched, plan, meeting, scope, identity, settings, deadline); };
     check = [of = watched->watch()] { of->check(); };
-    on_throw = [of = watched->watch()](const Cause& cause) { of->file(cause); };
+    on_throw = [of = watched->watch()](const Cause& cause) { of->report_failure(cause); };
   }
   rendezvous::Joined joined = rendezvous::join(*store, identity, rendezvous::self_member(identity), deadline, on_place);
   share_cores(environment, identity.local_world_size);
@@ -246,7 +246,7 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& given) {
   } catch (const PeerLost&) {
     throw;  // a consequence
   } catch (const Error& error) {
-    watched->watch()->file(cause_of(error, identity.rank));  // so that the others can say it too
+    watched->watch()->report_failure(cause_of(error, identity.rank));  // so that the others can say it too
     throw;
   }
   return WatchedGroup::hold(std::move(watched), std::move(group));
@@ -257,7 +257,7 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& given) {
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   install_uncaught_error_handler();
   try {
-    return left_to_owner(start(options));
+    return released_by_owner(start(options));
   } catch (...) {
     // Caught so that the stack is unwound even if the program catches nothing: rank 0's store lets the others read what
     // went wrong before it goes.

@@ -32,7 +32,7 @@ std::shared_ptr<ProcessGroup> WatchedGroup::hold(std::shared_ptr<WatchedJob> job
 // goodbye while the link still stands: a rank whose link ended first is a dead one to the others. The cause that ended
 // a group within the job's is reported before the job's group tells of its own end, which is a consequence.
 WatchedGroup::~WatchedGroup() {
-  if (group_->name().empty() && unwind_guard_.is_unwinding()) job_->watch()->file_kept();
+  if (group_->name().empty() && unwind_guard_.is_unwinding()) job_->watch()->report_pending();
   job_->watch()->detach(*group_);
   group_.reset();
 }
@@ -92,10 +92,10 @@ GroupMaker group_maker(const Backend& backend, const std::shared_ptr<WatchedJob>
         if (of_parent) of_parent();
         watch->check(&roster);
       };
-      own.on_throw = [watch = watched->watch()](const Cause& cause) { watch->file_of_subgroup(cause); };
+      own.on_throw = [watch = watched->watch()](const Cause& cause) { watch->report_failure_of_subgroup(cause); };
     }
     auto group = create(*of, parent, own, watched, deadline);
-    return left_to_owner(watched ? WatchedGroup::hold(watched, std::move(group)) : std::move(group));
+    return released_by_owner(watched ? WatchedGroup::hold(watched, std::move(group)) : std::move(group));
   };
 }
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "runtime/comm/failure/patience.h"
+#include "runtime/comm/failure/active_timeout.h"
 #include "runtime/comm/mpi/mpi_process.h"
 
 namespace lockstep::mpi_backend {
@@ -169,7 +169,7 @@ void WireMpi::cancel_transfers() {
   }
   // A receive that nobody has begun to fill is gone with that. Any other transfer has to end, or MPI to rest: it moves
   // nothing by itself.
-  comm::Patience patience(kLastPush);
+  comm::ActiveTimeout patience(kLastPush);
   do {
     std::erase_if(under_way, [](MPI_Request& request) {
       int done = 0;
@@ -216,7 +216,7 @@ void WireMpi::interrupt() {
 }
 
 void WireMpi::close(const Deadline& deadline) {
-  comm::Patience patience(deadline.remaining());
+  comm::ActiveTimeout patience(deadline.remaining());
   try {
     while (!at_rest_ && !on_their_way_.empty() && !patience.over()) {
       reap_frames();

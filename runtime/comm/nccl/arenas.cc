@@ -12,7 +12,7 @@
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/arena_agreement.h"
-#include "runtime/comm/nccl/helper_call.h"
+#include "runtime/comm/nccl/detachable_call.h"
 #include "runtime/comm/nccl/nccl_engine.h"
 
 namespace lockstep::nccl {

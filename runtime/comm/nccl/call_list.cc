@@ -6,7 +6,7 @@ namespace lockstep::nccl {
 void CallList::add(const std::shared_ptr<NcclCollective>& collective) {
   MutexLock lock(mutex_);
   collective->sequence = ++last_;
-  flight_record_.called(collective->sequence, collective->task.record);
+  flight_record_.called(collective->sequence, collective->args.record);
   calls_.push_back(collective);
 }
 

@@ -37,25 +37,25 @@ ncclRedOp_t operation_of(ReduceOp op) {
 }
 
 void NcclCollective::prepare(const LaunchContext& context) {
-  input_.prepare(context, task.input, is_in_place() ? task.output.data : nullptr);
-  if (!is_in_place()) output_.prepare(context, task.output, task.output.data);
+  input_.prepare(context, args.input, is_in_place() ? args.output.data : nullptr);
+  if (!is_in_place()) output_.prepare(context, args.output, args.output.data);
   in_ = input_.data();
   out_ = (is_in_place() ? input_ : output_).result();
   if (word_count() == 0) return;
-  words_on_device_ = context.runtime.allocate(sizeof(comm::Words), context.stream);
-  words_on_host_ = context.runtime.allocate_pinned(sizeof(comm::Words), context.stream.device);
-  const comm::Words own = comm::summands(task.record.note, task.record.words);
+  words_on_device_ = context.runtime.allocate(sizeof(comm::InlineScalars), context.stream);
+  words_on_host_ = context.runtime.allocate_pinned(sizeof(comm::InlineScalars), context.stream.device);
+  const comm::InlineScalars own = comm::summands(args.record.note, args.record.words);
   std::memcpy(words_on_host_.get(), own.data(), sizeof own);
 }
 
 std::size_t NcclCollective::word_count() const {
-  const std::size_t fields = task.record.note.fields();
-  return fields > 0 || task.record.weighted || task.record.kind == OpKind::barrier ? 1 + fields : 0;
+  const std::size_t fields = args.record.note.fields();
+  return fields > 0 || args.record.weighted || args.record.kind == OpKind::barrier ? 1 + fields : 0;
 }
 
 void NcclCollective::launch(const LaunchContext& context) {
   if (ready) context.runtime.block(context.stream, ready.get());
-  if (comm::is_source(task.record, context.rank)) input_.copy_in(context);
+  if (comm::is_source(args.record, context.rank)) input_.copy_in(context);
   if (words_on_device_) {
     context.runtime.copy(words_on_device_.get(), words_on_host_.get(), word_count() * sizeof(std::int64_t),
                          context.stream);
@@ -76,8 +76,8 @@ void NcclCollective::exchange(const LaunchContext& context, bool gives_parts, bo
   const Api& api = context.communicator->api();
   const ncclComm_t comm = context.communicator->get();
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const ncclDataType_t type = data_type_of(task.record.dtype);
-  const std::size_t part = task.count() * task.element_bytes();
+  const ncclDataType_t type = data_type_of(args.record.dtype);
+  const std::size_t part = args.count() * args.element_bytes();
   const bool gives = giver < 0 || giver == context.rank;
   const bool takes = taker < 0 || taker == context.rank;
   const auto at = [&](auto* data, bool in_parts, int r) {
@@ -95,10 +95,10 @@ void NcclCollective::exchange(const LaunchContext& context, bool gives_parts, bo
       continue;
     }
     if (to) {
-      context.communicator->call("ncclSend", api.send(at(in, gives_parts, r), task.count(), type, r, comm, stream));
+      context.communicator->call("ncclSend", api.send(at(in, gives_parts, r), args.count(), type, r, comm, stream));
     }
     if (from) {
-      context.communicator->call("ncclRecv", api.recv(at(out, takes_parts, r), task.count(), type, r, comm, stream));
+      context.communicator->call("ncclRecv", api.recv(at(out, takes_parts, r), args.count(), type, r, comm, stream));
     }
   }
 }
@@ -107,16 +107,16 @@ void NcclCollective::call(const LaunchContext& context) {
   const Api& api = context.communicator->api();
   const ncclComm_t comm = context.communicator->get();
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  const ncclDataType_t type = data_type_of(task.record.dtype);
-  const ncclRedOp_t op = operation_of(task.record.op);
-  const std::size_t count = task.count();
-  const int root = task.record.root;
+  const ncclDataType_t type = data_type_of(args.record.dtype);
+  const ncclRedOp_t op = operation_of(args.record.op);
+  const std::size_t count = args.count();
+  const int root = args.record.root;
   const auto take = [&](const char* name, ncclResult_t result) { context.communicator->call(name, result); };
   if (void* const sums = words_on_device_.get()) {
     take("ncclAllReduce", api.all_reduce(sums, sums, word_count(), ncclInt64, ncclSum, comm, stream));
   }
   if (count == 0) return;
-  switch (task.record.kind) {
+  switch (args.record.kind) {
     case OpKind::barrier:
     case OpKind::allocate: return;
     case OpKind::all_reduce: return take("ncclAllReduce", api.all_reduce(in_, out_, count, type, op, comm, stream));
@@ -132,13 +132,13 @@ void NcclCollective::call(const LaunchContext& context) {
 }
 
 void NcclCollective::after_launch(const LaunchContext& context) {
-  const comm::OpRecord& record = task.record;
+  const comm::OpRecord& record = args.record;
   const bool has_result = record.kind != OpKind::reduce || record.root == context.rank;
   const std::int64_t* divisor = record.op == ReduceOp::avg ? context.world_size : nullptr;
   if (record.weighted) divisor = static_cast<const std::int64_t*>(words_on_device_.get());
   if (divisor != nullptr && has_result && record.count > 0) {
     context.runtime.divide(BufferView(out_, record.count, record.dtype, context.stream.device), divisor,
-                           task.zero_if_weightless ? OverZero::is_zero : OverZero::stays, context.stream);
+                           args.zero_if_weightless ? OverZero::is_zero : OverZero::stays, context.stream);
   }
   if (words_on_device_) {
     context.runtime.copy(words_on_host_.get(), words_on_device_.get(), word_count() * sizeof(std::int64_t),
@@ -150,20 +150,20 @@ void NcclCollective::after_launch(const LaunchContext& context) {
 std::optional<std::string> NcclCollective::problem() const {
   if (words[0] >= 0) return std::nullopt;
   return comm::describe_too_heavy(
-      task.record, sequence, fmt::format("{} of rank {} and those of the others", task.record.words[0], task.rank));
+      args.record, sequence, fmt::format("{} of rank {} and those of the others", args.record.words[0], args.rank));
 }
 
 bool NcclCollective::is_after(int, const Goodbye& goodbye) const { return sequence > goodbye.last; }
 
 bool NcclCollective::is_for_host() const {
-  return task.output.device.kind == DeviceKind::cpu && task.output.bytes() > 0;
+  return args.output.device.kind == DeviceKind::cpu && args.output.bytes() > 0;
 }
 
 void NcclCollective::finish() {
   if (words_on_host_) {
-    comm::Words sums{};
+    comm::InlineScalars sums{};
     std::memcpy(sums.data(), words_on_host_.get(), word_count() * sizeof(std::int64_t));
-    words = comm::from_sums(task.record.note, task.record.words, sums, task.size);
+    words = comm::from_sums(args.record.note, args.record.words, sums, args.size);
   }
   (is_in_place() ? input_ : output_).finish();
   words_on_device_.reset();

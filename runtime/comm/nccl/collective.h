@@ -17,9 +17,9 @@ ncclRedOp_t operation_of(ReduceOp op);
 
 class NcclCollective final : public PendingCall {
  public:
-  explicit NcclCollective(comm::Task of) : task(std::move(of)) {}
+  explicit NcclCollective(comm::CollectiveArgs of) : args(std::move(of)) {}
 
-  std::string describe() const override { return comm::describe(task.record, sequence); }
+  std::string describe() const override { return comm::describe(args.record, sequence); }
   void prepare(const LaunchContext& context) override;
   void launch(const LaunchContext& context) override;
   void after_launch(const LaunchContext& context) override;
@@ -28,11 +28,11 @@ class NcclCollective final : public PendingCall {
   std::optional<std::string> problem() const override;
   bool is_for_host() const override;
   bool is_after(int rank, const Goodbye& goodbye) const override;
-  const comm::OpRecord* record() const override { return &task.record; }
+  const comm::OpRecord* record() const override { return &args.record; }
   std::int64_t combined(std::size_t word) const override { return words[word]; }
 
-  const comm::Task task;
-  comm::Words words{};  // of all ranks, once done
+  const comm::CollectiveArgs args;
+  comm::InlineScalars words{};  // of all ranks, once done
 
  private:
   void call(const LaunchContext& context);
@@ -41,7 +41,7 @@ class NcclCollective final : public PendingCall {
   std::size_t word_count() const;
   // One buffer, which is read and written.
   bool is_in_place() const {
-    return comm::is_reduction_in_place(task.record.kind) || task.record.kind == comm::OpKind::broadcast;
+    return comm::is_reduction_in_place(args.record.kind) || args.record.kind == comm::OpKind::broadcast;
   }
 
   StagedBuffer input_;

@@ -12,7 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/mutex.h"
-#include "runtime/comm/failure/patience.h"
+#include "runtime/comm/failure/active_timeout.h"
 #include "runtime/comm/nccl/api.h"
 
 namespace lockstep::nccl {
@@ -80,7 +80,7 @@ class Communicator {
   const Api& api_;
   const CommunicatorOptions options_;
   std::atomic<ncclComm_t> comm_{nullptr};
-  std::optional<comm::Patience> error_patience_;  // set: NCCL says that something is wrong
+  std::optional<comm::ActiveTimeout> error_patience_;  // set: NCCL says that something is wrong
 
   friend class CommunicatorLock;
   Mutex mutex_;

@@ -41,7 +41,7 @@ bool ComputeAhead::ended() {
   took_too_long_ = patience_.over();
   if (const std::uint64_t answers = *answers_; answers != answers_seen_) {
     answers_seen_ = answers;
-    question_patience_ = comm::Patience(limits_.question);
+    question_patience_ = comm::ActiveTimeout(limits_.question);
   }
   ended_ = took_too_long_ || call_->wait(Deadline::after({})) || question_patience_.over();
   return ended_;

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "lockstep/device/device_runtime.h"
-#include "runtime/comm/failure/patience.h"
-#include "runtime/comm/nccl/helper_call.h"
+#include "runtime/comm/failure/active_timeout.h"
+#include "runtime/comm/nccl/detachable_call.h"
 
 namespace lockstep::nccl {
 
@@ -37,9 +37,9 @@ class ComputeAhead {
   const Limits limits_;
   // Grows with each answer of the driver.
   const std::shared_ptr<std::atomic<std::uint64_t>> answers_ = std::make_shared<std::atomic<std::uint64_t>>(0);
-  std::optional<HelperCall> call_;
-  comm::Patience patience_;
-  comm::Patience question_patience_;
+  std::optional<DetachableCall> call_;
+  comm::ActiveTimeout patience_;
+  comm::ActiveTimeout question_patience_;
   std::uint64_t answers_seen_ = 0;
   bool ended_ = false;
   bool took_too_long_ = false;

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "runtime/comm/backend.h"
+#include "runtime/comm/failure/active_timeout.h"
 #include "runtime/comm/failure/failure.h"
-#include "runtime/comm/failure/patience.h"
 #include "runtime/comm/nccl/call_list.h"
 #include "runtime/comm/nccl/communicator.h"
 #include "runtime/comm/nccl/event_count.h"
@@ -60,7 +60,7 @@ struct GroupCore {
     }
   }
   template <typename Holds>
-  bool wait_until(comm::Patience patience, Holds holds) const {
+  bool wait_until(comm::ActiveTimeout patience, Holds holds) const {
     while (!wait_until(patience.next(), holds)) {
       if (patience.over()) return false;
     }
@@ -78,7 +78,7 @@ struct GroupCore {
   const int size;
   std::weak_ptr<const void> engine;  // set before the first call; held by calls that may be left behind
   mutable EventCount changed;
-  comm::PatientStore patient_store;
+  comm::TimeBoundedStore time_bounded_store;
   comm::Failure failure;
   CallList calls;
   // Made while the group opens, under the CommunicatorLock.

@@ -93,7 +93,7 @@ bool GroupLog::all_have_called(const PendingCall& collective) {
     records = std::move(found->second);
     called_.erase(found);
   }
-  comm::Tally tally(own.note);
+  comm::ScalarReduction scalars(own.note);
   std::string all;
   for (int r = 0; r < core_.size; ++r) {
     const comm::OpRecord& theirs = *records[static_cast<std::size_t>(r)];
@@ -102,10 +102,10 @@ bool GroupLog::all_have_called(const PendingCall& collective) {
           core_.cause_of(Cause::Kind::mismatch, -1,
                          comm::describe_mismatch(collective.sequence, core_.own_name(), own, core_.who(r), theirs)));
     }
-    tally.add(theirs.words);
+    scalars.add(theirs.words);
     all += fmt::format("{}{} of {}", r == 0 ? "" : ", ", theirs.words[0], core_.who(r));
   }
-  if (tally.is_too_heavy()) {
+  if (scalars.is_too_heavy()) {
     throw_error(core_.cause_of(Cause::Kind::mismatch, -1, comm::describe_too_heavy(own, collective.sequence, all)));
   }
   return true;
@@ -176,7 +176,7 @@ bool GroupLog::all_have_answered() const {
   return true;
 }
 
-Cause GroupLog::what_holds_up(const PendingCall& call, const Deadline& deadline) {
+Cause GroupLog::diagnose_timeout(const PendingCall& call, const Deadline& deadline) {
   if (const int peer = call.awaited_peer(); peer >= 0) {
     return core_.cause_of(Cause::Kind::timeout, peer,
                           comm::timeout_text(call.describe(), core_.own_name(), deadline,
@@ -184,7 +184,8 @@ Cause GroupLog::what_holds_up(const PendingCall& call, const Deadline& deadline)
                                                                "comes before it"));
   }
   post({EntryKind::question, {core_.rank, static_cast<std::int64_t>(call.sequence)}});
-  core_.wait_until(comm::Patience(kAnswerPatience), [&] { return core_.failure.happened() || all_have_answered(); });
+  core_.wait_until(comm::ActiveTimeout(kAnswerPatience),
+                   [&] { return core_.failure.happened() || all_have_answered(); });
   return judge(call, deadline);
 }
 

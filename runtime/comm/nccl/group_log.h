@@ -47,7 +47,7 @@ class GroupLog {
   // that it took part in; the calls of a group are in one order, so no later call need be looked at.
   std::optional<Cause> left_before(const PendingCall& first) const;
   // Why a call does not end: asks all ranks, for a moment, where they are. A Mismatch if one called another operation.
-  Cause what_holds_up(const PendingCall& call, const Deadline& deadline);
+  Cause diagnose_timeout(const PendingCall& call, const Deadline& deadline);
 
  private:
   // A rank's answer when another asks where it is.

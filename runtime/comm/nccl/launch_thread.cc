@@ -11,7 +11,7 @@
 
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/logging.h"
-#include "runtime/comm/failure/patience.h"
+#include "runtime/comm/failure/active_timeout.h"
 #include "runtime/comm/nccl/event_count.h"
 
 namespace lockstep::nccl {
@@ -144,7 +144,7 @@ LaunchThread::~LaunchThread() {
   }
   state_->changed.notify();
   // Without the lock, which the thread needs to see that it is stopped. A thread that is left behind holds its State.
-  for (comm::Patience patience(kEndPatience); !thread_.wait(patience.next());) {
+  for (comm::ActiveTimeout patience(kEndPatience); !thread_.wait(patience.next());) {
     if (!patience.over()) continue;
     log_error("nccl: a call of NCCL has not come back, and its thread is left behind");
     return;

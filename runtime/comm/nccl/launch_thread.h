@@ -17,7 +17,7 @@
 
 #include <memory>
 
-#include "runtime/comm/nccl/helper_call.h"
+#include "runtime/comm/nccl/detachable_call.h"
 #include "runtime/comm/nccl/pending_call.h"
 
 namespace lockstep::nccl {
@@ -58,7 +58,7 @@ class LaunchThread {
   explicit LaunchThread(DeviceId device);
 
   const std::shared_ptr<State> state_;
-  HelperCall thread_;
+  DetachableCall thread_;
 };
 
 }  // namespace lockstep::nccl

@@ -10,7 +10,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/nccl/connect.h"
-#include "runtime/comm/nccl/helper_call.h"
+#include "runtime/comm/nccl/detachable_call.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/roster_cause.h"
 
@@ -54,7 +54,7 @@ void NcclEngine::open(const Deadline& deadline) {
 }
 
 void NcclEngine::connect_by(const Deadline& deadline) {
-  HelperCall call(core_.context.device, [this, alive = shared_from_this(), deadline] {
+  DetachableCall call(core_.context.device, [this, alive = shared_from_this(), deadline] {
     std::exception_ptr error;
     try {
       connect(core_, deadline);
@@ -72,11 +72,11 @@ void NcclEngine::connect_by(const Deadline& deadline) {
     if (error) std::rethrow_exception(error);
   });
   // It says itself what holds it up, unless a call hangs.
-  comm::Patience overdue(core_.options.abort_patience);
+  comm::ActiveTimeout overdue(core_.options.abort_patience);
   while (!call.wait(Deadline::after(GroupCore::kLook))) {
     comm::ProgressEngine::of_process().push_all_but(nullptr);  // a peer may wait for one of them before it connects
     if (!deadline.expired()) {
-      overdue = comm::Patience(core_.options.abort_patience);
+      overdue = comm::ActiveTimeout(core_.options.abort_patience);
     } else if (overdue.over()) {
       MutexLock lock(mutex_);
       given_up_ = !connected_;
@@ -147,10 +147,10 @@ std::shared_ptr<WorkState> NcclEngine::enqueue(const std::shared_ptr<Call>& call
   return std::make_shared<NcclWork>(shared_from_this(), call);
 }
 
-std::shared_ptr<WorkState> NcclEngine::start(comm::Task task, StreamView compute) {
-  const bool on_device = task.record.kind == comm::OpKind::barrier || task.output.device.kind != DeviceKind::cpu ||
-                         task.input.device.kind != DeviceKind::cpu;
-  const auto collective = std::make_shared<NcclCollective>(std::move(task));
+std::shared_ptr<WorkState> NcclEngine::start(comm::CollectiveArgs args, StreamView compute) {
+  const bool on_device = args.record.kind == comm::OpKind::barrier || args.output.device.kind != DeviceKind::cpu ||
+                         args.input.device.kind != DeviceKind::cpu;
+  const auto collective = std::make_shared<NcclCollective>(std::move(args));
   prepare(*collective, on_device, compute);
   return enqueue(collective);
 }
@@ -196,7 +196,7 @@ void NcclEngine::call_nccl(const char* what, std::function<void(const LaunchCont
   check();
   const Deadline deadline = Deadline::after(core_.context.timeout);
   const auto error = std::make_shared<std::exception_ptr>();  // of the body
-  HelperCall call(core_.context.device, [this, alive = shared_from_this(), body = std::move(body), error] {
+  DetachableCall call(core_.context.device, [this, alive = shared_from_this(), body = std::move(body), error] {
     core_.with_communicator([&] {
       try {
         body(core_.launch_context());
@@ -237,7 +237,7 @@ void NcclEngine::wait_until(PendingCall& call, const Deadline& deadline, Holds h
     const std::uint64_t rung = progress.bell().bell.load(std::memory_order_seq_cst);
     if (holds()) return;
     if (deadline.expired()) {
-      core_.failure.propose(log_.what_holds_up(call, deadline));
+      core_.failure.propose(log_.diagnose_timeout(call, deadline));
       throw_failure();
     }
     progress.push_all_but(nullptr);
@@ -282,15 +282,15 @@ void NcclEngine::throw_failure() const {
   core_.failure.raise();
 }
 
-void NcclEngine::lose(Cause cause) {
+void NcclEngine::on_peer_failure(Cause cause) {
   const auto rank = comm::rank_in(core_.context.roster, cause.rank);
   if (shutdown_.is_closed() || (rank && log_.has_left(*rank))) return;
   cause.text = comm::named_by_group(core_.context.roster, cause.text + "; " + core_.where_this_rank_was());
   core_.failure.propose(cause);
 }
 
-// The job's membership no longer calls lose() once the group is let go of (comm/init/group_watch.h), and NCCL need not
-// see a death: the thread that waits for the end asks.
+// The job's membership no longer calls on_peer_failure() once the group is let go of (comm/init/group_watch.h), and
+// NCCL need not see a death: the thread that waits for the end asks.
 void NcclEngine::ask_who_is_lost() {
   if (!core_.context.check || core_.failure.happened()) return;
   try {
@@ -305,15 +305,15 @@ void NcclEngine::ask_who_is_lost() {
 // On a thread of its own, since each call of the driver's may hang. An abort gets it out then, or the watchdog ends the
 // process.
 void NcclEngine::end_in_order() {
-  std::optional<HelperCall> call;
+  std::optional<DetachableCall> call;
   try {
     call.emplace(core_.context.device, [this, alive = shared_from_this()] { shutdown_.end(); });
   } catch (const std::exception& error) {  // no thread for it: the abort may do without
     return core_.propose(Cause::Kind::failed, core_.rank,
                          fmt::format("{} can't end in order: {}", own_name(), error.what()));
   }
-  HelperCall& end = *call;
-  std::optional<comm::Patience> patience;  // for the abort, and for what it waits for
+  DetachableCall& end = *call;
+  std::optional<comm::ActiveTimeout> patience;  // for the abort, and for what it waits for
   while (!end.wait(Deadline::after(GroupCore::kLook))) {
     comm::ProgressEngine::of_process().push_all_but(nullptr);  // a peer that is to say goodbye may wait for one of them
     ask_who_is_lost();
@@ -326,7 +326,7 @@ void NcclEngine::end_in_order() {
     if (const auto error = end.error()) std::rethrow_exception(error);
   } catch (const CallFailed& error) {
     watchdog_.report(std::current_exception());
-    core_.wait_until(comm::Patience(core_.options.abort_patience), [&] { return core_.failure.happened(); });
+    core_.wait_until(comm::ActiveTimeout(core_.options.abort_patience), [&] { return core_.failure.happened(); });
   } catch (const std::exception& error) {
     core_.propose(Cause::Kind::failed, core_.rank, fmt::format("{} can't continue: {}", own_name(), error.what()));
   }
@@ -362,7 +362,7 @@ void NcclEngine::close_as(std::optional<std::string> cause) {
 }
 
 void NcclEngine::let_parts_go() {
-  watchdog_.stop(comm::Patience(core_.options.abort_patience));
+  watchdog_.stop(comm::ActiveTimeout(core_.options.abort_patience));
   std::shared_ptr<LaunchThread> launch_thread;
   {
     MutexLock lock(mutex_);

@@ -13,8 +13,8 @@
 //
 // Messages between two ranks are launched among the collectives, in the program's order: message.h.
 //
-// Threads: the group's one thread; abort(), lose() and last() any. A wait on the host pushes the process's groups that
-// only callers move (comm/progress.h).
+// Threads: the group's one thread; abort(), on_peer_failure() and last() any. A wait on the host pushes the process's
+// groups that only callers move (comm/progress.h).
 #pragma once
 
 #include <functional>
@@ -41,7 +41,7 @@ class NcclEngine final : public LaunchClient, public std::enable_shared_from_thi
   void open(const Deadline& deadline);
 
   // `compute`: the stream that a call on device memory comes behind.
-  std::shared_ptr<WorkState> start(comm::Task task, StreamView compute);
+  std::shared_ptr<WorkState> start(comm::CollectiveArgs args, StreamView compute);
   std::shared_ptr<WorkState> start(const std::shared_ptr<NcclMessage>& message, StreamView compute);
   // Runs `body`, which calls NCCL, on a thread of its own, under the communicator's lock, and waits for it. A call of
   // this group that is being launched may be between two of its steps: whoever needs none waits for them before. Throws
@@ -56,7 +56,7 @@ class NcclEngine final : public LaunchClient, public std::enable_shared_from_thi
   // Notices what the device has finished.
   void retire() { watchdog_.retire(); }
   void abort(const std::string& cause) { core_.propose(Cause::Kind::aborted, core_.rank, cause); }
-  void lose(Cause cause);
+  void on_peer_failure(Cause cause);
   std::uint64_t last() const { return core_.calls.last(); }
 
   // Says goodbye; or aborts, if this rank's part of something is not done.

@@ -22,7 +22,7 @@ std::shared_ptr<ProcessGroup> ProcessGroupNccl::create(const GroupContext& conte
 }
 
 ProcessGroupNccl::ProcessGroupNccl(GroupContext context, std::shared_ptr<NcclEngine> engine)
-    : TaskGroup(std::move(context)),
+    : ProcessGroupBase(std::move(context)),
       engine_(std::move(engine)),
       arenas_(std::make_shared<Arenas>(*engine_)),
       stream_{engine_->context().device, nullptr} {
@@ -72,12 +72,12 @@ Work ProcessGroupNccl::or_abort(Start start) {
   }
 }
 
-Work ProcessGroupNccl::start(comm::Task task) {
+Work ProcessGroupNccl::start(comm::CollectiveArgs args) {
   return or_abort([&] {
-    engine_->runtime().check_not_captured(comm::name_of(task.record.kind), stream_);
-    check_place(comm::name_of(task.record.kind), task.input);
-    check_place(comm::name_of(task.record.kind), task.output);
-    return engine_->start(std::move(task), stream_);
+    engine_->runtime().check_not_captured(comm::name_of(args.record.kind), stream_);
+    check_place(comm::name_of(args.record.kind), args.input);
+    check_place(comm::name_of(args.record.kind), args.output);
+    return engine_->start(std::move(args), stream_);
   });
 }
 
@@ -94,7 +94,7 @@ Work ProcessGroupNccl::start_message(const comm::P2pOp& p2p) {
 
 Arena ProcessGroupNccl::allocate(std::size_t bytes) {
   check_arena_bytes(bytes);
-  start(task_of(comm::OpKind::allocate, {}, {}, static_cast<std::int64_t>(bytes))).wait();
+  start(args_of(comm::OpKind::allocate, {}, {}, static_cast<std::int64_t>(bytes))).wait();
   return arenas_->allocate(*this, bytes);
 }
 

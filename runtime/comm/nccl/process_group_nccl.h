@@ -39,11 +39,11 @@
 
 #include "runtime/comm/nccl/arenas.h"
 #include "runtime/comm/nccl/nccl_engine.h"
-#include "runtime/comm/task_group.h"
+#include "runtime/comm/process_group_base.h"
 
 namespace lockstep::nccl {
 
-class ProcessGroupNccl final : public comm::TaskGroup {
+class ProcessGroupNccl final : public comm::ProcessGroupBase {
  public:
   // Collective. Throws BackendUnavailable (no NCCL, no such GPU, two ranks on one), Timeout, PeerLost.
   static std::shared_ptr<ProcessGroup> create(const GroupContext& context, const Deadline& deadline);
@@ -63,11 +63,11 @@ class ProcessGroupNccl final : public comm::TaskGroup {
 
   void progress() override;
   void abort(const std::string& cause) override;
-  void lose(const Cause& cause) override { engine_->lose(cause); }
+  void on_peer_failure(const Cause& cause) override { engine_->on_peer_failure(cause); }
   std::int64_t last_sequence() const override { return static_cast<std::int64_t>(engine_->last()); }
 
  private:
-  Work start(comm::Task task) override;
+  Work start(comm::CollectiveArgs args) override;
   Work start_message(const comm::P2pOp& p2p) override;
   // Returns what `start` starts. Where it throws, the group fails, but for InvalidArgument.
   template <typename Start>

@@ -12,7 +12,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/comm/nccl/compute_ahead.h"
-#include "runtime/comm/nccl/helper_call.h"
+#include "runtime/comm/nccl/detachable_call.h"
 #include "runtime/job/exit_code.h"
 
 namespace lockstep::nccl {
@@ -82,34 +82,34 @@ void NcclShutdown::start_abort() {
   abort_now();
 }
 
-void NcclShutdown::abort_now() { abort_and_drain(comm::Patience(core_.options.abort_patience)); }
+void NcclShutdown::abort_now() { abort_and_drain(comm::ActiveTimeout(core_.options.abort_patience)); }
 
 // The process is free or gone when this patience is over, whatever part of it another thread's call takes, and what the
 // program computes before its collectives has ended.
-void NcclShutdown::abort_and_drain(comm::Patience patience) {
+void NcclShutdown::abort_and_drain(comm::ActiveTimeout patience) {
   // NCCL's calls return at once, so the communicator comes free soon. One that hangs is what the abort may end: then
   // the communicator is aborted from under it, while there is time for that.
   const auto for_the_abort = core_.options.abort_patience * 3 / 5;
   std::optional<CommunicatorLock> lock;
   do {
     lock.emplace(core_.communicator, patience.next());
-  } while (!lock->held() && patience.remaining(comm::Patience::Time::clock::now()) > for_the_abort);
+  } while (!lock->held() && patience.remaining(comm::ActiveTimeout::Time::clock::now()) > for_the_abort);
   if (!abort(patience)) return;
   drain();
   release();
 }
 
-bool NcclShutdown::abort(comm::Patience patience) {
+bool NcclShutdown::abort(comm::ActiveTimeout patience) {
   const DeviceId device = core_.context.device;
   ComputeAhead ahead(core_.runtime, device, core_.calls.ready_events(),
                      {.kernels = core_.context.timeout, .question = core_.options.abort_patience});
-  HelperCall call(
+  DetachableCall call(
       device,
       [this, alive = core_.engine.lock()] {
         if (!core_.communicator.abort()) log_warn("nccl: the abort of {} reports an error", core_.own_name());
       },
-      HelperCall::NoThread::calls_here);
-  const comm::Patience whole = patience;
+      DetachableCall::NoThread::calls_here);
+  const comm::ActiveTimeout whole = patience;
   while (!call.wait(patience.next())) {
     if (!ahead.ended()) {
       patience = whole;
@@ -129,14 +129,14 @@ bool NcclShutdown::abort(comm::Patience patience) {
 // NCCL's kernels have left; the work behind them runs once the program's own kernels before them have ended. These may
 // take their time, which is not a reason to end a process that can still save its state.
 void NcclShutdown::drain() {
-  HelperCall call(
+  DetachableCall call(
       core_.context.device,
       [this, alive = core_.engine.lock()] {
         const Deadline limit = Deadline::after(core_.options.abort_patience);
         if (core_.stream) core_.runtime.synchronize({core_.context.device, core_.stream.get()}, limit);
       },
-      HelperCall::NoThread::calls_here);
-  for (comm::Patience patience(2 * core_.options.abort_patience); !call.wait(patience.next());) {
+      DetachableCall::NoThread::calls_here);
+  for (comm::ActiveTimeout patience(2 * core_.options.abort_patience); !call.wait(patience.next());) {
     if (!patience.over()) continue;
     log_warn("nccl: after the abort of {}: a call of the GPU's driver has not come back on {}", core_.own_name(),
              core_.context.device.str());
@@ -211,7 +211,7 @@ void NcclShutdown::end() {
 
 bool NcclShutdown::wait_for_goodbyes() {
   // As long as a collective may take: the slowest rank may be in the last one, and its device needs all the others'.
-  core_.wait_until(comm::Patience(core_.context.timeout),
+  core_.wait_until(comm::ActiveTimeout(core_.context.timeout),
                    [&] { return log_.somebody_aborted() || core_.failure.happened() || log_.all_have_left(); });
   return log_.all_have_left() && !log_.somebody_aborted();
 }
@@ -219,7 +219,7 @@ bool NcclShutdown::wait_for_goodbyes() {
 // NCCL's own end does so too, but nobody could say then what it waits for, nor stop it.
 void NcclShutdown::wait_for_device() {
   const Deadline limit = Deadline::after(core_.context.timeout);
-  HelperCall call(core_.context.device, [device = core_.context.device] { nccl::wait_for_device(device); });
+  DetachableCall call(core_.context.device, [device = core_.context.device] { nccl::wait_for_device(device); });
   while (!call.wait(limit.sooner(GroupCore::kLook))) {
     core_.failure.check();
     if (limit.expired()) fail_for_unfinished_kernels(core_, limit);
@@ -231,9 +231,9 @@ void NcclShutdown::wait_for_device() {
 void NcclShutdown::destroy() {
   core_.failure.check();
   const Deadline limit = Deadline::after(core_.context.timeout);
-  comm::Patience patience(core_.options.abort_patience);
-  std::optional<comm::Patience> since_failure;
-  HelperCall call(core_.context.device, [this, alive = core_.engine.lock()] { core_.communicator.destroy(); });
+  comm::ActiveTimeout patience(core_.options.abort_patience);
+  std::optional<comm::ActiveTimeout> since_failure;
+  DetachableCall call(core_.context.device, [this, alive = core_.engine.lock()] { core_.communicator.destroy(); });
   for (bool said = false; !call.wait(limit.sooner(GroupCore::kLook));) {
     if (!since_failure && core_.failure.happened()) since_failure.emplace(core_.options.abort_patience);
     if (since_failure && since_failure->over()) return end_the_process("ncclCommDestroy");
@@ -253,7 +253,7 @@ void NcclShutdown::destroy() {
 
 void NcclShutdown::close() {
   // A thread that brings a cause makes it known first and starts the abort then.
-  core_.wait_until(comm::Patience(core_.options.abort_patience), [&] {
+  core_.wait_until(comm::ActiveTimeout(core_.options.abort_patience), [&] {
     MutexLock lock(mutex_);
     return !core_.failure.happened() || abort_started_;
   });

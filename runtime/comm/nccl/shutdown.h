@@ -56,9 +56,9 @@ class NcclShutdown {
 
  private:
   // Aborts what there is, in a thread of its own, then waits for the device, for a while.
-  void abort_and_drain(comm::Patience patience);
+  void abort_and_drain(comm::ActiveTimeout patience);
   // False if it did not return in time: then the process has ended, or continues with a stuck device.
-  bool abort(comm::Patience patience);
+  bool abort(comm::ActiveTimeout patience);
   void drain();
   void end_the_process(const char* what);
   bool wait_for_goodbyes();

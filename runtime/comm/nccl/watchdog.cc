@@ -24,7 +24,7 @@ void Watchdog::start() {
   thread_.emplace(core_.context.device, [this, alive = core_.engine.lock()] { run(); });
 }
 
-void Watchdog::stop(comm::Patience patience) {
+void Watchdog::stop(comm::ActiveTimeout patience) {
   if (!thread_) return;
   {
     MutexLock lock(mutex_);
@@ -118,7 +118,7 @@ void Watchdog::look_at_front() {
   }
   if (front_patience_ && front_patience_->over()) {
     if (!computed) fail_for_unfinished_kernels(core_, *front_limit_);
-    core_.failure.fail(log_.what_holds_up(*front, *front_limit_));
+    core_.failure.fail(log_.diagnose_timeout(*front, *front_limit_));
   }
   // Another thread that calls NCCL now hears of an error itself.
   const CommunicatorLock lock(core_.communicator, Deadline::after({}));

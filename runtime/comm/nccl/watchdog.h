@@ -10,9 +10,9 @@
 #include <memory>
 #include <optional>
 
+#include "runtime/comm/nccl/detachable_call.h"
 #include "runtime/comm/nccl/group_core.h"
 #include "runtime/comm/nccl/group_log.h"
-#include "runtime/comm/nccl/helper_call.h"
 
 namespace lockstep::nccl {
 
@@ -24,7 +24,7 @@ class Watchdog {
   // Throws SystemError if there is no thread for it.
   void start();
   // Ends the thread; one that the driver holds is left behind after `patience`.
-  void stop(comm::Patience patience);
+  void stop(comm::ActiveTimeout patience);
   // Something has changed that it looks at.
   void notify() { changed_.notify(); }
 
@@ -50,13 +50,13 @@ class Watchdog {
   std::exception_ptr error_ GUARDED_BY(mutex_);
   bool ending_ GUARDED_BY(mutex_) = false;
   bool stopped_ GUARDED_BY(mutex_) = false;
-  std::optional<HelperCall> thread_;
+  std::optional<DetachableCall> thread_;
 
   // The thread's.
   Deadline next_look_ = Deadline::after({});
   std::weak_ptr<PendingCall> front_;  // what the device is in, and until when; no address, which a later one may have
   bool front_computed_ = false;
-  std::optional<comm::Patience> front_patience_;
+  std::optional<comm::ActiveTimeout> front_patience_;
   std::optional<Deadline> front_limit_;  // the same, as an error says it
 };
 

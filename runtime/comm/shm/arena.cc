@@ -59,7 +59,7 @@ void ArenaTable::forget_dropped() {
   }
 }
 
-Place ArenaTable::find(const ConstBufferView& buffer) const {
+ArenaOffset ArenaTable::find(const ConstBufferView& buffer) const {
   const auto* data = static_cast<const std::byte*>(buffer.data);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
@@ -73,7 +73,7 @@ Place ArenaTable::find(const ConstBufferView& buffer) const {
   return {};
 }
 
-std::byte* ArenaTable::address(int rank, const Place& place) const {
+std::byte* ArenaTable::address(int rank, const ArenaOffset& place) const {
   if (!knows(place) || entries_[static_cast<std::size_t>(place.arena)].memory == nullptr) {
     throw CorruptData(
         fmt::format("shared memory: rank {} published a place in arena {}, of {} that rank {} has seen; "

@@ -26,11 +26,11 @@ class ArenaTable {
   // Adds the next arena. Every rank adds the same ones in the same order.
   Arena add(std::shared_ptr<Mapping> memory, std::size_t bytes);
   // Where `buffer` is in an arena of this rank that it has not dropped.
-  Place find(const ConstBufferView& buffer) const;
+  ArenaOffset find(const ConstBufferView& buffer) const;
   // True if this rank has that arena: a peer may be through allocate() first, and publish places in what it got there.
-  bool knows(const Place& place) const { return static_cast<std::size_t>(place.arena) < entries_.size(); }
+  bool knows(const ArenaOffset& place) const { return static_cast<std::size_t>(place.arena) < entries_.size(); }
   // Memory of `rank` at a place it has published, in an arena that this rank knows and somebody still has.
-  std::byte* address(int rank, const Place& place) const;
+  std::byte* address(int rank, const ArenaOffset& place) const;
 
  private:
   struct Entry {

@@ -13,8 +13,8 @@
 namespace lockstep::shm {
 
 using comm::Chunk;
+using comm::CollectiveArgs;
 using comm::Scratch;
-using comm::Task;
 
 // How the data travels. Follows from the records, so every rank chooses the same.
 //   inlined: a copy beside the record; one round of flags.
@@ -37,12 +37,12 @@ struct CollectiveContext {
 // The steps of a collective on this rank. step() is called when every earlier one of this rank is through its steps.
 class ShmCollective {
  public:
-  ShmCollective(Task task, std::uint64_t sequence) : task_(std::move(task)), sequence_(sequence) {}
+  ShmCollective(CollectiveArgs args, std::uint64_t sequence) : args_(std::move(args)), sequence_(sequence) {}
 
-  const Task& task() const { return task_; }
+  const CollectiveArgs& args() const { return args_; }
   std::uint64_t sequence() const { return sequence_; }
   // The words of all ranks, once done.
-  const comm::Words& words() const { return words_; }
+  const comm::InlineScalars& words() const { return words_; }
 
   // True if its source fits beside the record.
   bool fits_inline() const { return source_bytes() <= kInlineBytes; }
@@ -50,9 +50,9 @@ class ShmCollective {
   // earlier ones is done.
   void publish(const CollectiveContext& context, bool is_next);
   // Does what can be done. Done when this rank's part is.
-  Blocker step(const CollectiveContext& context);
+  WaitWord step(const CollectiveContext& context);
   // After that: the rank whose reading of this rank's memory is not over.
-  Blocker unfinished_reader(const Session& session) const;
+  WaitWord unfinished_reader(const Session& session) const;
   // True if the other ranks wait for this rank to finish its part.
   bool is_waited_for() const { return route_ == Route::direct; }
 
@@ -64,16 +64,16 @@ class ShmCollective {
  private:
   // The first rank whose `word` is below `wanted`. Fails the group if that rank has left.
   template <typename WordOf>
-  Blocker late(const CollectiveContext& context, WordOf word_of, std::uint64_t wanted) const;
-  Blocker behind(const CollectiveContext& context, Session::Word word, std::uint64_t wanted) const;
+  WaitWord late(const CollectiveContext& context, WordOf word_of, std::uint64_t wanted) const;
+  WaitWord behind(const CollectiveContext& context, Session::Word word, std::uint64_t wanted) const;
   // The first rank that has not announced this collective.
-  Blocker not_arrived(const CollectiveContext& context) const;
+  WaitWord not_arrived(const CollectiveContext& context) const;
   void compare_records(const CollectiveContext& context);
   [[noreturn]] void refuse_weights(const CollectiveContext& context) const;
   void choose_route(const CollectiveContext& context);
   void run_inline(const CollectiveContext& context);
   void run_direct(const CollectiveContext& context);
-  Blocker run_window(const CollectiveContext& context);
+  WaitWord run_window(const CollectiveContext& context);
   bool in_two_phases() const;
   std::size_t source_bytes() const;
   void plan_window(const CollectiveContext& context);
@@ -88,15 +88,15 @@ class ShmCollective {
   // Copies to this rank's window what others read of it.
   void fill_window(const CollectiveContext& context, const Chunk& chunk, std::byte* to) const;
   // One chunk through one stage of the window.
-  Blocker stage_chunk(const CollectiveContext& context);
-  Blocker reduce_chunk(const CollectiveContext& context);
-  Blocker drain_chunk(const CollectiveContext& context);
+  WaitWord stage_chunk(const CollectiveContext& context);
+  WaitWord reduce_chunk(const CollectiveContext& context);
+  WaitWord drain_chunk(const CollectiveContext& context);
 
-  Task task_;
+  CollectiveArgs args_;
   std::uint64_t sequence_;
   Route route_ = Route::inlined;
   bool arrived_ = false;  // every rank has announced it, and the records agree
-  comm::Words words_{};
+  comm::InlineScalars words_{};
 
   // For the window route: a chunk of so many elements of each part takes a slot of the window, a part of it every
   // part_stride_ bytes.

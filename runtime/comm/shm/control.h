@@ -43,13 +43,13 @@ inline constexpr std::uint64_t kLayout = 0x6c6f636b73687035;  // "lockshp5"
 using comm::OpKind;
 using comm::OpRecord;
 
-using comm::Place;
+using comm::ArenaOffset;
 
 // A record where its peers see it, with its flag and its weight in the same cache line: they learn of a collective in
 // one transfer. The note's fields are in the next line, which nobody reads without one.
 struct alignas(64) Announcement {
   std::atomic<std::uint64_t> sequence;  // of the collective whose record, and inline payload, is there
-  Place source;                         // what the peers read; in all_reduce and reduce they write there too
+  ArenaOffset source;                   // what the peers read; in all_reduce and reduce they write there too
   OpRecord record;
 };
 static_assert(sizeof(Announcement) == 128 && offsetof(Announcement, record) + offsetof(OpRecord, words) == 56);
@@ -88,7 +88,7 @@ struct alignas(64) MessageSlot {
   std::atomic<std::uint64_t> posted;  // number of the message (from 1) whose description is here
   std::atomic<std::uint64_t> staged;  // chunks put into the pair's window for it
   std::int64_t count;
-  Place source;
+  ArenaOffset source;
   std::int32_t tag;
   DType dtype;
   alignas(64) std::atomic<std::uint64_t> accepted;  // number of the message that a recv took

@@ -19,15 +19,15 @@ void ShmEngine::check() const {
 }
 
 // The ranks that still use a slot of the ring.
-class FreeSlot final : public Awaited {
+class FreeSlot final : public Pollable {
  public:
   FreeSlot(ShmEngine& engine, std::uint64_t needed) : engine_(engine), needed_(needed) {}
 
-  Blocker push() override {
+  WaitWord push() override {
     engine_.assert_locked();
     engine_.check();
-    const Blocker blocker = engine_.push();
-    if (engine_.session().own().finished.load(std::memory_order_relaxed) < needed_) return blocker;
+    const WaitWord wait_word = engine_.push();
+    if (engine_.session().own().finished.load(std::memory_order_relaxed) < needed_) return wait_word;
     for (int r = 0; r < engine_.session().size(); ++r) {
       const auto& finished = engine_.session().words(r).finished;
       const std::uint64_t value = finished.load(std::memory_order_acquire);
@@ -38,7 +38,7 @@ class FreeSlot final : public Awaited {
   }
   bool is_alone() const override {
     engine_.assert_locked();
-    return !engine_.mailbox_.pending();
+    return !engine_.p2p_queue_.pending();
   }
   // A rank that finishes an inlined collective may miss that somebody sleeps on it (Session::post_quietly).
   std::chrono::milliseconds patience() const override { return std::chrono::milliseconds(1); }
@@ -71,12 +71,12 @@ void ShmEngine::wait_for_slot(std::uint64_t sequence, std::chrono::nanoseconds t
   free_until_ = finished_by_all + kRing;
 }
 
-std::shared_ptr<Operation> ShmEngine::start(Task task, std::chrono::nanoseconds timeout) {
+std::shared_ptr<Operation> ShmEngine::start(CollectiveArgs args, std::chrono::nanoseconds timeout) {
   MutexLock lock(mutex_);
   check();
   const std::uint64_t sequence = last_ + 1;
   wait_for_slot(sequence, timeout);
-  auto operation = std::make_shared<Operation>(shared_from_this(), std::move(task), sequence);
+  auto operation = std::make_shared<Operation>(shared_from_this(), std::move(args), sequence);
   ring_[sequence % kRing] = operation;
   // From here to the announcement no atomic operation waits for the stores of the payload.
   operation->collective().publish(context(), done_ == last_);
@@ -90,16 +90,16 @@ std::shared_ptr<WorkState> ShmEngine::start(ShmP2pOp p2p) {
   MutexLock lock(mutex_);
   check();
   push();
-  return std::make_shared<ShmMessageWork>(shared_from_this(), mailbox_.start(std::move(p2p)));
+  return std::make_shared<ShmMessageWork>(shared_from_this(), p2p_queue_.start(std::move(p2p)));
 }
 
-Blocker ShmEngine::push() {
+WaitWord ShmEngine::push() {
   session_.check();
-  if (mailbox_.pending()) mailbox_.push();
+  if (p2p_queue_.pending()) p2p_queue_.push();
   while (done_ < last_) {
     auto& operation = ring_[(done_ + 1) % kRing];
-    const Blocker blocker = operation->collective().step(context());
-    if (!blocker.done()) return blocker;
+    const WaitWord wait_word = operation->collective().step(context());
+    if (!wait_word.done()) return wait_word;
     // The part is complete before `finished` is posted: peers then fill the memory anew that this rank has read.
     ++done_;
     if (operation->collective().is_waited_for()) {
@@ -122,7 +122,7 @@ void ShmEngine::progress() {
 void ShmEngine::push_for_another() noexcept {
   // Never waits for the lock: its holder may itself push the caller's group, and wait for that lock.
   if (!mutex_.try_lock()) return;
-  if (!closed_ && !session_.failed() && (has_collectives() || mailbox_.pending())) {
+  if (!closed_ && !session_.failed() && (has_collectives() || p2p_queue_.pending())) {
     try {
       std::uint64_t moves = 0;
       do {  // a push may post half of a message to itself, for which nobody rings
@@ -147,12 +147,12 @@ Arena ShmEngine::add_arena(std::shared_ptr<Mapping> memory, std::size_t bytes) {
   return arenas_.add(std::move(memory), bytes);
 }
 
-Place ShmEngine::find(const ConstBufferView& buffer) {
+ArenaOffset ShmEngine::find(const ConstBufferView& buffer) {
   MutexLock lock(mutex_);
   return arenas_.find(buffer);
 }
 
-std::byte* ShmEngine::address(int rank, const Place& place) {
+std::byte* ShmEngine::address(int rank, const ArenaOffset& place) {
   MutexLock lock(mutex_);
   return arenas_.address(rank, place);
 }
@@ -184,8 +184,8 @@ void ShmEngine::close() {
     } catch (const Error&) {
       // The group failed: its ranks know the cause, and there is nobody left to tell here.
     }
-    if (done_ < last_ || mailbox_.owed() > 0) {
-      abort_for(comm::destroyed_text(session_.who(session_.rank()), last_ - done_, mailbox_.owed()));
+    if (done_ < last_ || p2p_queue_.owed() > 0) {
+      abort_for(comm::destroyed_text(session_.who(session_.rank()), last_ - done_, p2p_queue_.owed()));
     }
   }
   leave();
@@ -204,14 +204,14 @@ bool Operation::poll() {
   return push().done();
 }
 
-Blocker Operation::push() {
+WaitWord Operation::push() {
   if (done_) return {};
   engine_->assert_locked();
   engine_->check();
-  const Blocker blocker = engine_->push();
-  if (engine_->done_ < collective_.sequence()) return blocker;
+  const WaitWord wait_word = engine_->push();
+  if (engine_->done_ < collective_.sequence()) return wait_word;
   // Done here is not enough where peers read this rank's own memory: the program may change it once the work is done.
-  const Blocker reader = collective_.unfinished_reader(engine_->session());
+  const WaitWord reader = collective_.unfinished_reader(engine_->session());
   done_ = reader.done();
   return reader;
 }
@@ -223,7 +223,7 @@ void Operation::wait(const Deadline& deadline) {
 
 bool Operation::is_alone() const {
   engine_->assert_locked();
-  return !engine_->mailbox_.pending();
+  return !engine_->p2p_queue_.pending();
 }
 
 comm::Stragglers Operation::missing() const { return collective_.missing(engine_->session()); }
@@ -240,10 +240,10 @@ void ShmMessageWork::wait(const Deadline& deadline) {
 
 bool ShmMessageWork::is_alone() const {
   engine_->assert_locked();
-  return !engine_->has_collectives() && !engine_->mailbox_.waits_for_others_than(p2p_->peer);
+  return !engine_->has_collectives() && !engine_->p2p_queue_.waits_for_others_than(p2p_->peer);
 }
 
-Blocker ShmMessageWork::push() {
+WaitWord ShmMessageWork::push() {
   if (p2p_->done) return {};
   engine_->assert_locked();
   engine_->check();
@@ -251,13 +251,13 @@ Blocker ShmMessageWork::push() {
   const auto& messages = engine_->session().words(p2p_->peer).messages;
   const std::uint64_t seen = messages.load(std::memory_order_acquire);
   engine_->push();
-  if (!p2p_->done) engine_->mailbox_.check_peer(*p2p_);
-  return p2p_->done ? Blocker{} : Blocker{&messages, seen};
+  if (!p2p_->done) engine_->p2p_queue_.check_peer(*p2p_);
+  return p2p_->done ? WaitWord{} : WaitWord{&messages, seen};
 }
 
 comm::Stragglers ShmMessageWork::missing() const {
   engine_->assert_locked();
-  return {{p2p_->peer}, engine_->mailbox_.progress_of(*p2p_)};
+  return {{p2p_->peer}, engine_->p2p_queue_.progress_of(*p2p_)};
 }
 
 }  // namespace lockstep::shm

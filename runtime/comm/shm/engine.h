@@ -5,7 +5,7 @@
 // while the group's own thread is elsewhere, so do the waits for other groups of the process (comm/progress.h). The
 // lock is between those two: a wait keeps it while it sleeps, since it makes all progress of its group itself.
 //
-// Threads: the group's one thread, except push_for_another(), abort() and lose() of the session.
+// Threads: the group's one thread, except push_for_another(), abort() and on_peer_failure() of the session.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 #include "runtime/comm/progress.h"
 #include "runtime/comm/shm/arena.h"
 #include "runtime/comm/shm/collective.h"
-#include "runtime/comm/shm/mailbox.h"
+#include "runtime/comm/shm/p2p_queue.h"
 #include "runtime/comm/shm/session.h"
 
 namespace lockstep::shm {
@@ -29,7 +29,7 @@ class ShmEngine final : public comm::CallerDrivenGroup, public std::enable_share
             std::function<void(const Cause&)> on_throw = {})
       : session_(std::move(control), std::move(bells), std::move(roster), rank, std::move(on_throw)),
         arenas_(rank, session_.size()),
-        mailbox_(session_, arenas_),
+        p2p_queue_(session_, arenas_),
         sources_(static_cast<std::size_t>(session_.size())),
         destinations_(sources_.size()) {}
 
@@ -37,7 +37,7 @@ class ShmEngine final : public comm::CallerDrivenGroup, public std::enable_share
   void join_process() { comm::ProgressEngine::of_process().add(shared_from_this()); }
 
   // Publishes a collective and gives it a push. Blocks only while kRing collectives are in flight.
-  std::shared_ptr<Operation> start(Task task, std::chrono::nanoseconds timeout) EXCLUDES(mutex_);
+  std::shared_ptr<Operation> start(CollectiveArgs args, std::chrono::nanoseconds timeout) EXCLUDES(mutex_);
   std::shared_ptr<WorkState> start(ShmP2pOp p2p) EXCLUDES(mutex_);
   // Pushes everything, and checks that the group is open and whole.
   void progress() EXCLUDES(mutex_);
@@ -46,8 +46,8 @@ class ShmEngine final : public comm::CallerDrivenGroup, public std::enable_share
   // ArenaTable's.
   void forget_dropped() EXCLUDES(mutex_);
   Arena add_arena(std::shared_ptr<Mapping> memory, std::size_t bytes) EXCLUDES(mutex_);
-  Place find(const ConstBufferView& buffer) EXCLUDES(mutex_);
-  std::byte* address(int rank, const Place& place) EXCLUDES(mutex_);
+  ArenaOffset find(const ConstBufferView& buffer) EXCLUDES(mutex_);
+  std::byte* address(int rank, const ArenaOffset& place) EXCLUDES(mutex_);
 
   // The group's destructor: says goodbye, or aborts if this rank's part of something is not done.
   void close() EXCLUDES(mutex_);
@@ -62,10 +62,10 @@ class ShmEngine final : public comm::CallerDrivenGroup, public std::enable_share
   // Tells clang, which can't see through the virtual calls of a wait, that the caller holds the lock. Checks nothing.
   void assert_locked() const LOCKSTEP_ATTRIBUTE(assert_capability(mutex_)) {}
   // Pushes everything. Returns what the oldest collective whose part here is not done waits for.
-  Blocker push() REQUIRES(mutex_);
+  WaitWord push() REQUIRES(mutex_);
   // Throws if the group has been destroyed or has failed.
   void check() const REQUIRES(mutex_);
-  void wait(Awaited& awaited, const Deadline& deadline) REQUIRES(mutex_) { session_.wait(awaited, deadline, *this); }
+  void wait(Pollable& awaited, const Deadline& deadline) REQUIRES(mutex_) { session_.wait(awaited, deadline, *this); }
   // True if this rank's part of a collective is not done.
   bool has_collectives() const REQUIRES(mutex_) { return done_ < last_; }
   CollectiveContext context() REQUIRES(mutex_) {
@@ -81,7 +81,7 @@ class ShmEngine final : public comm::CallerDrivenGroup, public std::enable_share
   Session session_;  // what moves it needs the lock
   Mutex mutex_;
   ArenaTable arenas_ GUARDED_BY(mutex_);
-  Mailbox mailbox_ GUARDED_BY(mutex_);
+  ShmP2pQueue p2p_queue_ GUARDED_BY(mutex_);
   std::array<std::shared_ptr<Operation>, kRing> ring_ GUARDED_BY(mutex_);
   std::uint64_t last_ GUARDED_BY(mutex_) = 0;  // started
   std::uint64_t done_ GUARDED_BY(mutex_) = 0;  // this rank's part is done
@@ -95,16 +95,16 @@ class ShmEngine final : public comm::CallerDrivenGroup, public std::enable_share
 };
 
 // A started collective, as its Work sees it.
-class Operation final : public WorkState, public Awaited {
+class Operation final : public WorkState, public Pollable {
  public:
-  Operation(std::shared_ptr<ShmEngine> engine, Task task, std::uint64_t sequence)
-      : engine_(std::move(engine)), collective_(std::move(task), sequence) {}
+  Operation(std::shared_ptr<ShmEngine> engine, CollectiveArgs args, std::uint64_t sequence)
+      : engine_(std::move(engine)), collective_(std::move(args), sequence) {}
 
   bool poll() override;
   void wait(const Deadline& deadline) override;
   std::int64_t combined(std::size_t word) const override { return collective_.words()[word]; }
 
-  Blocker push() override;
+  WaitWord push() override;
   bool is_alone() const override;
   std::string describe() const override { return collective_.describe(); }
   std::int64_t sequence() const override { return static_cast<std::int64_t>(collective_.sequence()); }
@@ -119,7 +119,7 @@ class Operation final : public WorkState, public Awaited {
 };
 
 // A send or recv, as its Work sees it.
-class ShmMessageWork final : public WorkState, public Awaited {
+class ShmMessageWork final : public WorkState, public Pollable {
  public:
   ShmMessageWork(std::shared_ptr<ShmEngine> engine, std::shared_ptr<ShmP2pOp> p2p)
       : engine_(std::move(engine)), p2p_(std::move(p2p)) {}
@@ -127,7 +127,7 @@ class ShmMessageWork final : public WorkState, public Awaited {
   bool poll() override;
   void wait(const Deadline& deadline) override;
 
-  Blocker push() override;
+  WaitWord push() override;
   bool is_alone() const override;
   std::string describe() const override { return p2p_->describe(); }
   comm::Stragglers missing() const override;

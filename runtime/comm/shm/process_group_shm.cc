@@ -11,7 +11,7 @@
 
 namespace lockstep::shm {
 ProcessGroupShm::ProcessGroupShm(GroupContext context, SharedSetup setup)
-    : TaskGroup(std::move(context)),
+    : ProcessGroupBase(std::move(context)),
       channels_(std::move(setup.channels)),
       engine_(std::make_shared<ShmEngine>(std::move(setup.control), std::move(setup.bells), roster(), rank(),
                                           this->context().on_throw)) {
@@ -20,13 +20,13 @@ ProcessGroupShm::ProcessGroupShm(GroupContext context, SharedSetup setup)
 
 ProcessGroupShm::~ProcessGroupShm() { close(*engine_); }
 
-Work ProcessGroupShm::start(Task task) { return Work(engine_->start(std::move(task), timeout()), timeout()); }
+Work ProcessGroupShm::start(CollectiveArgs args) { return Work(engine_->start(std::move(args), timeout()), timeout()); }
 
 Arena ProcessGroupShm::allocate(std::size_t bytes) {
   check_arena_bytes(bytes);
   const Deadline deadline = Deadline::after(timeout());
   const std::size_t wanted = std::max<std::size_t>(bytes, 1);
-  const Task agreement = task_of(OpKind::allocate, {}, {}, static_cast<std::int64_t>(bytes));
+  const CollectiveArgs agreement = args_of(OpKind::allocate, {}, {}, static_cast<std::int64_t>(bytes));
   const std::string what = comm::describe(agreement.record);
   // First all agree that they allocate, and how much; what each has dropped before is known then. Once all have let go
   // of it, that memory is free to be taken again.

@@ -6,13 +6,13 @@
 // progress: there is no thread. Contract: comm/process_group.h.
 #pragma once
 
+#include "runtime/comm/process_group_base.h"
 #include "runtime/comm/shm/bootstrap.h"
 #include "runtime/comm/shm/engine.h"
-#include "runtime/comm/task_group.h"
 
 namespace lockstep::shm {
 
-class ProcessGroupShm final : public comm::TaskGroup {
+class ProcessGroupShm final : public comm::ProcessGroupBase {
  public:
   ProcessGroupShm(GroupContext context, SharedSetup setup);
   // Says goodbye; aborts during unwinding, and if a collective of this rank is still under way.
@@ -28,17 +28,17 @@ class ProcessGroupShm final : public comm::TaskGroup {
     engine_->progress();
   }
   void abort(const std::string& cause) override;
-  void lose(const Cause& cause) override { engine_->session().lose(cause); }
+  void on_peer_failure(const Cause& cause) override { engine_->session().on_peer_failure(cause); }
   std::int64_t last_sequence() const override;
 
   // For who moves data in the group's arenas in a way of its own, on the group's one thread. Where a buffer of this
   // rank is; where a place of `rank`'s is mapped here. CorruptData for a place in an arena that somebody dropped too
   // early.
-  comm::Place place_of(const ConstBufferView& buffer) { return engine_->find(buffer); }
-  std::byte* address(int of_rank, const comm::Place& place) { return engine_->address(of_rank, place); }
+  comm::ArenaOffset place_of(const ConstBufferView& buffer) { return engine_->find(buffer); }
+  std::byte* address(int of_rank, const comm::ArenaOffset& place) { return engine_->address(of_rank, place); }
 
  private:
-  Work start(Task task) override;
+  Work start(CollectiveArgs args) override;
   Work start_message(const comm::P2pOp& p2p) override;
 
   DescriptorChannels channels_;

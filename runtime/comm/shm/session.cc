@@ -71,7 +71,7 @@ Session::Session(std::shared_ptr<Mapping> control, Bells bells, rendezvous::Rost
 
 bool Session::ring() const {
   bool on_word = false;
-  for (comm::BellWords* const peer : peers_) {
+  for (comm::ProcessDoorbell* const peer : peers_) {
     peer->ring();
     on_word |= peer->on_word.load(std::memory_order_seq_cst) != 0;
   }
@@ -130,7 +130,7 @@ bool Session::abort(const Cause& cause) {
   return first;
 }
 
-void Session::lose(Cause cause) {
+void Session::on_peer_failure(Cause cause) {
   if (failed()) return;
   if (const auto rank = comm::rank_in(roster_, cause.rank)) {
     if (*rank != rank_ && (has_left(*rank) || process_is_gone(mapping_->fd(), control_, *rank))) return;
@@ -177,7 +177,7 @@ void Session::check_peers_alive(std::string_view what) {
   }
 }
 
-bool Session::spin(Awaited& awaited) {
+bool Session::spin(Pollable& awaited) {
   using Clock = std::chrono::steady_clock;
   std::uint64_t moves = moves_ - 1;
   Clock::time_point until;
@@ -198,20 +198,20 @@ bool Session::spin(Awaited& awaited) {
 
 // One word of a peer costs fewer wake-ups than the bell, which rings for all that happens in any group. It will do
 // where nothing else in this process can move.
-bool Session::sleep_until_changed(Awaited& awaited, const Deadline& deadline, const comm::CallerDrivenGroup& group) {
+bool Session::sleep_until_changed(Pollable& awaited, const Deadline& deadline, const comm::CallerDrivenGroup& group) {
   comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
-  comm::BellWords& bell = progress.bell();
+  comm::ProcessDoorbell& bell = progress.bell();
   const bool on_word = awaited.is_alone() && progress.is_only(group);
   const comm::ScopedSleeper asleep(on_word ? bell.on_word : bell.on_bell);
   const std::uint64_t rung = bell.bell.load(std::memory_order_seq_cst);
   // Counted asleep first, then the bell, then the look (push()): in another order a ring between look and sleep is
   // missed.
   const std::uint64_t moves = moves_;
-  const Blocker blocker = awaited.push();
-  if (blocker.done()) return true;
+  const WaitWord wait_word = awaited.push();
+  if (wait_word.done()) return true;
   const auto limit = std::min<Deadline::Duration>(awaited.patience(), deadline.remaining());
   if (on_word) {
-    comm::futex_wait(*blocker.word, blocker.value, limit);
+    comm::futex_wait(*wait_word.word, wait_word.value, limit);
     return false;
   }
   // A rank does not ring for itself, and what it moved may be half of a message to itself.
@@ -221,7 +221,7 @@ bool Session::sleep_until_changed(Awaited& awaited, const Deadline& deadline, co
   return false;
 }
 
-void Session::wait(Awaited& awaited, const Deadline& deadline, const comm::CallerDrivenGroup& group) {
+void Session::wait(Pollable& awaited, const Deadline& deadline, const comm::CallerDrivenGroup& group) {
   using Clock = std::chrono::steady_clock;
   std::optional<Clock::time_point> next_look;
   while (!awaited.push().done()) {

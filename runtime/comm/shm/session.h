@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank's handle on the control block: it waits for peers, wakes them, and fails the group on all ranks.
 //
-// Threads: the group's one thread, except abort() and lose().
+// Threads: the group's one thread, except abort() and on_peer_failure().
 #pragma once
 
 #include <chrono>
@@ -24,10 +24,10 @@
 namespace lockstep::shm {
 
 // By rank; ranks that are threads of one process have one.
-using Bells = std::vector<std::shared_ptr<comm::BellWords>>;
+using Bells = std::vector<std::shared_ptr<comm::ProcessDoorbell>>;
 
 // A word of another rank that still has this value, and for whose change a rank waits. No word: nothing, it is done.
-struct Blocker {
+struct WaitWord {
   const std::atomic<std::uint64_t>* word = nullptr;
   std::uint64_t value = 0;
 
@@ -35,10 +35,10 @@ struct Blocker {
 };
 
 // Something that a rank can wait for.
-class Awaited {
+class Pollable {
  public:
   // Does what can be done now, and returns what it waits for then.
-  virtual Blocker push() = 0;
+  virtual WaitWord push() = 0;
   // The operation, for messages, its number if it is a collective, else -1, and who has not arrived.
   virtual std::string describe() const = 0;
   virtual std::int64_t sequence() const { return -1; }
@@ -50,7 +50,7 @@ class Awaited {
   virtual std::chrono::milliseconds patience() const { return comm::ProgressEngine::kSlice; }
 
  protected:
-  ~Awaited() = default;
+  ~Pollable() = default;
 };
 
 class Session {
@@ -98,12 +98,12 @@ class Session {
 
   // The job's membership reports `cause`: fails the group with it. Any thread. A rank that has left fails nobody; a
   // process that has ended is named by the waiter's next check_peers_alive(), which knows in which operation.
-  void lose(Cause cause);
+  void on_peer_failure(Cause cause);
 
   // Pushes until `awaited` is done: spins for a few microseconds where every rank has a core, then sleeps, and pushes
   // the process's other groups before that. `group` is the one that `awaited` pushes. When the deadline passes, the
   // group fails with a Timeout that says who is missing; when a process dies, with PeerLost.
-  void wait(Awaited& awaited, const Deadline& deadline, const comm::CallerDrivenGroup& group);
+  void wait(Pollable& awaited, const Deadline& deadline, const comm::CallerDrivenGroup& group);
 
   // The last collective of `rank`, which has said goodbye.
   std::uint64_t left_after(int rank) const { return words(rank).left_after.load(std::memory_order_acquire) - 1; }
@@ -117,9 +117,9 @@ class Session {
 
  private:
   // Spins until `awaited` is done, or for kSpin after it last got on. True if done.
-  bool spin(Awaited& awaited);
+  bool spin(Pollable& awaited);
   // Sleeps until what blocks it changes, at most its patience. True if `awaited` was found done on the way.
-  bool sleep_until_changed(Awaited& awaited, const Deadline& deadline, const comm::CallerDrivenGroup& group);
+  bool sleep_until_changed(Pollable& awaited, const Deadline& deadline, const comm::CallerDrivenGroup& group);
   // Wakes the peers that sleep on `word`, of this rank, or on their process's bell.
   void wake(const std::atomic<std::uint64_t>& word) const;
   // Rings the peers' bells. True if one of their processes has a thread asleep on a word.
@@ -132,7 +132,7 @@ class Session {
   std::shared_ptr<Mapping> mapping_;
   ControlBlock control_;
   const Bells bells_;
-  std::vector<comm::BellWords*> peers_;  // the bells of the other ranks' processes, each once
+  std::vector<comm::ProcessDoorbell*> peers_;  // the bells of the other ranks' processes, each once
   rendezvous::Roster roster_;
   int rank_;
   int size_;

@@ -78,7 +78,7 @@ void WindowWriter::copy(std::byte* to, const std::byte* from, std::size_t bytes)
   copy_by(choice.best(), to, from, bytes);
 }
 
-void own_lines([[maybe_unused]] std::byte* begin, [[maybe_unused]] std::size_t bytes) {
+void prefetch_for_write([[maybe_unused]] std::byte* begin, [[maybe_unused]] std::size_t bytes) {
 #if defined(__x86_64__)
   // In assembly, since g++ and clang turn __builtin_prefetch(p, 1) into prefetcht0 unless the build demands prfchw.
   // prefetcht0 asks for a copy that others may keep; the store would then have to take the line from them once more.
@@ -91,7 +91,7 @@ void copy_by(Stores stores, std::byte* to, const std::byte* from, std::size_t by
   for (std::size_t done = 0; done < bytes; done += kBlockBytes) {
     const std::size_t block = std::min(kBlockBytes, bytes - done);
     // Block by block: asked for all at once, the first lines may have left the core's own cache before the stores come.
-    own_lines(to + done, block);
+    prefetch_for_write(to + done, block);
     comm::copy_bytes(to + done, from + done, block);
   }
 }

@@ -45,7 +45,7 @@ class WindowWriter {
 };
 
 // Asks for cache lines that others have read, all at once instead of one store after the other.
-void own_lines(std::byte* begin, std::size_t bytes);
+void prefetch_for_write(std::byte* begin, std::size_t bytes);
 // The copy itself. Streaming waits until the bytes are on their way.
 void copy_by(Stores stores, std::byte* to, const std::byte* from, std::size_t bytes);
 

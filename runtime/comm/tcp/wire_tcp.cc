@@ -223,7 +223,7 @@ void WireTcp::serve(int rank, std::uint32_t events) {
 
 void WireTcp::serve_connecting() {
   if (!connecting_) return;
-  for (wire::ProvenConnections::Outcome& outcome : connecting_->serve()) {
+  for (wire::AuthenticatedConnector::Outcome& outcome : connecting_->serve()) {
     try {
       if (outcome.problem) std::rethrow_exception(outcome.problem);
       attach(outcome.rank, std::move(outcome.socket));

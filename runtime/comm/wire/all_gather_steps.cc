@@ -5,7 +5,7 @@ namespace lockstep::wire {
 
 void AllGatherSteps::begin(Segment& segment) {
   segment.memory = slots(segment);
-  if (!is_in_lane()) return;
+  if (!is_in_rail()) return;
   segment.share = {0, segment.chunk.length};
   for_other_hosts([&](std::size_t host) {
     for_carried_rows(segment, host, [&](std::size_t, std::size_t place) {
@@ -15,8 +15,8 @@ void AllGatherSteps::begin(Segment& segment) {
 }
 
 void AllGatherSteps::fill(const Segment& segment) {
-  comm::copy_bytes(segment.memory[hosts_.local] + static_cast<std::size_t>(task_.rank) * piece_bytes(segment),
-                   data_of(task_.input) + segment.chunk.offset * task_.element_bytes(), piece_bytes(segment));
+  comm::copy_bytes(segment.memory[hosts_.local] + static_cast<std::size_t>(args_.rank) * piece_bytes(segment),
+                   data_of(args_.input) + segment.chunk.offset * args_.element_bytes(), piece_bytes(segment));
 }
 
 void AllGatherSteps::send(Segment& segment) {
@@ -27,7 +27,7 @@ void AllGatherSteps::send(Segment& segment) {
   });
 }
 
-void AllGatherSteps::spread(const Segment& segment) {
+void AllGatherSteps::broadcast_to_host(const Segment& segment) {
   for (std::size_t host = 0; host < hosts_.ranks.size(); ++host) {
     for_carried_rows(segment, host, [&](std::size_t owner, std::size_t place) {
       const std::byte* const from = segment.memory[host == hosts_.host ? owner : hosts_.local];
@@ -36,10 +36,10 @@ void AllGatherSteps::spread(const Segment& segment) {
   }
 }
 
-void AllGatherSteps::take(const Segment& segment) {
-  const std::size_t element = task_.element_bytes();
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(task_.size); ++rank) {
-    comm::copy_bytes(data_of(task_.output) + (rank * task_.count() + segment.chunk.offset) * element,
+void AllGatherSteps::copy_out(const Segment& segment) {
+  const std::size_t element = args_.element_bytes();
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(args_.size); ++rank) {
+    comm::copy_bytes(data_of(args_.output) + (rank * args_.count() + segment.chunk.offset) * element,
                      segment.memory[hosts_.local] + rank * piece_bytes(segment), piece_bytes(segment));
   }
 }

@@ -2,7 +2,7 @@
 // An all_gather by segments, between hosts whose ranks share memory: each row crosses the cable of each other host
 // once, whatever its number of ranks.
 //
-// A window holds a piece of every rank's row. Each rank puts its own into its window; the ranks of a lane send the rows
+// A window holds a piece of every rank's row. Each rank puts its own into its window; the ranks of a rail send the rows
 // of their host that they carry to each other host, and copy what comes to the ranks of their own.
 #pragma once
 
@@ -12,15 +12,16 @@ namespace lockstep::wire {
 
 class AllGatherSteps final : public SegmentSteps {
  public:
-  AllGatherSteps(const comm::Task& task, const Place& place) : SegmentSteps(task, place, Route::windows) {}
+  AllGatherSteps(const comm::CollectiveArgs& args, const StepContext& place)
+      : SegmentSteps(args, place, Route::windows) {}
 
   std::size_t most_elements() const override { return most_of_rows(); }
   void begin(Segment& segment) override;
   void fill(const Segment& segment) override;
   void send(Segment& segment) override;
-  void hand_on(Segment&) override {}
-  void spread(const Segment& segment) override;
-  void take(const Segment& segment) override;
+  void exchange_results(Segment&) override {}
+  void broadcast_to_host(const Segment& segment) override;
+  void copy_out(const Segment& segment) override;
 };
 
 }  // namespace lockstep::wire

@@ -11,7 +11,7 @@ namespace lockstep::wire {
 namespace {
 
 using comm::Chunk;
-using comm::Task;
+using comm::CollectiveArgs;
 
 // Bytes that a rank sends to each other host for a segment: enough to be worth a transfer's wake-ups, and so little
 // that an all-reduce has segments to overlap, and ends soon after the last one's bytes have come.
@@ -23,17 +23,18 @@ constexpr std::size_t kMostShareBytes = 8 << 20;
 // likely the fewer ranks there are to be late, and the fewer segments to be ahead.
 constexpr std::size_t kMostEagerBytes = 128 << 10;
 constexpr std::size_t kMostEagerBytesOfFew = 512 << 10;
-constexpr std::size_t kFewBytes = 1 << 20;  // of a lane's sums
+constexpr std::size_t kFewBytes = 1 << 20;  // of a rail's sums
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Where the ranks of the host have the buffer; nothing if some rank of any host has it in no arena.
-std::vector<std::byte*> arenas_of(const SegmentSteps::Place& place, const Task& task, const Arrivals& arrivals) {
-  if (place.memory == nullptr) return {static_cast<std::byte*>(task.output.data)};
-  std::vector<comm::Place> places(arrivals.size());
+std::vector<std::byte*> arenas_of(const SegmentSteps::StepContext& place, const CollectiveArgs& args,
+                                  const Arrivals& arrivals) {
+  if (place.memory == nullptr) return {static_cast<std::byte*>(args.output.data)};
+  std::vector<comm::ArenaOffset> places(arrivals.size());
   for (std::size_t r = 0; r < arrivals.size(); ++r) {
-    if (arrivals[r]->payload.size() != sizeof(comm::Place)) return {};
-    std::memcpy(&places[r], arrivals[r]->payload.data(), sizeof(comm::Place));
+    if (arrivals[r]->payload.size() != sizeof(comm::ArenaOffset)) return {};
+    std::memcpy(&places[r], arrivals[r]->payload.data(), sizeof(comm::ArenaOffset));
     if (places[r].arena < 0) return {};
   }
   std::vector<std::byte*> arenas;
@@ -43,7 +44,7 @@ std::vector<std::byte*> arenas_of(const SegmentSteps::Place& place, const Task& 
   return arenas;
 }
 
-// Bytes of one lane's share of a segment, in an all-reduce that gives the lane `share_bytes`.
+// Bytes of one rail's share of a segment, in an all-reduce that gives the rail `share_bytes`.
 std::size_t share_bytes_of_segment(std::size_t share_bytes, std::size_t hosts) {
   const std::size_t part = share_bytes / hosts / kSegmentDepth;
   return std::min(std::clamp(part, kLeastPartBytes, kMostPartBytes) * hosts, kMostShareBytes);
@@ -51,40 +52,40 @@ std::size_t share_bytes_of_segment(std::size_t share_bytes, std::size_t hosts) {
 
 }  // namespace
 
-std::vector<std::byte> written(const comm::Place& place) {
+std::vector<std::byte> written(const comm::ArenaOffset& place) {
   const auto bytes = std::as_bytes(std::span(&place, 1));
   return {bytes.begin(), bytes.end()};
 }
 
-AllReduceSteps::AllReduceSteps(const Task& task, const Place& place, const Arrivals& arrivals,
+AllReduceSteps::AllReduceSteps(const CollectiveArgs& args, const StepContext& place, const Arrivals& arrivals,
                                std::vector<ScratchBuffer>& scratch)
-    : AllReduceSteps(task, place, arenas_of(place, task, arrivals), scratch) {}
+    : AllReduceSteps(args, place, arenas_of(place, args, arrivals), scratch) {}
 
-AllReduceSteps::AllReduceSteps(const Task& task, const Place& place, std::vector<std::byte*> arenas,
+AllReduceSteps::AllReduceSteps(const CollectiveArgs& args, const StepContext& place, std::vector<std::byte*> arenas,
                                std::vector<ScratchBuffer>& scratch)
-    : SegmentSteps(task, place,
+    : SegmentSteps(args, place,
                    place.memory == nullptr ? Route::alone
                    : arenas.empty()        ? Route::windows
                                            : Route::arenas),
       arenas_(std::move(arenas)),
-      sums_(place.memory == nullptr ? task.record.dtype : comm::dtype_of_partials(task.reduction)),
-      most_eager_(hosts_.ranks.size() == 2 && task.count() * size_of(sums_) <= kFewBytes * hosts_.lanes
+      sums_(place.memory == nullptr ? args.record.dtype : comm::dtype_of_partials(args.reduction)),
+      most_eager_(hosts_.ranks.size() == 2 && args.count() * size_of(sums_) <= kFewBytes * hosts_.rails
                       ? kMostEagerBytesOfFew
                       : kMostEagerBytes),
       scratch_(scratch) {}
 
 std::size_t AllReduceSteps::most_elements() const {
-  if (route_ == Route::windows) return slot_bytes() / task_.element_bytes();
+  if (route_ == Route::windows) return slot_bytes() / args_.element_bytes();
   const std::size_t sum = size_of(sums_);
-  return share_bytes_of_segment(task_.count() * sum / hosts_.lanes, hosts_.ranks.size()) * hosts_.lanes / sum;
+  return share_bytes_of_segment(args_.count() * sum / hosts_.rails, hosts_.ranks.size()) * hosts_.rails / sum;
 }
 
 void AllReduceSteps::begin(Segment& segment) {
-  const std::size_t element = task_.element_bytes();
+  const std::size_t element = args_.element_bytes();
   if (route_ == Route::windows) segment.memory = slots(segment);
   for (std::byte* const arena : arenas_) segment.memory.push_back(arena + segment.chunk.offset * element);
-  if (!is_in_lane()) return;
-  segment.share = comm::share_of({0, segment.chunk.length}, element, hosts_.lanes, hosts_.local);
+  if (!is_in_rail()) return;
+  segment.share = comm::share_of({0, segment.chunk.length}, element, hosts_.rails, hosts_.local);
   const std::size_t bytes = part_of(segment, hosts_.host).length * size_of(sums_);
   if (bytes == 0) return;
   for_other_hosts(
@@ -92,7 +93,7 @@ void AllReduceSteps::begin(Segment& segment) {
 }
 
 void AllReduceSteps::fill(const Segment& segment) {
-  comm::copy_bytes(segment.memory[hosts_.local], user_data(segment), segment.chunk.length * task_.element_bytes());
+  comm::copy_bytes(segment.memory[hosts_.local], user_data(segment), segment.chunk.length * args_.element_bytes());
 }
 
 void AllReduceSteps::send(Segment& segment) {
@@ -105,11 +106,11 @@ void AllReduceSteps::send(Segment& segment) {
   });
 }
 
-// This rank's part to its lane, and the others' from it; nothing if all parts are here.
-void AllReduceSteps::hand_on(Segment& segment) {
+// This rank's part to its rail, and the others' from it; nothing if all parts are here.
+void AllReduceSteps::exchange_results(Segment& segment) {
   add_up_hosts(segment);
   if (goes_whole(segment)) return;
-  const std::size_t element = task_.element_bytes();
+  const std::size_t element = args_.element_bytes();
   std::byte* const memory = segment.memory[hosts_.local];
   const Chunk own = part_of(segment, hosts_.host);
   for_other_hosts([&](std::size_t host) {
@@ -121,54 +122,54 @@ void AllReduceSteps::hand_on(Segment& segment) {
 }
 
 // The other hosts' parts to the other ranks of this one, which have its own part already.
-void AllReduceSteps::spread(const Segment& segment) {
+void AllReduceSteps::broadcast_to_host(const Segment& segment) {
   if (goes_whole(segment)) return;
-  const std::size_t element = task_.element_bytes();
+  const std::size_t element = args_.element_bytes();
   for_other_hosts([&](std::size_t host) {
     const Chunk part = part_of(segment, host);
     copy_to_all(segment, segment.memory[hosts_.local], part.offset * element, part.length * element);
   });
 }
 
-void AllReduceSteps::take(const Segment& segment) {
-  if (task_.record.kind == comm::OpKind::reduce && task_.rank != task_.record.root) return;
-  comm::copy_bytes(user_data(segment), segment.memory[hosts_.local], segment.chunk.length * task_.element_bytes());
+void AllReduceSteps::copy_out(const Segment& segment) {
+  if (args_.record.kind == comm::OpKind::reduce && args_.rank != args_.record.root) return;
+  comm::copy_bytes(user_data(segment), segment.memory[hosts_.local], segment.chunk.length * args_.element_bytes());
 }
 
 void AllReduceSteps::add_up_host(const Segment& segment) {
   if (segment.memory.size() == 1 && sums_in_place()) return;
-  const std::size_t offset = segment.share.offset * task_.element_bytes();
+  const std::size_t offset = segment.share.offset * args_.element_bytes();
   std::vector<const std::byte*> sources;
   for (const std::byte* const memory : segment.memory) sources.push_back(memory + offset);
-  comm::reduce_to_partial(task_.reduction, sources, own_sums(segment), segment.share.length);
+  comm::reduce_to_partial(args_.reduction, sources, own_sums(segment), segment.share.length);
 }
 
 // In one order on every host, so to the same bits; straight into the memory of all ranks of this one.
 void AllReduceSteps::add_up_hosts(const Segment& segment) {
   const Chunk part = part_of(segment, hosts_.host);
-  const std::size_t offset = part.offset * task_.element_bytes();
+  const std::size_t offset = part.offset * args_.element_bytes();
   std::vector<const std::byte*> sources(hosts_.ranks.size());
   sources[hosts_.host] = own_sums(segment) + (part.offset - segment.share.offset) * size_of(sums_);
   for_other_hosts([&](std::size_t host) { sources[host] = place_of(segment, host); });
   std::vector<std::byte*> destinations;
   for (std::byte* const memory : segment.memory) destinations.push_back(memory + offset);
   if (route_ == Route::alone) {
-    comm::reduce(task_.reduction, sources, destinations, part.length);
+    comm::reduce(args_.reduction, sources, destinations, part.length);
   } else {
-    comm::reduce_partials(task_.reduction, sources, destinations, part.length);
+    comm::reduce_partials(args_.reduction, sources, destinations, part.length);
   }
 }
 
 // Where one trip of a whole share to every host costs less than two of its parts: sums first, and then results.
 bool AllReduceSteps::goes_whole(const Segment& segment) const {
   const std::size_t hosts = hosts_.ranks.size();
-  const std::size_t more = (hosts - 1) * size_of(sums_) - task_.element_bytes();
+  const std::size_t more = (hosts - 1) * size_of(sums_) - args_.element_bytes();
   return segment.share.length * (hosts - 1) * more / hosts <= kBytesPerTrip;
 }
 
 Chunk AllReduceSteps::part_of(const Segment& segment, std::size_t host) const {
   if (goes_whole(segment)) return segment.share;
-  return comm::share_of(segment.share, task_.element_bytes(), hosts_.ranks.size(), host);
+  return comm::share_of(segment.share, args_.element_bytes(), hosts_.ranks.size(), host);
 }
 
 // Behind all other hosts' sums is this one's, if it is not in this rank's memory.
@@ -182,11 +183,11 @@ std::byte* AllReduceSteps::place_of(const Segment& segment, std::size_t host) {
 std::byte* AllReduceSteps::own_sums(const Segment& segment) {
   if (!sums_in_place()) return place_of(segment, hosts_.ranks.size());
   // No other rank reads or writes its share there.
-  return segment.memory[hosts_.local] + segment.share.offset * task_.element_bytes();
+  return segment.memory[hosts_.local] + segment.share.offset * args_.element_bytes();
 }
 
 std::byte* AllReduceSteps::user_data(const Segment& segment) const {
-  return static_cast<std::byte*>(task_.output.data) + segment.chunk.offset * task_.element_bytes();
+  return static_cast<std::byte*>(args_.output.data) + segment.chunk.offset * args_.element_bytes();
 }
 
 }  // namespace lockstep::wire

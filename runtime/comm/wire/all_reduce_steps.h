@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions by segments: each rank of a lane adds up its share of all memory on its host, exchanges the sums with its
-// lane, and puts the result into all memory on its host.
+// Reductions by segments: each rank of a rail adds up its share of all memory on its host, exchanges the sums with its
+// rail, and puts the result into all memory on its host.
 //
 // Sums follow the tree over a host's ranks, then the tree over the hosts: where every host has the same power of two of
 // ranks, in the order of the hosts, that is the tree of comm/reduction.h over all ranks, and the bits are those of one
@@ -18,24 +18,24 @@
 namespace lockstep::wire {
 
 // A place as it travels with the announcement of an all-reduce.
-std::vector<std::byte> written(const comm::Place& place);
+std::vector<std::byte> written(const comm::ArenaOffset& place);
 
 class AllReduceSteps final : public SegmentSteps {
  public:
   // `scratch`: by number of the segment modulo kSegmentDepth, kept from one reduction to the next.
-  AllReduceSteps(const comm::Task& task, const Place& place, const Arrivals& arrivals,
+  AllReduceSteps(const comm::CollectiveArgs& args, const StepContext& place, const Arrivals& arrivals,
                  std::vector<ScratchBuffer>& scratch);
 
   std::size_t most_elements() const override;
   void begin(Segment& segment) override;
   void fill(const Segment& segment) override;
   void send(Segment& segment) override;
-  void hand_on(Segment& segment) override;
-  void spread(const Segment& segment) override;
-  void take(const Segment& segment) override;
+  void exchange_results(Segment& segment) override;
+  void broadcast_to_host(const Segment& segment) override;
+  void copy_out(const Segment& segment) override;
 
  private:
-  AllReduceSteps(const comm::Task& task, const Place& place, std::vector<std::byte*> arenas,
+  AllReduceSteps(const comm::CollectiveArgs& args, const StepContext& place, std::vector<std::byte*> arenas,
                  std::vector<ScratchBuffer>& scratch);
   void add_up_host(const Segment& segment);
   void add_up_hosts(const Segment& segment);
@@ -46,7 +46,7 @@ class AllReduceSteps final : public SegmentSteps {
   bool goes_whole(const Segment& segment) const;
   comm::Chunk part_of(const Segment& segment, std::size_t host) const;
   // True if a host's sums take the place of a rank's data.
-  bool sums_in_place() const { return sums_ == task_.record.dtype; }
+  bool sums_in_place() const { return sums_ == args_.record.dtype; }
   // Where another host's sum of this rank's part, or of the whole share, comes to; and where this host's of the share
   // is.
   std::byte* place_of(const Segment& segment, std::size_t host);

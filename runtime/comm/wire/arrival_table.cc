@@ -10,44 +10,44 @@
 namespace lockstep::wire {
 namespace {
 
-std::size_t inline_bytes(const comm::Task& task) {
-  return task.count() * task.element_bytes() * comm::source_parts(task.record.kind, task.size);
+std::size_t inline_bytes(const comm::CollectiveArgs& args) {
+  return args.count() * args.element_bytes() * comm::source_parts(args.record.kind, args.size);
 }
 
 }  // namespace
 
-bool fits_inline(const comm::Task& task) { return inline_bytes(task) <= kInlineBytes; }
+bool fits_inline(const comm::CollectiveArgs& args) { return inline_bytes(args) <= kInlineBytes; }
 
-Comparison compare(const comm::Task& task, std::uint64_t sequence, const Arrivals& arrivals,
+Comparison compare(const comm::CollectiveArgs& args, std::uint64_t sequence, const Arrivals& arrivals,
                    const rendezvous::Roster& roster) {
   const auto who = [&](std::size_t rank) { return roster[rank].describe(); };
   Comparison comparison;
-  comm::Tally tally(task.record.note);
+  comm::ScalarReduction scalars(args.record.note);
   for (std::size_t r = 0; r < arrivals.size(); ++r) {
     const comm::OpRecord& theirs = arrivals[r]->record;
-    if (!comm::same_operation(task.record, theirs)) {
+    if (!comm::same_operation(args.record, theirs)) {
       comparison.mismatch =
-          comm::describe_mismatch(sequence, who(static_cast<std::size_t>(task.rank)), task.record, who(r), theirs);
+          comm::describe_mismatch(sequence, who(static_cast<std::size_t>(args.rank)), args.record, who(r), theirs);
       return comparison;
     }
-    tally.add(theirs.words);
+    scalars.add(theirs.words);
   }
-  comparison.words = tally.words();
-  if (tally.is_too_heavy()) {
+  comparison.words = scalars.words();
+  if (scalars.is_too_heavy()) {
     const auto weight_of = [&](const rendezvous::Member& member) {
       const Announcement& theirs = *arrivals[static_cast<std::size_t>(&member - roster.data())];
       return fmt::format("{} of {}", theirs.record.words[0], member.describe());
     };
-    comparison.mismatch = comm::describe_too_heavy(task.record, sequence, joined(roster, weight_of));
+    comparison.mismatch = comm::describe_too_heavy(args.record, sequence, joined(roster, weight_of));
     return comparison;
   }
-  if (!fits_inline(task)) return comparison;
+  if (!fits_inline(args)) return comparison;
   for (std::size_t r = 0; r < arrivals.size(); ++r) {
-    if (!comm::is_source(task.record, static_cast<int>(r)) || arrivals[r]->payload.size() == inline_bytes(task))
+    if (!comm::is_source(args.record, static_cast<int>(r)) || arrivals[r]->payload.size() == inline_bytes(args))
       continue;
     comparison.mismatch =
         fmt::format("{}: {} sent less than its record says; run one version of lockstep on every host",
-                    comm::describe(task.record, sequence), who(r));
+                    comm::describe(args.record, sequence), who(r));
     return comparison;
   }
   return comparison;

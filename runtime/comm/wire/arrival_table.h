@@ -35,15 +35,15 @@ LastArrival last_of(const Arrivals& arrivals);
 
 // True if what each rank gives to the collective fits beside its record: what is there on every rank, so that all see
 // it alike.
-bool fits_inline(const comm::Task& task);
+bool fits_inline(const comm::CollectiveArgs& args);
 
-// Compares the parts of all ranks in collective `sequence`, of which `task` is this rank's: returns their words,
+// Compares the parts of all ranks in collective `sequence`, of which `args` is this rank's: returns their words,
 // combined, or why it can't be done, as the text of a Mismatch. All have arrived.
 struct Comparison {
-  comm::Words words{};
+  comm::InlineScalars words{};
   std::optional<std::string> mismatch = {};
 };
-Comparison compare(const comm::Task& task, std::uint64_t sequence, const Arrivals& arrivals,
+Comparison compare(const comm::CollectiveArgs& args, std::uint64_t sequence, const Arrivals& arrivals,
                    const rendezvous::Roster& roster);
 
 // Collectives are numbered from 1; each rank comes to them in order. Threads: its owner's lock guards it.

@@ -7,10 +7,11 @@ namespace lockstep::wire {
 
 using comm::Chunk;
 
-BroadcastSteps::BroadcastSteps(const comm::Task& task, const Place& place) : SegmentSteps(task, place, Route::windows) {
+BroadcastSteps::BroadcastSteps(const comm::CollectiveArgs& args, const StepContext& place)
+    : SegmentSteps(args, place, Route::windows) {
   for (std::size_t host = 0; host < hosts_.ranks.size(); ++host) {
     const std::vector<int>& ranks = hosts_.ranks[host];
-    const auto found = std::find(ranks.begin(), ranks.end(), task.record.root);
+    const auto found = std::find(ranks.begin(), ranks.end(), args.record.root);
     if (found == ranks.end()) continue;
     root_host_ = host;
     root_local_ = static_cast<std::size_t>(found - ranks.begin());
@@ -19,16 +20,16 @@ BroadcastSteps::BroadcastSteps(const comm::Task& task, const Place& place) : Seg
 
 void BroadcastSteps::begin(Segment& segment) {
   segment.memory = slots(segment);
-  if (!is_in_lane()) return;
-  segment.share = comm::share_of({0, segment.chunk.length}, task_.element_bytes(), hosts_.lanes, hosts_.local);
+  if (!is_in_rail()) return;
+  segment.share = comm::share_of({0, segment.chunk.length}, args_.element_bytes(), hosts_.rails, hosts_.local);
   if (hosts_.host == root_host_) return;
   const Chunk part = part_of(segment, hosts_.host);
   post_receive(segment, root_host_, segment.memory[hosts_.local] + part.offset, part.length, 0);
 }
 
 void BroadcastSteps::fill(const Segment& segment) {
-  if (task_.rank != task_.record.root) return;
-  comm::copy_bytes(segment.memory[hosts_.local], user_data(segment), segment.chunk.length * task_.element_bytes());
+  if (args_.rank != args_.record.root) return;
+  comm::copy_bytes(segment.memory[hosts_.local], user_data(segment), segment.chunk.length * args_.element_bytes());
 }
 
 void BroadcastSteps::send(Segment& segment) {
@@ -39,7 +40,7 @@ void BroadcastSteps::send(Segment& segment) {
   });
 }
 
-void BroadcastSteps::hand_on(Segment& segment) {
+void BroadcastSteps::exchange_results(Segment& segment) {
   if (hosts_.host == root_host_ || goes_whole(segment)) return;
   std::byte* const memory = segment.memory[hosts_.local];
   const Chunk own = part_of(segment, hosts_.host);
@@ -51,24 +52,24 @@ void BroadcastSteps::hand_on(Segment& segment) {
   });
 }
 
-void BroadcastSteps::spread(const Segment& segment) {
-  const std::size_t element = task_.element_bytes();
+void BroadcastSteps::broadcast_to_host(const Segment& segment) {
+  const std::size_t element = args_.element_bytes();
   const std::byte* const from = segment.memory[hosts_.host == root_host_ ? root_local_ : hosts_.local];
   copy_to_all(segment, from, segment.share.offset * element, segment.share.length * element);
 }
 
-void BroadcastSteps::take(const Segment& segment) {
-  if (task_.rank == task_.record.root) return;
-  comm::copy_bytes(user_data(segment), segment.memory[hosts_.local], segment.chunk.length * task_.element_bytes());
+void BroadcastSteps::copy_out(const Segment& segment) {
+  if (args_.rank == args_.record.root) return;
+  comm::copy_bytes(user_data(segment), segment.memory[hosts_.local], segment.chunk.length * args_.element_bytes());
 }
 
 // Where one trip costs root's host less than two.
 bool BroadcastSteps::goes_whole(const Segment& segment) const {
-  return segment.share.length * task_.element_bytes() * (hosts_.ranks.size() - 2) <= kBytesPerTrip;
+  return segment.share.length * args_.element_bytes() * (hosts_.ranks.size() - 2) <= kBytesPerTrip;
 }
 
 Chunk BroadcastSteps::part_of(const Segment& segment, std::size_t host) const {
-  const std::size_t element = task_.element_bytes();
+  const std::size_t element = args_.element_bytes();
   const std::size_t index = host < root_host_ ? host : host - 1;
   const Chunk part =
       goes_whole(segment) ? segment.share : comm::share_of(segment.share, element, hosts_.ranks.size() - 1, index);
@@ -76,7 +77,7 @@ Chunk BroadcastSteps::part_of(const Segment& segment, std::size_t host) const {
 }
 
 std::byte* BroadcastSteps::user_data(const Segment& segment) const {
-  return static_cast<std::byte*>(task_.output.data) + segment.chunk.offset * task_.element_bytes();
+  return static_cast<std::byte*>(args_.output.data) + segment.chunk.offset * args_.element_bytes();
 }
 
 }  // namespace lockstep::wire

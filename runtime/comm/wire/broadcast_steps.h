@@ -2,7 +2,7 @@
 // A broadcast by segments, between hosts whose ranks share memory: the data crosses each host's cable once, whatever
 // its number of ranks.
 //
-// Root puts a segment into its window, and each rank of its host sends a share of it to its lane: a part to each other
+// Root puts a segment into its window, and each rank of its host sends a share of it to its rail: a part to each other
 // host, which hands it on to the others, so that root's host sends all of it only once. Small shares go whole to every
 // host.
 #pragma once
@@ -13,15 +13,15 @@ namespace lockstep::wire {
 
 class BroadcastSteps final : public SegmentSteps {
  public:
-  BroadcastSteps(const comm::Task& task, const Place& place);
+  BroadcastSteps(const comm::CollectiveArgs& args, const StepContext& place);
 
-  std::size_t most_elements() const override { return slot_bytes() / task_.element_bytes(); }
+  std::size_t most_elements() const override { return slot_bytes() / args_.element_bytes(); }
   void begin(Segment& segment) override;
   void fill(const Segment& segment) override;
   void send(Segment& segment) override;
-  void hand_on(Segment& segment) override;
-  void spread(const Segment& segment) override;
-  void take(const Segment& segment) override;
+  void exchange_results(Segment& segment) override;
+  void broadcast_to_host(const Segment& segment) override;
+  void copy_out(const Segment& segment) override;
 
  private:
   bool goes_whole(const Segment& segment) const;

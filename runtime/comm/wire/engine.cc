@@ -30,16 +30,17 @@ WireEngine::WireEngine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, in
       size_(static_cast<int>(roster_.size())),
       hosts_(host_memory ? hosts_of(roster_, rank) : Hosts{}),
       host_memory_(std::move(host_memory)),
-      board_(host_memory_ ? std::optional<AnnouncementBoard>(std::in_place, host_memory_->board(), hosts_,
-                                                             host_memory_->bell_files())
-                          : std::nullopt),
+      op_headers_(host_memory_ ? std::optional<OpHeaderTable>(std::in_place, host_memory_->op_headers(), hosts_,
+                                                              host_memory_->bell_files())
+                               : std::nullopt),
       counts_(host_memory_
-                  ? std::optional<SegmentCounts>(std::in_place, host_memory_->counts(), hosts_, board_->bells())
+                  ? std::optional<SegmentCounts>(std::in_place, host_memory_->counts(), hosts_, op_headers_->bells())
                   : std::nullopt),
-      notices_(host_memory_
-                   ? std::optional<HostNotices>(std::in_place, host_memory_->notices(), hosts_, board_->bells())
-                   : std::nullopt),
-      bell_(board_ ? Doorbell(board_->bell(), host_memory_->bell_files()[hosts_.local]) : Doorbell(own_bell_)),
+      host_status_(host_memory_ ? std::optional<HostStatusTable>(std::in_place, host_memory_->host_status(), hosts_,
+                                                                 op_headers_->bells())
+                                : std::nullopt),
+      bell_(op_headers_ ? Doorbell(op_headers_->bell(), host_memory_->bell_files()[hosts_.local])
+                        : Doorbell(own_bell_)),
       wire_(std::move(wire)),
       pipeline_(hosts_, rank, size_, host_memory_.get(), counts_ ? &*counts_ : nullptr, *wire_),
       p2p_queue_(roster_, rank),
@@ -70,22 +71,22 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
                                who(rank_), bytes.size(), wire_->name(), who(peer)));
   }
   // First: once it is acknowledged its sender may end, and the neighbours find the notice only if it is there by then.
-  if (frame->kind == FrameKind::goodbye && notices_ && board_->is_carrier_of(peer)) {
-    notices_->tell_left(peer, frame->number);
+  if (frame->kind == FrameKind::goodbye && host_status_ && op_headers_->is_relay_of(peer)) {
+    host_status_->tell_left(peer, frame->number);
   }
   if (shutdown_.on_frame(peer, *frame)) return;
   std::uint64_t expected = 0;
   {
     MutexLock lock(mutex_);
-    // Still right after the unlock: only frames advance it, and they come to whoever has the turn.
+    // Still right after the unlock: only frames advance it, and they come to whoever has the token.
     expected = arrival_table_.next_of(peer);
     if (frame->kind != FrameKind::collective) {
       p2p_queue_.on_frame(peer, *frame);
       return comm::ProgressEngine::ring();
     }
   }
-  if (frame->number == expected && (!board_ || board_->is_carrier_of(peer))) {
-    if (board_) board_->post(peer, frame->number, bytes);  // first: announcement_board.h says why
+  if (frame->number == expected && (!op_headers_ || op_headers_->is_relay_of(peer))) {
+    if (op_headers_) op_headers_->post(peer, frame->number, bytes);  // first: op_header_table.h says why
     MutexLock lock(mutex_);
     return arrival_table_.note(peer, {frame->record, {frame->payload.begin(), frame->payload.end()}, Clock::now()});
   }
@@ -103,8 +104,8 @@ std::string WireEngine::where_this_rank_was() const {
 // A rank that this one is connected to says goodbye itself, behind its other frames. Its notice counts once its
 // connection has ended.
 void WireEngine::on_bell() {
-  if (!notices_ || !notices_->has_news()) return;
-  if (const auto text = notices_->failure()) {
+  if (!host_status_ || !host_status_->has_news()) return;
+  if (const auto text = host_status_->failure()) {
     if (const auto cause = decode_cause(*text)) shutdown_.failure().adopt(*cause);
   }
   for (int r = 0; r < size_; ++r) {
@@ -114,11 +115,11 @@ void WireEngine::on_bell() {
 }
 
 std::optional<std::uint64_t> WireEngine::told_to_have_left(int rank) const {
-  return notices_ ? notices_->left_after(rank) : std::nullopt;
+  return host_status_ ? host_status_->left_after(rank) : std::nullopt;
 }
 
 void WireEngine::tell_host(const Cause& cause) {
-  if (notices_ && !notices_->failure()) notices_->tell_failure(encode(cause, comm::Failure::kMostBytes));
+  if (host_status_ && !host_status_->failure()) host_status_->tell_failure(encode(cause, comm::Failure::kMostBytes));
 }
 
 void WireEngine::on_lost(int peer, const std::string& how) {
@@ -130,7 +131,7 @@ void WireEngine::on_lost(int peer, const std::string& how) {
                       who(peer), where_this_rank_was(), wire_->name(), how));
 }
 
-void WireEngine::lose(Cause cause) {
+void WireEngine::on_peer_failure(Cause cause) {
   const auto rank = comm::rank_in(roster_, cause.rank);
   if (shutdown_.leaving() || (rank && (shutdown_.left_after(*rank) || told_to_have_left(*rank)))) return;
   cause.text = comm::named_by_group(roster_, cause.text + "; " + where_this_rank_was());
@@ -142,7 +143,7 @@ void WireEngine::on_broken(const std::string& how) {
 }
 
 void WireEngine::run() {
-  turn_.take();
+  token_.take();
   try {
     work();
   } catch (const Broken& broken) {
@@ -164,20 +165,20 @@ void WireEngine::run() {
   } catch (const std::exception& error) {
     on_broken(error.what());
   }
-  turn_.end();
+  token_.end();
   shutdown_.release_buffers();
 }
 
 void WireEngine::work() {
   for (;;) {
-    // A caller leaves here what it caught in its turn: only this thread ends the engine.
+    // A caller leaves here what it caught while it had the token: only this thread ends the engine.
     if (thrown_) std::rethrow_exception(thrown_);
     const Step done = step(false);
     if (done == Step::last) return;
     if (wire_->patience().count() > 0) {
       if (!wire_->poll() && done == Step::nothing) await_news();
     } else if (done == Step::nothing) {
-      // A wire without patience bears one thread alone: this one keeps the turn while it waits.
+      // A wire without patience bears one thread alone: this one keeps the token while it waits.
       wire_->wait(Deadline::never());
     }
   }
@@ -186,13 +187,13 @@ void WireEngine::work() {
 void WireEngine::await_news() {
   const Deadline look = Deadline::after(wire_->patience());
   while (!wire_->poll()) {
-    if (turn_.is_wanted()) return turn_.lend();
+    if (token_.is_wanted()) return token_.yield_to_caller();
     if (look.expired()) {
-      // The turn is free during the sleep, or a caller would first have to wake this thread and then wait for it to let
-      // go.
-      turn_.release();
+      // The token is free during the sleep, or a caller would first have to wake this thread and then wait for it to
+      // let go.
+      token_.release();
       wire_->sleep();
-      return turn_.take();
+      return token_.take();
     }
     ::sched_yield();  // to the program's thread, if there is no other core for it
   }
@@ -213,10 +214,10 @@ WireEngine::Step WireEngine::step(bool is_caller) {
   bool leaving = false;
   {
     MutexLock lock(mutex_);
-    const bool next_blocks = !queue_.empty() && blocks(queue_.front()->task_);
+    const bool next_blocks = !queue_.empty() && blocks(queue_.front()->args_);
     if (is_caller && (next_blocks || p2p_queue_.has_actions() || closing_)) return Step::none_for_caller;
-    // Further ahead it would overwrite a slot of the board that a neighbour may not have read.
-    const std::uint64_t most = board_ ? arrival_table_.taken() + AnnouncementBoard::kAhead : last_.load();
+    // Further ahead it would overwrite a slot of the table that a neighbour may not have read.
+    const std::uint64_t most = op_headers_ ? arrival_table_.taken() + OpHeaderTable::kAhead : last_.load();
     for (const auto& collective : queue_) {
       if (collective->sequence_ > announced_ && collective->sequence_ <= most) fresh.push_back(collective);
     }
@@ -241,45 +242,45 @@ WireEngine::Step WireEngine::step(bool is_caller) {
   if (!leaving) return Step::nothing;
   // Before the goodbye, after which this process may end: a neighbour that has no connection to this rank looks there
   // when it hears of the end.
-  if (notices_) notices_->tell_left(rank_, last());
-  shutdown_.say_goodbye(last(), board_ ? board_->carriers() : std::vector<int>());
+  if (host_status_) host_status_->tell_left(rank_, last());
+  shutdown_.say_goodbye(last(), op_headers_ ? op_headers_->relay_ranks() : std::vector<int>());
   return Step::last;
 }
 
 void WireEngine::announce(WireCollective& collective) {
-  const comm::Task& task = collective.task_;
+  const comm::CollectiveArgs& args = collective.args_;
   std::vector<std::byte> payload;
-  if (fits_inline(task) && comm::is_source(task.record, rank_)) {
-    const std::size_t stride = task.count() * task.element_bytes();
-    payload.resize(stride * comm::source_parts(task.record.kind, size_));
-    comm::stage(task, {0, task.count()}, payload.data(), stride);
-  } else if (shares_memory() && task.record.kind == comm::OpKind::all_reduce) {
-    payload = written(host_memory_->find(task.input));
+  if (fits_inline(args) && comm::is_source(args.record, rank_)) {
+    const std::size_t stride = args.count() * args.element_bytes();
+    payload.resize(stride * comm::source_parts(args.record.kind, size_));
+    comm::stage(args, {0, args.count()}, payload.data(), stride);
+  } else if (shares_memory() && args.record.kind == comm::OpKind::all_reduce) {
+    payload = written(host_memory_->find(args.input));
   }
   Frame frame;
   frame.number = collective.sequence_;
-  frame.record = task.record;
+  frame.record = args.record;
   frame.payload = payload;
   const FrameBytes bytes = write_frame(frame);
-  if (board_) {
-    for (const int carrier : board_->carriers()) wire_->send_frame(carrier, bytes);
-    board_->post(rank_, frame.number, bytes);
+  if (op_headers_) {
+    for (const int relay : op_headers_->relay_ranks()) wire_->send_frame(relay, bytes);
+    op_headers_->post(rank_, frame.number, bytes);
   } else {
     for (int i = 1; i < size_; ++i) wire_->send_frame((rank_ + i) % size_, bytes);
   }
   // Noted last: the note lets this rank run the collective, and announce further ones, whose slots this one must
   // precede.
   MutexLock lock(mutex_);
-  arrival_table_.note(rank_, {task.record, std::move(payload), Clock::now()});
+  arrival_table_.note(rank_, {args.record, std::move(payload), Clock::now()});
 }
 
-void WireEngine::read_board() {
-  if (!board_) return;
-  for (const int rank : board_->carried_by_others()) {
-    while (const auto frame = board_->read(rank, arrival_table_.next_of(rank))) {
+void WireEngine::read_op_headers() {
+  if (!op_headers_) return;
+  for (const int rank : op_headers_->relayed_by_others()) {
+    while (const auto frame = op_headers_->read(rank, arrival_table_.next_of(rank))) {
       arrival_table_.note(rank, {frame->record,
                                  {frame->payload.begin(), frame->payload.end()},
-                                 board_->time_of(rank, arrival_table_.next_of(rank))});
+                                 op_headers_->time_of(rank, arrival_table_.next_of(rank))});
     }
   }
 }
@@ -290,8 +291,8 @@ bool WireEngine::run_collectives(bool is_caller) {
   return pipeline_.step() || any;
 }
 
-bool WireEngine::blocks(const comm::Task& task) const {
-  return task.record.kind == comm::OpKind::allocate || (!fits_inline(task) && !pipeline_.serves(task));
+bool WireEngine::blocks(const comm::CollectiveArgs& args) const {
+  return args.record.kind == comm::OpKind::allocate || (!fits_inline(args) && !pipeline_.serves(args));
 }
 
 bool WireEngine::start_next_collective(bool is_caller) {
@@ -299,14 +300,14 @@ bool WireEngine::start_next_collective(bool is_caller) {
   std::optional<Arrivals> arrivals;
   {
     MutexLock lock(mutex_);
-    read_board();
+    read_op_headers();
     const auto found = std::find_if(
         queue_.begin(), queue_.end(),
         [number = arrival_table_.taken() + 1](const auto& collective) { return collective->sequence_ == number; });
     if (found == queue_.end()) return false;
     next = *found;
     // A blocking operation starts only when the pipeline is empty: it would keep this thread from moving the segments.
-    if (blocks(next->task_) && (is_caller || !pipeline_.empty())) return false;
+    if (blocks(next->args_) && (is_caller || !pipeline_.empty())) return false;
     arrivals = arrival_table_.take();
     if (!arrivals) return false;
     next->last_arrival_ = last_of(*arrivals);
@@ -315,10 +316,10 @@ bool WireEngine::start_next_collective(bool is_caller) {
   agree_on(*next, *arrivals);
   // By address: the queue holds it until then, and works hold the engine.
   const auto finish_it = [this, collective = next.get()] { finish(*collective); };
-  if (!fits_inline(next->task_) && pipeline_.serves(next->task_)) {
-    pipeline_.add(next->task_, *arrivals, finish_it);
+  if (!fits_inline(next->args_) && pipeline_.serves(next->args_)) {
+    pipeline_.add(next->args_, *arrivals, finish_it);
   } else {
-    execute(next->task_, *arrivals);
+    execute(next->args_, *arrivals);
     pipeline_.after_all(finish_it);  // none is done before those that were started before it
   }
   return true;
@@ -337,28 +338,28 @@ void WireEngine::finish(WireCollective& collective) {
 }
 
 void WireEngine::agree_on(WireCollective& collective, const Arrivals& arrivals) {
-  comm::Task& task = collective.task_;
-  const Comparison comparison = compare(task, collective.sequence_, arrivals, roster_);
+  comm::CollectiveArgs& args = collective.args_;
+  const Comparison comparison = compare(args, collective.sequence_, arrivals, roster_);
   if (comparison.mismatch) {
     shutdown_.failure().fail(shutdown_.cause_of(Cause::Kind::mismatch, -1, *comparison.mismatch, collective.sequence_));
   }
-  if (task.record.weighted) {
-    task.reduction.divisor = comparison.words[0];
-  } else if (task.record.op == ReduceOp::avg) {
-    task.reduction.divisor = size_;
+  if (args.record.weighted) {
+    args.reduction.divisor = comparison.words[0];
+  } else if (args.record.op == ReduceOp::avg) {
+    args.reduction.divisor = size_;
   }
   collective.words_ = comparison.words;
 }
 
-void WireEngine::execute(const comm::Task& task, const Arrivals& arrivals) {
-  if (task.record.kind == comm::OpKind::allocate && shares_memory()) {
-    return allocate(static_cast<std::size_t>(task.record.count));
+void WireEngine::execute(const comm::CollectiveArgs& args, const Arrivals& arrivals) {
+  if (args.record.kind == comm::OpKind::allocate && shares_memory()) {
+    return allocate(static_cast<std::size_t>(args.record.count));
   }
-  if (!fits_inline(task)) return move(task, *wire_, scratch_);
+  if (!fits_inline(args)) return move(args, *wire_, scratch_);
   std::vector<const std::byte*> sources;
   for (const auto& arrival : arrivals) sources.push_back(arrival->payload.data());
   comm::Scratch scratch;
-  comm::pull(task, {0, task.count()}, {sources, task.count() * task.element_bytes()}, scratch);
+  comm::pull(args, {0, args.count()}, {sources, args.count() * args.element_bytes()}, scratch);
 }
 
 void WireEngine::allocate(std::size_t bytes) {
@@ -413,9 +414,9 @@ void WireEngine::close_as(std::optional<std::string> cause) {
     if (closing_) p2p_queue_.refuse_posts();
   }
   if (cause) propose(Cause::Kind::failed, rank_, *cause);
-  // Wake, give up, join: the thread may sleep with nothing to do, and it takes the turn before it ends.
+  // Wake, give up, join: the thread may sleep with nothing to do, and it takes the token before it ends.
   wire_->wake();
-  turn_.give_up_of_this_thread();
+  token_.give_up_of_this_thread();
   join_();
   MutexLock lock(mutex_);
   closed_ = true;

@@ -5,10 +5,10 @@
 // The program's thread puts work into a queue and waits for it. The communication thread tells the others of each
 // collective as soon as it is queued, so that by the time its turn comes their answers are here; runs them in order,
 // those of the pipeline several at once; and moves messages in between. A caller that waits for a collective does the
-// same in its place, if it may (turn.h).
+// same in its place, if it may (progress_token.h).
 //
-// Threads: the group's one thread; abort(), lose() and last() any; the listener's methods are the wire's. Members that
-// are the communication thread's belong to the thread that has the turn.
+// Threads: the group's one thread; abort(), on_peer_failure() and last() any; the listener's methods are the wire's.
+// Members that are the communication thread's belong to the thread that has the token.
 #pragma once
 
 #include <atomic>
@@ -27,16 +27,16 @@
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/transfer.h"
-#include "runtime/comm/wire/announcement_board.h"
 #include "runtime/comm/wire/arrival_table.h"
 #include "runtime/comm/wire/doorbell.h"
 #include "runtime/comm/wire/host_memory.h"
-#include "runtime/comm/wire/host_notices.h"
+#include "runtime/comm/wire/host_status_table.h"
 #include "runtime/comm/wire/movement.h"
+#include "runtime/comm/wire/op_header_table.h"
 #include "runtime/comm/wire/p2p_queue.h"
+#include "runtime/comm/wire/progress_token.h"
 #include "runtime/comm/wire/segment_pipeline.h"
 #include "runtime/comm/wire/shutdown.h"
-#include "runtime/comm/wire/turn.h"
 #include "runtime/comm/wire/wire.h"
 
 namespace lockstep::wire {
@@ -61,7 +61,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   // library.
   void open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check = {});
 
-  std::shared_ptr<WireCollective> start(comm::Task task);
+  std::shared_ptr<WireCollective> start(comm::CollectiveArgs args);
   std::shared_ptr<WorkState> start(WireP2pOp p2p);
   // True if the ranks of a host share memory: the collective `allocate` then allocates it.
   bool shares_memory() const { return host_memory_ != nullptr; }
@@ -76,7 +76,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   void check() const;
   void abort(const std::string& cause) { propose(Cause::Kind::aborted, rank_, cause); }
   // The job's membership says so. Any thread.
-  void lose(Cause cause);
+  void on_peer_failure(Cause cause);
   // Number of the collective that was started last. Any thread.
   std::uint64_t last() const { return last_.load(std::memory_order_relaxed); }
 
@@ -103,9 +103,9 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
 
   // The communication thread's.
   void run();
-  // Until the end. The turn is its own when it comes, goes or throws.
+  // Until the end. The token is its own when it comes, goes or throws.
   void work();
-  // Looks for a while, then sleeps; lends the turn to a caller that wants it.
+  // Looks for a while, then sleeps; yields the token to a caller that wants it.
   void await_news();
 
   // The outcome of a step: it did something; there was nothing to do; the rest is for the communication thread.
@@ -113,21 +113,21 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   // Does what can be done now. A caller does nothing that may block.
   Step step(bool is_caller);
   void announce(WireCollective& collective);
-  // Notes what has come to the board. Call it before a look at which rank has announced what.
-  void read_board() REQUIRES(mutex_);
+  // Notes what has come to the table. Call it before a look at which rank has announced what.
+  void read_op_headers() REQUIRES(mutex_);
   // True if there was anything to do.
   bool run_collectives(bool is_caller);
   // Runs the next one, or has the pipeline begin it.
   bool start_next_collective(bool is_caller);
   // True if its run waits for other ranks.
-  bool blocks(const comm::Task& task) const;
+  bool blocks(const comm::CollectiveArgs& args) const;
   void check_departed_ranks();
   std::optional<std::uint64_t> told_to_have_left(int rank) const;
   // Tells the ranks of this host of the group's failure, in which this rank's part is `cause`.
   void tell_host(const Cause& cause);
   // Compares what the ranks have announced, and notes what that means for the task.
   void agree_on(WireCollective& collective, const Arrivals& arrivals);
-  void execute(const comm::Task& task, const Arrivals& arrivals);
+  void execute(const comm::CollectiveArgs& args, const Arrivals& arrivals);
   void finish(WireCollective& collective);
   void allocate(std::size_t bytes) EXCLUDES(mutex_);
 
@@ -156,17 +156,17 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   const int size_;
   const Hosts hosts_;
   const std::unique_ptr<HostMemory> host_memory_;
-  std::optional<AnnouncementBoard> board_;  // in it
-  std::optional<SegmentCounts> counts_;     // in it
-  std::optional<HostNotices> notices_;      // in it
-  DoorbellWords own_bell_{};                // where there is no board
+  std::optional<OpHeaderTable> op_headers_;     // in it
+  std::optional<SegmentCounts> counts_;         // in it
+  std::optional<HostStatusTable> host_status_;  // in it
+  DoorbellWords own_bell_{};                    // where there is no table
   Doorbell bell_;
   std::unique_ptr<Wire> wire_;
   ScratchBuffer scratch_;     // the communication thread's
   SegmentPipeline pipeline_;  // its too
   std::function<void()> join_;
-  Turn turn_;
-  std::exception_ptr thrown_;  // in a caller's turn; whoever has the turn
+  ProgressToken token_;
+  std::exception_ptr thrown_;  // of a caller that had the token; whoever has the token
 
   mutable Mutex mutex_;
   P2pQueue p2p_queue_ GUARDED_BY(mutex_);
@@ -183,8 +183,8 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
 // A started collective, as its Work sees it.
 class WireCollective final : public WorkState {
  public:
-  WireCollective(std::shared_ptr<WireEngine> engine, comm::Task task, std::uint64_t sequence)
-      : engine_(std::move(engine)), task_(std::move(task)), sequence_(sequence) {}
+  WireCollective(std::shared_ptr<WireEngine> engine, comm::CollectiveArgs args, std::uint64_t sequence)
+      : engine_(std::move(engine)), args_(std::move(args)), sequence_(sequence) {}
 
   bool poll() override;
   void wait(const Deadline& deadline) override;
@@ -192,16 +192,16 @@ class WireCollective final : public WorkState {
     return done_.load(std::memory_order_acquire) ? words_[word] : 0;
   }
 
-  std::string describe() const { return comm::describe(task_.record, sequence_); }
+  std::string describe() const { return comm::describe(args_.record, sequence_); }
 
  private:
   friend class WireEngine;
 
   std::shared_ptr<WireEngine> engine_;
-  comm::Task task_;
+  comm::CollectiveArgs args_;
   const std::uint64_t sequence_;
   std::optional<LastArrival> last_arrival_;  // once all have arrived; under the engine's lock
-  comm::Words words_{};                      // of all ranks, once it is done
+  comm::InlineScalars words_{};              // of all ranks, once it is done
   std::atomic<bool> done_{false};
 };
 

@@ -56,17 +56,17 @@ void WireEngine::check() const {
   if (closed_) comm::throw_closed(who(rank_));
 }
 
-std::shared_ptr<WireCollective> WireEngine::start(comm::Task task) {
+std::shared_ptr<WireCollective> WireEngine::start(comm::CollectiveArgs args) {
   check();
   std::shared_ptr<WireCollective> collective;
   {
     MutexLock lock(mutex_);
-    collective = std::make_shared<WireCollective>(shared_from_this(), std::move(task), ++last_);
+    collective = std::make_shared<WireCollective>(shared_from_this(), std::move(args), ++last_);
     queue_.push_back(collective);
   }
-  // Both, and behind the queue's unlock: a communication thread that naps hears only the turn, one that sleeps only the
-  // wire's bell, and either looks at the queue once it is awake.
-  turn_.call_unless_callers_follow();
+  // Both, and behind the queue's unlock: a communication thread that naps hears only the token, one that sleeps only
+  // the wire's bell, and either looks at the queue once it is awake.
+  token_.request_unless_callers_follow();
   wire_->wake();
   return collective;
 }
@@ -78,7 +78,7 @@ std::shared_ptr<WorkState> WireEngine::start(WireP2pOp p2p) {
     MutexLock lock(mutex_);
     started = p2p_queue_.start(std::move(p2p));
   }
-  turn_.call();
+  token_.request();
   wire_->wake();
   return std::make_shared<WireMessageWork>(shared_from_this(), std::move(started));
 }
@@ -104,13 +104,13 @@ WireEngine::Outcome WireEngine::wait_for(const Deadline& deadline, Done done) {
 void WireEngine::drive(const WireCollective& collective, const Deadline& deadline) {
   const std::chrono::nanoseconds patience = wire_->patience();
   if (patience.count() == 0) return;
-  const comm::Task& task = collective.task_;
-  const std::size_t bytes = std::max(task.input.bytes(), task.output.bytes());
+  const comm::CollectiveArgs& args = collective.args_;
+  const std::size_t bytes = std::max(args.input.bytes(), args.output.bytes());
   // Groups that only callers move want this thread: a push of theirs may be long, and must not hold up this one.
-  if (bytes > kMostDrivenBytes || !comm::ProgressEngine::of_process().has_none()) return turn_.call();
+  if (bytes > kMostDrivenBytes || !comm::ProgressEngine::of_process().has_none()) return token_.request();
   const auto is_done = [&] { return collective.done_.load(std::memory_order_acquire); };
   {
-    Turn::Caller caller(turn_);
+    ProgressToken::Caller caller(token_);
     bool has_news = true;
     for (Deadline look = Deadline::after(patience); !is_done() && !look.expired() && !deadline.expired();) {
       if (!caller.take()) {
@@ -127,7 +127,7 @@ void WireEngine::drive(const WireCollective& collective, const Deadline& deadlin
           ::sched_yield();
         }
       } catch (...) {
-        // Not thrown here: only the communication thread fails the group in order (run()), and it needs the turn for
+        // Not thrown here: only the communication thread fails the group in order (run()), and it needs the token for
         // that.
         thrown_ = std::current_exception();
       }
@@ -165,7 +165,7 @@ void WireCollective::wait(const Deadline& deadline) {
 }
 
 comm::Stragglers WireEngine::missing(const WireCollective& collective) {
-  read_board();
+  read_op_headers();
   const auto others = [this](const char* what, const std::vector<int>& ranks) {
     comm::Stragglers result{.text = what};
     for (const int rank : ranks) {
@@ -175,9 +175,9 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) {
   };
   // A rank that is that far ahead could not announce it for want of room: the ranks that keep it from that are named.
   const std::uint64_t taken = arrival_table_.taken();
-  const bool announced = !board_ || collective.sequence_ <= taken + AnnouncementBoard::kAhead;
+  const bool announced = !op_headers_ || collective.sequence_ <= taken + OpHeaderTable::kAhead;
   std::vector<int> ranks = arrival_table_.absent(announced ? collective.sequence_ : taken + 1);
-  const std::vector<int> unheard = board_ ? board_->take_unheard(ranks) : std::vector<int>();
+  const std::vector<int> unheard = op_headers_ ? op_headers_->take_unheard(ranks) : std::vector<int>();
   comm::Stragglers absent = others("not arrived: ", ranks);
   if (!unheard.empty()) absent.text += "; not heard of, since one of those tells this host of them: ";
   absent.text += joined(unheard, [this](int rank) { return who(rank); });

@@ -47,7 +47,7 @@ FrameBytes write_frame(const Frame& frame) {
   put(bytes, 16, frame.number);
   put(bytes, 24, frame.record.count);
   put(bytes, 32, frame.record.unit);
-  for (std::size_t i = 0; i < comm::kWords; ++i) put(bytes, kWordsAt + 8 * i, frame.record.words[i]);
+  for (std::size_t i = 0; i < comm::kInlineScalars; ++i) put(bytes, kWordsAt + 8 * i, frame.record.words[i]);
   const std::size_t length = std::min(frame.payload.size(), kInlineBytes);
   put(bytes, 40, static_cast<std::uint32_t>(length));
   std::copy_n(frame.payload.begin(), length, bytes.begin() + kPayloadAt);
@@ -80,7 +80,7 @@ std::optional<Frame> read_frame(std::span<const std::byte> bytes) {
   frame.number = take<std::uint64_t>(bytes, 16);
   frame.record.count = take<std::int64_t>(bytes, 24);
   frame.record.unit = take<std::int64_t>(bytes, 32);
-  for (std::size_t i = 0; i < comm::kWords; ++i) {
+  for (std::size_t i = 0; i < comm::kInlineScalars; ++i) {
     frame.record.words[i] = take<std::int64_t>(bytes, kWordsAt + 8 * i);
   }
   frame.payload = bytes.subspan(kPayloadAt, length);

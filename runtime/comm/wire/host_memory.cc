@@ -14,10 +14,10 @@ Hosts hosts_of(const rendezvous::Roster& roster, int rank) {
     const std::vector<int> beside = rendezvous::ranks_beside(roster, r);
     if (beside.front() == r) hosts.ranks.push_back(beside);
   }
-  hosts.lanes = roster.size();
+  hosts.rails = roster.size();
   for (std::size_t host = 0; host < hosts.ranks.size(); ++host) {
     const auto& ranks = hosts.ranks[host];
-    hosts.lanes = std::min(hosts.lanes, ranks.size());
+    hosts.rails = std::min(hosts.rails, ranks.size());
     const auto found = std::find(ranks.begin(), ranks.end(), rank);
     if (found == ranks.end()) continue;
     hosts.host = host;
@@ -64,7 +64,7 @@ std::vector<int> counterparts(const Hosts& hosts) {
 std::string describe(const Hosts& hosts) {
   std::size_t most = 0;
   for (const auto& ranks : hosts.ranks) most = std::max(most, ranks.size());
-  const std::string fewest = hosts.lanes == most ? "" : fmt::format("{} to ", hosts.lanes);
+  const std::string fewest = hosts.rails == most ? "" : fmt::format("{} to ", hosts.rails);
   return fmt::format("{} hosts x {}{} ranks", hosts.ranks.size(), fewest, most);
 }
 

@@ -23,7 +23,7 @@ struct Hosts {
   std::size_t host = 0;   // of this rank
   std::size_t local = 0;  // its place among the ranks of its host
   // So many ranks of every host carry what goes between hosts: as many as the smallest one has.
-  std::size_t lanes = 1;
+  std::size_t rails = 1;
 
   const std::vector<int>& neighbours() const { return ranks[host]; }
 };
@@ -51,17 +51,17 @@ class HostMemory {
   // Collective over the host's ranks, and blocks. Throws BackendUnavailable if one of them has no room, Broken.
   virtual Arena allocate(std::size_t bytes) = 0;
   // Where it is in an arena of this rank; no arena if it is the user's own memory.
-  virtual comm::Place find(const ConstBufferView& buffer) = 0;
-  virtual std::byte* address(std::size_t local, const comm::Place& place) = 0;
+  virtual comm::ArenaOffset find(const ConstBufferView& buffer) = 0;
+  virtual std::byte* address(std::size_t local, const comm::ArenaOffset& place) = 0;
   // A rank's window.
   virtual std::byte* window(std::size_t local) = 0;
   // Ends allocate(), and each later one.
   virtual void interrupt() = 0;
-  // The memory of the host's announcement_board.h, of its segment_counts.h and of its host_notices.h, which every rank
-  // has formatted its part of.
-  virtual std::byte* board() = 0;
+  // The memory of the host's op_header_table.h, of its segment_counts.h and of its host_status_table.h, which every
+  // rank has formatted its part of.
+  virtual std::byte* op_headers() = 0;
   virtual std::byte* counts() = 0;
-  virtual std::byte* notices() = 0;
+  virtual std::byte* host_status() = 0;
   // The files that the ranks of the host sleep on (doorbell.h).
   virtual std::span<const std::shared_ptr<const EventFd>> bell_files() = 0;
 };

@@ -7,8 +7,8 @@ namespace lockstep::wire {
 namespace {
 
 using comm::Chunk;
+using comm::CollectiveArgs;
 using comm::OpKind;
-using comm::Task;
 
 std::byte* bytes_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
 const std::byte* bytes_of(const ConstBufferView& buffer) { return static_cast<const std::byte*>(buffer.data); }
@@ -16,14 +16,14 @@ const std::byte* bytes_of(const ConstBufferView& buffer) { return static_cast<co
 // The pieces of one exchange.
 class Pieces {
  public:
-  explicit Pieces(const Task& task) : task_(task) {}
+  explicit Pieces(const CollectiveArgs& args) : args_(args) {}
 
   void send(int peer, const std::byte* data, std::size_t bytes) { add(sends_, peer, data, bytes); }
   void recv(int peer, std::byte* data, std::size_t bytes) { add(recvs_, peer, data, bytes); }
   // Calls what(peer) for the others, each rank beginning with the one after it, so that not all turn to the same one.
   template <typename What>
   void for_others(What what) const {
-    for (int i = 1; i < task_.size; ++i) what((task_.rank + i) % task_.size);
+    for (int i = 1; i < args_.size; ++i) what((args_.rank + i) % args_.size);
   }
   void go(Wire& wire) const {
     if (!sends_.empty() || !recvs_.empty()) exchange(wire, sends_, recvs_);
@@ -32,85 +32,85 @@ class Pieces {
  private:
   template <typename Byte>
   void add(std::vector<BasicPiece<Byte>>& pieces, int peer, Byte* data, std::size_t bytes) const {
-    if (bytes > 0 && peer != task_.rank) pieces.push_back({peer, data, bytes});
+    if (bytes > 0 && peer != args_.rank) pieces.push_back({peer, data, bytes});
   }
 
-  const Task& task_;
+  const CollectiveArgs& args_;
   std::vector<ConstPiece> sends_;
   std::vector<Piece> recvs_;
 };
 
 // Elements [chunk) of everybody's input, reduced share by share into the root's output.
-void reduce_chunk(const Task& task, const Chunk& chunk, Wire& wire, ScratchBuffer& scratch) {
-  const std::size_t element = task.element_bytes();
-  const Chunk own = share_of(task, chunk, task.rank);
+void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, ScratchBuffer& scratch) {
+  const std::size_t element = args.element_bytes();
+  const Chunk own = share_of(args, chunk, args.rank);
   const std::size_t stride = (own.length * element + 63) / 64 * 64;
-  std::byte* const others = scratch.take(stride * static_cast<std::size_t>(task.size));
+  std::byte* const others = scratch.take(stride * static_cast<std::size_t>(args.size));
   const auto at = [&](const auto& buffer, const Chunk& part) { return bytes_of(buffer) + part.offset * element; };
   const auto place_of = [&](int r) { return others + static_cast<std::size_t>(r) * stride; };
 
-  Pieces collect(task);
+  Pieces collect(args);
   collect.for_others([&](int r) {
-    const Chunk theirs = share_of(task, chunk, r);
-    collect.send(r, at(task.input, theirs), theirs.length * element);
+    const Chunk theirs = share_of(args, chunk, r);
+    collect.send(r, at(args.input, theirs), theirs.length * element);
     collect.recv(r, place_of(r), own.length * element);
   });
   collect.go(wire);
 
   std::vector<const std::byte*> sources;
-  for (int r = 0; r < task.size; ++r) sources.push_back(r == task.rank ? at(task.input, own) : place_of(r));
+  for (int r = 0; r < args.size; ++r) sources.push_back(r == args.rank ? at(args.input, own) : place_of(r));
   // A buffer that is not to change keeps its values: the result goes beside it.
-  std::byte* const result = task.rank == task.record.root ? at(task.output, own) : place_of(task.rank);
-  comm::reduce(task.reduction, sources, result, own.length);
+  std::byte* const result = args.rank == args.record.root ? at(args.output, own) : place_of(args.rank);
+  comm::reduce(args.reduction, sources, result, own.length);
 
-  Pieces spread(task);
+  Pieces spread(args);
   spread.for_others([&](int r) {
-    const Chunk theirs = share_of(task, chunk, r);
-    if (r == task.record.root) spread.send(r, result, own.length * element);
-    if (task.rank == task.record.root) spread.recv(r, at(task.output, theirs), theirs.length * element);
+    const Chunk theirs = share_of(args, chunk, r);
+    if (r == args.record.root) spread.send(r, result, own.length * element);
+    if (args.rank == args.record.root) spread.recv(r, at(args.output, theirs), theirs.length * element);
   });
   spread.go(wire);
 }
 
 // Two ranks: at once. More: everybody gets a share of the root and hands it on, so that the root sends it all only
 // once.
-void broadcast(const Task& task, Wire& wire) {
-  const std::size_t element = task.element_bytes();
-  const Chunk all{0, task.count()};
-  const int root = task.record.root;
-  const auto share = [&](int r) { return task.size == 2 ? all : share_of(task, all, r); };
-  const auto at = [&](const Chunk& part) { return bytes_of(task.output) + part.offset * element; };
+void broadcast(const CollectiveArgs& args, Wire& wire) {
+  const std::size_t element = args.element_bytes();
+  const Chunk all{0, args.count()};
+  const int root = args.record.root;
+  const auto share = [&](int r) { return args.size == 2 ? all : share_of(args, all, r); };
+  const auto at = [&](const Chunk& part) { return bytes_of(args.output) + part.offset * element; };
 
-  Pieces scatter(task);
-  if (task.rank == root) {
+  Pieces scatter(args);
+  if (args.rank == root) {
     scatter.for_others([&](int r) { scatter.send(r, at(share(r)), share(r).length * element); });
   } else {
-    scatter.recv(root, at(share(task.rank)), share(task.rank).length * element);
+    scatter.recv(root, at(share(args.rank)), share(args.rank).length * element);
   }
   scatter.go(wire);
-  if (task.size == 2) return;
+  if (args.size == 2) return;
 
-  Pieces spread(task);
+  Pieces spread(args);
   spread.for_others([&](int r) {
-    if (r != root) spread.send(r, at(share(task.rank)), share(task.rank).length * element);
-    if (task.rank != root) spread.recv(r, at(share(r)), share(r).length * element);
+    if (r != root) spread.send(r, at(share(args.rank)), share(args.rank).length * element);
+    if (args.rank != root) spread.recv(r, at(share(r)), share(r).length * element);
   });
   spread.go(wire);
 }
 
-void reduce_scatter(const Task& task, Wire& wire, ScratchBuffer& scratch) {
-  const std::size_t element = task.element_bytes();
-  const std::size_t most = std::max<std::size_t>(1, kReductionBytes / static_cast<std::size_t>(task.size) / element);
+void reduce_scatter(const CollectiveArgs& args, Wire& wire, ScratchBuffer& scratch) {
+  const std::size_t element = args.element_bytes();
+  const std::size_t most = std::max<std::size_t>(1, kReductionBytes / static_cast<std::size_t>(args.size) / element);
   const auto part_of = [&](int r, std::size_t offset) {
-    return bytes_of(task.input) + (static_cast<std::size_t>(r) * task.count() + offset) * element;
+    return bytes_of(args.input) + (static_cast<std::size_t>(r) * args.count() + offset) * element;
   };
-  for (std::size_t offset = 0; offset < task.count(); offset += most) {
-    const std::size_t length = std::min(most, task.count() - offset);
+  for (std::size_t offset = 0; offset < args.count(); offset += most) {
+    const std::size_t length = std::min(most, args.count() - offset);
     const std::size_t stride = (length * element + 63) / 64 * 64;
-    std::byte* const others = scratch.take(stride * static_cast<std::size_t>(task.size));
-    std::vector<const std::byte*> sources(static_cast<std::size_t>(task.size));
-    Pieces pieces(task);
-    sources[static_cast<std::size_t>(task.rank)] = part_of(task.rank, offset);
+    std::byte* const others = scratch.take(stride * static_cast<std::size_t>(args.size));
+    std::vector<const std::byte*> sources(static_cast<std::size_t>(args.size));
+    Pieces pieces(args);
+    sources[static_cast<std::size_t>(args.rank)] = part_of(args.rank, offset);
     pieces.for_others([&](int r) {
       std::byte* const place = others + static_cast<std::size_t>(r) * stride;
       sources[static_cast<std::size_t>(r)] = place;
@@ -118,54 +118,54 @@ void reduce_scatter(const Task& task, Wire& wire, ScratchBuffer& scratch) {
       pieces.recv(r, place, length * element);
     });
     pieces.go(wire);
-    comm::reduce(task.reduction, sources, bytes_of(task.output) + offset * element, length);
+    comm::reduce(args.reduction, sources, bytes_of(args.output) + offset * element, length);
   }
 }
 
 // Moves parts without a reduction: rank i's part j becomes part i of rank j.
-void pass_on(const Task& task, Wire& wire) {
-  const std::size_t part = task.count() * task.element_bytes();
-  const OpKind kind = task.record.kind;
-  const bool many_inputs = comm::source_parts(kind, task.size) > 1;
+void pass_on(const CollectiveArgs& args, Wire& wire) {
+  const std::size_t part = args.count() * args.element_bytes();
+  const OpKind kind = args.record.kind;
+  const bool many_inputs = comm::source_parts(kind, args.size) > 1;
   const bool many_outputs = kind == OpKind::all_gather || kind == OpKind::gather || kind == OpKind::all_to_all;
   const auto input = [&](int r) {
-    return bytes_of(task.input) + (many_inputs ? static_cast<std::size_t>(r) * part : 0);
+    return bytes_of(args.input) + (many_inputs ? static_cast<std::size_t>(r) * part : 0);
   };
   const auto output = [&](int r) {
-    return bytes_of(task.output) + (many_outputs ? static_cast<std::size_t>(r) * part : 0);
+    return bytes_of(args.output) + (many_outputs ? static_cast<std::size_t>(r) * part : 0);
   };
-  const auto gives = [&](int r) { return comm::is_source(task.record, r); };
-  const auto gets = [&](int r) { return kind != OpKind::gather || r == task.record.root; };
+  const auto gives = [&](int r) { return comm::is_source(args.record, r); };
+  const auto gets = [&](int r) { return kind != OpKind::gather || r == args.record.root; };
 
-  if (gives(task.rank) && gets(task.rank)) comm::copy_bytes(output(task.rank), input(task.rank), part);
-  Pieces pieces(task);
+  if (gives(args.rank) && gets(args.rank)) comm::copy_bytes(output(args.rank), input(args.rank), part);
+  Pieces pieces(args);
   pieces.for_others([&](int r) {
-    if (gives(task.rank) && gets(r)) pieces.send(r, input(r), part);
-    if (gives(r) && gets(task.rank)) pieces.recv(r, output(r), part);
+    if (gives(args.rank) && gets(r)) pieces.send(r, input(r), part);
+    if (gives(r) && gets(args.rank)) pieces.recv(r, output(r), part);
   });
   pieces.go(wire);
 }
 
 }  // namespace
 
-void move(const Task& task, Wire& wire, ScratchBuffer& scratch) {
-  switch (task.record.kind) {
+void move(const CollectiveArgs& args, Wire& wire, ScratchBuffer& scratch) {
+  switch (args.record.kind) {
     case OpKind::barrier:
     case OpKind::allocate:
     case OpKind::all_reduce: return;  // segment_pipeline.h
     case OpKind::reduce: {
-      const std::size_t most = kReductionBytes / task.element_bytes();
-      for (std::size_t offset = 0; offset < task.count(); offset += most) {
-        reduce_chunk(task, {offset, std::min(most, task.count() - offset)}, wire, scratch);
+      const std::size_t most = kReductionBytes / args.element_bytes();
+      for (std::size_t offset = 0; offset < args.count(); offset += most) {
+        reduce_chunk(args, {offset, std::min(most, args.count() - offset)}, wire, scratch);
       }
       return;
     }
-    case OpKind::broadcast: return broadcast(task, wire);
-    case OpKind::reduce_scatter: return reduce_scatter(task, wire, scratch);
+    case OpKind::broadcast: return broadcast(args, wire);
+    case OpKind::reduce_scatter: return reduce_scatter(args, wire, scratch);
     case OpKind::all_gather:
     case OpKind::gather:
     case OpKind::scatter:
-    case OpKind::all_to_all: return pass_on(task, wire);
+    case OpKind::all_to_all: return pass_on(args, wire);
   }
 }
 

@@ -35,6 +35,6 @@ class ScratchBuffer {
 };
 
 // Moves all of it. Called on every rank, on the communication thread. Throws Broken.
-void move(const comm::Task& task, Wire& wire, ScratchBuffer& scratch);
+void move(const comm::CollectiveArgs& args, Wire& wire, ScratchBuffer& scratch);
 
 }  // namespace lockstep::wire

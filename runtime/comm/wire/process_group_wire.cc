@@ -13,8 +13,8 @@
 namespace lockstep::wire {
 namespace {
 
+using comm::CollectiveArgs;
 using comm::OpKind;
-using comm::Task;
 
 // Fresh pages: zero, aligned, and taken from the machine when they are first touched.
 Arena map_memory(std::size_t bytes) {
@@ -42,15 +42,15 @@ std::shared_ptr<ProcessGroup> ProcessGroupWire::create(std::string backend, Grou
 }
 
 ProcessGroupWire::ProcessGroupWire(std::string backend, GroupContext context, std::shared_ptr<WireEngine> engine)
-    : TaskGroup(std::move(context)), backend_(std::move(backend)), engine_(std::move(engine)) {}
+    : ProcessGroupBase(std::move(context)), backend_(std::move(backend)), engine_(std::move(engine)) {}
 
 ProcessGroupWire::~ProcessGroupWire() { close(*engine_); }
 
-Work ProcessGroupWire::start(Task task) { return Work(engine_->start(std::move(task)), timeout()); }
+Work ProcessGroupWire::start(CollectiveArgs args) { return Work(engine_->start(std::move(args)), timeout()); }
 
 Arena ProcessGroupWire::allocate(std::size_t bytes) {
   check_arena_bytes(bytes);
-  start(task_of(OpKind::allocate, {}, {}, static_cast<std::int64_t>(bytes))).wait();
+  start(args_of(OpKind::allocate, {}, {}, static_cast<std::int64_t>(bytes))).wait();
   WireEngine::Allocated allocated;
   if (engine_->shares_memory()) {
     allocated = engine_->take_allocated();

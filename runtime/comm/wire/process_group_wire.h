@@ -10,12 +10,12 @@
 #include <string>
 
 #include "runtime/base/internal_api.h"
-#include "runtime/comm/task_group.h"
+#include "runtime/comm/process_group_base.h"
 #include "runtime/comm/wire/engine.h"
 
 namespace lockstep::wire {
 
-class ProcessGroupWire final : public comm::TaskGroup {
+class ProcessGroupWire final : public comm::ProcessGroupBase {
  public:
   // Connects all ranks over `wire`. Collective. `backend`: the name of the backend. `host_memory`: on all ranks or
   // none.
@@ -39,11 +39,11 @@ class ProcessGroupWire final : public comm::TaskGroup {
     engine_->check();
   }
   void abort(const std::string& cause) override;
-  void lose(const Cause& cause) override { engine_->lose(cause); }
+  void on_peer_failure(const Cause& cause) override { engine_->on_peer_failure(cause); }
   std::int64_t last_sequence() const override { return static_cast<std::int64_t>(engine_->last()); }
 
  private:
-  Work start(comm::Task task) override;
+  Work start(comm::CollectiveArgs args) override;
   Work start_message(const comm::P2pOp& p2p) override;
 
   const std::string backend_;

@@ -7,12 +7,13 @@
 
 namespace lockstep::wire {
 
-ReduceScatterSteps::ReduceScatterSteps(const comm::Task& task, const Place& place, std::vector<ScratchBuffer>& scratch)
-    : SegmentSteps(task, place, Route::windows), sums_(comm::dtype_of_partials(task.reduction)), scratch_(scratch) {}
+ReduceScatterSteps::ReduceScatterSteps(const comm::CollectiveArgs& args, const StepContext& place,
+                                       std::vector<ScratchBuffer>& scratch)
+    : SegmentSteps(args, place, Route::windows), sums_(comm::dtype_of_partials(args.reduction)), scratch_(scratch) {}
 
 void ReduceScatterSteps::begin(Segment& segment) {
   segment.memory = slots(segment);
-  if (!is_in_lane()) return;
+  if (!is_in_rail()) return;
   segment.share = {0, segment.chunk.length};
   for_other_hosts([&](std::size_t host) {
     for_carried_rows(segment, hosts_.host, [&](std::size_t owner, std::size_t) {
@@ -22,10 +23,10 @@ void ReduceScatterSteps::begin(Segment& segment) {
 }
 
 void ReduceScatterSteps::fill(const Segment& segment) {
-  const std::size_t element = task_.element_bytes();
-  for (std::size_t row = 0; row < static_cast<std::size_t>(task_.size); ++row) {
+  const std::size_t element = args_.element_bytes();
+  for (std::size_t row = 0; row < static_cast<std::size_t>(args_.size); ++row) {
     comm::copy_bytes(segment.memory[hosts_.local] + row * piece_bytes(segment),
-                     data_of(task_.input) + (row * task_.count() + segment.chunk.offset) * element,
+                     data_of(args_.input) + (row * args_.count() + segment.chunk.offset) * element,
                      piece_bytes(segment));
   }
 }
@@ -35,7 +36,7 @@ void ReduceScatterSteps::send(Segment& segment) {
     std::vector<const std::byte*> sources;
     for (const std::byte* const memory : segment.memory) sources.push_back(memory + offset);
     std::byte* const sums = sums_of(segment, way, host, owner);
-    comm::reduce_to_partial(task_.reduction, sources, sums, segment.chunk.length);
+    comm::reduce_to_partial(args_.reduction, sources, sums, segment.chunk.length);
     return sums;
   };
   for_other_hosts([&](std::size_t host) {
@@ -49,20 +50,20 @@ void ReduceScatterSteps::send(Segment& segment) {
 }
 
 // In one order of the hosts, so to the bits of an all-reduce. Nobody else reads that row any more.
-void ReduceScatterSteps::hand_on(Segment& segment) {
+void ReduceScatterSteps::exchange_results(Segment& segment) {
   for_carried_rows(segment, hosts_.host, [&](std::size_t owner, std::size_t offset) {
     std::vector<const std::byte*> sources;
     for (std::size_t host = 0; host < hosts_.ranks.size(); ++host) {
       sources.push_back(sums_of(segment, Way::in, host, owner));
     }
     std::byte* const result = segment.memory[owner] + offset;
-    comm::reduce_partials(task_.reduction, sources, std::span<std::byte* const>(&result, 1), segment.chunk.length);
+    comm::reduce_partials(args_.reduction, sources, std::span<std::byte* const>(&result, 1), segment.chunk.length);
   });
 }
 
-void ReduceScatterSteps::take(const Segment& segment) {
-  comm::copy_bytes(data_of(task_.output) + segment.chunk.offset * task_.element_bytes(),
-                   segment.memory[hosts_.local] + static_cast<std::size_t>(task_.rank) * piece_bytes(segment),
+void ReduceScatterSteps::copy_out(const Segment& segment) {
+  comm::copy_bytes(data_of(args_.output) + segment.chunk.offset * args_.element_bytes(),
+                   segment.memory[hosts_.local] + static_cast<std::size_t>(args_.rank) * piece_bytes(segment),
                    piece_bytes(segment));
 }
 
@@ -74,9 +75,9 @@ std::byte* ReduceScatterSteps::sums_of(const Segment& segment, Way way, std::siz
   const std::size_t stride = (sum_bytes(segment) + 63) / 64 * 64;
   std::size_t rows = 0;  // of a host that this rank carries, at most
   for (const std::vector<int>& ranks : hosts_.ranks) {
-    rows = std::max(rows, (ranks.size() - hosts_.local + hosts_.lanes - 1) / hosts_.lanes);
+    rows = std::max(rows, (ranks.size() - hosts_.local + hosts_.rails - 1) / hosts_.rails);
   }
-  const std::size_t row = (owner - hosts_.local) / hosts_.lanes;
+  const std::size_t row = (owner - hosts_.local) / hosts_.rails;
   const std::size_t place = ((way == Way::out ? 0 : hosts_.ranks.size()) + host) * rows + row;
   return scratch_[segment.number % kSegmentDepth].take(2 * hosts_.ranks.size() * rows * stride) + place * stride;
 }

@@ -2,8 +2,8 @@
 // A reduce_scatter by segments, between hosts whose ranks share memory: of each row of the result one sum of every
 // other host crosses a cable, whatever its number of ranks.
 //
-// A window holds a piece of every row of a rank's input. The ranks of a lane add up those that they carry over the
-// ranks of their host, and send the sums of another host's rows to the rank of their lane there, which adds up the
+// A window holds a piece of every row of a rank's input. The ranks of a rail add up those that they carry over the
+// ranks of their host, and send the sums of another host's rows to the rank of their rail there, which adds up the
 // hosts and puts the result where the row's owner has its piece. The sums are those of an all-reduce
 // (all_reduce_steps.h), bit for bit.
 #pragma once
@@ -18,15 +18,15 @@ namespace lockstep::wire {
 class ReduceScatterSteps final : public SegmentSteps {
  public:
   // `scratch`: by number of the segment modulo kSegmentDepth, kept from one reduction to the next.
-  ReduceScatterSteps(const comm::Task& task, const Place& place, std::vector<ScratchBuffer>& scratch);
+  ReduceScatterSteps(const comm::CollectiveArgs& args, const StepContext& place, std::vector<ScratchBuffer>& scratch);
 
   std::size_t most_elements() const override { return most_of_rows(); }
   void begin(Segment& segment) override;
   void fill(const Segment& segment) override;
   void send(Segment& segment) override;
-  void hand_on(Segment& segment) override;
-  void spread(const Segment&) override {}
-  void take(const Segment& segment) override;
+  void exchange_results(Segment& segment) override;
+  void broadcast_to_host(const Segment&) override {}
+  void copy_out(const Segment& segment) override;
 
  private:
   // Sums of a piece: from `host`, for the row of its or this host's `owner`.

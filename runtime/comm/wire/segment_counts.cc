@@ -16,7 +16,7 @@ void SegmentCounts::format(std::byte* memory, const Hosts& hosts) {
 SegmentCounts::SegmentCounts(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells)
     : words_(reinterpret_cast<Words*>(memory)),
       ranks_(hosts.neighbours().size()),
-      lanes_(hosts.lanes),
+      rails_(hosts.rails),
       local_(hosts.local),
       bells_(std::move(bells)) {}
 
@@ -35,7 +35,7 @@ void SegmentCounts::reach(Count count, std::size_t places, std::uint64_t number)
 
 void SegmentCounts::fill(std::uint64_t number) { reach(&Words::filled, ranks_, number); }
 
-void SegmentCounts::finish(std::uint64_t number) { reach(&Words::finished, lanes_, number); }
+void SegmentCounts::finish(std::uint64_t number) { reach(&Words::finished, rails_, number); }
 
 std::vector<std::size_t> SegmentCounts::awaited(std::uint64_t number, bool in_windows) const {
   const auto behind = [&](Count count, std::size_t places) {
@@ -46,7 +46,7 @@ std::vector<std::size_t> SegmentCounts::awaited(std::uint64_t number, bool in_wi
     return result;
   };
   const auto filling = in_windows ? behind(&Words::filled, ranks_) : std::vector<std::size_t>();
-  return filling.empty() ? behind(&Words::finished, lanes_) : filling;
+  return filling.empty() ? behind(&Words::finished, rails_) : filling;
 }
 
 }  // namespace lockstep::wire

@@ -33,7 +33,7 @@ class SegmentCounts {
   // This rank has put its share of all segments up to `number` into the memory of every rank of its host, and touches
   // none of it any more.
   void finish(std::uint64_t number);
-  bool all_finished(std::uint64_t number) const { return have_reached(&Words::finished, lanes_, number); }
+  bool all_finished(std::uint64_t number) const { return have_reached(&Words::finished, rails_, number); }
   // The ranks that keep this host from the end of segment `number`, by places: those that have yet to fill their
   // windows, if segments go through windows; else those that have yet to finish. Any thread.
   std::vector<std::size_t> awaited(std::uint64_t number, bool in_windows) const;
@@ -51,7 +51,7 @@ class SegmentCounts {
 
   Words* const words_;  // by place on the host
   const std::size_t ranks_;
-  const std::size_t lanes_;
+  const std::size_t rails_;
   const std::size_t local_;
   const std::vector<DoorbellButton> bells_;
 };

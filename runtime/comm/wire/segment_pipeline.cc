@@ -12,8 +12,8 @@
 namespace lockstep::wire {
 namespace {
 
+using comm::CollectiveArgs;
 using comm::OpKind;
-using comm::Task;
 
 Hosts each_alone(int rank, int size) {
   Hosts hosts;
@@ -32,27 +32,27 @@ SegmentPipeline::SegmentPipeline(const Hosts& hosts, int rank, int size, HostMem
       wire_(wire),
       scratch_(kSegmentDepth) {}
 
-bool SegmentPipeline::serves(const Task& task) const {
-  switch (task.record.kind) {
+bool SegmentPipeline::serves(const CollectiveArgs& args) const {
+  switch (args.record.kind) {
     case OpKind::all_reduce: return true;
     case OpKind::reduce:
     case OpKind::broadcast: return memory_ != nullptr;
     case OpKind::all_gather:
-    case OpKind::reduce_scatter: return memory_ != nullptr && SegmentSteps::has_room_for_rows(task, hosts_);
+    case OpKind::reduce_scatter: return memory_ != nullptr && SegmentSteps::has_room_for_rows(args, hosts_);
     default: return false;
   }
 }
 
-void SegmentPipeline::add(const Task& task, const Arrivals& arrivals, std::function<void()> on_done) {
-  const SegmentSteps::Place place{hosts_, memory_, wire_};
+void SegmentPipeline::add(const CollectiveArgs& args, const Arrivals& arrivals, std::function<void()> on_done) {
+  const SegmentSteps::StepContext place{hosts_, memory_, wire_};
   std::unique_ptr<SegmentSteps> steps;
-  switch (task.record.kind) {
-    case OpKind::broadcast: steps = std::make_unique<BroadcastSteps>(task, place); break;
-    case OpKind::all_gather: steps = std::make_unique<AllGatherSteps>(task, place); break;
-    case OpKind::reduce_scatter: steps = std::make_unique<ReduceScatterSteps>(task, place, scratch_); break;
-    default: steps = std::make_unique<AllReduceSteps>(task, place, arrivals, scratch_);
+  switch (args.record.kind) {
+    case OpKind::broadcast: steps = std::make_unique<BroadcastSteps>(args, place); break;
+    case OpKind::all_gather: steps = std::make_unique<AllGatherSteps>(args, place); break;
+    case OpKind::reduce_scatter: steps = std::make_unique<ReduceScatterSteps>(args, place, scratch_); break;
+    default: steps = std::make_unique<AllReduceSteps>(args, place, arrivals, scratch_);
   }
-  collectives_.push_back({.task = task, .steps = std::move(steps), .on_done = {std::move(on_done)}});
+  collectives_.push_back({.args = args, .steps = std::move(steps), .on_done = {std::move(on_done)}});
 }
 
 void SegmentPipeline::after_all(std::function<void()> call) {
@@ -72,12 +72,12 @@ bool SegmentPipeline::step() {
 bool SegmentPipeline::begin_segment() {
   if (segments_.size() == kSegmentDepth) return false;
   const auto next = std::find_if(collectives_.begin(), collectives_.end(),
-                                 [](const Collective& one) { return one.begun < one.task.count(); });
+                                 [](const Collective& one) { return one.begun < one.args.count(); });
   if (next == collectives_.end()) return false;
-  const std::size_t length = std::min(next->steps->most_elements(), next->task.count() - next->begun);
+  const std::size_t length = std::min(next->steps->most_elements(), next->args.count() - next->begun);
   segments_.push_back({.segment = {.number = ++last_, .chunk = {next->begun, length}}, .steps = *next->steps});
   next->begun += length;
-  segments_.back().is_last = next->begun == next->task.count();
+  segments_.back().is_last = next->begun == next->args.count();
   note_oldest();
   next->steps->begin(segments_.back().segment);
   return true;
@@ -97,22 +97,22 @@ bool SegmentPipeline::advance(UnderWay& one, bool older_are_finished) {
     case Phase::send:
       if (route == Route::windows && !counts_->all_filled(segment.number)) return false;
       one.steps.send(segment);
-      one.phase = Phase::hand_on;
+      one.phase = Phase::exchange_results;
       return true;
-    case Phase::hand_on:
+    case Phase::exchange_results:
       if (!are_through(segment.transfers)) return false;
-      one.steps.hand_on(segment);
-      one.phase = Phase::spread;
+      one.steps.exchange_results(segment);
+      one.phase = Phase::broadcast_to_host;
       return true;
-    case Phase::spread:
+    case Phase::broadcast_to_host:
       if (!are_through(segment.transfers)) return false;
-      one.steps.spread(segment);
+      one.steps.broadcast_to_host(segment);
       one.phase = Phase::wait_for_older;
       return true;
     case Phase::wait_for_older:
       // A count stands for all segments before it too.
       if (!older_are_finished) return false;
-      if (route != Route::alone && hosts_.local < hosts_.lanes) counts_->finish(segment.number);
+      if (route != Route::alone && hosts_.local < hosts_.rails) counts_->finish(segment.number);
       one.phase = Phase::wait_for_host;
       return true;
     case Phase::wait_for_host:
@@ -126,7 +126,7 @@ bool SegmentPipeline::advance(UnderWay& one, bool older_are_finished) {
 
 void SegmentPipeline::end_segment() {
   const UnderWay& one = segments_.front();
-  if (one.steps.route() == Route::windows) one.steps.take(one.segment);
+  if (one.steps.route() == Route::windows) one.steps.copy_out(one.segment);
   const bool is_last = one.is_last;
   segments_.pop_front();
   note_oldest();

@@ -35,10 +35,10 @@ class SegmentPipeline {
 
   // Whether a collective goes by segments: all-reduces; and where the ranks of a host share memory, what would cross a
   // cable once for each of its ranks: reduce, broadcast, all_gather and reduce_scatter. The rest blocks (movement.h).
-  bool serves(const comm::Task& task) const;
-  // Takes over a collective that all ranks have announced, in the same order on every rank. `task` and its memory stay
+  bool serves(const comm::CollectiveArgs& args) const;
+  // Takes over a collective that all ranks have announced, in the same order on every rank. `args` and its memory stay
   // until `on_done` has been called, by step().
-  void add(const comm::Task& task, const Arrivals& arrivals, std::function<void()> on_done);
+  void add(const comm::CollectiveArgs& args, const Arrivals& arrivals, std::function<void()> on_done);
   // Calls it, by step(), once all that have been added are done; at once if there are none.
   void after_all(std::function<void()> call);
   bool empty() const { return collectives_.empty(); }
@@ -50,12 +50,12 @@ class SegmentPipeline {
 
  private:
   struct Collective {
-    const comm::Task& task;
+    const comm::CollectiveArgs& args;
     std::unique_ptr<SegmentSteps> steps;
     std::size_t begun = 0;  // elements of segments that have begun
     std::vector<std::function<void()>> on_done;
   };
-  enum class Phase { fill, send, hand_on, spread, wait_for_older, wait_for_host };
+  enum class Phase { fill, send, exchange_results, broadcast_to_host, wait_for_older, wait_for_host };
   struct UnderWay {
     Segment segment;
     SegmentSteps& steps;

@@ -8,8 +8,8 @@ constexpr std::size_t kLeastPieceBytes = 4 << 10;
 
 }  // namespace
 
-bool SegmentSteps::has_room_for_rows(const comm::Task& task, const Hosts& hosts) {
-  return window_bytes(hosts) / kSegmentDepth / static_cast<std::size_t>(task.size) >= kLeastPieceBytes;
+bool SegmentSteps::has_room_for_rows(const comm::CollectiveArgs& args, const Hosts& hosts) {
+  return window_bytes(hosts) / kSegmentDepth / static_cast<std::size_t>(args.size) >= kLeastPieceBytes;
 }
 
 void SegmentSteps::post_send(Segment& segment, std::size_t host, const std::byte* data, std::size_t bytes,

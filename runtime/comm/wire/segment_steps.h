@@ -2,7 +2,7 @@
 // A segment of a collective, and the steps that a kind of collective takes with each of its segments
 // (segment_pipeline.h).
 //
-// Between hosts whose ranks share memory, lane l is the ranks that are l-th on their hosts. A lane has a share of every
+// Between hosts whose ranks share memory, rail l is the ranks that are l-th on their hosts. A rail has a share of every
 // segment, which its ranks exchange with each other alone and put into the memory of all ranks of their host.
 //
 // Threads: the group's communication thread.
@@ -40,7 +40,7 @@ enum class Route { alone, arenas, windows };
 class SegmentSteps {
  public:
   // All outlive it.
-  struct Place {
+  struct StepContext {
     const Hosts& hosts;
     HostMemory* memory;  // null if the ranks of a host share none
     Wire& wire;
@@ -50,7 +50,7 @@ class SegmentSteps {
 
   Route route() const { return route_; }
   // Whether a window has room for a piece of every rank's row, none too small to be sent by itself.
-  static bool has_room_for_rows(const comm::Task& task, const Hosts& hosts);
+  static bool has_room_for_rows(const comm::CollectiveArgs& args, const Hosts& hosts);
   // Elements of a segment, at most.
   virtual std::size_t most_elements() const = 0;
   // Notes where the segment is, and what this rank carries of it. Posts what is to come before there is anything to
@@ -61,15 +61,15 @@ class SegmentSteps {
   // All ranks of the host have filled their windows. This step and the next two: of ranks that carry a share.
   virtual void send(Segment& segment) = 0;
   // The posted transfers are through.
-  virtual void hand_on(Segment& segment) = 0;
+  virtual void exchange_results(Segment& segment) = 0;
   // The transfers posted since are through. Puts the received data into the memory of all ranks of the host.
-  virtual void spread(const Segment& segment) = 0;
+  virtual void broadcast_to_host(const Segment& segment) = 0;
   // Through windows: every share is there. Gets the result out of this rank's window.
-  virtual void take(const Segment& segment) = 0;
+  virtual void copy_out(const Segment& segment) = 0;
 
  protected:
-  SegmentSteps(const comm::Task& task, const Place& place, Route route)
-      : task_(task), hosts_(place.hosts), memory_(place.memory), wire_(place.wire), route_(route) {}
+  SegmentSteps(const comm::CollectiveArgs& args, const StepContext& place, Route route)
+      : args_(args), hosts_(place.hosts), memory_(place.memory), wire_(place.wire), route_(route) {}
 
   // Calls what(host) for the other hosts, each host beginning with the one after it, so that not all turn to the same
   // one.
@@ -80,9 +80,9 @@ class SegmentSteps {
   }
   static std::byte* data_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
   static const std::byte* data_of(const ConstBufferView& buffer) { return static_cast<const std::byte*>(buffer.data); }
-  // The rank of this one's lane there.
+  // The rank of this one's rail there.
   int counterpart(std::size_t host) const { return hosts_.ranks[host][hosts_.local]; }
-  bool is_in_lane() const { return hosts_.local < hosts_.lanes; }
+  bool is_in_rail() const { return hosts_.local < hosts_.rails; }
   void post_send(Segment& segment, std::size_t host, const std::byte* data, std::size_t bytes, std::uint64_t trip,
                  bool is_eager = false);
   void post_receive(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes, std::uint64_t trip,
@@ -92,22 +92,22 @@ class SegmentSteps {
   std::vector<std::byte*> slots(const Segment& segment) const;
   // For a window that has a piece of every rank's row, in the order of ranks: elements of a row, at most, and bytes.
   std::size_t most_of_rows() const {
-    return slot_bytes() / (task_.element_bytes() * static_cast<std::size_t>(task_.size));
+    return slot_bytes() / (args_.element_bytes() * static_cast<std::size_t>(args_.size));
   }
-  std::size_t piece_bytes(const Segment& segment) const { return segment.chunk.length * task_.element_bytes(); }
+  std::size_t piece_bytes(const Segment& segment) const { return segment.chunk.length * args_.element_bytes(); }
   // Calls what(owner, offset) for the rows of a host's ranks that this rank carries: the owner's place on that host,
   // and where the piece is in a window.
   template <typename What>
   void for_carried_rows(const Segment& segment, std::size_t host, What what) const {
     const std::vector<int>& ranks = hosts_.ranks[host];
-    for (std::size_t i = hosts_.local; i < ranks.size(); i += hosts_.lanes) {
+    for (std::size_t i = hosts_.local; i < ranks.size(); i += hosts_.rails) {
       what(i, static_cast<std::size_t>(ranks[i]) * piece_bytes(segment));
     }
   }
   // Bytes [offset, offset + bytes) from one rank's memory to that of all ranks of the host.
   static void copy_to_all(const Segment& segment, const std::byte* from, std::size_t offset, std::size_t bytes);
 
-  const comm::Task& task_;
+  const comm::CollectiveArgs& args_;
   const Hosts& hosts_;
   HostMemory* const memory_;
   Wire& wire_;

@@ -9,8 +9,8 @@
 #include <exception>
 
 #include "runtime/base/logging.h"
+#include "runtime/comm/failure/active_timeout.h"
 #include "runtime/comm/failure/messages.h"
-#include "runtime/comm/failure/patience.h"
 #include "runtime/comm/roster_cause.h"
 
 namespace lockstep::wire {
@@ -86,7 +86,7 @@ bool Shutdown::is_loss(int peer) {
   if (failure_.happened()) return false;
   // It may have left while this rank stood still; or its goodbye is here, and its end was read first.
   const auto left = store_.ask([key = key_of_goodbye(peer)](store::Store& store) {
-    return store.check(std::array{key}) ? store.get(key, Deadline::after(comm::PatientStore::kPatience))
+    return store.check(std::array{key}) ? store.get(key, Deadline::after(comm::TimeBoundedStore::kPatience))
                                         : std::string();
   });
   MutexLock lock(mutex_);
@@ -159,7 +159,7 @@ void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
     for (const int r : others) seen_[static_cast<std::size_t>(r)] = false;
   }
   for (const int peer : others) wire_.send_frame(peer, write_frame(goodbye));
-  comm::Patience patience(limits_.goodbye);
+  comm::ActiveTimeout patience(limits_.goodbye);
   for (;;) {
     // In each round: two ranks that leave at once each wait for the other's acknowledgement.
     acknowledge();
@@ -178,7 +178,7 @@ void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
 }
 
 void Shutdown::wait_for_a_cause(const std::string& how, std::uint64_t last) {
-  comm::Patience patience(limits_.aftermath);
+  comm::ActiveTimeout patience(limits_.aftermath);
   try {
     while (!failure_.happened() && !patience.over()) wire_.wait(patience.next());
   } catch (const std::exception& error) {
@@ -221,7 +221,7 @@ void Shutdown::tell_of_failure() {
 void Shutdown::raise() const {
   {
     MutexLock lock(mutex_);
-    comm::Patience patience(limits_.aftermath);
+    comm::ActiveTimeout patience(limits_.aftermath);
     while (!buffers_released_ && !patience.over()) changed_.wait_until(mutex_, patience.next());
   }
   failure_.raise();

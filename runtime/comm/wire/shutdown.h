@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How this rank leaves its group: by a goodbye that all connected peers acknowledge, or by a first cause that they are
-// told. They tell the ranks of their hosts (host_notices.h).
+// told. They tell the ranks of their hosts (host_status_table.h).
 //
 // Peers can't tell a closed connection from a death. So a leaving rank waits until each peer has acknowledged its
 // goodbye. A peer that doesn't run meanwhile finds the goodbye in the store, where it looks before it calls a rank
@@ -21,7 +21,7 @@
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/mutex.h"
 #include "runtime/comm/failure/failure.h"
-#include "runtime/comm/failure/patient_store.h"
+#include "runtime/comm/failure/time_bounded_store.h"
 #include "runtime/comm/wire/frame.h"
 #include "runtime/comm/wire/wire.h"
 
@@ -88,7 +88,7 @@ class Shutdown {
   const rendezvous::Roster& roster_;
   const int rank_;
   const Limits limits_;
-  comm::PatientStore store_;
+  comm::TimeBoundedStore store_;
   comm::Failure failure_;
 
   mutable Mutex mutex_;

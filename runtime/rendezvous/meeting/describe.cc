@@ -10,7 +10,7 @@
 namespace lockstep::rendezvous {
 namespace {
 
-using Means = MeetingPlan::Means;
+using RendezvousMethod = MeetingPlan::RendezvousMethod;
 
 std::string known(bool is_known, int value) { return is_known ? std::to_string(value) : "?"; }
 
@@ -26,26 +26,29 @@ std::string describe_rank(const Identity& identity) {
 
 std::string describe_meeting(const MeetingPlan& plan) {
   const std::string address = plan.address.to_string();
-  switch (plan.means) {
-    case Means::alone: return "none: a world of one";
-    case Means::launcher_store: return fmt::format("at the store {} (from {})", address, plan.told_by);
-    case Means::agent_store: return fmt::format("through the store of torchrun's agent at {}", address);
-    case Means::local_socket: return fmt::format("over the Unix socket @{} (job of {})", plan.socket, plan.told_by);
-    case Means::pmix: return fmt::format("through the PMIx server of {}", plan.told_by);
-    case Means::file: return fmt::format("at the file {}", plan.path);
-    case Means::address: return fmt::format("rank 0 hosts the store at {} (from {})", address, plan.told_by);
+  switch (plan.method) {
+    case RendezvousMethod::alone: return "none: a world of one";
+    case RendezvousMethod::launcher_store: return fmt::format("at the store {} (from {})", address, plan.told_by);
+    case RendezvousMethod::agent_store: return fmt::format("through the store of torchrun's agent at {}", address);
+    case RendezvousMethod::local_socket:
+      return fmt::format("over the Unix socket @{} (job of {})", plan.socket, plan.told_by);
+    case RendezvousMethod::pmix: return fmt::format("through the PMIx server of {}", plan.told_by);
+    case RendezvousMethod::file: return fmt::format("at the file {}", plan.path);
+    case RendezvousMethod::address: return fmt::format("rank 0 hosts the store at {} (from {})", address, plan.told_by);
   }
   return {};
 }
 
 // Where the secret is from, which depends on who can tell it to whom.
-std::string describe_secret(Means means, bool given) {
-  if (means == Means::alone) return "none needed";
+std::string describe_secret(RendezvousMethod method, bool given) {
+  if (method == RendezvousMethod::alone) return "none needed";
   if (given) return "given by LOCKSTEP_STORE_SECRET or LOCKSTEP_STORE_SECRET_FILE";
-  if (means == Means::local_socket || means == Means::pmix || means == Means::file) {
+  if (method == RendezvousMethod::local_socket || method == RendezvousMethod::pmix ||
+      method == RendezvousMethod::file) {
     return "drawn by rank 0, told to the others when they meet";
   }
-  if (means == Means::agent_store) return "drawn by rank 0, told through torchrun's store, which everybody may read";
+  if (method == RendezvousMethod::agent_store)
+    return "drawn by rank 0, told through torchrun's store, which everybody may read";
   return "none: whoever reaches the store can join, read or stop the run; set LOCKSTEP_STORE_SECRET on every rank";
 }
 
@@ -71,7 +74,7 @@ std::vector<Fact> describe_rendezvous(const Environment& environment, std::span<
     attempt("meeting", [&] {
       const auto plan = plan_meeting(identity, {}, environment, ancestors);
       say("meeting", describe_meeting(plan));
-      say("secret", describe_secret(plan.means, plan.secret.has_value()));
+      say("secret", describe_secret(plan.method, plan.secret.has_value()));
     });
   });
   say("interfaces", net::describe_interfaces(interfaces));

@@ -4,30 +4,30 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "runtime/rendezvous/meeting/means.h"
+#include "runtime/rendezvous/meeting/rendezvous_methods.h"
 #include "runtime/rendezvous/meeting/store_registry.h"
 #include "runtime/store/hash_store.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
-using Means = MeetingPlan::Means;
+using RendezvousMethod = MeetingPlan::RendezvousMethod;
 
 // Names where the ranks of this plan meet, in this process.
 std::string place_of(const MeetingPlan& plan, const Identity& identity) {
-  return fmt::format("{} {} {}{} {}", static_cast<int>(plan.means), plan.address.to_string(), plan.path, plan.socket,
+  return fmt::format("{} {} {}{} {}", static_cast<int>(plan.method), plan.address.to_string(), plan.path, plan.socket,
                      identity.world_size);
 }
 
 std::shared_ptr<OwnedStore> go(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
-  switch (plan.means) {
-    case Means::alone: break;
-    case Means::launcher_store: return meet_at_launchers_store(plan, identity, deadline);
-    case Means::agent_store: return meet_through_agent(plan, identity, deadline);
-    case Means::local_socket: return meet_over_local_socket(plan, identity, deadline);
-    case Means::pmix: return meet_over_pmix(plan, identity, deadline);
-    case Means::file: return meet_at_file(plan, identity, deadline);
-    case Means::address: return meet_at_address(plan, identity, deadline);
+  switch (plan.method) {
+    case RendezvousMethod::alone: break;
+    case RendezvousMethod::launcher_store: return meet_at_launchers_store(plan, identity, deadline);
+    case RendezvousMethod::agent_store: return meet_through_agent(plan, identity, deadline);
+    case RendezvousMethod::local_socket: return meet_over_local_socket(plan, identity, deadline);
+    case RendezvousMethod::pmix: return meet_over_pmix(plan, identity, deadline);
+    case RendezvousMethod::file: return meet_at_file(plan, identity, deadline);
+    case RendezvousMethod::address: return meet_at_address(plan, identity, deadline);
   }
   throw InvalidArgument("rendezvous: no such means of meeting");
 }
@@ -35,7 +35,8 @@ std::shared_ptr<OwnedStore> go(const MeetingPlan& plan, const Identity& identity
 }  // namespace
 
 Meeting meet(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
-  if (plan.means == Means::alone) return {.store = std::make_shared<store::HashStore>(), .address = "in-process"};
+  if (plan.method == RendezvousMethod::alone)
+    return {.store = std::make_shared<store::HashStore>(), .address = "in-process"};
   const std::string place = place_of(plan, identity);
   auto owned = StoreRegistry::of_process().find(identity.rank, place);
   if (!owned) {

@@ -28,7 +28,7 @@ namespace lockstep::rendezvous {
 // draws one and tells it too, and says so where that is not a secret any more (torchrun's); where nothing is told (an
 // address) the run is as open as torch's, and rank 0 says so.
 struct MeetingPlan {
-  enum class Means {
+  enum class RendezvousMethod {
     alone,           // a world of one: a store in this process, no socket
     launcher_store,  // LOCKSTEP_STORE: everyone is a client at `address`
     agent_store,     // torchrun's agent hosts a store of PyTorch's at `address`, where rank 0 tells of its own
@@ -37,7 +37,7 @@ struct MeetingPlan {
     file,            // file:///path: rank 0 hosts a store and tells in a file (file_meeting.h)
     address,         // tcp://, MASTER_ADDR: rank 0 hosts a store at `address`
   };
-  Means means = Means::alone;
+  RendezvousMethod method = RendezvousMethod::alone;
   net::HostPort address = {};
   std::string path = {};
   std::string told_by = {};  // for messages: "LOCKSTEP_STORE", "init_method tcp://", "MASTER_ADDR and MASTER_PORT"

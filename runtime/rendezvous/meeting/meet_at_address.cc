@@ -8,7 +8,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/net/backoff.h"
 #include "runtime/net/tcp_socket.h"
-#include "runtime/rendezvous/meeting/means.h"
+#include "runtime/rendezvous/meeting/rendezvous_methods.h"
 #include "runtime/rendezvous/meeting/store_registry.h"
 
 namespace lockstep::rendezvous {

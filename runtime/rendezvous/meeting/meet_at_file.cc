@@ -5,7 +5,7 @@
 #include "runtime/base/host.h"
 #include "runtime/net/backoff.h"
 #include "runtime/rendezvous/meeting/file_meeting.h"
-#include "runtime/rendezvous/meeting/means.h"
+#include "runtime/rendezvous/meeting/rendezvous_methods.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -33,7 +33,7 @@ std::shared_ptr<OwnedStore> connect_via_file(const MeetingPlan& plan, const Iden
           plan.path, whoami(identity), host_name(), note.host));
     }
     std::string failure;
-    if (auto owned = connect_via_offer(note, plan, identity, deadline.sooner(kProbe), failure)) return owned;
+    if (auto owned = connect_via_advertisement(note, plan, identity, deadline.sooner(kProbe), failure)) return owned;
     if (failure == kUsedStore) refused = {note.token, failure};
     if (failure.starts_with("another run")) refused = {note.token, "leads to no store of that run"};
     if (!backoff.pause(deadline)) {
@@ -49,9 +49,9 @@ std::shared_ptr<OwnedStore> connect_via_file(const MeetingPlan& plan, const Iden
 
 std::shared_ptr<OwnedStore> meet_at_file(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
   if (identity.rank != 0) return connect_via_file(plan, identity, deadline);
-  auto [owned, offer] = host_offered_store(listen_address(plan, identity), plan, identity, deadline);
-  MeetingNote note = note_of_this_process(offer.address, attempt(identity));
-  static_cast<Offer&>(note) = offer;
+  auto [owned, advertisement] = host_advertised_store(listen_address(plan, identity), plan, identity, deadline);
+  MeetingNote note = note_of_this_process(advertisement.address, attempt(identity));
+  static_cast<StoreAdvertisement&>(note) = advertisement;
   owned->announcement = std::make_shared<FileMeeting>(plan.path, note);
   return owned;
 }

@@ -6,13 +6,13 @@
 #include "lockstep/base/error.h"
 #include "runtime/net/backoff.h"
 #include "runtime/rendezvous/meeting/local_meeting.h"
-#include "runtime/rendezvous/meeting/means.h"
+#include "runtime/rendezvous/meeting/rendezvous_methods.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
-Offer ask(const std::string& name, const Deadline& deadline) {
-  return decode_offer(ask_local_meeting(name, deadline), fmt::format("unix socket @{}", name));
+StoreAdvertisement ask(const std::string& name, const Deadline& deadline) {
+  return decode_advertisement(ask_local_meeting(name, deadline), fmt::format("unix socket @{}", name));
 }
 
 std::shared_ptr<OwnedStore> connect_via_socket(const MeetingPlan& plan, const Identity& identity,
@@ -20,8 +20,9 @@ std::shared_ptr<OwnedStore> connect_via_socket(const MeetingPlan& plan, const Id
   std::string failure;
   for (net::Backoff backoff;;) {
     try {
-      const Offer offer = ask(plan.socket, deadline);
-      if (auto owned = connect_via_offer(offer, plan, identity, deadline.sooner(kProbe), failure)) return owned;
+      const StoreAdvertisement advertisement = ask(plan.socket, deadline);
+      if (auto owned = connect_via_advertisement(advertisement, plan, identity, deadline.sooner(kProbe), failure))
+        return owned;
     } catch (const Timeout& error) {
       throw with_history(error, failure);
     }
@@ -38,13 +39,13 @@ std::shared_ptr<OwnedStore> meet_over_local_socket(const MeetingPlan& plan, cons
                                                    const Deadline& deadline) {
   if (identity.rank != 0) return connect_via_socket(plan, identity, deadline);
   try {
-    auto [owned, offer] = host_offered_store({"127.0.0.1", 0}, plan, identity, deadline);
-    owned->announcement = std::make_shared<LocalMeeting>(plan.socket, encode(offer));
+    auto [owned, advertisement] = host_advertised_store({"127.0.0.1", 0}, plan, identity, deadline);
+    owned->announcement = std::make_shared<LocalMeeting>(plan.socket, encode(advertisement));
     return owned;
   } catch (const SystemError& error) {
     if (error.error_number() != EADDRINUSE) throw;
   }
-  const Offer other = ask(plan.socket, deadline.sooner(kProbe));
+  const StoreAdvertisement other = ask(plan.socket, deadline.sooner(kProbe));
   report_taken(endpoint_at(other.address, secret_of(other, plan, identity), plan, identity), plan, identity);
 }
 

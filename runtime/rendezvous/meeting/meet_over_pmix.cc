@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "lockstep/base/error.h"
-#include "runtime/rendezvous/meeting/means.h"
 #include "runtime/rendezvous/meeting/pmix.h"
+#include "runtime/rendezvous/meeting/rendezvous_methods.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -25,14 +25,14 @@ std::shared_ptr<OwnedStore> host(PmixSession& session, const MeetingPlan& plan, 
                                  const Deadline& deadline) {
   static std::atomic<int> stores{0};
   const net::HostPort listen = is_one_host(identity) ? net::HostPort{"127.0.0.1", 0} : outward_address(plan);
-  auto [owned, offer] = host_offered_store(listen, plan, identity, deadline);
-  session.publish(key_of_store(stores.fetch_add(1)), encode(offer));
+  auto [owned, advertisement] = host_advertised_store(listen, plan, identity, deadline);
+  session.publish(key_of_store(stores.fetch_add(1)), encode(advertisement));
   return owned;
 }
 
-std::optional<Offer> look_up(PmixSession& session, int number, const Deadline& deadline) {
+std::optional<StoreAdvertisement> look_up(PmixSession& session, int number, const Deadline& deadline) {
   try {
-    return decode_offer(session.lookup(0, key_of_store(number), deadline), "what rank 0 said through PMIx");
+    return decode_advertisement(session.lookup(0, key_of_store(number), deadline), "what rank 0 said through PMIx");
   } catch (const Timeout&) {
     return std::nullopt;
   }
@@ -45,14 +45,15 @@ std::shared_ptr<OwnedStore> connect_via_pmix(PmixSession& session, const Meeting
   do {
     const int begin = first;
     for (int number = begin; number < begin + kAhead; ++number) {
-      const auto offer = look_up(session, number, number == begin ? deadline.sooner(kSoon) : deadline.sooner(kAnswer));
-      if (!offer) continue;
+      const auto advertisement =
+          look_up(session, number, number == begin ? deadline.sooner(kSoon) : deadline.sooner(kAnswer));
+      if (!advertisement) continue;
       std::string why;
-      if (auto owned = connect_via_offer(*offer, plan, identity, deadline.sooner(kProbe), why)) {
+      if (auto owned = connect_via_advertisement(*advertisement, plan, identity, deadline.sooner(kProbe), why)) {
         first = number + 1;
         return owned;
       }
-      failure = fmt::format("its store at {}: {}", offer->address.to_string(), why);
+      failure = fmt::format("its store at {}: {}", advertisement->address.to_string(), why);
     }
   } while (!deadline.expired());
   throw Timeout(

@@ -12,7 +12,7 @@
 namespace lockstep::rendezvous {
 namespace {
 
-using Means = MeetingPlan::Means;
+using RendezvousMethod = MeetingPlan::RendezvousMethod;
 
 net::HostPort store_address(const Identity& identity) {
   try {
@@ -27,7 +27,7 @@ net::HostPort store_address(const Identity& identity) {
   }
 }
 
-MeetingPlan at_master(const Identity& identity, Means means) {
+MeetingPlan at_master(const Identity& identity, RendezvousMethod method) {
   if (identity.master_addr.empty() || identity.master_port == 0) {
     const bool no_address = identity.master_addr.empty();
     const bool no_port = identity.master_port == 0;
@@ -40,7 +40,7 @@ MeetingPlan at_master(const Identity& identity, Means means) {
         no_address && no_port ? "MASTER_ADDR and MASTER_PORT are"
                               : (no_address ? "MASTER_ADDR is" : "MASTER_PORT is")));
   }
-  return {.means = means,
+  return {.method = method,
           .address = {identity.master_addr, static_cast<std::uint16_t>(identity.master_port)},
           .told_by = identity.master_from.empty() ? "MASTER_ADDR and MASTER_PORT" : identity.master_from};
 }
@@ -58,13 +58,13 @@ std::string job_name(const Identity& identity, std::span<const Ancestor> ancesto
 }
 
 MeetingPlan at_local_socket(const Identity& identity, std::string_view job) {
-  return {.means = Means::local_socket,
+  return {.method = RendezvousMethod::local_socket,
           .told_by = identity.source,
           .socket = local_meeting_name(::geteuid(), identity.job_family, job, identity.restart_count)};
 }
 
-MeetingPlan choose_means(const Identity& identity, const InitMethod& method, std::string_view bootstrap,
-                         std::span<const Ancestor> ancestors) {
+MeetingPlan choose_method(const Identity& identity, const InitMethod& method, std::string_view bootstrap,
+                          std::span<const Ancestor> ancestors) {
   if (!bootstrap.empty() && bootstrap != "socket" && bootstrap != "pmix" && bootstrap != "address") {
     throw InvalidArgument(
         fmt::format("environment: LOCKSTEP_BOOTSTRAP='{}' is unknown; set it to socket, pmix or address, or unset it",
@@ -78,15 +78,16 @@ MeetingPlan choose_means(const Identity& identity, const InitMethod& method, std
   }
   if (identity.world_size == 1) return {};
   if (method.kind == InitMethod::Kind::tcp) {
-    return {.means = Means::address, .address = method.address, .told_by = "init_method tcp://"};
+    return {.method = RendezvousMethod::address, .address = method.address, .told_by = "init_method tcp://"};
   }
   if (method.kind == InitMethod::Kind::file) {
-    return {.means = Means::file, .path = method.path, .told_by = "init_method file://"};
+    return {.method = RendezvousMethod::file, .path = method.path, .told_by = "init_method file://"};
   }
   if (!identity.store_address.empty()) {
-    return {.means = Means::launcher_store, .address = store_address(identity), .told_by = "LOCKSTEP_STORE"};
+    return {
+        .method = RendezvousMethod::launcher_store, .address = store_address(identity), .told_by = "LOCKSTEP_STORE"};
   }
-  if (identity.agent_store) return at_master(identity, Means::agent_store);
+  if (identity.agent_store) return at_master(identity, RendezvousMethod::agent_store);
   const bool one_host = identity.local_world_size_known && identity.local_world_size == identity.world_size;
   const std::string job = job_name(identity, ancestors);
   if ((bootstrap == "pmix" && !identity.pmix) || (bootstrap == "socket" && job.empty())) {
@@ -96,19 +97,20 @@ MeetingPlan choose_means(const Identity& identity, const InitMethod& method, std
                                       identity.rank, identity.world_size, identity.source));
   }
   if (bootstrap == "socket" || (bootstrap.empty() && one_host && !job.empty())) return at_local_socket(identity, job);
-  if (identity.pmix && bootstrap != "address") return {.means = Means::pmix, .told_by = identity.source};
-  return at_master(identity, Means::address);
+  if (identity.pmix && bootstrap != "address") return {.method = RendezvousMethod::pmix, .told_by = identity.source};
+  return at_master(identity, RendezvousMethod::address);
 }
 
 }  // namespace
 
 MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, const Environment& environment,
                          std::span<const Ancestor> ancestors) {
-  MeetingPlan plan = choose_means(identity, method, environment.get("LOCKSTEP_BOOTSTRAP").value_or(""), ancestors);
-  if (plan.means == Means::alone) return plan;
+  MeetingPlan plan = choose_method(identity, method, environment.get("LOCKSTEP_BOOTSTRAP").value_or(""), ancestors);
+  if (plan.method == RendezvousMethod::alone) return plan;
   plan.secret = store::Secret::of_environment(environment);
   // At the launcher's store not a run id that another launcher has: its server was told ours, or none.
-  plan.run_id = plan.means == Means::launcher_store ? environment.get("LOCKSTEP_RUN_ID").value_or("") : identity.run_id;
+  plan.run_id = plan.method == RendezvousMethod::launcher_store ? environment.get("LOCKSTEP_RUN_ID").value_or("")
+                                                                : identity.run_id;
   for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
     if (const auto value = environment.get(name)) plan.interface_wishes.set(name, *value);
   }

@@ -8,7 +8,7 @@
 #include "runtime/net/backoff.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/tcp_socket.h"
-#include "runtime/rendezvous/meeting/means.h"
+#include "runtime/rendezvous/meeting/rendezvous_methods.h"
 #include "runtime/store/client/torch_store_client.h"
 
 namespace lockstep::rendezvous {
@@ -53,15 +53,16 @@ net::HostPort address_beside_agent(const MeetingPlan& plan, const Identity& iden
 
 std::shared_ptr<OwnedStore> host(std::unique_ptr<store::TorchStoreClient> agent, const std::string& key,
                                  const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
-  auto [owned, offer] = host_offered_store(address_beside_agent(plan, identity, deadline), plan, identity, deadline);
-  if (offer.secret) {
+  auto [owned, advertisement] =
+      host_advertised_store(address_beside_agent(plan, identity, deadline), plan, identity, deadline);
+  if (advertisement.secret) {
     log_info(
         "rendezvous: this run is as open as torch's: its store at {} has a secret, and whoever reaches torchrun's "
         "store at {} can learn it; to close it give every rank the same LOCKSTEP_STORE_SECRET (64 hex digits) or "
         "LOCKSTEP_STORE_SECRET_FILE",
         owned->address, plan.address.to_string());
   }
-  owned->announcement = std::make_shared<AgentKey>(std::move(agent), key, encode(offer));
+  owned->announcement = std::make_shared<AgentKey>(std::move(agent), key, encode(advertisement));
   return owned;
 }
 
@@ -86,8 +87,10 @@ std::shared_ptr<OwnedStore> connect_via_agent(store::TorchStoreClient& agent, co
     }
     // A server of today answers with nothing where one of 1.13 closes.
     if (!text.empty()) {
-      const Offer offer = decode_offer(text, fmt::format("key '{}' of torchrun's store", key));
-      if (auto owned = connect_via_offer(offer, plan, identity, deadline.sooner(kProbe), failure)) return owned;
+      const StoreAdvertisement advertisement =
+          decode_advertisement(text, fmt::format("key '{}' of torchrun's store", key));
+      if (auto owned = connect_via_advertisement(advertisement, plan, identity, deadline.sooner(kProbe), failure))
+        return owned;
     }
     if (!backoff.pause(deadline)) {
       throw Timeout(

@@ -55,7 +55,7 @@ TEST(OwnerProcess, RefusesWithBothProcesses) {
 TEST(OwnerProcess, ObjectsEndWhereTheyWereMade) {
   int ends = 0;
   auto unique = make_owned_here<Counted>(ends);
-  auto shared = left_to_owner(std::make_shared<Counted>(ends));
+  auto shared = released_by_owner(std::make_shared<Counted>(ends));
   EXPECT_TRUE(in_child([&] {
     unique.reset();
     shared.reset();

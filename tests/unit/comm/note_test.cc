@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the ranks' notes come to, by comparing them and out of sums alone.
-#include "runtime/comm/note_words.h"
+#include "runtime/comm/inline_scalars.h"
 
 #include <gtest/gtest.h>
 
@@ -14,18 +14,19 @@ constexpr NoteField kFields[] = {{NoteOp::sum}, {NoteOp::any}, {NoteOp::equal}, 
 constexpr int kSizes[] = {1, 2, 3, 4, 8};
 
 // What each of the ranks is told, as both kinds of backend find it.
-std::vector<Words> told(NoteOps ops, const std::vector<Words>& by_rank) {
-  Tally tally(ops);
-  Words sums{};
-  for (const Words& own : by_rank) {
-    tally.add(own);
-    const Words summand = summands(ops, own);
-    for (std::size_t i = 0; i < kWords; ++i) {
+std::vector<InlineScalars> told(NoteOps ops, const std::vector<InlineScalars>& by_rank) {
+  ScalarReduction scalars(ops);
+  InlineScalars sums{};
+  for (const InlineScalars& own : by_rank) {
+    scalars.add(own);
+    const InlineScalars summand = summands(ops, own);
+    for (std::size_t i = 0; i < kInlineScalars; ++i) {
       sums[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(sums[i]) + static_cast<std::uint64_t>(summand[i]));
     }
   }
-  std::vector<Words> result{tally.words()};
-  for (const Words& own : by_rank) result.push_back(from_sums(ops, own, sums, static_cast<int>(by_rank.size())));
+  std::vector<InlineScalars> result{scalars.words()};
+  for (const InlineScalars& own : by_rank)
+    result.push_back(from_sums(ops, own, sums, static_cast<int>(by_rank.size())));
   return result;
 }
 
@@ -45,15 +46,15 @@ TEST(Note, IsCombinedAlikeOnEveryRankAndByEveryBackend) {
   const NoteOps ops(kFields);
   for (const int size : kSizes) {
     for (int odd_one = -1; odd_one < size; ++odd_one) {
-      std::vector<Words> by_rank;
+      std::vector<InlineScalars> by_rank;
       for (int r = 0; r < size; ++r) {
         const bool is_odd = r == odd_one;
         by_rank.push_back({r + 1, 10 * r, is_odd ? -5 : 0, is_odd ? 7 : 6, std::numeric_limits<std::int64_t>::min()});
       }
       const std::int64_t below = size * (size - 1) / 2;
       const bool differs = odd_one >= 0 && size > 1;
-      const Words wanted{below + size, 10 * below, odd_one >= 0, !differs, 1};
-      for (const Words& words : told(ops, by_rank)) EXPECT_EQ(words, wanted) << size << " ranks, " << odd_one;
+      const InlineScalars wanted{below + size, 10 * below, odd_one >= 0, !differs, 1};
+      for (const InlineScalars& words : told(ops, by_rank)) EXPECT_EQ(words, wanted) << size << " ranks, " << odd_one;
     }
   }
 }
@@ -61,28 +62,28 @@ TEST(Note, IsCombinedAlikeOnEveryRankAndByEveryBackend) {
 // By own value times ranks against the sum, the rank in the middle would think that all are equal, and alone.
 TEST(Note, ARankWhoseValueIsTheMeanOfAllSeesThatTheyDiffer) {
   constexpr NoteField kOne[] = {{NoteOp::equal}};
-  for (const std::vector<Words>& by_rank :
-       {std::vector<Words>{{0, 1}, {0, 2}, {0, 3}}, std::vector<Words>{{0, -1}, {0, 0}, {0, 0}, {0, 1}}}) {
-    for (const Words& words : told(NoteOps(kOne), by_rank)) EXPECT_EQ(words[1], 0);
+  for (const std::vector<InlineScalars>& by_rank : {std::vector<InlineScalars>{{0, 1}, {0, 2}, {0, 3}},
+                                                    std::vector<InlineScalars>{{0, -1}, {0, 0}, {0, 0}, {0, 1}}}) {
+    for (const InlineScalars& words : told(NoteOps(kOne), by_rank)) EXPECT_EQ(words[1], 0);
   }
 }
 
 TEST(Note, SumsWrapAndWeightsDoNot) {
   constexpr NoteField kOne[] = {{NoteOp::sum}};
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  Tally tally{NoteOps(kOne)};
-  tally.add({kMost, kMost});
-  EXPECT_FALSE(tally.is_too_heavy());
-  tally.add({1, 1});
-  EXPECT_TRUE(tally.is_too_heavy());
-  EXPECT_EQ(tally.words()[1], std::numeric_limits<std::int64_t>::min());
+  ScalarReduction scalars{NoteOps(kOne)};
+  scalars.add({kMost, kMost});
+  EXPECT_FALSE(scalars.is_too_heavy());
+  scalars.add({1, 1});
+  EXPECT_TRUE(scalars.is_too_heavy());
+  EXPECT_EQ(scalars.words()[1], std::numeric_limits<std::int64_t>::min());
 }
 
 TEST(Note, OfNoFieldsLeavesTheWordsAlone) {
-  Tally tally{NoteOps()};
-  tally.add({3, 9, 9});
-  tally.add({4, 9, 9});
-  EXPECT_EQ(tally.words(), (Words{7}));
+  ScalarReduction scalars{NoteOps()};
+  scalars.add({3, 9, 9});
+  scalars.add({4, 9, 9});
+  EXPECT_EQ(scalars.words(), (InlineScalars{7}));
 }
 
 }  // namespace

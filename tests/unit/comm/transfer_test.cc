@@ -8,14 +8,14 @@
 namespace lockstep::comm {
 namespace {
 
-Task task_of(OpKind kind, int rank, int size, std::int64_t count, DType dtype = DType::f32) {
-  Task task;
-  task.record.kind = kind;
-  task.record.count = count;
-  task.record.dtype = task.reduction.dtype = dtype;
-  task.rank = rank;
-  task.size = size;
-  return task;
+CollectiveArgs args_of(OpKind kind, int rank, int size, std::int64_t count, DType dtype = DType::f32) {
+  CollectiveArgs args;
+  args.record.kind = kind;
+  args.record.count = count;
+  args.record.dtype = args.reduction.dtype = dtype;
+  args.rank = rank;
+  args.size = size;
+  return args;
 }
 
 TEST(Transfer, SharesCoverAChunkOnceInWholeCacheLines) {
@@ -23,13 +23,13 @@ TEST(Transfer, SharesCoverAChunkOnceInWholeCacheLines) {
     for (const int size : {1, 2, 3, 8, 64}) {
       for (const std::size_t length :
            {std::size_t{0}, std::size_t{1}, std::size_t{15}, std::size_t{1000}, std::size_t{65537}}) {
-        const Task task = task_of(OpKind::all_reduce, 0, size, 1 << 20, dtype);
+        const CollectiveArgs args = args_of(OpKind::all_reduce, 0, size, 1 << 20, dtype);
         const Chunk chunk{640, length};
         std::size_t next = chunk.offset;
         for (int r = 0; r < size; ++r) {
-          const Chunk share = share_of(task, chunk, r);
+          const Chunk share = share_of(args, chunk, r);
           EXPECT_EQ(share.offset, next);
-          EXPECT_EQ((share.offset - chunk.offset) * task.element_bytes() % 64, 0u);
+          EXPECT_EQ((share.offset - chunk.offset) * args.element_bytes() % 64, 0u);
           next = share.offset + share.length;
         }
         EXPECT_EQ(next, chunk.offset + length);
@@ -63,25 +63,25 @@ TEST(Transfer, ChunksAddUpToTheWhole) {
     std::vector<float> whole(kRanks * kCount);
     std::vector<float> chunked(kRanks * kCount);
     Scratch scratch;
-    Task task = task_of(kind, 1, kRanks, kCount);
+    CollectiveArgs args = args_of(kind, 1, kRanks, kCount);
     std::vector<const std::byte*> bases;
     for (auto& input : inputs) bases.push_back(reinterpret_cast<const std::byte*>(input.data()));
-    task.output = BufferView(std::span(whole));
-    pull(task, {0, kCount}, {bases, kCount * sizeof(float)}, scratch);
+    args.output = BufferView(std::span(whole));
+    pull(args, {0, kCount}, {bases, kCount * sizeof(float)}, scratch);
 
-    task.output = BufferView(std::span(chunked));
+    args.output = BufferView(std::span(chunked));
     constexpr std::size_t kStride = 64 * sizeof(float);
     for (std::size_t begin = 0; begin < kCount; begin += 40) {
       const Chunk chunk{begin, std::min<std::size_t>(40, kCount - begin)};
       std::vector<std::vector<std::byte>> windows(kRanks, std::vector<std::byte>(kRanks * kStride));
       std::vector<const std::byte*> window_bases;
       for (int r = 0; r < kRanks; ++r) {
-        Task giver = task_of(kind, r, kRanks, kCount);
+        CollectiveArgs giver = args_of(kind, r, kRanks, kCount);
         giver.input = BufferView(std::span(inputs[static_cast<std::size_t>(r)]));
         stage(giver, chunk, windows[static_cast<std::size_t>(r)].data(), kStride);
         window_bases.push_back(windows[static_cast<std::size_t>(r)].data());
       }
-      pull(task, chunk, {window_bases, kStride}, scratch);
+      pull(args, chunk, {window_bases, kStride}, scratch);
     }
     EXPECT_EQ(whole, chunked);
     EXPECT_NE(whole, std::vector<float>(kRanks * kCount));

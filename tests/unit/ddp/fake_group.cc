@@ -32,7 +32,7 @@ struct Collective {
   int root = 0;
   std::vector<ConstBufferView> inputs;
   std::vector<BufferView> outputs;
-  comm::Tally tally{comm::NoteOps()};
+  comm::ScalarReduction scalars{comm::NoteOps()};
   bool weighted = false;
   std::int64_t unit = 1;
   int arrived = 0;
@@ -40,7 +40,7 @@ struct Collective {
 
   void execute() {
     if (what.starts_with("all_reduce")) {
-      const double divisor = weighted ? static_cast<double>(tally.words()[0]) / static_cast<double>(unit) : 0;
+      const double divisor = weighted ? static_cast<double>(scalars.words()[0]) / static_cast<double>(unit) : 0;
       if (outputs[0].dtype == DType::f32) {
         sum_into_all<float>(outputs, divisor);
       } else if (outputs[0].dtype == DType::f64) {
@@ -113,7 +113,7 @@ class FakeWork : public WorkState {
   }
   std::int64_t combined(std::size_t word) const override {
     MutexLock lock(shared_->mutex);
-    return collective_->tally.words()[word];
+    return collective_->scalars.words()[word];
   }
 
  private:
@@ -160,7 +160,7 @@ class FakeGroup : public ProcessGroup, public comm::GroupInternals {
   comm::GroupInternals& internals() override { return *this; }
   const comm::GroupInternals& internals() const override { return *this; }
   bool takes(DeviceId where) const override { return where == device(); }
-  void lose(const Cause& cause) override { abort(cause.text); }
+  void on_peer_failure(const Cause& cause) override { abort(cause.text); }
   std::shared_ptr<ProcessGroup> make_subgroup(const comm::Subgroup&) override { return nullptr; }
   void set_step(std::int64_t step, int bucket) override {
     step_ = step;
@@ -196,7 +196,7 @@ class FakeGroup : public ProcessGroup, public comm::GroupInternals {
     const std::string what = fmt::format("{} of {} {}", operation, input.count, name_of(input.dtype));
     if (collective->arrived++ == 0) {
       collective->what = what;
-      collective->tally = comm::Tally(comm::NoteOps(options.note));
+      collective->scalars = comm::ScalarReduction(comm::NoteOps(options.note));
       collective->root = root;
       collective->inputs.resize(static_cast<std::size_t>(shared_->size));
       collective->outputs.resize(static_cast<std::size_t>(shared_->size));
@@ -208,7 +208,7 @@ class FakeGroup : public ProcessGroup, public comm::GroupInternals {
     collective->outputs[rank] = output;
     collective->weighted = options.weight.has_value();
     collective->unit = options.unit;
-    collective->tally.add(comm::words_of(options));
+    collective->scalars.add(comm::words_of(options));
     if (collective->arrived == shared_->size) {
       collective->execute();
       shared_->changed.notify_all();

@@ -15,23 +15,24 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(Offer, RoundTrip) {
-  const Offer offer{.address = {"fe80::1", 4711}, .token = "abc", .secret = store::Secret::random()};
-  const Offer read = decode_offer(encode(offer), "here");
-  EXPECT_EQ(read.address, offer.address);
+TEST(StoreAdvertisement, RoundTrip) {
+  const StoreAdvertisement advertisement{
+      .address = {"fe80::1", 4711}, .token = "abc", .secret = store::Secret::random()};
+  const StoreAdvertisement read = decode_advertisement(encode(advertisement), "here");
+  EXPECT_EQ(read.address, advertisement.address);
   EXPECT_EQ(read.token, "abc");
-  EXPECT_TRUE(read.secret == offer.secret);
+  EXPECT_TRUE(read.secret == advertisement.secret);
 }
 
-TEST(Offer, ASecretThatEveryRankWasGivenIsNotTold) {
-  const Offer offer{.address = {"n0", 4711}, .token = "abc", .secret = {}};
-  EXPECT_FALSE(decode_offer(encode(offer), "here").secret);
+TEST(StoreAdvertisement, ASecretThatEveryRankWasGivenIsNotTold) {
+  const StoreAdvertisement advertisement{.address = {"n0", 4711}, .token = "abc", .secret = {}};
+  EXPECT_FALSE(decode_advertisement(encode(advertisement), "here").secret);
 }
 
-TEST(Offer, WhatIsNoneIsRefusedWithoutShowingIt) {
+TEST(StoreAdvertisement, WhatIsNoneIsRefusedWithoutShowingIt) {
   const std::string hex(64, 'a');
   const std::string good = "lockstep offer 2\nstore 127.0.0.1:1\ntoken abc\nsecret " + hex + "\n";
-  EXPECT_EQ(decode_offer(good, "here").token, "abc");
+  EXPECT_EQ(decode_advertisement(good, "here").token, "abc");
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string text = good;
     return text.replace(text.find(from), from.size(), to);
@@ -45,7 +46,7 @@ TEST(Offer, WhatIsNoneIsRefusedWithoutShowingIt) {
                                    with("secret " + hex + "\n", ""),
                                    good + "x"};
   for (const std::string& wrong : all_wrong) {
-    EXPECT_THAT(error_of<CorruptData>([&] { decode_offer(wrong, "unix socket @x"); }),
+    EXPECT_THAT(error_of<CorruptData>([&] { decode_advertisement(wrong, "unix socket @x"); }),
                 AllOf(HasSubstr("unix socket @x: " + std::to_string(wrong.size()) + " bytes"), HasSubstr("same build"),
                       Not(HasSubstr("aaaa"))));
   }

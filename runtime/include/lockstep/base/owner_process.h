@@ -58,7 +58,7 @@ OwnedHere<T> make_owned_here(Arguments&&... arguments) {
 
 // The same object, which the child's copies of the pointer never let go of.
 template <typename T>
-std::shared_ptr<T> left_to_owner(std::shared_ptr<T> object) {
+std::shared_ptr<T> released_by_owner(std::shared_ptr<T> object) {
   T* const face = object.get();
   return {face, [owner = OwnerProcess(), kept = std::move(object)](T*) mutable {
             if (!owner.is_here()) static_cast<void>(new std::shared_ptr<T>(kept));

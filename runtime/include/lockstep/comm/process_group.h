@@ -185,6 +185,6 @@ class LOCKSTEP_API ProcessGroup {
 LOCKSTEP_API std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string& text);
 // For ranks that have told each other of a failure and are about to throw it: returns once all have it, or when the
 // group fails. A rank that threw earlier would unwind its group, and those who still wait for the text would blame it.
-LOCKSTEP_API void await_all_told(ProcessGroup& group) noexcept;
+LOCKSTEP_API void barrier_before_throw(ProcessGroup& group) noexcept;
 
 }  // namespace lockstep

@@ -35,7 +35,7 @@ class [[nodiscard, gnu::visibility("default")]] TensorWork {
   };
   TensorWork(std::shared_ptr<ProcessGroup> group, StreamView started_in, Work work, Tensors tensors);
   ~TensorWork();
-  TensorWork(TensorWork&&) noexcept;
+  TensorWork(TensorWork &&) noexcept;
   TensorWork& operator=(TensorWork&&) noexcept;
 
   // True once wait() would not block. Gives pending work a push.

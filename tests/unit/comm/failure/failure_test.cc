@@ -19,7 +19,7 @@ using lockstep::testing::error_of;
 using lockstep::testing::expect_failure;
 
 TEST(Failure, TheFirstCauseInTheStoreIsEverybodys) {
-  PatientStore store(std::make_shared<store::HashStore>());
+  TimeBoundedStore store(std::make_shared<store::HashStore>());
   int calls = 0;
   const auto count = [&] { ++calls; };
   Failure one(store, 0, count, {});
@@ -37,7 +37,7 @@ TEST(Failure, TheFirstCauseInTheStoreIsEverybodys) {
 
 // Who reads it in the store and who is told by a frame read the same.
 TEST(Failure, ALongTextIsCutForAll) {
-  PatientStore store(std::make_shared<store::HashStore>());
+  TimeBoundedStore store(std::make_shared<store::HashStore>());
   std::string text = "x";
   while (text.size() < 3000) text += "ü";  // two bytes each
   Failure one(store, 0, [] {}, {});
@@ -53,7 +53,7 @@ TEST(Failure, ALongTextIsCutForAll) {
 
 // What a rank knows is on file before its program can do anything about it.
 TEST(Failure, EachThrowIsToldBefore) {
-  PatientStore store(std::make_shared<store::HashStore>());
+  TimeBoundedStore store(std::make_shared<store::HashStore>());
   std::vector<Cause> told;
   Failure failure(
       store, 0, [] {}, [&](const Cause& cause) { told.push_back(cause); });
@@ -65,7 +65,7 @@ TEST(Failure, EachThrowIsToldBefore) {
 }
 
 TEST(Failure, WhomItIsAboutReadsThatItIsAccused) {
-  PatientStore store(std::make_shared<store::HashStore>());
+  TimeBoundedStore store(std::make_shared<store::HashStore>());
   Failure failure(store, 2, [] {}, {});
   failure.adopt({.kind = Cause::Kind::silent, .rank = 2, .text = "rank 2 stopped answering"});
   EXPECT_EQ(error_of<PeerLost>([&] { failure.raise(); }),
@@ -81,7 +81,7 @@ TEST(Failure, AStoreThatStandsStillIsNotWaitedFor) {
     answer.wait();
   });
   {
-    PatientStore store(hooked);
+    TimeBoundedStore store(hooked);
     Failure failure(store, 1, [] {}, {});
     failure.propose({.kind = Cause::Kind::silent, .text = "rank 0 stopped answering"});
     EXPECT_EQ(asked, 1);
@@ -95,9 +95,9 @@ TEST(Failure, AStoreThatStandsStillIsNotWaitedFor) {
   }
 }
 
-TEST(PatientStore, AnswersAndSwallowsNoMoreThanItSays) {
+TEST(TimeBoundedStore, AnswersAndSwallowsNoMoreThanItSays) {
   const auto hash = std::make_shared<store::HashStore>();
-  PatientStore store(hash);
+  TimeBoundedStore store(hash);
   EXPECT_EQ(store.ask([](store::Store& of_the_group) {
     of_the_group.set("key", "value");
     return of_the_group.get("key", Deadline::never());

@@ -8,7 +8,7 @@
 #include <latch>
 
 #include "lockstep/base/error.h"
-#include "runtime/comm/wire/announcement_board.h"
+#include "runtime/comm/wire/op_header_table.h"
 #include "tests/support/cause_of.h"
 #include "tests/unit/comm/hosts/fake_hosts.h"
 
@@ -81,7 +81,7 @@ TEST(Hierarchy, WhoeverIsNotHeardOfForAnothersSakeIsNoCulprit) {
   }
 }
 
-// Rank 2 comes when all that the others have said is on every host's board. All that is sent stays under way.
+// Rank 2 comes when all that the others have said is on every host's table. All that is sent stays under way.
 TEST(Hierarchy, WhoeverCameLastIsNamedWhenDataIsOnItsWay) {
   Causes causes(4);
   on_hosts({2, 2}, [&](ProcessGroup& group, const Hub& hub) {

@@ -13,7 +13,7 @@
 #include "lockstep/device/dtype.h"
 #include "runtime/comm/reduction.h"
 #include "runtime/comm/shm/process_group_shm.h"
-#include "runtime/comm/wire/announcement_board.h"
+#include "runtime/comm/wire/op_header_table.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/comm/hosts/fake_hosts.h"
 
@@ -102,7 +102,7 @@ void expect_at_most(const std::vector<int>& hosts, const Body& collective, const
   EXPECT_THAT(in, Pointwise(Le(), most_in));
 }
 
-constexpr std::size_t kEven = 32 * 6 * 500;  // elements that are cut into whole cache lines by lanes and hosts
+constexpr std::size_t kEven = 32 * 6 * 500;  // elements that are cut into whole cache lines by rails and hosts
 
 TEST(Hierarchy, AHostsCableCarriesWhatOneRankPerHostWould) {
   const auto reduce_all = [](DType dtype, bool is_in_arena) {
@@ -181,9 +181,9 @@ TEST(Hierarchy, ACollectiveIsAnnouncedOnceToEachOtherHost) {
   }
 }
 
-// More than the board has places for, small and large ones, by ranks of which none waits for another.
+// More than the table has places for, small and large ones, by ranks of which none waits for another.
 TEST(Hierarchy, ManyCollectivesAreUnderWayAtOnce) {
-  constexpr int kWorks = 3 * static_cast<int>(AnnouncementBoard::kSlots) + 5;
+  constexpr int kWorks = 3 * static_cast<int>(OpHeaderTable::kSlots) + 5;
   for (const std::vector<int>& hosts : {std::vector<int>{2, 2}, {1, 3, 2}}) {
     on_hosts(hosts, [&](ProcessGroup& group, const Hub&) {
       const Arena arena = group.allocate(kWorks * 512 * sizeof(float));

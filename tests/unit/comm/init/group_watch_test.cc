@@ -9,8 +9,8 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/comm/group_internals.h"
+#include "runtime/comm/process_group_base.h"
 #include "runtime/comm/single.h"
-#include "runtime/comm/task_group.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
 
@@ -265,16 +265,16 @@ TEST(GroupWatch, AStoreThatMayEndIsNoLossOfARank) {
 }
 
 // A group that has no memory, or no descriptor, for its own failure.
-class UnableGroup : public comm::TaskGroup {
+class UnableGroup : public comm::ProcessGroupBase {
  public:
-  using TaskGroup::TaskGroup;
+  using ProcessGroupBase::ProcessGroupBase;
   std::string_view backend() const override { return "unable"; }
   Arena allocate(std::size_t) override { return {}; }
   void progress() override {}
   void abort(const std::string&) override { throw std::bad_alloc(); }
 
  private:
-  Work start(comm::Task) override { return {}; }
+  Work start(comm::CollectiveArgs) override { return {}; }
   Work start_message(const comm::P2pOp&) override { return {}; }
 };
 

@@ -76,13 +76,13 @@ TEST(DescriptorChannels, TheDeadlineEndsAWait) {
 void agree_and_abort(const GroupContext& context, std::latch& over) {
   SharedSetup setup = set_up(context, Deadline::after(60s));
   const auto engine = std::make_shared<ShmEngine>(setup.control, setup.bells, context.roster, 0);
-  Task task;
-  task.record.kind = OpKind::allocate;
-  task.record.dtype = BufferView{}.dtype;
-  task.record.count = 1;
-  task.rank = 0;
-  task.size = 2;
-  for (int agreement = 0; agreement < 2; ++agreement) engine->start(task, 60s)->wait(Deadline::after(60s));
+  CollectiveArgs args;
+  args.record.kind = OpKind::allocate;
+  args.record.dtype = BufferView{}.dtype;
+  args.record.count = 1;
+  args.rank = 0;
+  args.size = 2;
+  for (int agreement = 0; agreement < 2; ++agreement) engine->start(args, 60s)->wait(Deadline::after(60s));
   engine->session().abort({.kind = Cause::Kind::aborted, .rank = 0, .reporter = 0, .text = "the disk is full"});
   over.wait();  // with its lines open
   engine->close();

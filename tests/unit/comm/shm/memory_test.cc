@@ -95,7 +95,7 @@ TEST(Arenas, AreFoundByAddressUntilAllHaveDroppedThem) {
   ArenaTable peer(0, 2);
   Arena theirs = peer.add(memory, 1000);
   Arena mine = table.add(std::move(memory), 1000);
-  const Place place = table.find(BufferView(mine.data + 40, 10, DType::f32));
+  const ArenaOffset place = table.find(BufferView(mine.data + 40, 10, DType::f32));
   EXPECT_EQ(place.arena, 0);
   EXPECT_EQ(place.offset, 40u);
   EXPECT_EQ(table.address(0, place), theirs.data + 40);

@@ -47,15 +47,15 @@ class Compare : public ::testing::Test {
  protected:
   Compare() {
     for (int r = 0; r < 2; ++r) roster_.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
-    task_.record = {.kind = comm::OpKind::all_reduce, .dtype = DType::f32, .weighted = true, .count = 10, .words = {3}};
-    task_.size = 2;
-    arrivals_ = {Announcement{task_.record, std::vector<std::byte>(40)},
-                 Announcement{task_.record, std::vector<std::byte>(40)}};
+    args_.record = {.kind = comm::OpKind::all_reduce, .dtype = DType::f32, .weighted = true, .count = 10, .words = {3}};
+    args_.size = 2;
+    arrivals_ = {Announcement{args_.record, std::vector<std::byte>(40)},
+                 Announcement{args_.record, std::vector<std::byte>(40)}};
   }
-  Comparison compared() const { return compare(task_, 5, arrivals_, roster_); }
+  Comparison compared() const { return compare(args_, 5, arrivals_, roster_); }
 
   rendezvous::Roster roster_;
-  comm::Task task_;
+  comm::CollectiveArgs args_;
   Arrivals arrivals_;
 };
 
@@ -80,14 +80,14 @@ TEST_F(Compare, LessDataThanTheRecordSays) {
   arrivals_[1]->payload.resize(39);
   expect_text(compared().mismatch.value(), {"all_reduce 5", "rank 1 (host host1", "sent less than its record says"});
   // Beside the frame nothing is to come with it.
-  task_.record.count = 100000;
-  for (auto& arrival : arrivals_) arrival = Announcement{task_.record, {}};
+  args_.record.count = 100000;
+  for (auto& arrival : arrivals_) arrival = Announcement{args_.record, {}};
   EXPECT_EQ(compared().mismatch, std::nullopt);
 }
 
 TEST_F(Compare, OnlyWhoGivesSomethingHasToSendIt) {
-  task_.record = {.kind = comm::OpKind::broadcast, .dtype = DType::f32, .root = 1, .count = 10};
-  arrivals_ = {Announcement{task_.record, {}}, Announcement{task_.record, std::vector<std::byte>(40)}};
+  args_.record = {.kind = comm::OpKind::broadcast, .dtype = DType::f32, .root = 1, .count = 10};
+  arrivals_ = {Announcement{args_.record, {}}, Announcement{args_.record, std::vector<std::byte>(40)}};
   EXPECT_EQ(compared().mismatch, std::nullopt);
 }
 

@@ -149,7 +149,7 @@ TEST(ProcessGroupWire, SaysWhichCollectiveItStartedLastAndInWhichStep) {
 TEST(ProcessGroupWire, ALostRankIsNamedWithWhatTheOthersWereDoing) {
   const auto causes = causes_after(3, [](ProcessGroup& group, const Hub&) {
     EXPECT_EQ(group.internals().last_sequence(), 1);
-    group.internals().lose({.kind = Cause::Kind::silent, .rank = 2, .text = "rank 2 stopped answering"});
+    group.internals().on_peer_failure({.kind = Cause::Kind::silent, .rank = 2, .text = "rank 2 stopped answering"});
   });
   EXPECT_EQ(causes[0].text, "rank 2 stopped answering; rank 1 (host host1, pid 101) was in no collective");
   expect_one_cause(std::span(causes).first(2), {.kind = Cause::Kind::silent, .rank = 2});
@@ -166,7 +166,7 @@ TEST(ProcessGroupWire, WhatBecomesOfARankAfterItsGoodbyeIsNoLoss) {
       hub->frames[0].emplace_back(1, write_frame(goodbye));
     }
     group.barrier().wait();  // what rank 1 says of it comes after its goodbye
-    if (group.rank() == 0) group.internals().lose({.rank = 1, .text = "rank 1 is lost"});
+    if (group.rank() == 0) group.internals().on_peer_failure({.rank = 1, .text = "rank 1 is lost"});
     EXPECT_NO_THROW(group.progress());
   });
 }

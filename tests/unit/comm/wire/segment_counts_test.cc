@@ -19,7 +19,7 @@ class SegmentCountsTest : public ::testing::Test {
  protected:
   SegmentCountsTest() {
     for (std::size_t local = 0; local < 3; ++local) {
-      hosts_[local] = {.ranks = {{0, 1, 2}, {3, 4}}, .host = 0, .local = local, .lanes = 2};
+      hosts_[local] = {.ranks = {{0, 1, 2}, {3, 4}}, .host = 0, .local = local, .rails = 2};
     }
     memory_.resize(SegmentCounts::bytes_for(hosts_[0]) / sizeof(Line));
     auto* const memory = reinterpret_cast<std::byte*>(memory_.data());

@@ -21,16 +21,16 @@ namespace {
 using lockstep::testing::error_of;
 using lockstep::testing::expect_text;
 using namespace std::chrono_literals;
-using Means = MeetingPlan::Means;
+using RendezvousMethod = MeetingPlan::RendezvousMethod;
 
 // Each means by which rank 0 hosts the store, under a name of this test's own.
-class GroupsThatFollow : public ::testing::TestWithParam<Means> {
+class GroupsThatFollow : public ::testing::TestWithParam<RendezvousMethod> {
  protected:
   GroupsThatFollow() {
-    plan_ = {.means = GetParam(), .path = folder_ / "job", .told_by = "test"};
-    if (GetParam() == Means::agent_store) plan_.address = agent_.emplace().address();
+    plan_ = {.method = GetParam(), .path = folder_ / "job", .told_by = "test"};
+    if (GetParam() == RendezvousMethod::agent_store) plan_.address = agent_.emplace().address();
     plan_.socket = "lockstep " + folder_.filename().string();
-    if (GetParam() == Means::address) plan_.address = {"127.0.0.1", free_port()};
+    if (GetParam() == RendezvousMethod::address) plan_.address = {"127.0.0.1", free_port()};
     plan_.leave_timeout = std::chrono::hours(1);
   }
 
@@ -109,19 +109,21 @@ TEST_P(GroupsThatFollow, TheEndpointLeadsToTheSameStore) {
   for (const Meeting* meeting : {&zero, static_cast<const Meeting*>(&one)}) {
     ASSERT_TRUE(meeting->endpoint);
     EXPECT_EQ(store::TcpStore(*meeting->endpoint, Deadline::after(20s)).get("k", Deadline::after(20s)), "v");
-    EXPECT_EQ(meeting->endpoint->secret.has_value(), GetParam() != Means::address) << "nothing told it there";
+    EXPECT_EQ(meeting->endpoint->secret.has_value(), GetParam() != RendezvousMethod::address)
+        << "nothing told it there";
   }
   EXPECT_EQ(one.endpoint->role, "rank 1");
   one.store.reset();
 }
 
-INSTANTIATE_TEST_SUITE_P(Means, GroupsThatFollow,
-                         ::testing::Values(Means::address, Means::local_socket, Means::file, Means::agent_store),
+INSTANTIATE_TEST_SUITE_P(RendezvousMethod, GroupsThatFollow,
+                         ::testing::Values(RendezvousMethod::address, RendezvousMethod::local_socket,
+                                           RendezvousMethod::file, RendezvousMethod::agent_store),
                          [](const auto& one) {
                            switch (one.param) {
-                             case Means::address: return "address";
-                             case Means::local_socket: return "socket";
-                             case Means::agent_store: return "agent";
+                             case RendezvousMethod::address: return "address";
+                             case RendezvousMethod::local_socket: return "socket";
+                             case RendezvousMethod::agent_store: return "agent";
                              default: return "file";
                            }
                          });

@@ -11,7 +11,7 @@ namespace {
 
 using lockstep::testing::error_of;
 using lockstep::testing::expect_text;
-using Means = MeetingPlan::Means;
+using RendezvousMethod = MeetingPlan::RendezvousMethod;
 
 Environment bootstrap(const std::string& how) {
   Environment environment;
@@ -42,23 +42,23 @@ std::string refusal(const Identity& identity, const std::string& how = {}) {
 }
 
 TEST(MeetingPlan, AWorldOfOneNeedsNoSocketWhateverIsSet) {
-  EXPECT_EQ(plan_meeting({}, {}).means, Means::alone);
+  EXPECT_EQ(plan_meeting({}, {}).method, RendezvousMethod::alone);
   Identity identity = rank_of(0, 1);
   identity.store_address = "127.0.0.1:1";
   identity.master_addr = "127.0.0.1";
   identity.master_port = 1;
-  EXPECT_EQ(plan_meeting(identity, parse_init_method("tcp://127.0.0.1:1")).means, Means::alone);
-  EXPECT_EQ(plan_meeting(identity, parse_init_method("file:///x")).means, Means::alone);
+  EXPECT_EQ(plan_meeting(identity, parse_init_method("tcp://127.0.0.1:1")).method, RendezvousMethod::alone);
+  EXPECT_EQ(plan_meeting(identity, parse_init_method("file:///x")).method, RendezvousMethod::alone);
 }
 
 TEST(MeetingPlan, TheProgramsUrlComesFirst) {
   Identity identity = under_mpirun(4);
   identity.store_address = "127.0.0.1:1";
   const MeetingPlan tcp = plan_meeting(identity, parse_init_method("tcp://node0:23456"));
-  EXPECT_EQ(tcp.means, Means::address);
+  EXPECT_EQ(tcp.method, RendezvousMethod::address);
   EXPECT_EQ(tcp.address.to_string(), "node0:23456");
   const MeetingPlan file = plan_meeting(identity, parse_init_method("file:///shared/job"));
-  EXPECT_EQ(file.means, Means::file);
+  EXPECT_EQ(file.method, RendezvousMethod::file);
   EXPECT_EQ(file.path, "/shared/job");
 }
 
@@ -68,7 +68,7 @@ TEST(MeetingPlan, TheLaunchersStoreComesBeforeMasterAddr) {
   identity.master_addr = "127.0.0.1";
   identity.master_port = 5000;
   const MeetingPlan plan = plan_meeting(identity, parse_init_method("env://"));
-  EXPECT_EQ(plan.means, Means::launcher_store);
+  EXPECT_EQ(plan.method, RendezvousMethod::launcher_store);
   EXPECT_EQ(plan.address.to_string(), "[::1]:4000");
 }
 
@@ -77,16 +77,16 @@ TEST(MeetingPlan, UnderTorchrunsAgentRankZeroIsAClientToo) {
   identity.agent_store = true;
   identity.master_addr = "node0";
   identity.master_port = 29500;
-  EXPECT_EQ(plan_meeting(identity, {}).means, Means::agent_store);
+  EXPECT_EQ(plan_meeting(identity, {}).method, RendezvousMethod::agent_store);
   identity.agent_store = false;
-  EXPECT_EQ(plan_meeting(identity, {}).means, Means::address);
+  EXPECT_EQ(plan_meeting(identity, {}).method, RendezvousMethod::address);
 }
 
 TEST(MeetingPlan, MpirunOnOneHostAndOnSeveral) {
-  EXPECT_EQ(plan_meeting(under_mpirun(4), {}).means, Means::local_socket);
-  EXPECT_EQ(plan_meeting(under_mpirun(2), {}).means, Means::pmix);
-  EXPECT_EQ(plan_meeting(under_mpirun(4), {}, bootstrap("pmix")).means, Means::pmix);
-  EXPECT_EQ(plan_meeting(under_mpirun(2), {}, bootstrap("socket")).means, Means::local_socket);
+  EXPECT_EQ(plan_meeting(under_mpirun(4), {}).method, RendezvousMethod::local_socket);
+  EXPECT_EQ(plan_meeting(under_mpirun(2), {}).method, RendezvousMethod::pmix);
+  EXPECT_EQ(plan_meeting(under_mpirun(4), {}, bootstrap("pmix")).method, RendezvousMethod::pmix);
+  EXPECT_EQ(plan_meeting(under_mpirun(2), {}, bootstrap("socket")).method, RendezvousMethod::local_socket);
 }
 
 TEST(MeetingPlan, AJobWithoutANameIsNamedByItsLaunchersProcess) {
@@ -97,7 +97,7 @@ TEST(MeetingPlan, AJobWithoutANameIsNamedByItsLaunchersProcess) {
   identity.pmix = false;
   const std::vector<Ancestor> ancestors = {{.pid = 30, .command = "sh"}, {.pid = 20, .command = "hydra_pmi_proxy"}};
   const MeetingPlan plan = plan_meeting(identity, {}, {}, ancestors);
-  EXPECT_EQ(plan.means, Means::local_socket);
+  EXPECT_EQ(plan.method, RendezvousMethod::local_socket);
   expect_text(plan.socket, {"hydra/pid 20/"});
   EXPECT_THROW(plan_meeting(identity, {}), InvalidArgument) << "nothing names it, and no address is set";
   EXPECT_THROW(plan_meeting(identity, {}, bootstrap("socket")), InvalidArgument);
@@ -112,12 +112,12 @@ TEST(MeetingPlan, SeveralHostsOfSrunMeetAtTheFirstAndAnAddressIsForcedOnOne) {
   identity.master_port = 20007;
   identity.master_from = "SLURM_STEP_NODELIST and a port of step 1.0";
   const MeetingPlan hosts = plan_meeting(identity, {});
-  EXPECT_EQ(hosts.means, Means::address);
+  EXPECT_EQ(hosts.method, RendezvousMethod::address);
   EXPECT_EQ(hosts.address.to_string(), "n20:20007");
   EXPECT_EQ(hosts.told_by, identity.master_from);
   identity.local_world_size = 4;
-  EXPECT_EQ(plan_meeting(identity, {}).means, Means::local_socket);
-  EXPECT_EQ(plan_meeting(identity, {}, bootstrap("address")).means, Means::address);
+  EXPECT_EQ(plan_meeting(identity, {}).method, RendezvousMethod::local_socket);
+  EXPECT_EQ(plan_meeting(identity, {}, bootstrap("address")).method, RendezvousMethod::address);
 }
 
 TEST(MeetingPlan, TheSecretThatWasGivenIsUsedEverywhere) {
@@ -140,7 +140,7 @@ TEST(MeetingPlan, TheSecretThatWasGivenIsUsedEverywhere) {
   EXPECT_EQ(plan_meeting(identity, {}).run_id, "");
   environment.set("LOCKSTEP_STORE_SECRET", "short");
   EXPECT_THROW(plan_meeting(identity, {}, environment), InvalidArgument);
-  EXPECT_EQ(plan_meeting({}, {}, environment).means, Means::alone) << "nobody needs it";
+  EXPECT_EQ(plan_meeting({}, {}, environment).method, RendezvousMethod::alone) << "nobody needs it";
 }
 
 TEST(MeetingPlan, MpirunOnSeveralHostsWithoutPmixNeedsAnAddress) {
@@ -149,7 +149,7 @@ TEST(MeetingPlan, MpirunOnSeveralHostsWithoutPmixNeedsAnAddress) {
   expect_text(refusal(identity), {"MASTER_ADDR and MASTER_PORT are not set"});
   identity.master_addr = "node0";
   identity.master_port = 29500;
-  EXPECT_EQ(plan_meeting(identity, {}).means, Means::address);
+  EXPECT_EQ(plan_meeting(identity, {}).method, RendezvousMethod::address);
 }
 
 TEST(MeetingPlan, WhatIsMissingIsSaid) {

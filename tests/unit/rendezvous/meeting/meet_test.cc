@@ -38,7 +38,7 @@ using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using Means = MeetingPlan::Means;
+using RendezvousMethod = MeetingPlan::RendezvousMethod;
 
 struct Rank {
   std::optional<Joined> joined;
@@ -98,13 +98,14 @@ TEST(Meet, AtLocalhost) { expect_all_met(run(at({"localhost", free_port()}), {ra
 TEST(Meet, AtTheLaunchersStore) {
   const store::TcpStoreServer server;
   MeetingPlan plan = at(server.address());
-  plan.means = Means::launcher_store;
+  plan.method = RendezvousMethod::launcher_store;
   expect_all_met(run(plan, {rank_of(0, 3), rank_of(1, 3), rank_of(2, 3)}));
 }
 
 TEST(Meet, OverTheLocalSocket) {
-  const MeetingPlan plan{
-      .means = Means::local_socket, .told_by = "test", .socket = "lockstep meet_test " + std::to_string(::getpid())};
+  const MeetingPlan plan{.method = RendezvousMethod::local_socket,
+                         .told_by = "test",
+                         .socket = "lockstep meet_test " + std::to_string(::getpid())};
   std::vector<Identity> ranks = {rank_of(1, 3), rank_of(0, 3), rank_of(2, 3)};
   expect_all_met(run(plan, ranks));
   expect_all_met(run(plan, ranks));
@@ -143,7 +144,8 @@ TEST(Meet, AStoreThatAsksForNoSecretIsNotTheOneThatWasMeant) {
 
 TEST(Meet, ThroughTheStoreOfAnAgentOfTorchruns) {
   const store::TcpStoreServer agent;  // speaks PyTorch's protocol too
-  MeetingPlan plan{.means = Means::agent_store, .address = agent.address(), .told_by = "MASTER_ADDR and MASTER_PORT"};
+  MeetingPlan plan{
+      .method = RendezvousMethod::agent_store, .address = agent.address(), .told_by = "MASTER_ADDR and MASTER_PORT"};
   const auto first = run(plan, {rank_of(1, 3), rank_of(0, 3), rank_of(2, 3)});
   expect_all_met(first);
   EXPECT_NE(first[0].address, agent.address().to_string()) << "rank 0's own";
@@ -161,7 +163,8 @@ std::string everything_in(store::Store& store) {
 
 TEST(Meet, UnderTorchrunASecretThatWasGivenIsUsedAndNotPublished) {
   const store::TcpStoreServer agent;
-  MeetingPlan plan{.means = Means::agent_store, .address = agent.address(), .told_by = "MASTER_ADDR and MASTER_PORT"};
+  MeetingPlan plan{
+      .method = RendezvousMethod::agent_store, .address = agent.address(), .told_by = "MASTER_ADDR and MASTER_PORT"};
   plan.secret = store::Secret::random();
   Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
   store::TcpStore visitor(agent.address(), Deadline::after(20s));
@@ -187,7 +190,7 @@ TEST(Meet, UnderTorchrunASecretThatWasGivenIsUsedAndNotPublished) {
 TEST(Meet, ARankZeroThatTellsItsOwnSecretIsNotBelievedByWhoWasGivenOne) {
   const store::TcpStoreServer agent;
   const MeetingPlan open{
-      .means = Means::agent_store, .address = agent.address(), .told_by = "MASTER_ADDR and MASTER_PORT"};
+      .method = RendezvousMethod::agent_store, .address = agent.address(), .told_by = "MASTER_ADDR and MASTER_PORT"};
   const Meeting zero = meet(open, rank_of(0, 2), Deadline::after(20s));
   MeetingPlan given = open;
   given.secret = store::Secret::random();
@@ -195,8 +198,9 @@ TEST(Meet, ARankZeroThatTellsItsOwnSecretIsNotBelievedByWhoWasGivenOne) {
 }
 
 TEST(Meet, OverTheLocalSocketWithASecretThatWasGiven) {
-  MeetingPlan plan{
-      .means = Means::local_socket, .told_by = "test", .socket = "lockstep meet_test s" + std::to_string(::getpid())};
+  MeetingPlan plan{.method = RendezvousMethod::local_socket,
+                   .told_by = "test",
+                   .socket = "lockstep meet_test s" + std::to_string(::getpid())};
   plan.secret = store::Secret::random();
   expect_all_met(run(plan, {rank_of(1, 3), rank_of(0, 3), rank_of(2, 3)}));
 }
@@ -219,7 +223,7 @@ bool has_outward_interface() {
 TEST(Meet, UnderTorchrunOfSeveralHostsTheStoreIsWhereOtherHostsReachIt) {
   if (!has_outward_interface()) GTEST_SKIP() << "this host has no interface but loopback";
   const store::TcpStoreServer agent({.listen = {"", 0}});
-  MeetingPlan plan{.means = Means::agent_store,
+  MeetingPlan plan{.method = RendezvousMethod::agent_store,
                    .address = {kDebianName, agent.address().port},
                    .told_by = "MASTER_ADDR and MASTER_PORT"};
   const auto hosts = run(plan, {rank_of_two_hosts(1), rank_of_two_hosts(0)});
@@ -279,7 +283,8 @@ TEST(Meet, RankZerosNameThatNeverComesIsATimeoutWithTheRemedy) {
 
 TEST(Meet, UnderTorchrunARankZeroThatDoesNotComeIsSaid) {
   const store::TcpStoreServer agent;
-  MeetingPlan plan{.means = Means::agent_store, .address = agent.address(), .told_by = "MASTER_ADDR and MASTER_PORT"};
+  MeetingPlan plan{
+      .method = RendezvousMethod::agent_store, .address = agent.address(), .told_by = "MASTER_ADDR and MASTER_PORT"};
   expect_text(refusal<Timeout>(plan, rank_of(1, 2), 100ms), {"rank 0 has not come", agent.address().to_string()});
 }
 
@@ -344,7 +349,7 @@ TEST(Meet, APortThatAnotherProgramHasIsNotMistakenForRankZero) {
 class MeetAtFile : public ::testing::Test {
  protected:
   MeetAtFile() {
-    plan_.means = Means::file;
+    plan_.method = RendezvousMethod::file;
     plan_.path = folder_ / "job";
     plan_.told_by = "init_method file://";
   }

@@ -22,7 +22,8 @@ using lockstep::testing::free_port;
 using lockstep::testing::Line;
 
 inline MeetingPlan at(const net::HostPort& address) {
-  return {.means = MeetingPlan::Means::address, .address = address, .told_by = "MASTER_ADDR and MASTER_PORT"};
+  return {
+      .method = MeetingPlan::RendezvousMethod::address, .address = address, .told_by = "MASTER_ADDR and MASTER_PORT"};
 }
 
 }  // namespace lockstep::rendezvous

@@ -146,7 +146,7 @@ Environment bootstrap(const std::string& how) {
 void meet_and_join() {
   Identity identity = identify(Environment::of_process());
   const MeetingPlan plan = plan_meeting(identity, {}, bootstrap("pmix"));
-  ASSERT_EQ(plan.means, MeetingPlan::Means::pmix);
+  ASSERT_EQ(plan.method, MeetingPlan::RendezvousMethod::pmix);
   const Deadline deadline = Deadline::after(20s);
   for (int round = 0; round < 2; ++round) {  // a program may leave and join again
     const Meeting meeting = meet(plan, identity, deadline);
@@ -186,7 +186,7 @@ void ask_and_meet() {
   EXPECT_TRUE(identity.local_world_size_known && identity.local_rank_known);
   EXPECT_EQ(identity.local_rank, identity.rank);
   const MeetingPlan plan = plan_meeting(identity, {});
-  EXPECT_EQ(plan.means, MeetingPlan::Means::local_socket);
+  EXPECT_EQ(plan.method, MeetingPlan::RendezvousMethod::local_socket);
   const Meeting meeting = meet(plan, identity, deadline);
   EXPECT_EQ(join(*meeting.store, identity, self_member(identity), deadline).roster.size(), std::size_t{kRanks});
 }

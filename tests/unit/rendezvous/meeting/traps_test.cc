@@ -19,7 +19,7 @@ using lockstep::testing::error_of;
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Means = MeetingPlan::Means;
+using RendezvousMethod = MeetingPlan::RendezvousMethod;
 using Variables = std::map<std::string, std::string, std::less<>>;
 
 Identity who(Variables variables) { return identify(Environment(std::move(variables))); }
@@ -56,8 +56,8 @@ TEST(Trap, T01_TorchrunsAgentListensAtMasterPort) {
                               {"TORCHELASTIC_RUN_ID", "x"},
                               {"TORCHELASTIC_RESTART_COUNT", "0"}};
   const auto agent = plan_meeting(who(with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})), {});
-  EXPECT_EQ(agent.means, Means::agent_store) << "rank 0 must not listen there";
-  EXPECT_EQ(plan_meeting(who(torchrun), {}).means, Means::address);
+  EXPECT_EQ(agent.method, RendezvousMethod::agent_store) << "rank 0 must not listen there";
+  EXPECT_EQ(plan_meeting(who(torchrun), {}).method, RendezvousMethod::address);
 }
 
 TEST(Trap, T02_OpenMpisNodeRankIsNoNodeIndex) {
@@ -65,13 +65,14 @@ TEST(Trap, T02_OpenMpisNodeRankIsNoNodeIndex) {
 }
 
 TEST(Trap, T03_OpenMpiGivesNoAddress) {
-  EXPECT_EQ(plan_meeting(who(kMpirun), {}).means, Means::local_socket);
+  EXPECT_EQ(plan_meeting(who(kMpirun), {}).method, RendezvousMethod::local_socket);
   const Variables hosts = with(kMpirun, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "3"}});
-  EXPECT_EQ(plan_meeting(who(hosts), {}).means, Means::pmix);
+  EXPECT_EQ(plan_meeting(who(hosts), {}).method, RendezvousMethod::pmix);
   Variables bare = hosts;
   bare.erase("PMIX_NAMESPACE");
   EXPECT_THROW(plan_meeting(who(bare), {}), InvalidArgument);
-  EXPECT_EQ(plan_meeting(who(with(bare, {{"MASTER_ADDR", "n0"}, {"MASTER_PORT", "1"}})), {}).means, Means::address);
+  EXPECT_EQ(plan_meeting(who(with(bare, {{"MASTER_ADDR", "n0"}, {"MASTER_PORT", "1"}})), {}).method,
+            RendezvousMethod::address);
 }
 
 TEST(Trap, T04_UniverseSizeIsSlots) { EXPECT_EQ(who(with(kMpirun, {{"OMPI_UNIVERSE_SIZE", "64"}})).world_size, 4); }

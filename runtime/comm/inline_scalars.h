@@ -36,24 +36,24 @@ std::string describe(NoteOps ops);
 
 // The words that a rank's part of a collective carries beside its record: the weight (0 without one), then the note's
 // fields.
-inline constexpr std::size_t kWords = 1 + kMostNoteFields;
-using Words = std::array<std::int64_t, kWords>;
+inline constexpr std::size_t kInlineScalars = 1 + kMostNoteFields;
+using InlineScalars = std::array<std::int64_t, kInlineScalars>;
 
 // The words of all ranks, combined.
-class LOCKSTEP_INTERNAL_API Tally {
+class LOCKSTEP_INTERNAL_API ScalarReduction {
  public:
-  explicit Tally(NoteOps ops) : ops_(ops), fields_(ops.fields()) {}
+  explicit ScalarReduction(NoteOps ops) : ops_(ops), fields_(ops.fields()) {}
   // Adds one rank's words. Once for each rank.
-  void add(const Words& theirs);
-  const Words& words() const { return words_; }
+  void add(const InlineScalars& theirs);
+  const InlineScalars& words() const { return words_; }
   // The sum of the weights does not fit.
   bool is_too_heavy() const { return too_heavy_; }
 
  private:
   NoteOps ops_;
   std::size_t fields_;
-  Words words_{};
-  Words first_{};
+  InlineScalars words_{};
+  InlineScalars first_{};
   bool is_first_ = true;
   bool too_heavy_ = false;
 };
@@ -62,7 +62,8 @@ class LOCKSTEP_INTERNAL_API Tally {
 // `equal` sums a hash of the value, and is true where the sum is as many times this rank's hash as there are ranks. The
 // hash keeps a rank whose value is the mean of all (2 of 1, 2 and 3) from seeing what the others don't; values that
 // differ look equal to some rank with a probability of 2^-64 per rank.
-LOCKSTEP_INTERNAL_API Words summands(NoteOps ops, const Words& own);
-LOCKSTEP_INTERNAL_API Words from_sums(NoteOps ops, const Words& own, const Words& sums, int ranks);
+LOCKSTEP_INTERNAL_API InlineScalars summands(NoteOps ops, const InlineScalars& own);
+LOCKSTEP_INTERNAL_API InlineScalars from_sums(NoteOps ops, const InlineScalars& own, const InlineScalars& sums,
+                                              int ranks);
 
 }  // namespace lockstep::comm

@@ -45,20 +45,21 @@ std::string describe_hidden_name(const MeetingPlan& plan, const std::string& add
 net::HostPort outward_address(const MeetingPlan& plan);
 
 // A store that rank 0 hosts, and what it tells the others of it: of a secret that the ranks were given, nothing.
-struct OfferedStore {
+struct AdvertisedStore {
   std::shared_ptr<OwnedStore> owned;
-  Offer offer;
+  StoreAdvertisement advertisement;
 };
-OfferedStore host_offered_store(const net::HostPort& listen, const MeetingPlan& plan, const Identity& identity,
-                                const Deadline& deadline);
-// The secret of the store that `offer` leads to. Throws Mismatch if rank 0 was given one and this rank not, or the
-// other way round: then whoever wrote the offer could take this rank over.
-store::Secret secret_of(const Offer& offer, const MeetingPlan& plan, const Identity& identity);
+AdvertisedStore host_advertised_store(const net::HostPort& listen, const MeetingPlan& plan, const Identity& identity,
+                                      const Deadline& deadline);
+// The secret of the store that `advertisement` leads to. Throws Mismatch if rank 0 was given one and this rank not, or
+// the other way round: then whoever wrote the offer could take this rank over.
+store::Secret secret_of(const StoreAdvertisement& advertisement, const MeetingPlan& plan, const Identity& identity);
 
-// Connects to the store that `offer` names, if it holds the offer's token and this rank has not used it before; else
-// null, and `failure` says why.
-std::shared_ptr<OwnedStore> connect_via_offer(const Offer& offer, const MeetingPlan& plan, const Identity& identity,
-                                              const Deadline& deadline, std::string& failure);
+// Connects to the store that `advertisement` names, if it holds the offer's token and this rank has not used it before;
+// else null, and `failure` says why.
+std::shared_ptr<OwnedStore> connect_via_advertisement(const StoreAdvertisement& advertisement, const MeetingPlan& plan,
+                                                      const Identity& identity, const Deadline& deadline,
+                                                      std::string& failure);
 // As connect_to_store(); a failure's message names the rank, the address, its source and `remedy`.
 std::shared_ptr<OwnedStore> connect_to_job_store(const store::Endpoint& endpoint, const MeetingPlan& plan,
                                                  const Identity& identity, const Deadline& deadline,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/task_group.h"
+#include "runtime/comm/process_group_base.h"
 
 #include <fmt/format.h>
 
@@ -12,32 +12,33 @@
 
 namespace lockstep::comm {
 
-std::string_view TaskGroup::last_collective() const {
+std::string_view ProcessGroupBase::last_collective() const {
   return last_sequence() == 0 ? std::string_view() : name_of(last_kind_.load(std::memory_order_relaxed));
 }
 
-Task TaskGroup::task_of(OpKind kind, const ConstBufferView& input, const BufferView& output, std::int64_t count) {
+CollectiveArgs ProcessGroupBase::args_of(OpKind kind, const ConstBufferView& input, const BufferView& output,
+                                         std::int64_t count) {
   require_owner(name_of(kind));
   last_kind_.store(kind, std::memory_order_relaxed);
-  Task task;
-  task.record.kind = kind;
-  task.record.dtype = output.dtype;
-  task.record.count = count;
-  task.input = input;
-  task.output = output;
-  task.rank = rank();
-  task.size = size();
-  task.reduction.dtype = output.dtype;
-  return task;
+  CollectiveArgs args;
+  args.record.kind = kind;
+  args.record.dtype = output.dtype;
+  args.record.count = count;
+  args.input = input;
+  args.output = output;
+  args.rank = rank();
+  args.size = size();
+  args.reduction.dtype = output.dtype;
+  return args;
 }
 
-void TaskGroup::check_arena_bytes(std::size_t bytes) {
+void ProcessGroupBase::check_arena_bytes(std::size_t bytes) {
   constexpr std::size_t kMost = std::size_t{1} << 48;
   if (bytes <= kMost) return;
   throw InvalidArgument(fmt::format("allocate of {} bytes: no machine has so much; is a size negative?", bytes));
 }
 
-std::shared_ptr<ProcessGroup> TaskGroup::make_subgroup(const Subgroup& subgroup) {
+std::shared_ptr<ProcessGroup> ProcessGroupBase::make_subgroup(const Subgroup& subgroup) {
   if (!context_.make_group) {
     throw BackendUnavailable(fmt::format(
         "a group within a group of backend '{}': it can't make any; let init_process_group make this one", backend()));
@@ -67,50 +68,50 @@ std::shared_ptr<ProcessGroup> TaskGroup::make_subgroup(const Subgroup& subgroup)
   }
 }
 
-Work TaskGroup::all_reduce(const BufferView& buffer, const AllReduceOptions& options) {
+Work ProcessGroupBase::all_reduce(const BufferView& buffer, const AllReduceOptions& options) {
   check_buffer(*this, "all_reduce", buffer);
   check_weight(*this, buffer, options);
   check_note(*this, options.note);
-  Task task = task_of(OpKind::all_reduce, buffer, buffer, buffer.count);
-  task.record.op = task.reduction.op = options.op;
-  task.record.weighted = options.weight.has_value();
-  task.record.note = NoteOps(options.note);
-  task.record.words = words_of(options);
-  task.record.unit = task.reduction.unit = options.unit;
-  task.zero_if_weightless = options.zero_if_weightless;
-  return start(std::move(task));
+  CollectiveArgs args = args_of(OpKind::all_reduce, buffer, buffer, buffer.count);
+  args.record.op = args.reduction.op = options.op;
+  args.record.weighted = options.weight.has_value();
+  args.record.note = NoteOps(options.note);
+  args.record.words = words_of(options);
+  args.record.unit = args.reduction.unit = options.unit;
+  args.zero_if_weightless = options.zero_if_weightless;
+  return start(std::move(args));
 }
 
-Work TaskGroup::broadcast(const BufferView& buffer, int root) {
+Work ProcessGroupBase::broadcast(const BufferView& buffer, int root) {
   check_buffer(*this, "broadcast", buffer);
   check_rank(*this, "broadcast", "root", root);
-  Task task = task_of(OpKind::broadcast, buffer, buffer, buffer.count);
-  task.record.root = root;
-  return start(std::move(task));
+  CollectiveArgs args = args_of(OpKind::broadcast, buffer, buffer, buffer.count);
+  args.record.root = root;
+  return start(std::move(args));
 }
 
-Work TaskGroup::reduce(const BufferView& buffer, int root, ReduceOp op) {
+Work ProcessGroupBase::reduce(const BufferView& buffer, int root, ReduceOp op) {
   check_buffer(*this, "reduce", buffer);
   check_rank(*this, "reduce", "root", root);
-  Task task = task_of(OpKind::reduce, buffer, buffer, buffer.count);
-  task.record.root = root;
-  task.record.op = task.reduction.op = op;
-  return start(std::move(task));
+  CollectiveArgs args = args_of(OpKind::reduce, buffer, buffer, buffer.count);
+  args.record.root = root;
+  args.record.op = args.reduction.op = op;
+  return start(std::move(args));
 }
 
-Work TaskGroup::all_gather(const ConstBufferView& input, const BufferView& output) {
+Work ProcessGroupBase::all_gather(const ConstBufferView& input, const BufferView& output) {
   check_parts(*this, "all_gather", input, output, rank());
-  return start(task_of(OpKind::all_gather, input, output, input.count));
+  return start(args_of(OpKind::all_gather, input, output, input.count));
 }
 
-Work TaskGroup::reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+Work ProcessGroupBase::reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
   check_parts(*this, "reduce_scatter", output, input, rank());
-  Task task = task_of(OpKind::reduce_scatter, input, output, output.count);
-  task.record.op = task.reduction.op = op;
-  return start(std::move(task));
+  CollectiveArgs args = args_of(OpKind::reduce_scatter, input, output, output.count);
+  args.record.op = args.reduction.op = op;
+  return start(std::move(args));
 }
 
-Work TaskGroup::gather(const ConstBufferView& input, const BufferView& output, int root) {
+Work ProcessGroupBase::gather(const ConstBufferView& input, const BufferView& output, int root) {
   check_rank(*this, "gather", "root", root);
   if (rank() == root) {
     check_parts(*this, "gather", input, output, root);
@@ -118,12 +119,12 @@ Work TaskGroup::gather(const ConstBufferView& input, const BufferView& output, i
     check_buffer(*this, "gather", input);
   }
   const BufferView nothing(nullptr, 0, input.dtype);
-  Task task = task_of(OpKind::gather, input, rank() == root ? output : nothing, input.count);
-  task.record.root = root;
-  return start(std::move(task));
+  CollectiveArgs args = args_of(OpKind::gather, input, rank() == root ? output : nothing, input.count);
+  args.record.root = root;
+  return start(std::move(args));
 }
 
-Work TaskGroup::scatter(const ConstBufferView& input, const BufferView& output, int root) {
+Work ProcessGroupBase::scatter(const ConstBufferView& input, const BufferView& output, int root) {
   check_rank(*this, "scatter", "root", root);
   if (rank() == root) {
     check_parts(*this, "scatter", output, input, root);
@@ -131,19 +132,19 @@ Work TaskGroup::scatter(const ConstBufferView& input, const BufferView& output, 
     check_buffer(*this, "scatter", output);
   }
   const ConstBufferView nothing(nullptr, 0, output.dtype);
-  Task task = task_of(OpKind::scatter, rank() == root ? input : nothing, output, output.count);
-  task.record.root = root;
-  return start(std::move(task));
+  CollectiveArgs args = args_of(OpKind::scatter, rank() == root ? input : nothing, output, output.count);
+  args.record.root = root;
+  return start(std::move(args));
 }
 
-Work TaskGroup::all_to_all(const ConstBufferView& input, const BufferView& output) {
+Work ProcessGroupBase::all_to_all(const ConstBufferView& input, const BufferView& output) {
   check_exchange(*this, input, output);
-  return start(task_of(OpKind::all_to_all, input, output, input.count / size()));
+  return start(args_of(OpKind::all_to_all, input, output, input.count / size()));
 }
 
-Work TaskGroup::barrier() { return start(task_of(OpKind::barrier, {}, {}, 0)); }
+Work ProcessGroupBase::barrier() { return start(args_of(OpKind::barrier, {}, {}, 0)); }
 
-Work TaskGroup::message(const P2pOp& p2p) {
+Work ProcessGroupBase::message(const P2pOp& p2p) {
   const std::string_view operation = p2p.is_send ? "send" : "recv";
   require_owner(operation);
   check_buffer(*this, operation, p2p.buffer);
@@ -152,11 +153,11 @@ Work TaskGroup::message(const P2pOp& p2p) {
   return start_message(p2p);
 }
 
-Work TaskGroup::send(const ConstBufferView& buffer, int destination, int tag) {
+Work ProcessGroupBase::send(const ConstBufferView& buffer, int destination, int tag) {
   return message({.is_send = true, .buffer = buffer, .peer = destination, .tag = tag});
 }
 
-Work TaskGroup::recv(const BufferView& buffer, int source, int tag) {
+Work ProcessGroupBase::recv(const BufferView& buffer, int source, int tag) {
   return message({.buffer = buffer, .peer = source, .tag = tag, .target = buffer.data});
 }
 

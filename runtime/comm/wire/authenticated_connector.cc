@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/wire/proven_connections.h"
+#include "runtime/comm/wire/authenticated_connector.h"
 
 #include <fmt/format.h>
 #include <sys/timerfd.h>
@@ -14,9 +14,9 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/text.h"
 #include "runtime/net/address.h"
+#include "runtime/net/dead_peer_timeout.h"
 #include "runtime/net/epoll.h"
 #include "runtime/net/interfaces.h"
-#include "runtime/net/patient_socket.h"
 #include "runtime/net/stream.h"
 #include "runtime/rendezvous/consensus.h"
 
@@ -55,7 +55,7 @@ UniqueFd make_timer() {
 
 }  // namespace
 
-ProvenConnections::ProvenConnections(const rendezvous::Roster& roster, int rank, ConnectOptions options)
+AuthenticatedConnector::AuthenticatedConnector(const rendezvous::Roster& roster, int rank, ConnectOptions options)
     : roster_(roster),
       rank_(rank),
       options_(std::move(options)),
@@ -65,14 +65,14 @@ ProvenConnections::ProvenConnections(const rendezvous::Roster& roster, int rank,
   is_connected_[static_cast<std::size_t>(rank)] = true;
   net::watch(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), EPOLLIN, static_cast<std::uint64_t>(timer_.get()));
   const auto has_another = [this](int peer) { return has(peer) || find_attempt(peer) != attempts_.end(); };
-  callers_.emplace(roster_, rank_, options_.name, options_.secret, has_another, address_to_listen_at(options_),
-                   epoll_.get());
+  acceptor_.emplace(roster_, rank_, options_.name, options_.secret, has_another, address_to_listen_at(options_),
+                    epoll_.get());
 }
 
-ProvenConnections::~ProvenConnections() = default;
+AuthenticatedConnector::~AuthenticatedConnector() = default;
 
-std::vector<UniqueFd> ProvenConnections::open(store::Store& store, const std::vector<int>& ranks,
-                                              const Deadline& deadline) {
+std::vector<UniqueFd> AuthenticatedConnector::open(store::Store& store, const std::vector<int>& ranks,
+                                                   const Deadline& deadline) {
   std::string name = options_.name;
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
   rendezvous::Consensus consensus(store, roster_, rank_,
@@ -80,7 +80,7 @@ std::vector<UniqueFd> ProvenConnections::open(store::Store& store, const std::ve
                                    .what = options_.name + ": the ranks connect",
                                    .remedy = "see whether they still run",
                                    .check = options_.check});
-  for (const std::string& place : consensus.gather(callers_->place(), deadline)) places_.push_back(place_in(place));
+  for (const std::string& place : consensus.gather(acceptor_->place(), deadline)) places_.push_back(place_in(place));
   for (const int rank : ranks) {
     if (rank < rank_) begin(rank, Deadline::never());
   }
@@ -99,25 +99,25 @@ std::vector<UniqueFd> ProvenConnections::open(store::Store& store, const std::ve
   }
 }
 
-void ProvenConnections::throw_missing(const std::vector<int>& missing, const Deadline& deadline) const {
+void AuthenticatedConnector::throw_missing(const std::vector<int>& missing, const Deadline& deadline) const {
   throw Timeout(fmt::format("{}: {} did not connect to {}, {}{}; see that the hosts reach each other there, or {}",
                             options_.name,
                             joined(
                                 missing, [this](int rank) { return who(rank); }, ", ", 12),
-                            who(rank_), deadline.progress(), callers_ ? callers_->strangers() : "", options_.remedy));
+                            who(rank_), deadline.progress(), acceptor_ ? acceptor_->strangers() : "", options_.remedy));
 }
 
-std::list<ConnectAttempt>::iterator ProvenConnections::find_attempt(int rank) {
+std::list<ConnectAttempt>::iterator AuthenticatedConnector::find_attempt(int rank) {
   return std::ranges::find_if(attempts_, [rank](const ConnectAttempt& attempt) { return attempt.peer() == rank; });
 }
 
-void ProvenConnections::ask(int rank) {
+void AuthenticatedConnector::ask(int rank) {
   if (has(rank) || find_attempt(rank) != attempts_.end()) return;
   begin(rank, Deadline::after(kReachLimit));
   set_timer();
 }
 
-void ProvenConnections::begin(int rank, const Deadline& limit) {
+void AuthenticatedConnector::begin(int rank, const Deadline& limit) {
   const auto attempt =
       attempts_.emplace(attempts_.end(), rank_, rank, ConnectAttempt::Names{options_.name, who(rank_), who(rank)},
                         places_[static_cast<std::size_t>(rank)], options_.secret, limit, epoll_.get());
@@ -125,7 +125,7 @@ void ProvenConnections::begin(int rank, const Deadline& limit) {
 }
 
 template <typename What>
-void ProvenConnections::advance(std::list<ConnectAttempt>::iterator attempt, What what) {
+void AuthenticatedConnector::advance(std::list<ConnectAttempt>::iterator attempt, What what) {
   const int rank = attempt->peer();
   try {
     what(*attempt);
@@ -135,7 +135,7 @@ void ProvenConnections::advance(std::list<ConnectAttempt>::iterator attempt, Wha
     }
   } catch (const Error&) {
     attempts_.erase(attempt);
-    const std::vector<int> proven = callers_ ? callers_->proven() : std::vector<int>();
+    const std::vector<int> proven = acceptor_ ? acceptor_->proven() : std::vector<int>();
     // It may have come itself, and waits for what became of this.
     if (std::find(proven.begin(), proven.end(), rank) != proven.end()) return;
     is_connected_[static_cast<std::size_t>(rank)] = true;  // nobody tries again
@@ -143,27 +143,27 @@ void ProvenConnections::advance(std::list<ConnectAttempt>::iterator attempt, Wha
   }
 }
 
-void ProvenConnections::connected(int rank, UniqueFd socket) {
+void AuthenticatedConnector::connected(int rank, UniqueFd socket) {
   // From here on the group's deadlines count, and the job's membership: a rank may be stopped for longer than that.
-  net::make_patient(socket.get());
+  net::disable_dead_peer_timeout(socket.get());
   is_connected_[static_cast<std::size_t>(rank)] = true;
   outcomes_.push_back({.rank = rank, .socket = std::move(socket)});
 }
 
-void ProvenConnections::answer_callers() {
-  for (const int rank : callers_->proven()) {
+void AuthenticatedConnector::answer_callers() {
+  for (const int rank : acceptor_->proven()) {
     const auto attempt = find_attempt(rank);
     if (has(rank)) {
       // One that was kept waiting has this rank's own connection by now.
-      callers_->refuse(rank, rank < rank_ ? "" : fmt::format("rank {} has connected already", rank));
+      acceptor_->refuse(rank, rank < rank_ ? "" : fmt::format("rank {} has connected already", rank));
     } else if (attempt == attempts_.end() || rank > rank_) {
       if (attempt != attempts_.end()) attempts_.erase(attempt);
-      if (UniqueFd socket = callers_->accept(rank)) connected(rank, std::move(socket));
+      if (UniqueFd socket = acceptor_->accept(rank)) connected(rank, std::move(socket));
     }
   }
 }
 
-std::vector<ProvenConnections::Outcome> ProvenConnections::serve() {
+std::vector<AuthenticatedConnector::Outcome> AuthenticatedConnector::serve() {
   std::array<epoll_event, kMostEvents> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), kMostEvents, 0);
   if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
@@ -173,21 +173,21 @@ std::vector<ProvenConnections::Outcome> ProvenConnections::serve() {
     if (fd == timer_.get()) {
       std::uint64_t rings = 0;
       ticked = ::read(fd, &rings, sizeof(rings)) > 0 || ticked;
-    } else if (!callers_ || !callers_->serve(fd)) {
+    } else if (!acceptor_ || !acceptor_->serve(fd)) {
       const auto attempt = std::ranges::find_if(attempts_, [fd](const ConnectAttempt& one) { return one.fd() == fd; });
       if (attempt != attempts_.end()) advance(attempt, [](ConnectAttempt& one) { one.serve(); });
     }
   }
   if (ticked) {
-    if (callers_) callers_->tick();
+    if (acceptor_) acceptor_->tick();
     for (auto attempt = attempts_.begin(); attempt != attempts_.end();) {
       advance(attempt++, [](ConnectAttempt& one) { one.tick(); });
     }
   }
-  if (callers_) answer_callers();
-  if (callers_ && std::all_of(is_connected_.begin(), is_connected_.end(), [](bool one) { return one; })) {
-    callers_->turn_away_all();
-    callers_.reset();
+  if (acceptor_) answer_callers();
+  if (acceptor_ && std::all_of(is_connected_.begin(), is_connected_.end(), [](bool one) { return one; })) {
+    acceptor_->turn_away_all();
+    acceptor_.reset();
   }
   std::vector<Outcome> outcomes = std::exchange(outcomes_, {});
   set_timer();
@@ -195,9 +195,9 @@ std::vector<ProvenConnections::Outcome> ProvenConnections::serve() {
 }
 
 // It ticks while something may have to be given up. Outcomes of ask() are told at once.
-void ProvenConnections::set_timer() {
+void AuthenticatedConnector::set_timer() {
   const bool at_once = !outcomes_.empty();
-  const bool ticks = at_once || !attempts_.empty() || (callers_ && callers_->is_busy());
+  const bool ticks = at_once || !attempts_.empty() || (acceptor_ && acceptor_->is_busy());
   if (ticks == std::exchange(ticks_, ticks) && !at_once) return;
   const auto nanoseconds = [](std::chrono::nanoseconds time) { return timespec{0, static_cast<long>(time.count())}; };
   itimerspec times{};

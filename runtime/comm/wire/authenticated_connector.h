@@ -9,8 +9,8 @@
 // waiting, unproved, until its own is there or has failed, and the lower one gives its own up once the higher one has
 // proved itself. So no rank keeps a connection that the other one has thrown away.
 //
-// A caller that does not prove itself is turned away and named in the log (callers.h); the others don't wait for it. A
-// listener that does not is tried three times (connect_attempt.h).
+// A caller that does not prove itself is turned away and named in the log (handshake_acceptor.h); the others don't wait
+// for it. A listener that does not is tried three times (connect_attempt.h).
 //
 // Threads: one.
 #pragma once
@@ -27,8 +27,8 @@
 #include "lockstep/rendezvous/roster.h"
 #include "lockstep/store/store.h"
 #include "runtime/base/unique_fd.h"
-#include "runtime/comm/wire/callers.h"
 #include "runtime/comm/wire/connect_attempt.h"
+#include "runtime/comm/wire/handshake_acceptor.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep::wire {
@@ -42,7 +42,7 @@ struct ConnectOptions {
   std::function<void()> check = {};                  // called every 200 ms of open(); ends it by throwing
 };
 
-class ProvenConnections {
+class AuthenticatedConnector {
  public:
   // The outcome of connecting to `rank`.
   struct Outcome {
@@ -52,8 +52,8 @@ class ProvenConnections {
   };
 
   // `roster` outlives it. Throws BackendUnavailable: no such interface.
-  ProvenConnections(const rendezvous::Roster& roster, int rank, ConnectOptions options);
-  ~ProvenConnections();
+  AuthenticatedConnector(const rendezvous::Roster& roster, int rank, ConnectOptions options);
+  ~AuthenticatedConnector();
 
   // Tells all others where this rank listens, and connects it with `ranks`, each of which names it too. Collective;
   // blocks. By rank, of these and of others that have come meanwhile. Throws Timeout with the ranks that have not come,
@@ -86,7 +86,7 @@ class ProvenConnections {
   const UniqueFd epoll_;
   const UniqueFd timer_;
   bool ticks_ = false;
-  std::optional<Callers> callers_;  // until all are connected
+  std::optional<HandshakeAcceptor> acceptor_;  // until all are connected
   std::vector<ListeningPlace> places_;
   std::vector<bool> is_connected_;  // by rank: has been
   std::list<ConnectAttempt> attempts_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/wire/announcement_board.h"
+#include "runtime/comm/wire/op_header_table.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,64 +8,65 @@
 
 namespace lockstep::wire {
 
-struct alignas(64) AnnouncementBoard::Slot {
+struct alignas(64) OpHeaderTable::Slot {
   std::atomic<std::uint64_t> number;         // of the collective whose announcement is there
   std::chrono::steady_clock::time_point at;  // when it was put up: all of a host have one such clock
   alignas(64) FrameBytes frame;
 };
 
 // Announcements that have ever been put up in the slots of one place.
-struct alignas(64) AnnouncementBoard::Count {
+struct alignas(64) OpHeaderTable::Count {
   std::atomic<std::uint64_t> posted;
 };
 
 namespace {
 
 // By rank: the place of the rank of `host` that carries its announcements.
-std::vector<std::size_t> carriers_on(const Hosts& hosts, std::size_t host) {
+std::vector<std::size_t> relay_ranks_on(const Hosts& hosts, std::size_t host) {
   std::size_t ranks = 0;
   for (const auto& of_host : hosts.ranks) ranks += of_host.size();
-  std::vector<std::size_t> carriers(ranks);
+  std::vector<std::size_t> relay_ranks(ranks);
   for (const auto& of_host : hosts.ranks) {
     for (std::size_t i = 0; i < of_host.size(); ++i) {
-      carriers[static_cast<std::size_t>(of_host[i])] = i % hosts.ranks[host].size();
+      relay_ranks[static_cast<std::size_t>(of_host[i])] = i % hosts.ranks[host].size();
     }
   }
-  return carriers;
+  return relay_ranks;
 }
 
 constexpr std::size_t kPage = 4096;
 
 }  // namespace
 
-// Each carrier has a part of the same size, which begins at a page: its bell, the counts (of which the first part's are
+// Each relay has a part of the same size, which begins at a page: its bell, the counts (of which the first part's are
 // used), and kSlots slots for each rank that it carries.
-std::size_t AnnouncementBoard::bytes_for(const Hosts& hosts) {
-  const std::vector<std::size_t> carriers = carriers_on(hosts, hosts.host);
+std::size_t OpHeaderTable::bytes_for(const Hosts& hosts) {
+  const std::vector<std::size_t> relay_ranks = relay_ranks_on(hosts, hosts.host);
   std::size_t most = 0;
   for (std::size_t local = 0; local < hosts.neighbours().size(); ++local) {
-    most = std::max(most, static_cast<std::size_t>(std::count(carriers.begin(), carriers.end(), local)));
+    most = std::max(most, static_cast<std::size_t>(std::count(relay_ranks.begin(), relay_ranks.end(), local)));
   }
   const std::size_t part = sizeof(DoorbellWords) + kSlots * sizeof(Count) + most * kSlots * sizeof(Slot);
   return (part + kPage - 1) / kPage * kPage * hosts.neighbours().size();
 }
 
-void AnnouncementBoard::format(std::byte* memory, const Hosts& hosts) {
-  const AnnouncementBoard board(memory, hosts, {});
-  new (board.bells_[board.local_].words) DoorbellWords{};
-  if (board.local_ == 0) std::uninitialized_value_construct_n(board.counts_, kSlots);
-  for (std::size_t rank = 0; rank < board.ranks_; ++rank) {
-    if (board.carrier_[rank] == board.local_) std::uninitialized_value_construct_n(board.slots_[rank], kSlots);
+void OpHeaderTable::format(std::byte* memory, const Hosts& hosts) {
+  const OpHeaderTable op_headers(memory, hosts, {});
+  new (op_headers.bells_[op_headers.local_].words) DoorbellWords{};
+  if (op_headers.local_ == 0) std::uninitialized_value_construct_n(op_headers.counts_, kSlots);
+  for (std::size_t rank = 0; rank < op_headers.ranks_; ++rank) {
+    if (op_headers.relay_[rank] == op_headers.local_)
+      std::uninitialized_value_construct_n(op_headers.slots_[rank], kSlots);
   }
 }
 
-AnnouncementBoard::AnnouncementBoard(std::byte* memory, const Hosts& hosts,
-                                     std::span<const std::shared_ptr<const EventFd>> bell_files)
-    : ranks_(carriers_on(hosts, hosts.host).size()),
+OpHeaderTable::OpHeaderTable(std::byte* memory, const Hosts& hosts,
+                             std::span<const std::shared_ptr<const EventFd>> bell_files)
+    : ranks_(relay_ranks_on(hosts, hosts.host).size()),
       local_(hosts.local),
       neighbours_(hosts.neighbours()),
       slots_(ranks_),
-      carrier_(carriers_on(hosts, hosts.host)),
+      relay_(relay_ranks_on(hosts, hosts.host)),
       counts_(reinterpret_cast<Count*>(memory + sizeof(DoorbellWords))) {
   const std::size_t neighbours = hosts.neighbours().size();
   const std::size_t part = bytes_for(hosts) / neighbours;
@@ -75,22 +76,22 @@ AnnouncementBoard::AnnouncementBoard(std::byte* memory, const Hosts& hosts,
   }
   std::vector<std::size_t> carried(neighbours);
   for (std::size_t rank = 0; rank < ranks_; ++rank) {
-    const std::size_t carrier = carrier_[rank];
-    std::byte* const first = memory + carrier * part + sizeof(DoorbellWords) + kSlots * sizeof(Count);
-    slots_[rank] = reinterpret_cast<Slot*>(first + carried[carrier]++ * kSlots * sizeof(Slot));
-    if (carrier != local_) carried_by_others_.push_back(static_cast<int>(rank));
+    const std::size_t relay = relay_[rank];
+    std::byte* const first = memory + relay * part + sizeof(DoorbellWords) + kSlots * sizeof(Count);
+    slots_[rank] = reinterpret_cast<Slot*>(first + carried[relay]++ * kSlots * sizeof(Slot));
+    if (relay != local_) relayed_by_others_.push_back(static_cast<int>(rank));
   }
   for (std::size_t i = 1; i < hosts.ranks.size(); ++i) {
     const std::vector<int>& other = hosts.ranks[(hosts.host + i) % hosts.ranks.size()];
-    carriers_.push_back(other[local_ % other.size()]);
+    relay_ranks_.push_back(other[local_ % other.size()]);
   }
 }
 
-AnnouncementBoard::Slot& AnnouncementBoard::slot(int rank, std::uint64_t number) const {
+OpHeaderTable::Slot& OpHeaderTable::slot(int rank, std::uint64_t number) const {
   return slots_[static_cast<std::size_t>(rank)][number % kSlots];
 }
 
-void AnnouncementBoard::post(int rank, std::uint64_t number, std::span<const std::byte> frame) {
+void OpHeaderTable::post(int rank, std::uint64_t number, std::span<const std::byte> frame) {
   Slot& to = slot(rank, number);
   std::copy_n(frame.begin(), std::min(used_bytes(frame), kFrameBytes), to.frame.begin());
   to.at = std::chrono::steady_clock::now();
@@ -105,12 +106,12 @@ void AnnouncementBoard::post(int rank, std::uint64_t number, std::span<const std
   }
 }
 
-std::vector<int> AnnouncementBoard::take_unheard(std::vector<int>& absent) const {
+std::vector<int> OpHeaderTable::take_unheard(std::vector<int>& absent) const {
   const std::vector<int> all = absent;
   std::vector<int> unheard;
   std::erase_if(absent, [&](int rank) {
-    const int carrier = neighbours_[carrier_[static_cast<std::size_t>(rank)]];
-    if (carrier == rank || carrier == neighbours_[local_] || !std::binary_search(all.begin(), all.end(), carrier)) {
+    const int relay = neighbours_[relay_[static_cast<std::size_t>(rank)]];
+    if (relay == rank || relay == neighbours_[local_] || !std::binary_search(all.begin(), all.end(), relay)) {
       return false;
     }
     unheard.push_back(rank);
@@ -119,13 +120,13 @@ std::vector<int> AnnouncementBoard::take_unheard(std::vector<int>& absent) const
   return unheard;
 }
 
-std::optional<Frame> AnnouncementBoard::read(int rank, std::uint64_t number) const {
+std::optional<Frame> OpHeaderTable::read(int rank, std::uint64_t number) const {
   const Slot& from = slot(rank, number);
   if (from.number.load(std::memory_order_acquire) != number) return std::nullopt;
   return read_frame(from.frame);
 }
 
-std::chrono::steady_clock::time_point AnnouncementBoard::time_of(int rank, std::uint64_t number) const {
+std::chrono::steady_clock::time_point OpHeaderTable::time_of(int rank, std::uint64_t number) const {
   return slot(rank, number).at;
 }
 

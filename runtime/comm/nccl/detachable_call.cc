@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/nccl/helper_call.h"
+#include "runtime/comm/nccl/detachable_call.h"
 
 #include <cuda_runtime_api.h>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
-#include "runtime/comm/failure/patience.h"
+#include "runtime/comm/failure/active_timeout.h"
 #include "runtime/cuda/check.h"
 
 namespace lockstep::nccl {
@@ -37,7 +37,7 @@ class FormerDevice {
 
 }  // namespace
 
-void HelperCall::State::run(DeviceId device, std::function<void()> body) {
+void DetachableCall::State::run(DeviceId device, std::function<void()> body) {
   std::exception_ptr failed;
   try {
     // A broken device may say so here already. The body, an abort above all, is needed all the more then.
@@ -53,7 +53,7 @@ void HelperCall::State::run(DeviceId device, std::function<void()> body) {
   changed.notify_all();
 }
 
-HelperCall::HelperCall(DeviceId device, std::function<void()> body, NoThread no_thread) {
+DetachableCall::DetachableCall(DeviceId device, std::function<void()> body, NoThread no_thread) {
   try {
     thread_ = start_quiet_thread(
         [state = state_, device, body]() mutable {
@@ -68,7 +68,7 @@ HelperCall::HelperCall(DeviceId device, std::function<void()> body, NoThread no_
   }
 }
 
-HelperCall::~HelperCall() {
+DetachableCall::~DetachableCall() {
   bool returned = false;
   {
     MutexLock lock(state_->mutex);
@@ -82,14 +82,14 @@ HelperCall::~HelperCall() {
   }
 }
 
-bool HelperCall::wait(const Deadline& deadline) {
+bool DetachableCall::wait(const Deadline& deadline) {
   MutexLock lock(state_->mutex);
   while (!state_->returned && state_->changed.wait_until(state_->mutex, deadline)) {
   }
   return state_->returned;
 }
 
-std::exception_ptr HelperCall::error() const {
+std::exception_ptr DetachableCall::error() const {
   MutexLock lock(state_->mutex);
   return state_->error;
 }
@@ -110,14 +110,14 @@ void wait_for_device(DeviceId device) {
 
 void release_behind_device(DeviceId device, std::function<void()> release) noexcept {
   try {
-    HelperCall call(
+    DetachableCall call(
         device,
         [device, release = std::move(release)] {
           wait_for_device(device);
           release();
         },
-        HelperCall::NoThread::calls_here);
-    comm::Patience patience(kReleasePatience);
+        DetachableCall::NoThread::calls_here);
+    comm::ActiveTimeout patience(kReleasePatience);
     while (!call.wait(patience.next())) {
       if (!patience.over()) continue;
       log_info("nccl: memory on {} goes back when what runs there has ended", device.str());

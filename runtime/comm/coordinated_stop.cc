@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/stop_latch.h"
+#include "runtime/comm/coordinated_stop.h"
 
 #include <fmt/format.h>
 
@@ -50,7 +50,7 @@ std::string reason_of_signal(const ProcessGroup& group) {
 
 }  // namespace
 
-void StopLatch::listen(const ProcessGroup& group, const StopOptions& options) {
+void CoordinatedStop::listen(const ProcessGroup& group, const StopOptions& options) {
   StopSignals::Options wanted{.timeout = timeout_of(options)};
   if (!options.signals.empty()) wanted.signals = options.signals;
   if (group.size() > 1) wanted.who = fmt::format("rank {}", job_rank(group));
@@ -61,17 +61,17 @@ void StopLatch::listen(const ProcessGroup& group, const StopOptions& options) {
   listens_.store(true);
 }
 
-void StopLatch::request(ProcessGroup& group, std::string_view reason) {
+void CoordinatedStop::request(ProcessGroup& group, std::string_view reason) {
   group.store().compare_set(kStopKey, "",
                             fmt::format("{}{}", kByProgram, reason.empty() ? "no reason was given" : reason));
   is_told_.store(true);
 }
 
-bool StopLatch::is_requested() const noexcept {
+bool CoordinatedStop::is_requested() const noexcept {
   return is_told_.load() || (listens_.load() && StopSignals::first() != 0);
 }
 
-std::int64_t StopLatch::word(ProcessGroup& group) {
+std::int64_t CoordinatedStop::word(ProcessGroup& group) {
   if (is_latched() || !is_requested()) return 0;
   if (!is_told_.load()) {
     group.store().compare_set(kStopKey, "", fmt::format("{}{}", kBySignal, reason_of_signal(group)));
@@ -80,7 +80,7 @@ std::int64_t StopLatch::word(ProcessGroup& group) {
   return 1;
 }
 
-void StopLatch::agree(ProcessGroup& group, std::int64_t words) {
+void CoordinatedStop::agree(ProcessGroup& group, std::int64_t words) {
   if (words == 0 || is_latched()) return;
   const std::string value = group.store().get(kStopKey, Deadline::after(group.timeout()));
   by_signal_ = value.front() == kBySignal;
@@ -91,45 +91,49 @@ void StopLatch::agree(ProcessGroup& group, std::int64_t words) {
   const std::string where = done < 0 ? "" : fmt::format(" after {} {}", done, done == 1 ? "step" : "steps");
   if (group.rank() == 0) log_info("stopping{}: {}", where, reason_);
   // For the job's launcher, which can't tell by exit codes alone whether the ranks have stopped as they were asked.
-  group.internals().file({.kind = Cause::Kind::stopped,
-                          .rank = job_rank(group),
-                          .reporter = job_rank(group),
-                          .step = done,
-                          .ends_group = false,
-                          .text = reason_});
+  group.internals().report_failure({.kind = Cause::Kind::stopped,
+                                    .rank = job_rank(group),
+                                    .reporter = job_rank(group),
+                                    .step = done,
+                                    .ends_group = false,
+                                    .text = reason_});
 }
 
-void StopLatch::set_steps_before(std::int64_t steps) noexcept {
+void CoordinatedStop::set_steps_before(std::int64_t steps) noexcept {
   steps_before_.store(steps);
   if (steps > 0) steps_done_.store(steps);
 }
 
-void StopLatch::step_begun(std::int64_t step) noexcept {
+void CoordinatedStop::step_begun(std::int64_t step) noexcept {
   StopSignals::step_begun(steps_before_.load() + step);
   keep_step_begun();
 }
 
-void StopLatch::step_ended(std::int64_t step) noexcept {
+void CoordinatedStop::step_ended(std::int64_t step) noexcept {
   const std::int64_t done = steps_before_.load() + step + 1;
   steps_done_.store(done);
   StopSignals::step_ended(done);
   keep_steps_done(done);
 }
 
-std::optional<std::string> StopLatch::reason() const { return is_latched() ? std::optional(reason_) : std::nullopt; }
+std::optional<std::string> CoordinatedStop::reason() const {
+  return is_latched() ? std::optional(reason_) : std::nullopt;
+}
 
 void stop_on_signals(ProcessGroup& group, const StopOptions& options) {
-  group.internals().stop_latch()->listen(group, options);
+  group.internals().coordinated_stop()->listen(group, options);
 }
 void request_stop(ProcessGroup& group, std::string_view reason) {
-  group.internals().stop_latch()->request(group, reason);
+  group.internals().coordinated_stop()->request(group, reason);
 }
-bool stop_requested(const ProcessGroup& group) { return group.internals().stop_latch()->is_requested(); }
-bool should_stop(const ProcessGroup& group) { return group.internals().stop_latch()->is_latched(); }
-std::optional<std::string> stop_reason(const ProcessGroup& group) { return group.internals().stop_latch()->reason(); }
+bool stop_requested(const ProcessGroup& group) { return group.internals().coordinated_stop()->is_requested(); }
+bool should_stop(const ProcessGroup& group) { return group.internals().coordinated_stop()->is_latched(); }
+std::optional<std::string> stop_reason(const ProcessGroup& group) {
+  return group.internals().coordinated_stop()->reason();
+}
 
 std::optional<std::string> agreed_stop(ProcessGroup& group) {
-  StopLatch& latch = *group.internals().stop_latch();
+  CoordinatedStop& latch = *group.internals().coordinated_stop();
   if (latch.is_latched()) return latch.reason();
   std::array<std::int64_t, 1> words{latch.word(group)};
   const trace::Span span(trace::SpanKind::collective);
@@ -139,7 +143,7 @@ std::optional<std::string> agreed_stop(ProcessGroup& group) {
 }
 
 int exit_code(const ProcessGroup& group) {
-  return group.internals().stop_latch()->is_by_signal() ? requeue_exit_code(Environment::of_process()) : 0;
+  return group.internals().coordinated_stop()->is_by_signal() ? requeue_exit_code(Environment::of_process()) : 0;
 }
 
 }  // namespace lockstep

@@ -26,9 +26,9 @@ struct ShmP2pOp : comm::P2pOp {
   std::uint64_t chunks = 0;  // through the window so far
 };
 
-class Mailbox {
+class ShmP2pQueue {
  public:
-  Mailbox(Session& session, ArenaTable& arenas);
+  ShmP2pQueue(Session& session, ArenaTable& arenas);
 
   std::shared_ptr<ShmP2pOp> start(ShmP2pOp p2p);
   bool pending() const { return !sends_.empty() || !recvs_.empty(); }

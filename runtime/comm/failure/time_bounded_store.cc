@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/failure/patient_store.h"
+#include "runtime/comm/failure/time_bounded_store.h"
 
 #include <exception>
 #include <thread>
@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
-#include "runtime/comm/failure/patience.h"
+#include "runtime/comm/failure/active_timeout.h"
 
 namespace lockstep::comm {
 namespace {
@@ -18,7 +18,7 @@ constexpr auto kReady = std::future_status::ready;
 }  // namespace
 
 // A request to the store ends after half a minute if nobody answers. So a thread makes it, which is left behind then.
-std::optional<std::string> PatientStore::ask(std::function<std::string(store::Store&)> question) {
+std::optional<std::string> TimeBoundedStore::ask(std::function<std::string(store::Store&)> question) {
   std::shared_ptr<store::Store> store;
   {
     MutexLock lock(mutex_);
@@ -45,7 +45,7 @@ std::optional<std::string> PatientStore::ask(std::function<std::string(store::St
     log_warn("no thread to ask the store about the end of a group: {}", error.what());
     return {};
   }
-  Patience patience(kPatience);
+  ActiveTimeout patience(kPatience);
   while (answer.wait_for(patience.next().remaining()) != kReady) {
     if (!patience.over()) continue;
     asker.detach();
@@ -57,7 +57,7 @@ std::optional<std::string> PatientStore::ask(std::function<std::string(store::St
   return answer.get();
 }
 
-void PatientStore::release() {
+void TimeBoundedStore::release() {
   std::shared_ptr<store::Store> store;  // destroyed without the lock: rank 0's waits for the others to leave
   MutexLock lock(mutex_);
   store.swap(store_);

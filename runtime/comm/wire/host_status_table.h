@@ -2,7 +2,7 @@
 // Notices that the ranks of one host give each other of the group's end, in memory that they share: which ranks have
 // left, and why the group has failed. They have no connections among them, nor with every rank of the other hosts.
 //
-// A rank that leaves tells so itself, and on another host the carrier of its announcements does (announcement_board.h).
+// A rank that leaves tells so itself, and on another host the relay of its announcements does (op_header_table.h).
 // Each rank tells a failure once it knows of it. The rank that tells rings for all ranks of the host.
 //
 // Words are stored with release after what they stand for, and read with acquire before it.
@@ -22,14 +22,14 @@
 
 namespace lockstep::wire {
 
-class HostNotices {
+class HostStatusTable {
  public:
   static std::size_t bytes_for(const Hosts& hosts);
   // Starts the life of this rank's part, in memory of zeros: before any rank of the host uses it.
   static void format(std::byte* memory, const Hosts& hosts);
 
   // `memory` and `bells`, those of the host's ranks, outlive it.
-  HostNotices(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells);
+  HostStatusTable(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells);
 
   // `rank` has left after collective `last`. By one rank of the host.
   void tell_left(int rank, std::uint64_t last);

@@ -17,13 +17,13 @@
 
 namespace lockstep::comm {
 
-class PatientStore {
+class TimeBoundedStore {
  public:
   // Longer than a store may be silent that the job's membership has not given up: who asks it then gets no answer at
   // once. A store that only stands still for a moment is waited for, so that all ranks have one cause.
   static constexpr std::chrono::seconds kPatience{4};
 
-  explicit PatientStore(std::shared_ptr<store::Store> store) : store_(std::move(store)) {}
+  explicit TimeBoundedStore(std::shared_ptr<store::Store> store) : store_(std::move(store)) {}
 
   // Returns the answer of `question`. Nothing if it throws an Error, if the store was let go, or if there is no answer
   // after kPatience: then the question is left behind, and no other is asked before it has its answer.

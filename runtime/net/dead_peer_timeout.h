@@ -6,6 +6,6 @@ namespace lockstep::net {
 
 // Takes back what tcp_socket.h says of kVanishedAfter: the kernel ends the connection neither for a peer that takes no
 // bytes for so long, as a process that is stopped does, nor for a cable that is cut meanwhile. SystemError.
-void make_patient(int fd);
+void disable_dead_peer_timeout(int fd);
 
 }  // namespace lockstep::net

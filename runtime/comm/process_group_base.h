@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process group whose backend takes each collective as a Task: arguments are checked and tasks made here, once for
-// all such backends.
+// A process group whose backend takes each collective as CollectiveArgs: arguments are checked and completed here, once
+// for all such backends.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,9 @@
 
 namespace lockstep::comm {
 
-class LOCKSTEP_INTERNAL_API TaskGroup : public ProcessGroup, public GroupInternals {
+class LOCKSTEP_INTERNAL_API ProcessGroupBase : public ProcessGroup, public GroupInternals {
  public:
-  explicit TaskGroup(GroupContext context) : context_(std::move(context)) {}
+  explicit ProcessGroupBase(GroupContext context) : context_(std::move(context)) {}
 
   int rank() const override { return context_.identity.rank; }
   int size() const override { return static_cast<int>(context_.roster.size()); }
@@ -32,8 +32,8 @@ class LOCKSTEP_INTERNAL_API TaskGroup : public ProcessGroup, public GroupInterna
   GroupInternals& internals() override { return *this; }
   const GroupInternals& internals() const override { return *this; }
   bool takes(DeviceId where) const override { return where == device(); }
-  void lose(const Cause& cause) override { abort(cause.text); }
-  void file(const Cause& cause) override {
+  void on_peer_failure(const Cause& cause) override { abort(cause.text); }
+  void report_failure(const Cause& cause) override {
     if (context_.on_throw) context_.on_throw(cause);
   }
 
@@ -67,12 +67,12 @@ class LOCKSTEP_INTERNAL_API TaskGroup : public ProcessGroup, public GroupInterna
   // InvalidArgument in a child of fork().
   void require_owner(std::string_view operation) const { owner_.require(operation); }
   // Starts a collective; a message. The arguments have been checked.
-  virtual Work start(Task task) = 0;
+  virtual Work start(CollectiveArgs args) = 0;
   virtual Work start_message(const P2pOp& p2p) = 0;
 
   // With this rank's place filled in, for start() to follow: last_collective() is its name from here on. `count`:
   // elements of one part.
-  Task task_of(OpKind kind, const ConstBufferView& input, const BufferView& output, std::int64_t count);
+  CollectiveArgs args_of(OpKind kind, const ConstBufferView& input, const BufferView& output, std::int64_t count);
   // The size of an arena is one that a machine could have. InvalidArgument.
   static void check_arena_bytes(std::size_t bytes);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/wire/callers.h"
+#include "runtime/comm/wire/handshake_acceptor.h"
 
 #include <fmt/format.h>
 
@@ -31,9 +31,9 @@ constexpr int kMostAtOnce = 16;
 
 }  // namespace
 
-Callers::Callers(const rendezvous::Roster& roster, int rank, std::string name,
-                 std::shared_ptr<const store::Secret> secret, std::function<bool(int rank)> has_another,
-                 const std::string& address, int epoll)
+HandshakeAcceptor::HandshakeAcceptor(const rendezvous::Roster& roster, int rank, std::string name,
+                                     std::shared_ptr<const store::Secret> secret,
+                                     std::function<bool(int rank)> has_another, const std::string& address, int epoll)
     : roster_(roster),
       rank_(rank),
       name_(std::move(name)),
@@ -45,17 +45,17 @@ Callers::Callers(const rendezvous::Roster& roster, int rank, std::string name,
   net::watch(epoll_, EPOLL_CTL_ADD, listener_.get(), EPOLLIN, static_cast<std::uint64_t>(listener_.get()));
 }
 
-Callers::~Callers() {
+HandshakeAcceptor::~HandshakeAcceptor() {
   for (Caller& caller : callers_) net::close_watched(epoll_, caller.socket);
   net::unwatch(epoll_, listener_.get());
   say_how_many_more();
 }
 
-std::string Callers::place() const {
+std::string HandshakeAcceptor::place() const {
   return fmt::format("{} {}", ticket_, net::local_address(listener_.get()).to_string());
 }
 
-bool Callers::serve(int fd) {
+bool HandshakeAcceptor::serve(int fd) {
   if (fd == listener_.get()) {
     accept_callers();
     return true;
@@ -71,7 +71,7 @@ bool Callers::serve(int fd) {
   return true;
 }
 
-void Callers::accept_callers() {
+void HandshakeAcceptor::accept_callers() {
   for (int i = 0; i < kMostAtOnce; ++i) {
     if (since_tick_ >= kMostStrangers || !make_room()) return pause(true);
     try {
@@ -84,7 +84,7 @@ void Callers::accept_callers() {
   }
 }
 
-bool Callers::accept_one() {
+bool HandshakeAcceptor::accept_one() {
   UniqueFd socket = net::tcp_try_accept(listener_.get());
   if (!socket) return false;
   const int fd = socket.get();
@@ -94,7 +94,7 @@ bool Callers::accept_one() {
   return true;
 }
 
-void Callers::turn_away_all() {
+void HandshakeAcceptor::turn_away_all() {
   try {
     for (std::size_t i = 0; i < kMostCallers && accept_one(); ++i) {
     }
@@ -113,7 +113,7 @@ void Callers::turn_away_all() {
   }
 }
 
-bool Callers::make_room() {
+bool HandshakeAcceptor::make_room() {
   const auto is_open = [](const Caller& caller) { return !caller.is_proven; };
   if (static_cast<std::size_t>(std::count_if(callers_.begin(), callers_.end(), is_open)) < kMostCallers) return true;
   const auto oldest = std::find_if(callers_.begin(), callers_.end(), is_open);
@@ -122,13 +122,13 @@ bool Callers::make_room() {
   return true;
 }
 
-void Callers::pause(bool is_paused) {
+void HandshakeAcceptor::pause(bool is_paused) {
   if (std::exchange(is_paused_, is_paused) == is_paused) return;
   net::watch(epoll_, EPOLL_CTL_MOD, listener_.get(), is_paused ? 0u : EPOLLIN,
              static_cast<std::uint64_t>(listener_.get()));
 }
 
-void Callers::tick() {
+void HandshakeAcceptor::tick() {
   since_tick_ = 0;
   for (auto caller = callers_.begin(); caller != callers_.end();) {
     const auto one = caller++;
@@ -142,7 +142,7 @@ void Callers::tick() {
   pause(false);
 }
 
-std::string Callers::hear(Caller& caller) {
+std::string HandshakeAcceptor::hear(Caller& caller) {
   try {
     while (!caller.is_proven) {
       const std::size_t wanted = caller.challenge.empty() ? kHelloBytes : kHelloBytes + kProofBytes;
@@ -162,7 +162,7 @@ std::string Callers::hear(Caller& caller) {
   }
 }
 
-std::string Callers::challenge(Caller& caller) {
+std::string HandshakeAcceptor::challenge(Caller& caller) {
   if (!caller.received.starts_with(kWireGreeting)) return "it sent another greeting";
   const std::uint32_t rank = rank_in_hello(caller.received);
   if (rank >= roster_.size() || static_cast<int>(rank) == rank_) {
@@ -174,12 +174,12 @@ std::string Callers::challenge(Caller& caller) {
   return {};
 }
 
-std::string Callers::proof_of(const Caller& caller, proto::Prover prover) const {
+std::string HandshakeAcceptor::proof_of(const Caller& caller, proto::Prover prover) const {
   return wire_proof(secret_.get(), prover, draw_in_hello(caller.received), caller.challenge, ticket_, caller.rank,
                     rank_);
 }
 
-std::string Callers::judge(Caller& caller) const {
+std::string HandshakeAcceptor::judge(Caller& caller) const {
   const std::string_view proof = std::string_view(caller.received).substr(kHelloBytes);
   if (!is_proof(proof, proof_of(caller, proto::Prover::client))) {
     return fmt::format("it calls itself rank {} and could not prove that it knows the job's secret", caller.rank);
@@ -188,7 +188,7 @@ std::string Callers::judge(Caller& caller) const {
   return {};
 }
 
-std::vector<int> Callers::proven() const {
+std::vector<int> HandshakeAcceptor::proven() const {
   std::vector<int> ranks;
   for (const Caller& caller : callers_) {
     if (caller.is_proven) ranks.push_back(caller.rank);
@@ -196,17 +196,17 @@ std::vector<int> Callers::proven() const {
   return ranks;
 }
 
-void Callers::drop(Place caller) {
+void HandshakeAcceptor::drop(Place caller) {
   net::close_watched(epoll_, caller->socket);
   callers_.erase(caller);
 }
 
-Callers::Place Callers::find_proven(int rank) {
+HandshakeAcceptor::Place HandshakeAcceptor::find_proven(int rank) {
   return std::find_if(callers_.begin(), callers_.end(),
                       [rank](const Caller& caller) { return caller.is_proven && caller.rank == rank; });
 }
 
-UniqueFd Callers::accept(int rank) {
+UniqueFd HandshakeAcceptor::accept(int rank) {
   const auto caller = find_proven(rank);
   UniqueFd socket = std::move(caller->socket);
   const std::string proof = proof_of(*caller, proto::Prover::server);
@@ -220,7 +220,7 @@ UniqueFd Callers::accept(int rank) {
   return socket;
 }
 
-void Callers::refuse(int rank, const std::string& why) {
+void HandshakeAcceptor::refuse(int rank, const std::string& why) {
   const auto caller = find_proven(rank);
   if (why.empty()) {
     drop(caller);
@@ -229,7 +229,7 @@ void Callers::refuse(int rank, const std::string& why) {
   }
 }
 
-void Callers::turn_away(Place caller, const std::string& why) {
+void HandshakeAcceptor::turn_away(Place caller, const std::string& why) {
   if (caller->has_given_up) {
     drop(caller);
     return;
@@ -241,7 +241,7 @@ void Callers::turn_away(Place caller, const std::string& why) {
   say(fmt::format("turned away {}", last_stranger_));
 }
 
-void Callers::say(const std::string& what) {
+void HandshakeAcceptor::say(const std::string& what) {
   if (naming_.expired()) {
     say_how_many_more();
     naming_ = Deadline::after(kNamingWindow);
@@ -255,11 +255,11 @@ void Callers::say(const std::string& what) {
   log_warn("{}: {} {}", name_, who(), what);
 }
 
-void Callers::say_how_many_more() {
+void HandshakeAcceptor::say_how_many_more() {
   if (unnamed_ > 0) log_warn("{}: {} turned away {} more", name_, who(), std::exchange(unnamed_, 0));
 }
 
-std::string Callers::strangers() const {
+std::string HandshakeAcceptor::strangers() const {
   if (turned_away_ == 0) return {};
   return fmt::format("; {} that proved nothing were turned away, the last was {}", turned_away_, last_stranger_);
 }

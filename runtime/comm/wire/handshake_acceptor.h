@@ -25,7 +25,7 @@
 
 namespace lockstep::wire {
 
-class Callers {
+class HandshakeAcceptor {
  public:
   static constexpr std::size_t kMostCallers = 64;
   static constexpr int kMostStrangers = 32;
@@ -34,11 +34,12 @@ class Callers {
   // For rank `rank`, which listens at a free port of `address`. `name`: of the wire, for messages. `epoll` watches its
   // descriptors, each under its number. `has_another(rank)`: this rank has another connection with that one, or is
   // about to, so that one gives up what it has begun here. `roster` outlives it.
-  Callers(const rendezvous::Roster& roster, int rank, std::string name, std::shared_ptr<const store::Secret> secret,
-          std::function<bool(int rank)> has_another, const std::string& address, int epoll);
-  ~Callers();
-  Callers(const Callers&) = delete;
-  Callers& operator=(const Callers&) = delete;
+  HandshakeAcceptor(const rendezvous::Roster& roster, int rank, std::string name,
+                    std::shared_ptr<const store::Secret> secret, std::function<bool(int rank)> has_another,
+                    const std::string& address, int epoll);
+  ~HandshakeAcceptor();
+  HandshakeAcceptor(const HandshakeAcceptor&) = delete;
+  HandshakeAcceptor& operator=(const HandshakeAcceptor&) = delete;
 
   // The ticket, drawn by chance, and the address that another rank needs to connect here.
   std::string place() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/net/patient_socket.h"
+#include "runtime/net/dead_peer_timeout.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -11,7 +11,7 @@
 
 namespace lockstep::net {
 
-void make_patient(int fd) {
+void disable_dead_peer_timeout(int fd) {
   const int off = 0;
   if (::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof(off)) != 0) throw SystemError("tcp: SO_KEEPALIVE", errno);
   if (::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &off, sizeof(off)) != 0) {

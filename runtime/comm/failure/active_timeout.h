@@ -13,14 +13,14 @@
 
 namespace lockstep::comm {
 
-class Patience {
+class ActiveTimeout {
  public:
   using Time = ObservedClock::Time;
   using Duration = ObservedClock::Duration;
   // Between two looks.
   static constexpr std::chrono::milliseconds kSlice{50};
 
-  explicit Patience(Duration limit, Time now = Time::clock::now()) : limit_(limit) { clock_.observe(now); }
+  explicit ActiveTimeout(Duration limit, Time now = Time::clock::now()) : limit_(limit) { clock_.observe(now); }
 
   bool over(Time now = Time::clock::now()) { return remaining(now) == Duration::zero(); }
   // Until when to wait before the next look.

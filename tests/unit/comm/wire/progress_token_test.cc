@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/wire/turn.h"
+#include "runtime/comm/wire/progress_token.h"
 
 #include <gtest/gtest.h>
 
@@ -10,18 +10,18 @@
 namespace lockstep::wire {
 namespace {
 
-// Runs the communication thread's part until it has been told to end: whenever it has the turn it calls `what`.
+// Runs the communication thread's part until it has been told to end: whenever it has the token it calls `what`.
 class CommunicationThread {
  public:
   template <typename What>
-  CommunicationThread(Turn& turn, What what)
-      : thread_([this, &turn, what] {
-          turn.take();
+  CommunicationThread(ProgressToken& token, What what)
+      : thread_([this, &token, what] {
+          token.take();
           while (!ends_.load()) {
             what();
-            if (turn.is_wanted()) turn.lend();
+            if (token.is_wanted()) token.yield_to_caller();
           }
-          turn.release();
+          token.release();
         }) {}
   ~CommunicationThread() {
     ends_.store(true);
@@ -33,12 +33,12 @@ class CommunicationThread {
   std::thread thread_;
 };
 
-TEST(TurnTest, OneAtATimeHasItAndAllGetIt) {
-  Turn turn;
-  int value = 0;  // of whoever has the turn: ThreadSanitizer looks
+TEST(ProgressTokenTest, OneAtATimeHasItAndAllGetIt) {
+  ProgressToken token;
+  int value = 0;  // of whoever has the token: ThreadSanitizer looks
   std::atomic<int> by_communication_thread{0};
   {
-    CommunicationThread communication(turn, [&] {
+    CommunicationThread communication(token, [&] {
       ++value;
       ++by_communication_thread;
     });
@@ -46,7 +46,7 @@ TEST(TurnTest, OneAtATimeHasItAndAllGetIt) {
     for (int i = 0; i < 3; ++i) {
       callers.emplace_back([&] {
         for (int times = 0; times < 200;) {
-          Turn::Caller caller(turn);
+          ProgressToken::Caller caller(token);
           while (!caller.take()) std::this_thread::yield();
           EXPECT_TRUE(caller.take()) << "once is enough";
           ++value;
@@ -61,57 +61,57 @@ TEST(TurnTest, OneAtATimeHasItAndAllGetIt) {
   EXPECT_EQ(value, 600 + by_communication_thread.load());
 }
 
-TEST(TurnTest, WhoIsCalledComesThoughCallersFollow) {
-  Turn turn;
+TEST(ProgressTokenTest, WhoIsCalledComesThoughCallersFollow) {
+  ProgressToken token;
   std::atomic<int> turns{0};
-  CommunicationThread communication(turn, [&] { ++turns; });
+  CommunicationThread communication(token, [&] { ++turns; });
   for (int i = 0; i < 50; ++i) {
     const int before = turns.load();
     bool has_come = false;
-    // Callers come without a gap; each has the turn in its time, or finds the communication thread at it.
+    // Callers come without a gap; each has the token in its time, or finds the communication thread at it.
     while (!has_come) {
-      Turn::Caller caller(turn);
+      ProgressToken::Caller caller(token);
       if (caller.take()) caller.leave_work();
       has_come = turns.load() != before;
     }
   }
 }
 
-TEST(TurnTest, NobodyWantsItOnceTheCallersAreGone) {
-  Turn turn;
-  EXPECT_FALSE(turn.is_wanted());
+TEST(ProgressTokenTest, NobodyWantsItOnceTheCallersAreGone) {
+  ProgressToken token;
+  EXPECT_FALSE(token.is_wanted());
   {
-    const Turn::Caller one(turn);
-    const Turn::Caller two(turn);
-    EXPECT_TRUE(turn.is_wanted());
+    const ProgressToken::Caller one(token);
+    const ProgressToken::Caller two(token);
+    EXPECT_TRUE(token.is_wanted());
   }
-  EXPECT_FALSE(turn.is_wanted());
+  EXPECT_FALSE(token.is_wanted());
 }
 
 // As where a signal's handler ends the process, on the thread of a caller.
-TEST(TurnTest, ACallerGivesItUpFromBelow) {
-  Turn turn;
-  Turn other;
-  Turn::Caller caller(turn);
-  Turn::Caller inner(other);
+TEST(ProgressTokenTest, ACallerGivesItUpFromBelow) {
+  ProgressToken token;
+  ProgressToken other;
+  ProgressToken::Caller caller(token);
+  ProgressToken::Caller inner(other);
   ASSERT_TRUE(caller.take());
   ASSERT_TRUE(inner.take());
-  turn.give_up_of_this_thread();
-  Turn::Caller next(turn);
+  token.give_up_of_this_thread();
+  ProgressToken::Caller next(token);
   EXPECT_TRUE(next.take());
-  Turn::Caller next_of_other(other);
+  ProgressToken::Caller next_of_other(other);
   EXPECT_FALSE(next_of_other.take());
 }
 
-TEST(TurnTest, NobodyHasItOnceItIsOver) {
-  Turn turn;
-  turn.take();
+TEST(ProgressTokenTest, NobodyHasItOnceItIsOver) {
+  ProgressToken token;
+  token.take();
   {
-    Turn::Caller caller(turn);
+    ProgressToken::Caller caller(token);
     EXPECT_FALSE(caller.take()) << "the communication thread has it";
   }
-  turn.end();
-  Turn::Caller caller(turn);
+  token.end();
+  ProgressToken::Caller caller(token);
   EXPECT_FALSE(caller.take());
 }
 

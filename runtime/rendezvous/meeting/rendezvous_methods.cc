@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/rendezvous/meeting/means.h"
+#include "runtime/rendezvous/meeting/rendezvous_methods.h"
 
 #include <fmt/format.h>
 
@@ -49,37 +49,38 @@ net::HostPort outward_address(const MeetingPlan& plan) {
   return {choice.address, 0};
 }
 
-OfferedStore host_offered_store(const net::HostPort& listen, const MeetingPlan& plan, const Identity& identity,
-                                const Deadline& deadline) {
+AdvertisedStore host_advertised_store(const net::HostPort& listen, const MeetingPlan& plan, const Identity& identity,
+                                      const Deadline& deadline) {
   const std::string token = random_token();
   const store::Secret secret = plan.secret ? *plan.secret : store::Secret::random();
   auto owned = host_store(listen, secret, token, plan, identity, deadline);
-  Offer offer{.address = owned->endpoint.address, .token = token};
-  if (!plan.secret) offer.secret = secret;
-  return {std::move(owned), std::move(offer)};
+  StoreAdvertisement advertisement{.address = owned->endpoint.address, .token = token};
+  if (!plan.secret) advertisement.secret = secret;
+  return {std::move(owned), std::move(advertisement)};
 }
 
-store::Secret secret_of(const Offer& offer, const MeetingPlan& plan, const Identity& identity) {
-  if (offer.secret && !plan.secret) return *offer.secret;
-  if (!offer.secret && plan.secret) return *plan.secret;
+store::Secret secret_of(const StoreAdvertisement& advertisement, const MeetingPlan& plan, const Identity& identity) {
+  if (advertisement.secret && !plan.secret) return *advertisement.secret;
+  if (!advertisement.secret && plan.secret) return *plan.secret;
   throw Mismatch(
       fmt::format("rendezvous: {} was {} a secret and rank 0 at {} was {}; set LOCKSTEP_STORE_SECRET or "
                   "LOCKSTEP_STORE_SECRET_FILE on every rank, or on none",
-                  whoami(identity), plan.secret ? "given" : "not given", offer.address.to_string(),
+                  whoami(identity), plan.secret ? "given" : "not given", advertisement.address.to_string(),
                   plan.secret ? "not" : "given one"));
 }
 
-std::shared_ptr<OwnedStore> connect_via_offer(const Offer& offer, const MeetingPlan& plan, const Identity& identity,
-                                              const Deadline& deadline, std::string& failure) {
-  if (StoreRegistry::of_process().has_used(identity.rank, offer.token)) {
+std::shared_ptr<OwnedStore> connect_via_advertisement(const StoreAdvertisement& advertisement, const MeetingPlan& plan,
+                                                      const Identity& identity, const Deadline& deadline,
+                                                      std::string& failure) {
+  if (StoreRegistry::of_process().has_used(identity.rank, advertisement.token)) {
     failure = kUsedStore;
     return nullptr;
   }
-  const store::Secret secret = secret_of(offer, plan, identity);
+  const store::Secret secret = secret_of(advertisement, plan, identity);
   try {
-    auto owned = connect_to_store(endpoint_at(offer.address, secret, plan, identity), deadline);
-    if (owned->client->get(kTokenKey, deadline) == offer.token) {
-      StoreRegistry::of_process().mark_used(identity.rank, offer.token);
+    auto owned = connect_to_store(endpoint_at(advertisement.address, secret, plan, identity), deadline);
+    if (owned->client->get(kTokenKey, deadline) == advertisement.token) {
+      StoreRegistry::of_process().mark_used(identity.rank, advertisement.token);
       return owned;
     }
     failure = "another run's store answers there";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connections that prove themselves: among ranks, as threads, and against strangers who come before them.
-#include "runtime/comm/wire/proven_connections.h"
+#include "runtime/comm/wire/authenticated_connector.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -92,7 +92,7 @@ std::vector<UniqueFd> connect_all(store::Store& store, const rendezvous::Roster&
   for (int r = 0; r < static_cast<int>(roster.size()); ++r) {
     if (r != rank) others.push_back(r);
   }
-  return ProvenConnections(roster, rank, options).open(store, others, deadline);
+  return AuthenticatedConnector(roster, rank, options).open(store, others, deadline);
 }
 
 struct Outcome {
@@ -152,7 +152,7 @@ std::shared_ptr<const store::Secret> a_secret() {
   return secret;
 }
 
-TEST(ProvenConnections, JoinEveryRankWithEveryOther) {
+TEST(AuthenticatedConnector, JoinEveryRankWithEveryOther) {
   for (const int ranks : {1, 2, 5}) {
     expect_connected(connect_ranks(
         ranks, [](int) { return a_secret(); }, unchanged));
@@ -162,7 +162,7 @@ TEST(ProvenConnections, JoinEveryRankWithEveryOther) {
 }
 
 // A peer that is stopped, or that a debugger holds, takes no bytes: for how long is for the group's deadlines to say.
-TEST(ProvenConnections, OutlastAPeerThatTakesNothing) {
+TEST(AuthenticatedConnector, OutlastAPeerThatTakesNothing) {
   const auto outcomes = connect_ranks(
       2, [](int) { return a_secret(); }, unchanged);
   for (const std::size_t rank : {0u, 1u}) {
@@ -202,7 +202,7 @@ void expect_turned_away(const Stranger& stranger, std::initializer_list<std::str
   expect_text(log.text(), reasons);
 }
 
-TEST(ProvenConnections, AStrangerWithoutASecretIsNamedAndHoldsUpNobody) {
+TEST(AuthenticatedConnector, AStrangerWithoutASecretIsNamedAndHoldsUpNobody) {
   // Rank 2's own greeting, with a proof that anybody can make.
   expect_turned_away(
       [](Strangers& them, const Place& place) {
@@ -226,7 +226,7 @@ TEST(ProvenConnections, AStrangerWithoutASecretIsNamedAndHoldsUpNobody) {
 }
 
 // They stay connected, and say nothing or half of it: nobody waits for them.
-TEST(ProvenConnections, AStrangerWhoSaysNothingHoldsUpNobody) {
+TEST(AuthenticatedConnector, AStrangerWhoSaysNothingHoldsUpNobody) {
   expect_turned_away(
       [](Strangers& them, const Place& place) {
         for (int i = 0; i < 20; ++i) net::send_all(them.connect(place), kWireGreeting.substr(0, 10), kSoon);
@@ -236,7 +236,7 @@ TEST(ProvenConnections, AStrangerWhoSaysNothingHoldsUpNobody) {
 }
 
 // As many as are listened to at once, and more.
-TEST(ProvenConnections, ACrowdWhoSaysNothingMakesRoom) {
+TEST(AuthenticatedConnector, ACrowdWhoSaysNothingMakesRoom) {
   Log log;
   Strangers strangers;
   const auto outcomes = connect_ranks(
@@ -251,7 +251,7 @@ TEST(ProvenConnections, ACrowdWhoSaysNothingMakesRoom) {
 }
 
 // Rank 1 waits for nobody who connects.
-TEST(ProvenConnections, AStrangerWhoComesToTheLastRankIsNamed) {
+TEST(AuthenticatedConnector, AStrangerWhoComesToTheLastRankIsNamed) {
   Log log;
   Strangers strangers;
   expect_connected(connect_ranks(
@@ -264,7 +264,7 @@ TEST(ProvenConnections, AStrangerWhoComesToTheLastRankIsNamed) {
 }
 
 // Rank 1 comes when the stranger who calls himself so is through.
-TEST(ProvenConnections, AStrangerWithAnotherSecretIsTurnedAway) {
+TEST(AuthenticatedConnector, AStrangerWithAnotherSecretIsTurnedAway) {
   Log log;
   const store::Secret other = store::Secret::random();
   const auto roster = roster_of(2);
@@ -289,7 +289,7 @@ TEST(ProvenConnections, AStrangerWithAnotherSecretIsTurnedAway) {
 }
 
 // What rank 1 said and proved before, to the same listener: another challenge makes it worthless.
-TEST(ProvenConnections, AReplayedProofIsTurnedAway) {
+TEST(AuthenticatedConnector, AReplayedProofIsTurnedAway) {
   const std::string old_challenge(kDrawBytes, 'c');
   expect_turned_away(
       [&](Strangers& them, const Place& place) {
@@ -303,7 +303,7 @@ TEST(ProvenConnections, AReplayedProofIsTurnedAway) {
 }
 
 // Somebody stands where rank 0 should: he gets rank 1's greeting, and none of its data.
-TEST(ProvenConnections, AListenerThatProvesNothingEndsTheStartWithItsAddress) {
+TEST(AuthenticatedConnector, AListenerThatProvesNothingEndsTheStartWithItsAddress) {
   const UniqueFd listener = net::tcp_listen({"127.0.0.1", 0});
   const std::string where = net::local_address(listener.get()).to_string();
   std::thread impostor([&] {
@@ -332,7 +332,7 @@ TEST(ProvenConnections, AListenerThatProvesNothingEndsTheStartWithItsAddress) {
   expect_text(text_of(outcomes[0].error), {"Timeout: TCP: rank 1 (host host1, pid 101) did not connect to rank 0"});
 }
 
-TEST(ProvenConnections, RanksOfTwoSecretsEndWithASentence) {
+TEST(AuthenticatedConnector, RanksOfTwoSecretsEndWithASentence) {
   Log log;
   const auto other = std::make_shared<const store::Secret>(store::Secret::random());
   const auto outcomes = connect_ranks(
@@ -353,25 +353,25 @@ class LaterRanks {
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([this, rank] {
         auto& own = ranks_[static_cast<std::size_t>(rank)];
-        own = std::make_unique<ProvenConnections>(
+        own = std::make_unique<AuthenticatedConnector>(
             roster_, rank, ConnectOptions{.name = "TCP", .address = "127.0.0.1", .secret = a_secret()});
         own->open(store_, {}, kSoon);
       });
     }
     for (std::thread& thread : threads) thread.join();
   }
-  ProvenConnections& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
+  AuthenticatedConnector& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
   void end(int rank) { ranks_[static_cast<std::size_t>(rank)].reset(); }
   std::string place_of(int rank) { return store_.get("tcp/" + std::to_string(rank), kSoon); }
 
  private:
   const rendezvous::Roster roster_;
   store::HashStore store_;
-  std::vector<std::unique_ptr<ProvenConnections>> ranks_;
+  std::vector<std::unique_ptr<AuthenticatedConnector>> ranks_;
 };
 
 // What becomes of it first.
-ProvenConnections::Outcome outcome_at(ProvenConnections& rank) {
+AuthenticatedConnector::Outcome outcome_at(AuthenticatedConnector& rank) {
   for (;;) {
     EXPECT_TRUE(net::wait_readable(rank.fd(), kSoon));
     auto outcomes = rank.serve();
@@ -386,12 +386,12 @@ void expect_pair(const UniqueFd& a, const UniqueFd& b) {
   EXPECT_EQ(net::local_address(b.get()).to_string(), net::peer_address(a.get()).to_string());
 }
 
-TEST(ProvenConnections, ComeWhenTheyAreAskedFor) {
+TEST(AuthenticatedConnector, ComeWhenTheyAreAskedFor) {
   for (const auto& [asks, answers] : {std::pair{0, 1}, {1, 0}}) {
     LaterRanks ranks(3);
     ranks[asks].ask(answers);
     ranks[asks].ask(answers);  // which changes nothing
-    ProvenConnections::Outcome there;
+    AuthenticatedConnector::Outcome there;
     std::thread other([&, rank = answers] { there = outcome_at(ranks[rank]); });
     const auto here = outcome_at(ranks[asks]);
     other.join();
@@ -405,7 +405,7 @@ TEST(ProvenConnections, ComeWhenTheyAreAskedFor) {
 }
 
 // Which of the two that they begin stays is for both to see alike, whoever is first by how much.
-TEST(ProvenConnections, ThatBothEndsBeginAtOnceAreOne) {
+TEST(AuthenticatedConnector, ThatBothEndsBeginAtOnceAreOne) {
   Log log;
   for (int round = 0; round < 100; ++round) {
     LaterRanks ranks(3);
@@ -440,7 +440,7 @@ TEST(ProvenConnections, ThatBothEndsBeginAtOnceAreOne) {
 }
 
 // It ends before it has answered: nobody listens any more.
-TEST(ProvenConnections, ARankThatEndsWhileItIsAskedForCantBeReached) {
+TEST(AuthenticatedConnector, ARankThatEndsWhileItIsAskedForCantBeReached) {
   LaterRanks ranks(3);
   ranks[0].ask(1);
   EXPECT_TRUE(ranks[0].serve().empty());
@@ -454,7 +454,7 @@ TEST(ProvenConnections, ARankThatEndsWhileItIsAskedForCantBeReached) {
 }
 
 // Far more than are let in at once; some say something, some nothing, and the log has few of them.
-TEST(ProvenConnections, AFloodOfStrangersTakesLittleAndKeepsNobodyOut) {
+TEST(AuthenticatedConnector, AFloodOfStrangersTakesLittleAndKeepsNobodyOut) {
   Log log;
   LaterRanks ranks(3);
   const Place place = place_in(ranks.place_of(0));
@@ -473,11 +473,11 @@ TEST(ProvenConnections, AFloodOfStrangersTakesLittleAndKeepsNobodyOut) {
   EXPECT_EQ(outcome_at(ranks[0]).rank, 1);
   other.join();
   const std::string text = log.text();
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), Callers::kNamedStrangers) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), HandshakeAcceptor::kNamedStrangers) << text;
 }
 
 // A rank that stands still is for the group's deadlines to name: whoever waits for it here does so for ever.
-TEST(ProvenConnections, ARankThatStandsStillIsWaitedFor) {
+TEST(AuthenticatedConnector, ARankThatStandsStillIsWaitedFor) {
   LaterRanks ranks(2);
   ranks[0].ask(1);
   EXPECT_TRUE(net::wait_readable(ranks[0].fd(), kSoon));
@@ -489,7 +489,7 @@ TEST(ProvenConnections, ARankThatStandsStillIsWaitedFor) {
   other.join();
 }
 
-TEST(ProvenConnections, AnInterfaceThatIsNotThereIsNamed) {
+TEST(AuthenticatedConnector, AnInterfaceThatIsNotThereIsNamed) {
   store::HashStore store;
   const auto roster = roster_of(1);
   expect_text(
@@ -497,7 +497,7 @@ TEST(ProvenConnections, AnInterfaceThatIsNotThereIsNamed) {
       {"TCP: this host has no interface 'nic9' (it has ", "lo 127.0.0.1"});
 }
 
-TEST(ProvenConnections, AWaitEndsWhenTheCheckThrows) {
+TEST(AuthenticatedConnector, AWaitEndsWhenTheCheckThrows) {
   store::HashStore store;
   const auto roster = roster_of(2);
   std::thread rank_1([&] {  // tells where it is, and never comes

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The turn to run an engine: its communication thread has it, or a thread of the program's that waits for a collective
+// The token to run an engine: its communication thread has it, or a thread of the program's that waits for a collective
 // anyway.
 //
 // To hand work to another thread and the result back takes longer than a small collective. So a caller that waits takes
-// the turn, if it is free, and does what the communication thread would do. That thread naps meanwhile, and while
+// the token, if it is free, and does what the communication thread would do. That thread naps meanwhile, and while
 // callers come and go in quick succession.
 #pragma once
 
@@ -16,48 +16,48 @@
 
 namespace lockstep::wire {
 
-class Turn {
+class ProgressToken {
  public:
-  // Called by the communication thread. Waits while a caller has the turn or is about to take it again.
+  // Called by the communication thread. Waits while a caller has the token or is about to take it again.
   void take() EXCLUDES(nap_mutex_);
   void release() { mutex_.unlock(); }
-  // Instead of release(): nobody gets the turn any more.
+  // Instead of release(): nobody gets the token any more.
   void end();
-  // True if a caller wants the turn.
+  // True if a caller wants the token.
   bool is_wanted() const { return callers_.load(std::memory_order_relaxed) > 0; }
-  // Gives the turn to such a caller, and takes it again.
-  void lend() {
+  // Gives the token to such a caller, and takes it again.
+  void yield_to_caller() {
     release();
     take();
   }
 
-  // Announces work that no caller does: the communication thread takes the turn as soon as it is free. Any thread.
-  void call() EXCLUDES(nap_mutex_);
-  // Announces work that a caller will do if it comes at once, as one does that has just had the turn. If none does, the
-  // communication thread takes the turn after its nap. Any thread.
-  void call_unless_callers_follow() EXCLUDES(nap_mutex_);
-  // Ends the turn of a caller further down this thread's stack: this thread then runs a signal's handler.
+  // Announces work that no caller does: the communication thread takes the token as soon as it is free. Any thread.
+  void request() EXCLUDES(nap_mutex_);
+  // Announces work that a caller will do if it comes at once, as one does that has just had the token. If none does,
+  // the communication thread takes the token after its nap. Any thread.
+  void request_unless_callers_follow() EXCLUDES(nap_mutex_);
+  // Takes the token from a caller further down this thread's stack: this thread then runs a signal's handler.
   void give_up_of_this_thread();
 
-  // A thread of the program's that wants the turn while this lives.
+  // A thread of the program's that wants the token while this lives.
   class Caller {
    public:
-    explicit Caller(Turn& turn);
+    explicit Caller(ProgressToken& token);
     ~Caller();
     Caller(const Caller&) = delete;
     Caller& operator=(const Caller&) = delete;
 
-    // True if it has the turn, since now or from before.
+    // True if it has the token, since now or from before.
     bool take();
     // Work is left that this caller does not wait for.
     void leave_work() { leaves_work_ = true; }
 
    private:
-    friend class Turn;
+    friend class ProgressToken;
 
     void give_up();
 
-    Turn& turn_;
+    ProgressToken& token_;
     Caller* const outer_;  // of this thread, in another group
     bool has_it_ = false;
     bool leaves_work_ = false;
@@ -73,11 +73,11 @@ class Turn {
 
   using Clock = std::chrono::steady_clock;
 
-  // True if it was called.
+  // True if it was requested.
   bool nap(std::chrono::microseconds most) EXCLUDES(nap_mutex_);
 
   std::mutex mutex_;
-  bool is_over_ = false;  // whoever has the turn
+  bool is_over_ = false;  // whoever has the token
   std::atomic<int> callers_{0};
   std::atomic<std::uint64_t> taken_{0};        // by callers, how often
   std::atomic<Clock::time_point> last_had_{};  // by a caller, until then
@@ -86,7 +86,7 @@ class Turn {
 
   Mutex nap_mutex_;
   Condition woken_;
-  bool is_called_ GUARDED_BY(nap_mutex_) = false;
+  bool is_requested_ GUARDED_BY(nap_mutex_) = false;
 };
 
 }  // namespace lockstep::wire

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/shm/mailbox.h"
+#include "runtime/comm/shm/p2p_queue.h"
 
 #include <fmt/format.h>
 
@@ -9,13 +9,13 @@
 #include "runtime/comm/transfer.h"
 
 namespace lockstep::shm {
-Mailbox::Mailbox(Session& session, ArenaTable& arenas)
+ShmP2pQueue::ShmP2pQueue(Session& session, ArenaTable& arenas)
     : session_(session),
       arenas_(arenas),
       last_sent_(static_cast<std::size_t>(session.size())),
       incoming_(static_cast<std::size_t>(session.size())) {}
 
-std::shared_ptr<ShmP2pOp> Mailbox::start(ShmP2pOp p2p) {
+std::shared_ptr<ShmP2pOp> ShmP2pQueue::start(ShmP2pOp p2p) {
   auto started = std::make_shared<ShmP2pOp>(std::move(p2p));
   if (started->is_send) {
     started->number = ++last_sent_[static_cast<std::size_t>(started->peer)];
@@ -27,9 +27,9 @@ std::shared_ptr<ShmP2pOp> Mailbox::start(ShmP2pOp p2p) {
   return started;
 }
 
-void Mailbox::announce() { session_.post(&RankWords::messages, ++events_); }
+void ShmP2pQueue::announce() { session_.post(&RankWords::messages, ++events_); }
 
-void Mailbox::push() {
+void ShmP2pQueue::push() {
   const auto is_done = [](const std::shared_ptr<ShmP2pOp>& p2p) { return p2p->done; };
   for (const auto& p2p : sends_) push_send(*p2p);
   // All look before any matches: of two recvs with one tag the later must not find what the earlier has just missed.
@@ -44,12 +44,12 @@ void Mailbox::push() {
   recvs_.remove_if(is_done);
 }
 
-bool Mailbox::waits_for_others_than(int peer) const {
+bool ShmP2pQueue::waits_for_others_than(int peer) const {
   const auto is_other = [peer](const std::shared_ptr<ShmP2pOp>& p2p) { return p2p->peer != peer; };
   return std::any_of(sends_.begin(), sends_.end(), is_other) || std::any_of(recvs_.begin(), recvs_.end(), is_other);
 }
 
-std::string Mailbox::progress_of(const ShmP2pOp& p2p) const {
+std::string ShmP2pQueue::progress_of(const ShmP2pOp& p2p) const {
   const std::string peer = session_.who(p2p.peer);
   if (p2p.is_send) {
     if (!p2p.posted) return fmt::format("{} has not taken the {} messages before it", peer, kMessages);
@@ -67,7 +67,7 @@ std::string Mailbox::progress_of(const ShmP2pOp& p2p) const {
       peer, p2p.chunks, chunk_count(p2p.buffer));
 }
 
-void Mailbox::check_peer(const ShmP2pOp& p2p) {
+void ShmP2pQueue::check_peer(const ShmP2pOp& p2p) {
   if (p2p.done || !session_.has_left(p2p.peer)) return;
   push();
   if (p2p.done) return;
@@ -76,12 +76,12 @@ void Mailbox::check_peer(const ShmP2pOp& p2p) {
                                            session_.who(session_.rank()), p2p.describe()));
 }
 
-std::size_t Mailbox::chunk_count(const ConstBufferView& buffer) const {
+std::size_t ShmP2pQueue::chunk_count(const ConstBufferView& buffer) const {
   const std::size_t window = session_.control().channel_window_bytes();
   return (buffer.bytes() + window - 1) / window;
 }
 
-void Mailbox::push_send(ShmP2pOp& p2p) {
+void ShmP2pQueue::push_send(ShmP2pOp& p2p) {
   if (p2p.done) return;
   MessageSlot& slot = message(session_.rank(), p2p.peer, p2p.number);
   if (!p2p.posted) {
@@ -107,7 +107,7 @@ void Mailbox::push_send(ShmP2pOp& p2p) {
   p2p.done = slot.taken.load(std::memory_order_acquire) >= p2p.number;
 }
 
-void Mailbox::move_out(ShmP2pOp& p2p) {
+void ShmP2pQueue::move_out(ShmP2pOp& p2p) {
   MessageSlot& slot = message(session_.rank(), p2p.peer, p2p.number);
   const ControlBlock& control = session_.control();
   const std::size_t window = control.channel_window_bytes();
@@ -123,7 +123,7 @@ void Mailbox::move_out(ShmP2pOp& p2p) {
   }
 }
 
-void Mailbox::look_for_new(int sender) {
+void ShmP2pQueue::look_for_new(int sender) {
   Incoming& incoming = incoming_[static_cast<std::size_t>(sender)];
   for (;;) {
     const std::uint64_t next = incoming.last_seen + 1;
@@ -134,7 +134,7 @@ void Mailbox::look_for_new(int sender) {
   }
 }
 
-void Mailbox::match(ShmP2pOp& p2p) {
+void ShmP2pQueue::match(ShmP2pOp& p2p) {
   Incoming& incoming = incoming_[static_cast<std::size_t>(p2p.peer)];
   const auto found = std::ranges::find(incoming.unmatched, p2p.tag, &Seen::tag);
   if (found == incoming.unmatched.end()) return;
@@ -148,7 +148,7 @@ void Mailbox::match(ShmP2pOp& p2p) {
   }
 }
 
-void Mailbox::push_recv(const std::shared_ptr<ShmP2pOp>& p2p) {
+void ShmP2pQueue::push_recv(const std::shared_ptr<ShmP2pOp>& p2p) {
   if (p2p->done) return;
   Incoming& incoming = incoming_[static_cast<std::size_t>(p2p->peer)];
   if (p2p->number == 0) {
@@ -177,7 +177,7 @@ void Mailbox::push_recv(const std::shared_ptr<ShmP2pOp>& p2p) {
   move_in(*p2p);
 }
 
-void Mailbox::move_in(ShmP2pOp& p2p) {
+void ShmP2pQueue::move_in(ShmP2pOp& p2p) {
   MessageSlot& slot = message(p2p.peer, session_.rank(), p2p.number);
   const ControlBlock& control = session_.control();
   const std::size_t window = control.channel_window_bytes();

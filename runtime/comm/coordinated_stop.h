@@ -23,7 +23,7 @@ namespace lockstep {
 
 class ProcessGroup;
 
-class StopLatch {
+class CoordinatedStop {
  public:
   void listen(const ProcessGroup& group, const StopOptions& options);
   void request(ProcessGroup& group, std::string_view reason);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call that may never return, made by a thread of its own, so that the caller can stop waiting for it.
 //
-// Threads: one, the caller's. A call that has not returned when its HelperCall goes is left behind, with what it holds.
+// Threads: one, the caller's. A call that has not returned when its DetachableCall goes is left behind, with what it
+// holds.
 #pragma once
 
 #include <exception>
@@ -15,16 +16,16 @@
 
 namespace lockstep::nccl {
 
-class HelperCall {
+class DetachableCall {
  public:
   // Without a thread for the call: a SystemError, or the constructor makes the call, and nobody can stop waiting.
   enum class NoThread { throws, calls_here };
 
   // Runs `body` with the device current; also where the device is broken and can't be made current.
-  HelperCall(DeviceId device, std::function<void()> body, NoThread no_thread = NoThread::throws);
-  ~HelperCall();
-  HelperCall(const HelperCall&) = delete;
-  HelperCall& operator=(const HelperCall&) = delete;
+  DetachableCall(DeviceId device, std::function<void()> body, NoThread no_thread = NoThread::throws);
+  ~DetachableCall();
+  DetachableCall(const DetachableCall&) = delete;
+  DetachableCall& operator=(const DetachableCall&) = delete;
 
   // True once it has returned, or thrown.
   bool wait(const Deadline& deadline);

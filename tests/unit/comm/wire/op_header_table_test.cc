@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one host's ranks tell each other of all ranks' collectives. Plain memory stands for what they share.
-#include "runtime/comm/wire/announcement_board.h"
+#include "runtime/comm/wire/op_header_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,32 +23,32 @@ Hosts hosts_of_rank(std::size_t host, std::size_t local) {
   return hosts;
 }
 
-// One host's board, as each of its ranks has it.
+// One host's table, as each of its ranks has it.
 class Boards {
  public:
   explicit Boards(std::size_t host) {
     const std::size_t ranks = hosts_of_rank(host, 0).neighbours().size();
-    const std::size_t bytes = AnnouncementBoard::bytes_for(hosts_of_rank(host, 0));
+    const std::size_t bytes = OpHeaderTable::bytes_for(hosts_of_rank(host, 0));
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, bytes)));
     std::fill_n(memory_.get(), bytes, std::byte{});
     for (std::size_t local = 0; local < ranks; ++local) {
-      AnnouncementBoard::format(memory_.get(), hosts_of_rank(host, local));
+      OpHeaderTable::format(memory_.get(), hosts_of_rank(host, local));
     }
     for (std::size_t local = 0; local < ranks; ++local) {
-      boards_.emplace_back(memory_.get(), hosts_of_rank(host, local), bell_files_);
+      tables_.emplace_back(memory_.get(), hosts_of_rank(host, local), bell_files_);
     }
   }
-  AnnouncementBoard& operator[](std::size_t local) { return boards_[local]; }
+  OpHeaderTable& operator[](std::size_t local) { return tables_[local]; }
   // By whoever carries it.
   void post(int rank, std::uint64_t number) {
     Frame frame;
     frame.number = number;
     frame.record.count = rank * 1000 + static_cast<std::int64_t>(number);
-    for (AnnouncementBoard& board : boards_) {
-      if (board.is_carrier_of(rank)) board.post(rank, number, write_frame(frame));
+    for (OpHeaderTable& op_headers : tables_) {
+      if (op_headers.is_relay_of(rank)) op_headers.post(rank, number, write_frame(frame));
     }
   }
-  std::uint64_t rings(std::size_t local) { return boards_[local].bell().rings.load(); }
+  std::uint64_t rings(std::size_t local) { return tables_[local].bell().rings.load(); }
 
  private:
   struct Free {
@@ -56,24 +56,24 @@ class Boards {
   };
   std::unique_ptr<std::byte, Free> memory_;
   std::vector<std::shared_ptr<const EventFd>> bell_files_{3, std::make_shared<EventFd>()};
-  std::vector<AnnouncementBoard> boards_;
+  std::vector<OpHeaderTable> tables_;
 };
 
-TEST(AnnouncementBoard, EveryRankIsCarriedOnceToEachHost) {
+TEST(OpHeaderTable, EveryRankIsCarriedOnceToEachHost) {
   Boards large(0);
-  EXPECT_THAT(large[0].carriers(), ElementsAre(3, 5));
-  EXPECT_THAT(large[1].carriers(), ElementsAre(4, 5));
-  EXPECT_THAT(large[2].carriers(), ElementsAre(3, 5)) << "the smaller host's ranks begin again";
-  EXPECT_THAT(large[0].carried_by_others(), ElementsAre(1, 2, 4));
-  EXPECT_THAT(large[1].carried_by_others(), ElementsAre(0, 2, 3, 5));
+  EXPECT_THAT(large[0].relay_ranks(), ElementsAre(3, 5));
+  EXPECT_THAT(large[1].relay_ranks(), ElementsAre(4, 5));
+  EXPECT_THAT(large[2].relay_ranks(), ElementsAre(3, 5)) << "the smaller host's ranks begin again";
+  EXPECT_THAT(large[0].relayed_by_others(), ElementsAre(1, 2, 4));
+  EXPECT_THAT(large[1].relayed_by_others(), ElementsAre(0, 2, 3, 5));
   Boards alone(2);
-  EXPECT_THAT(alone[0].carriers(), ElementsAre(0, 3));
-  EXPECT_THAT(alone[0].carried_by_others(), IsEmpty());
+  EXPECT_THAT(alone[0].relay_ranks(), ElementsAre(0, 3));
+  EXPECT_THAT(alone[0].relayed_by_others(), IsEmpty());
 }
 
-TEST(AnnouncementBoard, TheLastAnnouncementOfACollectiveRingsForTheNeighbours) {
+TEST(OpHeaderTable, TheLastAnnouncementOfACollectiveRingsForTheNeighbours) {
   Boards boards(0);
-  for (std::uint64_t number = 1; number <= 3 * AnnouncementBoard::kSlots; ++number) {
+  for (std::uint64_t number = 1; number <= 3 * OpHeaderTable::kSlots; ++number) {
     for (const int rank : {5, 0, 3, 4, 1}) boards.post(rank, number);
     EXPECT_EQ(boards.rings(0), number - 1) << "rank 2 is missing";
     boards.post(2, number);
@@ -83,7 +83,7 @@ TEST(AnnouncementBoard, TheLastAnnouncementOfACollectiveRingsForTheNeighbours) {
   }
 }
 
-TEST(AnnouncementBoard, ReadsWhatIsUpAndNothingElse) {
+TEST(OpHeaderTable, ReadsWhatIsUpAndNothingElse) {
   Boards boards(0);
   EXPECT_FALSE(boards[0].read(4, 1));
   boards.post(4, 1);
@@ -91,14 +91,14 @@ TEST(AnnouncementBoard, ReadsWhatIsUpAndNothingElse) {
   EXPECT_EQ(boards[0].read(4, 1)->record.count, 4001);
   EXPECT_FALSE(boards[0].read(4, 2));
   EXPECT_FALSE(boards[0].read(3, 1)) << "of another rank";
-  for (std::uint64_t number = 2; number <= 1 + AnnouncementBoard::kSlots; ++number) boards.post(4, number);
+  for (std::uint64_t number = 2; number <= 1 + OpHeaderTable::kSlots; ++number) boards.post(4, number);
   EXPECT_FALSE(boards[0].read(4, 1)) << "another is in its place";
-  EXPECT_LE(boards[0].time_of(4, AnnouncementBoard::kSlots), boards[0].time_of(4, 1 + AnnouncementBoard::kSlots));
-  EXPECT_EQ(boards[0].read(4, 1 + AnnouncementBoard::kSlots)->record.count, 4001 + 64);
+  EXPECT_LE(boards[0].time_of(4, OpHeaderTable::kSlots), boards[0].time_of(4, 1 + OpHeaderTable::kSlots));
+  EXPECT_EQ(boards[0].read(4, 1 + OpHeaderTable::kSlots)->record.count, 4001 + 64);
 }
 
 // A shorter one after a longer one: what is left of that is no part of it.
-TEST(AnnouncementBoard, APayloadIsAsLongAsItsFrameSays) {
+TEST(OpHeaderTable, APayloadIsAsLongAsItsFrameSays) {
   Boards boards(0);
   Frame frame;
   const std::string text(kInlineBytes, 'x');
@@ -106,8 +106,8 @@ TEST(AnnouncementBoard, APayloadIsAsLongAsItsFrameSays) {
   boards[1].post(1, 1, write_frame(frame));
   EXPECT_EQ(text_of(boards[0].read(1, 1)->payload), text);
   frame.payload = bytes_of("short");
-  boards[1].post(1, 1 + AnnouncementBoard::kSlots, write_frame(frame));
-  EXPECT_EQ(text_of(boards[0].read(1, 1 + AnnouncementBoard::kSlots)->payload), "short");
+  boards[1].post(1, 1 + OpHeaderTable::kSlots, write_frame(frame));
+  EXPECT_EQ(text_of(boards[0].read(1, 1 + OpHeaderTable::kSlots)->payload), "short");
 }
 
 TEST(Doorbell, EndsAWaitThatBeganBeforeAndAfter) {
