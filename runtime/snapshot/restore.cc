@@ -21,6 +21,7 @@
 #include "runtime/checkpoint/snapshot/series_lock.h"
 #include "runtime/checkpoint/tensor_files.h"
 #include "runtime/comm/coordinated_stop.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/comm/disagreement.h"
 #include "runtime/snapshot/offers.h"
 
@@ -281,7 +282,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     check_room();
     self.begin_generation(offer->step);
     self.load(*offer, contents);
-    group.coordinated_stop()->set_steps_before(offer->step - self.steps.count());
+    group.internals().coordinated_stop()->set_steps_before(offer->step - self.steps.count());
     self.steps.set(offer->step);
     self.last_saved = offer->step;
     restored = {.step = offer->step,

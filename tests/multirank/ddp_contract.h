@@ -46,6 +46,7 @@
 #include "lockstep/progress/progress.h"
 #include "lockstep/train/distributed_data_parallel.h"
 #include "runtime/comm/coordinated_stop.h"
+#include "runtime/comm/group_internals.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::testing {
@@ -309,7 +310,7 @@ TYPED_TEST_P(DdpContract, AStepIsCountedOnceWhicheverWayItTakes) {
       micro_batch(true);
       EXPECT_EQ(ddp.last_step().step, step);
       EXPECT_EQ(ddp.last_batch().step, step);
-      EXPECT_EQ(ddp.group()->coordinated_stop()->steps_done(), step + 1);
+      EXPECT_EQ(ddp.group()->internals().coordinated_stop()->steps_done(), step + 1);
     }
     EXPECT_EQ(ddp.steps(), 4);
   });
