@@ -27,7 +27,7 @@ Cause cause_of(Call&& call) {
 }
 
 // As for the error that has it.
-inline void expect_cause(const Cause& cause, const Cause& wanted) { expect_cause(Error(cause), wanted); }
+inline void expect_cause(const Cause& cause, const Cause& wanted) { expect_cause(make_error<Error>(cause), wanted); }
 
 // The ranks have one cause, text and all.
 inline void expect_one_cause(std::span<const Cause> causes, const Cause& wanted) {
