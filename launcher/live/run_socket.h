@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of `lockstep ps`, `top`, `logs` and `stop` to the launchers of this host, and the answers. Pure.
+// Requests of `lockstep ps`, `top`, `inspect`, `trace`, `logs` and `stop` to the launchers of this host, and the
+// answers. Pure.
 //
 // Each launcher listens on an abstract Unix socket, whose name is found in /proc/net/unix, so nothing is on disk and
 // nothing is left when it ends. The name proves nothing: both sides ask the kernel who is at the other end

@@ -191,8 +191,8 @@ void Job::wait_for_events() {
     for (const Order& order : control_.take_orders()) obey(order);
   }
   console_.flush();
-  // Behind the batch, which has the ranks in the order of their ends: waitid(P_ALL) does not keep that order, and would
-  // let a consequence be judged before its cause.
+  // Behind the batch: reap_others() stops at a rank that is not reaped yet. Ranks are reaped by their own descriptors
+  // alone, in the order of their ends, which waitid(P_ALL) does not keep.
   if (children_changed_) reap_others();
 }
 

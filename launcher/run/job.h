@@ -104,8 +104,8 @@ class Job {
   UniqueFd epoll_;
   std::vector<RankProcess> ranks_;  // by local rank
   net::OpenFilesLimit open_files_;  // what the ranks get; the launcher's own is higher
-  bool reading_ = true;
-  bool children_changed_ = true;  // they may have between two starts
+  bool reading_ = true;             // the ranks' pipes and the log are in epoll_; else nothing may register them
+  bool children_changed_ = true;    // also between two starts of the job's ranks, when nobody looked
 
   const MemoryKills memory_kills_;
   StepBoard steps_;

@@ -130,6 +130,7 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
     ++contract.restarts;
   }
 }
+
 int exit_code_of_run(const std::function<int(const Environment& environment)>& start) {
   set_log_label("run");  // for what is logged while there is no console
   try {

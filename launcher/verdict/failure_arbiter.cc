@@ -21,7 +21,7 @@ namespace {
 // later.
 constexpr std::chrono::milliseconds kHostPatience{1500};
 constexpr std::chrono::seconds kAloneSteps{5};
-// For a rank's stacks, which its host's launcher takes for no longer than kHungLimit (watch/stacks.h).
+// For a rank's stacks, which its host's launcher takes for no longer than kHungLimit (launcher/process/stacks.h).
 constexpr std::chrono::seconds kStacksCome = kHungLimit + std::chrono::seconds(3);
 
 }  // namespace

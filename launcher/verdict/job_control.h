@@ -21,7 +21,7 @@ struct Order {
   enum class Kind {
     say,             // `text`, as the launcher's own word
     detail,          // `text`, below what was said
-    end_ranks,       // SIGTERM, and SIGKILL after the grace period; comes once
+    end_ranks,       // SIGTERM, and SIGKILL after the grace period; comes once. No rank is started after it
     pass_on,         // `signal`, to the ranks: somebody asks the job to stop
     kill,            // the ranks, at once: somebody insists
     stop_to_resize,  // SIGTERM, to those that handle it and so stop after a step

@@ -43,7 +43,7 @@ class RankWatch {
 
   explicit RankWatch(Options options);
 
-  // `ranks`: all that were started here. `ended`: those of the job that have ended, as far as is known.
+  // `ranks`: all of this host, started or not yet. `ended`: those of the job that have ended, as far as is known.
   std::vector<Finding> look(std::span<const RankProcess> ranks, std::span<const RankEnd> ended,
                             std::chrono::steady_clock::time_point now);
 

@@ -21,8 +21,8 @@
 #include "runtime/checkpoint/snapshot/series_lock.h"
 #include "runtime/checkpoint/tensor_files.h"
 #include "runtime/comm/coordinated_stop.h"
-#include "runtime/comm/group_internals.h"
 #include "runtime/comm/disagreement.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/snapshot/offers.h"
 
 namespace lockstep {

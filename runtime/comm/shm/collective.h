@@ -58,7 +58,7 @@ class ShmCollective {
 
   // "all_reduce 42 (sum, 1000 x float32)".
   std::string describe() const;
-  // "rank 2 (host a, pid 7) and rank 3 (...) have not arrived".
+  // "not arrived: rank 2 (host a, pid 7), rank 3 (...)".
   comm::Stragglers missing(const Session& session) const;
 
  private:

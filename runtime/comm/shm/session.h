@@ -39,9 +39,10 @@ class Pollable {
  public:
   // Does what can be done now, and returns what it waits for then.
   virtual WaitWord push() = 0;
-  // The operation, for messages, its number if it is a collective, else -1, and who has not arrived.
+  // The operation, for messages, and its number if it is a collective, else -1.
   virtual std::string describe() const = 0;
   virtual std::int64_t sequence() const { return -1; }
+  // Who holds it up, and the sentence that says so: has not arrived, is not through, or is the peer of a message.
   virtual comm::Stragglers missing() const = 0;
   // True if nothing else that push() could further is under way in the group: then no other word of it is worth waking
   // up for. False is always right; it costs wake-ups.

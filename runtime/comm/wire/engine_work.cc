@@ -173,7 +173,8 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) {
     }
     return result;
   };
-  // A rank that is that far ahead could not announce it for want of room: the ranks that keep it from that are named.
+  // This rank may announce a collective only kAhead behind the last that all have announced (op_header_table.h). Of one
+  // further ahead, the ranks are named that have not announced the next after that.
   const std::uint64_t taken = arrival_table_.taken();
   const bool announced = !op_headers_ || collective.sequence_ <= taken + OpHeaderTable::kAhead;
   std::vector<int> ranks = arrival_table_.absent(announced ? collective.sequence_ : taken + 1);

@@ -52,11 +52,11 @@ struct AdvertisedStore {
 AdvertisedStore host_advertised_store(const net::HostPort& listen, const MeetingPlan& plan, const Identity& identity,
                                       const Deadline& deadline);
 // The secret of the store that `advertisement` leads to. Throws Mismatch if rank 0 was given one and this rank not, or
-// the other way round: then whoever wrote the offer could take this rank over.
+// the other way round: then whoever wrote the advertisement could take this rank over.
 store::Secret secret_of(const StoreAdvertisement& advertisement, const MeetingPlan& plan, const Identity& identity);
 
-// Connects to the store that `advertisement` names, if it holds the offer's token and this rank has not used it before;
-// else null, and `failure` says why.
+// Connects to the store that `advertisement` names, if it holds the advertisement's token and this rank has not used it
+// before; else null, and `failure` says why.
 std::shared_ptr<OwnedStore> connect_via_advertisement(const StoreAdvertisement& advertisement, const MeetingPlan& plan,
                                                       const Identity& identity, const Deadline& deadline,
                                                       std::string& failure);

@@ -172,7 +172,7 @@ bool KeyTable::wait(WaiterId waiter, const std::vector<std::string_view>& keys, 
 void KeyTable::wake_for_value(std::string_view key) {
   const auto found = waiters_at_.find(key);
   if (found == waiters_at_.end()) return;
-  // Moved out and erased first: attend() enters waiters into the same table, which may move its entries.
+  // Moved out and erased first: attend() enters waiters into the same table, and a rehash there ends `found`.
   const auto waiters = std::move(found->second);
   waiters_at_.erase(found);
   for (const auto& [number, waiter] : waiters) {
@@ -212,7 +212,7 @@ void KeyTable::wake_for_item(std::string_view queue) {
     woken_.push_back(waiter);
     ++entry.promised;
   }
-  // attend() may have moved the table, so this place is looked up again.
+  // attend() may have rehashed the table, which ends `place`, so it is looked up again.
   const auto left = waiters_at_.find(queue);
   if (left->second.empty()) waiters_at_.erase(left);
 }
