@@ -145,15 +145,15 @@ GlobalBatch LossRecord::batch_of(NotedStep noted) const {
   return global_batch_of(noted, kind_, parts_);
 }
 
-void LossRecord::read_known(GlobalBatch& batch) {
+bool LossRecord::read_known(GlobalBatch& batch) {
   const auto is_here = [](const MicroBatch& it) {
     return !it.loss || !it.loss->arrived || it.loss->arrived->reached();
   };
-  while (!closed_.empty() && std::ranges::all_of(closed_.front().micro_batches, is_here)) {
-    NotedStep noted{.step = closed_.front().step};
-    write(noted.of_all, noted.step + delay());
-    batch = global_batch_of(noted, kind_, parts_);
-  }
+  if (closed_.empty() || !std::ranges::all_of(closed_.front().micro_batches, is_here)) return false;
+  NotedStep noted{.step = closed_.front().step};
+  write(noted.of_all, noted.step + delay());
+  batch = global_batch_of(noted, kind_, parts_);
+  return true;
 }
 
 }  // namespace lockstep

@@ -78,8 +78,8 @@ class LossRecord {
   void write(StepNote& note, std::int64_t step);
   // The global batch that came of it.
   GlobalBatch batch_of(NotedStep noted) const;
-  // In a world of one: the last closed step whose losses are on the host, if there is one since the last call.
-  void read_known(GlobalBatch& batch);
+  // In a world of one: the next closed step, if its losses are on the host. False: there is none.
+  bool read_known(GlobalBatch& batch);
 
  private:
   // A number, or one on its way to the host.

@@ -56,10 +56,10 @@ void Trainer::refuse_live_gradients(std::string_view where) const {
 
 void Trainer::begin_forward(std::optional<std::int64_t> weight) {
   failure_.forget();
+  if (is_in_no_sync() && !accumulating()) refuse_live_gradients("at the first micro-batch of no_sync()");
   *weight_ = weight;
   weight_is_spent_ = false;
   losses_.begin_forward();
-  if (is_in_no_sync() && !accumulating()) refuse_live_gradients("at the first micro-batch of no_sync()");
 }
 
 void Trainer::set_weight(std::int64_t weight) {
@@ -102,6 +102,7 @@ void Trainer::begin(bool is_alone) {
     if (is_synchronized_ && group_->size() > 1) losses_.write(note, step());
     reducer_->begin_step({.weight = **weight_, .synchronize = is_synchronized_, .note = note});
   }
+  begun_ = clock_->step();
   in_step_ = true;
   for (std::size_t i = 0; i < is_unused_.size() && !is_alone; ++i) {
     if (is_unused_[i]) reducer_->mark_unused(static_cast<int>(i));
@@ -127,7 +128,6 @@ void Trainer::finish(trace::Time backward_began) {
     last_weight_ = reducer_->finish_step();
   }
   if (!is_synchronized_) return;
-  is_finished_ = true;
   if (group_->size() > 1) {
     last_batch_ = losses_.batch_of(reducer_->noted());
     if (group_->device().kind == DeviceKind::cpu) last_weight_ = last_batch_.weight;  // also of a sum
@@ -139,13 +139,12 @@ void Trainer::finish(trace::Time backward_began) {
 // What judge() throws, all ranks throw: it is no failure of this one's.
 void Trainer::close() {
   in_step_ = false;
-  is_finished_ = false;
   weight_is_spent_ = true;
   shard_.reset();
   failure_.forget();
-  if (group_->size() == 1) losses_.read_known(last_batch_);
+  if (group_->size() == 1) read_known();
   if (!is_synchronized_) return;
-  trace::keep_batch(last_batch_.step, last_batch_.weight, last_batch_.loss);
+  if (group_->size() > 1) trace::keep_batch(last_batch_.step, last_batch_.weight, last_batch_.loss);
   if (!is_alone_) divergence_->judge(step() - 1, reducer_->noted());
   versions_ = replica_.values.versions();
   if (before_update_) before_update_();
@@ -209,7 +208,6 @@ void Trainer::give_up() noexcept {
     reducer_->abandon_step(now ? message_of(now) : failure_.text());
   }
   in_step_ = false;
-  is_finished_ = false;
   shard_.reset();
 }
 
@@ -223,8 +221,12 @@ void Trainer::set_steps(std::int64_t steps) {
 }
 
 const GlobalBatch& Trainer::last_batch() const {
-  if (group_->size() == 1) losses_.read_known(last_batch_);
+  if (group_->size() == 1 && !in_step_) read_known();  // a step under way may still be given up
   return last_batch_;
+}
+
+void Trainer::read_known() const {
+  while (losses_.read_known(last_batch_)) trace::keep_batch(last_batch_.step, last_batch_.weight, last_batch_.loss);
 }
 
 const trace::StepRecord& Trainer::last_step() const {

@@ -155,7 +155,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   void tell_if_unwinding() noexcept;
 
   // Of this run: its steps that are done, which is the number of the one under way.
-  std::int64_t step() const { return clock_->step() - (is_finished_ ? 1 : 0); }
+  std::int64_t step() const { return in_step_ ? begun_ : clock_->step(); }
   // With those of earlier runs, by set_steps().
   std::int64_t steps() const { return steps_before_ + step(); }
   void set_steps(std::int64_t steps);
@@ -173,6 +173,8 @@ class LOCKSTEP_INTERNAL_API Trainer {
 
  private:
   void refuse_live_gradients(std::string_view where) const;
+  // In a world of one: takes, and traces, the batches whose losses have come to the host.
+  void read_known() const;
 
   std::shared_ptr<ProcessGroup> group_;
   std::vector<ParameterSpec> specs_;
@@ -196,7 +198,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   bool in_step_ = false;
   bool is_alone_ = false;
   bool is_synchronized_ = false;
-  bool is_finished_ = false;    // a synchronised step, and not closed: the clock has counted it
+  std::int64_t begun_ = 0;      // the step that is begun and not closed: the clock may have counted it
   std::int64_t stop_word_ = 0;  // of a step alone
   std::optional<std::int64_t> last_weight_ = 0;
   std::int64_t steps_before_ = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays of float16 to float and back, as device/half.h converts one: by the processor's own instructions where it has
+// Arrays of float16 to float and back, as device/dtype.h converts one: by the processor's own instructions where it has
 // them (F16C).
 //
 // Every way gives the same bits; but a float made of a signalling NaN may be a quiet one. The arrays don't overlap. Any
@@ -22,7 +22,7 @@ struct HalfArrays {
   void (*to_floats)(const float16* from, float* out, std::size_t count);
   void (*to_float16s)(const float* from, float16* out, std::size_t count);
 };
-// All that this processor can run, the one that is taken first; device/half.h's, which needs nothing, last.
+// All that this processor can run, the one that is taken first; device/dtype.h's, which needs nothing, last.
 std::span<const HalfArrays> half_arrays();
 
 }  // namespace lockstep

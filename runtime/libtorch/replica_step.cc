@@ -222,7 +222,12 @@ void ReplicaImpl::run_without_data(const ::torch::nn::Module& module) {
   enter(module);
   refuse_norms(module);
   broadcast_buffers(module.is_training());
-  trainer_->begin_forward(0);
+  try {
+    trainer_->begin_forward(0);
+  } catch (...) {
+    forward_failed(false);
+    throw;
+  }
   has_outputs_ = false;
   try {
     backward_began_ = trace::Time::clock::now();

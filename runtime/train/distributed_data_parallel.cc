@@ -241,7 +241,12 @@ void DistributedDataParallel::step_without_data() {
     backward(0, LossOf());
     return;
   }
-  trainer_->begin_forward(0);
+  try {
+    trainer_->begin_forward(0);
+  } catch (...) {
+    trainer_->keep_failure("forward");
+    throw;
+  }
   in_step([&] { run_without_rows(); });
 }
 

@@ -156,7 +156,7 @@ void GroupWatch::take(const MemberEvent& event) {
     changed_.notify_all();
   }
   if (consequence.kind == Consequence::Kind::warn) log_warn("{}", consequence.cause.text);
-  // Also those after the first: of that one a group may think otherwise (ProcessGroup::on_peer_failure).
+  // Also those after the first: of that one a group may think otherwise (GroupInternals::on_peer_failure).
   const Failure failure{consequence.cause,
                         event.kind == MemberEvent::Kind::store_lost || event.kind == MemberEvent::Kind::store_silent};
   for (ProcessGroup* const group : concerned) fail_group(*group, failure);

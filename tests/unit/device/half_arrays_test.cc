@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each way of converting that this processor has, beside device/half.h's one value at a time, bit for bit.
+// Each way of converting that this processor has, beside device/dtype.h's one value at a time, bit for bit.
 #include "runtime/device/half_arrays.h"
 
 #include <gtest/gtest.h>

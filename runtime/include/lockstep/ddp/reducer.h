@@ -141,8 +141,8 @@ class LOCKSTEP_API Reducer {
   // device as far as is known without a wait.
   bool is_step_over() const;
   // What the ranks' notes come to, the same on every rank: on the CPU those of the last synchronised step, from its
-  // finish_step on; on a device those of the step before the last one begun, from begin_step on. step -1 before the
-  // first.
+  // finish_step on; on a device those of two steps before the last one begun, from its begin_step on. step -1
+  // before the first.
   const NotedStep& noted() const;
   // With track_unused, of the last synchronised step: whether any rank marked the parameter ready in a micro-batch of a
   // weight above 0, or in any at all if the summed weight is 0. On a device blocks as total_weight() does, and is true

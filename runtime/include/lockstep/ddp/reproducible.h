@@ -9,7 +9,7 @@
 //       return cross_entropy(ddp(rows(x, begin, end), ...), rows(y, begin, end));
 //     });
 //
-// The rows of a step are cut into virtual shards of equal size (data/virtual_shards.h), and each has a forward and a
+// The rows of a step are cut into virtual shards of equal size (data/sampler.h), and each has a forward and a
 // backward of its own, on a fixed number of threads. The shards' gradients are added up in one binary tree over all
 // shards: the left half of a node has the largest power of two of shards below their number. A rank adds up the whole
 // nodes of its run of shards, and the ranks complete the tree. So 1, 2, 3 or 8 ranks, on one host or several, over any

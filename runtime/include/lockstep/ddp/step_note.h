@@ -28,7 +28,7 @@ struct StepNote {
 
 // A step's note, of all ranks: the same on each.
 struct NotedStep {
-  std::int64_t step = -1;  // -1: none is known yet
+  std::int64_t step = -1;  // -1: none is known yet, and of_all says nothing: 0 would be "differs" in a field of `equal`
   StepNote of_all = {};
 };
 
@@ -46,6 +46,7 @@ static_assert(kStepFields.size() <= kMostNoteFields);
 
 inline std::vector<NoteField> fields_of(const StepNote& own) {
   std::vector<NoteField> fields;
+  fields.reserve(kStepFields.size());
   for (const StepField& field : kStepFields) fields.push_back({field.op, own.*field.value});
   return fields;
 }

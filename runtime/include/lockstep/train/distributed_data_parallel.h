@@ -18,11 +18,11 @@
 //
 // lockstep::libtorch::DistributedDataParallel has the same verbs; docs/LIBTORCH.md lists what differs, and why. Above
 // all, backward() is a call of this object, which hears of the tape no other way; torch's is the loss's, or ddp's.
-// While this object lives, lockstep::backward() of a loss that depends on its parameters throws InvalidArgument.
+// lockstep::backward(loss) of a loss that depends on its parameters is this object's backward(loss).
 //
 // On a GPU (a group of NCCL's, and model.to(group->device())) no call of a step waits for the device, but where the
-// host is more than two steps ahead of it; so the loss is told five steps late, and findings of kernels within three,
-// such as an index out of range.
+// host is more than two steps ahead of it; so the loss is told five steps late (in a world of one as soon as the device
+// has got to it), and findings of kernels, such as an index out of range, within three.
 //
 // Threads: one. Collective: the constructor and every synchronised backward(); all ranks take part in the same order.
 // Failure: throws what the group throws (PeerLost, Timeout, Mismatch), sticky. Mismatch from the constructor names the
@@ -31,7 +31,7 @@
 //   parameter on.
 //   Any other exception that leaves backward(), or a forward between micro-batches, is this rank's failure: the group
 //   fails on every rank at once with its text (ddp/own_failure.h). One of another forward may be caught, and costs
-//   nothing. A world of one forgets the step, and goes on.
+//   nothing. A world of one forgets the step, and continues.
 #pragma once
 
 #include <concepts>
