@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 using rendezvous::Identity;
-using Means = rendezvous::MeetingPlan::Means;
+using RendezvousMethod = rendezvous::MeetingPlan::RendezvousMethod;
 using ::testing::HasSubstr;
 
 const std::string kDigits(64, '7');
@@ -112,7 +112,7 @@ TEST(DeployKubernetes, EachPodOfThePyTorchJobIsARankWithTheSecret) {
       EXPECT_EQ(identity.world_size, 3);
       EXPECT_EQ(identity.source, "RANK and WORLD_SIZE");
       const auto plan = rendezvous::plan_meeting(identity, {}, to_environment(variables));
-      EXPECT_EQ(plan.means, Means::address);
+      EXPECT_EQ(plan.method, RendezvousMethod::address);
       EXPECT_EQ(plan.address.to_string(), "lockstep-master-0:23456");
       EXPECT_EQ(plan.secret, store::Secret::parse(kDigits));
       ranks.push_back(identity.rank);
@@ -199,7 +199,7 @@ TEST(DeployKubernetes, TheRanksOfTheMpiJobMeetThroughPmix) {
     EXPECT_EQ(identity.local_world_size, slots);
     EXPECT_EQ(identity.source, "Open MPI");
     const auto plan = rendezvous::plan_meeting(identity, {}, to_environment(variables));
-    EXPECT_EQ(plan.means, Means::pmix) << "which brings the secret along";
+    EXPECT_EQ(plan.method, RendezvousMethod::pmix) << "which brings the secret along";
   }
   for (const char* role : {"launcher", "worker"}) {
     EXPECT_EQ(rendezvous::identify(to_environment({{"K_MPI_JOB_ROLE", role}})).source, "alone");

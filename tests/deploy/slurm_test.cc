@@ -15,7 +15,7 @@ namespace lockstep::testing {
 namespace {
 
 using rendezvous::Identity;
-using Means = rendezvous::MeetingPlan::Means;
+using RendezvousMethod = rendezvous::MeetingPlan::RendezvousMethod;
 
 struct Asked {
   int nodes = 0;
@@ -59,7 +59,7 @@ Asked ask(const std::string& name, const Variables& given = {}) {
 }
 
 // The tasks, with what srun sets for them.
-void expect_ranks(const Asked& asked, const Variables& more, Means means) {
+void expect_ranks(const Asked& asked, const Variables& more, RendezvousMethod method) {
   const int size = asked.nodes * asked.per_node;
   for (int rank = 0; rank < size; ++rank) {
     Variables variables = {
@@ -81,9 +81,9 @@ void expect_ranks(const Asked& asked, const Variables& more, Means means) {
     EXPECT_EQ(identity.node_rank, rank / asked.per_node);
     EXPECT_EQ(identity.source, "srun");
     const auto plan = rendezvous::plan_meeting(identity, {}, to_environment(variables));
-    EXPECT_EQ(plan.means, means);
-    EXPECT_EQ(plan.secret.has_value(), means == Means::address) << "over PMIx rank 0 draws it";
-    EXPECT_EQ(plan.address.host, means == Means::address ? "n1" : "");
+    EXPECT_EQ(plan.method, method);
+    EXPECT_EQ(plan.secret.has_value(), method == RendezvousMethod::address) << "over PMIx rank 0 draws it";
+    EXPECT_EQ(plan.address.host, method == RendezvousMethod::address ? "n1" : "");
   }
 }
 
@@ -91,20 +91,20 @@ TEST(DeploySlurm, TasksMeetAtTheFirstHostWithASecret) {
   const Asked asked = ask("train.sbatch");
   expect_text(asked.srun, {"\n./train\n--epochs\n3\n"});
   EXPECT_EQ(asked.variables.at("LOCKSTEP_STORE_SECRET").size(), 64U);
-  expect_ranks(asked, {}, Means::address);
+  expect_ranks(asked, {}, RendezvousMethod::address);
 }
 
 TEST(DeploySlurm, TasksMeetThroughPmix) {
   const Asked asked = ask("train-pmix.sbatch");
   expect_text(asked.srun, {"--mpi=pmix\n", "\n./train\n--epochs\n3\n"});
   EXPECT_FALSE(asked.variables.contains("LOCKSTEP_STORE_SECRET"));
-  expect_ranks(asked, {{"PMIX_NAMESPACE", "slurm.pmix.7.0"}}, Means::pmix);
+  expect_ranks(asked, {{"PMIX_NAMESPACE", "slurm.pmix.7.0"}}, RendezvousMethod::pmix);
 }
 
 TEST(DeploySlurm, TasksOfContainers) {
   const Asked asked = ask("train-container.sbatch", {{"IMAGE", "a b.sif"}});
   expect_text(asked.srun, {"\napptainer\nexec\na b.sif\n./train\n--epochs\n3\n"});
-  expect_ranks(asked, {}, Means::address);
+  expect_ranks(asked, {}, RendezvousMethod::address);
 }
 
 // restart.sbatch with an srun that does what `step` says.

@@ -19,7 +19,7 @@ int main(int count, char** arguments) {
     const auto method = rendezvous::parse_init_method(count > 1 ? arguments[1] : "");
     auto identity = rendezvous::identify(environment, {.rank = method.rank, .world_size = method.world_size});
     rendezvous::ask_launcher(identity, deadline);
-    const auto plan = rendezvous::plan_meeting(identity, method, environment, ancestors_of_this_process());
+    const auto plan = rendezvous::plan_meeting(identity, method, environment, lockstep::ancestors_of_this_process());
     const auto meeting = rendezvous::meet(plan, identity, deadline);
     const auto joined = rendezvous::join(*meeting.store, identity, rendezvous::self_member(identity), deadline);
     fmt::print("rank {}/{} (local {}/{}, node {}) from {}, store {}, {}, hosts {}\n", identity.rank,
