@@ -55,7 +55,8 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
       overlap_(options.overlap),
       reproducible_(options.reproducible),
       seed_(options.seed),
-      trainer_(std::make_unique<Trainer>(group_, specs_of(model), Trainer::Options::of(options, false))) {
+      trainer_(std::make_unique<Trainer>(group_, specs_of(model), Trainer::Options::of(options, false))),
+      own_backward_([this](const Tensor& loss) { backward(loss); }) {
   trainer_->make_reducer();
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_.emplace(parameters_[i].id(), static_cast<int>(i));
   if (reproducible_.is_on()) set_intra_op_threads(reproducible_.threads);

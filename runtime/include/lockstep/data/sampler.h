@@ -213,7 +213,7 @@ struct BatchShardSamplerOptions {
   std::uint64_t seed = 0;  // equal on all ranks
   bool drop_last = false;  // leave out the last batch if it is short
   // For a step of the same bits at any number of ranks (ddp/reproducible.h): a batch is split into so many shards, of
-  // which each rank has a run (data/virtual_shards.h). 0: as chunk() does.
+  // which each rank has a run (shards_of(), above). 0: as chunk() does.
   int virtual_shards = 0;
 };
 

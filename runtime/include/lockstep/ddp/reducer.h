@@ -168,7 +168,7 @@ class LOCKSTEP_API Reducer {
  private:
   friend class Trainer;  // counts also the steps of a world of one that send nothing
   struct LOCKSTEP_LOCAL Impl;
-  LOCKSTEP_LOCAL explicit Reducer(std::unique_ptr<Impl> impl);
+  explicit Reducer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -39,7 +39,7 @@ constexpr std::string_view name_of(DType dtype) {
   return "?";
 }
 
-// 16-bit floats as stored; arithmetic goes through float (device/half.h converts).
+// 16-bit floats as stored; arithmetic goes through float (to_float() and to_bfloat16() below convert).
 struct bfloat16 {
   std::uint16_t bits = 0;
 };

@@ -82,22 +82,26 @@ LOCKSTEP_API void barrier(const std::shared_ptr<ProcessGroup>& group);
 
 // The same without waiting. A tensor that requires a gradient is InvalidArgument while gradients are recorded: pass its
 // detach().
-LOCKSTEP_API TensorWork all_reduce_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
-                                         ReduceOp op = ReduceOp::sum);
-LOCKSTEP_API TensorWork broadcast_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
-                                        int root = 0);
-LOCKSTEP_API TensorWork all_gather_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group);
-LOCKSTEP_API TensorWork reduce_scatter_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
-                                             ReduceOp op = ReduceOp::sum);
-LOCKSTEP_API TensorWork all_to_all_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group);
-LOCKSTEP_API TensorWork gather_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
-                                     int root = 0);
-LOCKSTEP_API TensorWork scatter_async(const at::Tensor& output, const at::Tensor& input,
-                                      const std::shared_ptr<ProcessGroup>& group, int root = 0);
-LOCKSTEP_API TensorWork send_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
-                                   int destination, int tag = 0);
-LOCKSTEP_API TensorWork recv_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int source,
-                                   int tag = 0);
+[[nodiscard]] LOCKSTEP_API TensorWork all_reduce_async(const at::Tensor& tensor,
+                                                       const std::shared_ptr<ProcessGroup>& group,
+                                                       ReduceOp op = ReduceOp::sum);
+[[nodiscard]] LOCKSTEP_API TensorWork broadcast_async(const at::Tensor& tensor,
+                                                      const std::shared_ptr<ProcessGroup>& group, int root = 0);
+[[nodiscard]] LOCKSTEP_API TensorWork all_gather_async(const at::Tensor& tensor,
+                                                       const std::shared_ptr<ProcessGroup>& group);
+[[nodiscard]] LOCKSTEP_API TensorWork reduce_scatter_async(const at::Tensor& tensor,
+                                                           const std::shared_ptr<ProcessGroup>& group,
+                                                           ReduceOp op = ReduceOp::sum);
+[[nodiscard]] LOCKSTEP_API TensorWork all_to_all_async(const at::Tensor& tensor,
+                                                       const std::shared_ptr<ProcessGroup>& group);
+[[nodiscard]] LOCKSTEP_API TensorWork gather_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
+                                                   int root = 0);
+[[nodiscard]] LOCKSTEP_API TensorWork scatter_async(const at::Tensor& output, const at::Tensor& input,
+                                                    const std::shared_ptr<ProcessGroup>& group, int root = 0);
+[[nodiscard]] LOCKSTEP_API TensorWork send_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
+                                                 int destination, int tag = 0);
+[[nodiscard]] LOCKSTEP_API TensorWork recv_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
+                                                 int source, int tag = 0);
 
 // A DistributedDataParallel: its group, and how its ranks' losses count.
 template <typename T>

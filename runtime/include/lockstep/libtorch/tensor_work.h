@@ -23,8 +23,7 @@
 
 namespace lockstep::libtorch {
 
-// LOCKSTEP_API, in the form that g++ takes beside another attribute.
-class [[nodiscard, gnu::visibility("default")]] TensorWork {
+class LOCKSTEP_API TensorWork {
  public:
   // The tensors of started collectives: `work` fills `written` from `read`, and `result`, where it has another memory,
   // is filled from `written` at wait(). `started_in`: the stream that the collective follows.
@@ -35,7 +34,7 @@ class [[nodiscard, gnu::visibility("default")]] TensorWork {
   };
   TensorWork(std::shared_ptr<ProcessGroup> group, StreamView started_in, Work work, Tensors tensors);
   ~TensorWork();
-  TensorWork(TensorWork &&) noexcept;
+  TensorWork(TensorWork&&) noexcept;
   TensorWork& operator=(TensorWork&&) noexcept;
 
   // True once wait() would not block. Gives pending work a push.

@@ -232,7 +232,7 @@ class LOCKSTEP_API DistributedDataParallel {
   std::set<int> carried_;  // have a gradient of before this step, which this backward has not come to
   // Those gradients, by parameter, on a rank without rows: they stay what they are if no rank has any.
   std::vector<std::pair<int, Tensor>> set_aside_;
-  const Tensor::LossBackward own_backward_ = [this](const Tensor& loss) { backward(loss); };
+  const Tensor::LossBackward own_backward_;
   bool planned_ = false;
   bool ids_given_ = false;  // the model's context is that of the last forward's ids
 };
