@@ -31,7 +31,9 @@ make_root() {
     mirror=http://deb.debian.org/debian/
     sources="deb $mirror $bare_suite main"
   fi
-  debootstrap --variant=minbase "$bare_suite" "$folder" "$mirror" >"$log" 2>&1 || { tail -n 20 "$log" >&2; return 1; }
+  # With mounts of its own: what it mounts within goes with it, also when it is killed.
+  unshare --mount --pid --fork --kill-child --propagation private \
+    debootstrap --variant=minbase "$bare_suite" "$folder" "$mirror" >"$log" 2>&1 || { tail -n 20 "$log" >&2; return 1; }
   printf '%s\n' "$sources" >"$folder/etc/apt/sources.list"
   # The options of its downloads, but for those that name a program of this machine.
   apt-config dump | grep -E '^Acquire::' | grep -v ' "";$' >"$folder/etc/apt/apt.conf.d/99machine" || true
@@ -49,14 +51,15 @@ make_root() {
 }
 
 # in_root FOLDER WORDS: a shell of root's with processes and mounts of its own, all of which end with it. The folder is its
-# root, by pivot_root: a process below a chroot may make no namespaces of users and can leave it by those of mounts.
+# root, by pivot_root: a process below a chroot may make no namespaces of users and can leave it by those of mounts. It ends with
+# the shell that called this, also when that is killed.
 in_root() {
   local variables=(PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive) name
   for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY CI; do
     [[ -z ${!name-} ]] || variables+=("$name=${!name}")
   done
   # shellcheck disable=SC2016  # expanded within
-  unshare --mount --pid --fork --kill-child --propagation private bash -euo pipefail -c '
+  setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child --propagation private bash -euo pipefail -c '
     folder=$1 words=$2
     shift 2
     mount --bind "$folder" "$folder"
@@ -72,5 +75,5 @@ in_root() {
     umount -l .outside
     rmdir .outside
     env -i "$@" bash -euo pipefail -c "$words" || exit  # a child: process 1 of these is here to reap
-  ' in_root "$1" "$2" "${variables[@]}"
+  ' in_root "$1" "$2" "${variables[@]}" 9>&-
 }

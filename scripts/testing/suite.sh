@@ -66,6 +66,8 @@ show_failures() {
   trap - ERR
   set +e
   end_behind
+  # An end by a signal: what is in front, a suite or a build, would continue without anybody.
+  kill $(cat "/proc/$$/task/$$/children") 2>/dev/null
   for preset in "${failed_suites[@]+"${failed_suites[@]}"}"; do
     [[ -e build/$preset/junit.xml ]] || continue
     say "$preset: the failed tests, each with the end of its output:"
