@@ -124,6 +124,7 @@ TEST(Mpi, AnAbortIsEveryRanksFirstCause) {
   LOCKSTEP_NEEDS_MPIRUN();
   const Result result = run_process(job(3, {CONFORMANCE_RANK, "loop", "abort"}));
   EXPECT_EQ(count_of(result.out, "cause kind=aborted rank=1 "), 3) << result.out << result.err;
+  EXPECT_EQ(count_of(result.out, "PeerLost: rank 1 is out of disk"), 3) << result.out << result.err;
 }
 
 // MPI_Init waits for every rank, and knows no deadline. The job's does not help rank 0: it is five minutes.

@@ -95,6 +95,7 @@ TEST_F(Nccl, AnAsynchronousErrorReachesAllWithTheFirstCause) {
   // It names nobody: another rank's process may have ended.
   const Cause cause = cause_of_the_end<PeerLost>(3);
   expect_cause(cause, {.kind = Cause::Kind::failed, .reporter = 1, .sequence = 3});
+  EXPECT_EQ(cause.rank, -1);
   expect_text(golden(cause.text),
               {"rank 1 (...) can't continue: ncclCommGetAsyncError: remote process exited",
                "; rank 1 (...) was in all_reduce 3 (sum, 100 x float32); a rank it talks to may have "

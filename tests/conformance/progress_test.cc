@@ -110,7 +110,8 @@ TEST(Progress, AThreadPushesWhatAnotherHasStarted) {
   for (unsigned seed = 1; seed <= 2; ++seed) run_rounds(seed, 5, false);
 }
 
-// A loop that goes round without cause would ring while nothing moves, or wake without a ring. Counted, not timed.
+// While nothing moves nobody rings, and no sleep ends without a ring or its time. A loop that spins without a sleep is
+// not seen. Counted, not timed.
 TEST(Progress, NobodyRingsOrWakesWhileAllWaitForOneThatDoesNotCome) {
   comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
   std::latch started(kRanks - 1);  // all but rank 0

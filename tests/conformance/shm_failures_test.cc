@@ -56,8 +56,9 @@ TEST(Failures, WhoHoldsUpAWindowIsNamed) {
       over.wait();
       return static_cast<void>(error_of<Timeout>([&] { work.wait(); }));
     }
-    expect_failure<Timeout>([&] { work.wait(Deadline::after(200ms)); },
-                            {.kind = Cause::Kind::timeout, .rank = 2, .sequence = 1});
+    expect_failure<Timeout>(
+        [&] { work.wait(Deadline::after(200ms)); },
+        {.kind = Cause::Kind::timeout, .rank = 2, .sequence = 1, .text = "all have arrived; not through: rank 2 ("});
     over.count_down();
   });
 }

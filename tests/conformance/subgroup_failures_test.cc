@@ -82,8 +82,9 @@ TEST(SubgroupFailures, AnAbortIsItsGroupsAlone) {
     const Group all = group->split(0, 0, {.name = "all"});
     made.arrive_and_wait();
     if (group->rank() == 1) all->abort("the disk is full");
-    expect_failure<PeerLost>([&] { two_barriers(*all); },
-                             {.kind = Cause::Kind::aborted, .rank = 1, .reporter = 1, .text = "the disk is full"});
+    expect_failure<PeerLost>(
+        [&] { two_barriers(*all); },
+        {.kind = Cause::Kind::aborted, .rank = 1, .reporter = 1, .text = "group 'all' (ranks 0-2): the disk is full"});
     expect_usable(*group);
   });
 }
@@ -184,8 +185,10 @@ TEST(SubgroupFailures, GroupsOfTheSameRanksFailByThemselves) {
     EXPECT_EQ(y[99999], 2.0f);
     done.arrive_and_wait();  // who aborts sooner ends what the other rank is in
     if (group->rank() == 0) a->abort("a has had enough");
-    expect_failure<PeerLost>([&] { two_barriers(*a); },
-                             {.kind = Cause::Kind::aborted, .rank = 0, .reporter = 0, .text = "a has had enough"});
+    expect_failure<PeerLost>([&] { two_barriers(*a); }, {.kind = Cause::Kind::aborted,
+                                                         .rank = 0,
+                                                         .reporter = 0,
+                                                         .text = "group 'a' (ranks 0 and 1): a has had enough"});
     expect_usable(*b);
   });
 }

@@ -82,7 +82,8 @@ inline void expect_text(std::string_view text, std::initializer_list<std::string
   }
 }
 
-// The kind, and the fields that `wanted` sets to another value than their default. Of the text it says a part.
+// The kind, and the fields that `wanted` sets to another value than their default: it can't say that a field is not
+// set. Of the text it says a part.
 inline void expect_cause(const Error& error, const Cause& wanted) {
   const Cause* const cause = error.cause();
   ASSERT_NE(cause, nullptr) << "an error without a cause: " << error.what();
@@ -103,6 +104,7 @@ inline void expect_cause(const Error& error, const Cause& wanted) {
   expect("sequence", &Cause::sequence);
   expect("error_number", &Cause::error_number);
   expect("signal", &Cause::signal);
+  expect("ends_group", &Cause::ends_group);
   expect_text(error.what(), {wanted.text});
 }
 template <typename Expected, typename Call>

@@ -18,6 +18,7 @@ namespace {
 using lockstep::testing::cause_of;
 using lockstep::testing::expect_cause;
 using lockstep::testing::expect_one_cause;
+using lockstep::testing::expect_text;
 using lockstep::testing::golden;
 using Causes = std::vector<Cause>;  // by rank
 
@@ -232,6 +233,7 @@ TEST(Hierarchy, ARankThatIsSilentAtAnyStageIsNamedByWhoWaitsForIt) {
               return cause_of<Timeout>([&] { work.wait(Deadline::after(limit)); });
             });
         expect_one_cause(causes, {.kind = Cause::Kind::timeout, .sequence = 6, .text = "rank 1 (host host0, pid 101)"});
+        expect_text(causes.front().text, {"all have arrived; data is still on its way to or from "});
       }
     }
   }
@@ -305,6 +307,7 @@ TEST(Hierarchy, ARankThatIsSilentWhileDataIsHandedRoundIsNamedByWhoWaitsForIt) {
             });
           });
       expect_one_cause(causes, {.kind = Cause::Kind::timeout, .sequence = 6, .text = "rank 1 (host host0, pid 101)"});
+      expect_text(causes.front().text, {"all have arrived; data is still on its way to or from "});
     }
   }
 }

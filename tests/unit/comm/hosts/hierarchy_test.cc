@@ -79,12 +79,13 @@ TEST(Hierarchy, SumsAreTheSameOnAllRanksOfAnyHosts) {
 
 using Bytes = std::vector<std::size_t>;  // by host
 
-// `collective` carries at most this out of, and into, each host.
+// `collective` carries at most this out of, and into, each host, and something where that is not 0; each rank to its
+// counterparts alone, so that all ranks of a host share its cable.
 void expect_at_most(const std::vector<int>& hosts, const Body& collective, const Bytes& most_out,
                     const Bytes& most_in) {
-  std::vector<std::size_t> host_of;  // by rank
+  std::vector<std::pair<std::size_t, int>> place;  // by rank: its host, and which one it is there
   for (std::size_t host = 0; host < hosts.size(); ++host) {
-    host_of.insert(host_of.end(), static_cast<std::size_t>(hosts[host]), host);
+    for (int local = 0; local < hosts[host]; ++local) place.emplace_back(host, local);
   }
   Bytes out(hosts.size());
   Bytes in(hosts.size());
@@ -94,12 +95,19 @@ void expect_at_most(const std::vector<int>& hosts, const Body& collective, const
     if (group.rank() != 0) return;
     MutexLock lock(hub->mutex);
     for (const auto& [way, bytes] : hub->carried) {
-      out[host_of[static_cast<std::size_t>(way.first)]] += bytes;
-      in[host_of[static_cast<std::size_t>(way.second)]] += bytes;
+      const auto& [from, from_local] = place[static_cast<std::size_t>(way.first)];
+      const auto& [to, to_local] = place[static_cast<std::size_t>(way.second)];
+      EXPECT_EQ(from_local, to_local) << way.first << " to " << way.second;
+      out[from] += bytes;
+      in[to] += bytes;
     }
   });
   EXPECT_THAT(out, Pointwise(Le(), most_out));
   EXPECT_THAT(in, Pointwise(Le(), most_in));
+  for (std::size_t host = 0; host < hosts.size(); ++host) {
+    EXPECT_EQ(out[host] > 0, most_out[host] > 0) << "out of host " << host;
+    EXPECT_EQ(in[host] > 0, most_in[host] > 0) << "into host " << host;
+  }
 }
 
 constexpr std::size_t kEven = 32 * 6 * 500;  // elements that are cut into whole cache lines by rails and hosts
