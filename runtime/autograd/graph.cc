@@ -170,8 +170,8 @@ const Tensor::LossBackward* holder_of(const Walk& walk, bool is_plain) {
       }
       throw InvalidArgument(
           fmt::format("backward: the loss depends on a parameter {} of a DistributedDataParallel, and its gradient "
-                      "would be this rank's alone; call ddp.backward(loss), with a loss of ddp(x), in place of "
-                      "lockstep::backward(loss)",
+                      "would be this rank's alone; call ddp.backward(loss) of the one that is meant, with a loss of "
+                      "ddp(x) and without a seed or options",
                       edge.leaf.str()));
     }
   }

@@ -33,8 +33,8 @@ struct GroupContext {
   // membership.
   std::function<void()> check = {};
   // Gets the group's first cause before each throw of it, on the thread that throws, and what
-  // ProcessGroup::report_failure() is told: what this rank knows is on file before the program can do anything about
-  // it. Any thread; may block for a moment; empty where nobody keeps a file.
+  // GroupInternals::report_failure() is told: the job's launcher has what this rank knows before the program can do
+  // anything about it. Any thread; may block for a moment; empty where nobody is to be told.
   std::function<void(const Cause&)> on_throw = {};
   // Makes the groups within the group; empty: it can't have any.
   GroupMaker make_group = {};

@@ -133,13 +133,13 @@ std::optional<std::string> stop_reason(const ProcessGroup& group) {
 }
 
 std::optional<std::string> agreed_stop(ProcessGroup& group) {
-  CoordinatedStop& latch = *group.internals().coordinated_stop();
-  if (latch.is_latched()) return latch.reason();
-  std::array<std::int64_t, 1> words{latch.word(group)};
+  CoordinatedStop& stop = *group.internals().coordinated_stop();
+  if (stop.is_latched()) return stop.reason();
+  std::array<std::int64_t, 1> words{stop.word(group)};
   const trace::Span span(trace::SpanKind::collective);
   group.all_reduce(BufferView(std::span<std::int64_t>(words)), {.op = ReduceOp::max}).wait();
-  latch.agree(group, words[0]);
-  return latch.reason();
+  stop.agree(group, words[0]);
+  return stop.reason();
 }
 
 int exit_code(const ProcessGroup& group) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "lockstep/base/error.h"
-#include "runtime/comm/group_internals.h"
 #include "runtime/ddp/at_place.h"
 #include "runtime/trace/process_trace.h"
 

@@ -2,23 +2,22 @@
 #include "runtime/ddp/step_clock.h"
 
 #include "runtime/comm/coordinated_stop.h"
-#include "runtime/comm/group_internals.h"
 #include "runtime/trace/process_trace.h"
 
 namespace lockstep {
 
 std::int64_t StepClock::begin() {
-  CoordinatedStop& latch = *group_->internals().coordinated_stop();
-  latch.step_begun(step_);
-  return latch.word(*group_);
+  CoordinatedStop& stop = *group_->internals().coordinated_stop();
+  stop.step_begun(step_);
+  return stop.word(*group_);
 }
 
 // The launcher learns of the step before the ranks agree to stop: what it says of the stop counts the step in.
 void StepClock::end(std::int64_t words) {
-  CoordinatedStop& latch = *group_->internals().coordinated_stop();
-  latch.step_ended(step_++);
-  latch.agree(*group_, words);
-  const std::int64_t done = latch.steps_done();
+  CoordinatedStop& stop = *group_->internals().coordinated_stop();
+  stop.step_ended(step_++);
+  stop.agree(*group_, words);
+  const std::int64_t done = stop.steps_done();
   trace::keep_steps_done(done, done - step_);
 }
 

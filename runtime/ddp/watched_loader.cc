@@ -8,8 +8,8 @@ namespace lockstep {
 
 IsOver training_is_over(const ProcessGroup& group) {
   return [weak = std::weak_ptr<const CoordinatedStop>(group.internals().coordinated_stop())] {
-    const auto latch = weak.lock();
-    return latch && latch->is_latched();
+    const auto stop = weak.lock();
+    return stop && stop->is_latched();
   };
 }
 

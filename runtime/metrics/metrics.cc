@@ -204,11 +204,11 @@ MetricResults Metrics::result() {
   for (const auto& [name, part] : parts_) {
     if (next < kInFirst) own.parts[next++] = part;
   }
-  CoordinatedStop& latch = *group_->internals().coordinated_stop();
-  own.stop = latch.word(*group_);
+  CoordinatedStop& stop = *group_->internals().coordinated_stop();
+  own.stop = stop.word(*group_);
   const std::vector<Message> all = comm::within_call("Metrics::result", [&] { return all_gather_value(own, *group_); });
   const auto asks = [](const Message& message) { return message.stop != 0; };
-  latch.agree(*group_, std::any_of(all.begin(), all.end(), asks) ? 1 : 0);
+  stop.agree(*group_, std::any_of(all.begin(), all.end(), asks) ? 1 : 0);
   const bool are_alike =
       std::all_of(all.begin(), all.end(), [&](const Message& message) { return message.names == all[0].names; });
   if (!are_alike) names = names_of_all();

@@ -30,7 +30,7 @@ std::string encode(const StoreAdvertisement& advertisement);
 // The error says where the text was found and not what it is.
 StoreAdvertisement decode_advertisement(std::string_view text, std::string_view found_at);
 
-// An offer in a file, and who wrote it.
+// An advertisement in a file, and who wrote it.
 struct MeetingNote : StoreAdvertisement {
   std::string run;            // run id and attempt, as far as the launcher gave any
   std::string host;           // the writer's, for people

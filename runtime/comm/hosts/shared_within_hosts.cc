@@ -62,7 +62,7 @@ std::vector<std::shared_ptr<const EventFd>> event_fds(std::vector<UniqueFd> file
 
 class SharedWithinHost final : public wire::HostMemory {
  public:
-  // `beside`: in the memory of `setup`, the windows, the table, the counts and then the notices.
+  // `beside`: in the memory of `setup`, the windows, the op headers, the counts and then the status of the host.
   SharedWithinHost(GroupContext context, shm::SharedSetup setup, std::byte* beside, const wire::Hosts& hosts)
       : memory_(setup.control),
         windows_(beside),
@@ -77,8 +77,8 @@ class SharedWithinHost final : public wire::HostMemory {
     return unless_broken([&] { return group_.allocate(bytes); });
   }
   comm::ArenaOffset find(const ConstBufferView& buffer) override { return group_.place_of(buffer); }
-  std::byte* address(std::size_t local, const comm::ArenaOffset& place) override {
-    return group_.address(static_cast<int>(local), place);
+  std::byte* address(std::size_t local, const comm::ArenaOffset& offset) override {
+    return group_.address(static_cast<int>(local), offset);
   }
   std::byte* op_headers() override { return op_headers_; }
   std::byte* counts() override { return counts_; }

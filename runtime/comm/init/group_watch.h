@@ -47,10 +47,10 @@ class GroupWatch {
   // Tells the job's membership why this rank's group has failed, once: the first cause. Every other call waits until
   // that is done, at most for a moment. A cause that the group survives is told each time.
   void report_failure(const Cause& cause) EXCLUDES(mutex_);
-  // The same of a group within the job's. The end of a rank is the job's too, and filed; any other cause ends that
+  // The same of a group within the job's. The end of a rank is the job's too, and reported; any other cause ends that
   // group alone, and is kept for report_pending().
   void report_failure_of_subgroup(const Cause& cause) EXCLUDES(mutex_);
-  // For the job's group when an exception ends it: files the cause that was kept last, of which that exception is a
+  // For the job's group when an exception ends it: reports the cause that was kept last, of which that exception is a
   // consequence, unless the job's group has done something since.
   void report_pending() EXCLUDES(mutex_);
   void take(const membership::MemberEvent& event) EXCLUDES(mutex_);

@@ -49,7 +49,7 @@ struct GroupCore {
 
   // Wakes the threads that wait for this group, in wait_until() or on the process's bell.
   void notify();
-  // False if the deadline passed, or the patience was over, before holds() did.
+  // False if the deadline passed, or the timeout was over, before holds() did.
   template <typename Holds>
   bool wait_until(const Deadline& deadline, Holds holds) const {
     for (;;) {

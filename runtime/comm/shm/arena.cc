@@ -73,14 +73,14 @@ ArenaOffset ArenaTable::find(const ConstBufferView& buffer) const {
   return {};
 }
 
-std::byte* ArenaTable::address(int rank, const ArenaOffset& place) const {
-  if (!knows(place) || entries_[static_cast<std::size_t>(place.arena)].memory == nullptr) {
+std::byte* ArenaTable::address(int rank, const ArenaOffset& offset) const {
+  if (!knows(offset) || entries_[static_cast<std::size_t>(offset.arena)].memory == nullptr) {
     throw CorruptData(
         fmt::format("shared memory: rank {} published a place in arena {}, of {} that rank {} has seen; "
                     "was the arena dropped before the work on it was done?",
-                    rank, place.arena, entries_.size(), rank_));
+                    rank, offset.arena, entries_.size(), rank_));
   }
-  return slice(entries_[static_cast<std::size_t>(place.arena)], rank) + place.offset;
+  return slice(entries_[static_cast<std::size_t>(offset.arena)], rank) + offset.offset;
 }
 
 }  // namespace lockstep::shm

@@ -28,9 +28,9 @@ class ArenaTable {
   // Where `buffer` is in an arena of this rank that it has not dropped.
   ArenaOffset find(const ConstBufferView& buffer) const;
   // True if this rank has that arena: a peer may be through allocate() first, and publish places in what it got there.
-  bool knows(const ArenaOffset& place) const { return static_cast<std::size_t>(place.arena) < entries_.size(); }
+  bool knows(const ArenaOffset& offset) const { return static_cast<std::size_t>(offset.arena) < entries_.size(); }
   // Memory of `rank` at a place it has published, in an arena that this rank knows and somebody still has.
-  std::byte* address(int rank, const ArenaOffset& place) const;
+  std::byte* address(int rank, const ArenaOffset& offset) const;
 
  private:
   struct Entry {

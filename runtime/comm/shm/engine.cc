@@ -152,9 +152,9 @@ ArenaOffset ShmEngine::find(const ConstBufferView& buffer) {
   return arenas_.find(buffer);
 }
 
-std::byte* ShmEngine::address(int rank, const ArenaOffset& place) {
+std::byte* ShmEngine::address(int rank, const ArenaOffset& offset) {
   MutexLock lock(mutex_);
-  return arenas_.address(rank, place);
+  return arenas_.address(rank, offset);
 }
 
 void ShmEngine::abort_for(std::string text) {

@@ -47,7 +47,7 @@ class ShmEngine final : public comm::CallerDrivenGroup, public std::enable_share
   void forget_dropped() EXCLUDES(mutex_);
   Arena add_arena(std::shared_ptr<Mapping> memory, std::size_t bytes) EXCLUDES(mutex_);
   ArenaOffset find(const ConstBufferView& buffer) EXCLUDES(mutex_);
-  std::byte* address(int rank, const ArenaOffset& place) EXCLUDES(mutex_);
+  std::byte* address(int rank, const ArenaOffset& offset) EXCLUDES(mutex_);
 
   // The group's destructor: says goodbye, or aborts if this rank's part of something is not done.
   void close() EXCLUDES(mutex_);

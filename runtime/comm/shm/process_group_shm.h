@@ -35,7 +35,7 @@ class ProcessGroupShm final : public comm::ProcessGroupBase {
   // rank is; where a place of `rank`'s is mapped here. CorruptData for a place in an arena that somebody dropped too
   // early.
   comm::ArenaOffset place_of(const ConstBufferView& buffer) { return engine_->find(buffer); }
-  std::byte* address(int of_rank, const comm::ArenaOffset& place) { return engine_->address(of_rank, place); }
+  std::byte* address(int of_rank, const comm::ArenaOffset& offset) { return engine_->address(of_rank, offset); }
 
  private:
   Work start(CollectiveArgs args) override;

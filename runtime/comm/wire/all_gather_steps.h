@@ -12,8 +12,8 @@ namespace lockstep::wire {
 
 class AllGatherSteps final : public SegmentSteps {
  public:
-  AllGatherSteps(const comm::CollectiveArgs& args, const StepContext& place)
-      : SegmentSteps(args, place, Route::windows) {}
+  AllGatherSteps(const comm::CollectiveArgs& args, const StepContext& context)
+      : SegmentSteps(args, context, Route::windows) {}
 
   std::size_t most_elements() const override { return most_of_rows(); }
   void begin(Segment& segment) override;

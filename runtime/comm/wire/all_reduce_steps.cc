@@ -28,9 +28,9 @@ constexpr std::size_t kFewBytes = 1 << 20;  // of a rail's sums
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Where the ranks of the host have the buffer; nothing if some rank of any host has it in no arena.
-std::vector<std::byte*> arenas_of(const SegmentSteps::StepContext& place, const CollectiveArgs& args,
+std::vector<std::byte*> arenas_of(const SegmentSteps::StepContext& context, const CollectiveArgs& args,
                                   const Arrivals& arrivals) {
-  if (place.memory == nullptr) return {static_cast<std::byte*>(args.output.data)};
+  if (context.memory == nullptr) return {static_cast<std::byte*>(args.output.data)};
   std::vector<comm::ArenaOffset> places(arrivals.size());
   for (std::size_t r = 0; r < arrivals.size(); ++r) {
     if (arrivals[r]->payload.size() != sizeof(comm::ArenaOffset)) return {};
@@ -38,8 +38,8 @@ std::vector<std::byte*> arenas_of(const SegmentSteps::StepContext& place, const 
     if (places[r].arena < 0) return {};
   }
   std::vector<std::byte*> arenas;
-  for (std::size_t i = 0; i < place.hosts.neighbours().size(); ++i) {
-    arenas.push_back(place.memory->address(i, places[static_cast<std::size_t>(place.hosts.neighbours()[i])]));
+  for (std::size_t i = 0; i < context.hosts.neighbours().size(); ++i) {
+    arenas.push_back(context.memory->address(i, places[static_cast<std::size_t>(context.hosts.neighbours()[i])]));
   }
   return arenas;
 }
@@ -52,23 +52,23 @@ std::size_t share_bytes_of_segment(std::size_t share_bytes, std::size_t hosts) {
 
 }  // namespace
 
-std::vector<std::byte> written(const comm::ArenaOffset& place) {
-  const auto bytes = std::as_bytes(std::span(&place, 1));
+std::vector<std::byte> written(const comm::ArenaOffset& offset) {
+  const auto bytes = std::as_bytes(std::span(&offset, 1));
   return {bytes.begin(), bytes.end()};
 }
 
-AllReduceSteps::AllReduceSteps(const CollectiveArgs& args, const StepContext& place, const Arrivals& arrivals,
+AllReduceSteps::AllReduceSteps(const CollectiveArgs& args, const StepContext& context, const Arrivals& arrivals,
                                std::vector<ScratchBuffer>& scratch)
-    : AllReduceSteps(args, place, arenas_of(place, args, arrivals), scratch) {}
+    : AllReduceSteps(args, context, arenas_of(context, args, arrivals), scratch) {}
 
-AllReduceSteps::AllReduceSteps(const CollectiveArgs& args, const StepContext& place, std::vector<std::byte*> arenas,
+AllReduceSteps::AllReduceSteps(const CollectiveArgs& args, const StepContext& context, std::vector<std::byte*> arenas,
                                std::vector<ScratchBuffer>& scratch)
-    : SegmentSteps(args, place,
-                   place.memory == nullptr ? Route::alone
-                   : arenas.empty()        ? Route::windows
-                                           : Route::arenas),
+    : SegmentSteps(args, context,
+                   context.memory == nullptr ? Route::alone
+                   : arenas.empty()          ? Route::windows
+                                             : Route::arenas),
       arenas_(std::move(arenas)),
-      sums_(place.memory == nullptr ? args.record.dtype : comm::dtype_of_partials(args.reduction)),
+      sums_(context.memory == nullptr ? args.record.dtype : comm::dtype_of_partials(args.reduction)),
       most_eager_(hosts_.ranks.size() == 2 && args.count() * size_of(sums_) <= kFewBytes * hosts_.rails
                       ? kMostEagerBytesOfFew
                       : kMostEagerBytes),

@@ -17,13 +17,13 @@
 
 namespace lockstep::wire {
 
-// A place as it travels with the announcement of an all-reduce.
-std::vector<std::byte> written(const comm::ArenaOffset& place);
+// An offset in an arena as it travels with the announcement of an all-reduce.
+std::vector<std::byte> written(const comm::ArenaOffset& offset);
 
 class AllReduceSteps final : public SegmentSteps {
  public:
   // `scratch`: by number of the segment modulo kSegmentDepth, kept from one reduction to the next.
-  AllReduceSteps(const comm::CollectiveArgs& args, const StepContext& place, const Arrivals& arrivals,
+  AllReduceSteps(const comm::CollectiveArgs& args, const StepContext& context, const Arrivals& arrivals,
                  std::vector<ScratchBuffer>& scratch);
 
   std::size_t most_elements() const override;
@@ -35,7 +35,7 @@ class AllReduceSteps final : public SegmentSteps {
   void copy_out(const Segment& segment) override;
 
  private:
-  AllReduceSteps(const comm::CollectiveArgs& args, const StepContext& place, std::vector<std::byte*> arenas,
+  AllReduceSteps(const comm::CollectiveArgs& args, const StepContext& context, std::vector<std::byte*> arenas,
                  std::vector<ScratchBuffer>& scratch);
   void add_up_host(const Segment& segment);
   void add_up_hosts(const Segment& segment);

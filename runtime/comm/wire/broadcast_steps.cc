@@ -7,8 +7,8 @@ namespace lockstep::wire {
 
 using comm::Chunk;
 
-BroadcastSteps::BroadcastSteps(const comm::CollectiveArgs& args, const StepContext& place)
-    : SegmentSteps(args, place, Route::windows) {
+BroadcastSteps::BroadcastSteps(const comm::CollectiveArgs& args, const StepContext& context)
+    : SegmentSteps(args, context, Route::windows) {
   for (std::size_t host = 0; host < hosts_.ranks.size(); ++host) {
     const std::vector<int>& ranks = hosts_.ranks[host];
     const auto found = std::find(ranks.begin(), ranks.end(), args.record.root);

@@ -13,7 +13,7 @@ namespace lockstep::wire {
 
 class BroadcastSteps final : public SegmentSteps {
  public:
-  BroadcastSteps(const comm::CollectiveArgs& args, const StepContext& place);
+  BroadcastSteps(const comm::CollectiveArgs& args, const StepContext& context);
 
   std::size_t most_elements() const override { return slot_bytes() / args_.element_bytes(); }
   void begin(Segment& segment) override;

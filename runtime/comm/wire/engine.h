@@ -125,7 +125,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   std::optional<std::uint64_t> told_to_have_left(int rank) const;
   // Tells the ranks of this host of the group's failure, in which this rank's part is `cause`.
   void tell_host(const Cause& cause);
-  // Compares what the ranks have announced, and notes what that means for the task.
+  // Compares what the ranks have announced, and notes what that means for its arguments.
   void agree_on(WireCollective& collective, const Arrivals& arrivals);
   void execute(const comm::CollectiveArgs& args, const Arrivals& arrivals);
   void finish(WireCollective& collective);

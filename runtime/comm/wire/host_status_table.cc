@@ -28,7 +28,7 @@ std::size_t all_ranks(const Hosts& hosts) {
 
 }  // namespace
 
-// The count of notices; then a FailureText for each rank of the host, and a LeftAfter for each rank of all.
+// The count of what has been told; then a FailureText for each rank of the host, and a LeftAfter for each rank of all.
 struct alignas(64) HostStatusTable::Parts {
   std::atomic<std::uint64_t> told;
 

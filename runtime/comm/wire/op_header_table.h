@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The announcements of all ranks, in memory that the ranks of one host share: what one rank of a host has been told of
-// a collective need not be sent to its neighbours.
+// The announcements of all ranks, each the header of a collective's operation, in memory that the ranks of one host
+// share: what one rank of a host has been told of a collective need not be sent to its neighbours.
 //
 // Every rank's announcements come to a host through one of its ranks, their relay: those of its own ranks are carried
 // by themselves, those of another host's l-th rank by this host's l-th (modulo its ranks). So a rank sends an

@@ -7,9 +7,9 @@
 
 namespace lockstep::wire {
 
-ReduceScatterSteps::ReduceScatterSteps(const comm::CollectiveArgs& args, const StepContext& place,
+ReduceScatterSteps::ReduceScatterSteps(const comm::CollectiveArgs& args, const StepContext& context,
                                        std::vector<ScratchBuffer>& scratch)
-    : SegmentSteps(args, place, Route::windows), sums_(comm::dtype_of_partials(args.reduction)), scratch_(scratch) {}
+    : SegmentSteps(args, context, Route::windows), sums_(comm::dtype_of_partials(args.reduction)), scratch_(scratch) {}
 
 void ReduceScatterSteps::begin(Segment& segment) {
   segment.memory = slots(segment);

@@ -18,7 +18,7 @@ namespace lockstep::wire {
 class ReduceScatterSteps final : public SegmentSteps {
  public:
   // `scratch`: by number of the segment modulo kSegmentDepth, kept from one reduction to the next.
-  ReduceScatterSteps(const comm::CollectiveArgs& args, const StepContext& place, std::vector<ScratchBuffer>& scratch);
+  ReduceScatterSteps(const comm::CollectiveArgs& args, const StepContext& context, std::vector<ScratchBuffer>& scratch);
 
   std::size_t most_elements() const override { return most_of_rows(); }
   void begin(Segment& segment) override;

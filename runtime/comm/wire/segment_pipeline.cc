@@ -44,13 +44,13 @@ bool SegmentPipeline::serves(const CollectiveArgs& args) const {
 }
 
 void SegmentPipeline::add(const CollectiveArgs& args, const Arrivals& arrivals, std::function<void()> on_done) {
-  const SegmentSteps::StepContext place{hosts_, memory_, wire_};
+  const SegmentSteps::StepContext context{hosts_, memory_, wire_};
   std::unique_ptr<SegmentSteps> steps;
   switch (args.record.kind) {
-    case OpKind::broadcast: steps = std::make_unique<BroadcastSteps>(args, place); break;
-    case OpKind::all_gather: steps = std::make_unique<AllGatherSteps>(args, place); break;
-    case OpKind::reduce_scatter: steps = std::make_unique<ReduceScatterSteps>(args, place, scratch_); break;
-    default: steps = std::make_unique<AllReduceSteps>(args, place, arrivals, scratch_);
+    case OpKind::broadcast: steps = std::make_unique<BroadcastSteps>(args, context); break;
+    case OpKind::all_gather: steps = std::make_unique<AllGatherSteps>(args, context); break;
+    case OpKind::reduce_scatter: steps = std::make_unique<ReduceScatterSteps>(args, context, scratch_); break;
+    default: steps = std::make_unique<AllReduceSteps>(args, context, arrivals, scratch_);
   }
   collectives_.push_back({.args = args, .steps = std::move(steps), .on_done = {std::move(on_done)}});
 }

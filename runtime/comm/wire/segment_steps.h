@@ -68,8 +68,8 @@ class SegmentSteps {
   virtual void copy_out(const Segment& segment) = 0;
 
  protected:
-  SegmentSteps(const comm::CollectiveArgs& args, const StepContext& place, Route route)
-      : args_(args), hosts_(place.hosts), memory_(place.memory), wire_(place.wire), route_(route) {}
+  SegmentSteps(const comm::CollectiveArgs& args, const StepContext& context, Route route)
+      : args_(args), hosts_(context.hosts), memory_(context.memory), wire_(context.wire), route_(route) {}
 
   // Calls what(host) for the other hosts, each host beginning with the one after it, so that not all turn to the same
   // one.

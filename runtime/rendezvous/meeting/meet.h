@@ -50,13 +50,13 @@ struct MeetingPlan {
 };
 
 // No socket; reads the secret's file if there is one. From the variables it takes LOCKSTEP_BOOTSTRAP ("", or "socket",
-// "pmix" or "address", which choose between the means that a launcher offers), the secret and the wishes for
+// "pmix" or "address", which choose between the methods that a launcher offers), the secret and the wishes for
 // interfaces. `ancestors` are this process's, for launchers whose job has no other name (Identity::job_ancestors).
 // Throws InvalidArgument, which says what to set, if there is no way to meet.
 MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, const Environment& environment = {},
                          std::span<const Ancestor> ancestors = {});
 
-// Where rank 0 listens for a plan of means `address`, whose host is `found` on this host (net::look_up): at that
+// Where rank 0 listens for a plan of method `address`, whose host is `found` on this host (net::look_up): at that
 // address; but a name in a run with a secret at every address, since other hosts may know another one for it. So too
 // without a secret where several hosts are known to be and the name is an address here that they don't reach. A run
 // that is known to be on one host, and a localhost of unknown hosts, stay where they are.

@@ -45,7 +45,7 @@ class LOCKSTEP_API Dropout : public Module {
   float p_;
 };
 
-// y = x W + b.
+// Linear: y = x W + b.
 
 struct LinearOptions {
   bool bias = true;
@@ -70,7 +70,7 @@ class LOCKSTEP_API Linear : public Module {
   Tensor bias_;
 };
 
-// A table of vectors, looked up by index.
+// Embedding: a table of vectors, looked up by index.
 
 // indices i64 [...] to [..., channels]. Parameter `weight` [rows, channels], normal with deviation 1 unless said.
 class LOCKSTEP_API Embedding : public Module {
@@ -100,9 +100,10 @@ class LOCKSTEP_API LayerNorm : public Module {
   float epsilon_;
 };
 
-// Layers one after the other.
+// Sequential: layers one after the other.
 
 //   Sequential model{Linear(784, 256), ReLU(), Linear(256, 10)};
+//
 // Layers are named "0", "1", ...
 class LOCKSTEP_API Sequential : public Module {
  public:

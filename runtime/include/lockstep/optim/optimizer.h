@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The base of all optimizers.
+// Optimizers: their base, SGD and AdamW; and clipping of gradients by their norm.
 #pragma once
 
 #include <cstddef>

@@ -30,7 +30,7 @@
 
 namespace lockstep {
 
-// The extents of a tensor: a small value, no allocation.
+// Shape: the extents of a tensor, a small value, no allocation.
 
 // Row-major extents, outermost first. An extent may be 0: a batch without rows is legal everywhere. No extents at all
 // is a scalar of one element.
@@ -66,7 +66,7 @@ class LOCKSTEP_API Shape {
   std::size_t dims_ = 0;
 };
 
-// A block of memory on a device, shared by the tensors that look at it.
+// Storage: a block of memory on a device, shared by the tensors that look at it.
 
 // Never moves. Thread: any; the contents are the users' to order.
 class LOCKSTEP_API Storage {
