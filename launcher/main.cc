@@ -25,8 +25,8 @@ namespace {
 
 using namespace lockstep::launcher;
 
-// A descriptor opened later must never become 0, 1 or 2: ranks get those replaced. A stream that was closed stays one
-// that can't be written, so that output is not lost in silence.
+// A descriptor opened later must never become 0, 1 or 2: ranks get those replaced. A closed stream is replaced by one
+// that can't be written, so that lost output is noticed.
 bool standard_streams_open() {
   for (int fd = 0; fd < 3; ++fd) {
     // Without O_CLOEXEC, as descriptors 0, 1 and 2 are. NOLINTNEXTLINE(android-cloexec-open)
@@ -35,7 +35,7 @@ bool standard_streams_open() {
   return true;
 }
 
-// `input`: of a launcher that another `lockstep run` has started.
+// `input` is the standard input of a launcher that another `lockstep run` has started; else null.
 int run_command(const RunOptions& options, AgentInput* input = nullptr) {
   return exit_code_of_run([&](const lockstep::Environment& environment) {
     if (input == nullptr && options.starts_launchers()) return start_remote_hosts(options, environment);
@@ -76,7 +76,7 @@ int main(int count, char** arguments) {
   } catch (const std::bad_alloc&) {
     std::fputs("lockstep: out of memory; raise the limits on memory of this process (ulimit -v) or its container\n",
                stderr);
-  } catch (const std::exception& error) {  // no error of ours
+  } catch (const std::exception& error) {  // an exception that lockstep does not define
     std::fprintf(stderr, "lockstep: %s\n", error.what());
   }
   return lockstep::launcher::kExitInternal;

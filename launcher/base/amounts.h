@@ -8,9 +8,9 @@
 
 namespace lockstep::launcher {
 
-// "1 rank", "3 ranks".
+// Returns "1 rank", "3 ranks".
 std::string count_of(std::int64_t count, std::string_view noun, std::string_view plural_ending = "s");
-// "1.5 GiB".
+// Returns "1.5 GiB".
 std::string readable_bytes(std::uint64_t bytes);
 
 }  // namespace lockstep::launcher

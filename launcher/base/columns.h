@@ -7,7 +7,8 @@
 
 namespace lockstep::launcher {
 
-// A line for each row, two blanks between columns; the last column is not filled up. All rows have as many words.
+// Returns a line for each row, with two blanks between columns and none behind the last. All rows have equally many
+// words.
 std::vector<std::string> in_columns(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace lockstep::launcher

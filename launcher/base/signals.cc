@@ -16,7 +16,7 @@ namespace lockstep::launcher {
 bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
 
 Signals::Signals() {
-  // Inherited as ignored it would make the kernel throw away how the ranks ended.
+  // An inherited SIG_IGN would make the kernel discard the exit statuses of the ranks.
   if (signal(SIGCHLD, SIG_DFL) == SIG_ERR) throw SystemError("signal SIGCHLD", errno);
   sigset_t wanted;
   sigemptyset(&wanted);
@@ -29,7 +29,7 @@ Signals::Signals() {
   if (const int error = pthread_sigmask(SIG_BLOCK, &wanted, &original_mask_); error != 0) {
     throw SystemError("pthread_sigmask", error);
   }
-  // A rank that got one blocked would not hear what is passed on to it.
+  // A rank that inherited a blocked signal would not receive it when the launcher passes it on.
   for (int number = 1; number < NSIG; ++number) {
     if (sigismember(&wanted, number) == 1) sigdelset(&original_mask_, number);
   }

@@ -11,24 +11,26 @@
 
 namespace lockstep::launcher {
 
-// True of those that a user or a scheduler ends a job with.
+// Returns true for the signals with which a user or a scheduler ends a job.
 bool asks_to_end(int signal);
 
-// Blocks them for this thread and those it starts, so that they come through fd() only. One that was ignored when the
-// process started (nohup, a background job of a script) stays ignored. Make it before there is a second thread.
+// Blocks the launcher's signals for the calling thread and the threads that it starts, so that they arrive through fd()
+// only. A signal that was ignored when the process started (nohup, a background job of a script) stays ignored.
+// Construct it before the process has a second thread.
 class Signals {
  public:
   // Throws SystemError.
   Signals();
 
   int fd() const { return fd_.get(); }
-  // The signals that came since the last call, SIGCHLD among them.
+  // Returns the signals that arrived since the last call, SIGCHLD among them.
   std::vector<int> take();
-  // The first of those that came since which asks to end, if one did.
+  // Takes the signals that arrived since the last call, and returns the first of them that asks to end, if there is
+  // one.
   std::optional<int> take_end();
-  // Waits so long, unless a signal comes that asks to end: then that one.
+  // Waits for `time`, or until a signal asks to end, and returns that signal if one came.
   std::optional<int> pause(std::chrono::milliseconds time);
-  // What was blocked before, without those of fd(): what a program that is started should start with.
+  // Signals that were blocked before, without those of fd(): the mask with which a started program should begin.
   const sigset_t& original_mask() const { return original_mask_; }
 
  private:
@@ -36,7 +38,8 @@ class Signals {
   sigset_t original_mask_{};
 };
 
-// While it lives, signals reach the calling thread, the main one, as they did before `signals` was made.
+// Lets signals reach the calling thread, which is the main one, as before `signals` was made, for the lifetime of this
+// object.
 class SignalsLetThrough {
  public:
   explicit SignalsLetThrough(const Signals& signals);

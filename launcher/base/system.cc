@@ -25,7 +25,7 @@ Pipe make_pipe() {
 }
 
 UniqueFd open_file(const std::string& path, bool create) {
-  // What the launcher makes is its own: whatever else has the name is refused, not followed or waited for.
+  // The launcher creates its own files: another kind of file with that name is refused, not followed or waited for.
   UniqueFd fd = create ? open_regular(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW, 0644)
                        : UniqueFd(uninterrupted([&] { return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY); }));
   if (!fd) throw SystemError(fmt::format("open {}", path), errno);

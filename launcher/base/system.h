@@ -21,27 +21,26 @@ struct Pipe {
 // Throws SystemError.
 Pipe make_pipe();
 
-// Opens a file for reading and writing (`create`: replaces it, mode 0644; InvalidArgument if a link, a pipe or a device
-// has its name). Throws SystemError with the path.
+// Opens a file for reading and writing. `create` replaces it with mode 0644; InvalidArgument if a link, a pipe or a
+// device has its name. Throws SystemError with the path.
 UniqueFd open_file(const std::string& path, bool create);
 
-// The text as a whole file, in the place of the one that was there: whole or not at all (AtomicFile). Throws Error with
-// the path.
+// Replaces a file by the text, whole or not at all (AtomicFile). Throws Error with the path.
 void write_file(const std::string& path, std::string_view text,
                 checkpoint::AtomicFile::Name name = checkpoint::AtomicFile::Name::of_lockstep);
 
-// A descriptor that is ready once the process has ended; nothing if there is no such process any more.
-// Throws SystemError.
+// Returns a descriptor that becomes readable when the process has ended; empty if the process no longer exists. Throws
+// SystemError.
 UniqueFd open_pidfd(pid_t pid);
 
 void set_non_blocking(int fd);
 
-// All of it. Throws SystemError.
+// Writes the whole text. Throws SystemError.
 void write_to_stdout(std::string_view text);
-// A line on stderr. What can't be written is dropped: there is nowhere to say so but in the exit code.
+// Writes a line to stderr. A failed write is ignored: only the exit code could report it.
 void print_error(std::string_view line);
-// The exit code that `perform` returns, with the log's label `command`; after an Error "lockstep COMMAND: ERROR" on
-// stderr, and `code`.
+// Returns the exit code of `perform`, which runs with the log's label `command`. After an Error it prints "lockstep
+// COMMAND: ERROR" on stderr and returns `code`.
 int exit_code_of(const std::string& command, int code, const std::function<int()>& perform);
 
 }  // namespace lockstep::launcher

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What other threads have for the main thread, which sleeps on descriptors.
+// A queue from other threads to the main thread, which sleeps on descriptors.
 //
-// Threads: put() any, and never delayed; the rest the main thread's.
+// Threads: any thread may call put(), which never waits for the reader; the main thread calls the rest.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class WakingQueue {
   // Throws SystemError.
   explicit WakingQueue(std::size_t most = std::numeric_limits<std::size_t>::max()) : most_(most) {}
 
-  // False if `most` items wait: this one is dropped.
+  // Returns false, and drops the item, if `most` items wait.
   bool put(T item) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (items_.size() >= most_) return false;
@@ -28,9 +28,9 @@ class WakingQueue {
     event_.notify();
     return true;
   }
-  // Readable while items wait.
+  // Descriptor that is readable while items wait.
   int fd() const { return event_.fd(); }
-  // In the order in which they came.
+  // Returns all items in the order in which they arrived.
   std::vector<T> take() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     event_.clear();

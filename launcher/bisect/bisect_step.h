@@ -6,7 +6,7 @@
 
 namespace lockstep::launcher {
 
-// The program's exit code.
+// Returns the program's exit code.
 int bisect_step_command(const BisectStepOptions& options);
 
 }  // namespace lockstep::launcher

@@ -37,9 +37,9 @@ class FileReader {
     if (!in) throw InvalidArgument(fmt::format("{} can't be opened", file_.native()));
     for (std::string line; std::getline(in, line);) {
       ++number_;
-      if (in.eof()) break;  // no line's end: it was cut off
+      if (in.eof()) break;  // no newline: the line was cut off
       const json parsed = json::parse(line, nullptr, /*allow_exceptions=*/false);
-      // What a start could not write whole is followed by the first line of the next.
+      // A line that one start could not write whole is followed by the first line of the next start.
       if (cut_ > 0 && !parsed.contains("format")) refuse(cut_, "it is not JSON");
       cut_ = parsed.is_object() ? 0 : number_;
       if (cut_ > 0) continue;
@@ -119,10 +119,10 @@ class FileReader {
 
   fs::path file_;
   Recorded* all_;
-  std::string who_;  // of the start whose lines come now
+  std::string who_;  // the start to which the current lines belong
   int starts_ = 0;
-  int number_ = 0;  // of the line
-  int cut_ = 0;     // the line that was not JSON
+  int number_ = 0;  // number of the current line
+  int cut_ = 0;     // number of the line that is not JSON
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What runs computed, step by step, as digests: the files that LOCKSTEP_STEP_DIGESTS has their ranks write
-// (runtime/ddp/step_digests.h has the format).
+// Digests of the values that runs computed step by step, read from the files that ranks write with
+// LOCKSTEP_STEP_DIGESTS (runtime/ddp/step_digests.h has the format).
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct Digests {
 };
 
 struct Step {
-  std::map<int, std::vector<Digests>> shards;  // by number: of each run, once
-  std::vector<Digests> sums;                   // of each rank of each run
+  std::map<int, std::vector<Digests>> shards;  // by shard number; one of each run
+  std::vector<Digests> sums;                   // one for each rank of each run
 };
 
 struct Recorded {
@@ -30,8 +30,9 @@ struct Recorded {
   std::map<std::int64_t, Step> steps;
 };
 
-// All files of the folders. A last line that was cut off is left out. InvalidArgument if a folder has none, or files of
-// runs that can't be compared (other parameters, another number of shards); CorruptData for a file of another kind.
+// Reads all digest files of the folders. A last line that was cut off is left out. Throws InvalidArgument if a folder
+// has none, or files of runs that can't be compared (other parameters, another number of shards); CorruptData for a
+// file of another kind.
 Recorded read_digests(std::span<const std::filesystem::path> folders);
 
 }  // namespace lockstep::launcher::bisect

@@ -11,7 +11,7 @@
 namespace lockstep::launcher::bisect {
 namespace {
 
-// The first of them that differs from the first one.
+// Returns the first of `all` that differs from `all.front()`.
 std::optional<Apart> apart(const std::vector<Digests>& all, int shard) {
   for (const Digests& digests : all) {
     if (digests.values == all.front().values) continue;
@@ -29,7 +29,7 @@ int shards_recorded_twice(const Step& step) {
       std::count_if(step.shards.begin(), step.shards.end(), [](const auto& shard) { return shard.second.size() > 1; }));
 }
 
-// Those without any gradient, which is 0 in all shards, say nothing of what was computed.
+// Parameters without a gradient, which is 0 in all shards, are left out: their equality proves nothing.
 std::vector<bool> used_parameters(const Recorded& recorded, const Step& step) {
   std::vector<bool> used(recorded.parameters.size(), step.shards.size() < 2);
   const Digests& first = step.shards.begin()->second.front();
@@ -41,7 +41,7 @@ std::vector<bool> used_parameters(const Recorded& recorded, const Step& step) {
   return used;
 }
 
-// Backward goes from the last layers to the first ones.
+// Backward proceeds from the last layers to the first ones.
 bool has_equal_end(const Apart& apart, const std::vector<bool>& used) {
   const auto behind = used.begin() + static_cast<std::ptrdiff_t>(apart.parameters.back()) + 1;
   return std::find(behind, used.end(), true) != used.end() &&

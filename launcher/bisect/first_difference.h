@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first step in which runs that should have the same bits have not, and what of it came apart.
+// The first step in which runs that should be bit-identical differ, and the parameters that differ in it.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,29 @@ namespace lockstep::launcher::bisect {
 struct Apart {
   int shard = -1;  // -1: the sum
   std::string one, other;
-  std::vector<std::size_t> parameters;  // that differ, in order of registration
-  bool has_equal_end = false;           // those used from some point to the last one are equal
+  std::vector<std::size_t> parameters;  // indices of those that differ, in order of registration
+  bool has_equal_end = false;           // the used parameters from some index to the last one are equal
 };
 
 struct FirstDifference {
   std::int64_t step = 0;
   int shards_compared = 0;
-  std::size_t parameters_used = 0;  // whose gradients are not the same in all shards, as those of unused ones are
+  // Number of parameters whose gradients differ between shards; an unused parameter has the same in all.
+  std::size_t parameters_used = 0;
   std::vector<Apart> shards;
   std::optional<Apart> sum;
 };
 
 struct Comparison {
-  std::int64_t steps = 0;  // that were recorded more than once, up to the first difference
+  std::int64_t steps = 0;  // number of steps recorded more than once, up to the first difference
   std::int64_t first = 0, last = 0;
-  int shards_compared = 0;  // in the step that had the fewest
+  int shards_compared = 0;  // the smallest number in any step
   std::optional<FirstDifference> difference;
 };
 
-// InvalidArgument if no step was recorded twice.
+// Throws InvalidArgument if each step was recorded only once.
 Comparison compare(const Recorded& recorded);
-// Lines for people.
+// Returns lines for people.
 std::string as_text(const Recorded& recorded, const Comparison& comparison);
 
 }  // namespace lockstep::launcher::bisect
