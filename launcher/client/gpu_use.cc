@@ -20,7 +20,8 @@ std::optional<std::vector<GpuProcess>> ask_gpu_use() {
   try {
     const auto result = run_helper({probe_path(), "gpu-use"}, Deadline::after(kLimit));
     if (result.ending && result.ending->ok()) return read_gpu_use(result.out);
-  } catch (const Error&) {  // there is no probe, which `lockstep doctor` says, or no process to be had
+  } catch (const Error&) {
+    // lockstep-probe is missing, which `lockstep doctor` reports, or no process could be started.
   }
   return std::nullopt;
 }

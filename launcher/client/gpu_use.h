@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of this host's GPUs the processes of a run use: asked of lockstep-probe, so that this program loads no
+// Use of this host's GPUs by the processes of a run. lockstep-probe is asked, so that this program does not load a
 // driver's library.
 #pragma once
 
@@ -13,16 +13,17 @@ namespace lockstep::launcher {
 
 struct GpuProcess {
   int pid = 0;
-  double use = -1;           // of its GPU, by all of its processes: 0 to 1; below 0: not known
-  double memory_bytes = -1;  // of this one; below 0: not known
+  double use = -1;           // utilization of its GPU, by all processes on it: 0 to 1; below 0: not known
+  double memory_bytes = -1;  // memory of this process; below 0: not known
 };
 
-// Nothing where there is no GPU, or the probe has no answer within 5 s; none if no process uses one. Main thread.
+// Returns nullopt if there is no GPU, or the probe has not answered within 5 s; an empty list if no process uses one.
+// Main thread.
 std::optional<std::vector<GpuProcess>> ask_gpu_use();
 // Reads the probe's answer. Pure.
 std::optional<std::vector<GpuProcess>> read_gpu_use(std::string_view answer);
-// Fills in what the report's ranks on `host` use; by process, so that a container which numbers its own sees none.
-// Pure.
+// Adds the GPU use of the report's ranks on `host`, matched by process id; a container with its own process ids
+// therefore gets none. Pure.
 void add_gpu_use(LiveReport& report, std::string_view host, const std::vector<GpuProcess>& processes);
 
 }  // namespace lockstep::launcher

@@ -19,9 +19,10 @@
 namespace lockstep::launcher {
 namespace {
 
-// gdb reads the symbols of all that is loaded, LibTorch's too.
+// gdb reads the symbols of all loaded libraries, LibTorch's too.
 constexpr std::chrono::seconds kStackLimit{30};
-// Of other hosts' ranks, whose launchers are asked for so many at a time, and waited for so long; and for all of them.
+// Limits for the stacks of other hosts' ranks: launchers asked at the same time, the wait for one of them, and the wait
+// for all of them.
 constexpr std::size_t kAskedAtOnce = 16;
 constexpr std::chrono::seconds kAnswersCome{20};
 constexpr std::chrono::seconds kOtherHosts{60};
@@ -45,7 +46,7 @@ std::string describe(const ReportedRank& rank) {
   return text + "\n";
 }
 
-// By rank, what the launchers of other hosts tell of their ranks. One that has not answered is not asked again.
+// Stacks of other hosts' ranks, by rank, from those hosts' launchers. A host that has not answered is not asked again.
 class OthersStacks {
  public:
   OthersStacks(const FoundRun& run, const LiveReport& report, std::string_view here) : run_(run) {
@@ -101,7 +102,8 @@ class OthersStacks {
   std::map<int, Lines> taken_;
 };
 
-// The ranks of this host that the launcher was told nothing of: their processes, which have the variables it gave them.
+// Describes the ranks of this host that have not registered with the launcher: processes that have the variables it
+// gave them.
 std::string describe_others(const LiveReport& report, std::string_view here) {
   const RunFacts& facts = report.facts;
   std::string text;

@@ -33,7 +33,7 @@ RunTraces traces_in_memory(const LiveReport& report) {
   return found;
 }
 
-// Of the start that is running.
+// Returns the traces of the running start.
 RunTraces traces_of(const FoundRun& run) {
   if (run.facts->log_dir.empty()) return traces_in_memory(ask_for_report(run));
   RunTraces traces = read_traces(run.facts->log_dir);
@@ -63,7 +63,7 @@ std::vector<RunTrace> last_steps(std::vector<RunTrace> traces, std::size_t steps
   const std::int64_t first = last - static_cast<std::int64_t>(steps) + 1;
   for (RunTrace& trace : traces) {
     trace::RankTrace& rank = trace.rank;
-    // The end of the step before: data and forward belong to the step that they are for.
+    // The end of the step before this one: data and forward count towards the step that uses them.
     std::int64_t begin = std::numeric_limits<std::int64_t>::min();
     for (const trace::TracedStep& step : rank.steps) {
       if (step.number < first) begin = step.end;

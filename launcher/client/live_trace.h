@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `lockstep trace`: the timeline of a job that is running, or of what one has left.
+// `lockstep trace`: the timeline of a running job, or of a job that has left its traces.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,16 @@
 
 namespace lockstep::launcher {
 
-// Writes it and says so on stdout. The traces are those in the run's --log-dir, else those in the memory of its ranks
-// on this host. Throws Error.
+// Writes the timeline and reports it on stdout. The traces are those in the run's --log-dir, else those in the memory
+// of its ranks on this host. Throws Error.
 void write_live_trace(const FoundRun& run, const RunsOptions& options);
 
-// The same of the traces that a run has left in the folder `options.run`, or in several hosts' folders that were put
-// into one: of all hosts, by one clock. Throws Error.
+// Writes the timeline of the traces that a run has left in the folder `options.run`, or in several hosts' folders that
+// were merged into one: all hosts, by one clock. Throws Error.
 void write_left_trace(const RunsOptions& options);
 
-// What each rank of the last start did from the begin of the last `steps` steps that all of them have ended; 0: all, of
-// all starts. Traces come by generation. Pure.
+// Returns the trace of each rank of the last start from the beginning of the last `steps` steps that all ranks have
+// finished; 0: the whole trace, of all starts. `traces` are ordered by generation. Pure.
 std::vector<RunTrace> last_steps(std::vector<RunTrace> traces, std::size_t steps);
 
 }  // namespace lockstep::launcher

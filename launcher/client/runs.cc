@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kExitNoSuchRun = 1;
 
-// "3s", "12m", "5h03m", "2d04h".
+// Returns "3s", "12m", "5h03m", "2d04h".
 std::string describe_age(std::int64_t milliseconds) {
   const auto seconds = milliseconds / 1000;
   if (seconds < 60) return fmt::format("{}s", seconds);
@@ -58,7 +58,7 @@ void complain_of_silent(const std::vector<FoundRun>& runs) {
   }
 }
 
-// What comes until the other end closes, to `take`, in pieces.
+// Passes the bytes that arrive until the other end closes to `take`, in pieces.
 template <typename Take>
 void read_all_of(int fd, const Deadline& deadline, Take take) {
   std::array<std::byte, 64 * 1024> buffer;
@@ -74,7 +74,7 @@ void read_all_of(int fd, const Deadline& deadline, Take take) {
 void show_log(const FoundRun& run, const RunsOptions& options) {
   const UniqueFd fd = ask(run, {.what = RunRequest::What::logs, .lines = options.lines, .follow = options.follow});
   std::string begin;
-  // The log itself may be silent for hours. The header, which a launcher sends at once, is waited for by its limit.
+  // The log itself may be silent for hours, so only the header, which a launcher sends at once, has a time limit.
   const auto with_header = [&](std::string_view bytes) {
     begin.append(bytes);
     if (begin.size() < kLogsHeader.size()) return;
@@ -158,7 +158,8 @@ std::string as_json(const std::vector<FoundRun>& runs) {
 }
 
 int runs_command(const RunsOptions& options) {
-  constexpr const char* kNames[] = {"ps", "top", "inspect", "trace", "logs", "stop"};  // in the order of What
+  // In the order of RunsOptions::What.
+  constexpr const char* kNames[] = {"ps", "top", "inspect", "trace", "logs", "stop"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(RunsOptions::What::stop) + 1);
   return exit_code_of(kNames[static_cast<std::size_t>(options.what)], kExitNoSuchRun, [&] { return perform(options); });
 }

@@ -14,7 +14,7 @@ namespace lockstep::launcher {
 // Returns the exit code.
 int runs_command(const RunsOptions& options);
 
-// The lines of `lockstep ps`. Pure.
+// Returns the lines of `lockstep ps`. Pure.
 std::string as_table(const std::vector<FoundRun>& runs);
 std::string as_json(const std::vector<FoundRun>& runs);
 

@@ -52,7 +52,7 @@ std::string percent(const ReportedRank& rank, std::initializer_list<Phase> phase
   return fmt::format("{:.0f}%", 100 * share);
 }
 
-// A launcher may send any number, as infinity.
+// A launcher may send any number, such as infinity.
 std::chrono::nanoseconds nanoseconds(double seconds) {
   return std::chrono::nanoseconds(std::llround(1e9 * (seconds < 9e9 ? std::max(seconds, -9e9) : 9e9)));
 }
@@ -65,7 +65,7 @@ std::string memory(double bytes) {
   return mebibytes < 1024 ? fmt::format("{:.0f}M", mebibytes) : fmt::format("{:.1f}G", mebibytes / 1024);
 }
 
-// "87% 12.3G".
+// Returns "87% 12.3G".
 std::string gpu_of(const ReportedRank& rank) {
   if (!rank.gpu_use && !rank.gpu_memory_bytes) return "-";
   return fmt::format("{} {}", rank.gpu_use ? fmt::format("{:.0f}%", 100 * *rank.gpu_use) : "-",
@@ -99,7 +99,7 @@ std::vector<std::string> row_of_rank(const ReportedRank& rank, bool is_slow, boo
   return row;
 }
 
-// Its own work, as far as a share of the step says it.
+// The share of the step that the rank spent on its own work, as far as the phases tell.
 double busy(const ReportedRank& rank) { return 1 - share_of(rank, Phase::exposed) - share_of(rank, Phase::hidden); }
 
 std::string describe_finding(const trace::Finding& finding, const LiveReport& report) {
@@ -140,7 +140,7 @@ std::vector<std::string> heading(const LiveReport& report) {
   return lines;
 }
 
-// Takes columns out, the least needed first, until the widest row fits into `room`; 0: there is room for all.
+// Removes columns, the least needed first, until the widest row fits into `room`; 0: `room` is unlimited.
 void narrow(std::vector<std::vector<std::string>>& rows, std::size_t room, bool has_one_host) {
   for (const std::string_view name : {"LAST COLLECTIVE, AGO", has_one_host ? "HOST" : "", "OTHER", "OPTIM", "HIDDEN",
                                       "BWD", "FWD", "HOST", "DATA", "TIME", "WAITED"}) {
@@ -168,22 +168,23 @@ std::optional<Screen> terminal() {
   return Screen{.columns = size.ws_col, .rows = size.ws_row, .has_colours = has_colours};
 }
 
-// In the place of what is shown, which is cleared first: behind a line of full width the cursor is still on its last
-// letter. No line's end is written behind the last one, which would scroll a full screen.
+// Replaces the text on the screen, which is cleared first: after a line of full width the cursor is still on its last
+// letter. The last line has no newline, which would scroll a full screen.
 void redraw(std::string_view text) {
   text.remove_suffix(1);
   write_to_stdout(fmt::format("\x1b[H\x1b[J{}", text));
 }
 
-// While it lives, keys come at once and are not shown, if this process is the terminal's foreground job. A background
-// job that reads from the terminal, or sets it, would be stopped: whether this process is one is asked each time.
+// Delivers keys at once and unechoed for the lifetime of this object, if this process is the terminal's foreground job.
+// A background job that reads from the terminal, or configures it, would be stopped, so each call checks whether this
+// process is one.
 class Keys {
  public:
   Keys() {
     if (!is_in_foreground() || tcgetattr(STDIN_FILENO, &before_) != 0) return;
     termios now = before_;
     now.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
-    now.c_cc[VMIN] = now.c_cc[VTIME] = 0;  // another process may have read what poll() found
+    now.c_cc[VMIN] = now.c_cc[VTIME] = 0;  // another process may have read the bytes that poll() saw
     if (tcsetattr(STDIN_FILENO, TCSANOW, &now) == 0) fd_ = STDIN_FILENO;
   }
   ~Keys() {
@@ -193,7 +194,8 @@ class Keys {
   Keys& operator=(const Keys&) = delete;
 
   bool has_any() const { return fd_ >= 0; }
-  // Waits so long for a key; 'q' for a signal that asks to end, and if the terminal is gone; 0: there was none.
+  // Waits for a key for at most `time`. Returns 'q' for a signal that asks to end, and if the terminal is gone; 0 if no
+  // key came.
   char await(Signals& signals, std::chrono::milliseconds time) const {
     const auto deadline = Deadline::after(time);
     do {
@@ -210,7 +212,7 @@ class Keys {
  private:
   static bool is_in_foreground() { return tcgetpgrp(STDIN_FILENO) == getpgrp(); }
 
-  int fd_ = -1;  // none
+  int fd_ = -1;  // -1: this process has no terminal
   termios before_{};
 };
 
@@ -278,7 +280,7 @@ LiveReport ask_for_report(const FoundRun& run) {
 
 namespace {
 
-// With what the GPUs of this host say, as long as there are any.
+// Adds the GPU use of this host to reports, as long as the host has GPUs.
 class ReportWithGpus {
  public:
   LiveReport ask(const FoundRun& run) {
@@ -309,8 +311,8 @@ void show_top(const FoundRun& run, const RunsOptions& options) {
     try {
       report = reports.ask(run);
     } catch (const Error&) {
-      if (!is_shown) throw;  // with its remedy, as on a host that does not have node rank 0
-      // Below the last state of a run that has ended meanwhile.
+      if (!is_shown) throw;  // the error has a remedy, as on a host that does not have node rank 0
+      // The run has ended meanwhile: the message stands below its last state.
       return write_to_stdout(fmt::format("\n{} has ended, or no longer answers\n", run.run_id));
     }
     Screen screen = terminal().value_or(Screen{});

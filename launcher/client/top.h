@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `lockstep top`: what the ranks of a running job do, again and again.
+// `lockstep top`: the state of each rank of a running job, refreshed repeatedly.
 #pragma once
 
 #include <cstddef>
@@ -13,21 +13,22 @@ namespace lockstep::launcher {
 
 // Throws Error.
 void show_top(const FoundRun& run, const RunsOptions& options);
-// What the run's launcher on this host tells: of ranks only if it is node rank 0's. Throws Error.
+// Returns the report of the run's launcher on this host. It lists ranks only if the launcher has node rank 0. Throws
+// Error.
 LiveReport ask_launcher(const FoundRun& run);
-// What the run's launcher tells of its ranks. Throws Error; where the store is another host's, that names the host's
-// command.
+// Returns the report of the run's launcher, with its ranks. Throws Error; if the store is on another host, the error
+// names the command to run there.
 LiveReport ask_for_report(const FoundRun& run);
 
 struct Screen {
   std::size_t columns = 0;  // 0: no limit
   std::size_t rows = 0;
   bool has_colours = false;
-  bool has_keys = false;    // someone can type, and is told so
-  bool shows_keys = false;  // what they do, and what the columns mean
+  bool has_keys = false;    // a user can type, and the screen says so
+  bool shows_keys = false;  // the screen explains the keys and the columns
 };
-// Pure. A screen without room for all ranks shows those that are not training first, then the slowest. One without room
-// for all columns leaves out the least needed; memory and pid stay.
+// Returns the screen's text. A screen without room for all ranks shows those that are not training first, then the
+// slowest. A screen without room for all columns leaves out the least needed; memory and pid stay. Pure.
 std::string as_screen(const LiveReport& report, const Screen& screen);
 
 }  // namespace lockstep::launcher
