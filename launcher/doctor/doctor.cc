@@ -33,7 +33,7 @@ Finding program_finding(const std::string& name, const Environment& environment)
   return {"host", "program", program.path};
 }
 
-// Returns the exit code.
+// Prints the findings and returns the exit code.
 int tell(const DoctorOptions& options, const Findings& findings, const nlohmann::json& probe,
          const Conclusion& conclusion = {}) {
   write_to_stdout(options.json ? as_json(findings, probe) : printable_lines(as_text(findings, conclusion)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `lockstep doctor`: what a rank would see here.
+// `lockstep doctor`: the environment that a rank would have on this host.
 #pragma once
 
 #include "launcher/flags/command_line.h"

@@ -20,7 +20,7 @@
 namespace lockstep::launcher::doctor {
 namespace {
 
-// For the trials to end, once their inputs have.
+// Time for the trials to end after their inputs have ended.
 constexpr std::chrono::seconds kTrialsEnd{5};
 
 class HostsExam {
@@ -61,7 +61,7 @@ class HostsExam {
   }
 
  private:
-  // Until each host's process has ended, or the host `is_settled`.
+  // Waits until each host's process has ended, or the host `is_settled`.
   void await(const std::function<bool(std::size_t node)>& is_settled, const Deadline& deadline) {
     const auto is_open = [&](std::size_t node) { return processes_[node]->running() && !is_settled(node); };
     while (!deadline.expired()) {
@@ -86,7 +86,7 @@ class HostsExam {
     console_.flush();
   }
 
-  // True if the line is the trial's, and not for people.
+  // Returns true if the line is a message of the trial to this process, not for people.
   static bool on_line(TriedHost& host, std::string_view line) {
     if (line == kHereLine) return true;
     if (line == kDoneLine) return host.is_done = true;
@@ -112,7 +112,7 @@ class HostsExam {
   Console console_;
   std::string endpoint_;
   std::vector<TriedHost> hosts_;
-  std::vector<std::unique_ptr<RemoteHost>> processes_;  // of the same
+  std::vector<std::unique_ptr<RemoteHost>> processes_;  // the remote shells of these hosts, in the same order
 };
 
 }  // namespace

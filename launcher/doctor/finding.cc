@@ -66,7 +66,7 @@ std::string as_json(const Findings& findings, const nlohmann::json& probe) {
                                 {"problems", problems},
                                 {"findings", std::move(list)},
                                 {"probe", probe}};
-  // Bytes that are not UTF-8, as a variable may hold, are shown as such instead of ending the report.
+  // Bytes that are not UTF-8, as a variable may hold, are replaced instead of ending the report.
   return whole.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

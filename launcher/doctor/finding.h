@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The doctor's findings, and how they are told. Pure.
+// The findings of `lockstep doctor`, and their output as text and JSON. Pure.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,9 +9,9 @@
 namespace lockstep::launcher::doctor {
 
 enum class Health {
-  ok,       // as it should be, or merely worth knowing
-  note,     // a rank can start, but somebody may wonder
-  problem,  // a rank could not start, or not do what it is asked to
+  ok,       // no problem; the fact may be worth knowing
+  note,     // a rank can start, but a user may be surprised
+  problem,  // a rank could not start, or could not do its task
 };
 
 struct Finding {
@@ -19,26 +19,26 @@ struct Finding {
   std::string name;     // "open files"
   std::string value;    // one line
   Health health = Health::ok;
-  std::string remedy = {};  // for notes and problems: what to do
+  std::string remedy = {};  // the action that resolves a note or a problem
 };
 
 using Findings = std::vector<Finding>;
 
-// A problem out of an error's message, which says what is wrong and then, behind "; ", what to do. `remedy` is for one
-// that doesn't say.
+// Makes a problem from an error's message, which has the reason and then, behind "; ", the remedy. `remedy` is used for
+// a message that has none.
 Finding problem_of(std::string section, std::string name, const std::string& message, std::string remedy);
 
 int count_problems(const Findings& findings);
-// The last line of a report: without a problem, and behind the number of problems.
+// The last line of a report: without a problem, and after the number of problems.
 struct Conclusion {
   std::string good = "a rank could start here";
   std::string bad = "a rank could not start here, or not as asked";
 };
 
-// Sections with aligned names, and the conclusion.
+// Returns sections with aligned names, and the conclusion.
 std::string as_text(const Findings& findings, const Conclusion& conclusion = {});
-// The same for programs: {"lockstep", "ok", "problems", "findings": [{section, name, value, health, remedy}], "probe"}.
-// `probe` is what lockstep-probe answered, or null.
+// Returns the findings for programs: {"lockstep", "ok", "problems", "findings": [{section, name, value, health,
+// remedy}], "probe"}. `probe` is the answer of lockstep-probe, or null.
 std::string as_json(const Findings& findings, const nlohmann::json& probe);
 
 }  // namespace lockstep::launcher::doctor

@@ -22,7 +22,7 @@ Finding driver(const std::string& version_file) {
 
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-// What a driver says of each GPU.
+// Adds each GPU as the driver describes it.
 void add_gpus(const nlohmann::json& probe, Findings& findings) {
   for (const auto& device : probe.at("devices")) {
     if (!device.contains("uuid")) continue;
@@ -36,7 +36,7 @@ void add_gpus(const nlohmann::json& probe, Findings& findings) {
   }
 }
 
-// Devices that the library offers. GPUs come with the CUDA plug-in.
+// Lists the devices that the library offers. The CUDA plug-in provides GPUs.
 Finding devices(const Gpus& gpus, const nlohmann::json& probe) {
   std::string names;
   bool has_gpu = false;
@@ -57,7 +57,7 @@ Finding devices(const Gpus& gpus, const nlohmann::json& probe) {
   return finding;
 }
 
-// Whether the kernels of tensors give what the CPU's give there.
+// Compares the results of tensor kernels on a GPU with the CPU's.
 Finding tensors(const nlohmann::json& trial) {
   const auto reason = trial.at("reason").get<std::string>();
   Finding finding{kGpus, "tensors on " + trial.at("device").get<std::string>(), ""};

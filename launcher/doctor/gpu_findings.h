@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPUs: what the driver's files show, and what a rank would compute on.
+// Findings about GPUs: those in the driver's files, and the devices on which a rank would compute.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,8 +10,8 @@
 
 namespace lockstep::launcher::doctor {
 
-// `version_file` is /proc/driver/nvidia/version. `probe` is what lockstep-probe answered, or null: then nobody has
-// asked a driver.
+// `version_file` is /proc/driver/nvidia/version. `probe` is the answer of lockstep-probe, or null if a driver was not
+// asked.
 Findings gpu_findings(const Gpus& gpus, const std::string& version_file, const nlohmann::json& probe);
 
 }  // namespace lockstep::launcher::doctor

@@ -30,7 +30,7 @@ namespace {
 constexpr const char* kHost = "host";
 constexpr const char* kLimits = "limits";
 
-// A rank alone opens about thirty: streams, libraries, store, shared memory of its peers.
+// A single rank opens about thirty: streams, libraries, store, shared memory of its peers.
 constexpr std::uint64_t kFewestFiles = 64;
 constexpr std::uint64_t kCommonFiles = 1024;
 constexpr std::uint64_t kLittleMemory = std::uint64_t{256} << 20;
@@ -135,7 +135,7 @@ Finding kernel() {
   return finding;
 }
 
-// BBR is what runtime/net/congestion_control.h does not leave to ranks that are near.
+// BBR is the algorithm that runtime/net/congestion_control.h replaces for ranks that are near.
 Finding congestion_control(const HostFolders& folders) {
   const std::string name = first_line(folders.proc + "/sys/net/ipv4/tcp_congestion_control");
   constexpr const char* kNear =

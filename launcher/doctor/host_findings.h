@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The resources that this host lets a rank have: kernel, cores, memory, descriptors, ports.
+// The resources that this host offers to a rank: kernel, cores, memory, descriptors, ports.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace lockstep::launcher::doctor {
 
-// Where to look; other places in tests.
+// The folders that are examined; tests use others.
 struct HostFolders {
   std::string proc = "/proc";
   std::string cgroup = "/sys/fs/cgroup";

@@ -33,14 +33,14 @@
 namespace lockstep::launcher::doctor {
 namespace {
 
-// Of one connection, and of what comes over it. What is there answers in milliseconds.
+// Limit for connecting, and for receiving the bytes. A reachable host answers in milliseconds.
 constexpr std::chrono::seconds kTrialLimit{3};
-// Behind the token: more than one packet, for a way on which only small ones get through.
+// Bytes behind the token: more than one packet, to detect a path that passes only small ones.
 constexpr std::size_t kBulk = std::size_t{64} << 10;
 constexpr std::size_t kMostAtOnce = 32;
-constexpr std::chrono::milliseconds kNoRoom{100};  // to the next try to accept, where descriptors are used up
+constexpr std::chrono::milliseconds kNoRoom{100};  // pause before accepting again, when descriptors are used up
 
-// Sends the token and more to whoever connects.
+// Sends the token and kBulk bytes to each client that connects.
 class Greeter {
  public:
   explicit Greeter(const std::string& token)
@@ -69,7 +69,7 @@ class Greeter {
       }
     }
   }
-  // False once this is to end.
+  // Returns false once this object is being destroyed.
   bool is_asked_within(int milliseconds) const {
     pollfd entries[] = {{leaving_.fd(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
     uninterrupted([&] { return poll(entries, 2, milliseconds); });
@@ -79,7 +79,7 @@ class Greeter {
     greetings_.push_back(start_quiet_thread([this, fd = std::move(client)] {
       try {
         net::send_all(fd.get(), bytes_, Deadline::after(kTrialLimit));
-      } catch (const Error& error) {  // the other end reports it
+      } catch (const Error& error) {  // the client reports it
         log_debug("doctor: {}", error.what());
       }
     }));
@@ -88,7 +88,7 @@ class Greeter {
   const std::string bytes_;
   const UniqueFd listener_;
   EventFd leaving_;
-  std::vector<std::thread> greetings_;  // the thread's
+  std::vector<std::thread> greetings_;  // used by thread_ only
   std::thread thread_;
 };
 
@@ -118,7 +118,7 @@ TrialResult try_peer(const TrialPeer& peer) {
   return result;
 }
 
-// In the order of `peers`.
+// Tries all peers in parallel. The results are in the order of `peers`.
 std::vector<TrialResult> try_all(const std::vector<TrialPeer>& peers) {
   std::vector<TrialResult> results(peers.size());
   std::atomic<std::size_t> next{0};
@@ -132,7 +132,7 @@ std::vector<TrialResult> try_all(const std::vector<TrialPeer>& peers) {
   return results;
 }
 
-// As a rank's backends choose it: comm/tcp/own_address.h, net/route.h.
+// Chooses the address in the same way as a rank's backends: comm/tcp/own_address.h, net/route.h.
 void choose_address(const std::string& endpoint, TrialHost& host) {
   const auto environment = Environment::of_process();
   const auto interfaces = net::interfaces_of_this_host();
@@ -171,13 +171,13 @@ int run_host_trial(AgentInput& input, const DoctorOptions& options) {
   print_error(fmt::format("{}{}", kHostLine, encode(host)));
   std::vector<TrialPeer> peers;
   for (std::string line = input.read_line(); line != kTryLine; line = input.read_line()) {
-    if (line.empty()) return kExitInternal;  // whoever asked has gone
+    if (line.empty()) return kExitInternal;  // the process that asked has ended
     if (!line.starts_with(kPeerLine)) continue;
     if (auto peer = decode_trial_peer(std::string_view(line).substr(kPeerLine.size()))) peers.push_back(*peer);
   }
   for (const TrialResult& result : try_all(peers)) print_error(fmt::format("{}{}", kResultLine, encode(result)));
   print_error(kDoneLine);
-  // The others may still have to come.
+  // The other hosts may not have connected yet.
   while (!input.read_line().empty()) {
   }
   return 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One host's part of `lockstep doctor -H`: `lockstep agent` there looks at its host, listens, and connects to the
+// One host's part of `lockstep doctor -H`: `lockstep agent` on that host examines it, listens, and connects to the
 // others.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace lockstep::launcher::doctor {
 
-// Speaks the lines of trial_lines.h over this process's stderr and `input`, until that ends. Returns the exit code.
-// Main thread.
+// Exchanges the lines of trial_lines.h over this process's stderr and `input`, until `input` ends. Returns the exit
+// code. Main thread.
 int run_host_trial(AgentInput& input, const DoctorOptions& options);
 
 }  // namespace lockstep::launcher::doctor

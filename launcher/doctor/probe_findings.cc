@@ -16,7 +16,7 @@ constexpr const char* kPlugins = "plug-ins";
 constexpr const char* kInstallAgain =
     "install lockstep again, all of it: the launcher, lockstep-probe and liblockstep.so are of one build";
 
-// The start of a text of unknown length, in one line.
+// Returns the start of a text of unknown length, in one line.
 std::string excerpt(std::string_view text) {
   constexpr std::size_t kMost = 200;
   std::string line(text.substr(0, kMost));
@@ -61,7 +61,7 @@ void add_plugins(const nlohmann::json& json, Findings& findings) {
   }
 }
 
-// That what gpu_findings() reads is there.
+// Checks that `json` has the fields that gpu_findings() reads.
 void check_devices(const nlohmann::json& json) {
   for (const auto& device : json.at("devices")) {
     device.at("name").get_ref<const std::string&>();
@@ -106,7 +106,7 @@ ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std:
     add_plugins(answer.json, answer.findings);
     check_devices(answer.json);
     return answer;
-  } catch (const std::exception& error) {  // ours, or of the JSON's types
+  } catch (const std::exception& error) {  // an Error, or a type error of the JSON library
     return without_answer(
         fmt::format("the answer of {} can't be used: {}; it begins: '{}'", path, error.what(), excerpt(result.out)),
         kInstallAgain);

@@ -26,7 +26,7 @@ constexpr const char* kWho = "who am I";
 constexpr const char* kWhere = "where to meet";
 constexpr const char* kAddresses = "addresses";
 
-// What is there answers in milliseconds, also from another host.
+// A reachable host answers in milliseconds, also across a network.
 constexpr std::chrono::seconds kLimit{3};
 
 Finding finding_of(const rendezvous::Fact& fact) {
@@ -38,7 +38,7 @@ Finding finding_of(const rendezvous::Fact& fact) {
   return {section, fact.name, fact.text};
 }
 
-// The variables of the family that counts, as found.
+// Lists the variables from which the identity was read.
 Finding variables(const Environment& environment, const rendezvous::Identity& identity) {
   for (const auto& family : rendezvous::families()) {
     const auto reading = family.read(environment, rendezvous::read_launcher_file);
@@ -66,7 +66,7 @@ Finding ask_store(const rendezvous::MeetingPlan& plan) {
   }
 }
 
-// As rank 0 would listen, and as the others look for it.
+// Listens as rank 0 would, or looks the address up as the other ranks do.
 Finding try_address(const rendezvous::MeetingPlan& plan, const rendezvous::Identity& identity) {
   const std::string address = plan.address.to_string();
   const auto found = net::look_up(plan.address.host);
@@ -87,7 +87,7 @@ Finding try_address(const rendezvous::MeetingPlan& plan, const rendezvous::Ident
   }
 }
 
-// What describe_rendezvous, which opens nothing, can't tell. What it has told already is not told again.
+// Returns facts that describe_rendezvous, which opens no connection, can't know, and repeats none of its own.
 Findings look(const Environment& environment, const std::vector<Ancestor>& ancestors) {
   Findings findings;
   auto identity = rendezvous::identify(environment);

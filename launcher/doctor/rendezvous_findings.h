@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rank that a process started here would be, where it would meet the others, and whether that can be reached.
+// The rank that a process started here would have, the address at which it would meet the others, and whether that
+// address can be reached.
 #pragma once
 
 #include "launcher/doctor/finding.h"
@@ -7,7 +8,7 @@
 
 namespace lockstep::launcher::doctor {
 
-// What the variables say, then a look: asks the store that is there already, tries the address at which this rank would
+// Reads the variables, then tries: asks a store that is already running, tests the address at which this rank would
 // host one, asks the launcher's PMIx server for the number of ranks. Takes a few seconds at most.
 Findings rendezvous_findings(const Environment& environment);
 

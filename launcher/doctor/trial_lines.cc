@@ -12,7 +12,7 @@ using nlohmann::json;
 
 std::string on_one_line(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-// nullopt for text that is not JSON, lacks a field or has one of another type.
+// Returns nullopt for text that is not JSON, lacks a field or has a field of another type.
 template <typename Read>
 auto read_object(std::string_view text, Read read) -> std::optional<decltype(read(json()))> {
   const json value = json::parse(text, nullptr, false);
@@ -24,7 +24,7 @@ auto read_object(std::string_view text, Read read) -> std::optional<decltype(rea
   }
 }
 
-// Another host wrote it, and it is shown.
+// Makes a text printable: another host wrote it.
 std::string text_of_field(const json& value, const char* name) {
   return printable(value.at(name).get<std::string>(), 1000);
 }

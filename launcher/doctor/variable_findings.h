@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The variables LOCKSTEP_* that are set: what they say, and which of them nothing reads. Pure.
+// The LOCKSTEP_* variables that are set: their values, and those that nothing reads. Pure.
 #pragma once
 
 #include "launcher/doctor/finding.h"
@@ -7,7 +7,7 @@
 
 namespace lockstep::launcher::doctor {
 
-// A secret's value is not shown. One that nothing reads is a note, with the nearest name that something does.
+// The value of a secret is not shown. A variable that nothing reads is a note, with the nearest name that is read.
 Findings variable_findings(const Environment& environment);
 
 }  // namespace lockstep::launcher::doctor

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::chrono::seconds kLimit{5};
 
-// As many elements as a collective that goes through memory, not beside a message, has.
+// Number of elements with which a collective uses memory instead of a message.
 constexpr std::size_t kElements = 4096;
 
 GroupContext context_of(int rank, int world, std::shared_ptr<store::Store> store, DeviceKind device) {
@@ -54,7 +54,8 @@ void all_reduce_once(const Backend& backend, const GroupContext& context) {
   }
 }
 
-// Of a backend for GPUs a rank alone on the first one: what it needs is loaded, and one may be all there is.
+// Returns why a rank has no GPU, or an empty string. A backend for GPUs is tried with one rank on the first GPU: that
+// loads all libraries that it needs, and there may be only one GPU.
 std::string no_gpu() {
   try {
     DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
@@ -93,13 +94,13 @@ Trial try_backend(const Backend& backend) {
           }
         }));
       }
-    } catch (const SystemError& no_thread) {  // the ranks that have one wait for the others, and time out
+    } catch (const SystemError& no_thread) {  // the other ranks wait for the missing one, and time out
       note(no_thread);
     }
     for (auto& rank : ranks) rank.join();
     return {.ranks = error.empty() ? world : 0, .tried = true, .reason = error};
   }
-  // Without the remedy, which is for a program that asked for this backend.
+  // The remedy is left out, since it is for a program that asked for this backend.
   return {.ranks = 0, .tried = false, .reason = reason.substr(0, reason.find(';'))};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a backend works on this host: tried, not guessed.
+// A trial of a backend on this host.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 namespace lockstep::probe {
 
 struct Trial {
-  int ranks = 0;       // so many ranks, as threads, have all-reduced together; 0: none have
-  bool tried = false;  // false: it says itself that it can't serve such ranks
-  std::string reason;  // why not, with the remedy; empty if it works
+  int ranks = 0;       // number of ranks, as threads, that have all-reduced together; 0: none
+  bool tried = false;  // false: the backend reports that it can't serve such ranks
+  std::string reason;  // reason of a failure, with the remedy; empty if the backend works
 };
 
-// With two ranks if it serves so many, else with one. Never starts MPI, which serves ranks of mpirun only: this process
-// may be beside such a rank. Takes 5 s at most if the backend keeps its deadlines.
+// Tries the backend with two ranks if it serves so many, else with one. It never starts MPI, which serves only ranks of
+// mpirun: this process may run beside such a rank. Takes 5 s at most if the backend keeps its deadlines.
 Trial try_backend(const Backend& backend);
 
 }  // namespace lockstep::probe

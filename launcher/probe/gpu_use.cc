@@ -54,7 +54,7 @@ class Nvml {
     }
   }
 
-  void* library_ = nullptr;  // never closed: the process ends
+  void* library_ = nullptr;  // never closed, since the process ends
 };
 
 std::vector<nvml::ProcessInfo> processes_on(const Nvml& nvml, nvml::Device device) {
@@ -63,7 +63,7 @@ std::vector<nvml::ProcessInfo> processes_on(const Nvml& nvml, nvml::Device devic
     auto count = static_cast<unsigned>(found.size());
     const int result = nvml.processes(device, &count, found.data());
     if (result == nvml::kInsufficientSize) {
-      found.resize(2 * found.size());  // others may come meanwhile
+      found.resize(2 * found.size());  // processes may be added meanwhile
       continue;
     }
     nvml.check(result, "nvmlDeviceGetComputeRunningProcesses_v3");
@@ -79,7 +79,7 @@ nlohmann::json use_of(const Nvml& nvml, unsigned index) {
   nvml.check(nvml.uuid(device, uuid.data(), nvml::kUuidBytes), "nvmlDeviceGetUUID");
   nvml::Utilization utilization;
   nlohmann::json gpu = {{"uuid", uuid.data()}, {"processes", nlohmann::json::array()}};
-  // Parts of a GPU (MIG) have none.
+  // Parts of a GPU (MIG) do not report utilization.
   if (nvml.utilization(device, &utilization) == nvml::kSuccess) gpu["use"] = utilization.gpu / 100.0;
   for (const nvml::ProcessInfo& process : processes_on(nvml, device)) {
     nlohmann::json entry = {{"pid", process.pid}};
@@ -100,7 +100,7 @@ nlohmann::json gpu_use() {
     for (unsigned i = 0; i < count; ++i) {
       try {
         answer["gpus"].push_back(use_of(nvml, i));
-      } catch (const BackendUnavailable& error) {  // of this one: lost, or not this user's
+      } catch (const BackendUnavailable& error) {  // an error about this device: lost, or not accessible to this user
         answer["gpus"].push_back({{"unknown", error.what()}, {"processes", nlohmann::json::array()}});
       }
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// lockstep-probe: what the library can do on this host, as one JSON object on stdout: backends are tried.
-// `lockstep-probe devices`: its devices only, without trying anything. `lockstep-probe tensors`: whether kernels of
-// tensors on the first GPU give what the CPU's give; a call of its own, since a GPU on which a kernel hangs or crashes
-// must not hide the rest. `lockstep-probe gpu-use`: how busy its GPUs are.
+// lockstep-probe: tries the library's backends on this host, and prints the results as one JSON object on stdout.
+// `lockstep-probe devices`: the library's devices only, without trying anything. `lockstep-probe tensors`: a comparison
+// of tensor kernels on the first GPU with the CPU's; a separate call, since a GPU on which a kernel hangs or crashes
+// must not hide the rest. `lockstep-probe gpu-use`: the utilization of the GPUs.
 //
-// A program of its own, so that `lockstep doctor` need not load the library, let alone a GPU's driver, and outlives it
-// if that hangs or crashes. Errors of the library are part of the answer; any exit code but 0 is a crash.
+// It is a separate program, so that `lockstep doctor` need not load the library or a GPU's driver, and survives if that
+// hangs or crashes. Errors of the library are part of the answer; any exit code except 0 is a crash.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -44,7 +44,8 @@ nlohmann::json plugins_json() {
   return list;
 }
 
-// What a rank could compute on, and why not on a GPU. Wakes the driver up if there is one.
+// Returns the devices on which a rank could compute, and the reason if there is no GPU. Initialises the driver if there
+// is one.
 nlohmann::json devices_json() {
   nlohmann::json answer = {{"devices", {{{"name", "cpu"}, {"cores", allowed_cores()}}}}};
   try {
@@ -69,11 +70,11 @@ nlohmann::json devices_json() {
   return answer;
 }
 
-// Tensors on the first GPU beside the CPU's.
+// Compares tensor results of the first GPU with the CPU's.
 nlohmann::json tensors_json(const std::string& device) {
   constexpr std::chrono::seconds kLimit{2};
   nlohmann::json answer = {{"device", device}, {"tried", true}, {"operations", 0}, {"compared", 0}, {"reason", ""}};
-  // All that is known of a device that hangs.
+  // If the device hangs, this line is the only information.
   fmt::print(stderr, "lockstep-probe: comparing kernels on {} with the CPU's\n", device);
   try {
     const KernelTrial trial = try_kernels({DeviceKind::cuda, 0}, Deadline::after(kLimit));
@@ -119,6 +120,6 @@ int main(int count, char** arguments) {
   }
   const auto text = answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const bool written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
-  // The answer is out. What foreign libraries would do at exit, such as wait for a device, is of no use to anybody.
+  // The answer is written. Exit handlers of foreign libraries, which may wait for a device, are skipped.
   _exit(written ? 0 : 1);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few functions of NVML (nvml.h of driver 510 and newer) that are asked, by their types there.
+// The few functions of NVML (nvml.h of driver 510 and newer) that the probe calls, with their types.
 #pragma once
 
 namespace lockstep::probe::nvml {
@@ -27,7 +27,7 @@ using DeviceGetCount = int (*)(unsigned*);
 using DeviceGetHandleByIndex = int (*)(unsigned, Device*);
 using DeviceGetUuid = int (*)(Device, char*, unsigned);
 using DeviceGetUtilizationRates = int (*)(Device, Utilization*);
-// `count`: room, and how many there are.
+// `count` is the room in the list, and on return the number of processes.
 using DeviceGetComputeRunningProcesses = int (*)(Device, unsigned* count, ProcessInfo*);
 
 }  // namespace lockstep::probe::nvml
