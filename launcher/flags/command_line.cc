@@ -22,19 +22,19 @@
 namespace lockstep::launcher {
 namespace {
 
-// "--log-dir" to "--log-dir,--log_dir".
+// Returns the flag's accepted spellings: "--log-dir,--log_dir" for "--log-dir".
 std::string spellings(std::string_view name) {
   std::string other(name);
   std::replace(other.begin() + 2, other.end(), '-', '_');
   return other == name ? other : fmt::format("{},{}", name, other);
 }
 
-// "lockstep run: TEXT".
+// Returns the answer "lockstep run: TEXT".
 Answer usage_error(std::string_view command, std::string_view text) {
   return {.exit_code = kExitUsage, .out = {}, .err = fmt::format("lockstep{}: {}\n", command, text)};
 }
 
-// "; did you mean top?" behind a word that looks like one of `names`; else nothing.
+// Returns "; did you mean top?" for a word that resembles one of `names`; else an empty string.
 std::string meant(std::string_view word, std::span<const std::string_view> names) {
   const auto found = nearest(word, names);
   return found ? fmt::format("; did you mean {}?", *found) : "";
@@ -47,7 +47,7 @@ std::string list_of_commands() {
   return fmt::format("there are {} serve; see lockstep --help", fmt::join(kCommands, ", "));
 }
 
-// The same for a flag that `app` does not have, such as "--log_dri=x".
+// Returns the same for a flag that `app` does not have, such as "--log_dri=x".
 std::string flag_meant(const CLI::App& app, std::string_view flag) {
   std::string word(flag.substr(0, flag.find('=')));
   if (!word.starts_with("--")) return {};
@@ -59,7 +59,7 @@ std::string flag_meant(const CLI::App& app, std::string_view flag) {
   return meant(word, std::vector<std::string_view>(flags.begin(), flags.end()));
 }
 
-// An empty value is a variable of some script that is not set, as in --log-dir "$LOGS", not a wish for the default.
+// An empty value is treated as an unset variable of a script, as in --log-dir "$LOGS", not as a wish for the default.
 CLI::Option* text_flag(CLI::App& app, std::string_view name, std::string& value, const std::string& placeholder,
                        const std::string& help) {
   return app.add_option(name.starts_with("--") ? spellings(name) : std::string(name), value, help)
@@ -172,7 +172,7 @@ struct RunCommand {
               "MASTER_PORT of the ranks; without --torch-store lockstep does not listen there. Default: a free one");
   }
 
-  // `own`: from "--" on.
+  // `own` are the words from "--" on.
   Command result(const std::vector<std::string>& own, const std::vector<std::string>& arguments,
                  const Environment& environment) {
     options.arguments = arguments;
@@ -186,7 +186,7 @@ struct RunCommand {
     } else if (!own.empty()) {
       options.command.assign(own.begin() + 1, own.end());
     }
-    // First, for `-n ./train` has taken the program for a number.
+    // First, because `-n ./train` has taken the program for a number.
     const auto variables = take_variables(environment, raw);
     try {
       interpret(raw, options);
@@ -333,7 +333,7 @@ struct BisectStepCommand {
   BisectStepOptions options;
 };
 
-// ps, top, inspect, trace, logs and stop.
+// The commands ps, top, inspect, trace, logs and stop.
 struct RunsCommand {
   using What = RunsOptions::What;
 
@@ -408,7 +408,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
     const std::string near = meant(arguments.front(), kCommands);
     return usage_error("", fmt::format("'{}' is not a command; {}{}", arguments.front(), list_of_commands(), near));
   }
-  // CLI11 would look for flags behind "--" too, so it gets only what is before it.
+  // CLI11 would look for flags behind "--" too, so it gets only the words before it.
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
   std::vector<std::string> own(arguments.begin(), mark);
   if (is_run) complete_optional_value(run.app, {"-t", "--tee"}, "3", own);
@@ -418,7 +418,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
     while (!parsed->get_subcommands().empty()) parsed = parsed->get_subcommands().front();
     return parsed;
   };
-  // " store serve"
+  // The command's words, each behind a blank, such as " store serve".
   const auto command = [&innermost, &app] {
     std::string name;
     for (const CLI::App* it = innermost(); it != &app; it = it->get_parent()) name = " " + it->get_name() + name;
@@ -452,7 +452,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
     const std::string_view text = error.what();  // "-n: 1 required TEXT missing"
     return usage_error(command(), fmt::format("{}: give this flag once, with one value; see lockstep{} --help",
                                               text.substr(0, text.find(':')), command()));
-  } catch (const CLI::ExtrasError&) {  // whose own text has them in reverse
+  } catch (const CLI::ExtrasError&) {  // the exception's own text has the words in reverse order
     const auto extras = app.remaining(true);
     return usage_error(command(), fmt::format("not expected: {}; see lockstep{} --help{}", fmt::join(extras, " "),
                                               command(), flag_meant(*innermost(), extras.front())));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the user typed, as values. Pure: nothing here looks at the machine.
+// The options of each lockstep command, as values, and the parser of the command line. Pure: nothing here examines the
+// machine.
 #pragma once
 
 #include <chrono>
@@ -15,58 +16,61 @@ namespace lockstep::launcher {
 
 // `lockstep store serve`.
 struct ServeOptions {
-  store::TcpStoreServerOptions server;  // address and limits; without secret and run id
-  bool max_clients_given = false;       // else as many of the default as there is room for
+  store::TcpStoreServerOptions server;  // address and limits; secret and run id are unset
+  // --max-clients was given; else the default is limited to the clients that have room
+  bool max_clients_given = false;
   bool authenticate = true;
-  std::string secret_file;  // empty: what the environment says, else a secret of its own
+  std::string secret_file;  // path; empty: the secret is the environment's, else a new one
 };
 
 // `lockstep doctor`.
 struct DoctorOptions {
   bool json = false;
-  std::chrono::milliseconds probe_timeout{60000};  // a driver that wakes up eight GPUs may take half a minute
-  // -H or --hostfile, --rsh, -x and --rdzv-endpoint, as `lockstep run` has them: these hosts, and not this one.
+  std::chrono::milliseconds probe_timeout{60000};  // a driver that initialises eight GPUs may take half a minute
+  // -H or --hostfile, --rsh, -x and --rdzv-endpoint, with the meaning of `lockstep run`: the hosts to examine in place
+  // of this one.
   RunOptions run;
-  std::string program;  // that must be there; empty: none
+  std::string program;  // a program that must be found; empty: none
 };
 
 // `lockstep snapshots`.
 struct SnapshotsOptions {
-  std::string folder;  // a job's, or a snapshot
-  std::string other;   // diff: the second snapshot; empty: a listing
+  std::string folder;  // a job's folder of snapshots, or one snapshot
+  std::string other;   // diff: the second snapshot; empty: list `folder`
   bool verify = false;
   bool json = false;
 };
 
 // `lockstep report`.
 struct ReportOptions {
-  std::vector<std::string> folders;  // of runs' traces; several are compared
-  std::string file;                  // of the page; empty: report.html in the folder, with several compare.html
+  std::vector<std::string> folders;  // folders with the traces of runs; several are compared
+  std::string file;                  // the page; empty: report.html in the folder, for several compare.html
 };
 
 // `lockstep bisect-step`.
 struct BisectStepOptions {
-  std::vector<std::string> folders;  // of LOCKSTEP_STEP_DIGESTS
+  std::vector<std::string> folders;  // folders that LOCKSTEP_STEP_DIGESTS named
 };
 
 // `lockstep ps`, `top`, `inspect`, `trace`, `logs` and `stop`.
 struct RunsOptions {
   enum class What { ps, top, inspect, trace, logs, stop };
   What what = What::ps;
-  std::string run;                           // all but ps: a run id, or how one begins; empty: the only one
+  std::string run;                           // all but ps: a run id or a prefix of one; empty: the only run
   bool json = false;                         // ps, top
-  bool once = false;                         // top: no screen that is drawn again
-  std::chrono::milliseconds interval{1000};  // top: between two looks
-  std::size_t steps = 0;                     // trace: so many of the last; 0: all that there are
-  std::string file;                          // trace: to write; empty: RUN.trace.json
+  bool once = false;                         // top: prints the screen once
+  std::chrono::milliseconds interval{1000};  // top: between two reports
+  std::size_t steps = 0;                     // trace: number of last steps; 0: all steps of the trace
+  std::string file;                          // trace: the output file; empty: RUN.trace.json
   bool follow = false;                       // logs
-  std::size_t lines = 50;                    // logs: so many of the last
+  std::size_t lines = 50;                    // logs: number of last lines
 };
 
-// `lockstep agent`, which `lockstep run -H` starts on each host: it reads how to start from its standard input.
+// The options of `lockstep agent`, which `lockstep run -H` starts on each host; the agent reads its task from standard
+// input.
 struct AgentOptions {};
 
-// Nothing to run: print `out` on stdout, `err` on stderr, and leave with `exit_code`.
+// A command line that is answered at once: print `out` on stdout, `err` on stderr, and exit with `exit_code`.
 struct Answer {
   int exit_code = 0;
   std::string out;
@@ -76,7 +80,7 @@ struct Answer {
 using Command = std::variant<RunOptions, ServeOptions, DoctorOptions, SnapshotsOptions, ReportOptions,
                              BisectStepOptions, RunsOptions, AgentOptions, Answer>;
 
-// `arguments` without the program's own name. Of `environment` torchrun's variables PET_* count, for flags of
+// Parses `arguments`, which lack the program's own name. Torchrun's variables PET_* in `environment` supply flags of
 // `lockstep run` that are not given.
 Command parse_command_line(const std::vector<std::string>& arguments, const Environment& environment = {});
 

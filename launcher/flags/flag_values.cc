@@ -14,7 +14,7 @@ std::optional<std::chrono::milliseconds> parse_seconds(const std::string& text) 
     if (used == text.size() && value >= 0 && value <= 86400) {
       return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
     }
-  } catch (const std::exception&) {  // not a number at all
+  } catch (const std::exception&) {  // not a number
   }
   return std::nullopt;
 }

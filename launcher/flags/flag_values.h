@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The texts behind flags, as values. Each parse_ returns nothing for what it can't take; the caller says what was
-// wanted.
+// Parsers of flag values. Each parse_ function returns nullopt for a text that it rejects; the caller reports what it
+// expects.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,13 +17,13 @@
 
 namespace lockstep::launcher {
 
-// "0.7": from 0 to 86400 seconds.
+// Parses "0.7": from 0 to 86400 seconds.
 std::optional<std::chrono::milliseconds> parse_seconds(const std::string& text);
-// "512M", "1G", "64K", "8192": bytes, at least 1, in powers of 1024.
+// Parses "512M", "1G", "64K", "8192": bytes, at least 1, in powers of 1024.
 std::optional<std::size_t> parse_bytes(std::string_view text);
-// From 0 to 65535.
+// Parses a port from 0 to 65535.
 std::optional<std::uint16_t> parse_port(std::string_view text);
-// A whole number from `least` to `most`.
+// Parses a whole number from `least` to `most`.
 std::optional<std::int64_t> parse_count(std::string_view text, std::int64_t most, std::int64_t least = 1);
 inline auto up_to(std::int64_t most, std::int64_t least = 1) {
   return [most, least](std::string_view text) { return parse_count(text, most, least); };
@@ -33,13 +33,14 @@ template <typename... Arguments>
 [[noreturn]] void refuse(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
   throw InvalidArgument(fmt::format(text, std::forward<Arguments>(arguments)...));
 }
-// The value of a flag that was given as `text`; InvalidArgument "FLAG TEXT: WANTED" if that could not be parsed.
+// Returns the value of a flag that was given as `text`; throws InvalidArgument "FLAG TEXT: WANTED" if the text was
+// rejected.
 template <typename Value>
 Value required(std::optional<Value> value, std::string_view flag, std::string_view text, std::string_view wanted) {
   if (!value) refuse("{} {}: {}", flag, text, wanted);
   return *std::move(value);
 }
-// Sets `target` to the value of a flag, if that was given. `parse` returns nothing for what it can't take.
+// Sets `target` to the value of a flag that was given. `parse` returns nullopt for a text that it rejects.
 template <typename Target, typename Parse>
 void read_flag(std::string_view flag, const std::string& text, Target& target, Parse parse, std::string_view wanted) {
   if (!text.empty()) target = static_cast<Target>(required(parse(text), flag, text, wanted));

@@ -16,7 +16,7 @@ constexpr std::size_t kNameColumns = 26;
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(kNameColumns); }
-  // torchrun spells its long flags both ways, so both are accepted.
+  // torchrun accepts both spellings of its long flags, so both are accepted here.
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     if (is_positional) return CLI::Formatter::make_option_name(option, is_positional);
     std::string text;
@@ -43,7 +43,7 @@ std::shared_ptr<CLI::FormatterBase> help_formatter() { return std::make_shared<H
 
 std::string wrapped(std::string_view text, std::size_t columns) {
   std::string lines;
-  std::size_t begin = 0;  // of the line
+  std::size_t begin = 0;  // start of the current line
   while (!text.empty()) {
     const std::string_view word = take_word(text);
     if (!lines.empty()) lines += lines.size() - begin + 1 + word.size() > columns ? '\n' : ' ';

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How --help lays out commands and flags: in 80 columns, and each flag in one of its spellings.
+// The layout of commands and flags in --help: 80 columns, and one spelling of each flag.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,7 +12,7 @@ namespace lockstep::launcher {
 inline constexpr std::size_t kHelpColumns = 80;
 
 std::shared_ptr<CLI::FormatterBase> help_formatter();
-// `text` in lines of at most `columns`, broken at blanks.
+// Returns `text` in lines of at most `columns`, broken at blanks.
 std::string wrapped(std::string_view text, std::size_t columns);
 
 }  // namespace lockstep::launcher

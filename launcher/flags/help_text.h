@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What --help says beside the flags.
+// The texts of --help beside the flags.
 #pragma once
 
 #include <string>
@@ -8,17 +8,17 @@
 namespace lockstep::launcher {
 
 struct HelpText {
-  std::string_view command;  // its last word; "lockstep": that without a command
+  std::string_view command;  // the command's last word; "lockstep": the program without a command
   std::string_view form;     // the words behind `lockstep`
-  std::string_view text;     // behind the flags
+  std::string_view text;     // the text behind the flags
 };
-// "run" stands for `lockstep run --help all`.
+// Returns the texts of `command`. "run" stands for `lockstep run --help all`.
 const HelpText& help_of(std::string_view command);
 
-// All of `lockstep run --help`, which fits a screen, flags included.
+// Returns the whole of `lockstep run --help`, flags included; it fits a screen.
 std::string short_run_help();
 
-// Behind the texts of ps, top, inspect, trace, logs and stop.
+// The end of the texts of ps, top, inspect, trace, logs and stop.
 inline constexpr std::string_view kExitCodesOfRuns = R"(
 Exit codes:
   0        done

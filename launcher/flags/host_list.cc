@@ -24,7 +24,7 @@ int slots_of(std::string_view text, const std::string& where) {
 }
 
 void check_name(std::string_view name, const std::string& where) {
-  // A remote shell would take it for a flag of its own.
+  // A remote shell would parse such a name as one of its own flags.
   const bool is_flag = name.starts_with('-');
   const bool is_odd = std::any_of(name.begin(), name.end(), [](unsigned char c) { return c <= ' ' || c == 0x7f; });
   if (name.empty() || is_flag || is_odd) {
@@ -44,7 +44,7 @@ void add(std::vector<HostEntry>& hosts, std::string_view name, std::optional<int
   }
 }
 
-// "host:4", "[::1]:4", "host". More than one colon is an IPv6 address alone.
+// Adds an item "host:4", "[::1]:4" or "host". A text with more than one colon is a bare IPv6 address.
 void add_item(std::vector<HostEntry>& hosts, std::string_view item, std::optional<int> slots,
               const std::string& where) {
   const auto bracket = item.rfind(']');
@@ -81,7 +81,7 @@ std::vector<HostEntry> parse_hosts(std::string_view text) {
 std::vector<HostEntry> parse_hostfile(std::string_view text, std::string_view path) {
   std::vector<HostEntry> hosts;
   int number = 0;
-  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a byte order mark, as editors on Windows write it
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a byte order mark, as Windows editors write it
   for (const std::string_view line : split(text, '\n')) {
     const std::string where = fmt::format("--hostfile {}, line {}", path, ++number);
     const auto words = words_of(line);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hosts that a user names, in -H or in a file as Open MPI has it. Pure.
+// Parsers of the hosts that a user names, in -H or in a file in Open MPI's format. Pure.
 #pragma once
 
 #include <optional>
@@ -10,20 +10,20 @@
 namespace lockstep::launcher {
 
 struct HostEntry {
-  std::string name = {};          // as the remote shell takes it
-  std::optional<int> slots = {};  // ranks that it takes; nothing: --nproc-per-node says it
+  std::string name = {};          // name in the form that the remote shell accepts
+  std::optional<int> slots = {};  // number of ranks on the host; nullopt: --nproc-per-node decides
   bool operator==(const HostEntry&) const = default;
 };
 
-// "host0:4,host1", an IPv6 address in brackets. The slots of a host that comes twice are added. Throws InvalidArgument
-// with the item and what is wrong with it.
+// Parses "host0:4,host1", with IPv6 addresses in brackets. The slots of a host that is listed twice are added. Throws
+// InvalidArgument with the item and the reason.
 std::vector<HostEntry> parse_hosts(std::string_view text);
-// Lines "host slots=4" or, as MPICH has it, "host:4", with comments behind '#'; max_slots is read and not needed. As
-// parse_hosts(), naming the line.
+// Parses lines "host slots=4" or, as MPICH writes them, "host:4", with comments behind '#'; max_slots is accepted and
+// ignored. Throws as parse_hosts() does, with the line's number.
 std::vector<HostEntry> parse_hostfile(std::string_view text, std::string_view path);
 
-// The first `ranks` slots, in order; hosts without a rank are left out. Throws InvalidArgument if there are fewer, or
-// if a host's slots are not said.
+// Returns the first `ranks` slots, in order; hosts without a rank are left out. Throws InvalidArgument if there are
+// fewer slots, or if a host has no number of slots.
 std::vector<HostEntry> first_slots(const std::vector<HostEntry>& hosts, int ranks);
 
 }  // namespace lockstep::launcher

@@ -6,12 +6,12 @@
 namespace lockstep::launcher {
 namespace {
 
-// An empty word is a variable of some script that is not set, which is complained of.
+// An empty word is probably an unset variable of a script; it is taken as the value, and then rejected.
 bool may_be_value(const std::string& word) { return word.empty() || (word.front() >= '0' && word.front() <= '9'); }
 
-// Whether the flag `word`, as it stands, takes the word behind it.
+// Returns true if the flag `word`, as written, takes the next word as its value.
 bool takes_next_word(const CLI::App& app, const std::string& word) {
-  const CLI::Option* const option = app.get_option_no_throw(word);  // of "--flag=value" there is none of that name
+  const CLI::Option* const option = app.get_option_no_throw(word);  // "--flag=value" is not the name of an option
   return option != nullptr && option->get_items_expected_min() > 0;
 }
 

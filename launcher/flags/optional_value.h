@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A flag that may come with a value or without, in front of a PROGRAM: CLI11 would take that for the value.
+// Flags whose value is optional and that stand in front of PROGRAM, which CLI11 would take for the value.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -8,8 +8,8 @@
 
 namespace lockstep::launcher {
 
-// `arguments` are a subcommand's name and what follows it. Where one of `names` comes there, before the first word that
-// is no flag of `app` nor a flag's value, and no number follows, `value` is put behind it.
+// `arguments` are a subcommand's name and the words behind it. Inserts `value` behind each of `names` that is not
+// followed by a number or an empty word, among the flags and their values in front of the first other word.
 void complete_optional_value(const CLI::App& app, const std::vector<std::string>& names, const std::string& value,
                              std::vector<std::string>& arguments);
 

@@ -24,7 +24,7 @@ std::optional<std::vector<std::string>> parse_devices(std::string_view text) {
 }
 
 bool is_gpu_uuid(std::string_view entry) {
-  // The prefix alone would mean any.
+  // The prefix alone would match any GPU.
   return (entry.starts_with("GPU-") || entry.starts_with("MIG-")) && entry.size() > 4;
 }
 

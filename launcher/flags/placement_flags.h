@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// --bind and --devices, as values. Pure.
+// Parsers of --bind and --devices. Pure.
 #pragma once
 
 #include <optional>
@@ -11,12 +11,12 @@ namespace lockstep::launcher {
 
 enum class Binding { none, core, numa };
 
-// "core", "numa" or "none"; nothing for another text.
+// Parses "core", "numa" or "none"; nullopt for another text.
 std::optional<Binding> parse_binding(std::string_view text);
 
-// "0,3" or "GPU-5f2c...,GPU-9a01..." to its entries; nothing if an entry is neither an index nor a UUID.
+// Parses "0,3" or "GPU-5f2c...,GPU-9a01..." into its entries; nullopt if an entry is neither an index nor a UUID.
 std::optional<std::vector<std::string>> parse_devices(std::string_view text);
-// True of "GPU-..." and "MIG-...", in full or how one begins.
+// Returns true for "GPU-..." and "MIG-...", complete or a prefix.
 bool is_gpu_uuid(std::string_view entry);
 
 }  // namespace lockstep::launcher

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as a flag names them: "0,3" or "0-2,7". Pure.
+// A set of ranks as flags write it: "0,3" or "0-2,7". Pure.
 #pragma once
 
 #include <optional>
@@ -12,22 +12,22 @@ namespace lockstep::launcher {
 
 class RankSet {
  public:
-  // Every rank.
+  // Makes the set of all ranks.
   RankSet() = default;
-  // Numbers and ranges, with ',' between them; the ranks of a range may be written in rising order only. Nothing if the
-  // text is none of that.
+  // Parses numbers and ranges, with ',' between them; a range names its lower rank first. Returns nullopt for any other
+  // text.
   static std::optional<RankSet> parse(std::string_view text);
 
-  // As it was written.
+  // Returns the text that was parsed.
   const std::string& text() const { return text_; }
   bool is_all() const { return ranges_.empty(); }
   bool contains(int rank) const;
-  // Whether `ranks` ranks, from 0, have all that are named.
+  // Returns true if a job of `ranks` ranks, from 0, has every rank that is named.
   bool fits(int ranks) const;
 
  private:
   std::string text_;
-  std::vector<std::pair<int, int>> ranges_;  // first and last
+  std::vector<std::pair<int, int>> ranges_;  // first and last rank of each
 };
 
 }  // namespace lockstep::launcher

@@ -27,7 +27,7 @@ int ranks_in(std::string_view flag, std::string_view text) {
          flag == "-n" ? "" : ", or auto, cpu or gpu");
 }
 
-// "join_timeout=600,timeout=900,last_call_timeout=30": for all hosts the seconds of the first, else of the second.
+// Parses "join_timeout=600,timeout=900,last_call_timeout=30": --rdzv-timeout is join_timeout, else timeout.
 void interpret_conf(const std::string& text, RunOptions& options) {
   std::optional<std::chrono::milliseconds> timeout;
   for (const std::string_view item : split(text, ',')) {
@@ -50,7 +50,7 @@ void interpret_conf(const std::string& text, RunOptions& options) {
   if (timeout) options.rdzv_timeout = *timeout;
 }
 
-// "9400", on loopback, or "0.0.0.0:9400".
+// Parses "9400", on loopback, or "0.0.0.0:9400".
 net::HostPort metrics_address(const std::string& text) {
   if (parse_int(text)) {
     return {"127.0.0.1",
@@ -154,7 +154,8 @@ std::vector<std::string> take_variables(const Environment& environment, RawRunFl
     taken.emplace_back(name);
   };
   take("LOCKSTEP_BACKEND", raw.backend);
-  if (!raw.hosts.empty() || !raw.hostfile.empty()) return taken;  // PET_ is about a launcher on one of the hosts
+  // PET_ variables describe a launcher on one of the hosts
+  if (!raw.hosts.empty() || !raw.hostfile.empty()) return taken;
   const std::pair<const char*, std::string*> variables[] = {{"PET_NNODES", &raw.nnodes},
                                                             {"PET_NODE_RANK", &raw.node_rank},
                                                             {"PET_MASTER_ADDR", &raw.master_addr},

@@ -13,7 +13,7 @@
 
 namespace lockstep::launcher {
 
-// Text of the flags whose values need a closer look than CLI11's.
+// The texts of flags whose values CLI11 does not parse.
 struct RawRunFlags {
   std::string nproc_per_node;
   std::string ranks;
@@ -45,15 +45,17 @@ struct RawRunFlags {
 };
 
 // Fills flags that were not given from torchrun's variables PET_NAME, and --backend from LOCKSTEP_BACKEND, so that a
-// wrong name is refused before any rank starts. Returns the names of the variables that it took.
+// wrong name is rejected before any rank starts. Returns the names of the variables that supplied a value.
 std::vector<std::string> take_variables(const Environment& environment, RawRunFlags& raw);
-// "; PET_NNODES says so" behind a problem of a flag whose value one of `variables` has given; else nothing.
+// Returns "; PET_NNODES says so" for a problem of a flag whose value came from one of `variables`; else an empty
+// string.
 std::string source_of(std::string_view problem, std::span<const std::string> variables);
 
-// -H, --hostfile and what goes with them alone, --rdzv-endpoint if there is one of the two: as interpret().
+// Moves -H, --hostfile, the flags that need one of the two, and --rdzv-endpoint if one of the two is given. Throws as
+// interpret().
 void interpret_hosts(const RawRunFlags& raw, RunOptions& options);
 
-// Moves the raw texts into `options`. InvalidArgument.
+// Moves the raw texts into `options`. Throws InvalidArgument.
 void interpret(const RawRunFlags& raw, RunOptions& options);
 
 }  // namespace lockstep::launcher

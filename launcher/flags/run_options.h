@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the user typed behind `lockstep run`, as values. Pure: nothing here looks at the machine.
+// The options of `lockstep run`, as values. Pure: nothing here examines the machine.
 #pragma once
 
 #include <chrono>
@@ -16,59 +16,61 @@
 
 namespace lockstep::launcher {
 
-// The most ranks one host is asked to start: a typing error must not become a fork bomb.
+// The most ranks that one host starts: a typing error must not become a fork bomb.
 inline constexpr int kMaxRanks = 1024;
 // The most restarts of a job.
 inline constexpr int kMostRestarts = 1'000'000;
 // The most hosts of a job.
 inline constexpr int kMaxNodes = 4096;
-// Where --rdzv-endpoint names no port, as torchrun has it.
+// The port of an --rdzv-endpoint without one, the same as torchrun's.
 inline constexpr std::uint16_t kRendezvousPort = 29400;
 
-// `lockstep run`.
+// The options of `lockstep run`.
 struct RunOptions {
   std::string nproc_per_node = "auto";   // a number, auto, cpu or gpu
   std::optional<int> ranks;              // -n: all ranks of the job
-  std::string log_dir;                   // empty: output comes here, with a prefix
-  Tee tee = {};                          // with log_dir: what comes here too
-  Binding binding = Binding::none;       // of the ranks to cores
-  RankSet shown_ranks = {};              // whose output comes here
-  std::string trace;                     // a file for the ranks' timeline; empty: none
-  std::optional<net::HostPort> metrics;  // where to answer Prometheus; unset: nowhere
+  std::string log_dir;                   // empty: output goes to this terminal, with a prefix
+  Tee tee = {};                          // with log_dir: streams that are also shown here
+  Binding binding = Binding::none;       // binding of the ranks to cores
+  RankSet shown_ranks = {};              // ranks whose output is shown here
+  std::string trace;                     // a file for the ranks' timeline; empty: no timeline
+  std::optional<net::HostPort> metrics;  // address that answers Prometheus; unset: none
   std::chrono::milliseconds grace{700};  // between SIGTERM and SIGKILL
-  std::optional<int> timeout;            // seconds, for LOCKSTEP_TIMEOUT; unset: what the environment says
+  std::optional<int> timeout;            // seconds, for LOCKSTEP_TIMEOUT; unset: the environment's value stays
   std::string master_addr = "127.0.0.1";
   int master_port = 0;       // 0: a free one
-  int nodes = 1;             // hosts of the job, at most
-  int least_nodes = 1;       // and at least
+  int nodes = 1;             // the most hosts of the job
+  int least_nodes = 1;       // the fewest hosts of the job
   int max_restarts = 0;      // after failures
-  std::string health_check;  // a shell command that says whether ranks may start on this host; empty: none
-  // Of several hosts.
-  std::optional<int> node_rank;                     // of this host; unset: the job's store gives one
-  net::HostPort endpoint;                           // where node rank 0 serves the job's store
-  std::string run_id;                               // --rdzv-id: who names another is turned away
-  std::chrono::milliseconds rdzv_timeout{300'000};  // for all hosts to come
-  std::chrono::milliseconds rdzv_wait{30'000};      // at the first start, for more than the least
-  // From one place: hosts on which this command starts a launcher each.
+  std::string health_check;  // a shell command that decides whether ranks may start on this host; empty: none
+  // For jobs on several hosts.
+  std::optional<int> node_rank;                     // node rank of this host; unset: the job's store assigns one
+  net::HostPort endpoint;                           // address at which node rank 0 serves the job's store
+  std::string run_id;                               // --rdzv-id: a host that names another is rejected
+  std::chrono::milliseconds rdzv_timeout{300'000};  // for all hosts to join
+  std::chrono::milliseconds rdzv_wait{30'000};      // at the first start, for more than the fewest hosts
+  // Multi-host jobs from one command: hosts on which it starts one launcher each.
   std::vector<HostEntry> hosts;
-  std::string hostfile;                // path; empty: `hosts` are all
-  std::string rsh;                     // the remote shell's words; empty: ssh
+  std::string hostfile;                // path; empty: `hosts` is complete
+  std::string rsh;                     // the remote shell and its arguments; empty: ssh
   std::vector<std::string> exported;   // -x: NAME or NAME=VALUE
-  std::vector<std::string> arguments;  // of this command, as typed
+  std::vector<std::string> arguments;  // arguments of this command, as typed
 
   bool hosts_may_change() const { return least_nodes < nodes; }
-  // A host that is one too many waits for the loss of another.
+  // Returns true if a surplus host waits until another one is lost.
   bool takes_spares() const { return hosts_may_change() || max_restarts > 0; }
   bool starts_launchers() const { return !hosts.empty() || !hostfile.empty(); }
-  std::vector<std::string> devices;      // --devices: GPUs of the ranks, by index or UUID; empty: all that are visible
-  bool oversubscribe_gpu = false;        // several ranks on one GPU
-  bool torch_store = false;              // serve torch's protocol there, without a secret
-  std::string backend;                   // for LOCKSTEP_BACKEND; empty: what the environment says
-  std::string hang_timeout;              // for LOCKSTEP_HANG_TIMEOUT: seconds, or off; empty: what the environment says
-  std::string stop_timeout;              // for LOCKSTEP_STOP_TIMEOUT: seconds; empty: what the environment says
-  std::optional<int> requeue_exit_code;  // for LOCKSTEP_REQUEUE_EXIT_CODE; unset: what the environment says
-  std::string liveness;                  // for LOCKSTEP_LIVENESS: on, off or seconds; empty: what the environment says
-  std::vector<std::string> command;      // PROGRAM and its arguments, never empty
+  std::vector<std::string> devices;  // --devices: GPUs of the ranks, by index or UUID; empty: all visible ones
+  bool oversubscribe_gpu = false;    // allows several ranks on one GPU
+  bool torch_store = false;          // serves torch's protocol at MASTER_PORT, without a secret
+  std::string backend;               // for LOCKSTEP_BACKEND; empty: the environment's value stays
+  // for LOCKSTEP_HANG_TIMEOUT: seconds, or off; empty: the environment's value stays
+  std::string hang_timeout;
+  std::string stop_timeout;              // for LOCKSTEP_STOP_TIMEOUT: seconds; empty: the environment's value stays
+  std::optional<int> requeue_exit_code;  // for LOCKSTEP_REQUEUE_EXIT_CODE; unset: the environment's value stays
+  // for LOCKSTEP_LIVENESS: on, off or seconds; empty: the environment's value stays
+  std::string liveness;
+  std::vector<std::string> command;  // PROGRAM and its arguments, never empty
 };
 
 }  // namespace lockstep::launcher

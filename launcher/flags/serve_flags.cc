@@ -53,8 +53,8 @@ void read_limit(const LimitFlag& flag, const std::string& text, ServeOptions& op
   if (flag.name == kMaxClients) options.max_clients_given = true;
 }
 
-// Lets one message hold the largest key and value, and one client a message each way. InvalidArgument says what does
-// not go together.
+// Raises max_message_bytes so that one message holds the largest key and value. Throws InvalidArgument, which names the
+// flags, if the limits contradict each other: a client may hold one message each way.
 void fit_together(Options& server) {
   constexpr std::size_t kLengthsAndCounts = 1024;
   auto& limits = server.limits;

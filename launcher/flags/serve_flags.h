@@ -11,7 +11,7 @@
 
 namespace lockstep::launcher {
 
-// A limit of the server's, as a flag.
+// A limit of the server that a flag sets.
 struct LimitFlag {
   enum class Unit { count, bytes };
 
@@ -20,13 +20,13 @@ struct LimitFlag {
   std::string_view help;
   std::size_t& (*field)(store::TcpStoreServerOptions&);
 
-  // "8K", "65536": as it would be typed.
+  // Returns the default in the form in which a user types it: "8K", "65536".
   std::string default_text() const;
 };
 
 std::span<const LimitFlag> limit_flags();
 
-// As typed; empty: not given.
+// The flags' texts, as typed; empty: not given.
 struct RawServeFlags {
   std::string host;
   std::string port;
@@ -35,7 +35,7 @@ struct RawServeFlags {
   std::vector<std::string> limits = std::vector<std::string>(limit_flags().size());  // one for each of limit_flags()
 };
 
-// Moves the raw texts into `options`. InvalidArgument.
+// Moves the raw texts into `options`. Throws InvalidArgument.
 void interpret(const RawServeFlags& raw, ServeOptions& options);
 
 }  // namespace lockstep::launcher

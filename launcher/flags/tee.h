@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// --tee. Pure.
+// The flag --tee. Pure.
 #pragma once
 
 #include <optional>
@@ -7,12 +7,12 @@
 
 namespace lockstep::launcher {
 
-// Which of a rank's streams are shown on the console beside their files, as torchrun numbers them.
+// The streams of a rank that are shown on the console in addition to their files, numbered as in torchrun.
 struct Tee {
   bool out = false;
   bool err = false;
 
-  // "0", "1", "2" or "3"; nothing for another text.
+  // Parses "0", "1", "2" or "3"; nullopt for another text.
   static std::optional<Tee> parse(std::string_view text);
 };
 
