@@ -19,9 +19,9 @@ std::string_view how_lost(Cause::Kind kind) {
   }
 }
 
-// The first host's launcher runs at least so often.
+// The first host's launcher calls observe() at least this often.
 constexpr std::chrono::milliseconds kObserved{500};
-// After a longer pause, of less than what makes it silent to the others, it may have been taken for lost.
+// After a longer pause, though one shorter than the silence limit, other hosts may have taken this launcher for lost.
 constexpr std::chrono::milliseconds kStandstill{1500};
 
 }  // namespace
@@ -93,7 +93,7 @@ void CoordinatorControl::agent_lost(const Cause& cause) {
   }
 }
 
-// A scheduler sends its signal to every host, at different times: each host's own second one insists.
+// A scheduler sends its signal to every host, at different times, so only a second signal on the same host insists.
 void CoordinatorControl::signalled(int signal) {
   const auto step = stop_.asked(signal);
   if (step == StopRequest::Step::kill || (step == StopRequest::Step::pass_on && verdict_.stop_signal() == 0)) {
@@ -112,10 +112,10 @@ void CoordinatorControl::stacks_taken(TakenStacks stacks) {
 void CoordinatorControl::take(const AgentWord& word) {
   const AgentMessage& message = word.message;
   if (const auto* host = std::get_if<HostJoined>(&message)) agents_.host_joined(*host, word.start);
-  // A host that was taken for lost may speak of what it did before; that somebody wants the job to stop stays true.
+  // A host that was taken for lost may still report earlier events; its request to stop the job remains valid.
   if (word.start != start_ && !std::holds_alternative<StopAsked>(message)) return;
   if (const auto* end = std::get_if<RankEnd>(&message)) {
-    // A lost host's ranks are lost with it, and how they end follows from that.
+    // The ranks of a lost host are lost with it, so their ends are consequences.
     if (waited_for_.contains(node_of(hosts_, end->rank))) verdict_.rank_ended(*end);
   } else if (const auto* cause = std::get_if<Cause>(&message)) {
     verdict_.heard(*cause);
@@ -128,7 +128,7 @@ void CoordinatorControl::take(const AgentWord& word) {
   }
 }
 
-// Counts once for a host: after its ranks are gone its launcher may still be lost.
+// Counts each host once: its launcher may still be lost after its ranks are gone.
 void CoordinatorControl::host_is_gone(int node, int exit_code) {
   if (waited_for_.erase(node) == 0) return;
   if (complaint_ == 0) complaint_ = exit_code;
@@ -137,14 +137,14 @@ void CoordinatorControl::host_is_gone(int node, int exit_code) {
   is_concluded_ = true;
 }
 
-// A rank must have finished a step, for only then does it surely stop after one.
+// A resize requires a finished step, since only then is a rank sure to stop after one.
 void CoordinatorControl::check_timers() {
   observe();
   verdict_.check_timers();
   if (agents_.has_newcomer()) verdict_.resize();
 }
 
-// What this host is told the others are told too.
+// The other hosts get the same orders as this host.
 std::vector<Order> CoordinatorControl::take_orders() {
   auto orders = verdict_.take_orders();
   for (Order& order : std::exchange(asked_, {})) orders.push_back(std::move(order));
@@ -153,7 +153,7 @@ std::vector<Order> CoordinatorControl::take_orders() {
   }
   if (is_concluded_ && !is_over_) {
     if (verdict_.left_out()) agents_.exclude_host(*verdict_.left_out());
-    // Behind the last order: a worker that reads it obeys no further order of this start.
+    // It follows the last order: a worker that reads it obeys no further order of this start.
     agents_.send(StartOver{.exit_code = verdict_.exit_code(), .again = verdict_.again().has_value()});
     is_over_ = true;
   }
@@ -170,7 +170,7 @@ void WorkerControl::ranks_are_gone(int exit_code) {
   agents_.send(RanksGone{options_.node_rank, exit_code});
 }
 
-// This host's ranks need not wait for the others to hear of it.
+// This host's ranks get the signal at once, without waiting for the other hosts.
 void WorkerControl::signalled(int signal) {
   const auto step = stop_.asked(signal);
   const bool insists = step == StopRequest::Step::kill;
@@ -198,12 +198,12 @@ void WorkerControl::take(const AgentMessage& message) {
   const auto* order = std::get_if<Order>(&message);
   if (order == nullptr) return;
   if (order->kind == Order::Kind::say && !options_.speaks) return;
-  // A signal of this host's own comes back from node rank 0.
+  // Node rank 0 returns this host's own signal as an order.
   if (order->kind == Order::Kind::pass_on && std::exchange(is_stopping_, true)) return;
   orders_.push_back(*order);
 }
 
-// Node rank 0 makes the pause. A host that was cut off joins again, unless it was asked to stop.
+// Node rank 0 makes the pause. A host that was cut off rejoins, unless it was asked to stop.
 std::optional<std::chrono::milliseconds> WorkerControl::again() const {
   const bool rejoins = !over_ && options_.may_rejoin && agents_.is_cut_off() && !is_stopping_;
   if (!rejoins && (!over_ || !over_->again)) return std::nullopt;

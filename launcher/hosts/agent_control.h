@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control of a job on several hosts: node rank 0's agent gives the verdict on all of it, the others tell it what
-// happens on their hosts and do what it says.
+// The control of a job on several hosts: node rank 0's agent gives the verdict on the job, the other agents report
+// events on their hosts to it and obey its orders.
 #pragma once
 
 #include <chrono>
@@ -15,11 +15,11 @@
 
 namespace lockstep::launcher {
 
-// Node rank 0's.
+// The control on node rank 0.
 class CoordinatorControl final : public JobControl {
  public:
-  // `start`: of the job's starts the one that it is the control of. `agents` and `news` outlive it. `on_stacks` gets
-  // what StacksAsked has asked for.
+  // `start` is the number of the start that it controls. `agents` and `news` outlive it. `on_stacks` gets the answers
+  // to StacksAsked.
   CoordinatorControl(const FailureArbiter::Options& options, int start, Agents& agents, WakingQueue<AgentNews>& news,
                      std::function<void(TakenStacks)> on_stacks);
 
@@ -39,7 +39,7 @@ class CoordinatorControl final : public JobControl {
   const std::vector<RankEnd>& ended() const override { return verdict_.ended(); }
 
  private:
-  // This process runs now. Before what it has heard since is judged.
+  // Notes that this process runs now. Call it before judging the news that has arrived since the last call.
   void observe();
   void take(const AgentWord& word);
   void agent_lost(const Cause& cause);
@@ -48,28 +48,28 @@ class CoordinatorControl final : public JobControl {
   RankMap hosts_;
   int start_;
   FailureArbiter verdict_;
-  StopRequest stop_;  // of this host
+  StopRequest stop_;  // signals to this process
   Agents& agents_;
   WakingQueue<AgentNews>& news_;
   std::function<void(TakenStacks)> on_stacks_;
-  std::vector<Order> asked_;  // for stacks
+  std::vector<Order> asked_;  // orders to take stacks
   std::chrono::steady_clock::time_point observed_at_ = std::chrono::steady_clock::now();
   std::set<int> waited_for_;   // node ranks of hosts with ranks that may run
-  int complaint_ = 0;          // the first host's that had one beside how its ranks ended
-  bool is_concluded_ = false;  // nothing of the job runs
-  bool is_over_ = false;       // and the others have been told
+  int complaint_ = 0;          // exit code of the first host that reported one apart from its ranks' endings; 0: none
+  bool is_concluded_ = false;  // none of the job's processes runs
+  bool is_over_ = false;       // the job is concluded, and the other hosts have been told
 };
 
-// Any other's.
+// The control on any other node rank.
 class WorkerControl final : public JobControl {
  public:
   struct Options {
     RankMap hosts = {};
-    int start = 0;  // of the job's starts the one that it is the control of
+    int start = 0;  // number of the start that it controls
     int node_rank = 1;
     int requeue_exit_code = kExitRequeue;
-    bool may_rejoin = false;  // once it was cut off
-    bool speaks = true;       // says what the job's verdict is; else node rank 0 alone does
+    bool may_rejoin = false;  // the host may join again after it was cut off
+    bool speaks = true;       // prints the job's verdict; else only node rank 0 does
   };
   WorkerControl(Options options, Agents& agents, WakingQueue<AgentNews>& news)
       : options_(std::move(options)), agents_(agents), news_(news) {}
@@ -96,13 +96,13 @@ class WorkerControl final : public JobControl {
   Options options_;
   Agents& agents_;
   WakingQueue<AgentNews>& news_;
-  StopRequest stop_;          // of this host
+  StopRequest stop_;          // signals to this process
   bool is_stopping_ = false;  // the ranks have been asked to stop
   std::vector<Order> orders_;
-  std::vector<RankEnd> ended_;     // of this host
-  std::optional<StartOver> over_;  // once no rank of any host runs
+  std::vector<RankEnd> ended_;     // ranks of this host
+  std::optional<StartOver> over_;  // set when no rank of any host runs
   bool is_alone_ = false;          // the store is gone
-  bool is_gone_ = false;           // nothing of this host's ranks runs
+  bool is_gone_ = false;           // none of this host's ranks' processes runs
 };
 
 }  // namespace lockstep::launcher

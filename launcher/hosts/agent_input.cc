@@ -51,7 +51,7 @@ AgentInput::~AgentInput() {
   if (thread_.joinable()) thread_.join();
 }
 
-// Byte by byte: what comes behind it is for later. Empty at the input's end.
+// Reads byte by byte, since the bytes behind the line are for later reads. Empty at the input's end.
 std::string AgentInput::read_line() {
   std::string line;
   for (char byte = 0; line.size() < kMostLineBytes; line += byte) {
@@ -74,8 +74,8 @@ void AgentInput::watch(std::chrono::nanoseconds stop_timeout) {
   thread_ = start_quiet_thread([this, stop_timeout] { follow(stop_timeout); });
 }
 
-// A signal is sent to the whole process instead of being handled here: the main thread takes it from its descriptor, as
-// it takes one of the terminal.
+// Sends a signal to the whole process instead of handling it here: the main thread takes it from its descriptor, as it
+// takes one from the terminal.
 void AgentInput::follow(std::chrono::nanoseconds stop_timeout) {
   const auto wait = [this](bool for_input, int milliseconds) {
     pollfd entries[] = {{leaving_.fd(), POLLIN, 0}, {for_input ? STDIN_FILENO : -1, POLLIN, 0}};

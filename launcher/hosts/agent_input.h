@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The standard input of `lockstep agent`: how to start, and then the word of the `lockstep run -H` that started it.
+// The standard input of `lockstep agent`: the start message, then lines from the `lockstep run -H` that started the
+// agent.
 #pragma once
 
 #include <chrono>
@@ -17,24 +18,24 @@ namespace lockstep::launcher {
 
 class AgentInput {
  public:
-  // Reads how to start. Throws InvalidArgument if that is not what stands there, or it ends too early.
+  // Reads the start message. Throws InvalidArgument for another text, or if it ends too early.
   AgentInput();
-  // Ends the thread of watch().
+  // Ends the thread that watch() started.
   ~AgentInput();
   AgentInput(const AgentInput&) = delete;
   AgentInput& operator=(const AgentInput&) = delete;
 
   const AgentStart& start() const { return start_; }
   const store::Secret& secret() const { return *secret_; }
-  // The next line, which is waited for; empty at the input's end. Not while watch() has the input.
+  // Waits for the next line and returns it; empty at the input's end. Not while watch() has the input.
   std::string read_line();
-  // Waits for the line "endpoint HOST:PORT". Throws StoreError where none comes.
+  // Waits for the line "endpoint HOST:PORT". Throws StoreError if the input ends without it.
   std::string await_endpoint();
-  // From now on a thread turns each line "signal N" into that signal of this process, and the input's end into SIGTERM,
-  // and into another one after `stop_timeout`, in which the ranks may save.
+  // Starts a thread that turns each line "signal N" into that signal of this process, and the input's end into SIGTERM,
+  // followed after `stop_timeout`, in which the ranks may save, by another SIGTERM.
   void watch(std::chrono::nanoseconds stop_timeout);
 
-  // Why the ranks can't start in AgentStart::folder; empty: they can.
+  // Reason why ranks can't start in AgentStart::folder; empty: they can.
   std::string problem;
 
  private:
@@ -46,12 +47,12 @@ class AgentInput {
   std::thread thread_;
 };
 
-// What an agent is started for; each returns the exit code.
+// The tasks of an agent; each returns the exit code.
 struct AgentTasks {
   std::function<int(AgentInput& input, const RunOptions& options)> run;
   std::function<int(AgentInput& input, const DoctorOptions& options)> examine;
 };
-// `lockstep agent`.
+// Runs `lockstep agent`.
 int agent_command(const AgentTasks& tasks);
 
 }  // namespace lockstep::launcher

@@ -84,8 +84,8 @@ struct Encoder {
   std::string operator()(const StartOver& over) const { return write_record(over, kOverFields); }
 };
 
-// What comes from another host is shown on a terminal: it is made printable, and what an agent does not send is
-// refused.
+// A text from another host is shown on a terminal, so it is made printable; a message that agents do not send is
+// rejected.
 std::optional<RankEnd> decode_end(std::string_view text) {
   auto end = read_record<RankEnd>(text, kEndFields);
   if (!end || end->last_lines.size() > kShownLines) return std::nullopt;

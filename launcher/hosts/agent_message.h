@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of the agents of a job, which are the launchers of its hosts, while it runs. Pure.
+// Messages between the agents of a job, which are the launchers of its hosts, while the job runs. Pure.
 #pragma once
 
 #include <optional>
@@ -14,42 +14,42 @@
 
 namespace lockstep::launcher {
 
-// To the first host's agent.
+// Messages to the first host's agent.
 
-// The host is there, and ready to start its ranks.
+// The host is ready to start its ranks.
 struct HostJoined {
   HostFacts host = {};
 };
 struct StopAsked {
   int signal = 0;
-  bool insists = false;  // the host has been asked before
+  bool insists = false;  // the host has asked before
 };
-// Nothing of the host's ranks runs any more.
+// None of the host's ranks' processes runs any more.
 struct RanksGone {
   int node = 0;
   int exit_code = 0;
 };
 
-// And TakenStacks, which it has ordered.
+// TakenStacks too, in answer to the first host's order.
 
-// From the first host's agent to all others, beside its orders.
+// Messages from the first host's agent to all others, in addition to its orders.
 
 // No rank of this start runs any more, on any host.
 struct StartOver {
-  int exit_code = 0;   // the job's, if it is over
+  int exit_code = 0;   // the job's exit code, if the job is over
   bool again = false;  // the ranks are started again
 };
 
 using AgentMessage = std::variant<RankEnd, Cause, StopAsked, RanksGone, HostJoined, TakenStacks, Order, StartOver>;
 
 struct AgentWord {
-  int start = 0;  // of the job's starts the one that it is about, from 0
+  int start = 0;  // number of the start that the message is about, from 0
   AgentMessage message = {};
 };
 
-// A record (base/record.h).
+// Returns a record (base/record.h).
 std::string encode(const AgentWord& word);
-// nullopt if the text is not one of encode().
+// Returns nullopt if the text was not made by encode().
 std::optional<AgentWord> decode_agent_word(std::string_view text);
 
 }  // namespace lockstep::launcher

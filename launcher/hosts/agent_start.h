@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `lockstep run -H` writes to the standard input of the `lockstep agent` that it has started on a host: first how
-// to start, then lines. Nothing of it is ever on a command line or in an environment there but the job's own variables.
+// The start message that `lockstep run -H` writes to the standard input of the `lockstep agent` that it has started on
+// a host, and the lines that follow. None of it appears on a command line or in an environment on that host, except for
+// the job's own variables.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +14,8 @@ namespace lockstep::launcher {
 
 struct AgentStart {
   std::string secret = {};                  // 64 hex digits
-  std::string folder = {};                  // where the ranks start
-  std::vector<std::string> arguments = {};  // the user's command line, behind `lockstep`
+  std::string folder = {};                  // the folder in which the ranks start
+  std::vector<std::string> arguments = {};  // the user's command line, without `lockstep`
   std::vector<std::string> variables = {};  // "NAME=value", for this host's launcher and ranks
   int nodes = 2;
   int node_rank = 0;
@@ -22,18 +23,18 @@ struct AgentStart {
   std::string endpoint = {};  // host:port; port 0: node rank 0 takes a free one, and the others are told
 };
 
-// The first line is "lockstep-agent 1 BYTES", and so many bytes follow.
+// Returns the line "lockstep-agent 1 BYTES" and as many bytes.
 std::string encode(const AgentStart& start);
-// The bytes that follow; nullopt for another line.
+// Returns the number of bytes that follow; nullopt for another line.
 std::optional<std::size_t> bytes_of_start(std::string_view first_line);
-// nullopt if the bytes are not of encode().
+// Returns nullopt if the bytes were not made by encode().
 std::optional<AgentStart> decode_agent_start(std::string_view bytes);
 
-// Lines that follow: "endpoint HOST:PORT", "signal NUMBER".
+// Prefixes of the lines that follow: "endpoint HOST:PORT", "signal NUMBER".
 inline constexpr std::string_view kEndpointLine = "endpoint ";
 inline constexpr std::string_view kSignalLine = "signal ";
-// What every agent writes on its stderr when it has read how to start, and node rank 0's when it serves the store:
-// "lockstep-agent serves PORT".
+// Lines of agents on stderr: every agent writes kHereLine when it has read the start message; node rank 0's writes
+// "lockstep-agent serves PORT" when it serves the store.
 inline constexpr std::string_view kHereLine = "lockstep-agent is here";
 inline constexpr std::string_view kServesLine = "lockstep-agent serves ";
 

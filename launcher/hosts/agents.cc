@@ -26,20 +26,22 @@ namespace {
 using namespace std::chrono_literals;
 using membership::MemberEvent;
 
-constexpr const char* kNext = "agents/next";    // numbers of agents that the store has given
-constexpr const char* kStart = "agents/start";  // twice the number of the next start; one more: it is under way
-// How long the others wait for node rank 0's plan after their own time is over: it names who did not come.
+constexpr const char* kNext = "agents/next";  // the last agent number that the store has assigned
+// twice the number of the next start; plus 1 while that start is under way
+constexpr const char* kStart = "agents/start";
+// Extra time in which the other agents wait for node rank 0's plan after their own limit: the plan names the missing
+// hosts.
 constexpr auto kPlanFollows = 10s;
-// After so long it is said for the first time who is waited for at the job's first start.
+// Delay before the first message that names the missing hosts, at the job's first start.
 constexpr auto kQuietWait = 10s;
-// Between two looks for what may end a wait. All agents together ask the store for the plan a thousand times a second
-// at most.
+// The interval between two polls while waiting. All agents together poll the store for the plan at most a thousand
+// times a second.
 constexpr std::chrono::nanoseconds look(int hosts) { return std::max<std::chrono::nanoseconds>(200ms, hosts * 1ms); }
 
 std::string plan_key(int start) { return fmt::format("agents/plan/{}", start); }
 std::string down_key(std::int64_t number) { return fmt::format("agents/down/{}", number); }
 
-// Sleeps until there is news or a signal, at most until `deadline`.
+// Sleeps until news or a signal arrives, at most until `deadline`.
 void await(const WakingQueue<AgentNews>& news, const Signals* signals, const Deadline& deadline) {
   pollfd entries[] = {{news.fd(), POLLIN, 0}, {signals == nullptr ? -1 : signals->fd(), POLLIN, 0}};
   uninterrupted([&] { return poll(entries, 2, deadline.poll_timeout_ms()); });
@@ -72,7 +74,7 @@ Agents::Agents(Options options, WakingQueue<AgentNews>& news)
   membership::LivenessOptions liveness{.detect_silence = options_.silence.has_value()};
   if (options_.silence) liveness.silence = *options_.silence;
   relay_ = std::make_unique<membership::MemberRelay>(options_.endpoint);
-  // Before the others can see that this host has come: from here on its end is noticed.
+  // The link comes before the message that this host has joined: from then on the store notices its end.
   link_ = std::make_unique<membership::MemberLink>(
       options_.endpoint, kAgentScope,
       membership::MemberInfo{
@@ -85,8 +87,8 @@ Agents::Agents(Options options, WakingQueue<AgentNews>& news)
 }
 
 // The reader's wait has no deadline, so it is told to stop before it is joined. The relay must not send over a link
-// that ends, and the link's thread delivers to the relay: first the one loses the other, then the link ends, then the
-// relay.
+// that ends, and the link's thread delivers to the relay, so the order is: the relay loses the link, the link ends, the
+// relay ends.
 Agents::~Agents() {
   leaving_ = true;
   inbox_.stop_waiting();
@@ -105,7 +107,7 @@ JobPlan Agents::meet(HostFacts own, JobPlan draft) {
       ++start_;
     }
     send(HostJoined{own});
-    // At the first start it keeps all from beginning; later it is this host's own affair.
+    // At the first start the problem keeps every host from beginning; at a later start it ends only this host.
     if (start_ > 0 && !own.problem.empty()) return {.exit_code = own.exit_code, .problems = {own.problem}};
     return await_plan();
   }
@@ -196,7 +198,7 @@ JobPlan Agents::await_hosts(JobPlan draft) {
     }
     if (deadline.expired()) {
       auto plan = plan_without(meeting_.hosts(), meeting_.needed(), deadline.progress(), lost_hosts());
-      if (meeting_.start() > 0) plan.exit_code = kExitPeerLost;  // nothing is wrong with the job
+      if (meeting_.start() > 0) plan.exit_code = kExitPeerLost;  // the job itself has no error
       return plan;
     }
     if (const int missing = meeting_.missing(); missing > 0 && !std::exchange(has_said, true)) {
@@ -212,7 +214,7 @@ JobPlan Agents::await_hosts(JobPlan draft) {
   }
 }
 
-// What ends it; nothing as a rule.
+// Returns the plan that ends the meeting; usually nullopt.
 std::optional<JobPlan> Agents::take_news_of_meeting() {
   for (const AgentNews& news : news_.take()) {
     if (const auto* member = std::get_if<membership::MemberNews>(&news)) {
@@ -235,7 +237,7 @@ std::optional<JobPlan> Agents::take_news_of_meeting() {
   return std::nullopt;
 }
 
-// Of a later start; before the first one a signal ends the process.
+// Applies to later starts only: before the first one a signal ends the process.
 std::optional<int> Agents::asked_to_end() {
   return options_.signals == nullptr ? std::nullopt : options_.signals->take_end();
 }
@@ -321,8 +323,8 @@ void Agents::on_event(const MemberEvent& event) {
   if (event.kind != MemberEvent::Kind::store_lost && event.kind != MemberEvent::Kind::store_silent) return;
   if (event.kind == MemberEvent::Kind::store_silent) {
     is_cut_off_ = true;
-    // Ahead of all that follows from it, such as how this host's ranks end: where the store's launcher only stood still
-    // it reads this first when it runs again, and its ranks' ends are no news of theirs.
+    // This report precedes everything that follows from the loss, such as the ends of this host's ranks: a store's
+    // launcher that only stood still reads it first when it resumes, and so knows that those ends are consequences.
     link_->report({.kind = Cause::Kind::failed,
                    .rank = agent_,
                    .reporter = agent_,
@@ -336,7 +338,7 @@ void Agents::on_event(const MemberEvent& event) {
   inbox_.give_up();
 }
 
-// What node rank 0 says.
+// Reads the messages of node rank 0.
 void Agents::begin_reading() {
   reader_ = start_quiet_thread([this] {
     try {
@@ -357,7 +359,7 @@ void Agents::begin_reading() {
 void Agents::send(const AgentMessage& message) {
   const std::string text = encode(AgentWord{start_, message});
   if (link_) {
-    relay_->flush();  // how far a rank has come that has ended is known before its end
+    relay_->flush();  // a rank's progress is reported before its end
     return link_->send(text);
   }
   try {

@@ -33,7 +33,7 @@ constexpr auto kFactsFields = [](auto& facts, auto& fields) {
   fields("least", facts.least, 0);
   fields("nodes", facts.nodes, 0);
   fields("ranks", facts.ranks, 0);
-  fields.optional("trace", facts.trace);  // that a host of an older build, which is to be named, doesn't have
+  fields.optional("trace", facts.trace);  // a host with an older build, which must be named, lacks the field
   fields("exit-code", facts.exit_code, 0, 255);
   fields.rest("problem", facts.problem);
 };
@@ -70,7 +70,8 @@ std::optional<HostFacts> decode_host_facts(std::string_view text) {
   return facts;
 }
 
-// What a plan's record holds besides texts; found by the types of its arguments.
+// Fields of a plan's record that are not texts; overload resolution finds these functions by the types of their
+// arguments.
 static std::string packed(const HostFacts& facts) { return encode(facts); }
 
 static bool unpack(std::string_view text, HostFacts& facts) {

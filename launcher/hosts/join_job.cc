@@ -18,9 +18,9 @@
 namespace lockstep::launcher {
 namespace {
 
-// To the first word of whom a host waits for, where that is usual.
+// Delay before the first message about the wait for --rdzv-endpoint, in cases where waiting is usual.
 constexpr std::chrono::seconds kQuietName{10};
-// To see whether somebody serves the store on another host.
+// Limit for finding out whether a store is already served on another host.
 constexpr std::chrono::seconds kStoreProbe{2};
 
 StoreError not_reached(const std::string& why) {
@@ -79,7 +79,7 @@ std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& cont
   if (options.node_rank.value_or(0) != 0) return nullptr;
   contract.run_id = fmt::format("{}-{}", options.run_id.empty() ? "run" : options.run_id, random_hex(8));
   std::string problem;
-  bool is_served = false;  // by another host
+  bool is_served = false;  // another host serves the store
   auto say_at = Deadline::after(kQuietName);
   const net::HostLookup found = net::await_own(is_agent ? "" : endpoint.host, deadline, [&](const auto& seen) {
     problem = seen.problem;
@@ -106,7 +106,7 @@ std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& cont
                     "the host that has it, or give an address of this one",
                     endpoint.to_string(), found.problem));
   }
-  // Torch's store has no secret to protect it: it listens at one address, which the ranks of all hosts are told.
+  // Torch's store has no secret to protect it, so it listens at one address, which the ranks of all hosts are told.
   if (options.torch_store && !only_here) {
     contract.master_addr = net::own_address(net::HostPort{contract.master_addr, 1}.to_string(), true,
                                             net::interfaces_of_this_host(), Environment::of_process());
@@ -119,7 +119,7 @@ std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& cont
         contract, [&news](const membership::MemberNews& of) { put_news(news, of); });
   } catch (const SystemError& error) {
     if (error.error_number() != EADDRINUSE || options.node_rank) throw;
-    return nullptr;  // a launcher of this job beside this one may be there already
+    return nullptr;  // a launcher of this job on the same host may already serve it
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a launcher comes to the job's one store: it serves it, or finds it, and is an agent there.
+// The way of a launcher to the job's one store: it serves the store, or finds it, and becomes an agent there.
 #pragma once
 
 #include <functional>
@@ -15,30 +15,31 @@
 
 namespace lockstep::launcher {
 
-// The environment's. InvalidArgument, with the command that draws one, where there is none.
+// Returns the environment's secret. Throws InvalidArgument, with the command that generates one, if there is none.
 store::Secret secret_of(const RunOptions& options, const Environment& environment);
 
-// A problem that keeps ranks from starting here is for all hosts to know, so it is not an error. Fills in
-// `preparation`.
+// Examines this host and fills in `preparation`. A problem that keeps ranks from starting is not thrown, since all
+// hosts need to know it.
 HostFacts look_at_this_host(const RunOptions& options, const Environment& environment, const Guardian& guardian,
                             Preparation& preparation);
 
 using Say = std::function<void(const std::string&)>;
 
-// Serves the job's store if that is for this host to do; null if not. Fills in the contract's run id and addresses.
-// A name is served at every address of this host, which may know it as an address that no other host reaches: the
-// secret protects the store. A name that is not known, or is none of this host's, is looked up again until `deadline`,
-// and with it who serves is decided anew. `is_agent`: of `lockstep run -H`, which has decided that.
-// Throws InvalidArgument, SystemError, and StoreError if the name is still unknown, or another host's, at the deadline.
+// Serves the job's store if this host is the one to do it; else returns null. Fills in the contract's run id and
+// addresses. If the endpoint is a name, the store listens at every address of this host, whose own lookup may give an
+// address that no other host reaches; the secret protects the store. A name that is unknown, or is not this host's, is
+// looked up again until `deadline`, and each lookup decides anew which host serves. `is_agent`: `lockstep run -H`
+// started this launcher, and has decided it. Throws InvalidArgument, SystemError, and StoreError if the name is still
+// unknown, or another host's, at the deadline.
 std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& contract, bool is_agent,
                                        const Deadline& deadline, const Say& say, WakingQueue<AgentNews>& news);
 
 struct AgentPart {
   bool serves = false;      // this process has the store
-  bool can_replace = true;  // another host may come in the place of a lost one
+  bool can_replace = true;  // a new host may replace a lost one
 };
-// `signals` and `news` outlive the agents. Throws StoreError, saying what to do, where the store can't be reached or
-// turns this host away.
+// `signals` and `news` outlive the agents. Throws StoreError, with the remedy, if the store can't be reached or rejects
+// this host.
 std::unique_ptr<Agents> join_agents(const RunOptions& options, const Environment& environment, const Contract& contract,
                                     const AgentPart& part, const Deadline& deadline, Say say, Signals& signals,
                                     WakingQueue<AgentNews>& news);

@@ -26,7 +26,7 @@ bool is_this_host(const std::string& name) {
   return net::is_localhost(name) || name == "127.0.0.1" || name == "::1" || name == host_name();
 }
 
-// Of a file, or of what a program writes: --hostfile <(scontrol show hostnames).
+// Reads a file, or the output of a program: --hostfile <(scontrol show hostnames).
 std::string text_of_hostfile(const std::string& path) {
   constexpr std::size_t kMostBytes = std::size_t{1} << 20;
   constexpr int kSeconds = 10;
@@ -86,7 +86,7 @@ std::vector<std::string> travelling_variables(const RunOptions& options, const E
   for (const auto& [name, value] : environment.variables()) {
     const bool travels =
         std::ranges::any_of(kPrefixes, [&name = name](auto prefix) { return name.starts_with(prefix); });
-    // Of this process's own place in some job, and the secret, nothing.
+    // The secret, and variables about this process's own place in a job, stay here.
     if (travels && !name.starts_with("LOCKSTEP_STORE") && name != "LOCKSTEP_LAUNCHER_PID" &&
         name != "LOCKSTEP_LAUNCHER_FD" && name != "LOCKSTEP_RUN_ID" && name != "LOCKSTEP_RESTART_COUNT") {
       chosen.set(name, value);

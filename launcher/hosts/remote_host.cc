@@ -44,7 +44,8 @@ void RemoteHost::close_input() {
 }
 
 void RemoteHost::kill() {
-  // With what it has started, such as the ssh of a script. It is not reaped yet, so its number is its own.
+  // The signal also ends the shell's own children, such as the ssh of a script. The shell is not reaped yet, so its
+  // number is still its own.
   if (!ending_) ::kill(-process_.pid, SIGKILL);
 }
 
@@ -64,7 +65,8 @@ bool RemoteHost::move(Console& console, bool reads, const OnLine& on_line) {
   }
   if (!ending_) ending_ = reap(process_.pidfd.get());
   if (!ending_ || !reads) return has_read;
-  // What it has left behind, such as the master of a shared connection of ssh's, may hold the pipes for ever.
+  // Processes that the shell left behind, such as the master of a shared ssh connection, may hold the pipes open
+  // indefinitely.
   while (read(Stream::out, out_, out_lines_, console, on_line)) {
   }
   while (read(Stream::err, err_, err_lines_, console, on_line)) {
@@ -78,7 +80,7 @@ void RemoteHost::write_input() {
   while (in_ && !input_.empty()) {
     const auto bytes = uninterrupted([&] { return write(in_.get(), input_.data(), input_.size()); });
     if (bytes < 0 && errno == EAGAIN) return;
-    if (bytes < 0) {  // it has ended: its ending says more
+    if (bytes < 0) {  // it has ended: its exit status says more
       input_.clear();
       in_.reset();
       return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The remote shell that runs `lockstep agent` on one host: a process of this host's, its input and its two outputs.
+// The remote shell that runs `lockstep agent` on one host: a local process with its input and its two outputs.
 #pragma once
 
 #include <poll.h>
@@ -16,10 +16,10 @@
 
 namespace lockstep::launcher {
 
-// Main thread only. Nothing here waits.
+// Main thread only. No function here waits.
 class RemoteHost {
  public:
-  // Called for each line; true if the agent said it to this process alone, so that it is not shown.
+  // Called for each line. Returns true if the agent's line is a message to this process, which is not shown.
   using OnLine = std::function<bool(std::string_view line)>;
 
   // Starts `command`, which dies with this process. Throws ExecError, SystemError.
@@ -27,24 +27,25 @@ class RemoteHost {
              const sigset_t& signal_mask);
 
   const std::string& name() const { return name_; }
-  // Goes to its standard input as it takes it.
+  // Queues a text for the shell's standard input.
   void send(std::string_view text) { input_ += text; }
   void close_input();
-  // Ends the remote shell; what it has started elsewhere finds its standard input ended, once it is told.
+  // Kills the remote shell. Its programs on the remote host see the end of their standard input, when the connection
+  // tells.
   void kill();
-  // Adds the descriptors that it waits for, for poll(2). `reads`: its output too.
+  // Adds the descriptors that it waits for, for poll(2); if `reads`, its outputs too.
   void add_to(std::vector<pollfd>& entries, bool reads) const;
-  // After poll(2): writes, reads and reaps what can be. Lines go to the console, but for those that `on_line` takes.
-  // True if there was anything to read.
+  // Call it after poll(2): writes, reads and reaps as far as possible. Lines are shown on the console, except for those
+  // that `on_line` takes. Returns true if there was anything to read.
   bool move(Console& console, bool reads, const OnLine& on_line);
 
   bool running() const { return !ending_ || out_ || err_; }
-  // How the remote shell ended: with the agent's exit code, if it has come that far.
+  // Exit status of the remote shell, which is the agent's exit code if the agent was started; nullopt while it runs.
   const std::optional<ExitStatus>& ending() const { return ending_; }
 
  private:
   void write_input();
-  // True if something came.
+  // Returns true if bytes arrived.
   bool read(Stream stream, UniqueFd& fd, LineSplitter& lines, Console& console, const OnLine& on_line);
 
   std::string name_;

@@ -22,12 +22,13 @@
 namespace lockstep::launcher {
 namespace {
 
-// After a launcher has failed the job's verdict ends the others, which may be saving; then their input ends.
+// Time for the other launchers after one has failed: the job's verdict ends them, and their ranks may be saving. Then
+// their inputs end.
 constexpr std::chrono::seconds kOthersEnd{40};
-// To the first word of whom this command waits for.
+// Delay before the first message that names the missing launchers.
 constexpr std::chrono::seconds kQuietShells{10};
-// After the first host's launcher nothing of the job runs any more where the network still leads. A remote shell whose
-// connection is dead would wait for hours.
+// Time for the remote shells after the first host's launcher has ended: by then none of the job's processes runs on any
+// host that can be reached. A remote shell whose connection is dead would wait for hours.
 constexpr std::chrono::seconds kShellsEnd{5};
 
 class RemoteHosts {
@@ -52,9 +53,9 @@ class RemoteHosts {
   void start_all();
   void step();
   void look_at_ends();
-  // Names the hosts whose launchers have not come: once after a while, and for good at the deadline.
+  // Names the hosts whose launchers have not started: a first time after a while, and a last time at the deadline.
   void look_for_silent();
-  // Gives what is left of the shells their time, from now on.
+  // Sets the time limits of the remaining shells, from now on.
   void end_after_first_host();
   void kill_shells();
   void on_signals();
@@ -68,13 +69,13 @@ class RemoteHosts {
   Signals signals_;
   std::string endpoint_;
   std::vector<std::unique_ptr<RemoteHost>> hosts_;  // by node rank
-  std::vector<bool> has_come_;                      // the launcher there has said so
+  std::vector<bool> has_come_;                      // the launcher on the host has reported its start
   const Deadline come_by_ = Deadline::after(options_.rdzv_timeout);
   Deadline say_at_ = Deadline::after(kQuietShells);
-  bool has_failed_ = false;          // a launcher did not come
+  bool has_failed_ = false;          // a launcher did not start
   bool is_over_ = false;             // the first host's launcher has ended
-  std::optional<Deadline> end_at_;   // of every launcher's input
-  std::optional<Deadline> kill_at_;  // of the remote shells, after that
+  std::optional<Deadline> end_at_;   // when every launcher's input ends
+  std::optional<Deadline> kill_at_;  // when the remote shells are killed, after end_at_
 };
 
 void RemoteHosts::start_all() {
@@ -113,7 +114,7 @@ void RemoteHosts::step() {
         hosts_[node]->move(console_, reads, [this, node](std::string_view line) { return on_line(node, line); });
   }
   console_.flush();
-  // Who still sends, or waits for this program's reader, is not dead.
+  // A shell that still sends, or waits for this program's reader, is not dead.
   if (is_over_ && (has_read || !reads)) end_after_first_host();
   look_at_ends();
   if (!all_came && !end_at_) look_for_silent();
@@ -128,7 +129,8 @@ void RemoteHosts::on_signals() {
     }
     for (std::size_t node = 0; node < hosts_.size(); ++node) {
       hosts_[node]->send(fmt::format("{}{}\n", kSignalLine, signal));
-      if (asks_to_end(signal) && !has_come_[node]) hosts_[node]->kill();  // nobody there would read it
+      // A host whose launcher has not started has no reader for the signal.
+      if (asks_to_end(signal) && !has_come_[node]) hosts_[node]->kill();
     }
   }
 }
@@ -169,7 +171,7 @@ void RemoteHosts::look_at_ends() {
     kill_at_ = Deadline::after((is_over_ ? kShellsEnd : kOthersEnd) + options_.grace);
     for (std::size_t node = 0; node < hosts_.size(); ++node) {
       hosts_[node]->close_input();
-      if (!has_come_[node]) hosts_[node]->kill();  // no rank is there that could be saving
+      if (!has_come_[node]) hosts_[node]->kill();  // no rank runs there that could be saving
     }
   }
   if (kill_at_ && kill_at_->expired()) kill_shells();

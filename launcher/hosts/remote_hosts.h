@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `lockstep run -H` and `--hostfile`: starts a launcher on each host through a remote shell, and shows what they write.
+// `lockstep run -H` and `--hostfile`: starts a launcher on each host through a remote shell, and shows its output.
 #pragma once
 
 #include "launcher/flags/run_options.h"
@@ -7,7 +7,7 @@
 
 namespace lockstep::launcher {
 
-// Returns the job's exit code. Throws InvalidArgument and SystemError. The process must have one thread still.
+// Returns the job's exit code. Throws InvalidArgument and SystemError. Call it while the process has one thread.
 int start_remote_hosts(const RunOptions& options, const Environment& environment);
 
 }  // namespace lockstep::launcher

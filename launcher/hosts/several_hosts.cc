@@ -22,7 +22,7 @@
 namespace lockstep::launcher {
 namespace {
 
-// How long node rank 0 waits for the others' connections to end, before it ends the store.
+// Time in which node rank 0 waits for the others' connections to end, before it ends the store.
 constexpr std::chrono::seconds kOthersLeave{5};
 
 std::string describe_start(const JobPlan& plan, int node_rank) {
@@ -34,7 +34,7 @@ std::string describe_start(const JobPlan& plan, int node_rank) {
                      plan.start == 0 ? "" : fmt::format(", start {}", plan.start + 1));
 }
 
-// This host's launcher, from coming to the job's store to the end of the job.
+// This host's launcher, from joining the job's store to the end of the job.
 class HostOfSeveral {
  public:
   HostOfSeveral(RunOptions options, const Environment& environment, AgentInput* input);
@@ -61,7 +61,7 @@ class HostOfSeveral {
   std::unique_ptr<Agents> agents_;
   Preparation preparation_;
   RestartPolicy restarts_;
-  int starts_ = 0;  // of this host
+  int starts_ = 0;  // number of starts of this host
 };
 
 HostOfSeveral::HostOfSeveral(RunOptions options, const Environment& environment, AgentInput* input)
@@ -110,8 +110,8 @@ int HostOfSeveral::run() {
     }
   }
   parts_.guardian.disarm();  // no start of this host follows
-  // This host leaves first, and node rank 0 keeps the store until the others have left too: to a launcher that still
-  // reads how the job ended, a store that is gone is a host that is lost.
+  // This host leaves before the store ends, and node rank 0 keeps the store until the others have left too: a launcher
+  // that still reads how the job ended would take a missing store for a lost host.
   agents_.reset();
   if (stores_) stores_->wait_until_idle(Deadline::after(others_leave));
   return code;
@@ -134,7 +134,7 @@ void HostOfSeveral::join() {
                   deadline, say, parts_.signals, news_);
 }
 
-// No rank is there: while this host comes to the job, a signal ends this process as any other.
+// A signal ends this process in the usual way while it joins the job, since no rank runs yet.
 JobPlan HostOfSeveral::meet() {
   std::optional<SignalsLetThrough> until_the_start;
   if (!agents_) until_the_start.emplace(parts_.signals);
@@ -143,7 +143,7 @@ JobPlan HostOfSeveral::meet() {
     facts.problem = input_->problem;
     facts.exit_code = kExitUsage;
   }
-  if (starts_ > 0 && !facts.problem.empty()) facts.exit_code = requeue_exit_code_;  // another host may do
+  if (starts_ > 0 && !facts.problem.empty()) facts.exit_code = requeue_exit_code_;  // another host may still be fit
   if (!agents_) join();
   const Contract& contract = job_options_.contract;
   try {
@@ -198,7 +198,7 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
                                                                   .speaks = input_ == nullptr},
                                            *agents_, news_);
   }
-  // Of a rank on another host that has not ended nothing but its host is known here.
+  // For a running rank on another host, only the host is known here.
   auto facts_of = [hosts = plan.hosts, facts = std::move(facts)](int rank) {
     if (hosts.front().has(rank)) return facts(rank);
     return RankFacts{.rank = rank, .host = hosts[static_cast<std::size_t>(node_of(hosts, rank))].name};
@@ -220,11 +220,11 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
       });
 }
 
-// A host that has lost the store's host may only have been cut off from it: if the job continues, it joins again.
+// A host that has lost the store's host may only have been cut off from it; if the job continues, the host joins again.
 bool HostOfSeveral::joins_again() {
   if (!options_.takes_spares() || stores_ || !agents_ || !agents_->is_cut_off()) return false;
   agents_.reset();
-  // Where the end of the start was heard first, nobody has said why this host comes anew.
+  // If the end of the start was received first, the reason why this host rejoins has not been printed yet.
   for (const AgentNews& news : news_.take()) {
     const auto* gone = std::get_if<StoreGone>(&news);
     if (gone != nullptr && gone->is_expelled) parts_.console.message(std::string(kStoodStill));

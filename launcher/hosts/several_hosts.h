@@ -9,10 +9,9 @@
 namespace lockstep::launcher {
 
 // Meets the other hosts' launchers, runs this host's ranks, and returns the job's exit code, the same on every host.
-// Says on stderr what keeps the job from beginning. Throws InvalidArgument, SystemError, and Error where the others
-// can't be met. The process must have one thread still.
-// `input`: of a launcher that `lockstep run -H` has started, which says what all of them have to say through node rank
-// 0's.
+// Prints the problem that keeps the job from beginning on stderr. Throws InvalidArgument, SystemError, and Error if the
+// others can't be met. Call it while the process has one thread. `input` belongs to a launcher that `lockstep run -H`
+// has started; the common messages of these launchers are printed by node rank 0's alone.
 int start_several_hosts(RunOptions options, const Environment& environment, AgentInput* input = nullptr);
 
 }  // namespace lockstep::launcher
