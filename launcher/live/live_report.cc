@@ -60,7 +60,7 @@ ReportedRank reported(const LiveRank& live) {
   return rank;
 }
 
-// The fields of both directions, each listed once: `field(name, value)`.
+// Applies `field(name, value)` to each field, which both directions use.
 template <typename Facts, typename Field>
 void facts_fields(Facts& facts, Field field) {
   field("run_id", facts.run_id);
@@ -124,7 +124,7 @@ struct Write {
   }
 };
 
-// Throws nlohmann's exceptions of what is missing or of another type.
+// Throws nlohmann's exceptions for a field that is missing or has another type.
 struct Read {
   const Json& from;
   template <typename Value>
@@ -184,7 +184,7 @@ std::optional<trace::Finding> first_finding(const LiveReport& report) {
 }
 
 std::vector<trace::Scalar> newest_scalars(const std::vector<LiveRank>& ranks) {
-  std::map<std::string, std::pair<trace::Scalar, int>> newest;  // with the number of ranks
+  std::map<std::string, std::pair<trace::Scalar, int>> newest;  // values and the number of ranks that have one
   for (const LiveRank& rank : ranks) {
     if (!rank.totals) continue;
     for (const trace::Scalar& scalar : rank.totals->scalars) {
@@ -202,7 +202,7 @@ std::vector<trace::Scalar> newest_scalars(const std::vector<LiveRank>& ranks) {
 LiveReport live_report(const RunFacts& facts, const LiveRun& run) {
   LiveReport report{.facts = facts, .scalars = newest_scalars(run.ranks())};
   for (const LiveRank& rank : run.ranks()) report.ranks.push_back(reported(rank));
-  // Where ranks take turns on the cores, the slowest is whoever had the fewest of them.
+  // If ranks take turns on the cores, the slowest is the one that had the fewest of them.
   if (const auto straggler = facts.is_crowded ? std::nullopt : run.straggler(0.05)) {
     report.straggler = straggler->rank;
     report.straggler_share = straggler->share;

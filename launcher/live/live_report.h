@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A running job as `lockstep top`, `lockstep inspect` and --metrics-port tell of it, and as one launcher tells another
-// process: JSON. Pure.
+// The report on a running job that `lockstep top`, `lockstep inspect` and --metrics-port show, and that one launcher
+// sends to another process as JSON. Pure.
 #pragma once
 
 #include <cstdint>
@@ -22,46 +22,47 @@ struct ReportedRank {
   int pid = 0;
   std::string state = {};        // training, starting, left, lost, silent, failed
   std::int64_t step = -1;        // -1: not known
-  std::int64_t collectives = 0;  // started
-  std::string collective = {};   // the last of them
-  double unchanged_s = 0;        // since it started one
+  std::int64_t collectives = 0;  // number started
+  std::string collective = {};   // the name of the last one started
+  double unchanged_s = 0;        // time since the rank started one
   double resident_bytes = 0;
-  double steps = 0;  // ended since its start; these are what grows
-  double rows = 0;   // of all ranks
+  double steps = 0;  // finished since the rank's start; it, rows, waited_s and hidden_s only grow
+  double rows = 0;   // rows of all ranks together
   double waited_s = 0;
   double hidden_s = 0;
   double step_s = 0;                // the mean of the last steps; 0: not known
-  double rows_per_s = 0;            // of all ranks
-  std::vector<double> shares = {};  // of a step's time, by Phase; empty: not known
+  double rows_per_s = 0;            // rate of all ranks together
+  std::vector<double> shares = {};  // shares of a step's time, by Phase; empty: not known
   std::optional<double> loss = {};
   std::optional<double> snapshot_age_s = {};
-  std::optional<double> left_s = {};            // until the end of the loop under progress()
-  std::optional<double> gpu_use = {};           // of its GPU, 0 to 1: of ranks on the host that asks (gpu_use.h)
-  std::optional<double> gpu_memory_bytes = {};  // as gpu_use
-  double wrong_steps = 0;                       // with NaN or infinity in its own gradients
+  std::optional<double> left_s = {};  // time until the end of the loop under progress()
+  // use of its GPU, 0 to 1, for ranks on the host that asks (client/gpu_use.h)
+  std::optional<double> gpu_use = {};
+  std::optional<double> gpu_memory_bytes = {};  // for the same ranks as gpu_use
+  double wrong_steps = 0;                       // steps with NaN or infinity in the rank's own gradients
   std::int64_t equal_in = -1;                   // a step in which the replicas were equal; -1: not known
-  std::optional<trace::Finding> finding = {};   // its first
+  std::optional<trace::Finding> finding = {};   // the rank's first
 };
 
 struct LiveReport {
   RunFacts facts = {};
   std::vector<ReportedRank> ranks = {};
-  // By name: the mean of the newest value of each rank that has logged one, whose steps may differ as ranks' heartbeats
-  // do; with the newest step.
+  // Scalars by name: each the mean of the newest values of the ranks that have logged it, whose steps may differ as
+  // ranks' heartbeats do, and the newest step.
   std::vector<trace::Scalar> scalars = {};
-  int straggler = -1;  // its rank
+  int straggler = -1;  // rank of the straggler; -1: none
   double straggler_share = 0;
   std::string straggler_text = {};
 };
 
-// The one of all ranks that came first, step by step; nothing if there is none.
+// Returns the finding of all ranks that came first, by step; nullopt if there is none.
 std::optional<trace::Finding> first_finding(const LiveReport& report);
 
 LiveReport live_report(const RunFacts& facts, const LiveRun& run);
 
-// One object, for people's programs too.
+// Returns one JSON object, whose format users' programs may rely on.
 std::string as_json(const LiveReport& report);
-// nullopt if the text is not one of as_json(). Texts in it may be printed.
+// Returns nullopt if the text was not made by as_json(). The texts in the result are printable.
 std::optional<LiveReport> read_live_report(std::string_view text);
 
 }  // namespace lockstep::launcher

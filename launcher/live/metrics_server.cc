@@ -55,7 +55,7 @@ void MetricsServer::accept() {
   try {
     fd = net::tcp_try_accept(listener_.get());
   } catch (const SystemError&) {
-    // Until there is room its readiness would keep this thread busy.
+    // Until a descriptor is free, the listener's readiness would keep this thread busy.
     loop_.change(listener_.get(), 0);
     loop_.run_after(kUntilThereIsRoom, [this] { loop_.change(listener_.get(), EPOLLIN); });
     return;

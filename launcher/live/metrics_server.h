@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// --metrics-port: answers GET /metrics over HTTP, with a thread of its own. It has no secret and takes nothing in, so
-// it listens on loopback unless another address is given.
+// The server of --metrics-port: answers GET /metrics over HTTP, with a thread of its own. It has no secret and accepts
+// no data, so it listens on loopback unless another address is given.
 #pragma once
 
 #include <exception>
@@ -19,7 +19,8 @@ namespace lockstep::launcher {
 
 class MetricsServer {
  public:
-  // `report` is called by the server's thread and outlives it. Throws InvalidArgument, SystemError as tcp_listen().
+  // `report` is called by the server's thread and outlives it. Throws InvalidArgument and SystemError as tcp_listen()
+  // does.
   MetricsServer(const net::HostPort& where, std::function<LiveReport()> report);
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
@@ -37,11 +38,11 @@ class MetricsServer {
   };
 
   void serve();
-  // Ends all sessions: whatever went wrong for one of them must not end the launcher. The first is logged.
+  // Ends all sessions, since an error in one of them must not end the launcher. Logs the first error.
   void on_error(const std::exception& error);
   void accept();
   void close_session(int fd);
-  // These return false once the session is over.
+  // The next functions return false once the session is over.
   bool proceed(Session& session);
   bool read_request(Session& session);
   bool send(Session& session);
@@ -51,7 +52,7 @@ class MetricsServer {
   net::EventLoop loop_;
   std::map<int, Session> sessions_;  // by descriptor
   bool has_failed_ = false;
-  std::thread thread_;  // last: it uses the rest
+  std::thread thread_;  // declared last: the thread uses the other members
 };
 
 }  // namespace lockstep::launcher

@@ -10,7 +10,7 @@
 namespace lockstep::launcher {
 namespace {
 
-// A label's value.
+// Escapes a label's value.
 std::string label_value(std::string_view text) {
   std::string value;
   for (const char letter : text) {
@@ -32,7 +32,7 @@ class MetricsWriter {
     text_ += fmt::format("{}{{run=\"{}\"{}{}}} {}\n", name_, run_, labels.empty() ? "" : ",", labels,
                          std::isnan(value) ? "NaN" : fmt::format("{}", value));
   }
-  // One of each rank that has it.
+  // Adds a sample for each rank that has a value.
   template <typename Value>
   void of_ranks(const LiveReport& report, Value value_of) {
     for (const ReportedRank& rank : report.ranks) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A running job as Prometheus reads it: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format.
-// Pure.
+// The metrics of a running job in Prometheus' format:
+// https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format. Pure.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace lockstep::launcher {
 
 std::string as_metrics(const LiveReport& report);
 
-// The whole answer to a request whose first line is `line`: the metrics at GET /metrics, else what is wrong, as
-// HTTP/1.1 has it.
+// Returns the whole HTTP/1.1 answer to a request whose first line is `line`: the metrics for GET /metrics, else the
+// error.
 std::string http_answer(std::string_view line, const LiveReport& report);
 
 }  // namespace lockstep::launcher

@@ -19,14 +19,14 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr const char* kSockets = "/proc/net/unix";
-// Of an answer to "ps" or "stop".
+// Limit for an answer to "ps" or "stop".
 constexpr std::size_t kMostAnswerBytes = 64 * 1024;
-// Of one to "top", which has each rank.
+// Limit for an answer to "top", which lists each rank.
 constexpr std::size_t kMostReportBytes = 64 * 1024 * 1024;
 
 struct Pending {
   FoundRun run;
-  UniqueFd fd;  // none: it could not be asked
+  UniqueFd fd;  // empty: the launcher could not be asked
 };
 
 std::vector<std::string> listening() {
@@ -40,7 +40,7 @@ bool has_ended(const std::string& socket) {
   return std::find(names.begin(), names.end(), socket) == names.end();
 }
 
-// Nothing if it is another user's, or has ended meanwhile.
+// Returns nullopt if the socket is another user's, or its launcher has ended meanwhile.
 std::optional<Pending> ask_for_facts(const std::string& socket) {
   Pending pending{.run = {.socket = socket, .run_id = run_id_of(socket)}, .fd = {}};
   const Deadline at_once = Deadline::after(std::chrono::seconds(0));
@@ -52,7 +52,7 @@ std::optional<Pending> ask_for_facts(const std::string& socket) {
     net::send_all(pending.fd.get(), encode(RunRequest{.what = RunRequest::What::ps}), at_once);
   } catch (const Error&) {
     if (has_ended(socket)) return std::nullopt;
-    pending.fd.reset();  // more wait for it than its queue holds: it does not answer
+    pending.fd.reset();  // its queue of connections is full: it does not answer
   }
   return pending;
 }
@@ -70,7 +70,7 @@ std::string describe_found(const FoundRun& run) {
 }  // namespace
 
 std::vector<FoundRun> find_runs() {
-  // All are asked before the first is waited for.
+  // All launchers are asked before the first answer is awaited.
   std::vector<Pending> asked;
   for (const std::string& socket : listening()) {
     if (auto pending = ask_for_facts(socket)) asked.push_back(std::move(*pending));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds this user's runs on this host, and asks them (run_socket.h).
+// Finds this user's runs on this host, and sends them requests (run_socket.h).
 #pragma once
 
 #include <sys/types.h>
@@ -16,35 +16,36 @@
 
 namespace lockstep::launcher {
 
-// A launcher that is stopped answers nobody; it is named, and all of them together are waited for no longer.
+// Limit for an answer, and for the answers of all launchers together. A stopped launcher does not answer, and is named.
 inline constexpr std::chrono::milliseconds kAnswerLimit{1000};
 
 struct FoundRun {
   std::string socket = {};
-  std::string run_id = {};             // of one that has not answered, as its socket's name has it
-  pid_t pid = 0;                       // of the launcher
-  std::optional<RunFacts> facts = {};  // nothing: it has not answered
+  std::string run_id = {};             // for a run that has not answered, the id in its socket's name
+  pid_t pid = 0;                       // pid of the launcher
+  std::optional<RunFacts> facts = {};  // nullopt: the launcher has not answered
 };
 
-// By run id, then node rank. Throws SystemError if /proc/net/unix can't be read.
+// Returns runs by run id, then node rank. Throws SystemError if /proc/net/unix can't be read.
 std::vector<FoundRun> find_runs();
 
-// The one whose run id is `name`, or begins with it; of a run with several launchers on this host that of the lowest
-// node rank. Throws Error if there is none, or if it may be several runs. Pure.
+// Returns the run whose id is `name` or begins with it; for a run with several launchers on this host, the launcher
+// with the lowest node rank. Throws Error if no run matches, or several do. Pure.
 FoundRun choose_run(const std::vector<FoundRun>& runs, std::string_view name);
 
-// The same of a run that has answered; else Error says so.
+// Returns the same for a run that has answered; throws Error for one that has not.
 FoundRun choose_run_that_answers(const std::vector<FoundRun>& runs, std::string_view name);
-// "run-4711 (pid 12) has not answered within 1 s: ...".
+// Returns "run-4711 (pid 12) has not answered within 1 s: ...".
 std::string describe_silent(const FoundRun& run);
 
-// Connects to a run's launcher and sends the request. Throws Error if it has ended or is another user's.
+// Connects to a run's launcher and sends the request. Throws Error if the launcher has ended or is another user's.
 UniqueFd ask(const FoundRun& run, const RunRequest& request);
 
-// What comes to the end; nothing if it has not come by the deadline, or is as long as `most` bytes.
+// Reads until the other end closes. Returns nullopt if that has not happened by the deadline, or if `most` bytes have
+// come.
 std::optional<std::string> read_answer(int fd, std::size_t most, const Deadline& deadline);
 
-// What it answers, to the end. Throws Error too if that does not come within kAnswerLimit.
+// Returns the whole answer. Throws Error also if it is not complete within kAnswerLimit.
 std::string answer_to(const FoundRun& run, const RunRequest& request);
 
 }  // namespace lockstep::launcher

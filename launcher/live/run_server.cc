@@ -24,7 +24,7 @@ constexpr std::size_t kMostSessions = 32;
 constexpr std::size_t kMostRequestBytes = 256;
 constexpr std::chrono::seconds kLastLines{1};
 constexpr std::chrono::seconds kPause{1};
-constexpr std::chrono::milliseconds kLook{500};  // a heartbeat
+constexpr std::chrono::milliseconds kLook{500};  // interval of heartbeats
 
 }  // namespace
 
@@ -43,8 +43,8 @@ RunServer::RunServer(std::string run_id, std::function<void()> stop, RecentLines
   });
 }
 
-// The sessions belong to the loop's thread, so end() runs there, and stops the loop once the followers have had the
-// last lines. New lines do not wake the loop any more, which could be gone by then.
+// The sessions belong to the loop's thread, so end() runs there, and stops the loop once the followers have received
+// the last lines. The listener is removed first, since new lines must not wake a loop that may be gone.
 RunServer::~RunServer() {
   lines_.set_listener({});
   loop_.post([this] { end(); });
@@ -60,7 +60,7 @@ void RunServer::serve() {
 }
 
 void RunServer::on_error(const std::exception& error) {
-  if (ending_) throw;  // out of run(): the destructor waits for its end
+  if (ending_) throw;  // out of run(), so that the destructor's wait ends
   while (!sessions_.empty()) close_session(sessions_.begin()->first);
   if (!std::exchange(has_failed_, true)) {
     log_warn("lockstep ps, top, logs or stop were left without an answer: {}", error.what());
@@ -70,7 +70,7 @@ void RunServer::on_error(const std::exception& error) {
 void RunServer::end() {
   ending_ = true;
   loop_.remove(listener_.get());
-  listener_.reset();  // nobody finds it any more
+  listener_.reset();  // new clients don't find the socket
   pump_followers();
   if (sessions_.empty()) return loop_.stop();
   loop_.run_after(kLastLines, [this] { loop_.stop(); });
@@ -82,10 +82,10 @@ void RunServer::accept() {
     fd = net::unix_accept(listener_.get(), Deadline::after(std::chrono::seconds(0)));
     if (net::peer_credentials(fd.get()).uid != user_) return;
   } catch (const Timeout&) {
-    return;  // it has gone
+    return;  // the client has gone
   } catch (const SystemError&) {
-    // No descriptor is free for it, and it says itself that it gets no answer. Until there may be one, the listener's
-    // readiness would keep this thread busy.
+    // No descriptor is free for the client, which reports itself that it gets no answer. Until one may be free, the
+    // listener's readiness would keep this thread busy.
     loop_.change(listener_.get(), 0);
     loop_.run_after(kPause, [this] {
       if (listener_) loop_.change(listener_.get(), EPOLLIN);
@@ -100,7 +100,7 @@ void RunServer::accept() {
 
 void RunServer::on_event(int fd, std::uint32_t events) {
   Session& session = sessions_.at(fd);
-  // Who has gone is told of as long as the descriptor is watched, whatever for.
+  // epoll reports that a client has gone for any watched descriptor, whatever its events are.
   const bool is_gone = session.answered && (events & (EPOLLHUP | EPOLLERR)) != 0;
   if (!is_gone && (session.answered ? send(session) : read_request(session))) return;
   close_session(fd);
@@ -170,10 +170,10 @@ LiveReport RunServer::report() const {
   return live_report(facts, live_);
 }
 
-// Rates want two looks, and the first who asks is told them. `members_` is called with the mutex held, here and below:
-// once forget_members() has returned no call is under way, and the store that it asks may end.
+// A rate needs two looks, so the first client already gets one. `members_` is called with the mutex held, here and
+// below: once forget_members() has returned, no call is under way, and the store that it asks may end.
 void RunServer::look() {
-  loop_.run_after(kLook, [this] { look(); });  // before what may throw
+  loop_.run_after(kLook, [this] { look(); });  // scheduled before the calls that may throw
   MutexLock lock(mutex_);
   if (members_) live_.look(members_());
 }
@@ -204,7 +204,7 @@ void RunServer::forget_members() {
   live_.look({});
 }
 
-// Of the log into `out`. False if there is nothing more to send, for now or ever.
+// Moves bytes of the log into `out`. Returns false if there is nothing to send, now or ever.
 bool RunServer::take_more(Session& session) {
   if (!session.reads_log || (!session.follows && session.position >= session.until)) return false;
   auto part = lines_.after(session.position);
@@ -229,7 +229,7 @@ bool RunServer::send(Session& session) {
   }
   const bool waits = session.follows || session.question != 0;
   if (!waits || ending_) return false;
-  loop_.change(session.fd.get(), 0);  // until there is something for it, or it goes
+  loop_.change(session.fd.get(), 0);  // until there are bytes for the client, or it goes
   return true;
 }
 

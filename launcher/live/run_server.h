@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A launcher's side of `lockstep ps`, `top`, `logs` and `stop` (run_socket.h), and of --metrics-port.
+// The launcher's server for `lockstep ps`, `top`, `logs` and `stop` (run_socket.h), and the source of --metrics-port.
 //
-// It has a thread of its own, so it answers while the main thread waits for a slow disk, and who asks delays nobody: a
-// reader of the log that is slow misses lines, and is told how much (recent_lines.h).
+// The server has a thread of its own, so it answers while the main thread waits for a slow disk, and a slow client
+// delays nobody: a slow reader of the log misses lines, and is told how much (launcher/output/recent_lines.h).
 #pragma once
 
 #include <sys/types.h>
@@ -28,26 +28,27 @@ namespace lockstep::launcher {
 
 class RunServer {
  public:
-  // Only this process's user may ask. `stop` asks the job to stop, as SIGTERM to the launcher does; the server's thread
-  // calls it. `lines` outlive it. Throws SystemError.
+  // Only this process's user may connect. `stop` asks the job to stop, as SIGTERM to the launcher does; the server's
+  // thread calls it. `lines` outlives the server. Throws SystemError.
   RunServer(std::string run_id, std::function<void()> stop, RecentLines& lines);
-  // Sends its followers what they have not had, for a second at most, and ends.
+  // Sends followers the lines that they lack, for a second at most, and ends.
   ~RunServer();
   RunServer(const RunServer&) = delete;
   RunServer& operator=(const RunServer&) = delete;
 
   using Members = std::function<std::vector<membership::MemberView>()>;
   using AskForStacks = std::function<void(int question, int rank, int pid)>;
-  // What is told from now on: `facts` all but age, step and stops; `members` says who has registered with the job's
-  // store; nothing where the store is another host's. `ask` has a rank's stacks taken on another host, and
-  // stacks_came() called with them; nothing where there is no other. The server's thread calls both.
+  // Sets the source of later answers. `facts` has everything except age, step and stops. `members` returns the members
+  // that have registered with the job's store; null if the store is on another host. `ask` requests a rank's stacks
+  // from another host, which arrive through stacks_came(); null if there is no other host. The server's thread calls
+  // both.
   void set_run(RunFacts facts, Members members, AskForStacks ask = {}) EXCLUDES(mutex_);
-  // Once it returns, what was given to set_run() as `members` and `ask` is not called any more.
+  // After it has returned, the `members` and `ask` that were given to set_run() are not called any more.
   void forget_members() EXCLUDES(mutex_);
-  // Any thread. Who has asked that question may have gone.
+  // Any thread. The client that asked the question may be gone.
   void stacks_came(int question, std::vector<std::string> lines);
 
-  // The answer to `lockstep top`. Any thread.
+  // Returns the answer to `lockstep top`. Any thread.
   LiveReport report() const EXCLUDES(mutex_);
 
   const std::string& socket_name() const { return name_; }
@@ -55,18 +56,18 @@ class RunServer {
  private:
   struct Session {
     UniqueFd fd;
-    std::string request = {};  // as far as it has come
-    bool answered = false;     // `out` is being sent, and what follows
+    std::string request = {};  // received so far
+    bool answered = false;     // `out` is being sent, and then the bytes that follow it
     std::string out = {};
-    int question = 0;  // whose answer is waited for; 0: none is
+    int question = 0;  // the question whose answer is awaited; 0: none
     bool reads_log = false;
     bool follows = false;
-    RecentLines::Position position = 0;  // in the log, behind what is in `out`
-    RecentLines::Position until = 0;     // of one that does not follow
+    RecentLines::Position position = 0;  // in the log, behind the bytes in `out`
+    RecentLines::Position until = 0;     // end of a log that the client does not follow
   };
 
   void serve();
-  // Ends all sessions: whatever went wrong for one of them must not end the launcher. The first is logged.
+  // Ends all sessions, since an error in one of them must not end the launcher. Logs the first error.
   void on_error(const std::exception& error);
   void accept();
   void on_event(int fd, std::uint32_t events);
@@ -100,7 +101,7 @@ class RunServer {
   bool ending_ = false;
   bool has_failed_ = false;
   std::atomic<bool> is_waking_{false};  // the loop will look for new lines
-  std::thread thread_;                  // last: it uses the rest
+  std::thread thread_;                  // declared last: the thread uses the other members
 };
 
 }  // namespace lockstep::launcher

@@ -16,8 +16,8 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr std::size_t kMostTextBytes = 4096;  // of a command or path
-constexpr std::size_t kMostIdBytes = 40;      // of a run id in a socket's name
+constexpr std::size_t kMostTextBytes = 4096;  // limit for a command or a path
+constexpr std::size_t kMostIdBytes = 40;      // limit for a run id in a socket's name
 constexpr std::size_t kMostLines = 1'000'000;
 
 constexpr auto kFactsFields = [](auto& facts, auto& fields) {
@@ -38,7 +38,7 @@ constexpr auto kFactsFields = [](auto& facts, auto& fields) {
   fields("command", facts.command);
 };
 
-// A name stands in a list of lines with blanks between its columns.
+// Replaces a letter for a name in a list whose columns are separated by blanks.
 char as_in_a_name(char letter) {
   const auto byte = static_cast<unsigned char>(letter);
   return std::isalnum(byte) != 0 || letter == '-' || letter == '_' || letter == '.' ? letter : '_';
@@ -97,7 +97,7 @@ std::string run_socket_name(uid_t user, std::string_view token, std::string_view
 }
 
 std::vector<std::string> run_sockets(std::string_view proc_net_unix, uid_t user) {
-  // "Num: RefCount Protocol Flags Type St Inode Path"; of the flags 0x10000 says that it listens.
+  // "Num: RefCount Protocol Flags Type St Inode Path"; the flag 0x10000 marks a listening socket.
   const std::string prefix = "@" + prefix_of(user);
   std::set<std::string> names;
   while (!proc_net_unix.empty()) {

@@ -2,18 +2,18 @@
 // Requests of `lockstep ps`, `top`, `inspect`, `trace`, `logs` and `stop` to the launchers of this host, and the
 // answers. Pure.
 //
-// Each launcher listens on an abstract Unix socket, whose name is found in /proc/net/unix, so nothing is on disk and
-// nothing is left when it ends. The name proves nothing: both sides ask the kernel who is at the other end
-// (SO_PEERCRED), and take no other user's word. An abstract name is of a network namespace: who is in another one, a
+// Each launcher listens on an abstract Unix socket, whose name is found in /proc/net/unix, so it leaves no files, and
+// the name disappears with it. The name proves nothing: both sides ask the kernel who is at the other end
+// (SO_PEERCRED), and reject other users. An abstract name belongs to a network namespace: a process in another one, a
 // container for example, does not see the run.
 //
 // A client writes one line and reads to the end:
 //
 //   ps           a record of the run
-//   top          JSON: the run, and what each rank does (observe/live_report.h)
-//   stop         the same, once the launcher has been sent SIGTERM
-//   stacks 5 71  "lockstep stacks 1", then what the launcher of rank 5's host tells of process 71 there, once it does
-//   logs 50 1    "lockstep logs 1", then the last 50 lines of its log, and with 1 those that follow until it ends
+//   top          JSON: the run, and the state of each rank (live/live_report.h)
+//   stop         as ps, after SIGTERM has been sent to the launcher
+//   stacks 5 71  "lockstep stacks 1", then the stacks of process 71, once the launcher of rank 5's host has sent them
+//   logs 50 1    "lockstep logs 1", then the last 50 lines of the log, and with 1 the later ones until the run ends
 #pragma once
 
 #include <sys/types.h>
@@ -27,27 +27,27 @@
 
 namespace lockstep::launcher {
 
-// A run as its launcher on this host tells of it.
+// A run as its launcher on this host describes it.
 struct RunFacts {
   std::string run_id = {};
-  int pid = 0;  // of the launcher, in its pid namespace
+  int pid = 0;  // pid of the launcher, in its own pid namespace
   std::string host = {};
-  int first_rank = 0;  // of those on this host
+  int first_rank = 0;  // the first rank on this host
   int ranks = 1;       // on this host
   int world_size = 1;
   int hosts = 1;
   int node_rank = 0;
-  int generation = 0;  // starts of the ranks before this one
+  int generation = 0;  // starts of the ranks before the present one
   std::int64_t age_ms = 0;
-  std::int64_t step = -1;    // the furthest that a rank is in; -1: not known
-  int stops = 0;             // how often it was asked to, this way
-  std::string log_dir = {};  // whole path; empty: none
-  std::string command = {};  // for people
-  bool is_crowded = false;   // its threads outnumber the cores; the launcher's own knowledge, in no record
+  std::int64_t step = -1;    // the furthest step of any rank; -1: not known
+  int stops = 0;             // number of requests to stop through the socket
+  std::string log_dir = {};  // absolute path; empty: none
+  std::string command = {};  // the command line, for people
+  bool is_crowded = false;   // its threads outnumber the cores; only the launcher knows, and no record has it
 };
 
 std::string encode(const RunFacts& facts);
-// nullopt if the text is not one of encode(). The texts of the result may be printed.
+// Returns nullopt if the text was not made by encode(). The texts of the result are printable.
 std::optional<RunFacts> decode_run_facts(std::string_view text);
 
 inline constexpr std::string_view kLogsHeader = "lockstep logs 1\n";
@@ -56,21 +56,21 @@ inline constexpr std::string_view kStacksHeader = "lockstep stacks 1\n";
 struct RunRequest {
   enum class What { ps, top, stop, stacks, logs };
   What what = What::ps;
-  std::size_t lines = 50;  // of logs: the last ones
-  bool follow = false;     // of logs
-  int rank = 0;            // of stacks
-  int pid = 0;             // of stacks: of the rank's process
+  std::size_t lines = 50;  // for logs: number of last lines
+  bool follow = false;     // for logs
+  int rank = 0;            // for stacks
+  int pid = 0;             // for stacks: the rank's process
 };
-// With the line's end.
+// Returns a line, with its newline.
 std::string encode(const RunRequest& request);
-// Reads a line without its end; nullopt if it is not a request.
+// Reads a line without its newline; nullopt if the line is not a request.
 std::optional<RunRequest> decode_run_request(std::string_view line);
 
-// "lockstep-run/1000/0123456789abcdef/run-4711": user, what makes it unlike any other, run id, as far as there is room.
+// Returns "lockstep-run/1000/0123456789abcdef/run-4711": user, token, and as much of the run id as there is room for.
 std::string run_socket_name(uid_t user, std::string_view token, std::string_view run_id);
-// The names of listening sockets of `user`'s runs in a text of /proc/net/unix, each once.
+// Returns the names of listening sockets of `user`'s runs in a text of /proc/net/unix, each once.
 std::vector<std::string> run_sockets(std::string_view proc_net_unix, uid_t user);
-// The run id in a name, as far as it is there: letters, digits, '-', '_' and '.', whatever the name has.
+// Returns the run id in a name, as far as the name has it, with only letters, digits, '-', '_' and '.'.
 std::string run_id_of(std::string_view socket_name);
 
 }  // namespace lockstep::launcher
