@@ -14,11 +14,11 @@ namespace {
 
 constexpr double kWidth = 760;
 constexpr double kNumbers = 84;  // room on the left for an axis' numbers
-constexpr double kLabels = 170;  // and for ranks
+constexpr double kLabels = 170;  // room on the left for ranks
 constexpr std::size_t kMostLabel = 21;
 constexpr double kRight = 20;
 constexpr double kAxis = 44;          // room below for an axis
-constexpr double kMostValue = 1e300;  // of either sign; a chart has values beyond it at its edge
+constexpr double kMostValue = 1e300;  // the largest magnitude of a value; larger ones are drawn at the chart's edge
 
 std::string open_svg(std::string_view kind, double height, std::size_t points, std::string_view title) {
   return fmt::format(
@@ -44,14 +44,14 @@ struct Range {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  // From 0 to 1, where `value` is.
+  // Returns the position of `value` in the range, from 0 to 1.
   double part(double value) const { return high > low ? std::clamp((value - low) / (high - low), 0.0, 1.0) : 0; }
 };
 
-// Round numbers, some `count` of them and `least` apart or more, of which the first and the last enclose the range.
+// Returns about `count` round numbers, at least `least` apart, of which the first and the last enclose the range.
 std::vector<double> ticks(Range range, double count, double least = 0) {
   const double magnitude = std::max(std::abs(range.low), std::abs(range.high));
-  if (range.high - range.low < 1e-12 * magnitude) {  // else number + 1 might be the same as number
+  if (range.high - range.low < 1e-12 * magnitude) {  // else number + 1 might equal number
     range = {range.low - 1e-9 * magnitude, range.high + 1e-9 * magnitude};
   }
   const double wanted = std::max((range.high - range.low) / count, std::max(least, 1e-300));
@@ -66,7 +66,7 @@ std::vector<double> ticks(Range range, double count, double least = 0) {
   return numbers;
 }
 
-// Numbers below `y`, from `left` on, and what they are.
+// Draws numbers below `y`, from `left` on, and their unit.
 std::string x_axis(const Range& range, double left, double y, double least, std::string_view unit) {
   std::string svg = text_at(kWidth - kRight, y + 40, "end", unit);
   for (const double number : ticks(range, 6, least)) {
@@ -112,7 +112,7 @@ std::string line_chart(const std::vector<Curve>& curves, const Axis& axis, std::
   std::string svg = open_svg("line", kBottom + kAxis, shown, title);
   if (steps.high < steps.low) return svg + std::string(kCloseSvg);
   if (shown == 0) values.take(0);
-  if (values.high <= values.low) {  // a constant, in the middle unless it is 0 at the bottom
+  if (values.high <= values.low) {  // a constant: drawn in the middle, or at the bottom if it is 0
     const double room = values.low == 0 ? 1 : std::abs(values.low) / 10;
     values = {axis.from_zero ? values.low : values.low - room, values.high + room};
   }

@@ -23,7 +23,7 @@ constexpr std::array<std::uint32_t, 256> make_crc_table() {
 }
 constexpr auto kCrcTable = make_crc_table();
 
-// Little-endian.
+// Appends a number in little-endian order.
 template <typename Number>
 std::string bytes_of_number(Number number) {
   std::string bytes;
@@ -37,7 +37,7 @@ std::string varint(std::uint64_t value) {
   return bytes + static_cast<char>(value);
 }
 
-// Fields of a message, by protobuf's wire types.
+// The fields of a message in protobuf's wire types.
 std::string integer_field(std::uint64_t number, std::uint64_t value) { return varint(number << 3) + varint(value); }
 std::string double_field(std::uint64_t number, double value) {
   return varint(number << 3 | 1) + bytes_of_number(std::bit_cast<std::uint64_t>(value));

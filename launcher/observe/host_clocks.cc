@@ -11,11 +11,12 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-// In which clocks are taken for going at one rate: 50 ppm are 0.1 ms there.
+// Length of the pieces in which two clocks are assumed to run at a constant rate: 50 ppm are 0.1 ms there.
 constexpr std::int64_t kPiece = 2 * kSecond;
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-// A bucket on one host: when the last of its ranks launched it, and the first had its result.
+// A bucket on one host: the time at which the last of its ranks launched it, and the time at which the first had its
+// result.
 struct Passage {
   std::int64_t launched = std::numeric_limits<std::int64_t>::min();
   std::int64_t finished = kNever;
@@ -29,7 +30,7 @@ struct BucketKey {
 };
 using Passages = std::map<BucketKey, Passage>;
 
-// What a bucket says of two clocks at a time of the second one.
+// Bounds on the difference of two clocks, from one bucket, at a time of the second clock.
 struct Bounds {
   std::int64_t time = 0;
   std::int64_t least = 0;
@@ -51,7 +52,7 @@ std::map<std::string, Passages> passages_by_host(const std::vector<RunTrace>& tr
   return hosts;
 }
 
-// By time.
+// Returns the bounds by time.
 std::vector<Bounds> bounds_of(const Passages& common, const Passages& host) {
   std::vector<Bounds> all;
   for (const auto& [key, here] : host) {
@@ -86,7 +87,7 @@ HostClocks::HostClocks(const std::vector<RunTrace>& traces) {
       const auto by_most = [](const Bounds& a, const Bounds& b) { return a.most < b.most; };
       const Bounds& low = *std::max_element(begin, end, by_least);
       const Bounds& high = *std::min_element(begin, end, by_most);
-      // Each was true at its own time.
+      // Each bound is placed at its own time.
       line.push_back({low.time + (high.time - low.time) / 2, low.least + (high.most - low.least) / 2});
       widest = std::max(widest, (high.most - low.least) / 2);
       begin = end;
@@ -96,7 +97,7 @@ HostClocks::HostClocks(const std::vector<RunTrace>& traces) {
       unknown_.push_back(host);
       continue;
     }
-    for (const Bounds& one : all) {  // what the straight lines leave
+    for (const Bounds& one : all) {  // The lines leave this error.
       const std::int64_t ahead = ahead_at(line, one.time);
       widest = std::max({widest, one.least - ahead, ahead - one.most});
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The differences between the clocks of several hosts, found from the collectives in their ranks' traces. Pure.
 //
-// No rank has a bucket's result before every rank has launched it. So each bucket says of two hosts' clocks what their
-// difference is at least and at most, as far apart as the bucket was on its way: as one question and answer of NTP. The
-// quickest buckets of each few seconds say it best; between these the difference is a straight line, for quartzes
-// drift.
+// No rank has a bucket's result before every rank has launched it. So each bucket bounds the difference of two hosts'
+// clocks from below and above, and the distance of the bounds is the time that the bucket was under way, as with a
+// question and an answer in NTP. The quickest buckets of each few seconds give the tightest bounds; between these the
+// difference is a straight line, since quartzes drift.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,24 @@ namespace lockstep::launcher {
 
 class HostClocks {
  public:
-  // Times of ns of each host's clock; the clock of the first trace's host is that of all. Of a host that shares no
-  // bucket with it the wall clock counts.
+  // The traces have times in ns of each host's clock; the clock of the first trace's host is the common one. For a host
+  // that shares no bucket with that host, the wall clock is used.
   explicit HostClocks(const std::vector<RunTrace>& traces);
 
-  // A time of `host`'s clock by the common one.
+  // Converts a time of `host`'s clock to the common clock.
   std::int64_t common(const std::string& host, std::int64_t time) const;
-  // By how much a bucket's launch on one host may stand behind its end on another, and any other time be wrong: ns. 0
-  // with one host.
+  // Returns the error of converted times in ns: a bucket's launch on one host may appear that much after its end on
+  // another. 0 with one host.
   std::int64_t error() const { return error_; }
-  // Hosts for which nothing but their wall clocks is known.
+  // Hosts whose wall clock is the only information about their clock.
   const std::vector<std::string>& unknown() const { return unknown_; }
 
  private:
   struct Knot {
-    std::int64_t time = 0;   // of the host's clock
-    std::int64_t ahead = 0;  // what its clock is ahead of the common one then
+    std::int64_t time = 0;   // time of the host's clock
+    std::int64_t ahead = 0;  // by how much the host's clock is ahead of the common one at that time
   };
-  using Line = std::vector<Knot>;  // by time, at least one; before the first and behind the last it is level
+  using Line = std::vector<Knot>;  // by time, at least one; constant before the first and after the last
   static std::int64_t ahead_at(const Line& line, std::int64_t time);
 
   std::map<std::string, Line> lines_;

@@ -28,7 +28,7 @@ std::string read_verdict(const fs::path& file) {
   return fmt::format("{}: {}", text("outcome"), text("summary"));
 }
 
-// Of "TIME WHO: TEXT", where WHO is the launcher, or a rank that speaks of snapshots.
+// Parses "TIME WHO: TEXT"; WHO must be the launcher, or a rank whose text is about snapshots.
 std::optional<HistoryLine> history_line(const std::string& line) {
   constexpr std::string_view kLauncher = " lockstep run: ";
   const auto space = line.find(' ');

@@ -20,7 +20,7 @@ std::optional<RankTotals> totals_of(const MemberView& member) {
   return totals && totals->steps > 0 ? totals : std::nullopt;
 }
 
-// Of the largest scope, by rank.
+// Returns the members of the largest scope, by rank.
 std::vector<MemberView> members_of_job(const std::vector<MemberView>& members) {
   const auto largest = std::min_element(members.begin(), members.end(), [](const MemberView& a, const MemberView& b) {
     return std::tuple(-a.info.world_size, std::string_view(a.scope)) <
@@ -33,7 +33,7 @@ std::vector<MemberView> members_of_job(const std::vector<MemberView>& members) {
   return job;
 }
 
-// The row of one mean step.
+// Returns the mean step of a window, with `window` as its number.
 StepRow mean_step(const StepRow& sums, std::int64_t window) {
   StepRow mean = sums;
   mean.number = mean.step = window;
@@ -59,11 +59,11 @@ std::optional<StepRow> steps_between(const RankTotals& before, const RankTotals&
   const auto spent = [&](SpanKind kind) { return after.of(kind) - before.of(kind); };
   put(Phase::data, spent(SpanKind::data));
   put(Phase::forward, spent(SpanKind::forward));
-  // A step ends within its backward, whose span ends behind it: of the last one `in_steps` alone has the time, and the
-  // wait in it. On a device a step's end is the stream's.
+  // A step ends within its backward, whose span ends after the step, so for the last step only `in_steps` has the time,
+  // and the wait in it. On a device a step's end is that of its stream.
   const std::int64_t in_steps = after.in_steps - before.in_steps;
   const std::int64_t least = row.on_device ? 0 : in_steps;
-  // Without an engine, or an optimizer, of ours.
+  // For a program that does not use lockstep's engine, or its optimizer.
   put(Phase::backward, after.of(SpanKind::backward) > 0 ? std::max(spent(SpanKind::backward), least) : in_steps);
   put(Phase::optimizer,
       after.of(SpanKind::optimizer) > 0 ? spent(SpanKind::optimizer) : after.after_steps - before.after_steps);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The present steps of the ranks of a running job, from the totals in their heartbeats (trace/rank_totals.h): of all
-// hosts, and at a cost that does not grow with the steps. Pure; one thread.
+// The recent steps of the ranks of a running job, on all hosts, from the totals in their heartbeats
+// (trace/rank_totals.h), at a cost that does not grow with the number of steps. Pure; one thread.
 #pragma once
 
 #include <deque>
@@ -14,26 +14,29 @@
 
 namespace lockstep::launcher {
 
-// The steps between two totals of a rank as a row of their sums; `number` and `step` are how many there are. Nothing if
-// there is none.
+// Returns the steps between two totals of a rank as a row of their sums; `number` and `step` are the number of steps.
+// Returns nullopt if there are none.
 std::optional<StepRow> steps_between(const trace::RankTotals& before, const trace::RankTotals& after);
 
 struct LiveRank {
   membership::MemberView member = {};
-  std::optional<trace::RankTotals> totals = {};  // of its last heartbeat; nothing before its first step
-  std::optional<StepRow> recent = {};            // steps_between(), of the last kWindows windows
+  std::optional<trace::RankTotals> totals = {};  // totals in its last heartbeat; nullopt before its first step
+  std::optional<StepRow> recent = {};            // steps_between() over the last kWindows windows
 };
 
 class LiveRun {
  public:
-  // A window is the time in which each rank ends a step or more: half a second, which is a heartbeat, or longer.
+  // A window is the time in which each rank finishes at least one step: half a second, which is the interval of
+  // heartbeats, or longer.
   static constexpr std::size_t kWindows = kStragglerSteps;
 
-  // Of several scopes the largest counts, which is the job's. Other ranks than before, as after a restart, begin anew.
+  // Reads the members of the largest scope, which is the job's. If its ranks have changed, as after a restart, all
+  // windows are discarded.
   void look(const std::vector<membership::MemberView>& members);
 
   std::vector<LiveRank> ranks() const;  // by rank
-  // As find_straggler() of the windows' mean steps; nothing before there are kWindows, or while a rank is missing.
+  // Applies find_straggler() to the windows' mean steps; returns nullopt before there are kWindows, or while a rank is
+  // missing.
   std::optional<Straggler> straggler(double least) const;
 
  private:
@@ -42,7 +45,7 @@ class LiveRun {
 
   std::vector<membership::MemberView> members_;
   Totals now_;
-  std::deque<Totals> bounds_;  // of the windows, of all ranks each; the last one's end is to come
+  std::deque<Totals> bounds_;  // bounds of the windows, each with all ranks; the last window is still open
 };
 
 }  // namespace lockstep::launcher

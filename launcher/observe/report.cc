@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The straggler of the last start that has one, and likewise the first finding, as far as there are any.
+// Describes the straggler of the last start that has one, and the first finding of the last start that has one.
 std::vector<std::string> news_of(const RunReport& report) {
   std::vector<std::string> news(2);
   for (const ReportedStart& start : report.starts) {
@@ -37,7 +37,7 @@ std::vector<std::string> news_of(const RunReport& report) {
   return news;
 }
 
-// Of the last start.
+// Returns true if every rank of the last start has left a trace.
 bool has_every_rank(const RunTraces& traces) {
   if (traces.traces.empty()) return false;
   const RunTrace& last = traces.traces.back();
@@ -82,7 +82,7 @@ int report_command(const ReportOptions& options) {
 std::string make_trace_folder(const RunOptions& options, int generation) {
   const std::string folder = trace_folder(options.log_dir, options.trace);
   if (folder.empty()) return {};
-  if (!options.trace.empty() && fs::is_directory(options.trace)) {  // said before hours of training, not after them
+  if (!options.trace.empty() && fs::is_directory(options.trace)) {  // reported before hours of training, not after them
     throw InvalidArgument(fmt::format("--trace {}: that is a folder; give a file in it", options.trace));
   }
   if (!options.trace.empty()) require_regular(options.trace);
@@ -95,10 +95,10 @@ std::string make_trace_folder(const RunOptions& options, int generation) {
 
 namespace {
 
-// For node rank 0 to have all traces, and for the others to have an answer.
+// Limits for node rank 0 to collect all traces, and for the other hosts to get its answer.
 constexpr std::chrono::seconds kTaking{30};
 constexpr std::chrono::seconds kGiving{60};
-// Between two looks for a signal.
+// Interval between two checks for a signal.
 constexpr std::chrono::milliseconds kLook{200};
 
 std::vector<TraceFile> files_of(const RunTraces& traces) {
@@ -122,20 +122,20 @@ void write_traces(const RunTraces& traces, const std::string& file, Console& con
   for (const std::string& line : news_of(report)) console.message(line);
 }
 
-// What make_trace_folder() has made and no rank has left a trace in.
+// Removes the folders that make_trace_folder() made and in which no rank has left a trace.
 void remove_empty_folders(const std::string& folder) {
-  std::error_code error;  // one that is not empty stays
+  std::error_code error;  // a folder that is not empty stays
   for (int i = 0; fs::exists(log_folder(folder, i), error); ++i) fs::remove(log_folder(folder, i), error);
   fs::remove(folder, error);
 }
 
-// The wait for other hosts' launchers, until a signal.
+// The exchange of traces with other hosts' launchers, which a signal ends.
 class ExchangeOfTraces {
  public:
   ExchangeOfTraces(store::Store& store, const RankMap& hosts, Signals& signals, Console& console)
       : store_(store), hosts_(hosts), signals_(signals), console_(console) {}
 
-  // Node rank 0's.
+  // Called on node rank 0.
   void write_of_all_hosts(const std::string& folder, const std::string& file) {
     TakenTraces taken(store_, static_cast<int>(hosts_.size()));
     auto has = TakenTraces::Has::none;
@@ -156,9 +156,9 @@ class ExchangeOfTraces {
     taken.end(has);
   }
 
-  // Whether node rank 0's timeline has the traces of this host.
+  // Returns true if node rank 0's timeline has the traces of this host.
   bool is_taken(const std::string& folder, const RunTraces& traces, int node_rank) {
-    // All launchers together look a thousand times a second at most.
+    // All launchers together check at most a thousand times a second.
     const auto look = std::max<std::chrono::nanoseconds>(kLook, hosts_.size() * std::chrono::milliseconds(1));
     try {
       return give_traces(store_, node_rank, folder, files_of(traces), limits(kGiving, look));

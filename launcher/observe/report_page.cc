@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A report as HTML: no script, no file beside it, nothing from a network. It is XML too, so that a test can read it.
+// The report as an HTML page without scripts, further files or network access. The page is also XML, so that a test can
+// parse it.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -19,8 +20,8 @@ namespace {
 
 constexpr std::size_t kMostColumns = 120;
 
-// Colours p0 ... p8 are the phases', light and dark: Okabe and Ito's set, which most colour-blind people can tell
-// apart.
+// Colours p0 ... p8 of the phases, for light and dark pages: Okabe and Ito's set, which most colour-blind people can
+// distinguish.
 constexpr std::string_view kHead = R"(<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -80,14 +81,14 @@ std::string loss_of(const Loss& loss) {
   return loss ? fmt::format("{:.6g} (step {})", loss->second, loss->first) : "-";
 }
 
-// In bold if the run failed.
+// Returns the verdict, in bold if the run failed.
 std::string verdict_of(const JobHistory& history) {
   if (!history.is_over) return "none: it has not ended, its launcher was killed, or it had no --log-dir";
   const std::string text = escaped(history.verdicts.back().text);
   return history.has_failed ? fmt::format("<b class=\"failed\">{}</b>", text) : text;
 }
 
-// The table at the head of a report has a row for each fact and a column for each run.
+// Returns the table at the head of a report, with a row for each fact and a column for each run.
 std::string facts_of(const std::vector<NamedReport>& runs) {
   std::vector<std::pair<std::string_view, std::string>> rows;
   for (const auto& [name, report] : runs) {
@@ -119,7 +120,7 @@ std::string facts_of(const std::vector<NamedReport>& runs) {
   return table(html);
 }
 
-// A chart for each name, with a line for each run.
+// Returns a chart for each name, with a line for each run.
 std::string charts_of(const std::vector<NamedReport>& runs, const std::string& key) {
   std::map<std::string, std::vector<Curve>> charts;
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -143,7 +144,7 @@ std::string charts_of(const std::vector<NamedReport>& runs, const std::string& k
   return html;
 }
 
-// Means over the steps, in ms.
+// Returns the means over the steps, in ms.
 std::vector<double> means_of(const RankTable& table) {
   std::vector<double> means(kPhases, 0.0);
   for (const StepRow& row : table.rows) {
@@ -182,7 +183,8 @@ std::string where_time_goes(const ReportedStart& start) {
          "</p>\n" + table("<tr><th>ms</th>" + names + "<th>of communication hidden</th></tr>\n" + rows);
 }
 
-// How much longer than the median rank each took for its own work, as a share of the step: 1 is a colour at 50 %.
+// Draws the time that each rank spent on its own work beyond the median rank, as a share of the step; 50 % has the
+// strongest colour.
 std::string slowest_by_step(const ReportedStart& start) {
   const auto steps = rows_by_step(start.ranks);
   if (start.ranks.size() < 2 || steps.empty()) return {};

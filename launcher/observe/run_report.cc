@@ -20,11 +20,12 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// One host's ranks have one clock, so their launches can be compared.
+// The ranks of one host have one clock, so their launches can be compared.
 std::vector<ReportedBucket> buckets_of(const std::vector<const trace::RankTrace*>& ranks, int world_size) {
   if (ranks.empty() || ranks.front()->steps.empty()) return {};
   const std::size_t count = ranks.front()->steps.back().buckets.size();
-  std::map<std::pair<std::string, std::int64_t>, std::vector<std::int64_t>> last_launch;  // by host, step; by bucket
+  // The last launches by host and step, then by bucket.
+  std::map<std::pair<std::string, std::int64_t>, std::vector<std::int64_t>> last_launch;
   const auto each = [&](auto take) {
     for (const trace::RankTrace* rank : ranks) {
       for (const trace::TracedStep& step : rank->steps) {
@@ -55,7 +56,7 @@ std::vector<ReportedBucket> buckets_of(const std::vector<const trace::RankTrace*
   return buckets;
 }
 
-// Every rank has those of the replicas; one of them is told.
+// Adds each finding once: every rank reports findings about the replicas.
 void add_findings(const std::vector<trace::Finding>& found, std::vector<trace::Finding>& all) {
   const auto key = [](const trace::Finding& it) { return std::tuple(it.step, it.rank, it.kind, it.parameter); };
   for (const trace::Finding& finding : found) {
@@ -66,14 +67,14 @@ void add_findings(const std::vector<trace::Finding>& found, std::vector<trace::F
 
 double ms(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
-// The scalars of one start's ranks, and what the first of them says of each step.
+// Adds the scalars of one start's ranks, and those that the first rank's rows provide for each step.
 void add_scalars(const std::vector<const trace::RankTrace*>& ranks, const ReportedStart& start,
                  std::map<std::string, ScalarCurve>& all) {
   for (auto& [name, curve] : all) curve.erase(curve.upper_bound(start.resumed), curve.end());
   std::map<std::string, ScalarCurve> of_start;
   for (const trace::RankTrace* rank : ranks) {
     for (const trace::ScalarSeries& series : rank->scalars) {
-      std::map<std::int64_t, trace::ScalarPoint> last;  // of several values of a step
+      std::map<std::int64_t, trace::ScalarPoint> last;  // the last of several values of a step
       for (const trace::ScalarPoint& point : series.points) last[point.step] = point;
       for (const auto& [step, point] : last) {
         ReportedScalar& scalar = of_start[series.name].try_emplace(step).first->second;
@@ -193,7 +194,7 @@ RunReport report_of(const RunTraces& traces) {
 
 namespace {
 
-// Of each start: who should have left a trace, and has not.
+// Lists, for each start, the ranks whose traces are missing.
 std::vector<std::string> missing_traces(const RunTraces& traces) {
   std::map<int, std::set<int>> missing;  // by generation
   for (const RunTrace& trace : traces.traces) {

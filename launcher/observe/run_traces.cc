@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The number between `before` and `after`; nothing if the text is another.
+// Returns the number between `before` and `after`; nullopt if the text has another form.
 std::optional<int> number_in(std::string_view text, std::string_view before, std::string_view after) {
   if (!text.starts_with(before) || !text.ends_with(after) || text.size() <= before.size() + after.size()) return {};
   const std::string_view digits = text.substr(before.size(), text.size() - before.size() - after.size());
@@ -39,13 +39,13 @@ void read_folder(const fs::path& folder, int generation, const std::optional<Hos
     if (!rank || (ranks && !ranks->has(*rank)) || !fs::is_regular_file(file)) return;
     try {
       found.traces.push_back({generation, trace::decode(trace::TraceRing::read_file(file.native()))});
-    } catch (const Error& error) {  // damaged, or just being replaced by a new start
+    } catch (const Error& error) {  // damaged, or being replaced by a new start
       found.problems.emplace_back(error.what());
     }
   });
 }
 
-// When its first event began, by the wall clock.
+// Returns the time of the trace's first event, by the wall clock.
 std::int64_t beginning(const RunTrace& trace) {
   const auto& [generation, rank] = trace;
   if (!rank.spans.empty()) return rank.spans.front().begin + rank.wall_clock;

@@ -15,7 +15,7 @@ using trace::SpanKind;
 using trace::TracedSpan;
 using trace::TracedStep;
 
-// A part of the program's time in which no inner span is open.
+// A piece of the program's time during which no inner span is open.
 struct Piece {
   SpanKind kind = SpanKind::program;
   std::int64_t begin = 0;
@@ -36,7 +36,7 @@ std::optional<Phase> phase_of(SpanKind kind) {
   return std::nullopt;
 }
 
-// The thread that trains: that of most of the library's spans.
+// Returns the training thread: the one with most of the library's spans.
 int training_thread(const std::vector<TracedSpan>& spans) {
   std::map<int, std::size_t> counts;
   for (const TracedSpan& span : spans) {
@@ -46,7 +46,7 @@ int training_thread(const std::vector<TracedSpan>& spans) {
   return most == counts.end() ? 0 : most->first;
 }
 
-// Of the library's spans on that thread, by time. Spans of one thread nest.
+// Returns the pieces of the library's spans on that thread, by time. Spans of one thread nest.
 std::vector<Piece> pieces_of(const std::vector<TracedSpan>& all) {
   const int thread = training_thread(all);
   std::vector<TracedSpan> spans;
@@ -58,7 +58,7 @@ std::vector<Piece> pieces_of(const std::vector<TracedSpan>& all) {
   });
   std::vector<Piece> pieces;
   std::vector<const TracedSpan*> open;
-  std::int64_t covered = 0;  // up to here pieces are made
+  std::int64_t covered = 0;  // end of the time for which there are pieces
   const auto cover_to = [&](std::int64_t time) {
     if (!open.empty() && time > covered) pieces.push_back({open.back()->kind, covered, time});
     covered = std::max(covered, time);
@@ -89,7 +89,7 @@ class RowMaker {
         has_optimizer_(has(pieces_, SpanKind::optimizer)),
         has_backward_(has(pieces_, SpanKind::backward)) {}
 
-  // Steps come by time.
+  // Call it for the steps in order of time.
   StepRow row(const TracedStep& before, const TracedStep& step) {
     StepRow row{.number = step.number,
                 .step = step.step,
@@ -99,7 +99,7 @@ class RowMaker {
                 .weight = step.weight,
                 .loss = step.loss};
     add_pieces(row);
-    if (!has_backward_) {  // a Reducer without an engine of ours
+    if (!has_backward_) {  // a Reducer that is used without lockstep's engine
       row.ns[static_cast<std::size_t>(Phase::backward)] += step.end - step.begin;
     }
     settle(row, step.hidden, step.waited);
@@ -109,7 +109,7 @@ class RowMaker {
  private:
   void add_pieces(StepRow& row) {
     while (next_ < pieces_.size() && pieces_[next_].end <= row.begin) ++next_;
-    std::int64_t first = row.end;  // of what comes after the update
+    std::int64_t first = row.end;  // begin of the first piece after the update
     for (std::size_t i = next_; i < pieces_.size() && pieces_[i].begin < row.end; ++i) {
       const Piece& piece = pieces_[i];
       const std::int64_t begin = std::max(piece.begin, row.begin);
@@ -129,10 +129,10 @@ class RowMaker {
   std::vector<Piece> pieces_;
   bool has_optimizer_;
   bool has_backward_;
-  std::size_t next_ = 0;  // the first piece that is not over when the row begins
+  std::size_t next_ = 0;  // the first piece that ends after the row's beginning
 };
 
-// A rank's value beyond the median of the others' in each step.
+// Returns a rank's value minus the median of the others', for each step.
 template <typename Value>
 std::int64_t median_excess(const std::vector<std::vector<const StepRow*>>& steps, std::size_t rank, Value value) {
   std::vector<std::int64_t> excess;
@@ -146,7 +146,7 @@ std::int64_t median_excess(const std::vector<std::vector<const StepRow*>>& steps
   return median_of(std::move(excess));
 }
 
-// Communication is what follows.
+// Communication is left out, since it follows from these.
 constexpr Phase kCauses[] = {Phase::data,     Phase::forward,    Phase::backward, Phase::optimizer,
                              Phase::snapshot, Phase::evaluation, Phase::other};
 
@@ -183,8 +183,8 @@ void settle(StepRow& row, std::int64_t hidden, std::int64_t waited) {
   std::int64_t known = 0;
   for (const std::int64_t part : row.ns) known += part;
   ns(Phase::other) = up_to(row.length() - known, row.length());
-  // On a device both are the compute stream's time. A host that is ahead of its stream waits with it, in backward or
-  // wherever it next puts work there.
+  // On a device both are the compute stream's time. A host that is ahead of its stream waits for it, in backward or in
+  // the next phase that enqueues work.
   constexpr Phase kWaiting[] = {Phase::backward, Phase::other, Phase::optimizer, Phase::forward};
   for (const Phase phase : std::span(kWaiting).first(row.on_device ? 4 : 1)) {
     const std::int64_t here = up_to(waited, ns(phase));

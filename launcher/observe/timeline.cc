@@ -23,7 +23,7 @@ using trace::TracedBucket;
 using trace::TracedSpan;
 using trace::TracedStep;
 
-// Lanes, in the order in which they are shown. The program's are from kProgram on, by thread.
+// Lanes in display order. The program's lanes start at kProgram, by thread.
 enum Lane : int { kCompute = 1, kWaiting = 2, kData = 3, kCommunication = 10, kProgram = 100 };
 
 std::string json_text(std::string_view text) {
@@ -40,7 +40,7 @@ std::string lane_name(int lane) {
 
 class Writer {
  public:
-  // `begin`: of the common clock, counts as 0.
+  // `begin` is the time on the common clock that counts as 0.
   Writer(const HostClocks& clocks, std::int64_t begin) : clocks_(clocks), begin_(begin) {}
 
   void rank(const RunTrace& trace) {
@@ -50,7 +50,7 @@ class Writer {
     if (host.empty()) host = fmt::format("rank {} (host {})", rank_, trace.rank.identity.host);
     for (const TracedSpan& span : trace.rank.spans) put_span(trace.rank, span);
     for (const trace::Finding& finding : trace.rank.findings) put_finding(finding);
-    std::vector<std::int64_t> lane_ends;  // of communication
+    std::vector<std::int64_t> lane_ends;  // ends of the lanes of communication
     for (const TracedStep& step : trace.rank.steps) {
       if (step.end > step.last_gradient_ready) {
         put(kWaiting, "wait for buckets", step.last_gradient_ready, step.end,
@@ -93,7 +93,7 @@ class Writer {
                            arguments);
   }
 
-  // A flag on the rank.
+  // Adds a flag on the rank.
   void put_finding(const trace::Finding& finding) {
     events_ +=
         fmt::format(R"({{"ph": "i", "s": "p", "pid": {}, "tid": {}, "name": {}, "ts": {}, "args": {{"step": {}}}}},)"
@@ -102,7 +102,7 @@ class Writer {
                     us(clocks_.common(host_, finding.time) - begin_), finding.step);
   }
 
-  // Of a backward the compute lane has what is before the last gradient; the rest is waiting.
+  // The compute lane has the part of a backward before the last gradient; the rest is waiting.
   static std::int64_t computed_until(const trace::RankTrace& trace, const TracedSpan& backward) {
     const auto after = std::ranges::upper_bound(trace.steps, backward.end, {}, &TracedStep::end);
     if (after == trace.steps.begin()) return backward.end;
@@ -121,7 +121,7 @@ class Writer {
     }
   }
 
-  // In the first lane that has room, so that spans of a lane never overlap.
+  // Puts the bucket into the first lane that has room, so that spans of a lane never overlap.
   void put_bucket(const TracedStep& step, std::size_t index, std::vector<std::int64_t>& lane_ends) {
     const TracedBucket& bucket = step.buckets[index];
     const auto room = std::ranges::find_if(lane_ends, [&](std::int64_t end) { return end <= bucket.launched; });
@@ -143,7 +143,7 @@ class Writer {
   std::string events_;
 };
 
-// By the common clock.
+// Returns the time of the first event, by the common clock.
 std::int64_t first_time(const RunTrace& trace, const HostClocks& clocks) {
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
   for (const TracedSpan& span : trace.rank.spans) first = std::min(first, span.begin);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks' traces as one file in Chrome's Trace Event Format, which Perfetto and chrome://tracing show. Pure.
+// One file of the ranks' traces in Chrome's Trace Event Format, which Perfetto and chrome://tracing show. Pure.
 //
 // https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 //
-// A process of it is a rank. Its lanes: compute, communication (more than one where buckets are on their way together),
-// waiting, data, and one for each thread that has spans of the program's own. Times are microseconds from the first
-// event. Ranks of one host have one clock; those of several are put together by their buckets (host_clocks.h), and how
-// well is in the file.
+// Each process in the file is a rank. Its lanes: compute, communication (more than one if buckets overlap), waiting,
+// data, and one for each thread that has spans of the program's own. Times are microseconds from the first event. Ranks
+// of one host have one clock; the clocks of several hosts are aligned by their buckets (host_clocks.h), and the file
+// states the remaining error.
 #pragma once
 
 #include <string>
@@ -16,10 +16,10 @@
 
 namespace lockstep::launcher {
 
-// The text of the file: JSON, an event a line.
+// Returns the text of the file: JSON, with one event per line.
 std::string timeline_of(const std::vector<RunTrace>& traces);
 
-// "run.json"; of several hosts, each of which has its own ranks', "run.node1.json".
+// Returns "run.json"; for several hosts that each write their own ranks, "run.node1.json".
 std::string timeline_file(const std::string& trace, std::size_t hosts, int node_rank);
 
 }  // namespace lockstep::launcher

@@ -19,19 +19,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Answers that are not files.
+// Values of a want key that end the exchange.
 constexpr std::string_view kTaken = "taken";
 constexpr std::string_view kLeft = "left";
-// All launchers hear at once that the job is over.
+// Limit for the offers: all launchers learn at about the same time that the job is over.
 constexpr std::chrono::seconds kOffersCome{5};
-// One slow host does not take the others' time.
+// Limit for one file, so that a slow host does not use up the others' time.
 constexpr std::chrono::seconds kOneFile{5};
 
 std::string key(int node, std::string_view what) { return fmt::format("traces/{}/{}", node, what); }
 std::string want_key(int node, int k) { return key(node, fmt::format("want/{}", k)); }
 std::string file_key(int node, int k) { return key(node, fmt::format("file/{}", k)); }
 
-// Waits for the key's value; nothing if the exchange is called off. Throws Timeout.
+// Waits for the key's value; returns nullopt if the exchange is called off. Throws Timeout.
 std::optional<std::string> await(store::Store& store, const std::string& name, const Deadline& deadline,
                                  const ExchangeLimits& limits) {
   if (!limits.is_called_off) return store.get(name, deadline);
@@ -45,7 +45,7 @@ std::optional<std::string> await(store::Store& store, const std::string& name, c
   return std::nullopt;
 }
 
-// Takes it off the text; nothing if it doesn't begin with a number.
+// Removes a number from the text's front; returns nullopt if the text doesn't begin with one.
 std::optional<int> take_number(std::string_view& text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -69,7 +69,7 @@ std::optional<TraceFile> TraceFile::of_name(std::string_view text) {
     if (!found) return std::nullopt;
     *number = *found;
   }
-  if (file.name() != whole) return std::nullopt;  // a zero in front, say
+  if (file.name() != whole) return std::nullopt;  // rejects other spellings, such as a leading zero
   return file;
 }
 
@@ -118,12 +118,12 @@ bool TakenTraces::take_of(int node, std::string_view offer, const fs::path& fold
   while (!offer.empty()) {
     const auto file = TraceFile::of_name(take_word(offer, '\n'));
     if (!file || std::find(own.begin(), own.end(), *file) != own.end()) continue;
-    const int asked = k++;  // before the wait: that all is over is said behind this question
+    const int asked = k++;  // incremented before the wait: the end of the exchange is written behind this question
     store_.set(want_key(node, asked), file->name());
     const auto bytes = await(store_, file_key(node, asked), limits.deadline.sooner(kOneFile), limits);
     if (!bytes) return false;
     store_.erase(file_key(node, asked));
-    if (bytes->empty()) continue;  // it can't be read there
+    if (bytes->empty()) continue;  // the host can't read the file
     const fs::path path = folder / file->name();
     std::error_code made;
     fs::create_directories(path.parent_path(), made);
