@@ -25,10 +25,10 @@ constexpr std::size_t kMostUnrecorded = 100;
 
 bool writable(int fd) {
   pollfd entry{fd, POLLOUT, 0};
-  return poll(&entry, 1, 0) > 0;  // true also for an error: the write that follows meets it
+  return poll(&entry, 1, 0) > 0;  // true also for an error, which the following write reports
 }
 
-// As after 2>&1.
+// True after 2>&1, for example.
 bool same_file(int one, int other) {
   struct stat first {};
   struct stat second {};
@@ -39,7 +39,7 @@ bool same_file(int one, int other) {
 }  // namespace
 
 Console::Console(int out_fd, int err_fd) {
-  // A write that has no reader, or no room under ulimit -f, shall fail instead.
+  // A write to a pipe without a reader, or beyond ulimit -f, must fail instead of killing this process.
   for (const int number : {SIGPIPE, SIGXFSZ}) {
     if (signal(number, SIG_IGN) == SIG_ERR) throw SystemError("ignore SIGPIPE and SIGXFSZ", errno);
   }
@@ -49,13 +49,13 @@ Console::Console(int out_fd, int err_fd) {
 }
 
 void Console::line(Stream stream, int rank, std::string_view text) {
-  // A bar's last state comes as a line in the end; the redraws before it are of no interest then.
+  // The bar's last state arrives as a line, which makes the waiting redraw obsolete.
   if (rank == 0 && stream == bar_stream_) {
     if (!bar_.empty()) put(sink(bar_stream_), kEraseLine);
     bar_.clear();
     held_.clear();
   }
-  // The library in a rank says who it is, for those who have no launcher. Here it would stand twice.
+  // The library in a rank prints a label for programs without a launcher. Here it would appear twice.
   if (const auto label = fmt::format("[lockstep rank {}] ", rank); text.starts_with(label)) {
     put_line(stream, fmt::format("[rank {}] [lockstep] ", rank), text.substr(label.size()));
   } else {
@@ -72,7 +72,7 @@ void Console::redraw(Stream stream, std::string_view text) {
   Sink& target = sink(stream);
   if (target.terminal) {
     bar_ = text;
-    // A reader that is behind sees the newest state, not the history.
+    // A slow reader sees the newest state, not the history.
     if (target.pending.empty()) put(target, fmt::format("{}\x1b[K\r", in_one_line(text, target.fd)));
     return;
   }
@@ -128,7 +128,7 @@ void Console::show_held_redraw() {
 }
 
 void Console::put_line(Stream stream, std::string_view prefix, std::string_view text) {
-  // On a terminal the bar keeps the last line: erase it, write, draw it again.
+  // On a terminal the bar occupies the last line: erase it, write the line, draw it again.
   const bool around_bar = !bar_.empty() && sink(stream).terminal;
   put(sink(stream), fmt::format("{}{}{}\n", around_bar ? kEraseLine : "", prefix, text));
   if (around_bar) put(sink(bar_stream_), fmt::format("{}\x1b[K\r", in_one_line(bar_, sink(bar_stream_).fd)));
@@ -143,8 +143,8 @@ void Console::put(Sink& target, std::string_view text) {
 void Console::drain(Sink& target) {
   std::size_t written = 0;
   while (written < target.pending.size() && writable(target.fd)) {
-    // The file may be shared with other programs, so O_NONBLOCK is not ours to set; a pipe that poll calls writable
-    // takes PIPE_BUF bytes at once.
+    // Other programs may share the file, so O_NONBLOCK must not be set on it; a pipe that poll reports as writable
+    // accepts PIPE_BUF bytes at once.
     const auto bytes = write(target.fd, target.pending.data() + written,
                              std::min<std::size_t>(PIPE_BUF, target.pending.size() - written));
     if (bytes >= 0) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that a host's ranks write and its launcher says, line by line in the order in which it came:
+// The log of a host's ranks and launcher, line by line in the order of arrival:
 //
 //   2026-11-23T13:28:23.123456Z rank2.err: loss is nan
 //   2026-11-23T13:28:23.201003Z lockstep run: rank 2 (host a, pid 4711) exited with code 1 ...
 //
-// The time is that at which the launcher has read it, in UTC. Of a progress bar it has what stood when its line ended;
-// a line of more than LineSplitter::kMaxLine comes in parts. It goes to a file, if it has one, and to the recent lines
-// (recent_lines.h). Main thread only.
+// The time, in UTC, is that at which the launcher read the line. Of a progress bar the log has the state at which its
+// line ended; a line longer than LineSplitter::kMaxLine is split. The log is written to a file, if there is one, and to
+// the recent lines (recent_lines.h). Main thread only.
 #pragma once
 
 #include <string>
@@ -19,17 +19,17 @@ namespace lockstep::launcher {
 
 class JobLog {
  public:
-  // `file`: as LogFile has it; one that isn't open takes nothing. `recent` outlives it.
+  // `file` may be closed, and then takes nothing. `recent` outlives the log.
   JobLog(RecentLines& recent, LogFile file) : recent_(recent), file_(std::move(file)) {}
 
-  // What stands before a line of `who` that has come now: one for all lines that came together.
+  // Returns the prefix of lines of `who` that arrive now: the same for all lines that arrived together.
   static std::string prefix(std::string_view who);
   void line(std::string_view prefix, std::string_view text) { lines_.append(prefix).append(text).push_back('\n'); }
-  // The lines since the last call go on. Returns as LogFile::write().
+  // Writes the lines since the last call. Returns the result of LogFile::write().
   std::string flush();
-  // The launcher's own words, which may have lines. As flush().
+  // Writes the launcher's message, which may have several lines. Returns as flush() does.
   std::string message(std::string_view text);
-  // As LogFile::close().
+  // Returns the result of LogFile::close().
   std::string close() { return file_.close(); }
 
   const std::string& path() const { return file_.path(); }

@@ -22,12 +22,12 @@ LogFile file_of_job(const OutputOptions& options) {
 JobOutput::JobOutput(OutputOptions options, Console& console)
     : options_(std::move(options)), console_(console), log_(recent_, file_of_job(options_)) {
   console_.record([this](std::string_view text) {
-    // What can't be written is said once, and then again by way of this.
+    // A write failure is reported once; the report is itself a message that arrives here again.
     if (const auto problem = log_.message(text); !problem.empty()) console_.message(problem);
   });
 }
 
-// First the console stops recording: what is said of the log's end would be written to the log that has ended.
+// The console stops recording before the log ends: a message about the log's end would be written to the ended log.
 JobOutput::~JobOutput() {
   console_.record({});
   if (const auto problem = log_.close(); !problem.empty()) console_.message(problem);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the output of a job goes on this host: --log-dir, --tee and --ranks. Main thread only.
+// The destinations of a job's output on this host, from --log-dir, --tee and --ranks. Main thread only.
 #pragma once
 
 #include <string>
@@ -14,28 +14,28 @@ namespace lockstep::launcher {
 
 struct OutputOptions {
   std::string log_dir = {};      // empty: no files
-  Tee tee = {};                  // with files; without them all is shown
-  RankSet shown = {};            // of these ranks only something is shown
-  bool keep_last_lines = false;  // of each rank's stderr, where there is no file
-  int hosts = 1;                 // of the job
-  int generation = 0;            // to which this host has come
-  int node_rank = 0;             // of this one among them then
+  Tee tee = {};                  // streams shown besides their files; without files both are shown
+  RankSet shown = {};            // ranks whose output is shown
+  bool keep_last_lines = false;  // keeps the last lines of each rank's stderr that has no file
+  int hosts = 1;                 // number of the job's hosts
+  int generation = 0;            // the generation in which this host joined
+  int node_rank = 0;             // node rank of this host in that generation
 };
 
 class JobOutput {
  public:
-  // Makes the job's log, with what the console says from now on and has said. `console` outlives it.
-  // Throws SystemError.
+  // Opens the job's log, which gets the console's later and earlier messages. `console` outlives it. Throws
+  // SystemError.
   JobOutput(OutputOptions options, Console& console);
   ~JobOutput();
   JobOutput(const JobOutput&) = delete;
   JobOutput& operator=(const JobOutput&) = delete;
 
-  // Where a stream of a rank goes, of which `fd` is the read end. Makes the generation's folder. Throws SystemError.
+  // Returns the sinks of a rank's stream, whose read end is `fd`. Makes the generation's folder. Throws SystemError.
   RankOutput open(int rank, Stream stream, UniqueFd fd, int generation);
-  // The job's log in memory.
+  // Returns the recent part of the job's log, which is in memory.
   RecentLines& recent() { return recent_; }
-  // "12 bytes of logs/job.log"; empty: the log has all.
+  // Returns "12 bytes of logs/job.log"; empty if the log is complete.
   std::string describe_lost() const;
 
  private:

@@ -7,9 +7,9 @@
 namespace lockstep::launcher {
 namespace {
 
-// Where the text at the front of `bytes` ends: at a newline or a return, or not at all. Searches for one character are
-// several times as fast as one for either. `newline` is the place of the first newline, from which on it is looked for
-// again: a bar's redraws may be thousands before one.
+// Returns the end of the text at the front of `bytes`: a newline or a return, or none. Searching for one character is
+// several times as fast as searching for either. `newline` is the first newline, which stays valid over several calls:
+// thousands of a bar's redraws may come before one.
 std::size_t end_of_text(std::string_view bytes, const char*& newline) {
   if (newline < bytes.data()) newline = bytes.data() + std::min(bytes.find('\n'), bytes.size());
   const std::string_view line(bytes.data(), static_cast<std::size_t>(newline - bytes.data()));
@@ -48,10 +48,10 @@ void LineSplitter::feed(std::string_view bytes, const Sink& sink) {
     if (!is_return || bytes.starts_with('\n')) {
       if (is_return) bytes.remove_prefix(1);
       sink(Kind::line, whole);
-    } else if (!whole.empty()) {  // a return at the line's start draws nothing
+    } else if (!whole.empty()) {  // a return at the beginning of a line draws nothing
       sink(Kind::redraw, whole);
       last_redraw_ = whole;
-      after_return_ = bytes.empty();  // else the next byte is known, and no '\n'
+      after_return_ = bytes.empty();  // else the next byte is known not to be '\n'
     }
     partial_.clear();
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of a rank's output, cut into lines and redraws of a progress bar.
+// A splitter of a rank's output into lines and redraws of a progress bar.
 #pragma once
 
 #include <functional>
@@ -12,21 +12,21 @@ namespace lockstep::launcher {
 class LineSplitter {
  public:
   enum class Kind { line, redraw };
-  // `text` is without its end and lives for the call only.
+  // `text` lacks its end, and is valid only during the call.
   using Sink = std::function<void(Kind kind, std::string_view text)>;
 
-  // A line longer than this is cut, so that a rank without newlines can't fill the launcher's memory.
+  // Limit at which a line is split, so that a rank without newlines can't fill the launcher's memory.
   static constexpr std::size_t kMaxLine = 1 << 20;
 
   void feed(std::string_view bytes, const Sink& sink);
-  // The stream has ended: what came without an end is a line.
+  // Call it at the stream's end: bytes without an end become a line.
   void finish(const Sink& sink);
-  // What has come without an end so far.
+  // Returns the bytes that have no end yet.
   std::string_view partial() const { return partial_; }
 
  private:
   std::string partial_;
-  std::string last_redraw_;  // while after_return_: it becomes a line if '\n' comes next
+  std::string last_redraw_;  // set while after_return_: it becomes a line if '\n' follows
   bool after_return_ = false;
 };
 

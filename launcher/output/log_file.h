@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One stream of a rank as a file of --log-dir.
+// A file of --log-dir that stores one stream of a rank.
 //
-// What can't be written (no room, over a quota, a failing disk) is lost and counted, never in silence: the rank goes
-// on, the launcher says it and ends with another code than 0. Once there is room again the file goes on, behind a line
-// that says how much is missing. Main thread only.
+// Bytes that can't be written (disk full, over a quota, a failing disk) are lost and counted: the rank continues, the
+// launcher reports the loss and exits with a code other than 0. When writing succeeds again, the file resumes with a
+// line that states how many bytes are missing. Main thread only.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,24 @@ namespace lockstep::launcher {
 class LogFile {
  public:
   LogFile() = default;
-  // Makes the file, or empties it. Throws SystemError.
+  // Creates or empties the file. Throws SystemError.
   explicit LogFile(std::string path);
 
   bool open() const { return static_cast<bool>(fd_); }
-  // Appends all of it. Returns why some was lost, in words for a message, when that begins; else nothing.
+  // Appends all bytes. Returns the reason, as words for a message, when a gap begins; else an empty string.
   std::string write(std::string_view bytes);
-  // No more is coming. As write(): some file systems say only now that there was no room.
+  // Call it after the last write. Returns as write() does: some file systems report a full disk only on close.
   std::string close();
 
   const std::string& path() const { return path_; }
-  // In all. What close() failed for counts as one.
+  // Bytes lost in total. A failed close() counts as one.
   std::uint64_t lost_bytes() const { return lost_; }
 
  private:
   std::string path_;
   UniqueFd fd_;
   std::uint64_t lost_ = 0;
-  std::uint64_t gap_ = 0;  // bytes that are missing at the file's end
+  std::uint64_t gap_ = 0;  // bytes that are missing at the file's present end
 };
 
 }  // namespace lockstep::launcher

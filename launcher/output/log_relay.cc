@@ -11,7 +11,7 @@ LogRelay::LogRelay() {
   set_log_sink([this](LogLevel level, std::string_view text) { put(level, text); });
 }
 
-// First the sink goes: other threads may log while the rest is printed.
+// The log's sink is removed first, since other threads may log while the rest is printed.
 LogRelay::~LogRelay() {
   set_log_sink({});
   for (const auto& line : take()) print_error(fmt::format("lockstep run: {}", line));

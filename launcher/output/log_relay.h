@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library's log on its way to the launcher's console.
+// A queue from the library's log to the launcher's console.
 //
-// The store's thread logs, the main thread owns the console: a line that went straight to stderr could cut into a
-// rank's line or a progress bar. While this object lives, log lines wait here for take(). One at a time; made and read
-// by the main thread.
+// The store's thread logs and the main thread owns the console, so a line that went straight to stderr could cut into a
+// rank's line or a progress bar. While this object lives, log lines wait here for take(). At most one exists at a time;
+// the main thread makes and reads it.
 #pragma once
 
 #include <atomic>
@@ -19,19 +19,19 @@ namespace lockstep::launcher {
 
 class LogRelay {
  public:
-  // Lines that wait at one time; what comes beyond is counted, not kept. Whoever logs is never delayed.
+  // Limit of waiting lines; further lines are counted and dropped. A thread that logs never waits.
   static constexpr std::size_t kMostLines = 1000;
 
   // Throws SystemError.
   LogRelay();
-  // What nobody took goes to stderr, as do later lines.
+  // Prints the remaining lines to stderr; later lines go there too.
   ~LogRelay();
   LogRelay(const LogRelay&) = delete;
   LogRelay& operator=(const LogRelay&) = delete;
 
-  // Readable while lines wait.
+  // Descriptor that is readable while lines wait.
   int fd() const { return lines_.fd(); }
-  // "warning: text", in order; the last one says how many were dropped, if any were.
+  // Returns lines such as "warning: text", in order; the last one states the number of dropped lines, if there are any.
   std::vector<std::string> take();
 
  private:

@@ -16,7 +16,7 @@
 namespace lockstep::launcher {
 namespace {
 
-// Of a line that is kept.
+// Limit for a line that is kept.
 constexpr std::size_t kMostKeptBytes = 1000;
 
 void say(const std::string& problem, Console& console) {
@@ -36,7 +36,7 @@ std::vector<std::string> RankOutput::last_lines() const {
   return lines;
 }
 
-// libstdc++ has a line with the type and one with the text.
+// libstdc++ prints a line with the type and a line with the text.
 void RankOutput::note_fatal_error(std::string_view line) {
   constexpr std::string_view kType = "terminate called after throwing an instance of ";
   constexpr std::string_view kText = "  what():  ";
@@ -49,7 +49,7 @@ void RankOutput::note_fatal_error(std::string_view line) {
 
 LineSplitter::Sink RankOutput::sink(Console& console) {
   return [this, &console](LineSplitter::Kind kind, std::string_view text) {
-    if (kind == LineSplitter::Kind::redraw) {  // every rank may draw a bar; one of them is shown
+    if (kind == LineSplitter::Kind::redraw) {  // every rank may draw a bar; only one is shown
       if (rank_ == 0 && sinks_.shown) console.redraw(stream_, text);
       return;
     }

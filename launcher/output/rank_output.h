@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes out of a rank on one of its streams, on its way to a file, the job's log and the console. Main thread
-// only.
+// One stream of a rank's output and its sinks: a file, the job's log and the console. Main thread only.
 //
-// Each piece goes to all of them before the next is read, and nobody reads while the console is behind
-// (Console::kBacklogLimit) or a file takes its time: so a slow sink blocks the rank, and nothing is dropped or piles
-// up.
+// Each piece reaches all sinks before the next is read, and nothing is read while the console is behind
+// (Console::kBacklogLimit) or a file is slow. So a slow sink blocks the rank, no output is dropped, and memory stays
+// bounded.
 #pragma once
 
 #include <cstddef>
@@ -25,37 +24,37 @@ namespace lockstep::launcher {
 
 class RankOutput {
  public:
-  // Read at one time, and what the pipe of a rank holds if the kernel grants it: a rank that writes much is woken, and
-  // wakes the launcher, a quarter as often as with the kernel's own 64 KiB.
+  // Size of one read, and of a rank's pipe if the kernel grants it: a rank that writes much is woken, and wakes the
+  // launcher, a quarter as often as with the kernel's default of 64 KiB.
   static constexpr int kPieceBytes = 256 * 1024;
 
   struct Sinks {
-    LogFile file = {};        // byte by byte; may be none
-    JobLog* log = nullptr;    // by lines; outlives this
-    bool shown = true;        // by lines on the console
-    bool keep_lines = false;  // for last_lines(): the console does not show them
+    LogFile file = {};        // gets all bytes; may be closed
+    JobLog* log = nullptr;    // gets lines; outlives this
+    bool shown = true;        // shows lines on the console
+    bool keep_lines = false;  // keeps lines for last_lines(), since they are not shown
   };
 
   RankOutput() = default;
-  // `fd` is the read end of a pipe and doesn't block.
+  // `fd` is the non-blocking read end of a pipe.
   RankOutput(int rank, Stream stream, UniqueFd fd, Sinks sinks);
 
   int fd() const { return fd_.get(); }
   bool open() const { return static_cast<bool>(fd_); }
-  // Reads once and passes it on. Returns the bytes read; closes at the stream's end.
+  // Reads once and passes the bytes on. Returns their number; closes `fd` at the stream's end.
   std::size_t read_some(Console& console);
-  // Reads what is there on entry, and no more: a writer that goes on may be faster than the console.
+  // Reads the bytes that were there on entry, and no more: a writer that continues may be faster than the console.
   void read_available(Console& console);
-  // The same for the last time: what came without an end becomes a line.
+  // Does the same a last time: bytes without an end become a line.
   void finish(Console& console);
-  // "logs/generation0/rank1.out"; empty: there is no file.
+  // Path such as "logs/generation0/rank1.out"; empty: no file.
   const std::string& path() const { return sinks_.file.path(); }
-  // The last kShownLines, without the redraws of a bar; the last of them may have no end yet.
+  // Returns the last kShownLines lines, without the redraws of a bar; the last of them may lack its end.
   std::vector<std::string> last_lines() const;
-  // What the C++ runtime, or lockstep in the rank, has written here of an exception that nobody caught, last: its type
-  // and the first line of its text. Empty: nothing.
+  // Type and first line of the text of the last uncaught exception that the C++ runtime, or lockstep in the rank, has
+  // printed on this stream; empty: none.
   const std::string& fatal_error() const { return fatal_error_; }
-  // Of the file, so far.
+  // Bytes lost by the file so far.
   std::uint64_t lost_bytes() const { return sinks_.file.lost_bytes(); }
 
  private:
@@ -63,7 +62,7 @@ class RankOutput {
   void pass_on(std::string_view bytes, Console& console);
   void end(Console& console);
   LineSplitter::Sink sink(Console& console);
-  // Takes the lines of `split`, which have come now.
+  // Passes the lines of `split`, which have just arrived, to the sinks.
   template <typename Split>
   void take_lines(Console& console, Split split);
 
@@ -71,8 +70,8 @@ class RankOutput {
   Stream stream_ = Stream::out;
   UniqueFd fd_;
   Sinks sinks_;
-  std::string label_;   // "rank1.out"
-  std::string prefix_;  // in the job's log, of the lines that came last
+  std::string label_;   // such as "rank1.out"
+  std::string prefix_;  // in the job's log, for the newest lines
   LineSplitter splitter_;
   std::deque<std::string> kept_lines_;
   std::string fatal_error_;

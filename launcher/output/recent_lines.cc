@@ -10,7 +10,7 @@ void RecentLines::put(std::string_view lines) {
   MutexLock lock(mutex_);
   kept_.append(lines);
   if (kept_.size() > 2 * kMostBytes) {
-    // From the next line's beginning on; a line that is longer than all that is kept is kept as the only one.
+    // The kept part begins at a line's beginning; a line longer than the limit is kept as the only one.
     const auto end = kept_.rfind('\n', kept_.size() - kMostBytes - 1);
     const std::size_t gone = end == std::string::npos ? 0 : end + 1;
     kept_.erase(0, gone);
