@@ -27,7 +27,8 @@ void add_part(std::vector<Processors>& parts, Processors part) {
   if (!part.empty() && std::find(parts.begin(), parts.end(), part) == parts.end()) parts.push_back(std::move(part));
 }
 
-// Items [begin, end) of `count` that one of `parts` gets, in order, as even as can be; the first have one more.
+// The range [begin, end) of `count` items for one of `parts`, in order and as even as possible; the first parts have
+// one item more.
 struct Share {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -50,7 +51,7 @@ int count_cores(const Topology& topology, const Processors& processors) {
                                         [&](const Processors& core) { return !common(core, processors).empty(); }));
 }
 
-// More ranks than nodes: the ranks are divided among the nodes.
+// Divides the ranks among the nodes, for more ranks than nodes.
 std::vector<RankBinding> share_nodes(const Topology& topology, std::size_t ranks) {
   std::vector<RankBinding> result;
   for (std::size_t node = 0; node < topology.nodes.size(); ++node) {
@@ -92,7 +93,7 @@ std::string describe_processors(const Processors& processors) {
 
 Topology read_topology(const std::string& root, const Processors& allowed) {
   Topology topology;
-  Processors placed;  // in nodes
+  Processors placed;  // processors that belong to a node
   for (const int processor : allowed) {
     const auto siblings =
         parse_processors(read_kernel_file(fmt::format("{}/cpu/cpu{}/topology/thread_siblings_list", root, processor)));
@@ -107,7 +108,7 @@ Topology read_topology(const std::string& root, const Processors& allowed) {
     add_part(topology.nodes, std::move(here));
   }
   if (placed.size() < allowed.size()) topology.nodes = {allowed};
-  // Neighbours in the order of the nodes, whose processors some machines number alternately.
+  // Orders neighbours by node, since some machines number the nodes' processors alternately.
   const auto node_of = [&](const Processors& core) {
     return std::ranges::find_if(topology.nodes, [&](const Processors& node) { return !common(node, core).empty(); });
   };

@@ -12,10 +12,10 @@
 namespace lockstep::launcher {
 namespace {
 
-// Variables of an outer launcher about this process, which is not a rank of its job any more but the launcher of one.
-// With torchrun's, torch in a rank would look for that agent's store on our MASTER_PORT; with mpirun's, every rank
-// would be the same rank to MPI; the secret is of another store than ours, and the relay too. What a scheduler says of
-// its task (Slurm, Flux) stays true.
+// Returns true for variables of an outer launcher about this process, which is not a rank of that job any more but the
+// launcher of its own. With torchrun's, torch in a rank would look for that agent's store on this job's MASTER_PORT;
+// with mpirun's, MPI would see every rank as the same one; the secret and the relay belong to another store. A
+// scheduler's variables about its task (Slurm, Flux) remain valid.
 bool belongs_to_an_outer_job(std::string_view name) {
   constexpr std::string_view kPrefixes[] = {"TORCHELASTIC_",
                                             "OMPI_COMM_WORLD_",
@@ -65,7 +65,7 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
   result.set("LOCKSTEP_RESTART_COUNT", number(contract.restarts));
   result.set("LOCKSTEP_LAUNCHER_PID", number(contract.launcher_pid));
   result.set("LOCKSTEP_LAUNCHER_FD", contract.launcher_fd);
-  if (contract.torch_store) {  // as a torchrun agent says that rank 0 need not host one, and which attempt this is
+  if (contract.torch_store) {  // as a torchrun agent does: rank 0 need not host a store, and the attempt's number
     result.set("TORCHELASTIC_USE_AGENT_STORE", "True");
     result.set("TORCHELASTIC_RESTART_COUNT", number(contract.restarts));
   }

@@ -20,7 +20,7 @@ std::string list_of(const std::vector<SeenGpu>& seen) {
   });
 }
 
-// The index of the only one that an entry means.
+// Returns the index of the GPU that an entry means, if it means only one.
 std::optional<std::size_t> find_uuid(std::string_view entry, const std::vector<SeenGpu>& seen) {
   std::optional<std::size_t> found;
   for (std::size_t i = 0; i < seen.size(); ++i) {
@@ -40,7 +40,7 @@ std::string visible_devices_of_ranks(const std::vector<std::string>& devices, co
       std::any_of(devices.begin(), devices.end(), [](const auto& entry) { return is_gpu_uuid(entry); });
   const auto outer = inherited ? split(*inherited, ',') : std::vector<std::string_view>{};
   std::vector<std::string> chosen;
-  std::vector<std::string> meant;  // the same in one form, to compare
+  std::vector<std::string> meant;  // entries in one common form, for comparison
   for (const auto& entry : devices) {
     std::optional<std::size_t> index;
     if (!is_gpu_uuid(entry)) {
@@ -56,8 +56,8 @@ std::string visible_devices_of_ranks(const std::vector<std::string>& devices, co
         throw InvalidArgument(
             fmt::format("{}: {} is not one GPU of those here; there are {}", flag, entry, list_of(seen)));
     }
-    // CUDA wants one form in all entries. One that it named itself is as it wants it: of a slice of a GPU (MIG) the
-    // driver gives the UUID with GPU- before it, and knows it with MIG- only.
+    // CUDA requires one form in all entries. An entry of CUDA_VISIBLE_DEVICES itself has the right form: for a slice of
+    // a GPU (MIG) the driver reports the UUID with the prefix GPU-, but accepts it only with MIG-.
     if (!index) {
       chosen.push_back(entry);
     } else if (*index < outer.size() && is_gpu_uuid(outer[*index])) {

@@ -26,7 +26,7 @@ struct RankGpus {
   std::optional<std::string> visible_devices;
 };
 
-// A driver is asked only where its answer counts: that takes long, and a job on the CPU need not wait for it.
+// A driver is asked only if its answer counts: that takes long, and a job on the CPU need not wait for it.
 RankGpus gpus_of_ranks(const RunOptions& options, const Environment& environment) {
   Gpus found = find_gpus("/proc/driver/nvidia/gpus", "/dev", environment);
   if (options.devices.empty() && (options.nproc_per_node != "gpu" || found.count > 0)) return {found, {}};
@@ -38,7 +38,7 @@ RankGpus gpus_of_ranks(const RunOptions& options, const Environment& environment
   if (seen.gpus.empty() && found.count == 0) {
     throw InvalidArgument(fmt::format("--devices {}: no GPU here: {}", fmt::join(options.devices, ","), seen.reason));
   }
-  // Where this lockstep is without CUDA, the driver's files still say how many there are.
+  // If lockstep is built without CUDA, the driver's files still give the number of GPUs.
   if (seen.gpus.empty()) seen.gpus.resize(static_cast<std::size_t>(found.count));
   const auto inherited = environment.variables().find("CUDA_VISIBLE_DEVICES");
   return {{static_cast<int>(options.devices.size()), {}},
@@ -55,7 +55,7 @@ void make_log_dir(const std::string& folder) {
   }
 }
 
-// It may ask a driver that hangs.
+// The health check may ask a driver that hangs.
 constexpr std::chrono::seconds kHealthLimit{30};
 
 void check_health(const std::string& command, const Guardian& guardian) {
@@ -74,7 +74,7 @@ void check_health(const std::string& command, const Guardian& guardian) {
 std::vector<RankBinding> bindings_of(Binding binding, int ranks) {
   if (binding == Binding::none) return {};
   auto bindings = bind_ranks(binding, read_topology("/sys/devices/system", allowed_processors()), ranks);
-  // A quota may grant less than the cores that it spreads over.
+  // A quota may grant less than the cores over which it is spread.
   for (RankBinding& rank : bindings) rank.cores = std::min(rank.cores, std::max(1, allowed_cores() / ranks));
   return bindings;
 }

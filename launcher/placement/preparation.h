@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that a host must have before ranks can start on it: the program, GPUs where they are asked for, a folder for
-// logs.
+// The requirements of ranks on a host: the program, GPUs if they are asked for, a folder for logs.
 #pragma once
 
 #include <chrono>
@@ -18,22 +17,23 @@
 namespace lockstep::launcher {
 
 struct Preparation {
-  FoundProgram program = {};  // without a path it can't be run, and the rest is not looked at
+  FoundProgram program = {};  // its path is empty if it can't be run; then nothing else is examined
   RankCount count = {};
-  std::optional<std::string> visible_devices = {};  // for the ranks, where the user chose
+  std::optional<std::string> visible_devices = {};  // for the ranks, if the user chose GPUs
   std::vector<RankBinding> bindings = {};           // by local rank; empty: none
   std::string crowd = {};                           // describe_crowd()
 };
-// Throws InvalidArgument for what isn't here. What --health-check starts ends with this process, by the guardian.
+// Throws InvalidArgument for a requirement that this host does not meet. The guardian ends the processes of
+// --health-check if this process dies.
 Preparation prepare(const RunOptions& options, const Environment& environment, const Guardian& guardian);
 
-// --stop-timeout, else what the environment says. InvalidArgument.
+// Returns --stop-timeout, else the environment's value. Throws InvalidArgument.
 std::chrono::nanoseconds stop_timeout_of(const RunOptions& options, const Environment& environment);
 
-// --requeue-exit-code, else what the environment says. InvalidArgument.
+// Returns --requeue-exit-code, else the environment's value. Throws InvalidArgument.
 int requeue_code_of(const RunOptions& options, const Environment& environment);
 
-// A contract as the flags say. Hosts, addresses and secret are left as they are.
+// Returns the contract that the flags describe. Hosts, addresses and secret keep their defaults.
 Contract contract_of(const RunOptions& options);
 
 }  // namespace lockstep::launcher

@@ -17,7 +17,7 @@ namespace {
 
 int count_entries(const std::string& folder, bool (*wanted)(std::string_view)) {
   int count = 0;
-  std::error_code error;  // A folder that is not there holds no GPU.
+  std::error_code error;  // a folder that does not exist holds no GPU
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     if (wanted(entry->path().filename().native())) ++count;
   }
@@ -52,7 +52,7 @@ Gpus find_gpus(const std::string& proc_folder, const std::string& dev_folder, co
   if (present == 0) {
     return {0, fmt::format("no NVIDIA driver shows one (nothing in {}, no {}/nvidia0)", proc_folder, dev_folder)};
   }
-  // Set and empty means none, to CUDA; Environment::get takes it for unset.
+  // CUDA reads a set but empty variable as no GPUs; Environment::get treats it as unset.
   const auto found = environment.variables().find("CUDA_VISIBLE_DEVICES");
   const auto value = found == environment.variables().end() ? std::nullopt : std::optional(found->second);
   const int visible = visible_gpus(present, value);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks of a job run on which host. Pure.
+// The assignment of a job's ranks to its hosts. Pure.
 #pragma once
 
 #include <string>
@@ -7,28 +7,28 @@
 
 namespace lockstep::launcher {
 
-// Agents' numbers are below it (membership::kMaxWorldSize).
+// Upper limit of agents' numbers, exclusive (membership::kMaxWorldSize).
 inline constexpr int kMostAgents = 32768;
 
-// The ranks of one host have consecutive numbers.
+// A host of a job and its ranks, which have consecutive numbers.
 struct HostSlots {
   std::string name = {};
   int first_rank = 0;
   int ranks = 1;
-  int agent = 0;  // its launcher's number at the job's store, which no other one ever has
+  int agent = 0;  // unique number of its launcher at the job's store, which is never reused
 
   bool has(int rank) const { return rank >= first_rank && rank < first_rank + ranks; }
 };
 
-// By node rank, from 0.
+// Hosts by node rank, from 0.
 using RankMap = std::vector<HostSlots>;
 
-// `hosts` with their `ranks`, of which first_rank is filled in.
+// Returns `hosts`, whose `ranks` are set, with first_rank filled in.
 RankMap with_first_ranks(RankMap hosts);
 int world_size(const RankMap& hosts);
-// The node rank of the host that `rank` runs on; -1 if there is none.
+// Returns the node rank of the host on which `rank` runs; -1 if there is none.
 int node_of(const RankMap& hosts, int rank);
-// "host a (node rank 0)".
+// Returns "host a (node rank 0)".
 std::string describe_host(const RankMap& hosts, int node);
 
 }  // namespace lockstep::launcher

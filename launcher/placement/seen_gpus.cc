@@ -12,7 +12,7 @@
 namespace lockstep::launcher {
 namespace {
 
-// A driver that wakes up eight GPUs may take half a minute.
+// A driver that initialises eight GPUs may take half a minute.
 constexpr std::chrono::seconds kLimit{60};
 
 }  // namespace

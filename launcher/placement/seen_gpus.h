@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs of this host, as a driver sees them: asked of lockstep-probe, so that this program links and wakes none.
+// The GPUs of this host, as a driver sees them. lockstep-probe asks the driver, so that this program neither links nor
+// initialises it.
 #pragma once
 
 #include <string>
@@ -12,16 +13,17 @@ namespace lockstep::launcher {
 
 struct SeenGpus {
   std::vector<SeenGpu> gpus;
-  std::string reason;  // why there are none, as a sentence; empty if there are
+  std::string reason;  // reason why there are no GPUs, as a sentence; else empty
 };
 
-// Runs the probe beside this program. Main thread. Never throws for what the probe does: that is a reason.
+// Runs the probe that is installed beside this program. Main thread. An error of the probe is returned as the reason,
+// not thrown.
 SeenGpus ask_gpus();
 
 // Reads the probe's output. Pure.
 SeenGpus read_gpus(const std::string& path, const HelperResult& result);
 
-// The path of lockstep-probe.
+// Returns the path of lockstep-probe.
 std::string probe_path();
 
 }  // namespace lockstep::launcher

@@ -10,7 +10,7 @@ std::vector<std::pair<std::string, std::string>> shared_gpu_environment(const st
       {"LOCKSTEP_OVERSUBSCRIBE_GPU", "1"},
       {std::string(kHostId), fmt::format("{}-rank{}", run_id, rank)},
       {"NCCL_NET", "Socket"},
-      {"NCCL_SOCKET_IFNAME", "=lo"},  // not all that begin so
+      {"NCCL_SOCKET_IFNAME", "=lo"},  // without "=" every interface whose name begins with "lo"
       {"NCCL_IB_DISABLE", "1"},
       {"NCCL_P2P_DISABLE", "1"},
       {"NCCL_SHM_DISABLE", "1"},
@@ -21,7 +21,7 @@ std::vector<std::pair<std::string, std::string>> shared_gpu_environment(const st
       {"NCCL_MAX_CTAS", "2"},
       {"NCCL_NET_PLUGIN", "none"},
       {"NCCL_TUNER_PLUGIN", "none"},
-      {"NCCL_RAS_ENABLE", "0"},  // all ranks of the host would want its one port
+      {"NCCL_RAS_ENABLE", "0"},  // all ranks of the host would listen on its one port
   };
 }
 
