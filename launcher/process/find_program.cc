@@ -53,7 +53,7 @@ FoundProgram find_program(const std::string& name, const Environment& environmen
   }
 
   const std::string search = environment.get("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
-  std::string refused;  // found, not runnable: keep looking, as shells do
+  std::string refused;  // found, but not executable; the search continues, as in shells
   std::string_view rest = search;
   while (true) {
     const auto colon = rest.find(':');

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which file a command names, as a shell would find it.
+// The file that a command names, found in the same way as a shell does.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct FoundProgram {
   std::string problem;  // one sentence, with the remedy
 };
 
-// A name with a slash is a path; another is looked for in PATH.
+// A name with a slash is a path; another name is looked up in PATH.
 FoundProgram find_program(const std::string& name, const Environment& environment);
 
 }  // namespace lockstep::launcher

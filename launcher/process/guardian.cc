@@ -30,7 +30,8 @@ constexpr pid_t kDisarm = 0;
 constexpr int kPipe = 3;
 constexpr auto kKillLimit = 10s;
 
-// By what processes of the job are known. The launcher holds the pipe too; where an error ends it, it ends by itself.
+// Marks by which processes of the job are recognised. The launcher has the pipe too, but is spared: after an error it
+// exits by itself.
 struct Signs {
   pid_t launcher = 0;
   std::set<pid_t> groups = {};
@@ -44,24 +45,24 @@ bool belongs_to_job(const ProcessEntry& entry, const Signs& signs) {
           has_open(entry.pid, signs.life_pipe));
 }
 
-// Kills what there is of the job and waits for its end; false if there was nothing.
+// Kills the job's processes and waits for their end; returns false if there were none.
 bool kill_job(const Signs& signs, const Deadline& deadline) {
   std::vector<UniqueFd> killed;
   for (const auto& entry : process_table()) {
     if (entry.pid == getpid() || !belongs_to_job(entry, signs)) continue;
     UniqueFd pidfd = open_pidfd(entry.pid);
     if (!pidfd) continue;
-    // Now that the descriptor holds this process, look again: the id may have been given to another one.
+    // The descriptor refers to this process now. Look again, since the pid may have been reused before.
     const auto again = process_entry(entry.pid);
     if (!again || !belongs_to_job(*again, signs)) continue;
-    syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);  // fails only if it has ended by itself
+    syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);  // fails only if the process has ended by itself
     killed.push_back(std::move(pidfd));
   }
   for (const auto& pidfd : killed) net::wait_readable(pidfd.get(), deadline);
   return !killed.empty();
 }
 
-// Leaves the launcher's process group, terminal, folder and signals.
+// Leaves the launcher's process group, terminal and folder, and blocks all signals.
 void detach(int pipe, const char* name) {
   setsid();
   sigset_t all;
@@ -78,10 +79,10 @@ void detach(int pipe, const char* name) {
 [[noreturn]] void end_job(const Signs& signs) {
   try {
     const auto deadline = Deadline::after(kKillLimit);
-    // Until a look finds nothing: a process may have forked between the look and its end.
+    // Repeats until a look finds none: a process may have forked between the look and its end.
     while (kill_job(signs, deadline) && !deadline.expired()) {
     }
-  } catch (const std::exception&) {  // There is nobody left to tell; the groups can still be killed.
+  } catch (const std::exception&) {  // the error can't be reported; the groups can still be killed
     for (const pid_t group : signs.groups) kill(-group, SIGKILL);
   }
   _exit(EXIT_SUCCESS);
@@ -90,7 +91,7 @@ void detach(int pipe, const char* name) {
 [[noreturn]] void guard(Signs signs) {
   while (true) {
     pid_t group = 0;
-    // Each is written at once and smaller than PIPE_BUF.
+    // Each record is written in one call and smaller than PIPE_BUF.
     const auto bytes = uninterrupted([&] { return read(kPipe, &group, sizeof group); });
     if (bytes != sizeof group) break;
     if (group == kDisarm) _exit(EXIT_SUCCESS);
@@ -109,8 +110,9 @@ Signs signs_of(const Guardian::Marks& marks) {
   return {.launcher = getpid(), .variable = marks.variable, .life_pipe = fmt::format("pipe:[{}]", life.st_ino)};
 }
 
-// The second guardian knows no groups. Its parent ends at once, so that it is nobody's child that the launcher has.
-// Returns the launcher's ends of two pipes: a byte into the one says that all is well, and its end that the launcher
+// Starts the second guardian, which knows no groups. Its parent ends at once, so that it is not a child of the
+// launcher. Returns the launcher's ends of two pipes: a byte into the first says that all is well, and its end says
+// that the launcher has gone; the second ends with the guardian.
 // has gone; the other one ends with the guardian.
 Pipe start_second(const Guardian::Marks& marks) {
   const Signs signs = signs_of(marks);
@@ -125,7 +127,7 @@ Pipe start_second(const Guardian::Marks& marks) {
   close(marks.life_end);
   word_pipe.write_end.reset();
   const int own_life = fcntl(life.write_end.get(), F_DUPFD, kPipe + 1);
-  detach(word_pipe.read_end.get(), "job-guard");  // not of the name that `pkill lockstep` looks for
+  detach(word_pipe.read_end.get(), "job-guard");  // a name that `pkill lockstep` does not match
   if (own_life < 0 || dup2(own_life, kPipe + 1) < 0) _exit(EXIT_FAILURE);
   syscall(SYS_close_range, kPipe + 2, ~0U, 0);
   char word = 0;
@@ -135,7 +137,7 @@ Pipe start_second(const Guardian::Marks& marks) {
 
 }  // namespace
 
-// The second one first, so that it does not hold the first one's pipe open.
+// The second guardian starts first, so that it does not hold the first one's pipe open.
 Guardian::Guardian(const Marks& marks) : marks_(marks) {
   second_ = start_second(marks_);
   start();
@@ -149,18 +151,19 @@ void Guardian::replace(const std::vector<pid_t>& groups) {
 void Guardian::start() {
   const Signs signs = signs_of(marks_);
   Pipe pipe = make_pipe();
-  Pipe detached = make_pipe();  // ends once it is out of this process group, which may be killed as a whole
+  Pipe detached = make_pipe();  // ends when the guardian has left this process group, which may be killed as a whole
   pid_ = fork();
   if (pid_ < 0) throw SystemError("fork the launcher's guardian", errno);
   if (pid_ == 0) {
-    // The ranks end when this pipe does, so no process but the launcher may hold its write end. Before detach(), which
-    // may give its numbers away.
+    // The ranks end when this pipe does, so only the launcher may hold its write end. The close precedes detach(),
+    // which may reuse its numbers.
     close(marks_.life_fd);
     close(marks_.life_end);
     detach(pipe.read_end.get(), "lockstep-guard");
     pipe.write_end.reset();
     detached.write_end.reset();
-    // What the launcher was started with. Before Linux 5.9 it stays open until this process ends: harmless.
+    // Descriptors with which the launcher was started. Before Linux 5.9 they stay open until this process ends, which
+    // is harmless.
     syscall(SYS_close_range, kPipe + 1, ~0U, 0);
     guard(signs);
   }
@@ -174,24 +177,24 @@ void Guardian::forget(pid_t group) const { tell(-group); }
 void Guardian::disarm() const {
   tell(kDisarm);
   const auto sent = uninterrupted([&] { return write(second_.write_end.get(), "", 1); });
-  static_cast<void>(sent);  // nobody reads if it was killed
+  static_cast<void>(sent);  // a killed guardian does not read
 }
 
 void Guardian::tell(pid_t word) const {
   const auto bytes = uninterrupted([&] { return write(pipe_.get(), &word, sizeof word); });
-  // If it was killed, there is nobody to read (SIGPIPE is ignored); the launcher has said so.
+  // A killed guardian does not read (SIGPIPE is ignored); the launcher has reported its death.
   if (bytes != sizeof word && errno != EPIPE) {
     log_error("write to the guardian process {}: {}", pid_, errno_text(errno));
   }
 }
 
-// The end of a pipe without a word before it means that the launcher died. Waits for both guardians in any case: who
-// waits for the launcher takes its end for the end of the job.
+// The end of a pipe without a word before it means that the launcher died. The destructor waits for both guardians in
+// any case, since a process that waits for the launcher takes its end for the end of the job.
 Guardian::~Guardian() {
   pipe_.reset();
   uninterrupted([&] { return waitpid(pid_, nullptr, 0); });
   second_.write_end.reset();
-  net::wait_readable(second_.read_end.get(), Deadline::never());  // it has ended
+  net::wait_readable(second_.read_end.get(), Deadline::never());  // its end says that the guardian has ended
 }
 
 }  // namespace lockstep::launcher

@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 // A killed process that waits for a device is left to the kernel.
 constexpr auto kUnkillableLimit = 2s;
 
-// Reads what is there, or a part of it: a writer may be faster. False once the stream has ended.
+// Reads the available bytes, or a part of them: a writer may be faster. Returns false once the stream has ended.
 bool drain(const UniqueFd& fd, std::string& text) {
   std::array<char, 16384> buffer;
   for (int i = 0; i < 64; ++i) {
@@ -40,7 +40,7 @@ bool drain(const UniqueFd& fd, std::string& text) {
   return true;
 }
 
-// The parent's end doesn't block, the program's does.
+// The parent's end doesn't block; the program's end does.
 Pipe output_pipe() {
   Pipe pipe = make_pipe();
   set_non_blocking(pipe.read_end.get());
@@ -58,14 +58,15 @@ HelperResult run_helper(const std::vector<std::string>& command, const Deadline&
   request.arguments = command;
   const auto inherited = Environment::of_process();
   for (const auto& [name, value] : inherited.variables()) {
-    if (name.starts_with("LOCKSTEP_STORE_SECRET")) continue;  // and _FILE: what it loads may be anybody's
+    // LOCKSTEP_STORE_SECRET_FILE too: the program may load foreign libraries.
+    if (name.starts_with("LOCKSTEP_STORE_SECRET")) continue;
     request.environment.push_back(fmt::format("{}={}", name, value));
   }
   request.stdin_fd = request.inherited_fd = null.get();
   request.registration_fd = guardian == nullptr ? null.get() : guardian->registration_fd();
   request.stdout_fd = out.write_end.get();
   request.stderr_fd = err.write_end.get();
-  sigemptyset(&request.signal_mask);  // what this process has blocked for its own sake the program may wait for
+  sigemptyset(&request.signal_mask);  // the program may wait for signals that this process has blocked
   request.open_files = net::open_files_limit();
   const Spawned program = spawn(request);
   out.write_end.reset();
@@ -82,7 +83,8 @@ HelperResult run_helper(const std::vector<std::string>& command, const Deadline&
       throw SystemError("poll", errno);
     }
     const bool ended = entries[0].revents != 0;
-    if (ended) kill(-program.pid, SIGKILL);  // what it has started; not reaped yet, so the number is still its own
+    // The program's own children are killed; it is not reaped yet, so the number is still its own.
+    if (ended) kill(-program.pid, SIGKILL);
     if (out_open) out_open = drain(out.read_end, result.out);
     if (err_open) err_open = drain(err.read_end, result.err);
     if (ended) result.ending = reap(program.pidfd.get());
@@ -91,7 +93,7 @@ HelperResult run_helper(const std::vector<std::string>& command, const Deadline&
     kill(-program.pid, SIGKILL);
     if (net::wait_readable(program.pidfd.get(), Deadline::after(kUnkillableLimit))) reap(program.pidfd.get());
   }
-  if (guardian != nullptr) guardian->forget(program.pid);  // the number may be another group's from now on
+  if (guardian != nullptr) guardian->forget(program.pid);  // the number may be reused for another group from now on
   return result;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a small program that may hang, crash or babble, and waits for it no longer than told.
+// Runs a small program that may hang, crash or print nonsense, with a time limit.
 #pragma once
 
 #include <optional>
@@ -13,16 +13,16 @@
 namespace lockstep::launcher {
 
 struct HelperResult {
-  std::optional<ExitStatus> ending;  // nothing: it was killed at the deadline, with all of its process group
-  std::string out;                   // at most kMostOutput bytes of each, the rest is thrown away
+  std::optional<ExitStatus> ending;  // nullopt: it was killed at the deadline, with all of its process group
+  std::string out;                   // at most kMostOutput bytes of each stream; the rest is discarded
   std::string err;
 };
 
 inline constexpr std::size_t kMostOutput = std::size_t{1} << 20;
 
-// `command` is argv, its first word the path. It inherits this process's environment and reads nothing. Call it from
-// the main thread: the program dies with it, and what it has started too where there is a guardian. Throws ExecError if
-// it can't be executed, SystemError.
+// `command` is argv; its first word is the path. The program inherits this process's environment, except for the
+// store's secret, and reads no input. Call it from the main thread: the program dies with it, and the program's
+// children too if there is a guardian. Throws ExecError if the program can't be executed, SystemError.
 HelperResult run_helper(const std::vector<std::string>& command, const Deadline& deadline,
                         const Guardian* guardian = nullptr);
 

@@ -12,13 +12,13 @@
 namespace lockstep::launcher {
 namespace {
 
-// Above what shells and programs name by number (exec 3<..., descriptor 10 of dash).
+// Above the numbers that shells and programs use explicitly (exec 3<..., descriptor 10 of dash).
 constexpr int kLowestInheritedFd = 200;
 
 }  // namespace
 
 LifePipe::LifePipe() : pipe_(make_pipe()), rank_end_(fcntl(pipe_.read_end.get(), F_DUPFD_CLOEXEC, kLowestInheritedFd)) {
-  // With a low limit of descriptors there is no such number.
+  // A low limit of descriptors may exclude such numbers.
   if (!rank_end_) rank_end_.reset(fcntl(pipe_.read_end.get(), F_DUPFD_CLOEXEC, 0));
   if (!rank_end_) throw SystemError("fcntl F_DUPFD_CLOEXEC", errno);
   struct stat status {};

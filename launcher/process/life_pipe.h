@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pipe that ends with this process: nothing is ever written, and all ranks have its read end.
+// A pipe that ends with this process: it never carries bytes, and all ranks have its read end.
 #pragma once
 
 #include <string>
@@ -13,10 +13,10 @@ class LifePipe {
   // Throws SystemError.
   LifePipe();
 
-  // For the ranks, under a number that programs don't name.
+  // The read end for the ranks, with a number that programs don't use explicitly.
   int rank_end() const { return rank_end_.get(); }
   const Pipe& pipe() const { return pipe_; }
-  // "FD:INODE", which tells this launcher from every other on its host: LOCKSTEP_LAUNCHER_FD.
+  // "FD:INODE", unique among the launchers on a host: LOCKSTEP_LAUNCHER_FD.
   const std::string& name() const { return name_; }
 
  private:

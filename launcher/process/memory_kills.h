@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the kernel has killed for want of memory since the job began: the count of this process's control group, in
-// which its ranks are. It rises before the killed process is seen to end.
+// The number of processes that the kernel has killed for lack of memory since the job began, from the counter of this
+// process's control group, which includes its ranks. The counter rises before the killed process is seen to end.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace lockstep::launcher {
 
 class MemoryKills {
  public:
-  // 0 also where no control group counts them.
+  // Returns 0 also if no control group counts the kills.
   std::int64_t since_start() const {
     const std::uint64_t now = count();
     return now > at_start_ ? static_cast<std::int64_t>(now - at_start_) : 0;

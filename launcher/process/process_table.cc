@@ -15,7 +15,8 @@
 namespace lockstep::launcher {
 namespace {
 
-// Children of all threads of a process. False if this kernel doesn't list them (CONFIG_PROC_CHILDREN).
+// Appends the children of all threads of a process. Returns false if this kernel doesn't list them
+// (CONFIG_PROC_CHILDREN).
 bool list_children(pid_t parent, std::vector<pid_t>& children) {
   std::error_code error;  // the process may end at any moment
   for (std::filesystem::directory_iterator thread(fmt::format("/proc/{}/task", parent), error), end;

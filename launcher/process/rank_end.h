@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How one rank ended, with all that a report about it says. The host of the rank may be another one.
+// The end of one rank, with all facts that a report about it states. The rank may be on another host.
 #pragma once
 
 #include <sys/types.h>
@@ -14,25 +14,25 @@
 
 namespace lockstep::launcher {
 
-// So many lines of a failed rank's stderr are shown.
+// Number of lines of a failed rank's stderr that are shown.
 inline constexpr std::size_t kShownLines = 20;
 
-// A rank's process, ended or not.
+// A rank's process, running or ended.
 struct RankFacts {
   int rank = 0;
   std::string host = {};
   pid_t pid = 0;                             // 0: not known
-  std::string log = {};                      // file of its stderr; empty: it goes to the console
-  std::vector<std::string> last_lines = {};  // of its stderr, at most kShownLines
-  // Processes that the kernel has killed for want of memory in the launcher's control group while the job ran; of a
-  // rank that SIGKILL ended, else 0.
+  std::string log = {};                      // file of its stderr; empty: stderr goes to the console
+  std::vector<std::string> last_lines = {};  // the end of its stderr, at most kShownLines
+  // Processes that the kernel has killed for lack of memory in the launcher's control group while the job ran, for a
+  // rank that SIGKILL ended; else 0.
   std::int64_t memory_kills = 0;
   std::optional<std::int64_t> steps_done = {};  // job/step_board.h
 };
 
 struct RankEnd : RankFacts {
   ExitStatus ending = {};
-  bool killed = false;  // by its launcher, which had waited for the grace period
+  bool killed = false;  // its launcher killed it after the grace period
 };
 
 }  // namespace lockstep::launcher

@@ -19,12 +19,12 @@ namespace {
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> result;
-  for (const auto& text : texts) result.push_back(const_cast<char*>(text.c_str()));  // execve does not write to them
+  for (const auto& text : texts) result.push_back(const_cast<char*>(text.c_str()));  // execve does not modify the words
   result.push_back(nullptr);
   return result;
 }
 
-// Between fork and exec: other threads' locks may be held for ever, so nothing here may allocate, log or throw.
+// Runs between fork and exec: other threads' locks may be held forever, so it must not allocate, log or throw.
 [[noreturn]] void become_rank(const SpawnRequest& request, char* const* arguments, char* const* environment,
                               pid_t launcher, int error_fd) {
   const pid_t self = getpid();
@@ -34,18 +34,18 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
     const auto written = write(error_fd, &error, sizeof error);
     _exit(written == sizeof error ? 127 : 126);
   };
-  // The process group before the registration, since the guardian kills groups; the registration before exec, so that
-  // no program runs that the guardian does not know.
+  // The process group is set before the registration, since the guardian kills groups; the registration precedes exec,
+  // so that the guardian knows every program that runs.
   attempt(setpgid(0, 0));
   attempt(prctl(PR_SET_PDEATHSIG, SIGKILL));
-  if (getppid() != launcher) _exit(127);  // it died before the line above: no signal will come
-  // A guardian that was killed leaves a broken pipe. The launcher has said so; the job goes on.
+  if (getppid() != launcher) _exit(127);  // the launcher died before the line above, so no signal will come
+  // A killed guardian leaves a broken pipe. The launcher has reported that; the job continues.
   if (write(request.registration_fd, &self, sizeof self) != sizeof self && errno != EPIPE) attempt(-1);
   attempt(dup2(request.stdin_fd, STDIN_FILENO));
   attempt(dup2(request.stdout_fd, STDOUT_FILENO));
   attempt(dup2(request.stderr_fd, STDERR_FILENO));
   attempt(fcntl(request.inherited_fd, F_SETFD, 0));
-  // The launcher ignores these, and that would be inherited.
+  // The launcher ignores these signals, and the program would inherit that.
   attempt(signal(SIGPIPE, SIG_DFL) == SIG_ERR ? -1 : 0);
   attempt(signal(SIGXFSZ, SIG_DFL) == SIG_ERR ? -1 : 0);
   attempt(sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr));
@@ -55,7 +55,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   _exit(127);
 }
 
-// What the kernel did not find for a file that is there.
+// Returns the part that the kernel did not find, for a file that exists.
 std::string missing_part(const std::string& path) {
   std::string line;
   std::ifstream file(path, std::ios::binary);
@@ -71,7 +71,7 @@ std::string missing_part(const std::string& path) {
 Spawned spawn(const SpawnRequest& request) {
   const auto arguments = pointers(request.arguments);
   const auto environment = pointers(request.environment);
-  Pipe failure = make_pipe();  // ends at exec; an error number comes first if there is no exec
+  Pipe failure = make_pipe();  // ends at exec; if exec fails, it carries an error number first
   const pid_t launcher = getpid();
   const pid_t pid = fork();
   if (pid < 0) throw SystemError("fork", errno);
@@ -79,8 +79,8 @@ Spawned spawn(const SpawnRequest& request) {
   failure.write_end.reset();
 
   int error = 0;
-  // Returns once the child has its group, is registered and runs the program: the launcher may signal the group at
-  // once.
+  // The read returns once the child has its group, is registered and runs the program: the launcher may signal the
+  // group at once.
   const auto bytes = uninterrupted([&] { return read(failure.read_end.get(), &error, sizeof error); });
   if (bytes == sizeof error) {
     uninterrupted([&] { return waitpid(pid, nullptr, 0); });

@@ -22,11 +22,11 @@ struct SpawnRequest {
   int stdin_fd = -1;
   int stdout_fd = -1;
   int stderr_fd = -1;
-  int inherited_fd = -1;                     // stays open under its number
-  int registration_fd = -1;                  // gets the process id before the program starts
-  sigset_t signal_mask{};                    // what the program starts with
-  net::OpenFilesLimit open_files;            // the same
-  std::optional<cpu_set_t> processors = {};  // that it is bound to; nothing: as this process
+  int inherited_fd = -1;                     // descriptor that stays open under its number
+  int registration_fd = -1;                  // descriptor to which the process id is written before the program starts
+  sigset_t signal_mask{};                    // mask with which the program starts
+  net::OpenFilesLimit open_files;            // limit with which the program starts
+  std::optional<cpu_set_t> processors = {};  // processors of the program; nullopt: those of this process
 };
 
 struct Spawned {
@@ -34,15 +34,15 @@ struct Spawned {
   UniqueFd pidfd;
 };
 
-// The program can't be executed: error_number() says why.
+// The program can't be executed; error_number() is the reason.
 class ExecError : public SystemError {
  public:
   using SystemError::SystemError;
 };
 
-// Forks and executes: a direct child, in a process group of its own, that dies when the calling thread does. Returns
-// once the program has started. Call it from the main thread only; other threads may exist.
-// Throws ExecError, or SystemError if not even a process could be had.
+// Forks and executes a direct child in its own process group, which dies when the calling thread does. Returns once the
+// program has started. Call it from the main thread only; other threads may exist. Throws ExecError, or SystemError if
+// no process could be created.
 Spawned spawn(const SpawnRequest& request);
 
 }  // namespace lockstep::launcher

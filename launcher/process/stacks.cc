@@ -39,7 +39,7 @@ std::string state_in_words(char state) {
   }
 }
 
-// Empty if there is no program for it.
+// Returns an empty command if neither program is installed.
 std::vector<std::string> stack_command(pid_t pid) {
   const std::string number = fmt::format("{}", pid);
   const auto environment = Environment::of_process();
@@ -52,15 +52,16 @@ std::vector<std::string> stack_command(pid_t pid) {
   return {};
 }
 
-// Why there is nothing to be asked of a debugger; empty if there is.
+// Returns the reason why a debugger must not be asked; empty if it may.
 std::string why_no_stacks(pid_t pid) {
   const auto process = process_entry(pid);
   if (!process || !process->alive()) return "the process has ended";
   const std::string pids = pids_by_namespace(pid);
-  if (std::count(pids.begin(), pids.end(), '\t') > 1) {  // nobody outside sees that a debugger holds it
+  // Outside that namespace it is not visible that a debugger holds the process.
+  if (std::count(pids.begin(), pids.end(), '\t') > 1) {
     return "it is in a pid namespace of its own, and would be taken for silent; gdb -p works within that";
   }
-  // The debugger would wait until it continues.
+  // The debugger would wait until the process continues.
   return process->state == 'T' || process->state == 't' ? "the process is stopped" : "";
 }
 
@@ -84,8 +85,8 @@ std::vector<ThreadState> threads_of(pid_t pid) {
 
 bool is_head(std::string_view line) { return line.starts_with("Thread ") || line.starts_with("TID "); }
 
-// The thread id in the head of a stack: "TID 12:", "Thread 1 (Thread 0x7f (LWP 12) "t"):", "Thread 1 (LWP 12 "t"):" or
-// "Thread 1 (process 12):". 0 if it names none.
+// Returns the thread id in the head of a stack: "TID 12:", "Thread 1 (Thread 0x7f (LWP 12) "t"):", "Thread 1 (LWP 12
+// "t"):" or "Thread 1 (process 12):"; 0 if the head has none.
 pid_t thread_at(std::string_view head) {
   for (const std::string_view mark : {"TID ", "(LWP ", "(process "}) {
     const auto at = head.find(mark);
@@ -98,7 +99,7 @@ pid_t thread_at(std::string_view head) {
 
 struct Stacks {
   std::vector<std::string> lines = {};
-  std::string problem = {};  // why there are none
+  std::string problem = {};  // reason why there are none
 };
 
 // Throws SystemError.
@@ -133,7 +134,7 @@ std::vector<std::string> frames_in(std::string_view text) {
 
 std::vector<std::string> lines_by_thread(pid_t pid, std::vector<ThreadState> threads,
                                          const std::vector<std::string>& frames) {
-  std::map<pid_t, std::vector<std::string>> stacks;  // with their heads
+  std::map<pid_t, std::vector<std::string>> stacks;  // stacks with their heads
   pid_t current = 0;
   for (const std::string& line : frames) {
     if (is_head(line)) current = thread_at(line);
@@ -182,7 +183,7 @@ std::vector<std::string> stacks_of_hung_rank(pid_t pid) noexcept {
     auto lines = stacks_of(pid, Deadline::after(kHungLimit)).lines;
     lines.resize(std::min(lines.size(), kHungLines));
     return lines;
-  } catch (const Error&) {  // the verdict is worth more than its ornament
+  } catch (const Error&) {  // the verdict is more important than the stacks
     return {};
   }
 }
