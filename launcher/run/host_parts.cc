@@ -24,7 +24,7 @@
 namespace lockstep::launcher {
 namespace {
 
-// Hosts of one job may have flags of their own, so only a host that is alone may refuse.
+// Hosts of one job may have different flags, so only a job on one host may be rejected.
 void require_shown_ranks(const RunOptions& options, const RankMap& hosts, Console& console) {
   if (options.shown_ranks.fits(world_size(hosts))) return;
   const std::string problem = fmt::format("--ranks {}: the job has {}, from 0 to {}", options.shown_ranks.text(),
@@ -65,7 +65,7 @@ RunFacts facts_of(const RunOptions& options, const JobOptions& job) {
   return facts;
 }
 
-// For `lockstep ps`, `top`, `logs` and `stop`. If there can't be one it is said: the job can do without.
+// Makes the server for `lockstep ps`, `top`, `logs` and `stop`. A failure is reported, and the job runs without it.
 void serve_run(const RunOptions& options, const JobOptions& job, HostParts& parts) {
   try {
     if (!parts.server) {
@@ -79,8 +79,8 @@ void serve_run(const RunOptions& options, const JobOptions& job, HostParts& part
   parts.server->set_run(facts_of(options, job), job.members, job.ask_for_stacks);
 }
 
-// Without --tee nothing else would be seen before the end. A closed stderr, which main() replaces by one that can't be
-// written, must not make a hint the run's failure.
+// Without --tee no other line would appear before the job's end. If stderr was closed, main() has replaced it by a
+// descriptor that can't be written; a hint must not make the run fail then.
 void say_where_output_goes(const RunOptions& options, const Contract& contract, Console& console) {
   if (options.log_dir.empty() || options.tee.out || options.tee.err) return;
   const bool is_closed = (fcntl(STDERR_FILENO, F_GETFL) & O_ACCMODE) == O_RDONLY;
@@ -91,8 +91,8 @@ void say_where_output_goes(const RunOptions& options, const Contract& contract, 
                               printable(contract.run_id, 4096)));
 }
 
-// Where the job's store is, and so all that is known of its ranks. Throws as MetricsServer: who asks for metrics shall
-// not find out later that there are none.
+// Serves the metrics on the host of the job's store, which has the information about all ranks. Throws as MetricsServer
+// does: a user who asks for metrics must learn at once that there are none.
 void serve_metrics(const RunOptions& options, const Contract& contract, HostParts& parts) {
   if (!options.metrics || contract.node_rank != 0 || parts.metrics || !parts.server) return;
   parts.metrics =
@@ -100,7 +100,7 @@ void serve_metrics(const RunOptions& options, const Contract& contract, HostPart
   parts.console.message(fmt::format("metrics for Prometheus: http://{}/metrics", parts.metrics->address().to_string()));
 }
 
-// The store that knows the members may end before the server does, which asks it.
+// Withdraws the members of one start: the store that knows them may end before the server that asks it.
 class MembersOfOneStart {
  public:
   explicit MembersOfOneStart(RunServer* server) : server_(server) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a launcher on its host beside the job: console, signals, the log, the ranks' guardian.
+// Parts of a launcher on its host other than the job: console, signals, the log, the ranks' guardian.
 #pragma once
 
 #include <memory>
@@ -19,39 +19,39 @@
 
 namespace lockstep::launcher {
 
-// Made before the process has a second thread. Throws SystemError.
+// Make it before the process has a second thread. Throws SystemError.
 //
-// The order of the members is the order in which they need each other, so that each ends before what it uses: `metrics`
-// asks `server`, whose thread reads the lines of `output`, which writes to `console`.
+// The members are ordered by their dependencies, so that each ends before those that it uses: `metrics` asks `server`,
+// whose thread reads the lines of `output`, which writes to `console`.
 struct HostParts {
   HostParts();
 
   Console console;
   Signals signals;
   LifePipe life;
-  Guardian guardian;  // forked before there is a secret: it need not have it
+  Guardian guardian;  // forked before the secret exists, which it does not need
   LogRelay log;
-  // From the first start of the ranks on, through all of them.
+  // Set from the first start of the ranks on, for all starts.
   std::optional<JobOutput> output = {};
-  std::unique_ptr<RunServer> server = {};       // nothing if none could be made
+  std::unique_ptr<RunServer> server = {};       // null if it could not be made
   std::unique_ptr<MetricsServer> metrics = {};  // asks `server`
 };
 
-// A control for `facts`: what the job knows of a rank that has not ended.
+// Makes a control. `facts` returns the facts that the job has about a running rank.
 using MakeControl = std::function<std::unique_ptr<JobControl>(std::function<RankFacts(int rank)> facts)>;
 
-// Says what the user ought to know before the ranks start for the first time.
+// Prints hints before the ranks start for the first time.
 void say_before_the_start(const RunOptions& options, const Preparation& preparation, const Environment& environment,
                           Console& console);
 
-// How one start of the job's ranks has ended, as JobControl has it.
+// The outcome of one start of the job's ranks, as JobControl reports it.
 struct StartOutcome {
   int exit_code = 0;
   std::optional<std::chrono::milliseconds> again = {};
-  bool is_hurried = false;  // a signal asked to end when no rank ran any more
+  bool is_hurried = false;  // a signal asked to end after the last rank had ended
 };
-// Starts the ranks, and returns once nothing of them runs any more. `store`: the job's, if it is on several hosts; for
-// what they tell each other when it is over.
+// Starts the ranks, and returns once none of their processes runs any more. `store` is the job's, for a job on several
+// hosts; the hosts use it to exchange their traces afterwards.
 StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation, JobOptions job_options,
                        const Environment& environment, HostParts& parts, const MakeControl& make_control,
                        store::Store* store = nullptr);

@@ -26,21 +26,22 @@
 namespace lockstep::launcher {
 namespace {
 
-// What an epoll event is about: kind and, for the last three, local rank.
+// Subject of an epoll event: its kind and, for the last three kinds, the local rank.
 enum class Source : std::uint32_t { signals, log, news, console_out, console_err, rank_end, rank_out, rank_err };
 constexpr std::uint64_t tag(Source source, int rank = 0) {
   return (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
 }
 
-// Of one rank: two pipes, its end, and its connections to the stores.
+// Descriptors for one rank: two pipes, its pidfd, and its connections to the stores.
 constexpr std::uint64_t kDescriptorsPerRank = 12;
 constexpr std::uint64_t kSpareDescriptors = 1024;
-constexpr std::size_t kRanksWithLargePipes = 32;  // on this host
+constexpr std::size_t kRanksWithLargePipes = 32;  // ranks on this host
 
-// Of an uncaught exception that is not another rank's failure.
+// Returns true for the ending by an uncaught exception other than the failure of another rank.
 bool is_of_fatal_error(const ExitStatus& ending) { return ending.value == (ending.by_signal ? SIGABRT : 1); }
 
-// What of the ranks' output did not get into its files, behind `others`, which may be empty; empty: all of it did.
+// Describes the output of the ranks that is missing in their files, after `others`, which may be empty. Returns an
+// empty string if both are complete.
 std::string describe_lost_output(std::span<const RankProcess> ranks, std::string others) {
   std::string text = std::move(others);
   for (const auto& process : ranks) {
@@ -90,12 +91,12 @@ int Job::run() {
   try {
     start_ranks();
   } catch (const Error&) {
-    // Before the error is said: what was started would wait for the missing ranks until its own timeout.
+    // The kill precedes the error message: the started ranks would wait for the missing ones until their own timeout.
     signal_all(SIGKILL);
     for (auto& process : ranks_) {
       if (!process.running() || !net::wait_readable(process.pidfd.get(), Deadline::after(RankEnding::kUnkillableLimit)))
         continue;
-      process.ending = reap(process.pidfd.get());  // not every container's init does it for us
+      process.ending = reap(process.pidfd.get());  // the init process of some containers does not reap them
     }
     throw;
   }
@@ -127,7 +128,7 @@ void Job::start_rank(int local_rank, int null_fd) {
   request.path = options_.program;
   request.arguments = options_.command;
   request.environment = rank_environment(environment_, options_.contract, local_rank);
-  // A rank is not a foreground job: to read from a terminal would stop it.
+  // A rank is not a foreground job, so reading from a terminal would stop it.
   request.stdin_fd = rank == 0 && options_.reads_input && isatty(STDIN_FILENO) == 0 ? STDIN_FILENO : null_fd;
   request.stdout_fd = out.get();
   request.stderr_fd = err.get();
@@ -150,7 +151,7 @@ void Job::start_rank(int local_rank, int null_fd) {
 RankOutput Job::output_of(int rank, Stream stream, UniqueFd& rank_end) const {
   Pipe pipe = make_pipe();
   set_non_blocking(pipe.read_end.get());
-  // A wish: a user may have so much and no more, and of many ranks each would take from what others of his need.
+  // The call may fail: a user's total is limited, and with many ranks each would take from the others' share.
   if (ranks_.size() <= kRanksWithLargePipes) fcntl(pipe.read_end.get(), F_SETPIPE_SZ, RankOutput::kPieceBytes);
   rank_end = std::move(pipe.write_end);
   return options_.output->open(rank, stream, std::move(pipe.read_end), options_.contract.restarts);
@@ -182,7 +183,7 @@ void Job::wait_for_events() {
       watch(console_.fd(stream), EPOLLOUT, tag(stream == Stream::out ? Source::console_out : Source::console_err));
     }
   }
-  // In the order in which they became ready: so the rank that ended first is seen first.
+  // In the order in which they became ready, so the rank that ended first is handled first.
   std::array<epoll_event, 64> events;
   int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), deadline.poll_timeout_ms());
   if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
@@ -191,8 +192,8 @@ void Job::wait_for_events() {
     for (const Order& order : control_.take_orders()) obey(order);
   }
   console_.flush();
-  // Behind the batch: reap_others() stops at a rank that is not reaped yet. Ranks are reaped by their own descriptors
-  // alone, in the order of their ends, which waitid(P_ALL) does not keep.
+  // After the batch, since reap_others() stops at a rank that is not reaped yet. Ranks are reaped only through their
+  // own descriptors, in the order of their ends, which waitid(P_ALL) does not keep.
   if (children_changed_) reap_others();
 }
 
@@ -222,8 +223,8 @@ void Job::show_log() {
   for (const auto& line : log_.take()) console_.message(line);
 }
 
-// While nobody reads the console, output stays in the ranks' pipes: a rank that writes more blocks, as it would on a
-// terminal, and the launcher's memory stays bounded.
+// While the console's reader is behind, output stays in the ranks' pipes: a rank that writes more blocks, as it would
+// on a terminal, and the launcher's memory stays bounded.
 void Job::pause_or_resume_reading() {
   const bool wanted = console_.backlog() < Console::kBacklogLimit;
   if (wanted == reading_) return;
@@ -250,7 +251,7 @@ void Job::on_signal(int signal) {
   if (signal == SIGCHLD) {
     children_changed_ = true;
   } else if (signal == SIGTSTP) {
-    // Ctrl-Z: the ranks are in groups of their own, so the terminal has stopped nobody yet.
+    // Ctrl-Z: the ranks have their own process groups, so the terminal has not stopped them yet.
     signal_all(SIGSTOP);
     raise(SIGSTOP);
     signal_all(SIGCONT);
@@ -264,17 +265,18 @@ void Job::on_signal(int signal) {
 
 void Job::on_rank_end(RankProcess& process) {
   if (process.ending) return;
-  rlimit cpu{};  // of the zombie
+  rlimit cpu{};  // read while the process is a zombie
   if (prlimit(process.pid, RLIMIT_CPU, nullptr, &cpu) != 0) cpu.rlim_max = RLIM_INFINITY;
   auto ending = reap(process.pidfd.get());
   if (!ending) return;
   if (cpu.rlim_max != RLIM_INFINITY) ending->cpu_limit = static_cast<std::int64_t>(cpu.rlim_max);
-  // What it has said before it ended is there, and says what its end means.
+  // The rank's last reports have arrived, and they explain its end.
   control_.take_news();
   process.ending = ending_of_rank(*ending, process.pid, steps_.program(local_rank_of(process)));
-  forget(process.pidfd.get());  // it stays readable, and would wake the loop for ever
+  forget(process.pidfd.get());  // it stays readable, and would wake the loop forever
   tree_.release_empty_groups(ranks_);
-  // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
+  // The rank's last output is printed before the message about its end. Its children may hold the pipes, so the end of
+  // the pipes is not awaited.
   process.out.read_available(console_);
   process.err.read_available(console_);
   if (const auto text = process.err.fatal_error(); !text.empty() && is_of_fatal_error(*process.ending)) {
@@ -385,7 +387,7 @@ bool Job::finished() {
 }
 
 int Job::conclude() {
-  // Nothing of this host's ranks is due any more.
+  // No timer of this host's ranks is due any more.
   look_at_.reset();
   ending_.conclude();
   for (auto& process : ranks_) {
@@ -402,14 +404,14 @@ int Job::conclude() {
     for (const Order& order : control_.take_orders()) obey(order);
   }
   for (const auto& line : log_.take()) console_.message(line);
-  // The reader may take its time, as with any program; who doesn't want to wait for it sends a signal.
+  // The job waits for the console's reader, as any program does; a signal ends the wait.
   console_.finish();
   for (const int asked = stop_signals_; console_.backlog() > 0 && stop_signals_ == asked;) wait_for_events();
   const int code = control_.exit_code();
   return code == 0 && console_.lost_output() ? kExitInternal : code;
 }
 
-// What is wrong on this host beside how the ranks ended: an exit code, 0 if nothing is.
+// Reports problems on this host apart from the endings of ranks. Returns an exit code, 0 if there are none.
 int Job::report_leftovers() {
   int code = 0;
   for (const auto& entry : tree_.members()) {

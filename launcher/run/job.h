@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of a job on this host, from their start to the end of the last process they left.
+// The ranks of a job on this host, from their start to the end of the last process that they left.
 #pragma once
 
 #include <chrono>
@@ -32,33 +32,34 @@ namespace lockstep::launcher {
 struct JobOptions {
   std::string program = {};               // path
   std::vector<std::string> command = {};  // argv of every rank
-  JobOutput* output = nullptr;            // where the ranks' output goes; outlives the job
+  JobOutput* output = nullptr;            // destination of the ranks' output; outlives the job
   std::chrono::milliseconds grace{700};
   bool reads_input = true;  // rank 0 reads this process's standard input, unless that is a terminal
   std::chrono::nanoseconds stop_timeout = std::chrono::seconds(25);  // for ranks that save after another's failure
-  bool is_crowded = false;       // the ranks' threads outnumber the cores, so none is named as slow
-  bool keep_last_lines = false;  // of each rank's stderr, where it goes to the console
+  bool is_crowded = false;       // the ranks' threads outnumber the cores, so a rank is not named as slow
+  bool keep_last_lines = false;  // keeps the end of each rank's stderr that goes to the console
   Contract contract = {};
-  // Returns the members that have registered with the job's store; nothing if it is another host's, or doesn't answer.
+  // Returns the members that have registered with the job's store; empty if the store is on another host, or doesn't
+  // answer.
   std::function<std::vector<membership::MemberView>()> members = {};
-  // Has another host's launcher asked for the stacks of a rank's process, as Order::Kind::take_stacks; any thread. May
-  // be null, as is `members`.
+  // Asks another host's launcher for the stacks of a rank's process, as Order::Kind::take_stacks does. Called by any
+  // thread. Either function may be null.
   std::function<void(int question, int rank, int pid)> ask_for_stacks = {};
 };
 
-// Driven by descriptors (signals, ends of processes, output), so that nothing is polled. Main thread only, which must
-// live as long as the ranks: they die with it.
+// Driven by descriptors (signals, ends of processes, output) instead of polling. Main thread only; that thread must
+// live as long as the ranks, which die with it.
 class Job {
  public:
   // The references outlive the job. Throws SystemError.
   Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
       LogRelay& log, const LifePipe& life, JobControl& control);
 
-  // Starts the ranks and returns the job's exit code once nothing of it runs any more. May be called once.
-  // Throws ExecError or SystemError, with everything that was started ended again.
+  // Starts the ranks and returns the job's exit code once none of its processes runs any more. May be called once.
+  // After ExecError or SystemError all processes that it started have been ended.
   int run();
 
-  // The facts of a rank; of another host's only its number.
+  // Returns the facts of a rank; for a rank on another host, only its number.
   RankFacts facts_of(int rank) const;
 
  private:
@@ -66,7 +67,7 @@ class Job {
 
   void start_ranks();
   void start_rank(int local_rank, int null_fd);
-  // Where a stream of a rank goes; `rank_end` is what the rank writes to.
+  // Makes the sinks of a rank's stream; `rank_end` becomes the end to which the rank writes.
   RankOutput output_of(int rank, Stream stream, UniqueFd& rank_end) const;
   void watch(int fd, std::uint32_t events, std::uint64_t what);
   void forget(int fd);
@@ -103,15 +104,16 @@ class Job {
   std::string host_;
   UniqueFd epoll_;
   std::vector<RankProcess> ranks_;  // by local rank
-  net::OpenFilesLimit open_files_;  // what the ranks get; the launcher's own is higher
-  bool reading_ = true;             // the ranks' pipes and the log are in epoll_; else nothing may register them
-  bool children_changed_ = true;    // also between two starts of the job's ranks, when nobody looked
+  net::OpenFilesLimit open_files_;  // limit for the ranks; the launcher's own is higher
+  // the ranks' pipes and the log are in epoll_; while false, they must not be registered
+  bool reading_ = true;
+  bool children_changed_ = true;  // set at the start, since children may have ended between two starts of the ranks
 
   const MemoryKills memory_kills_;
   StepBoard steps_;
   RankWatch watch_;
-  std::optional<Deadline> look_at_;  // while ranks run and none has failed
-  int stop_signals_ = 0;             // that asked this process to end the job
+  std::optional<Deadline> look_at_;  // set while ranks run and none has failed
+  int stop_signals_ = 0;             // signals to this process that asked to end the job
   RankEnding ending_;
 };
 

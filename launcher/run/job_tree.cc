@@ -14,12 +14,12 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr int kMostReplaced = 3;  // guardians
+constexpr int kMostReplaced = 3;  // limit for guardians
 
 }  // namespace
 
 JobTree::JobTree(Guardian& guardian) : guardian_(guardian) {
-  // What a rank leaves behind becomes a child of this process, to be ended with the job.
+  // Processes that a rank leaves behind become children of this process, which ends them with the job.
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw SystemError("prctl PR_SET_CHILD_SUBREAPER", errno);
   for (const auto& entry : descendants(process_table(), getpid(), {})) strangers_.insert(entry.pid);
 }
@@ -29,9 +29,9 @@ void JobTree::signal_all(std::span<const RankProcess> ranks, int signal) const {
   for (const auto& process : ranks) {
     if (!process.running()) continue;
     groups.insert(process.pid);
-    kill(-process.pid, signal);  // not reaped yet, so the number is still its own; it may have ended
+    kill(-process.pid, signal);  // the rank is not reaped yet, so the number is still its own; it may have ended
   }
-  // What has left its group, or outlived the rank that led it.
+  // Processes that have left their group, or outlived the rank that led it.
   for (const auto& entry : members()) {
     if (!groups.contains(entry.group)) kill(entry.pid, signal);
   }
@@ -56,7 +56,7 @@ bool JobTree::reap_others(std::span<RankProcess> ranks, bool& guardian_died) {
     if (info.si_pid == 0) return true;
     const bool is_rank = std::ranges::any_of(
         ranks, [&](const auto& process) { return process.pid == info.si_pid && process.running(); });
-    if (is_rank) return false;  // its own descriptor tells when its turn has come; the rest is looked at after it
+    if (is_rank) return false;  // its own descriptor reports its turn; the other children are handled afterwards
     if (info.si_pid == guardian_.pid()) guardian_died = true;
     siginfo_t reaped{};
     waitid(P_PID, static_cast<id_t>(info.si_pid), &reaped, WEXITED | WNOHANG);
@@ -74,7 +74,8 @@ bool JobTree::replace_guardian(std::span<const RankProcess> ranks) {
   }
   try {
     guardian_.replace(groups);
-  } catch (const SystemError&) {  // no process to be had: the job continues without, as it is said
+  } catch (const SystemError&) {
+    // No process could be created; the job continues without a guardian, and a message says so.
     return false;
   }
   return true;
@@ -82,7 +83,7 @@ bool JobTree::replace_guardian(std::span<const RankProcess> ranks) {
 
 void JobTree::release_empty_groups(std::span<RankProcess> ranks) const {
   for (auto& process : ranks) {
-    // The number can't be given to another process while a process of the group is there.
+    // The kernel does not reuse the number while a process of the group exists.
     if (!process.ending || process.group_is_empty || kill(-process.pid, 0) == 0 || errno != ESRCH) continue;
     process.group_is_empty = true;
     guardian_.forget(process.pid);

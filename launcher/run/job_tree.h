@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processes of a job: its ranks, what they started, and what outlived the rank that started it.
+// The processes of a job: its ranks, their children, and processes that outlived the rank that started them.
 //
-// Main thread only. Makes this process the one that inherits what a rank leaves behind, so that nothing of the job is
-// out of its sight.
+// Main thread only. Makes this process a subreaper, which inherits the processes that a rank leaves behind, so that it
+// sees every process of the job.
 #pragma once
 
 #include <set>
@@ -17,27 +17,28 @@ namespace lockstep::launcher {
 
 class JobTree {
  public:
-  // Make it before the first rank is started: children that are there by then are strangers. `guardian` outlives it.
-  // Throws SystemError.
+  // Make it before the first rank starts: children that exist by then are strangers. `guardian` outlives it. Throws
+  // SystemError.
   explicit JobTree(Guardian& guardian);
 
-  // To every process of the job: the running ranks' groups, and whatever has left them.
+  // Sends `signal` to every process of the job: the running ranks' groups, and processes that have left them.
   void signal_all(std::span<const RankProcess> ranks, int signal) const;
-  // The processes of the job that run: ranks, and what they started. Once no rank runs, the processes that they left.
+  // Returns the running processes of the job: ranks and their children; once no rank runs, the processes that they
+  // left.
   std::vector<ProcessEntry> members() const;
 
-  // After SIGCHLD: frees the ids of children that are not ranks. False if it stopped at a rank, whose turn comes first:
-  // call it again once that rank's end has been noted. `guardian_died` is set if the guardian was among them.
+  // Call it after SIGCHLD: frees the ids of children that are not ranks. Returns false if it stopped at a rank whose
+  // end must be noted first: call it again afterwards. Sets `guardian_died` if the guardian was among the children.
   bool reap_others(std::span<RankProcess> ranks, bool& guardian_died);
-  // After the guardian's death. False for the fourth, since who kills that many wants none, and where there is no room
-  // for a process.
+  // Call it after the guardian's death. Returns false for the fourth one, since a user who kills that many wants none,
+  // and if no process can be created.
   bool replace_guardian(std::span<const RankProcess> ranks);
-  // Notes which ended ranks' process groups are empty, and tells the guardian.
+  // Notes the ended ranks whose process groups are empty, and tells the guardian.
   void release_empty_groups(std::span<RankProcess> ranks) const;
 
  private:
   Guardian& guardian_;
-  int replaced_ = 0;           // guardians
+  int replaced_ = 0;           // number of guardians
   std::set<pid_t> strangers_;  // children that this process had before it became the launcher
 };
 

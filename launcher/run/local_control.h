@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control of a job on one host: its verdict is given here.
+// The control of a job on one host, which gives the verdict itself.
 #pragma once
 
 #include "launcher/base/waking_queue.h"
@@ -9,7 +9,7 @@ namespace lockstep::launcher {
 
 class LocalControl final : public JobControl {
  public:
-  // `news`, of the job's store, outlives it.
+  // `news` comes from the job's store, and outlives the control.
   LocalControl(FailureArbiter::Options options, WakingQueue<membership::MemberNews>& news)
       : verdict_(std::move(options)), news_(news) {}
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of this host are ended: SIGTERM, time for those that save, SIGKILL. Main thread only.
+// The end of this host's ranks: SIGTERM, time for ranks that save, SIGKILL. Main thread only.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace lockstep::launcher {
 
 class RankEnding {
  public:
-  // A process that doesn't end this long after SIGKILL waits for a device; it is left to the kernel.
+  // A process that doesn't end this long after SIGKILL waits for a device, and is left to the kernel.
   static constexpr std::chrono::seconds kUnkillableLimit{5};
 
   struct Options {
@@ -27,27 +27,28 @@ class RankEnding {
       : options_(options), console_(console), tree_(tree), ranks_(ranks) {}
 
   enum class Why {
-    failed,    // another rank: who handles SIGTERM may be saving what a survivor holds, the last step (Snapshots)
-    left_over  // the ranks have ended, and processes of theirs are left
+    // Another rank failed: a rank that handles SIGTERM may be saving the last step, which survivors hold (Snapshots).
+    failed,
+    left_over  // the ranks have ended, and processes of theirs remain
   };
-  // SIGTERM now, SIGKILL after the grace period.
+  // Sends SIGTERM now, and SIGKILL after the grace period.
   void begin(Why why);
-  // SIGKILL now.
+  // Sends SIGKILL now.
   void kill();
-  // SIGTERM to the ranks that handle it, and so stop after a step. The others would only die.
+  // Sends SIGTERM to the ranks that handle it, and so stop after a step. Other ranks would only die.
   void ask_to_stop();
 
-  // When check() is due; nothing while nothing is awaited.
+  // Time at which check() is due; nullopt if it is not.
   std::optional<Deadline> due() const { return give_up_at_ ? give_up_at_ : kill_at_; }
   void check();
-  // Once begin() or kill() was called.
+  // Returns true after begin() or kill().
   bool is_under_way() const { return kill_at_ || give_up_at_; }
   bool is_killing() const { return give_up_at_.has_value(); }
-  // The processes that still run can't be killed.
+  // Returns true if the processes that still run can't be killed.
   bool has_given_up() const { return give_up_at_ && give_up_at_->expired(); }
-  // The ranks of a failed job are being ended.
+  // Returns true if the ranks of a failed job are being ended.
   bool is_after_failure() const { return is_after_failure_; }
-  // Nothing is due any more.
+  // Cancels all timers.
   void conclude();
 
  private:
@@ -58,10 +59,10 @@ class RankEnding {
   const JobTree& tree_;
   const std::span<const RankProcess> ranks_;
   bool is_after_failure_ = false;
-  Deadline save_until_ = Deadline::never();  // from the first SIGTERM, for ranks that handle it
+  Deadline save_until_ = Deadline::never();  // deadline from the first SIGTERM on, for ranks that handle it
   bool has_said_who_saves_ = false;
-  std::optional<Deadline> kill_at_;     // the ranks have had SIGTERM
-  std::optional<Deadline> give_up_at_;  // they have had SIGKILL
+  std::optional<Deadline> kill_at_;     // set after SIGTERM to the ranks
+  std::optional<Deadline> give_up_at_;  // set after SIGKILL to the ranks
 };
 
 }  // namespace lockstep::launcher

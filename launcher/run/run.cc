@@ -33,7 +33,7 @@ int complain(int exit_code, std::string_view text) {
   return exit_code;
 }
 
-// `mpirun -n 2 lockstep run ...`: two jobs that know nothing of each other, which nobody may want. Nothing otherwise.
+// Warns about `mpirun -n 2 lockstep run ...`: two independent jobs, which is rarely intended. Empty otherwise.
 std::string one_of_several(const Environment& environment, const std::string& program) {
   try {
     const auto outer = rendezvous::identify(environment);
@@ -42,12 +42,13 @@ std::string one_of_several(const Environment& environment, const std::string& pr
         "this command is itself rank {}/{} from {}: each of the {} starts a job of its own, and these don't train "
         "together; to train as one, start {} in its place",
         outer.rank, outer.world_size, outer.source, outer.world_size, program);
-  } catch (const Error&) {  // variables that make no rank: they don't reach ours, and say nothing of a launcher
+  } catch (const Error&) {
+    // The variables don't identify a rank: they don't reach the job's ranks, and don't prove an outer launcher.
     return {};
   }
 }
 
-// One start of the ranks.
+// Runs one start of the ranks.
 StartOutcome start_ranks(const RunOptions& options, const Preparation& preparation, JobOptions job_options,
                          const Environment& environment, HostParts& parts, RunStores& stores, RestartPolicy& restarts,
                          WakingQueue<membership::MemberNews>& news) {
@@ -70,7 +71,7 @@ StartOutcome start_ranks(const RunOptions& options, const Preparation& preparati
   return outcome;
 }
 
-// Of those that more ranks than the host allows run into.
+// Returns the remedy for errors that more ranks than the host allows cause.
 std::string remedy(const SystemError& error) {
   switch (error.error_number()) {
     case EMFILE:
@@ -123,7 +124,7 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
     try {
       preparation = prepare(options, environment, parts.guardian);
       if (preparation.program.path.empty()) return complain(preparation.program.exit_code, preparation.program.problem);
-    } catch (const InvalidArgument& error) {  // this host has become unfit: another one may do
+    } catch (const InvalidArgument& error) {  // this host has become unfit: another one may be fit
       return complain(requeue, fmt::format("{}; exit code {}", error.what(), requeue));
     }
     contract.hosts.front().ranks = preparation.count.ranks;
@@ -132,10 +133,10 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
 }
 
 int exit_code_of_run(const std::function<int(const Environment& environment)>& start) {
-  set_log_label("run");  // for what is logged while there is no console
+  set_log_label("run");  // label for log lines while there is no console
   try {
     const auto environment = Environment::of_process();
-    net::port_range(environment);  // a wrong value is found before anything is started
+    net::port_range(environment);  // a wrong value must be found before any process starts
     return start(environment);
   } catch (const InvalidArgument& error) {
     return complain(kExitUsage, error.what());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `lockstep run` on one host: everything around the job itself.
+// `lockstep run` on one host, except for the job itself.
 #pragma once
 
 #include <functional>
@@ -10,11 +10,11 @@
 namespace lockstep::launcher {
 
 // Finds the program, hosts the store, runs the ranks. Returns the job's exit code. Throws InvalidArgument, SystemError.
-// The process must have one thread still.
+// Call it while the process has one thread.
 int start_one_host(const RunOptions& options, const Environment& environment);
 
-// Returns what `start` returns for this process's environment. Of an error of `start` it says on stderr what went
-// wrong, and returns its exit code.
+// Returns the result of `start` for this process's environment. After an error of `start` it prints the error on
+// stderr, and returns its exit code.
 int exit_code_of_run(const std::function<int(const Environment& environment)>& start);
 
 }  // namespace lockstep::launcher

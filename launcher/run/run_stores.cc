@@ -9,8 +9,8 @@
 namespace lockstep::launcher {
 namespace {
 
-// Nobody may listen there once the ranks look, so it is not kept: another program could take it before they do. The
-// kernel hands such ports out in no order, which makes that unlikely.
+// No program may listen on the port when the ranks look for it, so it is not held; another program could take it before
+// they do. The kernel assigns such ports in a random order, which makes that unlikely.
 int free_port() { return net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).port; }
 
 std::unique_ptr<store::TcpStoreServer> serve_torch(const RunOptions& options, const std::string& address) {
