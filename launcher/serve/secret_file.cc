@@ -26,7 +26,7 @@ std::string folder(const Environment& environment) {
 
 SecretFile::SecretFile(const store::Secret& secret, const Environment& environment)
     : path_(folder(environment) + "/lockstep-store-XXXXXX") {
-  const UniqueFd fd(mkostemp(path_.data(), O_CLOEXEC));  // mode 0600, and never a file that was there
+  const UniqueFd fd(mkostemp(path_.data(), O_CLOEXEC));  // mode 0600; never an existing file
   if (!fd) throw SystemError(fmt::format("make the file {} for the secret", path_), errno);
   const std::string text = secret.hex() + "\n";
   const auto written = write(fd.get(), text.data(), text.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A secret of the launcher's own making, where the clients of its store can read it.
+// A file with a secret that the launcher has generated, for the clients of its store.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace lockstep::launcher {
 
-// A new file that only this user can read (mode 0600), with the secret in hex digits. Removed when this object goes; a
-// kill -9 leaves it, and the secret in it opens nothing any more.
+// A new file that only this user can read (mode 0600), with the secret in hex digits. The destructor removes it; kill
+// -9 leaves it behind, but its secret is of no use then.
 class SecretFile {
  public:
-  // In XDG_RUNTIME_DIR, else TMPDIR, else /tmp. Throws SystemError with the path.
+  // Makes the file in XDG_RUNTIME_DIR, else TMPDIR, else /tmp. Throws SystemError with the path.
   SecretFile(const store::Secret& secret, const Environment& environment);
   ~SecretFile();
   SecretFile(const SecretFile&) = delete;

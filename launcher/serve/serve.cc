@@ -30,7 +30,7 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr const char* kSecretFileVariable = "LOCKSTEP_STORE_SECRET_FILE";
-// Beside one for each client: the standard streams, the log, the loop's own.
+// Descriptors other than those of clients: the standard streams, the log, those of the loop.
 constexpr std::uint64_t kOwnDescriptors = 32;
 
 int complain(int exit_code, std::string_view text) {
@@ -38,10 +38,10 @@ int complain(int exit_code, std::string_view text) {
   return exit_code;
 }
 
-// The secret, and what clients must set to have it too.
+// The secret, and the setting with which clients get it.
 struct Key {
   std::optional<store::Secret> secret;
-  std::optional<SecretFile> file;  // if it was drawn here
+  std::optional<SecretFile> file;  // set if the secret was generated here
   std::string clients_set;
 };
 
@@ -51,7 +51,7 @@ store::Secret secret_in(const std::string& path) {
   try {
     return *store::Secret::of_environment(only_this);
   } catch (const InvalidArgument& error) {
-    std::string_view text = error.what();  // begins with the variable, which is not where the path is from
+    std::string_view text = error.what();  // begins with the variable, which is not the source of this path
     text.remove_prefix(std::min(text.size(), std::string_view(kSecretFileVariable).size() + 1));
     throw InvalidArgument(fmt::format("--secret-file {}", text));
   }
@@ -75,7 +75,8 @@ void find_key(Key& key, const ServeOptions& options, const Environment& environm
   }
 }
 
-// One descriptor per client: raises this process's limit as far as it may, and returns how many clients have room.
+// Raises this process's limit as far as allowed, and returns the number of clients for which there are descriptors, one
+// each.
 std::size_t make_room() {
   net::raise_open_files_limit();
   return std::max(net::open_files_limit().soft, kOwnDescriptors + 1) - kOwnDescriptors;
@@ -91,8 +92,8 @@ std::size_t clients_that_fit(const ServeOptions& options) {
                   wanted, room));
 }
 
-// The name of this host that was asked for, with a secret: it is served at every address, since other hosts may know
-// another one for it. Empty for an address, localhost, and a store that is open.
+// Returns the requested name of this host, if there is a secret: the store then listens at every address, since other
+// hosts may know another address by that name. Empty for an address, localhost, and a store without a secret.
 std::string served_name(const std::string& host, bool has_secret) {
   const auto found = net::look_up(host);
   if (!found.is_name || !found.is_here || host.empty() || net::is_localhost(host)) return {};
@@ -104,7 +105,7 @@ std::string served_name(const std::string& host, bool has_secret) {
   return {};
 }
 
-// What clients can reach it by: an address that means all of them is of no use to another host.
+// Returns an address at which clients reach the store: one that means all addresses is of no use to another host.
 net::HostPort reachable(net::HostPort address, const std::string& name, const Environment& environment) {
   if (!name.empty()) {
     address.host = name;
@@ -129,7 +130,7 @@ std::string announcement(const net::HostPort& listening, const net::HostPort& ad
                      key.clients_set);
 }
 
-// False if the server has ended by itself.
+// Returns false if the server has ended by itself.
 bool wait_for_end(Signals& signals, const store::TcpStoreServer& server) {
   const auto asks_to_end = [](int signal) {
     return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
@@ -150,7 +151,7 @@ bool wait_for_end(Signals& signals, const store::TcpStoreServer& server) {
 
 int serve(const ServeOptions& options) {
   const auto environment = Environment::of_process();
-  Signals signals;  // before the server's thread, so that no signal goes there
+  Signals signals;  // before the server's thread, which must not receive signals
   if (signal(SIGPIPE, SIG_IGN) == SIG_ERR) throw SystemError("ignore SIGPIPE", errno);
   auto server_options = options.server;
   server_options.max_clients = clients_that_fit(options);
@@ -160,7 +161,7 @@ int serve(const ServeOptions& options) {
   server_options.run_id = environment.get("LOCKSTEP_RUN_ID").value_or("");
   const auto members = std::make_shared<membership::MembershipServer>();
   server_options.extension = members;
-  // A scheduler that starts a job again keeps its id.
+  // A scheduler keeps a job's id when it restarts the job.
   server_options.keys_of_run = [members](const std::string& run_id) {
     const std::string prefix = rendezvous::run_prefix(run_id);
     members->forget(prefix);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// `lockstep store serve`: the server of a store by itself.
+// `lockstep store serve`: a store's server as a separate program.
 #pragma once
 
 #include "launcher/flags/command_line.h"
 
 namespace lockstep::launcher {
 
-// Serves until a signal asks it to end. Returns the exit code; says on stderr what went wrong. The process must have
-// one thread still.
+// Serves until a signal asks to end. Returns the exit code; prints errors on stderr. Call it while the process has one
+// thread.
 int serve_command(const ServeOptions& options);
 
 }  // namespace lockstep::launcher

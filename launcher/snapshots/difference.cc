@@ -27,7 +27,7 @@ template <typename T>
 double distance(T a, T b) {
   if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>) {
     return std::abs(static_cast<double>(to_float(a)) - static_cast<double>(to_float(b)));
-  } else if constexpr (std::is_integral_v<T>) {  // of two large ones it may be beyond their type
+  } else if constexpr (std::is_integral_v<T>) {  // the difference of two large values may exceed their type
     using U = std::make_unsigned_t<T>;
     return static_cast<double>(
         static_cast<U>(a > b ? static_cast<U>(a) - static_cast<U>(b) : static_cast<U>(b) - static_cast<U>(a)));
@@ -60,7 +60,7 @@ Items items_of(const FoundSnapshot& snapshot) {
   return items;
 }
 
-// Calls `both(name, a, b)` for what the two maps share; the rest is told to `only(name, is_a)`.
+// Calls `both(name, a, b)` for names in both maps, and `only(name, is_a)` for the others.
 template <typename Map, typename Both, typename Only>
 void match(const Map& a, const Map& b, Both both, Only only) {
   for (const auto& [name, it] : a) {
@@ -212,7 +212,7 @@ std::string as_json(const Difference& difference) {
   for (const TensorDifference& it : difference.tensors) {
     Json one = {
         {"item", it.item}, {"name", it.name}, {"elements", it.elements}, {"different", it.different}, {"nan", it.nans}};
-    // JSON has no infinity.
+    // JSON lacks infinity.
     one["largest"] = std::isinf(it.largest) ? Json("Infinity") : Json(it.largest);
     json["tensors"].push_back(std::move(one));
   }

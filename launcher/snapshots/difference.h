@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The items, values and tensors in which two snapshots differ, and by how much.
+// The items, values and tensors in which two snapshots differ, and the size of the differences.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,20 @@ struct TensorDifference {
   std::string item;
   std::string name;
   std::uint64_t elements = 0;
-  std::uint64_t different = 0;  // in their bits
-  std::uint64_t nans = 0;       // of those, NaN in one of the two or in both
-  double largest = 0;           // |a - b| of those that are not NaN; infinity where one alone is
+  std::uint64_t different = 0;  // number of elements whose bits differ
+  std::uint64_t nans = 0;       // number of those in which one or both values are NaN
+  double largest = 0;           // |a - b| without NaNs; infinity if only one value is infinite
 };
 
 struct ValueDifference {
   std::string item;
-  std::string name;  // "steps", of per-rank values "rank 1: value"
-  std::string a, b;  // as JSON; empty: it is not there
+  std::string name;  // "steps"; for per-rank values "rank 1: value"
+  std::string a, b;  // as JSON; empty: the value is absent
 };
 
 struct Difference {
   std::filesystem::path a, b;
-  std::vector<std::string> structure = {};  // what one has and the other has not, or has of another type
+  std::vector<std::string> structure = {};  // names that only one snapshot has, or that have different types
   std::vector<ValueDifference> values = {};
   std::vector<TensorDifference> tensors = {};  // those that differ
   std::uint64_t equal_tensors = 0;
@@ -38,9 +38,9 @@ struct Difference {
   bool is_equal() const { return structure.empty() && values.empty() && tensors.empty(); }
 };
 
-// Reads every byte of both. InvalidArgument if one is not a snapshot, CorruptData if one is damaged.
+// Reads every byte of both. Throws InvalidArgument if one is not a snapshot, CorruptData if one is damaged.
 Difference compare(const std::filesystem::path& a, const std::filesystem::path& b);
-// Row-major bytes of equal length, a multiple of the dtype's size.
+// `a` and `b` are row-major bytes of equal length, a multiple of the dtype's size.
 TensorDifference compare_tensors(DType dtype, std::span<const std::byte> a, std::span<const std::byte> b);
 std::string as_text(const Difference& difference);
 std::string as_json(const Difference& difference);

@@ -30,7 +30,7 @@ const char* name_of(SnapshotState state) {
   return "?";
 }
 
-// JSON has no infinity.
+// JSON lacks infinity.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", value)); }
 
 void verify_all(std::vector<FoundSnapshot>& snapshots) {

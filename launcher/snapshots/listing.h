@@ -13,14 +13,14 @@ namespace lockstep::launcher::snapshots {
 
 struct Listing {
   std::filesystem::path folder;
-  bool is_verified = false;                              // every byte was read, else names and sizes
+  bool is_verified = false;                              // every byte was read; else only names and sizes
   std::vector<checkpoint::FoundSnapshot> snapshots;      // newest first
-  std::vector<checkpoint::Generation> generations = {};  // the starts of the job
+  std::vector<checkpoint::Generation> generations = {};  // starts of the job
 };
 
-// Lists a job's folder, or one snapshot. InvalidArgument if there is no such folder, SystemError.
+// Lists a job's folder, or one snapshot. Throws InvalidArgument if the folder does not exist, SystemError.
 Listing list_folder(const std::filesystem::path& folder, bool verify);
-// One is damaged, or a later lockstep has written it.
+// Returns true if a snapshot is damaged, or was written by a later lockstep.
 bool has_unreadable(const Listing& listing);
 std::string as_text(const Listing& listing);
 std::string as_json(const Listing& listing);

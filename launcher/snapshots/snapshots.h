@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// `lockstep snapshots`: what a job has saved, and what two snapshots differ in.
+// `lockstep snapshots`: the snapshots that a job has saved, and the differences of two snapshots.
 #pragma once
 
 #include "launcher/flags/command_line.h"
 
 namespace lockstep::launcher {
 
-// Prints on stdout. Returns 0; 1 if a snapshot is damaged or of a later lockstep, or the two differ; 2 if it can't
-// look, which it says. Main thread.
+// Prints to stdout. Returns 0; 1 if a snapshot is damaged or was written by a later lockstep, or the two differ; 2,
+// after a message, if it can't read them. Main thread.
 int snapshots_command(const SnapshotsOptions& options);
 
 }  // namespace lockstep::launcher
