@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end that the ranks of a job have agreed on: after one step, for a signal or because the program says so
-// (lockstep/comm/stop.h). Each rank reports it when it has come to it. Pure.
+// The end on which the ranks of a job have agreed: after one step, for a signal or because the program asks for it
+// (lockstep/comm/stop.h). Each rank reports when it reaches that step. Pure.
 #pragma once
 
 #include <optional>
@@ -14,28 +14,28 @@ namespace lockstep::launcher {
 
 class AgreedStop {
  public:
-  // `code`: what a rank exits with that wants to be started again.
+  // `code` is the exit code of a rank that wants to be started again.
   AgreedStop(int ranks, int code) : ranks_(ranks), code_(code) {}
 
-  // A rank's report of kind `stopped`.
+  // Notes a rank's report of kind `stopped`.
   void heard(const Cause& cause);
-  // True if a rank that ends so has only ended its training as all do: with 0 or the code, after it reported. A world
-  // of one reports to nobody, and has nobody to lose either: there the code speaks for itself.
+  // Returns true if a rank with this ending has ended its training as agreed: with 0 or the code, after its report. A
+  // world of one rank sends no report and has no other rank to lose: there the code suffices.
   bool explains(int rank, const ExitStatus& ending) const;
   bool has_reported(int rank) const { return reported_.contains(rank); }
-  // For a rank that explains() takes.
+  // Notes the end of a rank for which explains() is true.
   void ended(const ExitStatus& ending) { wants_another_start_ = wants_another_start_ || !ending.ok(); }
 
-  // The job's exit code if all ranks have ended so.
+  // Returns the job's exit code, if all ranks have ended as agreed.
   int exit_code() const { return wants_another_start_ ? code_ : 0; }
-  // "stopped after 17 steps: rank 2 got SIGTERM"; "stopped" where nobody reported.
+  // Returns "stopped after 17 steps: rank 2 got SIGTERM"; "stopped" without a report.
   std::string describe() const;
 
  private:
   int ranks_;
   int code_;
   std::set<int> reported_;
-  std::optional<Cause> first_;  // report
+  std::optional<Cause> first_;  // report of a rank
   bool wants_another_start_ = false;
 };
 

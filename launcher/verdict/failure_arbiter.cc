@@ -17,11 +17,11 @@
 namespace lockstep::launcher {
 namespace {
 
-// A rank on another host that is silent may be so because its host is: the agent's own silence may come a heartbeat
-// later.
+// Extra time before a silent rank on another host is blamed: its host may be the silent one, and the agent's silence
+// may be noticed a heartbeat later.
 constexpr std::chrono::milliseconds kHostPatience{1500};
 constexpr std::chrono::seconds kAloneSteps{5};
-// For a rank's stacks, which its host's launcher takes for no longer than kHungLimit (launcher/process/stacks.h).
+// Limit for a rank's stacks, for which its host's launcher takes at most kHungLimit (launcher/process/stacks.h).
 constexpr std::chrono::seconds kStacksCome = kHungLimit + std::chrono::seconds(3);
 
 }  // namespace
@@ -33,7 +33,7 @@ FailureArbiter::FailureArbiter(Options options)
       agreed_(world_size(options_.hosts), options_.requeue_exit_code) {}
 
 void FailureArbiter::rank_ended(RankEnd end) {
-  // A program that does not reach this launcher's memory, behind a command that returned 0.
+  // A program that does not share this launcher's memory, behind a command that returned 0.
   const Cause* const word = root_cause_.word_about(end.rank);
   if (end.ending.ok() && end.ending.program == 0 && word != nullptr && word->pid > 0 && word->pid != end.pid) {
     end.ending = {.value = 1, .program = word->pid, .has_no_code = true};
@@ -43,12 +43,12 @@ void FailureArbiter::rank_ended(RankEnd end) {
   if (rank.steps_done) count_steps({.step = 0, .steps_done = *rank.steps_done});
   if (lost_host_) return;
   if (!root_cause_.first_failure() && agreed_.explains(rank.rank, rank.ending)) {
-    // The others may still write the snapshot from which they resume: they get the time.
+    // The other ranks may still write the snapshot from which they resume, so they are not ended.
     agreed_.ended(rank.ending);
     return;
   }
   if (!root_cause_.first_failure() && stop_.explains(rank.ending)) {
-    // Ranks that end by the signal they were sent are what was asked for.
+    // Ranks that the requested signal ended have obeyed.
     const bool obeyed = rank.ending.by_signal && rank.ending.value == stop_.signal();
     if (!rank.ending.ok() && !obeyed) say(describe_later_end(rank, stop_.signal()));
     return;
@@ -63,7 +63,8 @@ void FailureArbiter::heard(const Cause& cause) {
 }
 
 void FailureArbiter::told(const membership::MemberNews& news) {
-  // Of a group of some ranks only, and of an earlier start, the numbers mean other processes. Ranks send no messages.
+  // In a group of only some ranks, or of an earlier start, the numbers mean other processes. Ranks do not send
+  // messages.
   if (news.message || news.world_size != world_size(options_.hosts) || !news.scope.starts_with(options_.scope)) return;
   count_steps(news.position);
   if (news.cause && news.cause->kind == Cause::Kind::stopped) {
@@ -136,7 +137,7 @@ void FailureArbiter::resize() {
   if (is_resizing_ || is_given() || stop_.signal() != 0 || !ended_.empty()) return;
   const auto members = options_.members ? options_.members() : std::vector<membership::MemberView>{};
   const bool has_step = std::ranges::any_of(members, [](const auto& member) { return member.position.step > 0; });
-  // One rank alone reports none: it is given the time to come to its first.
+  // A rank that is alone reports no steps: it gets time to reach its first.
   const bool is_alone = world_size(options_.hosts) == 1 && std::chrono::steady_clock::now() - started_ > kAloneSteps;
   if (!has_step && !is_alone) return;
   is_resizing_ = true;
@@ -186,7 +187,7 @@ void FailureArbiter::obey(RootCause::Step step) {
   const RankFacts failed = facts_of(*root_cause_.first_failure());
   failure_ = describe_failure(root_cause_, failed, age, running());
   if (root_cause_.ending()) return tell_failure({});
-  // Of one that still runs somebody wants to know where. Its process may be behind a wrapper.
+  // The stacks of a rank that still runs are wanted. Its process may be behind a wrapper.
   const Cause* const cause = root_cause_.cause();
   const bool names_it = cause != nullptr && cause->rank == failed.rank && cause->pid > 0;
   stacks_until_ = Deadline::after(kStacksCome);
@@ -228,7 +229,7 @@ int FailureArbiter::running() const {
   return world_size(options_.hosts) - static_cast<int>(ended_.size()) - lost_ranks_;
 }
 
-// One line for all ranks of a host that ended in the same way.
+// Writes one line for all ranks of a host that ended in the same way.
 void FailureArbiter::list_consequences() {
   for (std::size_t node = 0; node < options_.hosts.size(); ++node) {
     std::map<std::string, std::vector<int>> by_ending;
@@ -276,7 +277,7 @@ StartEnd FailureArbiter::judge_end() {
   return {.exit_code = 128 + stop_.signal()};
 }
 
-// The first host has the store: without it there is no job.
+// The first host has the store, so the job can't continue without it.
 std::optional<HostSlots> FailureArbiter::culprit() const {
   const int node = node_of(options_.hosts, *root_cause_.first_failure());
   const int hosts = static_cast<int>(options_.hosts.size());
@@ -284,7 +285,7 @@ std::optional<HostSlots> FailureArbiter::culprit() const {
   return options_.hosts[static_cast<std::size_t>(node)];
 }
 
-// The store forgets ranks once all have gone, so each is asked for as it goes.
+// The store forgets ranks once all have gone, so each rank's steps are noted when it ends.
 void FailureArbiter::count_steps(const membership::MemberPosition& position) {
   if (position.step < 0) return;
   steps_.reports_steps = true;
@@ -307,7 +308,7 @@ VerdictRecord::FirstFailure FailureArbiter::first_failure() const {
   for (const RankEnd& end : ended_) {
     if (end.rank == rank) first.ending = end.ending;
   }
-  // In the job's count; what else is known counts the steps of this start.
+  // The step in the job's count; other sources count the steps of this start.
   if (first.rank.steps_done) first.step = *first.rank.steps_done;
   if (first.step >= 0 || !options_.members) return first;
   for (const membership::MemberView& member : options_.members()) {
@@ -345,7 +346,7 @@ void FailureArbiter::decide(int complaint) {
   const bool is_said = is_given() || end.exit_code != 0;
   summary_ = is_said && !orders_.empty() ? orders_.back().text : "every rank ended with code 0";
   decision_.exit_code = end.exit_code != 0 ? end.exit_code : complaint;
-  // Where something of the ranks is left, new ones would meet it.
+  // New ranks would conflict with processes that the ranks have left.
   if (complaint != 0 || options_.restarts == nullptr) return;
   end.ran = std::chrono::steady_clock::now() - started_;
   if (options_.members) {

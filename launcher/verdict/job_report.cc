@@ -15,12 +15,12 @@ std::string who(const RankFacts& rank, const std::string& how) {
   return fmt::format("rank {} (host {}, pid {}) {}", rank.rank, rank.host, rank.pid, how);
 }
 
-// The launcher's own word of a rank that ended while others waited for it at the start.
+// Returns true if the cause is the launcher's report on a rank that ended while others waited for it at the start.
 bool has_not_come(const Cause* cause) {
   return cause != nullptr && cause->reporter < 0 && cause->kind == Cause::Kind::left;
 }
 
-// How the first failure came to be one.
+// Describes the ending of the first failure, or why a running rank counts as failed.
 std::string how_it_failed(const RootCause& root_cause) {
   const Cause* const cause = root_cause.cause();
   if (const auto& ending = root_cause.ending()) {
@@ -56,7 +56,8 @@ FailureReport describe_failure(const RootCause& root_cause, const RankFacts& ran
     report.message = fmt::format("the ranks disagree: {}{}", difference->text, ending_of_others(running));
     return report;
   }
-  // Of a rank that has not ended, or not come, the store, or the launcher's own look at it, says it all.
+  // For a rank that still runs, or ended before it joined, the report of the store or the launcher is the whole
+  // message.
   const bool is_told = cause != nullptr && cause->reporter < 0 && (!root_cause.ending() || has_not_come(cause));
   report.message =
       (is_told ? cause->text
@@ -66,7 +67,7 @@ FailureReport describe_failure(const RootCause& root_cause, const RankFacts& ran
     const std::string hint = rank.memory_kills > 0 ? describe_memory_kills(rank) : root_cause.ending()->hint();
     if (!hint.empty()) report.details.push_back("  hint: " + hint);
   }
-  // What the launcher saw itself says more than that a connection has ended.
+  // The ending that the launcher saw itself says more than the report that a connection has ended.
   const bool is_hearsay = cause != nullptr && cause->reporter < 0 && cause->kind == Cause::Kind::lost &&
                           root_cause.ending() && !root_cause.ending()->has_no_code;
   if (rank.steps_done.value_or(0) > 0) {
@@ -74,7 +75,7 @@ FailureReport describe_failure(const RootCause& root_cause, const RankFacts& ran
   }
   if (cause != nullptr && !is_told && !is_hearsay) {
     const std::string who_says = cause->reporter < 0 ? "the store" : fmt::format("rank {}", cause->reporter);
-    // A heartbeat is up to half a second old, and the steps of a start are counted from 0.
+    // A heartbeat is up to half a second old, and its step is counted from 0 within the start.
     const std::string when =
         cause->step < 0 || rank.steps_done ? "" : fmt::format(", at step {} or later", cause->step);
     report.details.push_back(fmt::format("  {}{}: {}", who_says, when, cause->text));

@@ -17,7 +17,7 @@ RestartPolicy::Decision RestartPolicy::decide(const StartEnd& end) {
   reports_steps_ = reports_steps_ || end.reports_steps;
   const bool is_further = reports_steps_ ? end.steps_done > furthest_ : end.ran >= kLongEnough;
   furthest_ = std::max(furthest_, end.steps_done);
-  // The loss of a host says nothing against the program.
+  // The loss of a host does not count against the program.
   const bool is_without_a_step = !has_worked_ && !is_further;
   has_worked_ = has_worked_ || is_further;
   if (is_without_a_step && end.kind == StartEnd::Kind::failed) return refuse_first(end);

@@ -13,7 +13,7 @@ RootCause::Step RootCause::ended(int rank, const ExitStatus& ending) {
     if (rank != *first_failure_) ++others_;
     return Step::go_on;
   }
-  // One that was silent and runs again hears that the others have given it up: that end follows from its own silence.
+  // A rank that was silent and runs again hears that the others have given it up: its end follows from its own silence.
   if (ending.is_consequence() && !is_silent(rank)) it.is_witness = true;
   if (!ending.ok()) {
     has_begun_ = true;
@@ -55,14 +55,14 @@ RootCause::Step RootCause::heard(const Cause& cause) {
   } else if (!it.word || (cause.reporter == cause.rank && it.word->reporter != cause.rank)) {
     it.word = cause;
   }
-  // A silent rank does not end by itself, and one that has ended before it came is waited for in vain. One that ended
-  // with 0 and without a goodbye has hurt nobody unless others fail.
+  // A silent rank does not end by itself, and a rank that ended before it joined will never join. A rank that ended
+  // with 0 and without a goodbye is harmless unless others fail.
   if (cause.reporter < 0 && (cause.kind == Cause::Kind::silent || cause.kind == Cause::Kind::left)) has_begun_ = true;
   return judge();
 }
 
-// What a rank hears after its own failure, or its silence, follows from it: the others end their group. Of a failure
-// that the group survived this holds while the rank has come no further.
+// A rank's accusation after its own failure, or its silence, is a consequence, since the others end their group. After
+// a failure that the group survives, this holds only until the rank has made further progress.
 bool RootCause::has_failed_before(const Rank& witness, const Cause& accusation) {
   if (!witness.word) return false;
   if (witness.word->reporter < 0) return witness.word->kind == Cause::Kind::silent;
@@ -84,7 +84,7 @@ std::vector<int> RootCause::roots() const {
 
 bool RootCause::is_silent(int rank) const { return at(rank).word && at(rank).word->kind == Cause::Kind::silent; }
 
-// A rank that stays silent shows nothing more; while others run they may still say what they know.
+// A rank that stays silent shows no ending; while other ranks run, they may still report what they know.
 bool RootCause::has_shown_itself(int rank) const { return at(rank).ending || (is_silent(rank) && running_ == 1); }
 
 RootCause::Step RootCause::judge() {
@@ -103,14 +103,14 @@ RootCause::Step RootCause::overdue() {
   find_circle();
   if (!circle_.empty()) return name(circle_.front());
   if (first_witness_) return name(*first_witness_);
-  // A rank that accused another and then fell silent.
+  // The rank accused another and then fell silent.
   for (int r = 0; is_rank(r); ++r) {
     if (at(r).implicated == 1) return name(r);
   }
   return Step::go_on;
 }
 
-// Everybody accuses somebody: following the accusations leads into a circle.
+// Every rank accuses another: following the accusations leads into a circle.
 void RootCause::find_circle() {
   for (int start = 0; is_rank(start) && circle_.empty(); ++start) {
     int r = start;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rank failed first: the root of the job's failure. Pure: it is told of each end and each cause in the order in
-// which they happened.
+// The root of a job's failure: the rank that failed first. Pure: it receives each end and each cause in the order of
+// events.
 //
-// A rank that ended badly, or was accused, or of which the store has bad news, is implicated. A rank that accuses
-// another, or whose exit code says that it lost one, is a witness: whatever it does later is a consequence. The root is
-// an implicated rank that accuses nobody; of several, the one that was implicated first. Ranks that found a difference
-// among them are witnesses of it, and where nobody else failed it has no root. A root may be busy with its own
-// end, and a SIGTERM would hide what that is: its end is awaited, but not for long. docs/ATTRIBUTION.md has the rules
+// A rank that ended badly, or was accused, or about which the store has bad news, is implicated. A rank that accuses
+// another, or whose exit code says that it lost one, is a witness: its later actions are consequences. The root is an
+// implicated rank that accuses no other; of several such ranks, the one that was implicated first. Ranks that found a
+// difference among them are witnesses of it, and if no other rank failed, the difference has no root. A root may still
+// be ending, and a SIGTERM would hide how, so its end is awaited for a limited time. docs/ATTRIBUTION.md has the rules
 // for users.
 #pragma once
 
@@ -24,62 +24,64 @@ class RootCause {
  public:
   enum class Step {
     go_on,
-    // The root is not known, or has not shown how it ends: wait for it at most patience(), then call overdue().
+    // The root is not known, or has not ended: wait for it at most patience(), then call overdue().
     await_root,
-    // first_failure() is known: end the others. Comes once.
+    // first_failure() is known: end the other ranks. Returned once.
     end_others,
   };
 
-  // How long to wait in await_root. A rank that dies needs a moment however short the grace period is: it may dump
-  // core, and the others learn of its end at the same time as the launcher. One that is silent shows nothing more: the
-  // others get the time to say that they have heard of it.
+  // Returns the time to wait after await_root. A rank that dies needs a moment however short the grace period is: it
+  // may dump core, and the others learn of its end at the same time as the launcher. A silent rank shows no ending; in
+  // that case the others get time to report that they have heard of its silence.
   std::chrono::milliseconds patience(std::chrono::milliseconds grace) const;
 
   explicit RootCause(int ranks) : ranks_(static_cast<std::size_t>(ranks)), running_(ranks) {}
 
   Step ended(int rank, const ExitStatus& ending);
-  // A rank's report, or what the store or the launcher itself (reporter -1) has to say of a rank. Of ranks that the job
-  // has not, nothing follows.
+  // Handles a report of a rank, or of the store or the launcher (reporter -1), about a rank. Reports about ranks
+  // outside the job are ignored.
   Step heard(const Cause& cause);
-  // The root has not shown itself: whoever is most likely it is named.
+  // The root has not shown its ending: the most likely rank is named.
   Step overdue();
-  // The ranks have formed a group: what was said before it they have survived.
+  // The ranks have formed a group, so they have survived all earlier reports.
   void all_have_met();
 
   const std::optional<int>& first_failure() const { return first_failure_; }
-  // The report on the first failure, the rank's own before the store's, before another rank's; null if there was none.
+  // Returns the report on the first failure: the rank's own, else the store's, else another rank's; null if there was
+  // none.
   const Cause* cause() const;
-  // The report on the end of a rank by itself, or else by the store, since all had met; null if there was none.
+  // Returns the report on a rank's end since all ranks met: its own, else the store's; null if there was none.
   const Cause* word_about(int rank) const {
     return at(rank).word && at(rank).word->ends_group ? &*at(rank).word : nullptr;
   }
-  // How the first failure had ended when it was named; nullopt: it was running.
+  // The ending of the first failure when it was named; nullopt: it was running.
   const std::optional<ExitStatus>& ending() const { return ending_; }
-  // The difference that the ranks found among them, if every rank that failed did so for that: then nobody is to blame,
-  // and first_failure() is only the first that ended. Null if nothing is, as a rule.
+  // Returns the difference that the ranks found among them, if every failed rank failed because of it: then no rank is
+  // to blame, and first_failure() is only the first that ended. Usually null.
   const Cause* disagreement() const;
-  // Ranks that were roots just as much when the first failure was named: they failed by themselves.
+  // Other ranks that were roots when the first failure was named: they failed by themselves.
   const std::vector<int>& other_roots() const { return other_roots_; }
-  // Ranks that accuse each other in a circle, so that none is the root; empty as a rule.
+  // Ranks that accuse each other in a circle, so that none of them is the root; usually empty.
   const std::vector<int>& circle() const { return circle_; }
-  // Ranks that ended after it, or because of it.
+  // Number of ranks that ended after the first failure, or because of it.
   int others() const { return others_; }
-  // The job's: the first failure's own exit code, if it has one that is not 0.
+  // Returns the job's exit code: the first failure's own, if it has one that is not 0.
   int exit_code() const;
 
  private:
   static constexpr std::chrono::milliseconds kRootLimit{1500};
   static constexpr std::chrono::milliseconds kSilentLimit{500};
-  // In which a rank tells the others of a failure that the group survives (ddp/rank0.h), and some more.
+  // Number of collectives in which a rank tells the others of a failure that the group survives (ddp/rank0.h), with a
+  // margin.
   static constexpr std::int64_t kCollectivesToTell = 8;
 
   struct Rank {
     std::optional<ExitStatus> ending = {};
-    std::optional<Cause> word = {};        // what it, or else the store, says of it
-    std::optional<Cause> accusation = {};  // what the first rank to accuse it says
+    std::optional<Cause> word = {};        // the report of the rank itself, else of the store
+    std::optional<Cause> accusation = {};  // the report of the first rank that accuses it
     bool is_witness = false;
     int accuses = -1;    // the first rank that it accused
-    int implicated = 0;  // from 1: when it came to attention; 0: never
+    int implicated = 0;  // order in which ranks were implicated, from 1; 0: never
   };
 
   Rank& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
@@ -88,7 +90,7 @@ class RootCause {
   static bool has_failed_before(const Rank& witness, const Cause& accusation);
   void implicate(int rank);
   Step judge();
-  // By when they were implicated.
+  // Returns the roots in the order in which they were implicated.
   std::vector<int> roots() const;
   bool is_silent(int rank) const;
   bool has_shown_itself(int rank) const;
@@ -98,11 +100,11 @@ class RootCause {
   std::vector<Rank> ranks_;
   int running_;
   int implications_ = 0;
-  bool has_begun_ = false;  // a rank ended badly, or will not end: the job is over
+  bool has_begun_ = false;  // a rank ended badly, or will not end: the start has failed
   bool awaits_ = false;
   std::optional<int> first_failure_;
-  std::optional<int> first_witness_;   // that ended
-  std::optional<Cause> disagreement_;  // the first Mismatch that was told of no single rank
+  std::optional<int> first_witness_;   // the first that ended
+  std::optional<Cause> disagreement_;  // the first Mismatch that was reported about no single rank
   std::optional<ExitStatus> ending_;
   std::vector<int> other_roots_;
   std::vector<int> circle_;

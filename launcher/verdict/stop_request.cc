@@ -20,7 +20,8 @@ StopRequest::Step StopRequest::asked(int signal) {
 bool StopRequest::explains(const ExitStatus& ending) const {
   if (signal_ == 0) return false;
   if (ending.ok() || ending.is_consequence() || ending.has_no_code) return true;
-  if (ending.exit_code() == 128 + signal_) return true;  // by the signal, or as a shell or a handler says it
+  // The rank ended by the signal, or with the exit code that a shell or a handler uses for it.
+  if (ending.exit_code() == 128 + signal_) return true;
   return insisted_ && ending.by_signal && ending.value == SIGKILL;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Somebody asks the job to end by a signal to the launcher. Pure but for the clock.
+// A request to end the job, made by a signal to the launcher. Pure except for the clock.
 #pragma once
 
 #include <optional>
@@ -12,24 +12,24 @@ namespace lockstep::launcher {
 class StopRequest {
  public:
   enum class Step {
-    pass_on,  // the first one: the ranks may take their time, to save
-    kill,     // a later one: somebody insists. Comes once.
+    pass_on,  // the first signal: the ranks may take time, to save
+    kill,     // a later signal: the user insists. Returned once.
     ignore,
   };
 
-  // One request often comes as two signals: timeout(1) signals its child and then its group, systemd sends SIGHUP after
-  // SIGTERM. What comes this soon after the first is the same request.
+  // Signals within this time after the first belong to the same request, since one request often sends two: timeout(1)
+  // signals its child and then its group, systemd sends SIGHUP after SIGTERM.
   static constexpr std::chrono::milliseconds kOneRequest{200};
 
   explicit StopRequest(Deadline::Duration one_request = kOneRequest) : one_request_(one_request) {}
 
   Step asked(int signal);
 
-  // The first signal; 0: nobody has asked.
+  // The first signal; 0: none has arrived.
   int signal() const { return signal_; }
-  // All that came.
+  // Number of all signals that arrived.
   int count() const { return count_; }
-  // True if a rank that ends so after the request does as it was told. Anything else is a failure of its own.
+  // Returns true if a rank with this ending after the request has obeyed it. Any other ending is a failure of its own.
   bool explains(const ExitStatus& ending) const;
 
  private:

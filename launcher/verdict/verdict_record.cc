@@ -83,7 +83,7 @@ std::function<void(const VerdictRecord&)> verdict_writer(const std::string& log_
                                                          int generation, Console& console) {
   if (log_dir.empty()) return [](const VerdictRecord&) {};
   const std::string path = verdict_file(log_dir);
-  // What another job has left would be read as this one's.
+  // Another job's verdict must not be read as this one's.
   if (generation == 0 && unlink(path.c_str()) != 0 && errno != ENOENT) throw SystemError("remove " + path, errno);
   return [path, of_generation = verdict_file(log_folder(log_dir, generation)), run_id, generation,
           &console](const VerdictRecord& record) {
