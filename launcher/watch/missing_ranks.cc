@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kMostNamed = 8;
 
 struct RegisteredRanks {
-  std::set<int> seen = {};  // registered, whatever became of them
+  std::set<int> seen = {};  // registered ranks, including those that have left
   int present = 0;
 };
 
@@ -33,7 +33,7 @@ std::map<std::string, RegisteredRanks> registered_by_scope(std::span<const membe
   return scopes;
 }
 
-// The program behind wrappers: down from `started` as long as there is one child.
+// Returns the program behind wrappers: the first descendant of `started` that does not have exactly one child.
 ProcessEntry program_behind(ProcessEntry started) {
   const auto below = descendants_of(started.pid);
   for (ProcessEntry entry = std::move(started);;) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks that are waited for at the start: those that have not registered with the job's store while others have.
+// The ranks for which others wait at the start: those that have not registered with the job's store while others have.
 //
-// Said every kInterval as long as it lasts, and never of programs none of whose ranks registers. Pure but for
-// describe_missing(); the time is passed in. One thread.
+// Reported every kInterval as long as the wait lasts, but never for programs whose ranks do not register. Pure except
+// for describe_missing(); the time is a parameter. One thread.
 #pragma once
 
 #include <chrono>
@@ -24,15 +24,16 @@ class MissingRanks {
   static constexpr std::chrono::seconds kInterval{10};
 
   struct Report {
-    int present = 0;  // ranks that wait
+    int present = 0;  // number of ranks that wait
     std::vector<int> missing = {};
     std::chrono::nanoseconds waited{0};  // since the first of them registered
   };
 
-  // `ranks` were started. `longest_gap`: what counts at most of the time between two looks.
+  // `ranks` were started. `longest_gap` is the most that the time between two looks counts.
   MissingRanks(int ranks, std::chrono::nanoseconds longest_gap) : ranks_(ranks), clock_(longest_gap) {}
 
-  // The report that is due now, if one is. A group of only some of the ranks does not count as the job's start.
+  // Returns the report that is due now, if there is one. A group of only some of the ranks does not count as the job's
+  // start.
   std::optional<Report> look(ObservedClock::Time now, std::span<const membership::MemberView> members);
 
  private:
@@ -45,13 +46,14 @@ class MissingRanks {
   std::map<std::string, Wait, std::less<>> waits_;  // by scope
 };
 
-// Those of `ended`, ranks whose processes have ended, that have not registered in a scope where others are present and
-// wait: they will not come.
+// Returns those of `ended`, ranks whose processes have ended, that have not registered in a scope where others wait:
+// they will never join.
 std::vector<int> ended_before_they_came(int world_size, std::span<const membership::MemberView> members,
                                         std::span<const int> ended);
 
-// One line: who waits how long, and of each of the missing its process and what the kernel says that it does, or its
-// host where that is another one. `ranks` are this host's, `ended` those of the job that have ended.
+// Returns one line: the ranks that wait, for how long, and for each missing rank its process and the state that the
+// kernel reports, or its host if that is another one. `ranks` are this host's; `ended` are those of the job that have
+// ended.
 std::string describe_missing(const MissingRanks::Report& report, const RankMap& hosts,
                              std::span<const RankProcess> ranks, std::span<const RankEnd> ended);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank as the launcher sees it: a process, and the two streams it writes.
+// One rank as the launcher sees it: a process, and the two streams that it writes.
 #pragma once
 
 #include <sys/types.h>
@@ -18,8 +18,8 @@ struct RankProcess {
   UniqueFd pidfd;
   RankOutput out;
   RankOutput err;
-  std::optional<ExitStatus> ending;  // once it has ended
-  bool group_is_empty = false;       // neither it nor what it started in its process group is there
+  std::optional<ExitStatus> ending;  // set once it has ended
+  bool group_is_empty = false;       // its process group has no process any more
 
   bool running() const { return pid > 0 && !ending; }
 };

@@ -12,7 +12,7 @@ namespace {
 using membership::MemberState;
 using membership::MemberView;
 
-// The process of `rank` that is a member, if its pid means something here; else 0.
+// Returns the pid of `rank` as a member, if that pid is valid in this namespace; else 0.
 pid_t member_pid(const std::vector<MemberView>& members, int rank) {
   static const auto self = membership::ProcessInfo::of_this_process();
   const auto found = std::find_if(members.begin(), members.end(), [&](const MemberView& member) {

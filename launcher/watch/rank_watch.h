@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Findings of the launcher itself about ranks: stopped, missing at the start, ended before they came to it, slow.
+// The launcher's own findings about ranks: stopped, missing at the start, ended before they joined, slow.
 //
-// Asks the kernel and the store, every kLook. Main thread only.
+// Asks the kernel and the store every kLook. Main thread only.
 #pragma once
 
 #include <chrono>
@@ -27,15 +27,15 @@ class RankWatch {
   static constexpr std::chrono::milliseconds kLook{250};
 
   struct Options {
-    RankMap hosts = {};       // of the job
-    std::string host = {};    // this one's name
-    bool end_stopped = true;  // a stopped rank ends the job (LOCKSTEP_LIVENESS); else it is only said
-    bool names_slow = true;   // says which rank the others wait for
-    // Returns the members that have registered with the job's store; nothing if it is another host's, or doesn't
+    RankMap hosts = {};       // all hosts of the job
+    std::string host = {};    // name of this host
+    bool end_stopped = true;  // a stopped rank ends the job (LOCKSTEP_LIVENESS); else it is only reported
+    bool names_slow = true;   // reports the rank for which the others wait
+    // Returns the members that have registered with the job's store; empty if the store is on another host, or doesn't
     // answer.
     std::function<std::vector<membership::MemberView>()> members = {};
   };
-  // A line for people, or the cause for which the job ends.
+  // A message for people, or the cause for which the job ends.
   struct Finding {
     std::string text = {};
     std::optional<Cause> cause = {};
@@ -43,7 +43,7 @@ class RankWatch {
 
   explicit RankWatch(Options options);
 
-  // `ranks`: all of this host, started or not yet. `ended`: those of the job that have ended, as far as is known.
+  // `ranks` are all ranks of this host, started or not. `ended` are the job's ranks that are known to have ended.
   std::vector<Finding> look(std::span<const RankProcess> ranks, std::span<const RankEnd> ended,
                             std::chrono::steady_clock::time_point now);
 

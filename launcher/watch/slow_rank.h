@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When to say which rank makes the others wait. Pure; the time is passed in.
+// Decides when to report the rank that makes the others wait. Pure; the time is a parameter.
 #pragma once
 
 #include <chrono>
@@ -14,12 +14,12 @@ class SlowRank {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // The least share of the steps' time that is said on the console. Less is for reports.
+  // The least share of the steps' time that is reported on the console; reports also show smaller ones.
   static constexpr double kLeast = 0.1;
   static constexpr std::chrono::minutes kPause{1};   // between two lines
-  static constexpr std::chrono::minutes kAgain{10};  // between two of one rank and cause
+  static constexpr std::chrono::minutes kAgain{10};  // between two lines about the same rank and cause
 
-  // The line, if one is due: "rank 3 (host b) costs 14 % of every step: data".
+  // Returns the line that is due, if there is one: "rank 3 (host b) costs 14 % of every step: data".
   std::string look(const std::optional<Straggler>& straggler, Time now);
 
  private:

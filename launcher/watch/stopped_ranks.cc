@@ -16,7 +16,7 @@
 namespace lockstep::launcher {
 namespace {
 
-// The signal that stopped a child of this process. 0: it is not a child, or runs.
+// Returns the signal that stopped a child of this process; 0 if the process is not a child, or runs.
 int stop_signal_of(pid_t pid) {
   siginfo_t info{};
   const int result = waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WNOHANG | WNOWAIT);
