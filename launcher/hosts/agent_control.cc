@@ -30,7 +30,7 @@ CoordinatorControl::CoordinatorControl(const FailureArbiter::Options& options, i
                                        WakingQueue<AgentNews>& news, std::function<void(TakenStacks)> on_stacks)
     : hosts_(options.hosts),
       start_(start),
-      verdict_(options),
+      arbiter_(options),
       agents_(agents),
       news_(news),
       on_stacks_(std::move(on_stacks)) {
@@ -40,23 +40,23 @@ CoordinatorControl::CoordinatorControl(const FailureArbiter::Options& options, i
 void CoordinatorControl::observe() {
   const auto now = std::chrono::steady_clock::now();
   const auto pause = now - std::exchange(observed_at_, now);
-  if (pause > kStandstill) verdict_.stood_still(pause);
+  if (pause > kStandstill) arbiter_.stood_still(pause);
 }
 
 std::optional<Deadline> CoordinatorControl::due() const {
   const auto next = observed_at_ + kObserved - std::chrono::steady_clock::now();
-  const auto verdict = verdict_.due();
-  return verdict ? verdict->sooner(next) : Deadline::after(next);
+  const auto due = arbiter_.due();
+  return due ? due->sooner(next) : Deadline::after(next);
 }
 
 void CoordinatorControl::rank_ended(RankEnd end) {
   observe();
-  verdict_.rank_ended(std::move(end));
+  arbiter_.rank_ended(std::move(end));
 }
 
 void CoordinatorControl::heard(const Cause& cause) {
   observe();
-  verdict_.heard(cause);
+  arbiter_.heard(cause);
 }
 
 void CoordinatorControl::take_news() {
@@ -64,7 +64,7 @@ void CoordinatorControl::take_news() {
   for (const AgentNews& news : news_.take()) {
     if (const auto* member = std::get_if<membership::MemberNews>(&news)) {
       if (member->scope != kAgentScope) {
-        verdict_.told(*member);
+        arbiter_.told(*member);
       } else if (member->cause) {
         agent_lost(*member->cause);
       }
@@ -76,7 +76,7 @@ void CoordinatorControl::take_news() {
     } else {
       for (const int node : std::set<int>(waited_for_)) {
         if (node == 0) continue;
-        verdict_.host_lost(node, "can't be reached: the job's store, which is here, has ended");
+        arbiter_.host_lost(node, "can't be reached: the job's store, which is here, has ended");
         host_is_gone(node, kExitInternal);
       }
     }
@@ -88,7 +88,7 @@ void CoordinatorControl::agent_lost(const Cause& cause) {
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     const int node = static_cast<int>(i);
     if (hosts_[i].agent != cause.rank || !waited_for_.contains(node)) continue;
-    verdict_.host_lost(node, fmt::format("is gone: its launcher (pid {}) {}", cause.pid, how_lost(cause.kind)));
+    arbiter_.host_lost(node, fmt::format("is gone: its launcher (pid {}) {}", cause.pid, how_lost(cause.kind)));
     host_is_gone(node, 0);
   }
 }
@@ -96,14 +96,14 @@ void CoordinatorControl::agent_lost(const Cause& cause) {
 // A scheduler sends its signal to every host, at different times, so only a second signal on the same host insists.
 void CoordinatorControl::signalled(int signal) {
   const auto step = stop_.asked(signal);
-  if (step == StopRequest::Step::kill || (step == StopRequest::Step::pass_on && verdict_.stop_signal() == 0)) {
-    verdict_.signalled(signal);
+  if (step == StopRequest::Step::kill || (step == StopRequest::Step::pass_on && arbiter_.stop_signal() == 0)) {
+    arbiter_.signalled(signal);
   }
 }
 
 void CoordinatorControl::stacks_taken(TakenStacks stacks) {
   if (stacks.question == 0) {
-    verdict_.stacks_taken(stacks.lines);
+    arbiter_.stacks_taken(stacks.lines);
   } else {
     on_stacks_(std::move(stacks));
   }
@@ -116,11 +116,11 @@ void CoordinatorControl::take(const AgentWord& word) {
   if (word.start != start_ && !std::holds_alternative<StopAsked>(message)) return;
   if (const auto* end = std::get_if<RankEnd>(&message)) {
     // The ranks of a lost host are lost with it, so their ends are consequences.
-    if (waited_for_.contains(node_of(hosts_, end->rank))) verdict_.rank_ended(*end);
+    if (waited_for_.contains(node_of(hosts_, end->rank))) arbiter_.rank_ended(*end);
   } else if (const auto* cause = std::get_if<Cause>(&message)) {
-    verdict_.heard(*cause);
+    arbiter_.heard(*cause);
   } else if (const auto* stop = std::get_if<StopAsked>(&message)) {
-    if (stop->insists || verdict_.stop_signal() == 0) verdict_.signalled(stop->signal);
+    if (stop->insists || arbiter_.stop_signal() == 0) arbiter_.signalled(stop->signal);
   } else if (const auto* stacks = std::get_if<TakenStacks>(&message)) {
     stacks_taken(*stacks);
   } else if (const auto* gone = std::get_if<RanksGone>(&message)) {
@@ -133,28 +133,28 @@ void CoordinatorControl::host_is_gone(int node, int exit_code) {
   if (waited_for_.erase(node) == 0) return;
   if (complaint_ == 0) complaint_ = exit_code;
   if (!waited_for_.empty()) return;
-  verdict_.conclude(complaint_);
+  arbiter_.conclude(complaint_);
   is_concluded_ = true;
 }
 
 // A resize requires a finished step, since only then is a rank sure to stop after one.
 void CoordinatorControl::check_timers() {
   observe();
-  verdict_.check_timers();
-  if (agents_.has_newcomer()) verdict_.resize();
+  arbiter_.check_timers();
+  if (agents_.has_newcomer()) arbiter_.resize();
 }
 
 // The other hosts get the same orders as this host.
 std::vector<Order> CoordinatorControl::take_orders() {
-  auto orders = verdict_.take_orders();
+  auto orders = arbiter_.take_orders();
   for (Order& order : std::exchange(asked_, {})) orders.push_back(std::move(order));
   for (const Order& order : orders) {
     if (order.kind != Order::Kind::detail) agents_.send(order);
   }
   if (is_concluded_ && !is_over_) {
-    if (verdict_.left_out()) agents_.exclude_host(*verdict_.left_out());
+    if (arbiter_.left_out()) agents_.exclude_host(*arbiter_.left_out());
     // It follows the last order: a worker that reads it obeys no further order of this start.
-    agents_.send(StartOver{.exit_code = verdict_.exit_code(), .again = verdict_.again().has_value()});
+    agents_.send(StartOver{.exit_code = arbiter_.exit_code(), .again = arbiter_.again().has_value()});
     is_over_ = true;
   }
   return orders;

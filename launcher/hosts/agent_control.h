@@ -34,9 +34,9 @@ class CoordinatorControl final : public JobControl {
   void check_timers() override;
   std::vector<Order> take_orders() override;
   bool is_over() const override { return is_over_; }
-  int exit_code() const override { return verdict_.exit_code(); }
-  std::optional<std::chrono::milliseconds> again() const override { return verdict_.again(); }
-  const std::vector<RankEnd>& ended() const override { return verdict_.ended(); }
+  int exit_code() const override { return arbiter_.exit_code(); }
+  std::optional<std::chrono::milliseconds> again() const override { return arbiter_.again(); }
+  const std::vector<RankEnd>& ended() const override { return arbiter_.ended(); }
 
  private:
   // Notes that this process runs now. Call it before judging the news that has arrived since the last call.
@@ -47,7 +47,7 @@ class CoordinatorControl final : public JobControl {
 
   RankMap hosts_;
   int start_;
-  FailureArbiter verdict_;
+  FailureArbiter arbiter_;
   StopRequest stop_;  // signals to this process
   Agents& agents_;
   WakingQueue<AgentNews>& news_;

@@ -14,7 +14,7 @@
 
 namespace lockstep::launcher {
 
-// Messages to the first host's agent.
+// Messages to node rank 0's agent.
 
 // The host is ready to start its ranks.
 struct HostJoined {
@@ -30,9 +30,9 @@ struct RanksGone {
   int exit_code = 0;
 };
 
-// TakenStacks too, in answer to the first host's order.
+// TakenStacks too, in answer to node rank 0's order.
 
-// Messages from the first host's agent to all others, in addition to its orders.
+// Messages from node rank 0's agent to all others, in addition to its orders.
 
 // No rank of this start runs any more, on any host.
 struct StartOver {

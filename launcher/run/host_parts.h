@@ -2,6 +2,7 @@
 // Parts of a launcher on its host other than the job: console, signals, the log, the ranks' guardian.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 

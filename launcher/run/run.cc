@@ -54,7 +54,7 @@ StartOutcome start_ranks(const RunOptions& options, const Preparation& preparati
                          WakingQueue<membership::MemberNews>& news) {
   const std::string scope = rendezvous::attempt_prefix(job_options.contract.run_id, job_options.contract.restarts);
   job_options.members = [&stores, scope] { return stores.members(scope); };
-  FailureArbiter::Options verdict{.hosts = job_options.contract.hosts,
+  FailureArbiter::Options arbiter{.hosts = job_options.contract.hosts,
                                   .grace = options.grace,
                                   .requeue_exit_code = requeue_code_of(options, environment),
                                   .stop_timeout = stop_timeout_of(options, environment),
@@ -64,8 +64,8 @@ StartOutcome start_ranks(const RunOptions& options, const Preparation& preparati
                                   .on_conclusion = verdict_writer(options.log_dir, job_options.contract.run_id,
                                                                   job_options.contract.restarts, parts.console)};
   const auto outcome = run_ranks(options, preparation, std::move(job_options), environment, parts, [&](auto facts) {
-    verdict.facts = std::move(facts);
-    return std::make_unique<LocalControl>(std::move(verdict), news);
+    arbiter.facts = std::move(facts);
+    return std::make_unique<LocalControl>(std::move(arbiter), news);
   });
   stores.forget(scope);
   return outcome;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verdict on one start of a job's ranks: the rank or host that failed first, the message about it, the job's exit
-// code, and whether the ranks are started again. One verdict covers all hosts.
+// Gives the verdict on one start of a job's ranks: the rank or host that failed first, the message about it, the job's
+// exit code, and whether the ranks are started again. One verdict covers all hosts.
 //
 // Pure except for the clock: it receives events in order, and its decisions are orders.
 #pragma once
@@ -36,7 +36,7 @@ class FailureArbiter {
     int least_hosts = 0;  // the fewest hosts with which the job can continue; 0: all of them
     // Prefix of the names of the ranks' scopes (rendezvous::attempt_prefix); other scopes are ignored.
     std::string scope = {};
-    RestartPolicy* restarts = nullptr;  // outlives the verdict
+    RestartPolicy* restarts = nullptr;  // outlives the arbiter
     // Returns the members that have registered with the job's store in this start; may be null.
     std::function<std::vector<membership::MemberView>()> members = {};
     // Returns the facts of a rank that has not ended.
