@@ -156,8 +156,8 @@ void settle(const Node& node, std::unordered_map<const void*, int>& uses, const 
   }
 }
 
-// Who sums the gradients of this walk over the ranks; null: nobody. A gradient that the walk would leave on one rank
-// alone is refused: the optimizer's step would part the replicas.
+// The holder that sums the gradients of this walk over the ranks; null if no leaf has a holder. Refuses a gradient that
+// the walk would leave on one rank alone: the replicas would differ after the optimizer's step.
 const Tensor::LossBackward* holder_of(const Walk& walk, bool is_plain) {
   const Tensor::LossBackward* holder = nullptr;
   for (const auto& node : walk.nodes) {

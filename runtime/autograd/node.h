@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One operation on the tape: what its result was made from, and how a gradient goes back.
+// One operation on the tape: the inputs of its result, and the way of a gradient back to them.
 //
 // Internal to autograd; a new operation computes its result and record()s the way back (ops_shape.cc shows how).
 #pragma once
@@ -25,15 +25,16 @@ struct Edge {
   bool needed() const { return leaf.defined() || node != nullptr; }
 };
 
-// Where a node's backward puts its inputs' gradients. Each input is given to at most once per walk of the node.
+// Takes the gradients that a node's backward computes for its inputs. Each input gets at most one per walk of the node.
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  // False for inputs whose gradient nobody wants, and for those that the operation has not: don't compute it.
+  // False for inputs whose gradient nobody wants, and for inputs that the operation lacks: don't compute the gradient
+  // then.
   virtual bool needed(std::size_t input) const = 0;
   // Memory for the gradient of this input, and whether to add to it. data is null if it isn't needed.
   virtual Into into(std::size_t input) = 0;
-  // The gradient is there already, as a tensor of as many elements: it is shared where it can be, added where it must.
+  // Takes a gradient that exists already, as a tensor of as many elements: shares it where possible, else adds it.
   virtual void give(std::size_t input, const Tensor& gradient) = 0;
 };
 

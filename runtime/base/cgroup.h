@@ -18,7 +18,7 @@ std::string own_cgroups();
 
 // Cores that the CPU quota grants; 0 if there is no quota.
 double cgroup_cpu_quota(const std::string& root, const std::string& membership);
-// The tightest memory limit, in bytes; nothing if there is none.
+// The tightest memory limit, in bytes; nullopt without a limit.
 std::optional<std::uint64_t> cgroup_memory_limit(const std::string& root, const std::string& membership);
 // Bytes that may still be taken below every memory limit, where the page cache counts as free; nothing without a limit.
 std::optional<std::uint64_t> cgroup_memory_left(const std::string& root, const std::string& membership);

@@ -12,7 +12,8 @@
 
 namespace lockstep {
 
-// What `call` returns, called again while that is negative with EINTR. Async-signal-safe if `call` is.
+// Calls `call` until it succeeds or fails with another errno than EINTR, and returns its last result. Async-signal-safe
+// if `call` is.
 template <typename Call>
 auto uninterrupted(Call call) {
   for (;;) {

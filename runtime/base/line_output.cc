@@ -19,13 +19,13 @@
 namespace lockstep {
 namespace {
 
-// Until a descriptor is tried again which poll(2) calls writable and which takes nothing, as a terminal with room for
-// one byte, before a newline.
+// Milliseconds until the next write to a descriptor that poll(2) calls writable but that takes nothing, such as a
+// terminal with room for one byte, before a newline.
 constexpr int kBetweenTries = 50;
 
 std::int64_t lines_in(std::string_view text) { return std::count(text.begin(), text.end(), '\n'); }
 
-// As many lines as a pipe takes whole: another process's don't come between.
+// As many lines as a pipe takes in one piece: lines of another process don't come between them.
 std::string_view first_piece(std::string_view lines) {
   if (lines.size() <= PIPE_BUF) return lines;
   const std::size_t end = lines.rfind('\n', PIPE_BUF - 1);

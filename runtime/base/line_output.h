@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines to a descriptor, without a wait: what it does not take at once is kept, in order, and a thread writes it when
-// somebody reads again. So a log line holds up no step, no stop and no rescue.
+// Writes lines to a descriptor without waiting: bytes that the descriptor does not take at once are kept, in order, and
+// a thread writes them when somebody reads again. So a log line holds up no step, no stop and no rescue.
 //
-// In normal operation each line is written by its caller, whole, before write() returns. Where `most_kept` bytes are
-// kept lines are lost, and where they were a line says how many.
+// In normal operation each line is written by its caller, whole, before write() returns. Once `most_kept` bytes are
+// kept, further lines are lost, and a line in their place says how many.
 //
 // Threads: any. Fork: a child has nothing of what its parent keeps.
 #pragma once
@@ -70,8 +70,8 @@ class LineOutput {
 };
 
 // This process's stderr, for all that the library says there: log, bar, last words. It lasts as long as the process.
-// exit(3) waits until what is kept is written, and no longer than kStderrPatience; who ends the process in another way
-// calls flush_stderr().
+// exit(3) waits until the kept lines are written, and no longer than kStderrPatience; code that ends the process in
+// another way calls flush_stderr().
 inline constexpr std::chrono::milliseconds kStderrPatience{1000};
 LineOutput& stderr_output();
 LOCKSTEP_INTERNAL_API void flush_stderr() noexcept;

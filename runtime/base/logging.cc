@@ -63,7 +63,7 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override {}
 };
 
-// It outlasts the logger.
+// The sink outlasts the logger.
 std::shared_ptr<StderrSink> make_sink() {
   static StderrSink* sink = nullptr;
   stderr_output();  // fork(2) locks it behind the sink, as a line does

@@ -32,11 +32,12 @@ void set_log_label(const std::string& label);
 std::string_view name_of(LogLevel level);
 // Takes every later line instead of stderr; an empty one gives them back to it. For a program that has a console of its
 // own. The sink gets the text without label and level, from whichever thread logs, one call at a time; it must not log,
-// and must not wait for a thread that may. Once this returns, no call of the former sink is under way.
+// and must not wait for a thread that may. Once this returns, no call of the former sink is running.
 using LogSink = std::function<void(LogLevel level, std::string_view text)>;
 LOCKSTEP_INTERNAL_API void set_log_sink(LogSink sink);
 
-// A line that there is no memory for is lost: these never throw either, so that a handler of bad_alloc may call them.
+// A line is lost where memory for it is lacking: these functions never throw, so that a handler of bad_alloc may call
+// them.
 template <typename... Args>
 void log_at(LogLevel level, fmt::format_string<Args...> format, Args&&... args) noexcept {
   try {

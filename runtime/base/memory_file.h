@@ -10,11 +10,11 @@
 
 namespace lockstep {
 
-// All zero. Nothing where the kernel grants none, or the limit on files (ulimit -f) is lower: a file that grows beyond
-// it, one in memory too, would end the process with SIGXFSZ.
+// Makes a file in memory, all zero. Returns an empty descriptor if the kernel refuses, or if the limit on files (ulimit
+// -f) is lower than `bytes`: a file that grows beyond that limit, in memory too, would end the process with SIGXFSZ.
 UniqueFd make_memory_file(const char* name, std::size_t bytes);
 
-// The path of a file of that name that the process holds; empty: there is none, or the process is another user's.
+// The path of a file of that name that the process holds; empty if the process holds none or is another user's.
 std::string memory_file_of(int pid, const char* name);
 
 }  // namespace lockstep

@@ -2,7 +2,7 @@
 // A clock that stands still while its owner doesn't run.
 //
 // A process that judges its peers' silence must subtract the time it was itself suspended (SIGSTOP, a suspended laptop,
-// a machine so loaded that it got no core): it could have heard nobody then. Pure: the time is passed in. One thread.
+// a machine so loaded that it got no core): it could not have heard them then. Pure: the time is passed in. One thread.
 #pragma once
 
 #include <algorithm>

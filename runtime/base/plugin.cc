@@ -33,7 +33,7 @@ std::string read_file(const std::string& path) {
 }
 
 // "libmpi.so.40: cannot open shared object file: No such file or directory": the loader's words for a library that is
-// not there. What it says of the plug-in's own file begins with a slash.
+// not there. Its words for the plug-in's own file begin with a slash.
 std::string missing_library_of(const std::string& error) {
   const std::size_t colon = error.find(": cannot open shared object file");
   if (colon == std::string::npos || error.starts_with('/')) return {};
@@ -140,7 +140,7 @@ LoadedPlugin load_own_plugin(std::string_view name, const PluginNeeds& needs) {
   std::string remedy = "build lockstep and its plug-ins together";
   if (!plugin.missing_library.empty()) remedy = "install " + needs.runs_with;
   if (plugin.path.empty()) {
-    // What brings the plug-in cuda brings cuda_nn too.
+    // The option that builds the plug-in cuda builds cuda_nn too.
     std::string upper(name.substr(0, name.find('_')));
     for (char& c : upper) c = static_cast<char>(c - 'a' + 'A');
     remedy = fmt::format("build it with LOCKSTEP_{}=ON, which takes {}, or set LOCKSTEP_PLUGIN_PATH to its folder",

@@ -29,14 +29,14 @@ inline constexpr std::string_view kPluginStampMark = "lockstep plug-in stamp: ";
 // The stamp in the file at `path`; nothing if it has none. Throws SystemError if the file can't be read.
 std::optional<std::string> stamp_of_file(const std::string& path);
 
-// Where plug-ins are looked for, in order: each folder of LOCKSTEP_PLUGIN_PATH (separated by ':'), the folder of
-// `module` (a library or program), and "../lib" beside that.
+// The folders in which plug-ins are looked for, in order: each folder of LOCKSTEP_PLUGIN_PATH (separated by ':'), the
+// folder of `module` (a library or program), and "../lib" beside that.
 std::vector<std::string> plugin_folders(const Environment& environment, const std::string& module);
 // The file that this function's code was loaded from: the library, or a program that has it linked in.
 std::string path_of_this_module();
 
 struct LoadedPlugin {
-  std::string path = {};     // of the file that was found; empty if there is none
+  std::string path = {};     // the file that was found; empty if none was
   std::string problem = {};  // why it can't be used, without a remedy; empty if it can
   void* handle = nullptr;    // of dlopen(3)
   // With a problem: the shared library that it needs and this machine lacks ("libmpi.so.40"), if that is the problem.

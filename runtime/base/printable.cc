@@ -12,8 +12,8 @@ struct Character {
   std::size_t bytes = 0;  // 0: no UTF-8 begins here
 };
 
-// The character at the begin of `text`, which is not empty. Overlong forms, surrogates and what is above U+10FFFF are
-// no UTF-8.
+// The character at the begin of `text`, which is not empty. Overlong forms, surrogates and code points above U+10FFFF
+// are not UTF-8.
 Character first_of(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(text[i])); };
   const std::uint32_t lead = byte(0);

@@ -12,7 +12,7 @@
 namespace lockstep {
 
 // The text of a file of the kernel; empty if it can't be read, as when its process ends meanwhile. Does not throw for
-// what the kernel says: a process may end between open and read too, and then read says ESRCH.
+// an error of the kernel: a process may end between open and read too, and read then fails with ESRCH.
 std::string read_kernel_file(const std::string& path);
 
 // A process as /proc/PID/stat has it.
@@ -30,7 +30,7 @@ struct ProcessEntry {
 
 // The text of /proc/PID/stat; nothing if it isn't one. The name in it may hold spaces and parentheses.
 std::optional<ProcessEntry> parse_process_stat(std::string_view text);
-// Nothing if there is no such process.
+// The entry of process `pid`; nullopt if there is no such process.
 std::optional<ProcessEntry> process_entry(pid_t pid);
 
 // Whether a text of /proc/PID/status says that the process has a handler for the signal.

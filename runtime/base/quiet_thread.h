@@ -37,8 +37,8 @@ class SignalsBlocked {
 inline constexpr const char* kQuietThread = "lockstep";
 
 // Starts `body` on a thread that has all signals blocked from its first instruction on: a handler or a sigwait of the
-// program runs on a thread of the program, and interrupts no call of ours. What the thread itself does wrong (SIGSEGV,
-// SIGFPE) ends the process as ever. Throws SystemError, with the limits that may be met, if there is no thread to have.
+// program runs on a thread of the program, and interrupts no call of ours. A fault of the thread's own (SIGSEGV,
+// SIGFPE) still ends the process. Throws SystemError, with the limits that may be reached, if no thread can be made.
 // `name`: at most 15 characters, as the kernel keeps it.
 template <typename Body>
 std::thread start_quiet_thread(Body&& body, const char* name = kQuietThread) {

@@ -33,8 +33,8 @@ namespace lockstep {
 std::string write_texts(std::span<const std::string> texts);
 std::optional<std::vector<std::string>> read_texts(std::string_view packed);
 
-// An item of RecordWriter::items() as one text, and back: false if the text is none. A room may have more of these,
-// beside its own types.
+// An item of RecordWriter::items() as one text, and back: false if the text is not an item. A folder may have more of
+// these, beside its own types.
 inline std::string packed(const std::string& text) { return text; }
 inline std::string packed(const std::vector<std::string>& texts) { return write_texts(texts); }
 bool unpack(std::string_view packed, std::string& text);

@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// The soft limit of RLIMIT_..., in its own unit; nothing if there is none.
+// The soft limit of RLIMIT_..., in its own unit; nullopt without a limit.
 std::optional<std::uint64_t> resource_limit(int resource);
 
 // Whether a file may have so many bytes. A write or an allocation beyond the limit (ulimit -f) would end the process

@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// For the handlers; what the processor's registers take comes on top.
+// Bytes for the handlers; the processor's registers need more on top.
 constexpr std::size_t kForHandlers = 64 << 10;
 
 std::size_t register_frame() {

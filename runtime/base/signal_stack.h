@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stack of their own for signal handlers.
+// A separate stack for signal handlers.
 //
 // Code that is made at run time may use the stack pointer as it likes: the matrix kernels of oneDNN point it into a
 // buffer on the heap. A handler that runs on the interrupted stack then writes its frame, some 3 KiB with AVX-512, over
@@ -13,8 +13,8 @@
 
 namespace lockstep {
 
-// The calling thread's handlers with SA_ONSTACK run on a stack beside its own, until it ends. One that the program or a
-// sanitizer has given the thread before stays. SystemError where there is no memory for it.
+// The calling thread's handlers with SA_ONSTACK run on a stack beside its own, until it ends. A stack that the program
+// or a sanitizer has given the thread before stays. SystemError if memory for the stack is lacking.
 LOCKSTEP_INTERNAL_API void give_signal_stack();
 
 }  // namespace lockstep

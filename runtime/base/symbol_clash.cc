@@ -7,8 +7,8 @@
 namespace lockstep {
 namespace {
 
-// The file in which the process finds `name`, if that is not the one in which it finds `neighbour`, which only the
-// library of both has.
+// The file in which the process finds `name`; empty if it is the file of `neighbour`, a symbol that only the library
+// that defines both has.
 std::string replacement_of(const char* name, const char* neighbour) {
   const std::string library = file_of_symbol(::dlsym(RTLD_DEFAULT, neighbour), "");
   const std::string found = file_of_symbol(::dlsym(RTLD_DEFAULT, name), library);

@@ -17,12 +17,13 @@
 
 namespace lockstep {
 
-// Takes what stands before the first `separator`, or all, from the front of `rest`, and the separator with it.
+// Takes the text before the first `separator`, or all, from the front of `rest`, and the separator with it.
 std::string_view take_word(std::string_view& rest, char separator = ' ');
 // The parts of `text` between separators, at least one, each without the blanks around it.
 std::vector<std::string_view> split(std::string_view text, char separator);
 
-// What `describe` says of each item, as a list in a message; of more than `most` items, how many more there are.
+// Joins the texts that `describe` gives for the items into a list for a message; beyond `most` items the list ends with
+// the number of the others.
 template <typename Items, typename Describe>
 std::string joined(const Items& items, Describe describe, std::string_view separator = ", ",
                    std::size_t most = std::numeric_limits<std::size_t>::max()) {

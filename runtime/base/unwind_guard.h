@@ -2,7 +2,7 @@
 // Whether an exception ends the lifetime of an object: its destructor then has failed work to report, not an orderly
 // end.
 //
-// A member of that object. It compares with the number of exceptions under way when the object was made, because a
+// A member of that object. It compares with the number of uncaught exceptions when the object was made, because a
 // destructor that runs while another exception unwinds may itself make and end objects in order.
 #pragma once
 

@@ -13,7 +13,7 @@ namespace lockstep {
 
 inline constexpr std::string_view kVariablePrefix = "LOCKSTEP_";
 
-// Those of docs/ENVIRONMENT.md.
+// Whether docs/ENVIRONMENT.md has the variable.
 bool is_known_variable(std::string_view name);
 
 // The variable that a name with a slip of the fingers means; nothing: it looks like none of them.

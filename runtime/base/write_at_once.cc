@@ -46,8 +46,8 @@ class NoSigpipe {
   bool was_pending_;
 };
 
-// The same pipe or terminal, opened once more: O_NONBLOCK belongs to what open(2) makes, and the descriptor's own is
-// shared with whoever inherited it. -1, with errno, where that can't be had: no /proc, another user's pipe, no
+// Opens the same pipe or terminal once more: O_NONBLOCK belongs to the open file description, and that of `fd` is
+// shared with every process that inherited it. Returns -1, with errno, if that fails: no /proc, another user's pipe, no
 // descriptor left.
 int open_without_waiting(int fd) noexcept {
   std::array<char, 32> path{"/proc/self/fd/"};
@@ -77,7 +77,7 @@ std::size_t write_pieces(std::string_view bytes, Write write) noexcept {
   return done;
 }
 
-// What poll(2) calls writable takes a piece of this size, unless another writer fills it in between.
+// A pipe or terminal that poll(2) calls writable takes a piece of this size, unless another writer fills it in between.
 std::size_t write_while_writable(int fd, std::string_view bytes) noexcept {
   return write_pieces(bytes, [&](std::string_view rest) {
     return is_writable(fd, 0) ? ::write(fd, rest.data(), std::min<std::size_t>(rest.size(), PIPE_BUF)) : -1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// write(2) for what must not wait: a pipe that nobody reads and a terminal that is paused hold up who writes to them.
+// write(2) for code that must not wait: a pipe that nobody reads and a paused terminal block their writers.
 #pragma once
 
 #include <cstddef>

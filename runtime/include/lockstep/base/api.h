@@ -6,7 +6,7 @@
 //   class LOCKSTEP_API PeerLost : public Error;    thrown, or with virtual functions: one typeinfo in the whole process
 //   LOCKSTEP_API int intra_op_threads();           a function that a source file defines
 //
-// Templates, inline functions, enums and structs that are only data need nothing.
+// Templates, inline functions, enums and plain data structs need no mark.
 #pragma once
 
 #if __cplusplus < 202002L

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Errors of lockstep: few, typed, and written for a stranger at three in the morning.
 //
-// Every message holds the operation, the value seen and the value wanted, who (rank, host, address, bucket, step),
-// elapsed time against its limit where there is one, and the remedy. docs/ERRORS.md lists what users
-// meet. A library call never exits the process (but for the watchdog of a GPU that does not let go, and a rank whose
-// launcher has died), never prints, and never ignores a return code.
+// Every message holds the operation, the value seen and the value wanted, the rank, host, address, bucket or step
+// concerned, elapsed time against its limit if there is one, and the remedy. docs/ERRORS.md lists what users meet. A
+// library call never exits the process (but for the watchdog of a GPU that does not let go, and a rank whose launcher
+// has died), never prints, and never ignores a return code.
 #pragma once
 
 #include <memory>
@@ -34,13 +34,13 @@ class LOCKSTEP_API Error : public std::runtime_error {
   std::shared_ptr<const Cause> cause_;
 };
 
-// An argument, a variable or a file given by the user is wrong. Nothing was changed.
+// An argument, a variable or a file given by the user is wrong. The call changed nothing.
 class LOCKSTEP_API InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
-// A deadline passed. The message says who or what did not arrive.
+// A deadline passed. The message names the ranks or the thing that did not arrive.
 class LOCKSTEP_API Timeout : public Error {
  public:
   using Error::Error;
@@ -88,7 +88,7 @@ class LOCKSTEP_API SystemError : public Error {
  public:
   // "OPERATION: REASON", and behind that "; REMEDY" if there is one.
   SystemError(std::string_view operation, int error_number, std::string_view remedy = {});
-  // As errno had it.
+  // The number that errno had.
   int error_number() const { return error_number_; }
 
  private:

@@ -13,8 +13,8 @@ namespace lockstep {
 
 // Wanted threads, at least 1. Throws InvalidArgument for less.
 LOCKSTEP_API void set_intra_op_threads(int threads);
-// OMP_NUM_THREADS, of "4,2" the first number, which is the outer level's. Nothing if it is unset, or no number above 0:
-// OpenMP takes no notice of such a value either.
+// The value of OMP_NUM_THREADS; for "4,2" the first number, which is the outer level's. nullopt if it is unset, or not
+// a number above 0: OpenMP ignores such a value too.
 LOCKSTEP_API std::optional<int> threads_by_variable(const Environment& environment);
 // The number that was set; else OMP_NUM_THREADS; else allowed_cores().
 LOCKSTEP_API int intra_op_threads();

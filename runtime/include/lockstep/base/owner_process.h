@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The process that made an object, where fork() may have copied it into another one.
 //
-// A child's copies of a group, of a store's server or of a temporary file are the parent's: what they would say to
-// other processes, remove or wait for at their end is not the child's to say. Libraries fork without the program's
-// knowledge, and a child that calls exit() destroys what is static. A child that execs at once, as those of system(),
-// popen() and posix_spawn(), is not concerned.
+// A child's copies of a group, of a store's server or of a temporary file are the parent's: at their end they must not
+// talk to other processes, remove files or wait for anything in the child. Libraries fork without the program's
+// knowledge, and a child that calls exit() destroys what is static. Children that exec at once, as those of system(),
+// popen() and posix_spawn(), are not affected.
 //
 // Threads: any.
 #pragma once
