@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kLongestName = 255;
 
-// Where a link leads: what is written takes the place of that file, and the link stays.
+// The file that a link leads to: the written file replaces that one, and the link stays.
 fs::path target_of(const fs::path& path) {
   std::error_code error;
   if (!fs::is_symlink(path, error)) return path;
@@ -65,7 +65,7 @@ AtomicFile::AtomicFile(fs::path path, Name name) : path_(std::move(path)) {
     throw InvalidArgument(
         fmt::format("writing '{}': the folder '{}' is not there; make it first", path_.string(), folder_.string()));
   }
-  // Where the file system or the kernel does not know O_TMPFILE.
+  // These errors mean that the file system or the kernel does not know O_TMPFILE.
   if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL && errno != ENOSYS) fail("open", errno);
   const std::string aside = temporary_name();
   fd_.reset(uninterrupted([&] { return ::open(aside.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666); }));
@@ -103,8 +103,8 @@ void AtomicFile::commit() {
   observe({.kind = Kind::sync_file, .path = temporary_name()});
   if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail("fsync", errno);
   if (temporary_.empty()) {
-    // link(2) can't replace a file, so the name comes in two steps. What lies there from a killed process is complete
-    // but was never told to anybody: it may go.
+    // link(2) can't replace a file, so the name comes in two steps. A file that a killed process left there is complete
+    // but was never announced: it may be removed.
     const std::string name = temporary_name();
     const std::string source = fmt::format("/proc/self/fd/{}", fd_.get());
     const auto link = [&] { return ::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW); };

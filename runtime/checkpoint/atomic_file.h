@@ -51,7 +51,7 @@ class AtomicFile {
   bool is_stream_ = false;  // a pipe or a device, which keeps its name
   std::uint64_t written_ = 0;
   Hasher64 hash_;
-  OwnerProcess owner_;  // who may remove it
+  OwnerProcess owner_;  // the process that may remove the file
 };
 
 }  // namespace lockstep::checkpoint

@@ -63,7 +63,7 @@ std::vector<std::int64_t> shape_of(const Json& value) {
   return shape;
 }
 
-// Where it lies in the data.
+// Sets the place of the tensor in the data.
 void place(TensorEntry& entry, const Json& offsets, std::uint64_t data_bytes) {
   if (!offsets.is_array() || offsets.size() != 2) throw CorruptData("data_offsets is not a pair");
   const std::uint64_t begin = number(offsets[0], "an offset");

@@ -22,7 +22,7 @@ struct WantedTensor {
   bool is_bool = false;             // one byte for each element: U8 of ours, or the format's BOOL
 };
 
-// Where each wanted tensor lies.
+// The wanted tensors' names in the file, and the result that a load returns.
 struct LoadPlan {
   std::vector<std::optional<std::string>> sources;  // names in the file, one for each wanted tensor; nothing: missing
   Loaded loaded;

@@ -28,11 +28,11 @@ struct StorageOperation {
   std::span<const std::byte> bytes = {};
 };
 
-// Called before each operation of this process, by the thread that is about to do it; what it throws comes out of
-// there. Null: nobody. For tests; not while somebody writes.
+// Called before each operation of this process, by the thread that is about to do it; its exceptions come out of that
+// operation. Null: no observer. For tests; do not set it while a thread writes.
 using StorageObserver = std::function<void(const StorageOperation& operation)>;
 void set_storage_observer(StorageObserver observer);
-// For who does one.
+// Code that does an operation calls this first.
 void observe(const StorageOperation& operation);
 
 // The folder that a file or folder by this path lies in.

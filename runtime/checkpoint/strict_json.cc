@@ -48,7 +48,8 @@ class Builder final : public nlohmann::json_sax<Json> {
   Json take() { return std::move(root_); }
 
  private:
-  // Where it lies now. That stays its place while it is open: only the innermost open value grows.
+  // Stores `value` and returns its place, which stays the same while the value is open: only the innermost open value
+  // grows.
   Json* put(Json value) {
     Json* place = open_.empty() ? &root_ : member_;
     if (!open_.empty() && open_.back()->is_array()) place = &open_.back()->emplace_back();

@@ -11,7 +11,7 @@ namespace lockstep::checkpoint {
 // Bytes that a message quotes of a text from a file, at most.
 inline constexpr std::size_t kMostShown = 200;
 
-// Throws CorruptData: "`what` is no JSON: ...", and for a text that is nested deeper than `most_depth`.
+// Throws CorruptData ("`what` is not JSON: ..."), also for a text that is nested deeper than `most_depth`.
 nlohmann::json parse_json(std::string_view text, std::string_view what, int most_depth = 3);
 
 }  // namespace lockstep::checkpoint

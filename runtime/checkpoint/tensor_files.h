@@ -21,8 +21,8 @@ namespace lockstep::checkpoint {
 class LOCKSTEP_INTERNAL_API TensorFiles {
  public:
   // `path`: a safetensors file, an index (its name ends in .json), or a folder that holds exactly one index, else
-  // exactly one safetensors file. Throws InvalidArgument if there is no such file, or several to choose from;
-  // CorruptData with file, tensor and reason; SystemError.
+  // exactly one safetensors file. Throws InvalidArgument if such a file is missing, or if several are there to choose
+  // from; CorruptData with file, tensor and reason; SystemError.
   explicit TensorFiles(std::filesystem::path path);
 
   // The file or the index.

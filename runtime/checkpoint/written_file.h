@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// write_safetensors() for who keeps a record of the file.
+// write_safetensors() for callers that keep a record of the file.
 #pragma once
 
 #include <cstdint>

@@ -82,7 +82,7 @@ void BackgroundWriter::wait_copied() noexcept {
     while (phase_ == Phase::copying) changed_.wait(mutex_);
     if (phase_ != Phase::copied) return;
   }
-  // The training's thread says so: nobody but itself writes the tensors.
+  // The training's thread looks for changed tensors, for only that thread writes them.
   std::exception_ptr failure;
   try {
     if (const std::string changed = changed_tensor(); !changed.empty()) {
@@ -134,7 +134,7 @@ void BackgroundWriter::run() {
       return;
     }
     const MutexLock lock(mutex_);
-    failure_ = std::move(failure);  // this thread lets go of it: who is told of it ends it
+    failure_ = std::move(failure);  // this thread gives up its reference: the thread that takes the failure destroys it
     phase_ = phase == Phase::copying ? Phase::copied : Phase::idle;
     changed_.notify_all();
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One thread that copies a state's tensors behind the training, and then writes them.
 //
-// Threads: training's, but for what the thread itself does. Failure: start() throws SystemError if there is no thread
-// to have; what writing throws is kept for the next wait() or take_failure().
+// Threads: training's calls it. Failure: start() throws SystemError if no thread can be made; an exception of the
+// writing is kept for the next state wait() or take_failure().
 #pragma once
 
 #include <cstddef>
@@ -42,15 +42,16 @@ class BackgroundWriter {
   bool is_busy() const;
   // Not while busy. Copies what can't wait, and leaves the rest to the thread.
   void start(checkpoint::Manifest head, std::vector<CapturedItem> items);
-  // Until the training may write the tensors again. If one was written meanwhile, what was started is not saved.
+  // Blocks until the training may write the tensors again. If one was written meanwhile, the state that was started is
+  // not saved.
   void wait_copied() noexcept;
   void wait();
-  // The failure of the last one, once: null if it was written.
+  // The failure of the last state, once: null if it was written.
   std::exception_ptr take_failure();
 
  private:
   enum class Phase { idle, copying, copied, writing };
-  // Where a tensor's copy lies.
+  // The place of a tensor's copy.
   struct Copy {
     std::size_t item = 0;
     std::size_t tensor = 0;
@@ -67,7 +68,7 @@ class BackgroundWriter {
   checkpoint::Manifest head_;
   std::vector<CapturedItem> items_;
   std::vector<Copy> copies_;
-  std::vector<Copy> behind_;             // what the thread copies
+  std::vector<Copy> behind_;             // the copies that the thread makes
   std::unique_ptr<std::byte[]> memory_;  // kept for the next
   std::size_t memory_bytes_ = 0;
 

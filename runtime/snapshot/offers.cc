@@ -143,7 +143,7 @@ BasicSnapshots::Impl::Choice BasicSnapshots::Impl::choose(const std::vector<Offe
         checkpoint::verify_snapshot(checkpoint::open_snapshot(offer.path));
       } catch (const CorruptData& error) {
         why_not = error.what();
-      } catch (const Error& error) {  // it may be whole: who can't look must not begin anew
+      } catch (const Error& error) {  // the snapshot may be whole: a rank that can't look must not begin anew
         failure = error.what();
       }
     }

@@ -48,7 +48,8 @@ struct BasicSnapshots::Impl::Contents {
   std::map<std::string, checkpoint::SafetensorsFile> files = {};  // by item: those that the snapshot's holder reads
 };
 
-// Throws on every rank, as InvalidArgument, what the lowest rank with a text in `own` says.
+// Throws InvalidArgument on every rank, with the text of the lowest rank whose `own` is not empty; returns if there is
+// none.
 void agree(ProcessGroup& group, std::string_view what, const std::string& own);
 
 }  // namespace lockstep

@@ -37,7 +37,7 @@ void BasicSnapshots::Impl::keep_step() {
   is_updating = false;
 }
 
-// Some optimizers write what nobody counts, as LibTorch's SGD does through data().
+// Some optimizers make writes that are not counted, as LibTorch's SGD does through data().
 void BasicSnapshots::Impl::keep_counts() {
   are_writes_known = kept_step >= 0;
   for (Counted& tensor : counted) {
@@ -114,7 +114,7 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture_kept(std::vector<std::ve
 void BasicSnapshots::Impl::rescue(std::string_view why, bool all_live) noexcept {
   // A step that is not finished has written a part of the parameters, perhaps.
   if (!is_begun || is_over || kept_step < 0 || !is_as_kept() || std::exchange(is_rescued, true)) return;
-  // There a sum that the lost rank was to be in may lie in the parameters already.
+  // On a device a sum without the lost rank's gradients may be in the parameters already.
   if (!all_live && !are_steps_over()) {
     log_warn(
         "snapshots: {}, and step {} is not saved: the GPU of {} had not ended it; the job resumes from the last one "

@@ -34,7 +34,7 @@ using checkpoint::Manifest, checkpoint::ManifestItem, checkpoint::SnapshotValue,
 // An item of the snapshot that `root` reads for all.
 class SharedItem final : public SavedItem {
  public:
-  // `file`: root's, null on the others. It and the tensors outlive this.
+  // `file`: root's, null on the others. `file` and `tensors` outlive this object.
   SharedItem(const ManifestItem& item, SnapshotValues values, const std::map<std::string, Entry>& tensors,
              const checkpoint::SafetensorsFile* file, ProcessGroup& group, int root)
       : name_(item.name),
@@ -184,7 +184,7 @@ void BasicSnapshots::Impl::check_room(const std::optional<Offer>& offer) const {
   const std::uint64_t one = state_bytes();
   std::uint64_t free = free_bytes();
   if (free < one && offer) {
-    // The one that the job resumes from stays. Those before it in the order, which may look whole, are damaged.
+    // The snapshot that the job resumes from stays. Those before it in the order, which may look whole, are damaged.
     const auto found = checkpoint::list_snapshots(folder);
     const auto newer = std::count_if(found.begin(), found.end(), [&](const checkpoint::FoundSnapshot& it) {
       return it.state == checkpoint::SnapshotState::whole &&

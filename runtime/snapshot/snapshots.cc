@@ -28,7 +28,7 @@ using checkpoint::SnapshotValues;
 
 namespace {
 
-// A rank that writes a line for each would fill a pipe that nobody reads for a while, as mpirun's while it ends a job.
+// A line for each warning would fill a pipe that is not read for a while, as mpirun's while it ends a job.
 constexpr std::chrono::seconds kBetweenWarnings{10};
 
 bool is_name(std::string_view name) {

@@ -32,16 +32,17 @@ struct BasicSnapshots::Impl {
   std::string who() const;
   void add(Item item);
   void require_begun(const char* call) const;
-  // On rank 0: removes what the options don't keep, with another `keep`.
+  // On rank 0: removes the snapshots that the options, with `keep` in place of theirs, don't keep.
   void clean(int keep) const;
   checkpoint::Retention retention() const;
-  // On rank 0, on the writer's thread. Where the disk is full older snapshots make room, all but the newest.
+  // Writes a snapshot, on rank 0, on the writer's thread. On a full disk it removes older snapshots, but not the
+  // newest.
   void write(const checkpoint::Manifest& head, std::span<const checkpoint::ItemSource> sources) const;
   void start(std::string_view reason, std::optional<double> value);
   // The items that are saved now; on rank 0 with the values of each rank. Collective if there are such values.
   std::vector<CapturedItem> capture();
   checkpoint::Manifest head(std::string_view reason) const;
-  // On rank 0: says what became of the last one in the background.
+  // On rank 0: logs the outcome of the last background write.
   void report();
   std::uint64_t state_bytes() const;
   // Gradients are not part of what is taken now: a backward that adds to those that are there is refused.
@@ -96,8 +97,8 @@ struct BasicSnapshots::Impl {
   struct Contents;
   // Newest first.
   std::vector<Offer> gather_offers(std::string_view call) const;
-  // The first that can be read to its end, by whoever offers it; and those before it. Throws on every rank if one
-  // before it is a later lockstep's.
+  // The first offer that can be read to its end by the rank that offers it, and those before it. Throws on every rank
+  // if one before it is a later lockstep's.
   Choice choose(const std::vector<Offer>& offers, std::string_view call) const;
   // Throws on every rank if a rank has `damaged` ones.
   void refuse_damaged(const std::vector<Offer>& damaged) const;
@@ -110,7 +111,7 @@ struct BasicSnapshots::Impl {
   void check(const Offer& offer, const Contents& contents) const;
   void begin_generation(std::optional<std::int64_t> from_step);
   void load(const Offer& offer, const Contents& contents);
-  // On rank 0. Where there is no room for one snapshot, those that are older than `offer` make room.
+  // On rank 0: if the disk lacks space for one snapshot, removes those that are older than `offer`.
   void check_room(const std::optional<Offer>& offer) const;
 
   std::filesystem::path folder;
@@ -131,7 +132,7 @@ struct BasicSnapshots::Impl {
   std::int64_t saved_for_stop = -1;
   std::vector<KeptItem> kept;
   std::int64_t kept_step = -1;
-  std::vector<Counted> counted;   // what optimizers write
+  std::vector<Counted> counted;   // the tensors that optimizers write
   bool are_writes_known = false;  // of every parameter one was counted in the step before
   bool is_updating = false;       // a backward has ended, and step() was not called since
   bool is_rescued = false;

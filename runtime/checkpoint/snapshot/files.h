@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small files and the names of folders, as snapshots read and write them.
 //
-// Failure: CorruptData for what the disk has lost (the file is not there, EIO and the like), SystemError for what keeps
-// this process from looking (no permission, no descriptors): the first says something of the file, the second nothing.
+// Failure: CorruptData if the disk has lost data (the file is not there, EIO and the like), SystemError if this process
+// can't look (no permission, no descriptors): only CorruptData says something about the file.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ UniqueFd open_to_read(const std::filesystem::path& path);
 std::string read_text(const std::filesystem::path& path, std::size_t most = kMostBytes);
 // Whole or not at all, durable once this returns.
 void write_text(const std::filesystem::path& path, std::string_view text);
-// Throws what `error_number` says of `call`, which was to read the path.
+// Throws the exception for `error_number`, with which `call` failed to read the path.
 [[noreturn]] void fail_to_read(const std::filesystem::path& path, const char* call, int error_number);
 // In order; none if the folder is not there.
 std::vector<std::string> names_in(const std::filesystem::path& folder);

@@ -82,7 +82,8 @@ bool record_generation(const fs::path& folder, const Generation& generation) {
   observe({.kind = StorageOperation::Kind::link, .path = claim, .to = path});
   int error = ::link(claim.c_str(), path.c_str()) == 0 ? 0 : errno;
   if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS) {
-    // A file system without links: whoever makes the name has it, and the record takes its place.
+    // On a file system without links the process that creates the name has the number, and the record replaces the
+    // name.
     const UniqueFd name(::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666));
     error = name && ::rename(claim.c_str(), path.c_str()) == 0 ? 0 : errno;
   }
@@ -106,7 +107,7 @@ void remove_spent_records(const fs::path& folder) {
   for (const std::string& name : names) {
     std::string_view rest = name;
     const auto number = take_number(rest, kPrefix);
-    // The claim of a number that nobody has yet may belong to a start that is just happening.
+    // A claim on a number without a record may belong to a start that is just happening.
     if (!number || !rest.starts_with(kClaim)) continue;
     if (std::binary_search(names.begin(), names.end(), name_of(*number))) spent.push_back(name);
   }

@@ -2,8 +2,8 @@
 // The starts of one job, recorded in its folder: run7/generation-000003.json is the third: who started it, and the step
 // from which it resumed.
 //
-// A generation fences those before it: what they write of steps later than the one it resumed from is not part of the
-// job any more, and is never read. A start that resumes from nothing fences all of it.
+// A generation fences those before it: snapshots that earlier generations write of steps later than the one it resumed
+// from are not part of the job any more, and are never read. A start that resumes from nothing fences all of it.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct Generation {
 
 // A writer as a record has it: printable, and not too long.
 std::string writer_in_record(const std::string& writer);
-// Those recorded in the folder, in order. Empty if there is no folder. SystemError.
+// The generations recorded in the folder, in order. Empty if there is no folder. SystemError.
 std::vector<Generation> list_generations(const std::filesystem::path& folder);
 // Durable once this returns. False if another process of the same start has recorded it, in a folder that both see.
 // InvalidArgument if one of another start has recorded that number meanwhile, with its name.

@@ -167,7 +167,7 @@ ManifestFile file_of(const Json& json, const std::string& where) {
                     .bytes = count_at<std::uint64_t>(json, "bytes", where),
                     .xxh3 = hash_at(json, "xxh3", where),
                     .owner = count_at<int>(json, "owner", where)};
-  // It is opened by this name, in the snapshot's folder and nowhere else.
+  // A reader opens the file by this name, in the snapshot's folder and nowhere else.
   if (file.name.empty() || file.name.front() == '.' ||
       file.name.find_first_of(std::string_view("/\0", 2)) != file.name.npos) {
     refuse(fmt::format("{}: 'name', {},", where, in_quotes(file.name)), "the name of a file in this folder");
@@ -201,7 +201,7 @@ std::vector<T> all_of(const Json& json, const char* name, Read read) {
   return all;
 }
 
-// That names mean one thing each, and what they name is there.
+// Checks that each name means one thing, and that the manifest has what it names.
 void check_references(const Manifest& manifest) {
   std::set<std::string> files, items;
   for (const ManifestFile& file : manifest.files) {

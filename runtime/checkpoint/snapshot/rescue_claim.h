@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// run7/step-000000001234-g000003.rescue: which of the survivors of a job saves its last step, by a lock that ends with
-// its process. One that is killed while it saves leaves the step to the next.
+// run7/step-000000001234-g000003.rescue: a lock that decides which survivor of a job saves its last step. The lock ends
+// with its process, so a survivor that is killed while it saves leaves the step to the next.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace lockstep::checkpoint {
 
 class RescueClaim {
  public:
-  // Waits while another process holds the claim. Nothing once `is_saved` says so, or at the deadline, which the log
-  // says. On a file system without locks the first to ask has it, and nobody waits. SystemError.
+  // Waits while another process holds the claim. Returns nullopt once `is_saved` is true, or at the deadline, which is
+  // logged. On a file system without locks the first process that asks has the claim, and none waits. SystemError.
   static std::optional<RescueClaim> take(const std::filesystem::path& folder, std::int64_t step,
                                          std::int64_t generation, const std::function<bool()>& is_saved,
                                          const Deadline& deadline);

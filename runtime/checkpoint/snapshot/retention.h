@@ -22,14 +22,14 @@ struct Retention {
 // equal values is better. False for NaN.
 bool is_among_best(std::span<const FoundSnapshot> snapshots, std::int64_t step, double value,
                    const Retention& retention);
-// Removes whole ones that `retention` does not keep, unfinished and fenced ones. A damaged one stays to be looked at:
-// no run resumes from it, and a step written anew takes its place. A snapshot that a later lockstep has written stays
-// too. Only the holder of the lock, and not while a snapshot is being written. Removes what it can, then throws
+// Removes whole snapshots that `retention` does not keep, unfinished and fenced ones. A damaged one stays to be looked
+// at: no run resumes from it, and a step written anew takes its place. A snapshot that a later lockstep has written
+// stays too. Only the holder of the lock, and not while a snapshot is being written. Removes what it can, then throws
 // SystemError for the first that it could not.
 void clean(const std::filesystem::path& folder, const Retention& retention);
-// On a disk that is not rank 0's, where nobody else cleans, in start `generation` of the job, which resumes from
-// `from_step`: removes what survivors of earlier starts have saved of steps before that, and what is unfinished or
-// fenced of it. Only the holder of the lock. SystemError.
+// Cleans a disk that is not rank 0's, which nobody else cleans, in start `generation` of the job, which resumes from
+// `from_step`: removes snapshots that survivors of earlier starts have saved of steps before that, and those of
+// survivors that are unfinished or fenced. Only the holder of the lock. SystemError.
 void clean_rescues(const std::filesystem::path& folder, std::int64_t generation, std::optional<std::int64_t> from_step);
 
 }  // namespace lockstep::checkpoint

@@ -25,7 +25,7 @@ class LaterFormat : public Error {
   LaterFormat(std::string_view what, std::string_view how);
 };
 
-// Compact, or indented. InvalidArgument if a text in it is not UTF-8.
+// Compact, or indented. InvalidArgument if a text in the object is not UTF-8.
 std::string dump_json(const nlohmann::json& json, int indent = -1);
 
 // "0123456789abcdef", as texts have checksums.

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kManifest = "manifest.json";
 
-// Nothing if it is not there. CorruptData, SystemError.
+// The size of the file; nullopt if it is not there. CorruptData, SystemError.
 std::optional<std::uint64_t> size_of_file(const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) return static_cast<std::uint64_t>(status.st_size);
@@ -205,7 +205,7 @@ Manifest write_snapshot(const fs::path& folder, Manifest head, std::span<const I
     refuse_if_fenced(folder, head, survivor.has_value());
     write_text(path / kManifest, to_text(head));
   } catch (...) {
-    // On a full disk what is left would take the room of the next.
+    // On a full disk the remains would take the next snapshot's space.
     try {
       remove_snapshot(path);
     } catch (const Error& error) {
@@ -226,7 +226,7 @@ void remove_snapshot(const fs::path& snapshot) {
   // A folder that somebody linked here stays theirs.
   std::error_code ignored;
   if (!fs::is_symlink(snapshot, ignored)) {
-    // Also where it is not there: whoever removed it may not have lived to sync.
+    // Also if the manifest is not there: the process that removed it may have died before it synced the folder.
     remove_name(snapshot / kManifest);
     sync_folder(snapshot);
     for (const std::string& name : names_in(snapshot)) remove_name(snapshot / name);

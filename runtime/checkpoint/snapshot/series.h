@@ -6,8 +6,8 @@
 //   run7/step-000000001200-g000003/      a snapshot, whole exactly if there is a manifest.json in it
 //   run7/step-000000001234-g000003-r2/   one that rank 2 saved when another had died
 //
-// Failure: InvalidArgument for what the user can mend, CorruptData for what a disk has lost, SystemError for what keeps
-// this process from looking or writing.
+// Failure: InvalidArgument if the user can mend it, CorruptData if a disk has lost data, SystemError if this process
+// can't look or write.
 #pragma once
 
 #include <cstdint>
@@ -42,14 +42,14 @@ struct FoundSnapshot {
 };
 
 // Newest first. Reads manifests and looks for files and their sizes; verify_snapshot() reads all. Empty if there is no
-// such folder. SystemError: what this process can't look at is not said to be damaged.
+// such folder. SystemError if this process can't look at one: such a snapshot is not called damaged.
 std::vector<FoundSnapshot> list_snapshots(const std::filesystem::path& folder);
 // Reads every byte of a whole one. CorruptData with the file and what is wrong with it.
 void verify_snapshot(const FoundSnapshot& snapshot);
-// That of a folder which is one itself, wherever it lies and whatever its name is. No record fences it.
+// Finds the snapshot that the folder `path` itself is, wherever it lies and whatever its name is. No record fences it.
 FoundSnapshot find_snapshot(const std::filesystem::path& path);
-// The same of one that is whole. InvalidArgument if there is no manifest in it or a later lockstep has written it,
-// CorruptData.
+// find_snapshot() for a whole snapshot. InvalidArgument if there is no manifest in it or a later lockstep has written
+// it, CorruptData.
 FoundSnapshot open_snapshot(const std::filesystem::path& path);
 
 // The largest number of a generation of which the folder knows, by records and by snapshots; 0: none.
@@ -61,17 +61,16 @@ struct ItemSource {
   std::vector<TensorSource> tensors;
 };
 
-// Writes step and generation of `head` with `items`, each file durable, the manifest last; what lay there of an earlier
-// try goes first. `survivor`: the rank that writes what nobody else may, to a folder that need not know this run.
-// Returns the manifest. On failure nothing of it stays. InvalidArgument if a later generation has begun, or if the
-// record of its own is gone, and with it the folder that this job has locked.
+// Writes step and generation of `head` with `items`, each file durable, the manifest last; the remains of an earlier
+// try are removed first. `survivor`: the rank that saves the step of a job in which another has died, to a folder that
+// need not know this run. Returns the manifest. On failure nothing of the snapshot stays. InvalidArgument if a later
+// generation has begun, or if the record of its own is gone, and with it the folder that this job has locked.
 Manifest write_snapshot(const std::filesystem::path& folder, Manifest head, std::span<const ItemSource> items,
                         std::optional<int> survivor = std::nullopt);
 // Notes what `snapshot`, a whole one, is worth, in its manifest: the old or the new manifest is there, whatever
 // happens. SystemError.
 void set_value(const FoundSnapshot& snapshot, double value);
-// Removes first what makes it a snapshot, so that the rest after a crash is not one. A link is removed alone.
-// SystemError.
+// Removes the manifest first, so that the rest after a crash is not a snapshot. A link is removed alone. SystemError.
 void remove_snapshot(const std::filesystem::path& snapshot);
 
 // "step-000000001234-g000003", of a survivor "step-000000001234-g000003-r2".
@@ -81,7 +80,7 @@ struct SnapshotNumbers {
   std::int64_t generation = 0;
   std::optional<std::int64_t> survivor = std::nullopt;
 };
-// Nothing if it is not the name of a snapshot, and `end`.
+// The numbers in `name`; nullopt if it is not the name of a snapshot followed by `end`.
 std::optional<SnapshotNumbers> numbers_of(std::string_view name, std::string_view end = "");
 
 }  // namespace lockstep::checkpoint

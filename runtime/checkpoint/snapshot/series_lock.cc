@@ -43,7 +43,7 @@ SeriesLock::SeriesLock(const fs::path& folder, const std::string& who) {
   }
   const std::string text = fmt::format("{} since {}", who, utc_now());
   const bool is_written = ::ftruncate(fd_.get(), 0) == 0 && write_all(fd_.get(), text) == text.size();
-  // On a full disk the lock holds all the same, and older snapshots make room later.
+  // On a full disk the lock still holds, and older snapshots are removed later to free space.
   if (!is_written && errno != ENOSPC && errno != EDQUOT) throw file_error("snapshots: writing", path, "", errno);
 }
 

@@ -12,7 +12,7 @@
 namespace lockstep::checkpoint {
 namespace {
 
-// As SnapshotValue's alternatives follow each other.
+// Names of SnapshotValue's alternatives, in their order.
 constexpr const char* kKinds[] = {"true or false", "a whole number",          "a whole number",    "a number",
                                   "text",          "a list of whole numbers", "a list of numbers", "a list of texts"};
 
