@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long to wait at most for what others may not do at all.
+// The longest time to wait for something that other processes may never do.
 //
-// Counted only while this process runs: one that was stopped, or got no core, must not give up on others for that, nor
-// take memory back from under its own threads. One thread.
+// The time counts only while this process runs: a process that was stopped, or got no core, must not give up on others
+// for that, nor take memory back from under its own threads. One thread.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +17,13 @@ class ActiveTimeout {
  public:
   using Time = ObservedClock::Time;
   using Duration = ObservedClock::Duration;
-  // Between two looks.
+  // The time between two looks.
   static constexpr std::chrono::milliseconds kSlice{50};
 
   explicit ActiveTimeout(Duration limit, Time now = Time::clock::now()) : limit_(limit) { clock_.observe(now); }
 
   bool over(Time now = Time::clock::now()) { return remaining(now) == Duration::zero(); }
-  // Until when to wait before the next look.
+  // The deadline of the wait before the next look.
   Deadline next() { return Deadline::after(std::min<Duration>(kSlice, remaining(Time::clock::now()))); }
   Duration remaining(Time now) {
     clock_.observe(now);

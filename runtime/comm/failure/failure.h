@@ -27,8 +27,8 @@ class LOCKSTEP_INTERNAL_API Failure {
   Failure(TimeBoundedStore& store, int rank, std::function<void()> on_cause, std::function<void(const Cause&)> on_throw)
       : store_(store), rank_(rank), on_cause_(std::move(on_cause)), on_throw_(std::move(on_throw)) {}
 
-  // Fails the group with this cause, unless another rank was first: then with that one's. Returns when there is one.
-  // Where the store gives no answer, this rank's own stands.
+  // Fails the group with this cause, unless another rank was first: then with that rank's. Returns when the group has a
+  // cause. If the store gives no answer, this rank's cause stands.
   void propose(const Cause& cause);
   // Fails it with a cause that another rank has told.
   void adopt(const Cause& cause);

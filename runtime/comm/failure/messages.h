@@ -29,13 +29,13 @@ struct Stragglers {
 
 // "rank 2 (...) left after collective 41".
 std::string left_text(const std::string& gone, std::uint64_t last);
-// The same, and that `who` is in `collective`, which needs every rank.
+// left_text(), and that `who` is in `collective`, which needs every rank.
 LOCKSTEP_INTERNAL_API std::string left_early_text(const std::string& gone, std::uint64_t last, const std::string& who,
                                                   const std::string& collective);
-// The same of a message with that rank.
+// left_text(), and that `who` is in a message with that rank.
 LOCKSTEP_INTERNAL_API std::string left_unanswered_text(const std::string& gone, std::uint64_t last,
                                                        const std::string& who, const std::string& message);
-// `who` waited for `operation`; `missing` says who or what holds it up.
+// `who` waited for `operation`; `missing` names the ranks or the thing that it waits for.
 LOCKSTEP_INTERNAL_API std::string timeout_text(const std::string& operation, const std::string& who,
                                                const Deadline& deadline, const std::string& missing);
 // `who` destroyed its group before that many collectives and messages were done.

@@ -17,7 +17,8 @@ constexpr auto kReady = std::future_status::ready;
 
 }  // namespace
 
-// A request to the store ends after half a minute if nobody answers. So a thread makes it, which is left behind then.
+// A request to a store that does not answer ends after half a minute. So a thread makes the request, and is left behind
+// then.
 std::optional<std::string> TimeBoundedStore::ask(std::function<std::string(store::Store&)> question) {
   std::shared_ptr<store::Store> store;
   {
@@ -32,7 +33,7 @@ std::optional<std::string> TimeBoundedStore::ask(std::function<std::string(store
     try {
       return question(*asked);
     } catch (const Error& error) {
-      // The store may have died with the rank that hosts it; each rank then knows what it saw itself.
+      // The store may have died with the rank that hosts it; each rank then has only the failure that it saw itself.
       log_debug("the store could not be asked about the end of a group: {}", error.what());
       return {};
     }

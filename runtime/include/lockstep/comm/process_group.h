@@ -53,7 +53,7 @@ struct AllReduceOptions {
 };
 
 // Memory that the group's backend can reduce without copying. Its bytes are zero at first. It stays readable and
-// writable while a copy of `owner` lives, which may outlive the group (nobody else sees it any more then). Once every
+// writable while a copy of `owner` lives, which may outlive the group (no other rank sees the memory then). Once every
 // rank has dropped its last copy, the memory is given back at the next allocate(), before that takes any, or with the
 // group.
 struct Arena {
@@ -106,8 +106,8 @@ class LOCKSTEP_API ProcessGroup {
   virtual store::Store& store() = 0;
 
   // Collective and blocking: every rank asks for the same `bytes`. Throws InvalidArgument for more than 2^48;
-  // BackendUnavailable on every rank where one has no room, with all reasons: the group stays usable; and what wait()
-  // throws.
+  // BackendUnavailable on every rank, with all reasons, if one lacks the memory: the group stays usable; and the
+  // exceptions of wait().
   virtual Arena allocate(std::size_t bytes) = 0;
 
   // In place. Every rank gets the reduction of all ranks' buffers, with the same bits on each.
@@ -124,7 +124,7 @@ class LOCKSTEP_API ProcessGroup {
   virtual Work gather(const ConstBufferView& input, const BufferView& output, int root) = 0;
   // Root's input holds size() times output.count elements; the other ranks' input is ignored.
   virtual Work scatter(const ConstBufferView& input, const BufferView& output, int root) = 0;
-  // Both hold size() equal parts; part j of rank i's input becomes part i of rank j's output.
+  // Input and output hold size() equal parts; part j of rank i's input becomes part i of rank j's output.
   virtual Work all_to_all(const ConstBufferView& input, const BufferView& output) = 0;
   virtual Work barrier() = 0;
   // Point to point: matched in order per (sender, receiver, tag). tag is at least 0. Backend nccl runs them in the
@@ -132,9 +132,9 @@ class LOCKSTEP_API ProcessGroup {
   virtual Work send(const ConstBufferView& buffer, int destination, int tag = 0) = 0;
   virtual Work recv(const BufferView& buffer, int source, int tag = 0) = 0;
 
-  // The stream that computes what collectives on the group's device read and what reads their results: a collective
-  // starts after what is in it when it is called. Results are waited for by Work::wait_on, or by the host. At first the
-  // device's default stream. On the CPU there is no other.
+  // The stream that computes the inputs of collectives on the group's device and reads their results: a collective
+  // starts after the work that is in the stream when it is called. Results are waited for by Work::wait_on, or by the
+  // host. At first it is the device's default stream. The CPU has no other.
   virtual StreamView stream() const { return {device(), nullptr}; }
   // From the next collective on. The stream outlives all that was started by then. InvalidArgument for one of another
   // device.
@@ -145,18 +145,18 @@ class LOCKSTEP_API ProcessGroup {
   // this group's collectives, in order.
   //
   // A new group counts its ranks from 0 and has everything a group has: a store, arenas, a stream, groups of its own.
-  // It has this one's backend; but one on a single host within a group of several shares memory (shm), and so do those
-  // within a group of Open MPI's, which go over TCP between hosts. Collectives of several groups may be started and
+  // It has this one's backend; but a group on a single host within a multi-host group uses shared memory (shm), and so
+  // do groups within an Open MPI group, which use TCP between hosts. Collectives of several groups may be started and
   // waited for in any order on the CPU; on GPUs in one order on all ranks.
-  // Failure: a timeout, a mismatch, an abort() and a goodbye end the group that they are of and no other; a process
-  //   that dies, and a rank that fails the job, end every group that has the rank; the store's loss ends all. A message
-  //   of a new group begins with its name and ranks. Ranks, in messages and causes, are the job's. Once a rank of the
-  //   job is lost no further group can be made.
-  // End: in any order; what a group needs of another one's start stays for as long as it does.
+  // Failure: a timeout, a mismatch, an abort() and a goodbye end their own group and no other; a process that dies, and
+  //   a rank that fails the job, end every group that has the rank; the store's loss ends all. A message of a new group
+  //   begins with its name and ranks. Ranks, in messages and causes, are the job's. Once a rank of the job is lost no
+  //   further group can be made.
+  // End: in any order; resources that a group needs from another one stay for as long as it does.
   //
   // MPI_Comm_split: a group for each color, of its ranks by (key, rank). InvalidArgument: a timeout of 0. Mismatch on
-  // every rank, and this group stays usable: another rank makes another group, or gives one group another name. What
-  // the new group's start throws, on its ranks: Timeout, PeerLost, BackendUnavailable.
+  // every rank, and this group stays usable: another rank makes another group, or gives one group another name. The new
+  // group's start throws, on its ranks, Timeout, PeerLost or BackendUnavailable.
   std::shared_ptr<ProcessGroup> split(int color, int key = 0, const SubgroupOptions& options = {});
   // torch.distributed.new_group: the ranks of this group that are listed, in the order of the list, which is the same
   // on every rank. InvalidArgument for an empty list, for a number that is not a rank of this group, and a rank that is
@@ -171,7 +171,7 @@ class LOCKSTEP_API ProcessGroup {
   // Fails the group on every rank with `cause`. Any thread; the first cause stays.
   virtual void abort(const std::string& cause) = 0;
 
-  // For lockstep's own rooms.
+  // For lockstep's own code.
   virtual comm::GroupInternals& internals() = 0;
   virtual const comm::GroupInternals& internals() const = 0;
 
@@ -184,7 +184,7 @@ class LOCKSTEP_API ProcessGroup {
 // Text of any length from every rank, in rank order, on every rank.
 LOCKSTEP_API std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string& text);
 // For ranks that have told each other of a failure and are about to throw it: returns once all have it, or when the
-// group fails. A rank that threw earlier would unwind its group, and those who still wait for the text would blame it.
+// group fails. A rank that threw earlier would unwind its group, and ranks that still wait for the text would blame it.
 LOCKSTEP_API void barrier_before_throw(ProcessGroup& group) noexcept;
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An end of training that all ranks come to after the same step: because a signal came, or because the program says so.
+// Stops training after the same step on all ranks, for a signal or because the program asks.
 //
 //   auto group = lockstep::init_process_group();
 //   lockstep::stop_on_signals(*group);                        // SIGTERM, SIGINT, SIGUSR1 of any rank
@@ -11,17 +11,18 @@
 //   if (ddp.should_stop()) save(...);                         // the same on every rank
 //   return ddp.exit_code();
 //
-// A request is of one rank, and ends no loop. It rides with the gradients of that rank's next synchronised step
-// (ddp/step_note.h), on a device two steps later, and at the end of that step all ranks have agreed: from then on
-// should_stop() is true on each of them, for as long as the group stands. Metrics::result() and agreed_stop() carry it
-// as well, for loops without a backward. A second phase of training that is to stop by itself takes a group of its own.
+// A request comes from one rank, and ends no loop by itself. It rides with the gradients of that rank's next
+// synchronised step (ddp/step_note.h), on a device two steps later, and at the end of that step all ranks have agreed:
+// from then on should_stop() is true on each of them, for as long as the group stands. Metrics::result() and
+// agreed_stop() carry it as well, for loops without a backward. A second phase of training that must stop separately
+// needs a group of its own.
 //
 // An evaluation has no step. There each rank may leave by itself, with stop_requested(), or progress() with
-// ProgressOptions::evaluates; Metrics::result(), which all ranks call behind it, is where they agree, over what they
+// ProgressOptions::evaluates; they agree in Metrics::result(), which all ranks call behind it, over the rows that they
 // have counted.
 //
 // Threads: request_stop(), stop_requested(), should_stop() and stop_reason() from any; the others those of the group.
-// Failure: what the group throws, and StoreError.
+// Failure: the group's errors, and StoreError.
 #pragma once
 
 #include <chrono>
@@ -37,19 +38,19 @@ namespace lockstep {
 
 struct StopOptions {
   std::vector<int> signals = {};  // empty: SIGTERM, SIGINT and SIGUSR1
-  // From the first signal to the end of a step, above 0. Nothing: LOCKSTEP_STOP_TIMEOUT (seconds), else 25 s, which is
-  // what Kubernetes gives a process before it kills it, less 5.
+  // The time from the first signal to the end of a step, above 0. nullopt: LOCKSTEP_STOP_TIMEOUT (seconds), else 25 s,
+  // which is 5 s less than Kubernetes gives a process before it kills it.
   std::optional<std::chrono::nanoseconds> timeout = {};
 };
 
-// From now on one of the signals, to this process, is a request to stop, as long as the group stands. Without this call
-// they do what they do in every program.
+// Makes each of the signals, sent to this process, a request to stop, for as long as the group stands. Without this
+// call the signals have their usual effect.
 //
 // A second signal of the same kind ends the process at once, by that signal; one within 200 ms is the first one sent
-// twice, as by timeout(1). Where no step of the training ends within the timeout, the process says on stderr where it
-// is and ends by the signal. Handlers of the program's own that are there before are called too, with the first signal;
-// one that is installed later replaces this one. A signal that is ignored stays ignored. Once per group and rank: later
-// calls change the timeout. InvalidArgument for a signal that can't be handled, and for values out of their range.
+// twice, as by timeout(1). If no step of the training ends within the timeout, the process writes its place to stderr
+// and ends by the signal. The program's earlier handlers are called too, with the first signal; a handler that is
+// installed later replaces this one. A signal that is ignored stays ignored. Once per group and rank: later calls
+// change the timeout. InvalidArgument for a signal that can't be handled, and for values out of their range.
 LOCKSTEP_API void stop_on_signals(ProcessGroup& group, const StopOptions& options = {});
 
 // Asks all ranks of the group to stop: from any rank, once or often; the first reason stays. The program's own end:
@@ -60,7 +61,8 @@ LOCKSTEP_API void request_stop(ProcessGroup& group, std::string_view reason);
 LOCKSTEP_API bool stop_requested(const ProcessGroup& group);
 // Whether all ranks have agreed to stop: the same on every rank between the same two steps.
 LOCKSTEP_API bool should_stop(const ProcessGroup& group);
-// "rank 2 got SIGTERM", or the text given to request_stop(): the same on every rank. Nothing before they have agreed.
+// "rank 2 got SIGTERM", or the text given to request_stop(): the same on every rank. nullopt before the ranks have
+// agreed.
 LOCKSTEP_API std::optional<std::string> stop_reason(const ProcessGroup& group);
 
 // Collective, for loops without a DistributedDataParallel: the reason, on every rank in the same call, once a rank had
@@ -69,9 +71,9 @@ LOCKSTEP_API std::optional<std::string> stop_reason(const ProcessGroup& group);
 //   if (step % 100 == 0 && lockstep::agreed_stop(*group)) break;
 LOCKSTEP_API std::optional<std::string> agreed_stop(ProcessGroup& group);
 
-// For main() to return: 0 for a program that has come to its end, also by request_stop(). Where the ranks have stopped
-// for a signal LOCKSTEP_REQUEUE_EXIT_CODE, else 75 (EX_TEMPFAIL): start it again; also where that step was the last one
-// that there was to do. InvalidArgument if the variable is not a code from 1 to 125.
+// The exit code for main() to return: 0 for a program that has come to its end, also by request_stop(). If the ranks
+// have stopped for a signal, LOCKSTEP_REQUEUE_EXIT_CODE, else 75 (EX_TEMPFAIL), which means "start it again"; also if
+// that step was the last one to do. InvalidArgument if the variable is not a code from 1 to 125.
 LOCKSTEP_API int exit_code(const ProcessGroup& group);
 
 }  // namespace lockstep

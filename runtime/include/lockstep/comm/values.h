@@ -2,7 +2,7 @@
 // Single values over the ranks: numbers, text and trivially copyable structs.
 //
 // Collective and blocking, for set-up code and between steps; buffers are host memory, on a device two copies.
-// Failure: what the group throws; Mismatch where the ranks' types differ in size.
+// Failure: the group's errors; Mismatch if the ranks' types differ in size.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@
 
 namespace lockstep {
 
-// A type that can travel as its bytes. It has no pointers, which mean nothing to another process; data that a struct
-// points to stays here.
+// A type that can travel as its bytes. It must not hold pointers, which mean nothing to another process; data that a
+// struct points to does not travel.
 template <typename T>
 concept PlainValue = std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T> && !std::is_pointer_v<T> &&
                      !std::is_same_v<T, std::string_view>;

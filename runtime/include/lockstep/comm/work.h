@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collective that is under way.
+// A collective in progress.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@
 
 namespace lockstep {
 
-// A note: a few integers of each rank that ride with an all-reduce, and what the integers of all ranks come to.
+// A note: a few integers of each rank that ride with an all-reduce, and their reduction over all ranks.
 //
-// For what all ranks must know with every step, at the price of some bytes beside the data and without a collective of
-// its own. Every rank learns the same.
+// It carries values that all ranks must know with every step, at the price of some bytes beside the data and without a
+// collective of its own. Every rank learns the same.
 
-// What becomes of the ranks' values of one field.
+// The reduction of the ranks' values of one field.
 enum class NoteOp : std::uint8_t {
   sum = 1,  // the sum of all ranks' values, modulo 2^64
   any,      // 1 if some rank's value is not 0, else 0
@@ -51,8 +51,8 @@ class LOCKSTEP_API WorkState {
   virtual std::int64_t combined([[maybe_unused]] std::size_t word) const { return 0; }
 };
 
-// A handle to it, cheap to copy. The buffers belong to the collective until it is done: to drop the handle does not end
-// it, so the compiler warns of a collective whose Work nobody takes. An empty Work is done.
+// A handle to a collective, cheap to copy. The buffers belong to the collective until it is done: dropping the handle
+// does not end it, so the compiler warns of a discarded Work. An empty Work is done.
 //
 // Threads: the thread that started the collective, like the group itself.
 // Failure: done() and wait() throw the group's first cause, sticky: PeerLost, Timeout or Mismatch.
@@ -75,8 +75,8 @@ class [[nodiscard]] Work {
     owner_.require("a wait for a collective");
     if (state_) state_->wait(deadline);
   }
-  // Work put into `stream` from now on starts after the collective. The host waits until that is in the queue of its
-  // device, never for what the device does; but on the CPU, and for a result in host memory, this is wait().
+  // Work put into `stream` from now on starts after the collective. The host waits until the collective is in the queue
+  // of its device, never for the device's work; but on the CPU, and for a result in host memory, this is wait().
   void wait_on(StreamView stream) const {
     owner_.require("a wait for a collective");
     if (state_) state_->wait_on(stream, Deadline::after(timeout_));
