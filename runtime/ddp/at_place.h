@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts the place in front of a failure of the group: the first cause says who and why, only the caller knows where.
+// Puts the place in front of a failure of the group: the first cause names the rank and the reason, only the caller
+// knows the place.
 #pragma once
 
 #include <fmt/format.h>

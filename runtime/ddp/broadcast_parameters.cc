@@ -20,7 +20,7 @@ void broadcast_bytes(ProcessGroup& group, void* data, std::size_t bytes, DeviceI
   group.broadcast(BufferView(data, static_cast<std::int64_t>(bytes), DType::u8, device), root).wait();
 }
 
-// Where a stage's bytes lie, and how they get there.
+// The memory of a stage, and the copies to and from it.
 class StageMemory {
  public:
   StageMemory(ProcessGroup& group, DeviceId device)

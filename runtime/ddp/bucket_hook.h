@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communication hook of a Reducer, called with its buckets: scales what the hook gets, checks what it gives back,
-// and divides that.
+// The communication hook of a Reducer, called with its buckets: scales the hook's input, checks its result, and divides
+// that.
 //
 // Threads: the Reducer's. Failure: an Error that names the hook, with what it threw nested; PeerLost, Timeout and
 // Mismatch of a hook's keep their type.
@@ -24,7 +24,7 @@ struct StepWeight {
 class BucketHook {
  public:
   // `specs` outlives it. InvalidArgument if the hook lacks its name or its function, or the group is on a device.
-  // `is_scaled`: what the hook gets is (GradBucket::scale); else its scale is 1.
+  // `is_scaled`: the hook gets scaled buckets (GradBucket::scale); else the scale is 1.
   BucketHook(CommHook hook, std::shared_ptr<ProcessGroup> group, const std::vector<ParameterSpec>& specs,
              bool is_scaled = true);
 
@@ -56,7 +56,7 @@ class BucketHook {
   std::shared_ptr<ProcessGroup> group_;
   const std::vector<ParameterSpec>& specs_;
   bool is_scaled_;
-  const BucketPlan* plan_ = nullptr;  // of the step under way
+  const BucketPlan* plan_ = nullptr;  // the current step's
   std::int64_t step_ = 0;
   std::int64_t divisor_ = 0;
   std::int64_t unit_ = 1;

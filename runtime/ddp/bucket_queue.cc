@@ -148,7 +148,7 @@ void BucketQueue::launch(std::size_t bucket) {
   if (marks_) marks_->launched(bucket);
 }
 
-// They finish in the order in which they were launched.
+// Buckets finish in the order in which they were launched.
 void BucketQueue::see_finished() {
   at_bucket(next_finished_, [&] { group_->progress(); });
   while (under_way() && at_bucket(next_finished_, [&] { return is_done(next_finished_); })) {

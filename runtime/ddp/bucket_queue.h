@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The buckets of one synchronised step on their way: launches them strictly in index order, and keeps the times.
+// The queue of a synchronised step's buckets: launches them strictly in index order, and records their times.
 //
-// On a device the host only launches: a bucket's all-reduce follows what the compute stream has when it is launched,
-// and the compute stream follows the all-reduce from finish() on.
+// On a device the host only launches: a bucket's all-reduce follows the work that the compute stream has when it is
+// launched, and the compute stream follows the all-reduce from finish() on.
 //
 // With a communication hook a small all-reduce at the step's begin carries weight and note, and buckets go to the hook.
 //
-// Knows neither names nor micro-batches; the Reducer does.
-// Threads: the Reducer's. Failure: throws what the group throws, with the step and the bucket in front.
+// The queue knows neither names nor micro-batches; the Reducer does.
+// Threads: the Reducer's. Failure: throws the group's errors, with the step and the bucket in front.
 #pragma once
 
 #include <deque>
@@ -38,8 +38,8 @@ class BucketQueue {
   // waits, at most the group's timeout, until the one before the last step has got through its bucket 0, and reads its
   // note.
   void begin(const BucketPlan& plan, const StepWeight& weight, const StepNote& note);
-  // One more gradient of `bucket` is final. Launches every bucket that is full and has its turn, and gives what is
-  // under way a push.
+  // One more gradient of `bucket` is final. Launches every bucket that is full and has its turn, and drives the running
+  // collectives.
   void gradient_ready(int bucket);
   // Launches what is left and waits for all of it, at most the group's timeout; on a device the compute stream waits,
   // and the host does not.
@@ -53,8 +53,8 @@ class BucketQueue {
   // On the CPU of the step that was finished last, on a device of the one before the last that was begun.
   const NotedStep& noted() const { return noted_; }
 
-  // Forgets the step that was begun. Only where nobody waits for its buckets: in a world of one. On a device the
-  // compute stream waits for what was launched.
+  // Forgets the step that was begun. Allowed only in a world of one, where no other rank waits for its buckets. On a
+  // device the compute stream waits for the collectives that were launched.
   void drop();
 
   // True if some bucket was launched and its result has not been seen.

@@ -25,7 +25,7 @@ std::vector<std::string> list_of(std::span<const ParameterSpec> specs, std::span
   return list;
 }
 
-// Ranks by what they have, those of the lowest rank first.
+// Groups the ranks by value, the lowest rank's group first.
 std::vector<std::vector<int>> group_by_value(std::span<const std::string> values) {
   std::map<std::string_view, std::size_t> seen;
   std::vector<std::vector<int>> groups;
@@ -78,7 +78,7 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
   const auto groups = group_by_value(gather(fmt::format("{:016x}", hash64(packed))));
   if (groups.size() == 1) return;
 
-  // One rank of each kind tells the whole.
+  // One rank of each group sends its whole list.
   const bool tells = std::any_of(groups.begin(), groups.end(),
                                  [&](const std::vector<int>& ranks) { return ranks.front() == group.rank(); });
   const std::vector<std::string> told = gather(tells ? packed : "");

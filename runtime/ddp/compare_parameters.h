@@ -20,7 +20,7 @@ struct ComparedOption {
 };
 
 // Collective. Returns on every rank if options and specs are equal on all, else throws the same Mismatch on every rank:
-// the first option or parameter that differs, what it is here and there, and on which ranks.
+// the first option or parameter that differs, its values, and the ranks with each.
 //
 // By collectives: one hash per rank; whole lists only if the hashes differ. So a rank that leaves, fails or calls
 // something else instead is named as in any collective.

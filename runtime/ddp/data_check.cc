@@ -29,7 +29,7 @@ std::vector<std::uint64_t> words_of(const DataNumbers& numbers) {
   return words;
 }
 
-// The differences, as a sentence; empty if there are none. `all`: kWords of each rank.
+// The differences, as a sentence; empty without one. `all`: kWords of each rank.
 std::string differences(const DataNumbers& mine, std::span<const std::uint64_t> all) {
   const auto values_at = [&](std::size_t word) {
     std::vector<std::string> values;

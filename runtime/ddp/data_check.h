@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks read one epoch of one dataset, or the run says so.
+// Checks that all ranks read one epoch of one dataset.
 //
 // A few numbers decide which samples a rank reads (length, seed, epoch, batch size, the begin of the pass). They have
 // to be the same on all ranks. A digest of them rides with every synchronised step (step_note.h). A step in which it

@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// That many look like one in every step.
+// Number of comparisons of equal replicas at which a warning asks whether every step causes one.
 constexpr int kManyComparisons = 20;
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replicas stay equal, or the run says so.
+// Checks that the replicas stay equal.
 //
 // Each rank counts how often its parameters are written. The counts ride with every synchronised step (step_note.h),
 // and with every n-th step a digest of the parameters' bytes; that is all that an ordinary step costs. A step in which
@@ -7,9 +7,9 @@
 // equal, for a rank has written the same by other ways, the run continues, and the counts that the ranks have then
 // count as equal.
 //
-// A write that is not counted (see who counts: Tensor::version(), torch's Tensor::_version()) is found by the next
-// digest. On a device the ranks read a step's note two steps later, so that what happens in the last two steps of a run
-// is not seen.
+// A write that is not counted (the counts are Tensor::version() and torch's Tensor::_version()) is found by the next
+// digest. On a device the ranks read a step's note two steps later, so that differences of a run's last two steps are
+// not found.
 //
 // Threads: the Reducer's.
 #pragma once
@@ -51,9 +51,9 @@ class LOCKSTEP_INTERNAL_API DivergenceCheck {
 
   // For the begin_step of synchronised step `step`.
   StepNote note(std::int64_t step);
-  // After its finish_step, with Reducer::noted(). Collective where the ranks differ: Mismatch, the same on every rank,
-  // names them, the steps between which it happened and the first parameter;
-  // or what they read.
+  // Call it after the step's finish_step, with Reducer::noted(). Collective if the ranks differ: Mismatch, the same on
+  // every rank, names the ranks, the steps between which it happened and the first parameter; or the data that the
+  // ranks read.
   void judge(std::int64_t step, const NotedStep& noted);
 
  private:

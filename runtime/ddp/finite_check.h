@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Looks for NaN and infinity in this rank's own gradients, between their last write and the sum over the ranks.
 //
-// On a device a kernel looks, behind the gradients in the compute stream; what it left is read once the step's event
-// has been reached, in a later begin().
+// On a device a kernel looks, behind the gradients in the compute stream; its result is read once the step's event has
+// been reached, in a later begin().
 //
 // Threads: the Reducer's. Failure: DeviceError; with NotFinite::raise NotFiniteGradient, from look() on the CPU, from
 // begin() and settle() on a device; the group has failed then, on every rank.
@@ -35,7 +35,7 @@ class FiniteCheck {
   // outlive it; null if the arena is all of it.
   FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, std::size_t behind,
               const std::vector<ParameterSpec>& specs, std::size_t gradients, const ShardSums* shards);
-  // Reads what is known of the last steps.
+  // Reads the known results of the last steps.
   ~FiniteCheck();
   FiniteCheck(const FiniteCheck&) = delete;
   FiniteCheck& operator=(const FiniteCheck&) = delete;
@@ -73,7 +73,7 @@ class FiniteCheck {
   std::int64_t step_ = -1;  // begun last
 
   // On a device: words that kernels write to, one for each bucket, behind the gradients in the arena; and on the host
-  // what they begin with.
+  // their initial values.
   std::int64_t* words_ = nullptr;
   std::shared_ptr<void> none_found_;
   std::deque<Step> pending_;

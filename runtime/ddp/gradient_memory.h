@@ -24,10 +24,10 @@ class GradientMemory {
   DeviceRuntime* device() const { return runtime_; }
   // The compute stream, on a device.
   StreamView stream() const { return stream_; }
-  // On a device: what the compute stream has now comes before what the next one gets. Call it when the Reducer no
+  // On a device: the work that the compute stream has now comes before the next stream's. Call it when the Reducer no
   // longer uses the stream; the stream may then be destroyed.
   void detach_stream();
-  // From now on the compute stream is `stream`, behind what the one before had at the last detach_stream().
+  // Makes `stream` the compute stream, behind the work that the one before had at the last detach_stream().
   void follow(StreamView stream);
 
   std::byte* at(std::size_t offset) const { return arena_.data + offset; }

@@ -128,7 +128,7 @@ double LossRecord::read(const Recorded& loss) const {
 LossSum LossRecord::sum_of(const Step& step) const {
   LossSum sum(parts_);
   for (const MicroBatch& it : step.micro_batches) {
-    // One without rows may be NaN, and doesn't count.
+    // The loss of a micro-batch without rows may be NaN, and doesn't count.
     sum.add(kind_, it.loss && it.weight > 0 ? std::optional(read(*it.loss)) : std::nullopt, it.weight);
   }
   return sum;

@@ -6,8 +6,8 @@
 // one nothing rides: a loss is read once the device has got to it.
 //
 // A note has integers that are added up. So a rank's sum is kept and travels as a whole number and a fraction in fixed
-// point, with room for as many of either as there are parts; a value that no sum of others reaches says that there is
-// none. What the parts come to does not depend on their order, nor on which of them a rank has.
+// point, with room for as many of either as there are parts; a value that no sum of others reaches means that there is
+// no loss. The sum of the parts does not depend on their order, nor on which of them a rank has.
 //
 // Threads: the replica's.
 #pragma once
@@ -28,7 +28,7 @@
 
 namespace lockstep {
 
-// In how many parts a step's loss is told.
+// The number of parts in which a step's loss travels.
 inline int loss_parts(const Reproducible& reproducible, int ranks) {
   return reproducible.is_on() ? reproducible.virtual_shards : ranks;
 }
@@ -39,7 +39,8 @@ class LossSum {
   // `parts`: loss_parts(), equal on all ranks.
   explicit LossSum(int parts);
 
-  // A micro-batch's loss, as `kind` says what it is of its terms, and its weight. A loss of weight 0 doesn't count.
+  // Adds a micro-batch's loss, which is the mean or the sum of its terms as `kind` says, and its weight. A loss of
+  // weight 0 doesn't count.
   void add(Loss kind, std::optional<double> loss, std::int64_t weight);
   // Fills in weight and loss.
   void write(StepNote& note) const;
@@ -50,10 +51,10 @@ class LossSum {
   std::int64_t fraction_ = 0;
   std::int64_t weight_ = 0;
   bool is_known_ = true;
-  bool is_finite_ = true;  // and not too large to be told
+  bool is_finite_ = true;  // and not too large to travel
 };
 
-// What the ranks' notes come to.
+// The global batch that the ranks' notes add up to.
 GlobalBatch global_batch_of(const NotedStep& noted, Loss kind, int parts);
 
 class LossRecord {
@@ -76,9 +77,9 @@ class LossRecord {
   // Fills in what rides with step `step`, with several ranks. On a device the step's note of three steps before has
   // been read, and so that step's losses are on the host.
   void write(StepNote& note, std::int64_t step);
-  // The global batch that came of it.
+  // The global batch that the notes of all ranks add up to.
   GlobalBatch batch_of(NotedStep noted) const;
-  // In a world of one: the next closed step, if its losses are on the host. False: there is none.
+  // In a world of one: reads the next closed step, if its losses are on the host; else returns false.
   bool read_known(GlobalBatch& batch);
 
  private:
@@ -107,7 +108,7 @@ class LossRecord {
   std::shared_ptr<const ProcessGroup> group_;
   int parts_;
   std::optional<Recorded> next_;
-  std::vector<MicroBatch> open_;  // of the step under way
+  std::vector<MicroBatch> open_;  // of the current step
   std::deque<Step> closed_;       // not read yet, in their order
 };
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// An exception of this rank's own while it trains, and how the other ranks hear of it.
+// Keeps an exception of this rank's own while it trains, and tells the other ranks of it.
 //
 // Where the others wait for this rank (a backward, the time between micro-batches, a layer's collective) they hear at
 // once: the group fails on every rank with "rank 1 (host node7, pid 4711) failed in the backward of step 3: TEXT".
-// Elsewhere a program may catch the exception and continue, and the text is kept until the next forward: it is told if
-// an exception unwinds the object that trains. The launcher is told in any case, for it may have to say why a rank
-// left. A world of one has nobody to tell.
+// Elsewhere a program may catch the exception and continue, and the text is kept until the next forward: the others get
+// it if an exception unwinds the object that trains. The launcher gets it in any case, for it may have to say why a
+// rank left. In a world of one nothing is sent.
 //
 // Threads: one at a time.
 #pragma once
@@ -40,9 +40,9 @@ class OwnFailure {
   // "failed in the forward of step 3: TEXT"; empty if nothing is kept.
   const std::string& text() const { return text_; }
 
-  // Fails the group on every rank with what is kept; nothing if nothing is.
+  // Fails the group on every rank with the kept text; does nothing without one.
   void tell() noexcept;
-  // For the destructor of the object that trains: while an exception unwinds it, tells what is kept; where the others
+  // For the destructor of the object that trains: while an exception unwinds it, tells the kept text; if the others
   // wait for this rank, also of an exception that no call of ours has seen.
   void tell_if_unwinding(bool others_wait) noexcept;
 

@@ -27,8 +27,8 @@ const std::vector<ParameterSpec>& require_some(const std::vector<ParameterSpec>&
   return specs;
 }
 
-// What is planned: the parameters and, if asked for, a last slice with one number for each, which says whether it was
-// used. It is no gradient and stays out of every list that callers see.
+// The planned slices: the parameters and, if asked for, a last slice with one number for each parameter, which says
+// whether it was used. That slice is not a gradient and stays out of every list that callers see.
 std::vector<ParameterSpec> with_used_map(const std::vector<ParameterSpec>& specs, bool track_unused) {
   std::vector<ParameterSpec> planned = specs;
   if (track_unused) planned.push_back({"(which parameters are used)", DType::f32, {std::ssize(specs)}});
@@ -236,7 +236,8 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
 
 void Reducer::Impl::zero(std::size_t parameter) { memory.zero(plan.slots[parameter].offset, specs[parameter].bytes()); }
 
-// What was accumulated before stays; what this micro-batch should have overwritten is stale.
+// Zeros the slices that this micro-batch should have overwritten and did not, for they are stale. Slices that
+// accumulate stay.
 void Reducer::Impl::zero_unmarked() {
   if (!overwrites()) return;
   for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -299,7 +300,7 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
     memory.detach_stream();
     if (memory.device() == nullptr) {
       total = queue.total_weight();
-      // Nobody had data: whatever was written stands for nothing. On a device the group's division has seen to it.
+      // No rank had data: the sums mean nothing. On a device the group's division has zeroed them.
       if (total == 0) memory.zero(0, plan.arena_bytes);
     }
   });
@@ -333,14 +334,15 @@ bool Reducer::Impl::used_anywhere(int parameter) {
   if (memory.device() == nullptr) return used_map->at(at, divisor(), Deadline::never());
   rethrow_failure();
   return in_group([&] {
-    // A group that fails says so here, not in a wait for a copy that never comes. Where nobody had data the group has
-    // zeroed the map with the gradients: what some rank used is not known, and all ranks must think the same.
+    // A group's failure is thrown here, not in a wait for a copy that never comes. If no rank had data, the group has
+    // zeroed the map with the gradients: the parameters that some rank used are not known, and all ranks must give the
+    // same answer.
     if (queue.total_weight() == 0 && step() > 0) return true;
     return used_map->at(at, divisor(), Deadline::after(group->timeout()));
   });
 }
 
-// Also after a failure, which need not be the group's: where it is, the abort changes nothing.
+// Runs after a failure too, which need not be the group's: if it is, the abort changes nothing.
 void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
   if (!in_step && micro_batches == 0) return;
   try {

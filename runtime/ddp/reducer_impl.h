@@ -53,9 +53,9 @@ struct Reducer::Impl {
 
   std::int64_t step() const { return clock->step(); }
   bool overwrites() const { return micro_batches == 0 || shards != nullptr; }
-  // The step's shards are begun in their number.
+  // InvalidArgument unless the step's shards are begun in their number.
   void require_turn(bool closes_step) const;
-  // Of the last shard: the slice takes in what it makes whole.
+  // In the last shard: adds to the slice the kept sums that it completes.
   void accumulate(std::size_t parameter);
   // A shard but the last is complete.
   void keep_shard();
@@ -67,7 +67,7 @@ struct Reducer::Impl {
   std::size_t check_index(std::string_view operation, int parameter) const;
   void require_step(std::string_view operation) const;
   void rethrow_failure() const;
-  // Runs what calls the group. Its first failure is kept: whatever comes later throws that, never a consequence of it.
+  // Runs `call`, which calls the group. Keeps its first failure: later calls throw that, never a consequence of it.
   template <typename Call>
   auto in_group(Call call) {
     try {
@@ -91,7 +91,7 @@ struct Reducer::Impl {
   std::map<std::string, int, std::less<>> index;
   BucketPlan plan;
   GradientMemory memory;
-  std::unique_ptr<FiniteCheck> finite;  // null: nobody looks
+  std::unique_ptr<FiniteCheck> finite;  // null: no check
   BucketQueue queue;
   std::unique_ptr<UsedMap> used_map;  // if track_unused
 

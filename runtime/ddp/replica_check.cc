@@ -55,8 +55,7 @@ std::vector<std::uint64_t> hash_buffers(std::span<const NamedBuffer> buffers, St
 
 std::uint64_t combine(std::span<const std::uint64_t> hashes) { return hash64(hashes.data(), hashes.size_bytes()); }
 
-// The ranks that differ: those without the value that most have, or that the lowest rank has where there is no
-// majority.
+// The ranks that differ from the value that most have, or without a majority from the lowest rank's.
 std::vector<int> outliers(std::span<const std::uint64_t> by_rank) {
   std::map<std::uint64_t, std::size_t> votes;
   for (const std::uint64_t value : by_rank) ++votes[value];

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // This rank's part of the tree over virtual shards: adds up the gradients of its shards, one shard after the other.
 //
-// Each shard's gradients are written to the arena. Those of all but the last are then kept, added to what they make
-// whole; those of the last take in, slice by slice as they become ready, what they make whole, and stay in the arena.
-// So a step ends with the last of the rank's whole nodes in the arena and the ones before it here.
+// Each shard's gradients are written to the arena. The gradients of all but the last shard are then kept, added to the
+// sums that they complete. Each slice of the last shard, as it becomes ready, gets the kept sums that it completes
+// added to it, and stays in the arena. So a step ends with the last of the rank's whole nodes in the arena and the ones
+// before it here.
 //
 // Memory: at most log2(shards of this rank) + 1 arenas, taken in the first step.
 // Threads: the Reducer's. Failure: std::bad_alloc.
@@ -26,13 +27,13 @@ class ShardSums {
   // Shards of all ranks.
   int shards() const { return shards_; }
   int shards_of_this_rank() const { return static_cast<int>(merges_.size()); }
-  // Whether the shard under way is this rank's last of the step.
+  // Whether the current shard is this rank's last of the step.
   bool at_last() const { return done_ + 1 == merges_.size(); }
 
   // Among all ranks' shards.
   int shard_under_way() const { return first_ + static_cast<int>(done_); }
 
-  // Where gradients are written. Outlives it; before all else.
+  // Sets the memory to which gradients are written, which outlives this object. Call it first.
   void begin_at(const std::byte* arena) { arena_ = arena; }
 
   // A shard but the last is complete in the arena.
@@ -42,7 +43,7 @@ class ShardSums {
   // The step is over, or given up.
   void restart();
 
-  // When the last shard is done: this rank's whole nodes, in order, from where `slice` lies in the arena.
+  // When the last shard is done: this rank's whole nodes, in order, from the place of `slice` in the arena.
   std::vector<const std::byte*> nodes(const std::byte* slice) const;
 
  private:

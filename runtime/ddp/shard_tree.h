@@ -13,7 +13,7 @@ namespace lockstep {
 
 using data::ShardRun;
 
-// Where the right child of a node of two shards or more begins.
+// The first shard of the right child of a node of two shards or more.
 int right_child(ShardRun node);
 // The largest nodes of the tree over `shards` that lie in `run`, in order.
 std::vector<ShardRun> whole_nodes(int shards, ShardRun run);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The number of the step that a training is in, kept once: a Reducer and the Trainer that owns it share one clock.
+// The number of the step that a training is in: a Reducer and the Trainer that owns it share one clock.
 //
 // begin() and end() publish it: to the launcher's board and the lines that a signal's timer writes (CoordinatedStop),
 // to the process's trace, and to the group, whose failures name the step. A step that is given up publishes nothing:
 // its number is the next one's.
 //
-// Threads: the Reducer's. Failure: end() throws what the group's store throws, where the ranks have agreed to stop.
+// Threads: the Reducer's. Failure: end() throws the errors of the group's store, if the ranks have agreed to stop.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class StepClock {
  public:
   explicit StepClock(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
 
-  // Synchronised steps of this run that have ended, which is the number of the one under way.
+  // Synchronised steps of this run that have ended, which is the number of the current one.
   std::int64_t step() const { return step_; }
   // Collectives that the group starts from now on belong to this step, and to `bucket` of it; -1: to no bucket.
   void mark_group(int bucket = -1) const { group_->internals().set_step(step_, bucket); }

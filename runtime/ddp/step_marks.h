@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The times of a step on a device, where the host is elsewhere when things happen: timed marks in the streams, read
-// once they have been reached. Nothing here waits on the host.
+// The times of a step on a device, where the host does not wait for the events: timed marks in the streams, read once
+// they have been reached. No call here blocks the host.
 //
-// All of it is device time: a record starts at the host's time of begin(), and every other time is that plus what the
+// All times are device time: a record starts at the host's time of begin(), and every other time is that plus what the
 // device counted since. A collective's end is marked by its group (Work::end_mark).
 //
 // Threads: the Reducer's. Failure: DeviceError.

@@ -136,7 +136,7 @@ void Trainer::finish(trace::Time backward_began) {
   require_dealt_as_shards(options_.reducer.reproducible, step_rows_, last_weight(), group_->rank(), group_->size());
 }
 
-// What judge() throws, all ranks throw: it is no failure of this one's.
+// judge() throws on all ranks alike: its exception is not this rank's own failure, and is not kept as one.
 void Trainer::close() {
   in_step_ = false;
   weight_is_spent_ = true;
@@ -199,7 +199,7 @@ void Trainer::tell_of_lost_backward() noexcept {
   failure_.tell();
 }
 
-// What is kept is told first: the Reducer's text has no place in it.
+// The kept failure is told first: the Reducer's text does not name the place.
 void Trainer::give_up() noexcept {
   failure_.tell();
   losses_.forget(step());
@@ -221,7 +221,7 @@ void Trainer::set_steps(std::int64_t steps) {
 }
 
 const GlobalBatch& Trainer::last_batch() const {
-  if (group_->size() == 1 && !in_step_) read_known();  // a step under way may still be given up
+  if (group_->size() == 1 && !in_step_) read_known();  // the current step may still be given up
   return last_batch_;
 }
 

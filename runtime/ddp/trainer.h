@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training of one replica, step by step, without its tensors: what every DistributedDataParallel does the same way.
+// The training of one replica, step by step, without its tensors: the part that every DistributedDataParallel shares.
 //
-// An engine holds a Trainer and calls it. It brings the gradients (into Reducer's arena) and what only it knows of its
-// tensors; the Trainer counts steps, weighs micro-batches, records losses, looks for replicas that differ, deals with
-// virtual shards, and tells the other ranks of a failure. docs/adr/0079 lists where the engines differ.
+// An engine holds a Trainer and calls it. The engine brings the gradients (into Reducer's arena) and the knowledge of
+// its tensors; the Trainer counts steps, weighs micro-batches, records losses, looks for replicas that differ, deals
+// with virtual shards, and tells the other ranks of a failure. docs/adr/0079 lists where the engines differ.
 //
 //   Trainer trainer(group, specs, Trainer::Options::of(options, false));
 //   trainer.make_reducer();                     // then rank 0's values go to all
@@ -57,7 +57,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
     std::vector<std::string> unused = {};                      // names of parameters
     std::optional<std::int64_t> compare_every = std::nullopt;  // of DivergenceCheck
 
-    // What every DdpOptions has.
+    // The options that every DdpOptions has.
     template <typename DdpOptions>
     static Options of(const DdpOptions& all, bool track_unused) {
       return {{.buckets = all.buckets,
@@ -70,7 +70,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
               all.compare_every};
     }
   };
-  // What the Trainer asks the engine of its tensors.
+  // The engine's functions that tell the Trainer of its tensors.
   struct Replica {
     DivergenceCheck::Replica values;
     // The name of the first parameter whose gradient is not 0; on a device the host may wait for the answer.
@@ -90,36 +90,37 @@ class LOCKSTEP_INTERNAL_API Trainer {
   // The replicas are equal now, on all ranks.
   void adopt(Replica replica);
 
-  // A micro-batch begins, of this rank's `weight`; nothing: set_weight() will say it. InvalidArgument if it is the
-  // first of no_sync() and gradients are not cleared, which would be weighed with it.
+  // Begins a micro-batch of this rank's `weight`; nullopt: set_weight() will give the weight. InvalidArgument if it is
+  // the first micro-batch of no_sync() and gradients are not cleared, which would be weighed with it.
   void begin_forward(std::optional<std::int64_t> weight);
   void set_weight(std::int64_t weight);
   // Whether a forward's or set_weight()'s weight waits for a backward.
   bool has_weight() const { return weight_->has_value() && !weight_is_spent_; }
-  // That weight, or the last backward's. Layers may share it.
+  // The weight that waits, or the last backward's. Layers may share it.
   const std::shared_ptr<std::optional<std::int64_t>>& weight() const { return weight_; }
   void spend_weight() { weight_is_spent_ = true; }
   // See LossRecord::record().
   void record_loss(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner);
   void record_loss(double loss);
 
-  // The action of before_adding(), if it is due. begin() calls it; an engine that may hear of the group's failure
-  // before calls it ahead of that, so that every rank comes to the action.
+  // The action of before_adding(), if it is due. begin() calls it; an engine that may see the group's failure earlier
+  // calls it before that, so that every rank runs the action.
   void tell_of_adding();
   // A micro-batch of has_weight() begins its backward, over the Reducer's arena; or alone: a world of one whose
   // gradients stay where the engine has them, which is a step of its own. InvalidArgument if a virtual shard has other
   // rows than its own.
   void begin(bool is_alone = false);
-  // All gradients are marked. Collective if it is synchronised. `backward_began`: of a step alone, for the trace.
+  // Ends the backward; all gradients are marked. Collective if the micro-batch is synchronised. `backward_began`: the
+  // begin of a step alone, for the trace.
   void finish(trace::Time backward_began = {});
-  // The engine has its gradients. Collective where replicas differ: Mismatch.
+  // Ends the micro-batch, once the engine has its gradients. Collective if replicas differ: Mismatch.
   void close();
-  // From begin() to close() or give_up().
+  // True from begin() to close() or give_up().
   bool in_step() const { return in_step_; }
   bool is_alone() const { return is_alone_; }
-  // The last micro-batch of its step; before begin(), whether it will be.
+  // Whether the micro-batch is the last of its step; before begin(), whether it will be.
   bool synchronizes() const { return *no_sync_ == 0 && (!shard_ || shard_->is_last); }
-  // Whether the micro-batch that was begun last is that.
+  // Whether the micro-batch that was begun last is the last of its step.
   bool is_synchronized() const { return is_synchronized_; }
   bool accumulating() const { return reducer_ && reducer_->accumulating(); }
   bool is_in_no_sync() const { return *no_sync_ > 0; }
@@ -140,30 +141,30 @@ class LOCKSTEP_INTERNAL_API Trainer {
   static void require_dealt_as_shards(const Reproducible& reproducible, std::int64_t rows, std::int64_t rows_of_all,
                                       int rank, int world);
 
-  // Within its handler: keeps the exception of `part`, "backward", of the step, which others hear of if it leaves the
-  // object that trains, or tell_failure() is called.
+  // Called in the handler of an exception of `part`, "backward", of the step: keeps it. Other ranks hear of it if it
+  // leaves the object that trains, or tell_failure() is called.
   void keep_failure(std::string_view part) noexcept;
   bool has_failure() const { return !failure_.text().empty(); }
   void tell_failure() noexcept;
-  // A part that a failure could be kept of begins anew.
+  // Forgets the kept failure, for its part begins anew.
   void forget_failure() { failure_.forget(); }
   // An exception has ended a backward, which this rank has not seen.
   void tell_of_lost_backward() noexcept;
-  // The step can't be finished. Tells the other ranks of what is kept; a world of one forgets the step.
+  // Gives up a step that can't be finished. Tells the other ranks of the kept failure; a world of one forgets the step.
   void give_up() noexcept;
   // For the engine's destructor.
   void tell_if_unwinding() noexcept;
 
-  // Of this run: its steps that are done, which is the number of the one under way.
+  // The steps of this run that are done, which is the number of the current one.
   std::int64_t step() const { return in_step_ ? begun_ : clock_->step(); }
-  // With those of earlier runs, by set_steps().
+  // The steps of this run and, by set_steps(), of earlier ones.
   std::int64_t steps() const { return steps_before_ + step(); }
   void set_steps(std::int64_t steps);
-  // Of the last step, or this rank's so far; nothing: not known yet.
+  // The weight of the last step, or this rank's so far; nullopt: not known yet.
   std::optional<std::int64_t> known_weight() const { return last_weight_; }
-  // Of the last step; on a device waits for it.
+  // The weight of the last step; on a device waits for it.
   std::int64_t last_weight() const { return last_weight_ ? *last_weight_ : reducer_->total_weight(); }
-  // In a world of one asking looks for what the device has ended.
+  // The last batch whose loss is known. In a world of one the call also reads the losses that the device has ended.
   const GlobalBatch& last_batch() const;
   const trace::StepRecord& last_step() const;
   bool is_step_over() const { return !reducer_ || reducer_->is_step_over(); }

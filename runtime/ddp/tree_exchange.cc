@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// Where a rank's contribution to a share of a bucket lies.
+// The place of a rank's contribution to a share of a bucket.
 struct Contribution {
   ShardRun node;
   std::size_t slot;  // among all ranks' slots
@@ -42,7 +42,7 @@ Layout layout_of(int shards, int world) {
   return layout;
 }
 
-// One bucket on its way.
+// The exchange of one bucket.
 class Exchange {
  public:
   Exchange(const Layout& layout, const BufferView& buffer)

@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-// By Use: the sum of the second over any number of ranks stays far below the third.
+// The values by Use: the sum of the second over any number of ranks stays far below the third.
 constexpr float kValues[] = {0.0f, std::numeric_limits<float>::min(), 1.0f};
 
 void write_values(std::span<const Use> used, float* map) {
@@ -19,7 +19,7 @@ void write_values(std::span<const Use> used, float* map) {
 
 UsedMap::UsedMap(GradientMemory& memory, std::size_t parameters) : memory_(memory), sums_(parameters, 0.0f) {}
 
-// The host may be steps ahead of the device: what a copy still reads or writes must rest.
+// The host may be steps ahead of the device: memory that a copy still reads or writes must not be reused.
 UsedMap::Copy& UsedMap::unused(std::vector<Copy>& copies) {
   const auto rests = [](const Copy& copy) { return copy.done.reached(); };
   const auto found = std::find_if(copies.begin(), copies.end(), rests);

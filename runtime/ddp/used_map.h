@@ -3,9 +3,10 @@
 // divided with them.
 //
 // A use in a micro-batch without rows counts only if no rank had any: one process on the global batch would not have
-// seen it. So it travels as the smallest number there is, which beside a real use is nothing.
+// seen it. So it travels as the smallest normal number, which a real use outweighs.
 //
-// On a device it goes there and back through pinned memory, in the order of the compute stream; only at() waits.
+// On a device the map is copied there and back through pinned memory, in the order of the compute stream; only at()
+// waits.
 // Threads: the Reducer's. Failure: DeviceError.
 #pragma once
 
@@ -26,7 +27,7 @@ class UsedMap {
 
   // This rank's part, by parameter, to the `offset` in the arena from which it is reduced.
   void write(std::size_t offset, std::span<const Use> used);
-  // After the reduction: fetches what came of it.
+  // After the reduction: fetches its result.
   void read(std::size_t offset);
   // Whether some rank used the parameter, as of the last read(), where the sum was divided by `divisor`, or by nothing
   // if that is 0. On a device blocks the host until it is here: Timeout.
@@ -43,7 +44,7 @@ class UsedMap {
 
   GradientMemory& memory_;
   std::vector<float> sums_;   // divided, of the last read() that is here
-  std::vector<Copy> writes_;  // as many as steps are under way at once
+  std::vector<Copy> writes_;  // as many as steps are in flight at once
   std::vector<Copy> reads_;
   std::size_t awaited_ = 0;  // the copy of the last read()
   bool is_awaited_ = false;

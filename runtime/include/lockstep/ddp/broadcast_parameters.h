@@ -13,9 +13,9 @@ namespace lockstep {
 // buffers, with the same sizes and dtypes, in the same order: as compared by the Reducer.
 //
 // Coalesced: buffers of less than 1 MiB travel together, 4 MiB at a time; larger ones from where they lie. Buffers on
-// the group's device are read behind what its stream() has, and the values are there when the call returns.
-// InvalidArgument if root is not a rank, or a buffer is neither in CPU memory nor on the group's device. Throws what
-// the group throws, or DeviceError.
+// the group's device are read behind the work that its stream() has, and the values are there when the call returns.
+// InvalidArgument if root is not a rank, or a buffer is neither in CPU memory nor on the group's device. Throws the
+// group's errors, or DeviceError.
 LOCKSTEP_API void broadcast_parameters(ProcessGroup& group, std::span<const BufferView> buffers, int root = 0);
 
 }  // namespace lockstep

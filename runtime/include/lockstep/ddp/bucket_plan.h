@@ -43,7 +43,7 @@ struct LOCKSTEP_API BucketOptions {
 // Gradients and buckets start at multiples of this: a cache line, and the widest vector register.
 inline constexpr std::size_t kGradientAlignment = 64;
 
-// Where one parameter's gradient lies.
+// The place of one parameter's gradient.
 struct GradientSlot {
   int bucket = 0;
   std::size_t offset = 0;  // bytes from the beginning of the arena, 64-byte aligned

@@ -7,8 +7,8 @@
 //     return {bucket.group->all_reduce(bucket.buffer)};  // in place: the sum over the ranks
 //   }};
 //
-// A hook gets this rank's sum of a bucket and gives back the sum over the ranks. Weights are not its business: the
-// Reducer divides the result by the summed weight, as without a hook. The bucket is scaled by a power of two
+// A hook gets this rank's sum of a bucket and gives back the sum over the ranks. A hook must not weigh: the Reducer
+// divides the result by the summed weight, as without a hook. The bucket is scaled by a power of two
 // (GradBucket::scale), so that it is not larger than gradients of means, and 16 bits hold it.
 //
 // When: once per bucket of a synchronised step, in order of the buckets, on every rank, those of weight 0 and a world
@@ -16,19 +16,19 @@
 // without plan_order() plans anew after its first step.
 //
 // Exactness: a hook that gives back the group's own sum gives the bits of a step without a hook, but for numbers that
-// the scale makes subnormal, and for parameters of 16 bits, whose sum is rounded before it is divided. Equal bits on
-// all ranks are what a hook owes: the replicas are equal as long as it does.
+// the scale makes subnormal, and for parameters of 16 bits, whose sum is rounded before it is divided. A hook must give
+// equal bits on all ranks: otherwise the replicas differ.
 //
 // Cost: a hook needs the step's summed weight before the first bucket leaves. So a synchronised step has one small
 // collective more, and its first bucket waits until every rank has begun its backward.
 //
-// Threads: that of backward. Groups on the CPU only: InvalidArgument from the constructor of who is given a hook, on a
-// device, and where its name or its function is missing.
-// Failure: Mismatch, on every rank, from the constructor, where the ranks' hooks have different names. What a hook
-//   throws is thrown on as an Error that names step, bucket and hook, with the original nested; failures of a group
-//   (PeerLost, Timeout, Mismatch) keep their type. So is a result of another size or dtype. Both are failures of this
-//   rank's, in any world sticky. A hook that has not completed within the group's timeout, counted from the end of
-//   backward, is a Timeout.
+// Threads: that of backward. Groups on the CPU only: the constructor that is given a hook throws InvalidArgument on a
+// device, and if the hook's name or function is missing.
+// Failure: Mismatch, on every rank, from the constructor, where the ranks' hooks have different names. A hook's
+//   exception is rethrown as an Error that names step, bucket and hook, with the original nested; failures of a group
+//   (PeerLost, Timeout, Mismatch) keep their type. A result of another size or dtype is such an Error too. Both are
+//   failures of this rank, sticky in any world. A hook that has not completed within the group's timeout, counted from
+//   the end of backward, is a Timeout.
 #pragma once
 
 #include <cstdint>
@@ -66,8 +66,8 @@ struct GradBucket {
 
 // The result of a hook.
 struct HookedBucket {
-  // Until it is done nothing is read. Empty: done. One of the program's own is a WorkState whose wait() returns at the
-  // deadline.
+  // The collective behind the result, which is read once it is done. Empty: done. A program's own Work has a WorkState
+  // whose wait() returns at the deadline.
   Work work = {};
   // Called once, on the thread of backward, when the work is done: gives the sum over the ranks, as many elements of
   // the same dtype as the bucket, in memory that lives as long as this function does. May start no collective: ranks
@@ -86,8 +86,8 @@ struct CommHook {
 // float16 keeps three more bits, but only of gradients between 6e-8 and 65504 (over the number of ranks).
 LOCKSTEP_API CommHook bf16_compress_hook();
 LOCKSTEP_API CommHook fp16_compress_hook();
-// Sends nothing, and gives back what it gets: for the time of a step without communication. Replicas come apart: set
-// DdpOptions::compare_every to 0, and keep nothing of such a run.
+// Sends nothing, and gives back its input: for measuring a step without communication. The replicas diverge: set
+// DdpOptions::compare_every to 0, and discard the results of such a run.
 LOCKSTEP_API CommHook noop_hook();
 
 }  // namespace lockstep

@@ -15,7 +15,7 @@ namespace lockstep {
 using DataNumbers = std::vector<std::pair<std::string, std::uint64_t>>;
 inline constexpr std::size_t kMostDataNumbers = 12;
 
-// Asked in every synchronised step. What the loaders' identity() returns.
+// The function that the loaders' identity() returns. Called in every synchronised step.
 using DataIdentity = std::function<DataNumbers()>;
 
 }  // namespace lockstep

@@ -11,10 +11,10 @@ namespace lockstep {
 struct GlobalBatch {
   std::int64_t step = -1;   // synchronised steps count from 0; -1: none is known yet
   std::int64_t weight = 0;  // rows, or what set_weight() said, of all ranks and micro-batches
-  // The loss that one process has on the global batch: of Loss::mean the mean, weighted; of Loss::sum the sum. Each
-  // micro-batch's is told to within 2^-53, and with many ranks or virtual shards less exactly (2^-42 with 1024). NaN if
-  // a rank's loss is not finite or too large to be told (2^55 with 8 ranks, 2^41 with 1024). Nothing if nobody had
-  // rows, or a rank that had some did not tell its loss.
+  // The loss that one process has on the global batch: with Loss::mean the weighted mean, with Loss::sum the sum. Each
+  // micro-batch's loss travels to within 2^-53, and with many ranks or virtual shards less exactly (2^-42 with 1024).
+  // NaN if a rank's loss is not finite or too large to travel (2^55 with 8 ranks, 2^41 with 1024). nullopt if no rank
+  // had rows, or a rank with rows did not record its loss.
   std::optional<double> loss = std::nullopt;
 };
 

@@ -6,7 +6,7 @@
 //     ... forward and backward
 //   }
 //
-// Forward and backward both belong inside. They nest. Threads: the DistributedDataParallel's, which may go earlier.
+// Forward and backward both belong inside. NoSyncs nest. Threads: the DistributedDataParallel's, which may end first.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace lockstep {
 
 class [[nodiscard]] NoSync {
  public:
-  // Made by DistributedDataParallel::no_sync(), which counts those that live. One that is not on changes nothing.
+  // Made by DistributedDataParallel::no_sync(), which counts those that live. A NoSync that is not on changes nothing.
   NoSync(std::shared_ptr<int> count, bool is_on) : count_(is_on ? std::move(count) : nullptr) {
     if (count_) ++*count_;
   }

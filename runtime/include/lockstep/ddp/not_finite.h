@@ -10,17 +10,17 @@
 namespace lockstep {
 
 // Each rank looks at its own gradients, bucket by bucket, before they are added to the others': once the sum is NaN it
-// is so on every rank, and nobody can tell whose it was. Each reads its gradients once for that; on a device a kernel
-// does, no host waits, and what it found is known up to three steps later.
+// is NaN on every rank, and the rank that caused it can't be found. Each rank reads its gradients once for that; on a
+// device a kernel does, no host waits, and its findings are known up to three steps later.
 enum class NotFinite : std::uint8_t {
   // The rank logs the parameter, the first in the order of backward, and the step, and training continues: a loss
-  // scaler skips such steps. It is in the trace and in every view of the run (docs/OBSERVE.md).
+  // scaler skips such steps. The finding is in the trace and in every view of the run (docs/OBSERVE.md).
   tell,
   // And then throws NotFiniteGradient, with which the group fails on every rank, before the gradient has gone into
   // anything: the parameters are those of the step before. On a device, where steps may have gone on, some begin_step
   // after that throws it.
   raise,
-  // Nobody looks.
+  // No rank looks.
   ignore,
 };
 

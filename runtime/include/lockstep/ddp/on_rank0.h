@@ -5,10 +5,10 @@
 //   const int classes = lockstep::on_rank0(*group, [&] { return count_classes(file); });
 //
 // Collective: the others wait for the action no longer than the group's timeout (InitOptions::timeout), and then the
-// group has failed. Failure: what the action throws is thrown on rank 0, whatever becomes of the group meanwhile; every
+// group has failed. Failure: an exception of the action is thrown on rank 0, even if the group fails meanwhile; every
 // other rank throws PeerLost, a consequence, whose cause() holds rank 0's text and errno ("save_weights: rank 0 (host
-// node7, pid 4711) failed: ..."). No rank throws before all have the text, and the group stays usable. Throws what the
-// group throws where the action has not failed; where a rank did not make this call, that names the operation.
+// node7, pid 4711) failed: ..."). No rank throws before all have the text, and the group stays usable. If the action
+// has not failed, throws the group's errors, which name the operation if a rank did not make this call.
 #pragma once
 
 #include <concepts>

@@ -27,18 +27,18 @@
 // Addresses: gradients lie in an arena of the group's and stay where they are, but for that one new plan: ask for
 // gradient() after each begin_step, or at least again when plan_changes() has grown.
 //
-// On a device (a group of NCCL's): gradient() is an address there, to be written by what is put into the group's
-// stream() before mark_ready, and read by what is put there after finish_step. No call of a step waits on the host, but
-// for the begin_step that plans anew (plan_order spares it), and where the host is more than two steps ahead of the
-// device: begin_step reads the note of the step before the last. So finish_step can't say the summed weight,
+// On a device (a group of NCCL's): gradient() is an address there, to be written by work that is put into the group's
+// stream() before mark_ready, and read by work that is put there after finish_step. No call of a step waits on the
+// host, but for the begin_step that plans anew (plan_order spares it), and where the host is more than two steps ahead
+// of the device: begin_step reads the note of the step before the last. So finish_step can't say the summed weight,
 // total_weight() can; and a failure may show in a later call than the one whose collective failed. A stream that is set
-// between two steps comes after what the one before had when finish_step returned, and that one may go then; what the
-// program puts there later, which reads gradients, it orders itself.
+// between two steps comes after the work that the previous one had when finish_step returned, and the previous stream
+// may be destroyed then; the program itself orders later work in it that reads gradients.
 //
 // Threads: one, the one that runs backward.
-// Failure: throws what the group throws, with step and bucket in front; every later call throws the same.
-// InvalidArgument for misuse (a gradient twice ready, a step not begun, an unknown name), naming parameter and step; it
-// changes nothing. End: a Reducer that goes while buckets are under way aborts the group, for the others wait for this
+// Failure: throws the group's errors, with step and bucket in front; every later call throws the same. InvalidArgument
+// for misuse (a gradient twice ready, a step not begun, an unknown name), naming parameter and step; it changes
+// nothing. End: a Reducer that is destroyed while buckets are in flight aborts the group, for the others wait for this
 // rank.
 #pragma once
 
@@ -70,9 +70,9 @@ struct ReducerOptions {
   // Loss::sum: gradients are written as they are, not multiplied by the weight; their sum over ranks and micro-batches
   // is divided by nothing. Equal on all ranks.
   Loss loss = Loss::mean;
-  // Exchanges the buckets in place of the group's all-reduce. Of one name on all ranks; see there.
+  // Exchanges the buckets in place of the group's all-reduce. Its name is the same on all ranks; see ddp/comm_hook.h.
   CommHook comm_hook = {};
-  // What becomes of NaN and infinity in this rank's own gradients.
+  // The reaction to NaN and infinity in this rank's own gradients.
   NotFinite not_finite = NotFinite::tell;
   // The same bits at any number of ranks. Equal on all ranks. InvalidArgument from the constructor for fewer shards
   // than ranks or more than 2^20, a batch size or number of threads that can't be, with a comm_hook, on a device, and
@@ -81,7 +81,7 @@ struct ReducerOptions {
 };
 
 struct StepOptions {
-  // What this rank's gradients stand for: samples, or the terms that count in the loss. 0 is fine.
+  // The number of samples, or of terms that count in the loss, behind this rank's gradients. 0 is fine.
   std::int64_t weight = 1;
   // False for all but the last micro-batch of a step.
   bool synchronize = true;
@@ -91,15 +91,15 @@ struct StepOptions {
 
 class LOCKSTEP_API Reducer {
  public:
-  // Collective. Compares specs and options over the ranks (hashes through the store): Mismatch, on every rank, names
-  // the first parameter that differs, and the ranks; Timeout names those that did not come. Allocates the arena.
+  // Collective. Compares specs and options over the ranks (hashes, by collectives): Mismatch, on every rank, names the
+  // first parameter that differs, and the ranks; Timeout names those that did not come. Allocates the arena.
   Reducer(std::vector<ParameterSpec> specs, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options = {});
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Collective, before the first begin_step: rank 0's order of parameters, in which their gradients become ready, is
-  // told to all and buckets follow it, and so is its unit of weights, at least 1. Only rank 0's arguments count.
+  // Collective, before the first begin_step: broadcasts rank 0's order of parameters, in which their gradients become
+  // ready and which buckets follow, and its unit of weights, at least 1. Only rank 0's arguments count.
   void plan_order(std::span<const int> order, std::int64_t unit = 1);
   // Gradients are to be multiplied by weight / weight_unit(): by nothing where shards have one unit each. 1 in a group
   // that is not on the CPU.
@@ -122,17 +122,17 @@ class LOCKSTEP_API Reducer {
   }
   // InvalidArgument if the parameter's dtype is another.
   void* gradient_data(int parameter, DType dtype);
-  // The gradient is final for this micro-batch. Those never marked count as 0 in this micro-batch: leave their slices
-  // alone unless it overwrites().
+  // The gradient is final for this micro-batch. Gradients never marked count as 0 in this micro-batch: leave their
+  // slices alone unless it overwrites().
   void mark_ready(int parameter);
   void mark_ready(std::string_view name) { mark_ready(index_of(name)); }
   // This micro-batch has no gradient of the parameter, and none will come: counts as 0, and its bucket waits no longer
   // for it. Misuse as for mark_ready.
   void mark_unused(int parameter);
-  // Launches what is left and waits for all of it; on a device the group's stream waits. Returns the summed weight of
-  // all ranks (0: nobody had data, the epoch is over, gradients are 0), or of this rank so far if the step was not
-  // synchronised. Nothing after a synchronised step on a device: it is not known yet. Of a Loss::sum, whose weights
-  // don't travel, always this rank's.
+  // Launches the remaining buckets and waits for all; on a device the group's stream waits. Returns the summed weight
+  // of all ranks (0: no rank had data, the epoch is over, gradients are 0), or of this rank so far if the step was not
+  // synchronised. nullopt after a synchronised step on a device: the weight is not known yet. With Loss::sum, whose
+  // weights don't travel, always this rank's.
   std::optional<std::int64_t> finish_step();
   // The summed weight of all ranks in the last synchronised step; 0 before the first. On a device blocks until it is
   // known, at most the group's timeout. InvalidArgument within a synchronised step.
@@ -140,24 +140,24 @@ class LOCKSTEP_API Reducer {
   // Whether the collectives of the last synchronised step have ended, and none in a failure: on the CPU always, on a
   // device as far as is known without a wait.
   bool is_step_over() const;
-  // What the ranks' notes come to, the same on every rank: on the CPU those of the last synchronised step, from its
-  // finish_step on; on a device those of two steps before the last one begun, from its begin_step on. step -1
-  // before the first.
+  // The reduction of the ranks' notes, the same on every rank: on the CPU those of the last synchronised step, from its
+  // finish_step on; on a device those of two steps before the last one begun, from its begin_step on. step -1 before
+  // the first.
   const NotedStep& noted() const;
   // With track_unused, of the last synchronised step: whether any rank marked the parameter ready in a micro-batch of a
   // weight above 0, or in any at all if the summed weight is 0. On a device blocks as total_weight() does, and is true
   // for all if the summed weight is 0. InvalidArgument if nothing is tracked.
   bool used_anywhere(int parameter) const;
-  // Backward has failed on this rank, and the step can't be finished; nothing if none was begun or accumulated. The
-  // group fails on every rank with `cause`, behind this rank and step. A world of one forgets the step, its earlier
-  // micro-batches too, and can go on.
+  // Gives up the step, whose backward has failed on this rank; does nothing if none was begun or accumulated. The group
+  // fails on every rank with `cause`, behind this rank and step. A world of one forgets the step, its earlier
+  // micro-batches too, and can continue.
   void abandon_step(std::string_view cause) noexcept;
 
   const std::vector<ParameterSpec>& parameters() const;
   const BucketPlan& plan() const;
   // Grows by one whenever gradients move to other addresses: in plan_order, and in the one begin_step that plans anew.
   int plan_changes() const;
-  // Whoever holds a copy may use the gradients' memory after the Reducer and the group have gone.
+  // The gradients' memory, which the holder of a copy may use after the Reducer and the group are destroyed.
   std::shared_ptr<void> memory() const;
   // Index of a name. InvalidArgument if there is none.
   int index_of(std::string_view name) const;

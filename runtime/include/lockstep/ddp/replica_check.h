@@ -29,7 +29,7 @@ LOCKSTEP_API std::uint64_t hash_replica(std::span<const NamedBuffer> buffers, St
 // The comparison of the ranks' replicas.
 struct ReplicaComparison {
   std::uint64_t hash = 0;       // of this rank's
-  std::vector<int> ranks = {};  // that differ from what most have, or rank 0 has where there is no majority
+  std::vector<int> ranks = {};  // those that differ from the majority, or without one from rank 0
   std::string parameter = {};   // the first one that differs
   std::string difference =
       {};  // "2 of 3 parameters differ, the first is parameter 1, 'b': rank 2 differs from the others"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same bits at any number of ranks: what a step computes is fixed by the program, not by who computes it.
+// The same bits at any number of ranks: the result of a step depends on the program, not on the number of ranks that
+// compute it.
 //
 //   const Reproducible same{.virtual_shards = 8, .batch_size = 64};
 //   data::BatchShardSampler sampler(n, rank, world, {.virtual_shards = same.virtual_shards});
@@ -48,8 +49,8 @@ struct StepShard {
   bool operator==(const StepShard&) const = default;
 };
 
-// The shards that `rows` rows of a step are for `rank`, in order. One shard of all rows if it is not on.
-// InvalidArgument if they are more than the rank's shards hold, and for a number out of its range.
+// The shards that `rows` rows of a step are for `rank`, in order. One shard of all rows if `reproducible` is not on.
+// InvalidArgument if the rows are more than the rank's shards hold, and for a number out of its range.
 LOCKSTEP_API std::vector<StepShard> shards_of_step(const Reproducible& reproducible, std::int64_t rows, int rank,
                                                    int world);
 

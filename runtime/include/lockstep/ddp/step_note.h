@@ -14,10 +14,10 @@ namespace lockstep {
 
 // One rank's values; after the step, their reduction over all ranks, by each field's operation.
 struct StepNote {
-  std::int64_t versions = 0;  // how often this rank has written its parameters; of all: 1 if equal, else 0
-  std::int64_t data = 0;      // a digest of what decides which samples are read; of all: 1 if equal, else 0
-  std::int64_t digest = 0;    // of the parameters' bytes, 0 where none is asked for; of all: 1 if equal, else 0
-  // For GlobalBatch: what this rank's loss is the mean or the sum of, and the loss summed over that, as
+  std::int64_t versions = 0;  // writes to this rank's parameters since found equal; of all: 1 if equal, else 0
+  std::int64_t data = 0;      // a digest of the numbers that choose the samples; of all: 1 if equal, else 0
+  std::int64_t digest = 0;    // a digest of the parameters' bytes, 0 if none is asked for; of all: 1 if equal, else 0
+  // For GlobalBatch: the number of terms behind this rank's loss, and the loss summed over them, as
   // runtime/ddp/loss_record.h splits it; of all: the sums.
   std::int64_t weight = 0;
   std::int64_t loss_whole = 0;
@@ -26,9 +26,9 @@ struct StepNote {
   std::int64_t stop = 0;
 };
 
-// A step's note, of all ranks: the same on each.
+// A step's note reduced over all ranks, the same on each.
 struct NotedStep {
-  std::int64_t step = -1;  // -1: none is known yet, and of_all says nothing: 0 would be "differs" in a field of `equal`
+  std::int64_t step = -1;  // -1: none is known yet; then ignore of_all: 0 would be "differs" in a field of `equal`
   StepNote of_all = {};
 };
 
