@@ -6,17 +6,17 @@
 
 namespace lockstep {
 
-// A rank whose uncaught error was PeerLost: another rank failed first. `lockstep run` looks on for that one before it
-// says who did. EX_TEMPFAIL of sysexits.h: nothing is wrong here, a new attempt may do.
+// A rank whose uncaught error was PeerLost: another rank failed first. `lockstep run` then waits for the report on that
+// rank before it names the cause. EX_TEMPFAIL of sysexits.h: nothing is wrong here, a new attempt may succeed.
 inline constexpr int kExitPeerLost = 75;
 
 // A rank whose group had failed and whose GPU library did not come back from being aborted: its watchdog has ended it
-// (comm/nccl/shutdown.h). The cause, and what the group did last, are in its log.
+// (comm/nccl/shutdown.h). The cause, and the group's last operation, are in its log.
 inline constexpr int kExitAbortBlocked = 76;
 
 // A rank whose program returned exit_code() after the ranks had stopped for a signal (comm/stop.h), unless
-// LOCKSTEP_REQUEUE_EXIT_CODE says another. It means the same as the first to who starts the job again; the launcher
-// tells them apart by what the ranks report.
+// LOCKSTEP_REQUEUE_EXIT_CODE says another. It equals kExitPeerLost, for it means the same to a scheduler that starts
+// the job again; the launcher tells them apart by the ranks' reports.
 inline constexpr int kExitRequeue = kExitPeerLost;
 // Above it shells have codes of their own.
 inline constexpr int kMostRequeueCode = 125;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank never outlives the launcher that started it.
 //
-// `lockstep run` and mpirun may be killed with -9, and then nobody ends their ranks. Where the launcher is the parent,
-// the kernel kills this process with it (PR_SET_PDEATHSIG). Where a wrapper script is between, a thread watches: the
-// pipe that `lockstep run` alone holds open, or the process of mpirun. It also watches where the guard is put up by
-// another thread than the main one, with which the kernel's promise would end. A process started by hand is left alone.
+// `lockstep run` and mpirun may be killed with -9, and can't end their ranks then. If the launcher is the parent, the
+// kernel kills this process with it (PR_SET_PDEATHSIG). If a wrapper script is between, a thread watches: the pipe that
+// `lockstep run` alone holds open, or the process of mpirun. A thread also watches if another thread than the main one
+// makes the guard: the kernel's signal is tied to the life of the thread that asked for it. A process started by hand
+// is left alone.
 //
 // The contract with `lockstep run`: LOCKSTEP_LAUNCHER_PID is its pid; LOCKSTEP_LAUNCHER_FD, "FD" or "FD:INODE", is the
 // read end of a pipe whose only write end it holds. INODE lets the library see that a wrapper closed FD and something

@@ -73,7 +73,7 @@ class Line {
     return *this << std::string_view(digits.data() + at, digits.size() - at);
   }
   void write() const noexcept {
-    // A line that stderr does not take is lost: nothing can be told of it here, and the process is to end.
+    // A line that stderr does not take is lost: the loss can't be reported here, and the process is to end.
     constexpr int kPatience = 200;  // ms
     write_within(STDERR_FILENO, std::string_view(bytes_.data(), size_), kPatience);
   }
@@ -185,7 +185,7 @@ void install(int signal) REQUIRES(installing) {
   installed.push_back(signal);
 }
 
-// It sends a signal that is handled here, which tells the timer's by its value.
+// The timer sends a signal that is handled here; the handler recognises the timer's signal by its value.
 void make_timer() REQUIRES(installing) {
   if (seen.has_timer.load() || installed.empty()) return;
   sigevent event{};

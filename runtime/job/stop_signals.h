@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signals that ask this process to stop in its own time, kept for who looks.
+// Keeps the signals that ask this process to stop in its own time, for the code that polls.
 //
-// The handlers do nothing but async-signal-safe calls: they note the first signal, start a kernel timer (timer_settime)
-// and call the handler that was there before. The timer sends the process its own signal again; no thread waits for it.
+// The handlers make only async-signal-safe calls: they note the first signal, start a kernel timer (timer_settime) and
+// call the handler that was there before. The timer sends the process its own signal again; no thread waits for it.
 //
 // A second signal of one kind, unless it is the launcher's, ends the process by that signal's default action, and so
 // does the timer, after a line on stderr. A signal within kOneRequest of the first of its kind is the same request:
@@ -24,7 +24,8 @@
 
 namespace lockstep {
 
-// SIGTERM, SIGINT, SIGUSR1: of Slurm and Kubernetes, of a terminal, and what schedulers can be told to send ahead.
+// SIGTERM, SIGINT, SIGUSR1: sent by Slurm and Kubernetes, by a terminal, and by schedulers that are told to send a
+// signal ahead.
 std::vector<int> default_stop_signals();
 
 // How long after a signal no step of the training may end: LOCKSTEP_STOP_TIMEOUT, else 25 s. InvalidArgument.

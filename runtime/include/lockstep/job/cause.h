@@ -34,7 +34,7 @@ struct LOCKSTEP_API Cause {
 
   Kind kind = Kind::lost;
   int rank = -1;               // whom it is about; -1: no single rank
-  int reporter = -1;           // who says so; -1: the launcher, or the job's store
+  int reporter = -1;           // the rank that reports it; -1: the launcher, or the job's store
   std::string host = {};       // of `rank`; empty: not known
   int pid = 0;                 // of `rank`; 0: not known
   int generation = 0;          // of the job: how often it was restarted
@@ -44,12 +44,12 @@ struct LOCKSTEP_API Cause {
   int error_number = 0;        // errno; 0: none
   int signal = 0;              // that ended or stopped the process; 0: none, or not known
   bool ends_group = true;      // false: the group continues, and the launcher hears of it all the same
-  std::string text = {};       // a whole sentence, with who and what to do
+  std::string text = {};       // a whole sentence, with the rank concerned and a remedy
 
   bool operator==(const Cause&) const = default;
-  // One rank speaks of another.
+  // Whether one rank reports the failure of another.
   bool is_accusation() const { return reporter != rank && rank >= 0 && reporter >= 0; }
-  // As rank `own` reads it: where others, or the store, speak of that rank itself, the text says so first.
+  // The cause as rank `own` reads it: if others, or the store, report that rank itself, the text says so first.
   Cause as_read_by(int own) const;
 };
 
