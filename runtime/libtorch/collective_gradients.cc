@@ -61,7 +61,7 @@ variable_list CollectiveBackward::apply(variable_list&& gradients) {
                     "give 0 rows, or a weight above 0",
                     elements));
   }
-  // Weights have no room in 16 bits. 0 * NaN, of a mean over no rows, must not enter a sum.
+  // Weights don't fit into 16 bits. 0 * NaN, of a mean over 0 rows, must not enter a sum.
   const auto wide = at::promote_types(gradient.scalar_type(), at::kFloat);
   const at::Tensor weighted = weight == 0 ? at::zeros_like(gradient, wide) : gradient.to(wide) * weight;
   return {(transpose(weighted) / std::max<std::int64_t>(weight, 1)).to(gradient.scalar_type())};

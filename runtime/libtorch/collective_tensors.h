@@ -12,7 +12,7 @@
 
 namespace lockstep::libtorch {
 
-// One call on tensors: who refuses them, and the group.
+// One call on tensors: its name, with which it refuses tensors, and its group.
 class CollectiveCall {
  public:
   // InvalidArgument if the group is null.

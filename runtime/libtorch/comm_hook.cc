@@ -13,7 +13,7 @@
 namespace lockstep::libtorch {
 namespace {
 
-// A hook's result, as it can be read. The Reducer checks the size and the dtype of what it is given.
+// A hook's result, in a form that can be read. The Reducer checks its size and dtype.
 at::Tensor readable(const at::Tensor& sum) {
   if (!sum.defined()) throw InvalidArgument("it returned an undefined tensor; return the sum over the ranks");
   if (!dtype_of(sum.scalar_type())) {

@@ -105,7 +105,7 @@ struct Batch {
 // The place of a parameter among the batches: device, dtype, and what prepare() said.
 using BatchKey = std::tuple<at::DeviceType, at::DeviceIndex, at::ScalarType, const void*>;
 
-// Where a parameter is not its rounded master any more, somebody else has written it, and the master follows.
+// If a parameter is not its rounded master any more, other code has written it, and the master takes its value.
 template <typename State>
 const at::Tensor& master_of(const at::Tensor& parameter, State& state) {
   if (!state.master.defined()) {
@@ -126,7 +126,8 @@ void make_moment(at::Tensor& field, const at::Tensor& value) {
   }
 }
 
-// Makes what the first step of a state needs. Parameters for which it returns the same are stepped together.
+// Makes the tensors that the first step of a state needs. Parameters for which it returns the same value are stepped
+// together.
 template <typename State>
 requires requires(State& state) { state.exp_avg(); }
 const void* prepare(State& state, const at::Tensor& value, const auto& options, const Scaled&) {

@@ -18,12 +18,12 @@ template <typename State>
 struct FusedState final : State {
   using TorchState = State;
 
-  // Float32, of the parameter's shape and strides. Undefined for a parameter of another dtype than 16 bits.
+  // A float32 copy of the parameter, of its shape and strides. Undefined unless the parameter has 16 bits.
   at::Tensor master;
-  // The parameter's _version() when it was last the rounded master. Nothing after the state was read from a file.
+  // The parameter's _version() when it was last the rounded master. nullopt after the state was read from a file.
   std::optional<std::uint32_t> rounded_version;
-  // A float32 scalar on the parameter's device. Of Adam and AdamW the steps that were taken. Of SGD 1 once
-  // momentum_buffer holds a gradient, and undefined where the host knows that it does.
+  // A float32 scalar on the parameter's device. For Adam and AdamW the number of steps taken. For SGD 1 once
+  // momentum_buffer holds a gradient, and undefined once the host knows that it does.
   at::Tensor taken;
   // Whether the device may have left out a step that the host has counted.
   bool is_uncertain = false;
@@ -61,8 +61,8 @@ FusedState<State>& fused_state_in(std::unique_ptr<::torch::optim::OptimizerParam
   return result;
 }
 
-// Corrects what the host has counted of steps that the device left out. The host waits for the device if there may be
-// such a step. `states`: of an optimizer.
+// Corrects the host's counts, which include steps that the device left out. The host waits for the device if there may
+// be such a step. `states`: an optimizer's.
 template <typename State, typename States>
 void correct_counts(States& states) {
   for (auto& [key, any] : states) {

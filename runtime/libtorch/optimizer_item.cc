@@ -61,7 +61,7 @@ SnapshotValues values_of(const Names& names) {
   return values;
 }
 
-// Of LibTorch's own, whose state is known.
+// The item of one of LibTorch's own optimizers, whose state is known.
 template <typename Optimizer, typename State, typename Options>
 class KnownItem final : public SnapshotItem {
  public:

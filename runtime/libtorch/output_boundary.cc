@@ -33,7 +33,7 @@ at::Tensor behind_boundary(const at::Tensor& output, OnEnter on_enter) {
   const auto node = make_node<Boundary>(std::move(on_enter));
   node->set_next_edges({::torch::autograd::impl::gradient_edge(output)});
   at::Tensor result = output.detach();
-  // Else squeeze_() and its like would be refused, which the output itself allows.
+  // Without this torch would refuse squeeze_() and its like, which the output itself allows.
   result.unsafeGetTensorImpl()->set_allow_tensor_metadata_change(true);
   ::torch::autograd::set_history(result, node);
   return result;

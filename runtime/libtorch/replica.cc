@@ -79,7 +79,7 @@ void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
   if (group_->size() == 1 && !mark_ && options_.not_finite != NotFinite::ignore) {
     wrong_.emplace(options_.not_finite, group_);
   }
-  // Torch takes all cores for each rank unless it is told.
+  // By default torch uses all cores for each rank.
   if (at::get_num_threads() > intra_op_threads()) at::set_num_threads(intra_op_threads());
   for (const NamedTensor& item : state) {
     if (!item.is_parameter) {
@@ -115,16 +115,16 @@ void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) hook(i);
 }
 
-// A SyncBatchNorm must know what this rank's loss stands for, and its buffers are equal on all ranks without help,
-// unless it computes with others than these ranks. Its backward is a collective between those of the buckets, and where
-// ranks leave out different parameters, a bucket is full before it on one rank and after it on another: so buckets wait
-// until every norm is through. Nobody can say earlier which those are, for what a rank leaves out may change in each
-// step.
+// A SyncBatchNorm must know the weight of this rank's loss, and its buffers are equal on all ranks without a broadcast,
+// unless its group has other ranks. Its backward is a collective between those of the buckets, and where ranks leave
+// out different parameters, a bucket is full before it on one rank and after it on another: so buckets wait until the
+// end of backward. The parameters that a rank leaves out may change in each step, so no earlier moment is known to be
+// safe.
 void ReplicaImpl::join_norms(const ::torch::nn::Module& module) {
   const auto share = [&](const ::torch::nn::Module& candidate) {
     const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
     if (norm == nullptr) return;
-    // Where the outputs' gradient is weighted, so is all that comes out of it. A sum has no weight.
+    // If the outputs' gradient is weighted, so are all gradients behind it. A sum has no weight.
     const bool arrives_weighted = options_.weigh_outputs || options_.loss == Loss::sum;
     norm->join(group_, arrives_weighted ? nullptr : trainer_->weight(), gradient_options().before_backward);
     if (norm->group() != group_) return;
@@ -260,7 +260,7 @@ void ReplicaImpl::set_weight(const ::torch::nn::Module& module, std::int64_t wei
     throw;
   }
   trainer_->set_weight(weight);
-  // The program's own word on what the loss is the mean of: that may have been made in any way.
+  // The program itself says how many terms the loss is the mean of: the loss need not come from the outputs.
   has_outputs_ = false;
 }
 

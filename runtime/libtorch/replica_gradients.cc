@@ -14,7 +14,7 @@
 namespace lockstep::libtorch {
 namespace {
 
-// Of memory without gaps, on the CPU.
+// `dense` has memory without gaps, on the CPU.
 bool is_zero(const at::Tensor& dense) {
   const auto* const bytes = static_cast<const char*>(dense.data_ptr());
   return dense.nbytes() == 0 || (bytes[0] == 0 && std::memcmp(bytes, bytes + 1, dense.nbytes() - 1) == 0);
@@ -35,8 +35,8 @@ bool ReplicaImpl::lies_in_arena(const Parameter& parameter) {
          gradient.data_ptr() == parameter.view.data_ptr();
 }
 
-// What lies in the arena is about to be overwritten, so that it is copied; most often it was zeroed, and is forgotten.
-// On a device that can't be known without a wait, and the copy has memory that stays: torch's allocator may give freed
+// A gradient in the arena is about to be overwritten, so it is copied; most often it was zeroed, and is dropped. On a
+// device zeros can't be seen without a wait, and the copy has memory that stays: torch's allocator may give freed
 // memory to another stream's work at once.
 void ReplicaImpl::stash_grad(Parameter& parameter) {
   if (std::exchange(parameter.is_set_aside, true) || !parameter.tensor.grad().defined()) return;
@@ -52,7 +52,7 @@ void ReplicaImpl::stash_grad(Parameter& parameter) {
     if (!parameter.scratch.defined()) parameter.scratch = at::empty_like(old);
     old = parameter.scratch.copy_(old);
   }
-  // There may be one of an earlier micro-batch.
+  // A gradient of an earlier micro-batch may be set aside already.
   parameter.before = parameter.before.defined() ? parameter.before + old : old;
 }
 
@@ -83,7 +83,7 @@ void ReplicaImpl::look_at_gradient(const Parameter& parameter) {
 
 void ReplicaImpl::put_into_arena(Parameter& parameter) {
   const at::NoGradGuard no_grad;
-  // In the arena a sum that is not divided yet is no gradient.
+  // The undivided sum in the arena must not show in .grad.
   const at::Tensor gradient = std::exchange(parameter.tensor.mutable_grad(), at::Tensor());
   at::Tensor& view = parameter.view;
   const double factor = this->factor();

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Replica that there is. Reads gradients where autograd leaves them, puts them into the arena, and says so to the
-// Reducer; every bucket, sum and wait is the Reducer's.
+// The implementation of Replica. Reads gradients where autograd leaves them, puts them into the arena, and marks them
+// ready in the Reducer; every bucket, sum and wait is the Reducer's.
 //
-// Autograd adds to what it finds in .grad. So that of earlier steps is set aside ahead of each accumulator: the
-// all-reduce sums what this step's backward made, and the result is added to what was there.
+// Autograd adds to the gradient that it finds in .grad. So the gradient of earlier steps is set aside ahead of each
+// accumulator: the all-reduce sums the gradients of this step's backward, and the result is added to the earlier ones.
 //
 // A step begins with the first gradient of a backward and ends with that backward, in a callback of torch's engine. A
 // world of one sends nothing: gradients stay where torch puts them, unless micro-batches are accumulated.
 //
-// On a device nothing waits on the host: a step belongs to one stream, the current one of its first gradient, and what
-// comes in another is put in order with it by events. Threads of torch's engine call the hooks.
+// On a device nothing waits on the host: a step belongs to one stream, the current one of its first gradient, and
+// events order gradients of another stream with it. Threads of torch's engine call the hooks.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -105,8 +105,8 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
 
   void broadcast_buffers(bool is_training);
   void seed_generators(bool is_training);
-  // On every way to a step: a parameter that was thawed, converted or moved, or a part or tensor that is new to the
-  // module. Nobody would average or broadcast it.
+  // Refuses, on every way to a step, a parameter that was thawed, converted or moved, or a part or tensor that is new
+  // to the module: it would not be averaged or broadcast.
   void refuse_changed(const ::torch::nn::Module& module);
   // First on every way to a step.
   void enter(const ::torch::nn::Module& module) {
@@ -125,7 +125,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   // Whether some rank's loss depended on the parameter. On a device it is asked for only if this rank can't tell.
   bool is_used(std::size_t parameter) const;
 
-  // Parameters, frozen ones too: what must stay equal.
+  // The writes to all parameters, frozen ones too, which must stay equal.
   std::uint64_t versions() const;
   DivergenceCheck::Replica::State dense_state() const;
 
@@ -140,25 +140,25 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void refuse_written_buffers() const;
   void refuse_without_shards() const;
   void run_without_data(const ::torch::nn::Module& module);
-  // True if what autograd leaves in .grad is the result already.
+  // True if the gradient that autograd leaves in .grad is the result already.
   bool needs_no_arena() const;
   void await_end();
   void begin();
-  // Around the accumulator of a parameter.
+  // Called before and after the accumulator of a parameter.
   void before_gradient(std::size_t parameter, bool has_gradient);
   void on_gradient(std::size_t parameter);
-  // In a world of one, where no bucket is looked at: for NaN and infinity.
+  // Looks for NaN and infinity in a world of one, where no bucket is looked at.
   void look_at_gradient(const Parameter& parameter);
   DType reduced_as(const at::Tensor& parameter) const;
   static bool lies_in_arena(const Parameter& parameter);
-  // Takes out of .grad what earlier steps have left there, and nobody has cleared.
+  // Takes out of .grad the gradient that earlier steps have left there and the program has not cleared.
   void stash_grad(Parameter& parameter);
   // Moves a gradient into the arena, weighted. .grad is undefined then.
   void take(Parameter& parameter, int index);
   void put_into_arena(Parameter& parameter);
   // Writes .grad: the step's mean (or sum), on top of what was set aside.
   static void restore_grad(Parameter& parameter);
-  // What is put into `later` from now on comes after what `earlier` has.
+  // Orders work put into `later` from now on after the work in `earlier`.
   void order(StreamView earlier, StreamView later);
   void check_gradient(const Parameter& parameter) const;
   void end();
@@ -172,7 +172,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void give_up_lost() noexcept REQUIRES(lost_);
   // Trainer::give_up(), with the gradients of earlier steps where they were.
   void give_up() noexcept;
-  // What a gradient is multiplied by.
+  // The factor by which a gradient is multiplied.
   double factor() const;
 
   std::shared_ptr<ProcessGroup> group_;
@@ -185,7 +185,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::unordered_map<const ::torch::autograd::Node*, int> accumulators_;
   // From adopt() on. Its Reducer: a world of one without a hook makes it when it first accumulates.
   std::unique_ptr<Trainer> trainer_;
-  std::optional<WrongNumbers> wrong_;  // of a world of one on the CPU, unless nobody looks
+  std::optional<WrongNumbers> wrong_;  // set in a world of one on the CPU, unless NotFinite::ignore
   std::vector<int> order_;             // of the first graph; empty before
   bool planned_ = false;
   std::optional<std::int64_t> unit_;  // of weights: an earlier run's, or the plan's

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a replica refuses: a module that has changed since it was wrapped, and gradients that nobody could average.
+// A replica's refusals: a module that has changed since it was wrapped, and gradients that can't be averaged.
 #include <ATen/Functions.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -55,7 +55,7 @@ void ReplicaImpl::refuse_replaced(const ::torch::nn::Module& module) const {
   for (const auto& child : module.named_modules("", /*include_self=*/false)) refuse_late(*child.value(), child.key());
   std::unordered_set<const void*> known;
   for (const NamedTensor& item : wrapped_) known.insert(item.tensor.unsafeGetTensorImpl());
-  // Where buffers are each rank's own, a new one is too.
+  // If each rank has its own buffers, new buffers need no broadcast either.
   const bool are_buffers_equal = options_.broadcast_buffers || options_.reproducible.is_on();
   for (const NamedTensor& item : state_of(module)) {
     if (known.contains(item.tensor.unsafeGetTensorImpl()) || !(item.is_parameter || are_buffers_equal)) continue;

@@ -48,7 +48,7 @@ bool ReplicaImpl::begin_shard(const ::torch::nn::Module& module, const StepShard
   return false;
 }
 
-// Where nothing of this module's got a gradient, no close() has ended it.
+// If no parameter of this module got a gradient, no close() has ended the shard.
 void ReplicaImpl::end_shard(const StepShard&) { trainer_->end_shard(); }
 
 void ReplicaImpl::shard_failed() noexcept {
@@ -72,7 +72,7 @@ std::vector<std::int64_t> ReplicaImpl::buffer_versions() const {
   return versions;
 }
 
-// What a forward leaves in a buffer depends on which shards this rank had before.
+// The values that a forward leaves in a buffer depend on the shards that this rank had before.
 void ReplicaImpl::refuse_written_buffers() const {
   const std::vector<std::int64_t> now = buffer_versions();
   for (std::size_t i = 0; i < now.size() && i < versions_before_forward_.size(); ++i) {

@@ -12,8 +12,8 @@
 
 namespace lockstep::libtorch {
 
-// Queued in the engine for the end of a backward. One that goes without having been called belonged to a backward that
-// an exception has ended.
+// The callback that is queued in the engine for the end of a backward. If it is destroyed without having been called,
+// an exception has ended that backward.
 struct ReplicaImpl::End {
   explicit End(std::weak_ptr<ReplicaImpl> the_replica) : replica(std::move(the_replica)) {}
   End(const End&) = delete;
@@ -150,7 +150,7 @@ void ReplicaImpl::end_with_arena() {
     const OnStream ordered(*group_, stream_);
     trainer_->finish();
   }
-  // Here torch's current stream is that of whoever called backward.
+  // Here torch's current stream is that of the thread that called backward.
   order(stream_, current_stream(group_->device()));
   if (!trainer_->is_synchronized()) return;
   // Torch leaves .grad undefined where no row depends on the parameter.

@@ -10,8 +10,8 @@
 
 namespace lockstep::libtorch {
 
-// As files have it: bool as U8. One on a device, or not contiguous, is copied to the host here. InvalidArgument as
-// file_dtype() has it.
+// The tensor in its form in files: bool as U8. A tensor that is on a device, or not contiguous, is copied to host
+// memory. InvalidArgument as from file_dtype().
 SnapshotTensor saved_tensor(std::string name, const at::Tensor& tensor, bool only_optimizers_write);
 // Into the tensor's own memory.
 void read_into(SavedItem& saved, const std::string& name, const at::Tensor& tensor);

@@ -57,7 +57,7 @@ class ScalerItem final : public SnapshotItem {
   static constexpr const char* kScale = "scale";
   static constexpr const char* kTracker = "_growth_tracker";
 
-  // Those that 0.2 and older wrote.
+  // Whether lockstep 0.2 or older wrote the item: they kept the scaler as values.
   static bool is_of_values(const SavedItem& saved) { return saved.values().contains(kScale); }
   static GradScaler::State values_in(const SavedItem& saved) {
     return {.scale = checkpoint::get_double(saved.values(), kScale),
@@ -80,7 +80,7 @@ class Snapshots::ModuleItem final : public SnapshotItem {
     return unit ? checkpoint::SnapshotValues{{kUnit, *unit}} : checkpoint::SnapshotValues{};
   }
   std::vector<SnapshotTensor> tensors() const override {
-    // Nobody but optimizers writes the parameters of a module that is trained.
+    // Only optimizers write the parameters of a module that is trained.
     const bool is_trained = unit_.get != nullptr;
     std::vector<SnapshotTensor> tensors;
     for (const NamedTensor& item : state_of(module_))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A torch tensor as the rooms below know it: memory, a dtype, a size.
+// A torch tensor in lockstep's own terms: memory, a dtype, a size.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,17 +11,17 @@
 
 namespace lockstep::libtorch {
 
-// Nothing for what lockstep has no name for: bool, complex, quantised. (bool is moved and saved as bytes.)
+// lockstep's dtype; nullopt for those that it lacks: bool, complex, quantised. (bool is moved and saved as bytes.)
 std::optional<DType> dtype_of(at::ScalarType type);
 at::ScalarType scalar_type_of(DType dtype);
-// As files have it: bool as U8. InvalidArgument, with `operation` and `name`, for what they have no name for, and for a
+// The dtype in files: bool as U8. InvalidArgument, with `operation` and `name`, for a dtype that files lack, and for a
 // tensor that is sparse or has no memory.
 DType file_dtype(std::string_view operation, std::string_view name, const at::Tensor& tensor);
 
 // The elements of a dense tensor that lie without gaps, as bytes: any dtype can be moved so. The tensor outlives the
 // view. `contiguous` as at::Tensor::is_contiguous() says.
 BufferView bytes_of(const at::Tensor& contiguous);
-// The same as elements of lockstep's dtype where there is one, so that ranks can compare it; else as bytes.
+// bytes_of() as elements of lockstep's dtype if it has one, so that ranks can compare it; else as bytes.
 BufferView elements_of(const at::Tensor& contiguous);
 
 // Whether two elements lie in one place, as expand() makes them: such a tensor can't be written.

@@ -14,8 +14,8 @@
 namespace lockstep::libtorch {
 namespace {
 
-// In LibTorch's C interface, whose binary form stays; only a LibTorch for GPUs has it. One build of ours goes with
-// either.
+// A function of LibTorch's stable C interface; only a LibTorch for GPUs has it. One build of lockstep works with either
+// LibTorch.
 using GetCurrentStream = std::int32_t (*)(std::int32_t device_index, void** stream);
 constexpr const char* kGetCurrentStream = "aoti_torch_get_current_cuda_stream";
 

@@ -11,23 +11,23 @@
 // float32, float64, bfloat16, float16, int32, int64, uint8. On the CPU 16-bit floats are summed in float32 and rounded
 // once; avg of integers truncates towards zero.
 //
-// Order: a call on CPU tensors returns when its result is there. On CUDA tensors it follows torch's current stream,
-// which waits for the result; the host waits where a function says so. The _async forms return a TensorWork at once.
+// Order: a call on CPU tensors returns when its result is there. A call on CUDA tensors follows torch's current stream,
+// which waits for the result; the host waits only if a function says so. The _async forms return a TensorWork at once.
 //
 // Autograd goes through all_reduced, all_gather, all_gather_rows, reduce_scatter and all_to_all: their backward is a
 // collective too, so every rank's loss must depend on the result, and the tensor requires a gradient on all ranks or on
 // none. It differentiates the SUM of all ranks' losses: the
-// gradient of an all_gather is the reduce_scatter of the ranks' gradients. The other functions take values only: what
-// they return requires no gradient. Second derivatives are refused.
+// gradient of an all_gather is the reduce_scatter of the ranks' gradients. The other functions take values only: their
+// results require no gradient. Second derivatives are refused.
 //
 // Under DistributedDataParallel the loss of the job is the mean of the ranks' losses by their weights, and not their
 // sum. Give such a call the `ddp` in place of the group, or ddp.gradient_options() behind it: a rank's gradients are
-// multiplied by its weight ahead of the collective and divided by the receiver's behind it, so that parameters get
-// what one process gets on all rows, for any partition. Without it that holds where all ranks have equal weights, and
-// with Loss::sum. Where ranks leave out different parameters, set DdpOptions::overlap to false, or give these functions
-// a group of their own: the backward's collectives and the buckets of one group need one order on every rank.
+// multiplied by its weight ahead of the collective and divided by the receiver's behind it, so that parameters get the
+// gradients that one process gets on all rows, for any partition. Without it that holds if all ranks have equal
+// weights, and with Loss::sum. If ranks leave out different parameters, set DdpOptions::overlap to false, or give these
+// functions a group of their own: the backward's collectives and the buckets of one group need one order on every rank.
 //
-// Threads: the group's. Failure: what the group throws: Mismatch names ranks whose sizes, dtypes or operations differ
+// Threads: the group's. Failure: the group's errors: Mismatch names ranks whose sizes, dtypes or operations differ
 //   (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). InvalidArgument before anything starts, with nothing changed:
 //   an undefined or sparse tensor, another device than the group's, a dtype that can't be computed with, a shape whose
 //   rows the ranks don't divide; a tensor to write that requires a gradient while gradients are recorded, or whose

@@ -22,8 +22,8 @@ namespace lockstep::libtorch {
 
 // The bucket's buffer as a tensor of one dimension, which does not keep that memory: for use during the hook.
 LOCKSTEP_API at::Tensor tensor_of(const GradBucket& bucket);
-// The gradient of one of its parameters, a view of tensor_of(bucket), in the parameter's shape, contiguous. Where the
-// parameter's own strides are others, its elements lie in their order.
+// The gradient of one of its parameters, a view of tensor_of(bucket), in the parameter's shape, contiguous. If the
+// parameter's own strides differ, its elements lie in their order.
 LOCKSTEP_API at::Tensor tensor_of(const GradBucket& bucket, std::size_t slice);
 
 // A hook that blocks: gets tensor_of(bucket), which it may write, and returns the sum over the ranks, of as many

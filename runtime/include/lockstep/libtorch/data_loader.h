@@ -18,11 +18,12 @@
 //
 // Each begin() starts the next epoch, the first one 0, or what the sampler's set_epoch() and resume() say. A loop that
 // is left early begins the next epoch too. sampler.state() is behind the batches that were handed out, the one in the
-// loop's body among them, whatever the workers have read ahead.
+// loop's body among them, and ignores batches that the workers have read ahead.
 //
-// Threads: one; the dataset is read by the workers, each with a copy of its own. Failure: what torch's loader throws;
-// InvalidArgument for options that would part the ranks. After a timeout of torch's the destructor, and the next
-// begin(), wait a second for the workers; those that still read then are left behind, with their copies of the dataset.
+// Threads: one; the dataset is read by the workers, each with a copy of its own. Failure: the errors of torch's loader;
+// InvalidArgument for options with which the ranks would read different numbers of batches. After a timeout of torch's
+// the destructor, and the next begin(), wait a second for the workers; those that still read then are left behind, with
+// their copies of the dataset.
 #pragma once
 
 #include <torch/data/dataloader/stateless.h>

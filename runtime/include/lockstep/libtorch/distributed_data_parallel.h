@@ -12,36 +12,37 @@
 //   }
 //
 // Gradients: after a synchronised backward() every parameter that any rank's loss depends on has the mean gradient over
-// the rows of all ranks, the same bits on each; one that nobody's depends on keeps what it had (nothing). One that
-// nobody has cleared is added to, as torch does, and not reduced again. With several ranks, .grad is a view of memory
-// that all share (of 16 bits on the CPU: rounded once from float32 there), from the first backward on; keep it, copy
-// it, zero it or drop it, as you like.
+// the rows of all ranks, the same bits on each; a parameter that no rank's loss depends on keeps its gradient (or
+// none). A gradient that the program has not cleared is added to, as torch does, and not reduced again. With several
+// ranks, .grad is a view of memory that all share (of 16 bits on the CPU: rounded once from float32 there), from the
+// first backward on; keep it, copy it, zero it or drop it, as you like.
 //
 // Weights: a rank's loss counts as the mean over the rows of ddp's first tensor (dimension DdpOptions::batch_dim), or
-// over what set_weight() says; with DdpOptions{.loss = lockstep::Loss::sum} as the sum over them. A number does not
-// tell which it is, and the mean of sums is wrong by a factor. Shards may be uneven, and a rank may have no rows at
-// all: then its loss may be NaN.
+// over as many terms as set_weight() says; with DdpOptions{.loss = lockstep::Loss::sum} as the sum over them. A number
+// does not tell which it is, and the mean of sums is wrong by a factor. Shards may be uneven, and a rank may have no
+// rows at all: then its loss may be NaN.
 //
 // Micro-batches: with no_sync() gradients are summed on this rank and nothing is sent; .grad is undefined until a
 // synchronised backward closes the sum: then it is the mean over all micro-batches' rows. Do not divide the loss.
 //
 // Unused parameters are found; frozen ones are left alone; a shared one counts once. See DdpOptions.
 //
-// On GPUs: the module is on device_of(*group) before it is wrapped, and the group's backend is nccl. What a backward
-// puts into torch's current streams is in order with the all-reduces by events, and the host waits for nothing, but in
-// last_weight(), and where this rank left a parameter out that is not declared unused.
+// On GPUs: the module is on device_of(*group) before it is wrapped, and the group's backend is nccl. Events order a
+// backward's work in torch's current streams with the all-reduces, and the host waits only in last_weight(), and if
+// this rank left a parameter out that is not declared unused.
 //
 // Collective: the constructor, the first forward's buffers, every synchronised backward. Forward and backward in
 // evaluation (no gradients recorded) send nothing.
-// Threads: one at a time. The constructor lowers torch's intra-op threads to what init_process_group found:
+// Threads: one at a time. The constructor lowers torch's intra-op threads to the number that init_process_group found:
 //   the cores of this rank, or OMP_NUM_THREADS.
-// Failure: throws what the group throws (PeerLost, Timeout, Mismatch) out of forward and backward(), sticky. Mismatch
-//   from the constructor names the first parameter or buffer that differs. InvalidArgument for misuse, naming the
-//   parameter. An exception that ends a backward(), or a forward that the others wait in (between micro-batches, or
-//   with a SyncBatchNorm that trains), fails the group on every rank at once, with this rank's name and the text, which
-//   of an exception of the user's own within torch's engine only that rank knows. One of another forward may be caught;
-//   it fails the group if it unwinds this object. A world of one forgets the step, and goes on.
-// End: any order. The module keeps its last gradients, in memory of their own; none of a step that was left half done.
+// Failure: throws the group's errors (PeerLost, Timeout, Mismatch) out of forward and backward(), sticky. Mismatch from
+//   the constructor names the first parameter or buffer that differs. InvalidArgument for misuse, naming the parameter.
+//   An exception that ends a backward(), or a forward that the others wait in (between micro-batches, or with a
+//   SyncBatchNorm that trains), fails the group on every rank at once, with this rank's name and the text, which only
+//   that rank knows if the exception is the user's own within torch's engine. An exception of another forward may be
+//   caught; it fails the group if it unwinds this object. A world of one forgets the step, and continues.
+// End: any order. The module keeps its last gradients, in memory of their own, but no gradients of a step that was left
+// half done.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -84,7 +85,7 @@ class DistributedDataParallel {
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
-  // The module's forward. What it returns is the module's, with tensors alone or in containers, see visit_tensors.
+  // The module's forward. Returns the module's result, with tensors alone or in containers, see visit_tensors.
   template <typename... Args>
   auto operator()(Args&&... args) {
     replica_->before_forward(*module_, rows_of(args...));
@@ -113,13 +114,14 @@ class DistributedDataParallel {
   void train(bool on = true) { module_->train(on); }
   void eval() { module_->eval(); }
 
-  // Between forward and backward: what this rank's loss is the mean of (tokens that count, say), until the next
-  // forward.
+  // Sets, between forward and backward, the number of terms that this rank's loss is the mean of (tokens that count,
+  // say), until the next forward.
   void set_weight(std::integral auto weight) { replica_->set_weight(*module_, static_cast<std::int64_t>(weight)); }
   void set_weight(std::floating_point auto weight) =
       delete;  // 0.5 would be 0: give all ranks' weights in smaller units
 
-  // What this rank's loss counts among the ranks', for collectives on what forward returned (libtorch/collectives.h).
+  // The weight of this rank's loss among the ranks', for collectives on the tensors that forward returned
+  // (libtorch/collectives.h).
   GradientOptions gradient_options() const { return replica_->gradient_options(); }
 
   // While one lives that is on, backward() sends nothing. Forward and backward both belong inside.
@@ -140,7 +142,7 @@ class DistributedDataParallel {
 
   // A step of this rank's rows, which may be none: `loss_of(begin, end)` makes the loss of some of them, with a forward
   // through this object, and is called once for each of this rank's virtual shards that has rows (ddp/reproducible.h);
-  // where there are none, once for all rows. What it throws fails the group on every rank. With virtual shards
+  // if there are none, once for all rows. An exception of `loss_of` fails the group on every rank. With virtual shards
   // gradients must be cleared before, and rows be dealt as virtual shards: InvalidArgument, behind which the group has
   // failed.
   template <std::invocable<std::int64_t, std::int64_t> LossOf>
@@ -163,8 +165,9 @@ class DistributedDataParallel {
   // InvalidArgument with a SyncBatchNorm in the module that trains: give that a forward of 0 rows.
   void step_without_data() { replica_->step_without_data(*module_); }
 
-  // Collective and blocking, between steps: are the parameters equal on all ranks, to the last bit? Mismatch, on every
-  // rank, names the first that is not and the ranks. They are as long as each rank's optimizer does the same.
+  // Checks, between steps, that the parameters are equal on all ranks, to the last bit. Collective and blocking.
+  // Mismatch, on every rank, names the first that differs and the ranks. Parameters stay equal as long as each rank's
+  // optimizer does the same.
   void check_replicas() const { replica_->check_replicas(*module_); }
 
   // From now on a synchronised backward() finds ranks that read other data than each other, in length, seed, epoch,
@@ -191,33 +194,34 @@ class DistributedDataParallel {
   const std::shared_ptr<ProcessGroup>& group() const { return replica_->group(); }
   // Synchronised backwards finished.
   std::int64_t steps() const { return replica_->steps(); }
-  // For a run that goes on: the steps that it has done before. steps() counts from there, and with it what is random;
-  // records and messages count this run's. Between steps, equal on all ranks. InvalidArgument if it is negative.
+  // Sets the steps that a resumed run has done before. steps() counts from there, and so does randomness; records and
+  // messages count this run's. Between steps, equal on all ranks. InvalidArgument if it is negative.
   void set_steps(std::int64_t steps) { replica_->set_steps(steps); }
-  // What the weights of gradients are counted in (Reducer::weight_unit), which decides their last bits: rank 0's first
-  // weight, or what set_weight_unit() said before the first backward; after it that changes nothing. Nothing while it
-  // is not known. Equal on all ranks. For Snapshots.
+  // The unit of the gradients' weights (Reducer::weight_unit), which decides their last bits: rank 0's first weight, or
+  // the value of set_weight_unit() before the first backward; a later call changes nothing. nullopt while it is not
+  // known. Equal on all ranks. For Snapshots.
   std::optional<std::int64_t> weight_unit() const { return replica_->weight_unit(); }
   void set_weight_unit(std::int64_t unit) { replica_->set_weight_unit(unit); }
   // From now on runs `action` in each synchronised backward(), last: gradients are there, and no optimizer has written
   // a parameter. Null: nothing. For Snapshots.
   void before_update(std::function<void()> action) { replica_->before_update(std::move(action)); }
-  // Runs `action` in the next backward(), first, if that adds to gradients of the one before: nobody has cleared them,
-  // and no parameter was written in between; or they are of a micro-batch. On a device the host may wait to know. Null:
-  // nothing. For Snapshots.
+  // Runs `action` at the begin of the next backward() that adds to the gradients of the one before: they were not
+  // cleared, and no parameter was written in between; or they are a micro-batch's. On a device the host may wait to
+  // know. Null: no action. For Snapshots.
   void before_adding(std::function<void()> action) { replica_->before_adding(std::move(action)); }
   // From now on runs `action` in each forward that begins with rank 0's buffers, once they are here. Null: nothing. For
   // Snapshots.
   void after_broadcast(std::function<void()> action) { replica_->after_broadcast(std::move(action)); }
-  // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data. On a device blocks
-  // until it is known, and of a Loss::sum is this rank's.
+  // The weight summed over all ranks in the last synchronised step, or this rank's so far. 0: no rank had data. On a
+  // device blocks until the weight is known, and with Loss::sum returns this rank's.
   std::int64_t last_weight() const { return replica_->last_weight(); }
   // All ranks' rows and loss in the last synchronised step whose are known without a wait: on the CPU the last one, on
   // a device the one five steps before, and in a world of one the last that the device has ended.
   const GlobalBatch& last_batch() const { return replica_->last_batch(); }
-  // Its loss: of the global batch, not of this rank's rows. Nothing where a rank with rows has not recorded its own.
+  // The loss of the global batch, not of this rank's rows. nullopt if a rank with rows has not recorded its own.
   std::optional<double> last_loss() const { return last_batch().loss; }
-  // What the last synchronised step waited for, and what ran behind backward. Empty (step -1) in a world of one.
+  // The waits of the last synchronised step, and the collectives that ran behind backward. Empty (step -1) in a world
+  // of one.
   const trace::StepRecord& last_step() const { return replica_->last_step(); }
   // Whether the last synchronised step is over on the device too, as far as is known without a wait. On the CPU always.
   bool is_step_over() const { return replica_->is_step_over(); }

@@ -16,9 +16,9 @@
 // or NaN was found, parameters, moments and step counts keep their values. The step counts in state() include such
 // steps until save() or a snapshot, which wait for the device, correct them.
 //
-// Needs LibTorch's fused operators for the parameters' device: LibTorch 2.4 for CPUs and all three optimizers. Where
-// one is missing (LibTorch 1.13 has none) the step is that of torch's class, without masters, which the first step
-// logs. Source: PyTorch's torch/optim/{adam,adamw,sgd}.py, whose operators these call.
+// Needs LibTorch's fused operators for the parameters' device: LibTorch 2.4 for CPUs and all three optimizers. If one
+// is missing (LibTorch 1.13 has none) the step is that of torch's class, without masters, which the first step logs.
+// Source: PyTorch's torch/optim/{adam,adamw,sgd}.py, whose operators these call.
 //
 // Threads: one at a time. Failure: InvalidArgument for parameters that are sparse, complex or integers, and for sparse
 //   gradients; nothing is changed then.
@@ -38,10 +38,9 @@ class LOCKSTEP_API FusedOptimizer {
   virtual ~FusedOptimizer() = default;
   // Whether this LibTorch has the operator for the devices of all parameters.
   virtual bool is_fused() const = 0;
-  // step() on gradients that are multiplied by `grad_scale`, which it divides in place, but for
-  // those of 16-bit parameters (undefined: by 1); where
-  // `found_inf` is not 0, no step. Both are float32 tensors of one element, on any device. Without is_fused() the host
-  // waits for them.
+  // step() on gradients that are multiplied by `grad_scale` (undefined: by 1), which it divides in place, except, with
+  // is_fused(), those of 16-bit parameters; does not step if `found_inf` is not 0. Both are float32 tensors of one
+  // element, on any device. Without is_fused() the host waits for them.
   virtual void step_scaled(const at::Tensor& grad_scale, const at::Tensor& found_inf) = 0;
 };
 

@@ -11,15 +11,15 @@
 //     scaler.update();
 //   }
 //
-// The loss that is shown is the unscaled one where it is told: scaler.scale(ddp.record_loss(loss)).backward().
+// The shown loss is the unscaled one if it is recorded so: scaler.scale(ddp.record_loss(loss)).backward().
 //
 // Over ranks: DistributedDataParallel gives every rank the same bits, so an Inf of one rank is in the gradients of all,
-// and all leave out the same step and keep the same scale. Nothing is sent. Parameters that a group does not reduce
-// have no such promise.
+// and all leave out the same step and keep the same scale. Nothing is sent. This does not hold for parameters that a
+// group does not reduce.
 //
-// On a GPU the scale stays on the device. A fused optimizer (libtorch/fused_optimizers.h) takes it there, and the host
-// waits nowhere; for any other optimizer step() waits once, to know whether to call it. get_scale(), state() and save()
-// wait too. bfloat16 has float32's range and needs no scaler.
+// On a GPU the scale stays on the device. A fused optimizer (libtorch/fused_optimizers.h) takes the scale there, and
+// the host never waits; for any other optimizer step() waits once, to know whether to call it. get_scale(), state() and
+// save() wait too. bfloat16 has float32's range and needs no scaler.
 //
 // Threads: one at a time. Failure: InvalidArgument for options out of range, calls in a wrong order, sparse gradients,
 //   and gradients in float16 (keep trained parameters in float32, or step a fused optimizer without unscale_()).
@@ -41,7 +41,7 @@ struct GradScalerOptions {
   double growth_factor = 2;             // above 1: of the scale, after growth_interval steps without an Inf or NaN
   double backoff_factor = 0.5;          // between 0 and 1: of the scale, after a step with one
   std::int64_t growth_interval = 2000;  // at least 1
-  bool enabled = true;  // false: scale() and step() do what they do without a scaler, the others nothing
+  bool enabled = true;                  // false: scale() and step() act as without a scaler, the other calls do nothing
 };
 
 class LOCKSTEP_API GradScaler {

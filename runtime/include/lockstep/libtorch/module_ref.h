@@ -17,7 +17,7 @@ class ModuleRef {
  public:
   // NOLINTBEGIN(google-explicit-constructor): it stands for the module in a call
   ModuleRef(const ::torch::nn::Module& module) : module_(&module) {}
-  // InvalidArgument if there is no module in it.
+  // InvalidArgument if the holder is empty.
   template <std::derived_from<::torch::nn::Module> Net>
   ModuleRef(const std::shared_ptr<Net>& module) : module_(module.get()) {
     if (module_ == nullptr) throw InvalidArgument("the pointer to the module is null; make the module first");

@@ -37,7 +37,7 @@ struct DdpOptions {
   // parameters: ddp/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
   // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h, and tensor_of() in libtorch/comm_hook.h.
-  // One name on all ranks; in groups on the CPU.
+  // Its name is the same on all ranks; only for groups on the CPU.
   CommHook comm_hook = {};
   // How NaN and infinity in this rank's own gradients are treated: ddp/not_finite.h. A world of one on a device does
   // not look.
@@ -47,11 +47,11 @@ struct DdpOptions {
   // SyncBatchNorm, and from a backward whose forward wrote a buffer (running statistics), on whose order they depend.
   Reproducible reproducible = {};
 
-  // Where it is set, each forward that trains seeds torch's default generators, the CPU's and that of the group's
-  // device, from (seed, steps(), how many forwards the step had before, rank): dropout differs from rank to rank, and a
-  // run that resumes after set_steps() draws what it would have drawn, with nothing saved. With another number of ranks
-  // the noise is another. Nothing: the program seeds, and torch::manual_seed(1) gives every rank the same noise; in
-  // virtual shards it is 0.
+  // If set, each forward that trains seeds torch's default generators, the CPU's and that of the group's device, from
+  // (seed, steps(), how many forwards the step had before, rank): dropout differs from rank to rank, and a run that
+  // resumes after set_steps() draws what it would have drawn, with nothing saved. With another number of ranks the
+  // noise differs. nullopt: the program seeds, and torch::manual_seed(1) gives every rank the same noise; with virtual
+  // shards the seed is then 0.
   std::optional<std::uint64_t> seed = std::nullopt;
   // The dimension of forward's first tensor that counts rows: the weight of this rank's gradients, unless
   // set_weight() says otherwise. 1 for an LSTM without batch_first.

@@ -37,7 +37,7 @@ class LOCKSTEP_API Replica {
 
   // Around a forward of the module. `rows` is the default weight; nothing where no gradients are recorded.
   virtual void before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows) = 0;
-  // In the handler of what it threw. `others_wait`: in a collective of the forward's.
+  // Called in the handler of the forward's exception. `others_wait`: in a collective of the forward's.
   virtual void forward_failed(bool others_wait) noexcept = 0;
   // The name of a SyncBatchNorm whose forward would be a collective now.
   static std::optional<std::string> collective_norm(const ::torch::nn::Module& module);
@@ -55,10 +55,10 @@ class LOCKSTEP_API Replica {
   virtual std::vector<StepShard> begin_shards(std::int64_t rows) = 0;
   virtual bool begin_shard(const ::torch::nn::Module& module, const StepShard& shard) = 0;
   virtual void end_shard(const StepShard& shard) = 0;
-  // In the handler of what the program's loss_of threw.
+  // Called in the handler of an exception of the program's loss_of.
   virtual void shard_failed() noexcept = 0;
   virtual NoSync no_sync(bool is_on) = 0;
-  // Of this micro-batch, between forward and backward.
+  // Records the loss of this micro-batch, between forward and backward.
   virtual void record_loss(const at::Tensor& loss) = 0;
   virtual void record_loss(double loss) = 0;
 

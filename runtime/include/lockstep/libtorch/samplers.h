@@ -51,7 +51,7 @@ class LOCKSTEP_API ShardSampler : public ::torch::data::samplers::Sampler<> {
   // The next begin() resumes behind `state`; with nothing left, in the next epoch, unless set_epoch() asks for this
   // one: then it is over at once. A pass that has begun continues as it was.
   void resume(const data::SamplerState& state);
-  // Where the run is; after resume(), until the next begin(), what resume() was given.
+  // The place of the run in its data; after resume(), until the next begin(), the argument of resume().
   data::SamplerState state() const;
   // Batches of the pass that the next begin() starts, equal on all ranks. `batch_size` is the loader's; a
   // BatchShardSampler has its own.

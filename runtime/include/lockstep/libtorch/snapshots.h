@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots of a job with LibTorch: the module, its optimizers, a GradScaler, where it is in its data, and values of
-// the program's own. lockstep/snapshot/snapshots.h has the contract.
+// Snapshots of a job with LibTorch: the module, its optimizers, a GradScaler, the place in its data, and values of the
+// program's own. lockstep/snapshot/snapshots.h has the contract.
 //
 //   lockstep::libtorch::Snapshots snapshots("run7", ddp, {.every = 500});
 //   snapshots.add("optimizer", optimizer);
@@ -8,15 +8,15 @@
 //   snapshots.restore();
 //
 // model.safetensors is the module's state_dict, buffers too. Optimizers: SGD, Adam, AdamW, RMSprop and Adagrad are kept
-// under the parameters' names in PyTorch's terms, "state.PARAMETER.exp_avg", with the settings of their groups; what
-// the snapshot says replaces the program's settings, as in torch's load_state_dict(). Any other optimizer is kept as
-// the bytes that its save() makes, for the same parameters alone; one whose save() makes none, and LBFGS, which torch
-// can't save, are refused by add().
+// under the parameters' names in PyTorch's terms, "state.PARAMETER.exp_avg", with the settings of their groups; the
+// snapshot's settings replace the program's, as in torch's load_state_dict(). Any other optimizer is kept as the bytes
+// that its save() makes, for the same parameters alone; add() refuses an optimizer whose save() makes none, and LBFGS,
+// which torch can't save.
 //
 // A torch::optim::LRScheduler can't be kept: its counter is private. Let the learning rate be a function of
 // ddp.steps(), as lockstep::optim::Schedule is.
 //
-// DdpOptions::seed makes what is random a function of the step, so that there is no generator to keep.
+// DdpOptions::seed makes randomness a function of the step, so that no generator has to be kept.
 #pragma once
 
 #include <torch/nn/module.h>

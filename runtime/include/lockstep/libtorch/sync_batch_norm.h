@@ -19,7 +19,7 @@
 // on every rank, and where ranks leave out different parameters, buckets become full at different places. So they leave
 // at the end of backward, as with DdpOptions::overlap = false. On a group of the layer's own they leave while backward
 // runs; on GPUs give it one only where all ranks use the same parameters, for NCCL wants one order over all its groups.
-// Threads: those of forward and backward. Failure: throws what the group throws; InvalidArgument for a wrong shape, one
+// Threads: those of forward and backward. Failure: throws the group's errors; InvalidArgument for a wrong shape, one
 //   value per channel on all ranks together (found on the CPU only: on a device the host does not wait to know), or
 //   rows whose loss weighs 0.
 #pragma once
@@ -50,9 +50,9 @@ class LOCKSTEP_API SyncBatchNormImpl
   LOCKSTEP_LOCAL static std::shared_ptr<SyncBatchNormImpl> in_place_of(const Norm& norm,
                                                                        std::shared_ptr<ProcessGroup> group);
 
-  // What DistributedDataParallel calls: the group counts if the layer has none yet; the weight is that of this rank's
-  // loss, null where gradients arrive weighted. `before_backward` is called ahead of the collective of every backward,
-  // on its thread, for what must come before it on every rank.
+  // DistributedDataParallel calls it: the layer takes `group` if it has none yet; `loss_weight` is the weight of this
+  // rank's loss, null if gradients arrive weighted. `before_backward` is called ahead of the collective of every
+  // backward, on its thread, for collectives that must come before it on every rank.
   void join(std::shared_ptr<ProcessGroup> group, LossWeight loss_weight,
             std::function<void()> before_backward = nullptr) const;
   // Null before it has one.

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collective on torch tensors that is under way.
+// A collective on torch tensors in progress.
 //
 //   auto work = lockstep::libtorch::all_gather_async(rows, group);
 //   ...                                                          // compute what does not need it
 //   at::Tensor all = work.wait();
 //
-// Holds the tensors that the collective reads and writes: nobody else has to. Tensors that it writes may be read, and
+// Holds the tensors that the collective reads and writes: the caller need not. Tensors that it writes may be read, and
 // tensors that it reads may be written, behind wait().
 //
-// Threads: the group's. Failure: done(), wait() and wait_on() throw what the group throws.
-// End: a handle that goes before it was waited for waits then, and logs a failure, which the group's next call throws
-//   again. During unwinding it doesn't: a collective that is not done keeps its tensors for the rest of the process.
+// Threads: the group's. Failure: done(), wait() and wait_on() throw the group's errors.
+// End: a handle that is destroyed before it was waited for waits then, and logs a failure, which the group's next call
+//   throws again. During unwinding it doesn't wait: a collective that is not done keeps its tensors for the rest of the
+//   process.
 #pragma once
 
 #include <ATen/core/Tensor.h>

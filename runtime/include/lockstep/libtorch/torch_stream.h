@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Torch's devices and streams as the rooms below know them.
+// Torch's devices and streams as lockstep's own types.
 //
-// The stream that counts is torch's current one of the calling thread: a module's kernels go there, and autograd sets
-// it for each of its threads. On the CPU there is only the one where work is done when its call returns.
+// The stream used is torch's current one of the calling thread: a module's kernels are put there, and autograd sets it
+// for each of its threads. The CPU has a single stream, in which work is done when its call returns.
 //
 // Threads: any. Failure: BackendUnavailable if LibTorch can't say which stream it is (older than 2.6).
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace lockstep::libtorch {
 
-// Where this rank's tensors live: module->to(lockstep::libtorch::device_of(*group)).
+// The device of this rank's tensors: module->to(lockstep::libtorch::device_of(*group)).
 LOCKSTEP_API at::Device device_of(const ProcessGroup& group);
 // The id of a torch device that lockstep has, the CPU or CUDA; InvalidArgument for others.
 LOCKSTEP_API DeviceId device_id_of(const at::Device& device);
@@ -27,8 +27,8 @@ LOCKSTEP_API StreamView current_stream(DeviceId device);
 // Work put into `later` from now on comes after the work in `earlier`. The host does not wait.
 LOCKSTEP_API void put_in_order(StreamView earlier, StreamView later);
 
-// While one lives, the group's collectives start after what the stream has; then after what they did before. Results
-// are to be waited for by wait().
+// While an OnStream lives, the group's collectives start after the work in its stream; afterwards the group's former
+// stream applies again. Results are to be waited for by wait().
 class LOCKSTEP_API OnStream {
  public:
   OnStream(ProcessGroup& group, StreamView stream);
@@ -48,7 +48,7 @@ class LOCKSTEP_API OnStream {
   StreamView stream_;
 };
 
-// This thread's current one.
+// OnStream with this thread's current stream.
 class OnCurrentStream : public OnStream {
  public:
   explicit OnCurrentStream(ProcessGroup& group) : OnStream(group, current_stream(group.device())) {}

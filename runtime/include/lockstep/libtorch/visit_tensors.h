@@ -15,7 +15,7 @@ namespace lockstep::libtorch {
 
 // visit(tensor) for every tensor in `value`: itself, of an IValue too, or within tuples, pairs, optionals (std's and
 // torch's), containers (vector, array, list, map, at::TensorList, torch::OrderedDict), at any depth. Other types,
-// structs of the user's own among them, hold none. What is const in a container is visited as const.
+// structs of the user's own among them, hold none. Const tensors in a container are visited as const.
 template <typename T, typename Visit>
 void visit_tensors(T& value, const Visit& visit);
 
