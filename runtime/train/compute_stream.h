@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-// From now on the group's collectives come behind what is in the stream of its device's tensors, and that goes on
-// behind them. Nothing on the CPU.
+// Makes the group's collectives follow the work in the stream of its device's tensors, and later work there follow the
+// collectives. Does nothing on the CPU.
 inline void join_compute_stream(ProcessGroup& group) {
   if (group.device().kind == DeviceKind::cpu) return;
   const StreamView stream = kernels(group.device()).stream();

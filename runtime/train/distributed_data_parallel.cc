@@ -147,7 +147,7 @@ nn::ForwardContext DistributedDataParallel::context_of(std::vector<std::int64_t>
 }
 
 Tensor DistributedDataParallel::run_forward(const Tensor& x) {
-  // One that records nothing has no backward, and the loss of another may be pending.
+  // A forward that records nothing has no backward, and the loss of another forward may be pending.
   if (grad_enabled()) trainer_->begin_forward(x.shape().dims() == 0 ? 1 : x.size(0));
   const trace::Span span(grad_enabled() ? trace::SpanKind::forward : trace::SpanKind::evaluation);
   return module_(x);
@@ -162,7 +162,7 @@ void DistributedDataParallel::plan(std::span<const Tensor> ready_order) {
     order.push_back(found->second);
     on_tape[static_cast<std::size_t>(found->second)] = 1;
   }
-  // What the first loss does not depend on comes last: it waits for finish_step anyway.
+  // Parameters that the first loss does not depend on come last: they wait for finish_step anyway.
   for (int i = static_cast<int>(parameters_.size()) - 1; i >= 0; --i) {
     if (!on_tape[static_cast<std::size_t>(i)]) order.push_back(i);
   }
@@ -311,8 +311,9 @@ std::optional<std::string> DistributedDataParallel::live_gradient() const {
   return std::nullopt;
 }
 
-// Gradients that nobody has cleared are added to, as torch's are. Each rank puts its part of them into the sum, so that
-// the ranks together have them once. Of a mean a rank without rows has no part, nor do all of them if none has rows.
+// Gradients that the program has not cleared are added to, as torch's are. Each rank puts its part of them into the
+// sum, so that the sum over the ranks has them once. With a mean a rank without rows has no part, and no rank has one
+// if none has rows.
 void DistributedDataParallel::carry_gradients(std::int64_t weight) {
   carried_.clear();
   set_aside_.clear();
@@ -324,7 +325,7 @@ void DistributedDataParallel::carry_gradients(std::int64_t weight) {
     const Tensor gradient = parameters_[i].grad();
     if (part == 0) {
       set_aside_.emplace_back(index, gradient.clone());
-      gradient.zero();  // 0 times Inf is none
+      gradient.zero();  // not a scale by 0: 0 times Inf is NaN
     } else {
       float* const data = gradient.data<float>();
       kernels(gradient.device()).scale({data, false}, data, part, gradient.count());

@@ -16,7 +16,7 @@ namespace {
 
 using checkpoint::SnapshotValues;
 
-// Where the model's parameters lie, and how in files.
+// The name of a tensor of the model, and its layout in files.
 struct NamedLayout {
   std::string name;
   nn::FileLayout layout = nn::FileLayout::as_it_is;

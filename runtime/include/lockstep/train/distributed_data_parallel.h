@@ -17,21 +17,20 @@
 // ddp(x) and backward() like the others, with 0 rows, or step_without_data().
 //
 // lockstep::libtorch::DistributedDataParallel has the same verbs; docs/LIBTORCH.md lists what differs, and why. Above
-// all, backward() is a call of this object, which hears of the tape no other way; torch's is the loss's, or ddp's.
-// lockstep::backward(loss) of a loss that depends on its parameters is this object's backward(loss).
+// all, backward() is a call of this object, which learns of the tape in no other way; with torch it is the loss's, or
+// ddp's. lockstep::backward(loss) of a loss that depends on its parameters is this object's backward(loss).
 //
 // On a GPU (a group of NCCL's, and model.to(group->device())) no call of a step waits for the device, but where the
-// host is more than two steps ahead of it; so the loss is told five steps late (in a world of one as soon as the device
-// has got to it), and findings of kernels, such as an index out of range, within three.
+// host is more than two steps ahead of it; so the loss is known five steps late (in a world of one as soon as the
+// device has got to it), and findings of kernels, such as an index out of range, within three.
 //
 // Threads: one. Collective: the constructor and every synchronised backward(); all ranks take part in the same order.
-// Failure: throws what the group throws (PeerLost, Timeout, Mismatch), sticky. Mismatch from the constructor names the
+// Failure: throws the group's errors (PeerLost, Timeout, Mismatch), sticky. Mismatch from the constructor names the
 //   first parameter that differs between the ranks. Mismatch from a synchronised backward() says that the replicas are
-//   not equal any more, as after an optimizer's step that one rank left out: since when, where, and from which
-//   parameter on.
-//   Any other exception that leaves backward(), or a forward between micro-batches, is this rank's failure: the group
-//   fails on every rank at once with its text (ddp/own_failure.h). One of another forward may be caught, and costs
-//   nothing. A world of one forgets the step, and continues.
+//   not equal any more, as after an optimizer's step that one rank left out, and names the steps, the ranks and the
+//   first parameter. Any other exception that leaves backward(), or a forward between micro-batches, is this rank's
+//   failure: the group fails on every rank at once with its text (ddp/own_failure.h). An exception of another forward
+//   may be caught, and costs nothing. A world of one forgets the step, and continues.
 #pragma once
 
 #include <concepts>
@@ -68,10 +67,10 @@ class Trainer;
 // Equal on all ranks. lockstep::libtorch::DdpOptions has the same members, and some of torch's.
 struct DdpOptions {
   BucketOptions buckets = {};
-  // What backward()'s loss is of its terms.
+  // How backward()'s loss combines its terms: their mean or their sum.
   Loss loss = Loss::mean;
-  // Parameters, by dotted name, that are known never to be in a loss, on any rank: they hold up no bucket. What is not
-  // declared is found out at the end of each backward.
+  // Parameters, by dotted name, that are known never to be in a loss, on any rank: they hold up no bucket. Unused
+  // parameters that are not declared are found at the end of each backward.
   std::vector<std::string> unused = {};
   // False: buckets leave at the end of backward.
   bool overlap = true;
@@ -79,14 +78,14 @@ struct DdpOptions {
   // Default: 100. Beside it the ranks compare in each step how often their parameters were written
   // (Tensor::version()), and, where that differs, the parameters: ddp/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
-  // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h. Of one name on all ranks.
+  // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h. Its name is the same on all ranks.
   CommHook comm_hook = {};
-  // What becomes of NaN and infinity in this rank's own gradients: ddp/not_finite.h.
+  // The reaction to NaN and infinity in this rank's own gradients: ddp/not_finite.h.
   NotFinite not_finite = NotFinite::tell;
   // The same bits at any number of ranks: each step is a backward(rows, loss_of). Sets intra_op_threads() to its
   // threads.
   Reproducible reproducible = {};
-  // Of dropout and whatever else is random in a forward.
+  // The seed of dropout and all other randomness in a forward.
   std::uint64_t seed = 0;
 };
 
@@ -113,8 +112,8 @@ class LOCKSTEP_API DistributedDataParallel {
   void train(bool on = true) { module_.train(on); }
   void eval() { module_.eval(); }
 
-  // Between forward and backward: what this rank's loss is the mean of (tokens that count, say), in place of the rows,
-  // until the next forward. InvalidArgument if it is negative.
+  // Sets, between forward and backward, the number of terms that this rank's loss is the mean of (tokens that count,
+  // say), in place of the rows, until the next forward. InvalidArgument if it is negative.
   void set_weight(std::integral auto weight) { set_weight_to(static_cast<std::int64_t>(weight)); }
   void set_weight(std::floating_point auto weight) =
       delete;  // 0.5 would be 0: give all ranks' weights in smaller units
@@ -124,9 +123,9 @@ class LOCKSTEP_API DistributedDataParallel {
   NoSync no_sync(bool is_on = true);
 
   // Backward of the loss, with the collectives behind it. Afterwards every parameter has a gradient, the mean (or the
-  // sum, as DdpOptions::loss says) over the global batch, equal on all ranks (0 where nobody's loss depends on the
+  // sum, as DdpOptions::loss says) over the global batch, equal on all ranks (0 if no rank's loss depends on the
   // parameter). It is added to the one that is there, unless zero_grad() has cleared it: two losses of a step may each
-  // have a forward and a backward. Returns last_weight(), on a GPU nothing. InvalidArgument if the loss is no single
+  // have a forward and a backward. Returns last_weight(), on a GPU nullopt. InvalidArgument if the loss is not a single
   // number, depends on no parameter, or no forward went through this object since the last backward(); and from forward
   // in no_sync(), for a step's first micro-batch, if gradients are not cleared.
   std::optional<std::int64_t> backward(const Tensor& loss);
@@ -143,8 +142,9 @@ class LOCKSTEP_API DistributedDataParallel {
   // Takes part in a step of the others without a forward of its own, with weight 0: for a rank whose data has run out.
   void step_without_data();
 
-  // Collective and blocking, between steps: are the parameters equal on all ranks, to the last bit? Mismatch, on every
-  // rank, names the first that is not and the ranks. They are as long as each rank's optimizer does the same.
+  // Checks, between steps, that the parameters are equal on all ranks, to the last bit. Collective and blocking.
+  // Mismatch, on every rank, names the first that differs and the ranks. Parameters stay equal as long as each rank's
+  // optimizer does the same.
   void check_replicas() const;
 
   // From now on a synchronised backward() finds ranks that read other data than each other, in length, seed, epoch,
@@ -173,24 +173,24 @@ class LOCKSTEP_API DistributedDataParallel {
   const Reducer& reducer() const;
   // Synchronised backwards finished.
   std::int64_t steps() const;
-  // For a run that goes on: the steps that it has done before. steps() counts from there, and with it what is random;
-  // records and messages count this run's. Between steps, equal on all ranks. InvalidArgument if it is negative.
+  // Sets the steps that a resumed run has done before. steps() counts from there, and so does randomness; records and
+  // messages count this run's. Between steps, equal on all ranks. InvalidArgument if it is negative.
   void set_steps(std::int64_t steps);
   // From now on runs `action` in each synchronised backward(), last: gradients are there, and no optimizer has written
   // a parameter. Null: nothing. For Snapshots.
   void before_update(std::function<void()> action);
-  // Runs `action` in the next backward(), first, if that adds to gradients of the one before: nobody has cleared them,
-  // and no parameter was written in between; or they are of a micro-batch. Null: nothing. For Snapshots.
+  // Runs `action` at the begin of the next backward() that adds to the gradients of the one before: they were not
+  // cleared, and no parameter was written in between; or they are a micro-batch's. Null: no action. For Snapshots.
   void before_adding(std::function<void()> action);
-  // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data; gradients are what
-  // they were, or 0. On a GPU waits for the step.
+  // The weight summed over all ranks in the last synchronised step, or this rank's so far. 0: no rank had data;
+  // gradients keep their values, or are 0. On a GPU waits for the step.
   std::int64_t last_weight() const;
   // All ranks' rows and loss in the last synchronised step whose are known without a wait: on the CPU the last one, on
   // a GPU the one five steps before, and in a world of one the last that the device has ended.
   const GlobalBatch& last_batch() const;
   // Its loss: of the global batch, not of this rank's rows.
   std::optional<double> last_loss() const { return last_batch().loss; }
-  // What the last synchronised step waited for, and what ran behind backward.
+  // The waits of the last synchronised step, and the collectives that ran behind backward.
   const trace::StepRecord& last_step() const { return reducer().last_step(); }
   // Whether the last synchronised step is over on the device too, as far as is known without a wait. On the CPU always.
   bool is_step_over() const { return reducer().is_step_over(); }
@@ -208,7 +208,7 @@ class LOCKSTEP_API DistributedDataParallel {
   void run_backward(const Tensor& loss);
   void run_without_rows();
   void run_shards(std::int64_t rows, const LossOf& loss_of);
-  // A parameter that is new to the module. Nobody would average its gradient.
+  // Refuses a parameter that is new to the module: its gradient would not be averaged.
   void refuse_changed() const;
   void begin_step();
   // The first parameter with a gradient that is not 0.
@@ -230,7 +230,7 @@ class LOCKSTEP_API DistributedDataParallel {
   std::uint64_t seed_;
   std::unique_ptr<Trainer> trainer_;
   std::set<int> carried_;  // have a gradient of before this step, which this backward has not come to
-  // Those gradients, by parameter, on a rank without rows: they stay what they are if no rank has any.
+  // The carried gradients, by parameter, on a rank without rows: they keep their values if no rank has rows.
   std::vector<std::pair<int, Tensor>> set_aside_;
   const Tensor::LossBackward own_backward_;
   bool planned_ = false;

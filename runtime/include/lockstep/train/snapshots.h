@@ -25,9 +25,10 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
   using BasicSnapshots::add;
   // Another network that is trained, as the second of a GAN: its model, and its steps as NAME.steps.
   void add(std::string_view name, DistributedDataParallel& ddp);
-  // Of parameters of "model", or of a network that was added before. The learning rate is what the snapshot says: a
-  // program that changes it after restore() does so with set_learning_rate(). Weight decays and the optimizer's own
-  // settings are the program's, and a snapshot with others is refused. InvalidArgument if it has another parameter.
+  // Adds an optimizer of parameters of "model", or of a network that was added before. The learning rate is the
+  // snapshot's: a program that changes it after restore() does so with set_learning_rate(). Weight decays and the
+  // optimizer's own settings are the program's, and a snapshot with others is refused. InvalidArgument if it has
+  // another parameter.
   void add(std::string_view name, optim::Optimizer& optimizer);
 
  private:

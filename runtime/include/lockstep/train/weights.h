@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights on disk, in safetensors files, as PyTorch has them: under the parameters' dotted names, a Linear's weight
-// [out, in]. What save_weights writes, PyTorch loads with strict=True into a module of the same layers and names, and
-// the other way round; nn::Module::file_layouts() says what is transposed on the way.
+// [out, in]. PyTorch loads the files of save_weights with strict=True into a module of the same layers and names, and
+// the other way round; nn::Module::file_layouts() names the tensors that are transposed on the way.
 #pragma once
 
 #include <filesystem>
@@ -19,7 +19,7 @@ namespace lockstep {
 LOCKSTEP_API void save_weights(const std::filesystem::path& path, const nn::Module& model,
                                const checkpoint::Metadata& metadata = {});
 // The same in a job, collective: rank 0 writes, everyone waits until the file is on its disk. A failure of rank 0
-// reaches every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group goes on.
+// reaches every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group stays usable.
 LOCKSTEP_API void save_weights(const std::filesystem::path& path, const nn::Module& model,
                                const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata = {});
 
