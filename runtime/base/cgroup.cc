@@ -39,7 +39,7 @@ void visit_groups(const std::string& root, const std::string& membership, std::s
   }
 }
 
-// The first number of a file; nothing if it isn't there or says "max".
+// The first number of a file; nullopt if the file isn't there or says "max".
 template <typename Number>
 std::optional<Number> first_number(const std::string& path) {
   std::ifstream file(path);
@@ -107,7 +107,7 @@ std::optional<std::uint64_t> memory_kills_of(const std::string& folder, Version 
   return std::nullopt;
 }
 
-// The smallest of what `read` says of the groups; nothing if it says nothing of any.
+// The smallest value that `read` returns for the groups; nullopt if it returns none.
 template <typename Read>
 std::optional<std::uint64_t> least(const std::string& root, const std::string& membership, Read read) {
   std::optional<std::uint64_t> result;

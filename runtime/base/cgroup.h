@@ -20,10 +20,10 @@ std::string own_cgroups();
 double cgroup_cpu_quota(const std::string& root, const std::string& membership);
 // The tightest memory limit, in bytes; nullopt without a limit.
 std::optional<std::uint64_t> cgroup_memory_limit(const std::string& root, const std::string& membership);
-// Bytes that may still be taken below every memory limit, where the page cache counts as free; nothing without a limit.
+// Bytes that may still be taken below every memory limit, where the page cache counts as free; nullopt without a limit.
 std::optional<std::uint64_t> cgroup_memory_left(const std::string& root, const std::string& membership);
 // Processes that the kernel has killed in the process's own group for want of memory, or because a limit of the group's
-// was met; nothing if the group counts none.
+// was reached; nullopt if the group does not count them.
 std::optional<std::uint64_t> cgroup_memory_kills(const std::string& root, const std::string& membership);
 
 }  // namespace lockstep

@@ -25,7 +25,7 @@ auto uninterrupted(Call call) {
 // Writes `bytes`, to a descriptor that does not block as far as it takes them. Returns how many were written: fewer
 // than all with errno, EAGAIN among others.
 LOCKSTEP_INTERNAL_API std::size_t write_all(int fd, std::string_view bytes) noexcept;
-// Appends what is read up to the file's end to `text`, at most `most` bytes. False, with errno, if reading fails.
+// Appends the bytes up to the file's end to `text`, at most `most`. False, with errno, if reading fails.
 bool read_all(int fd, std::string& text, std::size_t most = std::numeric_limits<std::size_t>::max());
 
 }  // namespace lockstep

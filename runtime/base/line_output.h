@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes lines to a descriptor without waiting: bytes that the descriptor does not take at once are kept, in order, and
-// a thread writes them when somebody reads again. So a log line holds up no step, no stop and no rescue.
+// a thread writes them when somebody reads again. So a log line delays no step, no stop and no rescue.
 //
 // In normal operation each line is written by its caller, whole, before write() returns. Once `most_kept` bytes are
 // kept, further lines are lost, and a line in their place says how many.
@@ -38,9 +38,9 @@ class LineOutput {
   // Lines, each with its newline. Without one at its end it is a redraw of a bar, which the next one replaces: that is
   // left out where it can't be written at once.
   void write(std::string_view lines) noexcept;
-  // Until what is kept is written. False if some of it is left at the deadline, or lost.
+  // Waits until the kept lines are written. False if some are left at the deadline, or lost.
   bool flush(const Deadline& deadline) noexcept;
-  // Ends the thread, for good: what is kept from then on is for flush() and for the next write().
+  // Ends the thread, for good: flush() and the next write() write the lines that are kept from then on.
   void end_thread() noexcept;
 
   // Around fork(2), from pthread_atfork(3).
@@ -51,7 +51,7 @@ class LineOutput {
  private:
   void keep(std::string_view lines) REQUIRES(mutex_);
   std::string line_of_lost() const REQUIRES(mutex_);
-  // And says what was lost behind it. False if some of it waits for a reader.
+  // Writes the kept lines, and behind them the line about lost ones. False if some of them wait for a reader.
   bool write_kept() REQUIRES(mutex_);
   void start_thread() noexcept REQUIRES(mutex_);
   void run(const EventFd& wake);
@@ -64,7 +64,7 @@ class LineOutput {
   std::size_t written_ GUARDED_BY(mutex_) = 0;  // bytes of kept_
   std::int64_t lost_ GUARDED_BY(mutex_) = 0;    // lines, behind kept_
   bool is_ending_ GUARDED_BY(mutex_) = false;
-  // By pointer: a child lets go of what only its parent has.
+  // By pointer: a child releases objects that only its parent has.
   std::unique_ptr<EventFd> wake_ GUARDED_BY(mutex_);
   std::unique_ptr<std::thread> thread_ GUARDED_BY(mutex_);
 };

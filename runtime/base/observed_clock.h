@@ -16,7 +16,7 @@ class ObservedClock {
   using Time = std::chrono::steady_clock::time_point;
   using Duration = std::chrono::nanoseconds;
 
-  // `longest_gap`: what counts at most of the time between two observations. More than the owner's own pauses.
+  // `longest_gap`: the most time that counts between two observations. More than the owner's own pauses.
   explicit ObservedClock(Duration longest_gap) : longest_gap_(longest_gap) {}
 
   // The owner runs now.

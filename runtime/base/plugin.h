@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared libraries of ours that are loaded when they are asked for: "liblockstep_NAME.so".
+// Lockstep's own shared libraries that are loaded on demand: "liblockstep_NAME.so".
 //
-// Each carries the stamp of the build that made it: a text in its file, read before any of its code runs. Another
-// build's is refused, since the two would not agree on what their objects look like. A loaded plug-in is never
+// Each carries the stamp of the build that made it: a text in its file, read before any of its code runs. A plug-in of
+// another build is refused, since the two builds may lay out their objects differently. A loaded plug-in is never
 // unloaded: the libraries it brings leave threads and exit handlers behind.
 //
 // Threads: any.
@@ -26,7 +26,7 @@ LOCKSTEP_INTERNAL_API std::string_view build_stamp();
 // In a plug-in's file, its stamp follows this text and ends with a zero byte.
 inline constexpr std::string_view kPluginStampMark = "lockstep plug-in stamp: ";
 
-// The stamp in the file at `path`; nothing if it has none. Throws SystemError if the file can't be read.
+// The stamp in the file at `path`; nullopt if it has none. Throws SystemError if the file can't be read.
 std::optional<std::string> stamp_of_file(const std::string& path);
 
 // The folders in which plug-ins are looked for, in order: each folder of LOCKSTEP_PLUGIN_PATH (separated by ':'), the
@@ -38,7 +38,7 @@ std::string path_of_this_module();
 struct LoadedPlugin {
   std::string path = {};     // the file that was found; empty if none was
   std::string problem = {};  // why it can't be used, without a remedy; empty if it can
-  void* handle = nullptr;    // of dlopen(3)
+  void* handle = nullptr;    // the result of dlopen(3)
   // With a problem: the shared library that it needs and this machine lacks ("libmpi.so.40"), if that is the problem.
   std::string missing_library = {};
 
@@ -55,9 +55,9 @@ struct PluginNeeds {
   std::string runs_with;
   std::string built_with;
 };
-// The plug-in `name` of this process: in plugin_folders() of LOCKSTEP_PLUGIN_PATH and this module. Its problem names it
-// and holds the remedy. A program that has the runtime linked in can load none: the plug-in stands on liblockstep.so,
-// and the program would then have the runtime twice.
+// The plug-in `name` of this process: in plugin_folders() of LOCKSTEP_PLUGIN_PATH and this module. The result's
+// `problem` names the plug-in and holds the remedy. A program that has the runtime linked in can load none: the plug-in
+// stands on liblockstep.so, and the program would then have the runtime twice.
 LOCKSTEP_INTERNAL_API LoadedPlugin load_own_plugin(std::string_view name, const PluginNeeds& needs);
 
 }  // namespace lockstep

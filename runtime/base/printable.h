@@ -18,8 +18,8 @@ namespace lockstep {
 // mark that breaks lines or turns the direction of text, and each byte that is not UTF-8.
 std::string printable_lines(std::string_view text);
 
-// The same in one line: a newline becomes ' ' too. At most `most` bytes of `text`, whole characters, and "..." behind
-// them if that is not all of it.
+// printable() in one line: a newline becomes ' ' too. At most `most` bytes of `text`, whole characters, and "..."
+// behind them if that is not all of it.
 LOCKSTEP_INTERNAL_API std::string printable(std::string_view text, std::size_t most = 80);
 
 // The text of an exception, without the backtrace of fifty lines that LibTorch's end in. The library is not known here;

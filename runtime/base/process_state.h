@@ -10,7 +10,7 @@
 namespace lockstep {
 
 enum class ProcessState {
-  unknown,  // of another host or pid namespace, or /proc tells nothing
+  unknown,  // a process of another host or pid namespace, or one that /proc does not show
   gone,     // no such process, or a zombie
   stopped,  // by SIGSTOP, Ctrl-Z, SIGTTIN ...
   traced,   // a debugger is attached

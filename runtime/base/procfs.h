@@ -28,7 +28,7 @@ struct ProcessEntry {
   bool alive() const { return state != 'Z' && state != 'X'; }
 };
 
-// The text of /proc/PID/stat; nothing if it isn't one. The name in it may hold spaces and parentheses.
+// The entry in a text of /proc/PID/stat; nullopt if `text` isn't one. The name in it may hold spaces and parentheses.
 std::optional<ProcessEntry> parse_process_stat(std::string_view text);
 // The entry of process `pid`; nullopt if there is no such process.
 std::optional<ProcessEntry> process_entry(pid_t pid);

@@ -37,7 +37,7 @@ class SignalsBlocked {
 inline constexpr const char* kQuietThread = "lockstep";
 
 // Starts `body` on a thread that has all signals blocked from its first instruction on: a handler or a sigwait of the
-// program runs on a thread of the program, and interrupts no call of ours. A fault of the thread's own (SIGSEGV,
+// program runs on a thread of the program, and interrupts no call of lockstep's. A fault of the thread's own (SIGSEGV,
 // SIGFPE) still ends the process. Throws SystemError, with the limits that may be reached, if no thread can be made.
 // `name`: at most 15 characters, as the kernel keeps it.
 template <typename Body>

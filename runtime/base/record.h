@@ -54,7 +54,7 @@ class RecordWriter {
   template <typename Enum>
   requires std::is_enum_v<Enum>
   void operator()(std::string_view name, Enum value, Enum) { line(name, std::to_string(static_cast<int>(value))); }
-  // A number from 0 up; nothing is -1.
+  // A number from 0 up; nullopt is written as -1.
   void operator()(std::string_view name, std::optional<std::int64_t> number) {
     line(name, std::to_string(number.value_or(-1)));
   }
@@ -126,7 +126,7 @@ class RecordReader {
   // Whether all fields were there until now.
   bool good() const { return good_; }
   bool at_end() const { return good_ && rest_.empty(); }
-  // Whether what is left is lines of other names.
+  // Whether the rest is lines of other names.
   bool complete() const { return good_ && (rest_.empty() || rest_.back() == '\n'); }
 
  private:

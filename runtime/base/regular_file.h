@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-// Throws InvalidArgument, with what is there, unless `path` names a regular file or nothing. A link is followed or,
-// without `follow`, refused.
+// Throws InvalidArgument, which says what `path` names, unless that is a regular file or does not exist. A link is
+// followed or, without `follow`, refused.
 void require_regular(const std::string& path, bool follow = false);
 
 // open(2) of a regular file, without waiting, close-on-exec. `flags` with O_NOFOLLOW refuse a link: for files of

@@ -18,7 +18,7 @@ bool may_file_have(std::uint64_t bytes);
 // The limit that an errno value is of, "'ulimit -n' allows 64"; empty if it is of none that is set here.
 std::string limit_behind(int error_number);
 
-// The limits that keep a process from getting one more thread, with what is set here and what raises them.
+// The limits that keep a process from getting one more thread, with their values here and the settings that raise them.
 std::string thread_limits();
 
 }  // namespace lockstep

@@ -3,10 +3,10 @@
 //
 // Code that is made at run time may use the stack pointer as it likes: the matrix kernels of oneDNN point it into a
 // buffer on the heap. A handler that runs on the interrupted stack then writes its frame, some 3 KiB with AVX-512, over
-// what lies below that buffer. The handlers of this library are installed with SA_ONSTACK. The kernel gives a process's
-// signal to the main thread if that one takes it, and to any other thread that takes it if not. So each thread that
-// runs such code through this library is given a stack: it calls stop_on_signals(), multiplies tensors of ours, or runs
-// the forward of a LibTorch module. Threads that OpenMP starts for our tensors take no signals.
+// the memory below that buffer. The handlers of this library are installed with SA_ONSTACK. The kernel gives a
+// process's signal to the main thread if that one takes it, and to any other thread that takes it if not. So each
+// thread that runs such code through this library is given a stack: it calls stop_on_signals(), multiplies tensors of
+// ours, or runs the forward of a LibTorch module. Threads that OpenMP starts for our tensors take no signals.
 #pragma once
 
 #include "runtime/base/internal_api.h"

@@ -16,7 +16,7 @@ inline constexpr std::string_view kVariablePrefix = "LOCKSTEP_";
 // Whether docs/ENVIRONMENT.md has the variable.
 bool is_known_variable(std::string_view name);
 
-// The variable that a name with a slip of the fingers means; nothing: it looks like none of them.
+// The variable that a mistyped name means; nullopt if the name resembles none of them.
 std::optional<std::string_view> variable_like(std::string_view name);
 
 // A sentence for each variable that is set, begins with LOCKSTEP_ and is not one of lockstep's. Those of its own tests,

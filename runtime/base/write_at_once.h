@@ -15,7 +15,7 @@ namespace lockstep {
 // A pipe takes up to PIPE_BUF bytes whole or not at all.
 std::size_t write_at_once(int fd, std::string_view bytes) noexcept;
 
-// The same, for at most `milliseconds` until it is all written. Async-signal-safe.
+// write_at_once(), repeated for at most `milliseconds` until all is written. Async-signal-safe.
 std::size_t write_within(int fd, std::string_view bytes, int milliseconds) noexcept;
 
 }  // namespace lockstep

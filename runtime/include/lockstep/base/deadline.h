@@ -2,7 +2,7 @@
 // A point in time by which a blocking call must have returned.
 //
 // Every blocking call of lockstep takes one. Deadlines are derived, never added up: a job has one timeout, and each
-// call below it gets what is left of it or less.
+// call below it gets the rest of it or less.
 #pragma once
 
 #include <chrono>

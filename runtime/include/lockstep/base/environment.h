@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process environment as a value, so that what reads it can be tested without one.
+// A process environment as a value, so that its readers can be tested without one.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ class LOCKSTEP_API Environment {
   std::map<std::string, std::string, std::less<>> variables_;
 };
 
-// Decimal text to integer, the whole of it; nothing if it is not one or does not fit.
+// Converts the whole of a decimal text to an integer; nullopt if the text is not one or does not fit.
 LOCKSTEP_API std::optional<std::int64_t> parse_int(std::string_view text);
 
 }  // namespace lockstep

@@ -2,9 +2,9 @@
 // Errors of lockstep: few, typed, and written for a stranger at three in the morning.
 //
 // Every message holds the operation, the value seen and the value wanted, the rank, host, address, bucket or step
-// concerned, elapsed time against its limit if there is one, and the remedy. docs/ERRORS.md lists what users meet. A
-// library call never exits the process (but for the watchdog of a GPU that does not let go, and a rank whose launcher
-// has died), never prints, and never ignores a return code.
+// concerned, elapsed time against its limit if there is one, and the remedy. docs/ERRORS.md lists the errors that users
+// meet. A library call never exits the process (but for the watchdog of a GPU that does not let go, and a rank whose
+// launcher has died), never prints, and never ignores a return code.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ class LOCKSTEP_API Error : public std::runtime_error {
  public:
   // what() is `message` as a terminal may show it (runtime/base/printable.h): UTF-8 without control characters.
   explicit Error(std::string_view message);
-  // With what made a group fail. make_error() of lockstep/job/cause.h takes the message from it.
+  // An error with the cause of a group's failure. make_error() of lockstep/job/cause.h takes the message from it.
   Error(std::string_view message, std::shared_ptr<const Cause> cause);
 
   // The cause of a group's failure, as data; null for an error that has only its message. Lives as long as this error
@@ -64,7 +64,7 @@ class LOCKSTEP_API StoreError : public Error {
   using Error::Error;
 };
 
-// A backend or device that was asked for can't be used here. The message says why and what to do.
+// A backend or device that was asked for can't be used here. The message says the reason and the remedy.
 class LOCKSTEP_API BackendUnavailable : public Error {
  public:
   using Error::Error;
