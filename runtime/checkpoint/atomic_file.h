@@ -24,11 +24,11 @@ class AtomicFile {
  public:
   enum class Name : std::uint8_t {
     of_lockstep,  // refuses a link: somebody else has put it there
-    of_user,      // follows links, and writes to a pipe or a character device what a file would hold: /dev/stdout
+    of_user,      // follows links, and writes a file's bytes to a pipe or a character device: /dev/stdout
   };
 
   explicit AtomicFile(std::filesystem::path path, Name name = Name::of_lockstep);
-  // Drops what was written unless commit() has returned.
+  // Drops the written bytes unless commit() has returned.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -36,7 +36,7 @@ class AtomicFile {
   void write(std::span<const std::byte> bytes);
   // Data to disk, then the name, then the folder. Call it once, last.
   void commit();
-  // XXH3 of what was written, and how much that is.
+  // The XXH3 of the written bytes, and their number.
   std::uint64_t hash() const { return hash_.value(); }
   std::uint64_t bytes() const { return written_; }
 

@@ -82,7 +82,7 @@ void check_size(const TensorEntry& entry, std::optional<std::uint64_t> wanted, c
                                 entry.bytes));
 }
 
-// Bytes of `shape`, at so many bits an element; nothing if they don't fit, or are not whole bytes.
+// Bytes of `shape`, at so many bits an element; nullopt if they don't fit, or are not whole bytes.
 std::optional<std::uint64_t> bytes_at(unsigned bits, std::span<const std::int64_t> shape) {
   const auto elements = tensor_bytes(DType::u8, shape);
   std::uint64_t all = 0;

@@ -41,7 +41,7 @@ std::string prefix_between(const std::set<std::string>& shorter, const std::set<
 }
 
 struct Differences {
-  std::vector<std::string> missing;  // as the message lists them, as the next two
+  std::vector<std::string> missing;  // texts for the message, as are the next two
   std::vector<std::string> unexpected;
   std::vector<std::string> different;
   std::set<std::string> missing_names;  // in the file

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tensors of files are a model's.
+// Matches the tensors of files with those of a model.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +19,23 @@ struct WantedTensor {
   std::string name;
   DType dtype = DType::f32;
   std::vector<std::int64_t> shape;  // in the file
-  bool is_bool = false;             // one byte for each element: U8 of ours, or the format's BOOL
+  bool is_bool = false;             // one byte for each element: lockstep's U8, or the format's BOOL
 };
 
 // The wanted tensors' names in the file, and the result that a load returns.
 struct LoadPlan {
-  std::vector<std::optional<std::string>> sources;  // names in the file, one for each wanted tensor; nothing: missing
+  std::vector<std::optional<std::string>> sources;  // names in the file, one for each wanted tensor; nullopt: missing
   Loaded loaded;
 };
 
-// Throws InvalidArgument that lists what is missing, unexpected and different, and what to do. `operation`,
+// Throws InvalidArgument that lists missing, unexpected and different tensors, and the remedy. `operation`,
 // "load_weights", and `whose`, "model", are words of that message.
 LOCKSTEP_INTERNAL_API LoadPlan plan_load(const TensorFiles& files, std::span<const WantedTensor> wanted,
                                          const LoadOptions& options, std::string_view operation,
                                          std::string_view whose);
 
-// For a rank that reads to tell the others. from_text() throws CorruptData for what to_text() has not written.
+// For a rank that reads and sends the result to the others. loaded_from_text() throws CorruptData for a text that is
+// not to_text()'s.
 LOCKSTEP_INTERNAL_API std::string to_text(const Loaded& loaded);
 LOCKSTEP_INTERNAL_API Loaded loaded_from_text(const std::string& text);
 

@@ -70,7 +70,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   const std::size_t most_depth_;
   Json root_;
   std::vector<Json*> open_;  // objects and lists, the innermost last
-  Json* member_ = nullptr;   // of the innermost object: the value of the key that was read last
+  Json* member_ = nullptr;   // the value of the key that was read last, in the innermost object
 };
 
 }  // namespace

@@ -13,10 +13,10 @@ namespace lockstep::checkpoint {
 
 struct WrittenFile {
   std::uint64_t bytes = 0;
-  std::uint64_t xxh3 = 0;  // of all of it
+  std::uint64_t xxh3 = 0;  // the whole file's
 };
 
-// As write_safetensors().
+// write_safetensors() that returns the size and hash of the written file.
 WrittenFile write_tensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
                           const Metadata& metadata = {}, AtomicFile::Name name = AtomicFile::Name::of_lockstep);
 

@@ -2,7 +2,7 @@
 // One thread that copies a state's tensors behind the training, and then writes them.
 //
 // Threads: training's calls it. Failure: start() throws SystemError if no thread can be made; an exception of the
-// writing is kept for the next state wait() or take_failure().
+// writing is kept for the next wait() or take_failure().
 #pragma once
 
 #include <cstddef>
@@ -33,14 +33,14 @@ class BackgroundWriter {
   using Write = std::function<void(checkpoint::Manifest head, std::span<const checkpoint::ItemSource> items)>;
 
   explicit BackgroundWriter(Write write) : write_(std::move(write)) {}
-  // Waits until what was started is written.
+  // Waits until the started state is written.
   ~BackgroundWriter();
   BackgroundWriter(const BackgroundWriter&) = delete;
   BackgroundWriter& operator=(const BackgroundWriter&) = delete;
 
-  // Whether one is being copied or written.
+  // Whether a state is being copied or written.
   bool is_busy() const;
-  // Not while busy. Copies what can't wait, and leaves the rest to the thread.
+  // Starts to write a state; not while busy. Copies the tensors that can't wait, and leaves the rest to the thread.
   void start(checkpoint::Manifest head, std::vector<CapturedItem> items);
   // Blocks until the training may write the tensors again. If one was written meanwhile, the state that was started is
   // not saved.
@@ -69,7 +69,7 @@ class BackgroundWriter {
   std::vector<CapturedItem> items_;
   std::vector<Copy> copies_;
   std::vector<Copy> behind_;             // the copies that the thread makes
-  std::unique_ptr<std::byte[]> memory_;  // kept for the next
+  std::unique_ptr<std::byte[]> memory_;  // kept for the next state
   std::size_t memory_bytes_ = 0;
 
   mutable Mutex mutex_;

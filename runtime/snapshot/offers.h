@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The snapshots that ranks have on their disks, and what is in the one that is taken. All of it is collective.
+// The snapshots that ranks have on their disks, and the contents of the chosen one. All of it is collective.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct BasicSnapshots::Impl::Contents {
   using Entries = std::map<std::string, SavedItem::Entry>;
 
   checkpoint::Manifest manifest;
-  std::map<std::string, Entries> tensors;                         // of every item
+  std::map<std::string, Entries> tensors;                         // every item's
   std::map<std::string, checkpoint::SafetensorsFile> files = {};  // by item: those that the snapshot's holder reads
 };
 

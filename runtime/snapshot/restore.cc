@@ -104,7 +104,7 @@ SnapshotValues sums_of(const ManifestItem& item, int rank) {
   return sums;
 }
 
-// This rank's values; nothing if it keeps those it has.
+// This rank's values; nullopt if it keeps those it has.
 std::optional<SnapshotValues> own_values(const ManifestItem& item, AtAnotherSize at_another_size, int rank, int size) {
   if (item.kind == checkpoint::ItemKind::replicated) return item.values.front();
   if (std::cmp_equal(item.values.size(), size)) {
@@ -296,7 +296,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
                group.roster()[static_cast<std::size_t>(offer->rank)].describe());
     }
   } else {
-    self.refuse_damaged(choice.damaged);  // a fresh start would end what can perhaps be mended
+    self.refuse_damaged(choice.damaged);  // a fresh start would remove snapshots that can perhaps be mended
     check_room();
     self.begin_generation(std::nullopt);
     if (group.rank() == 0) log_info("snapshots: a fresh start: there is none in '{}'", self.folder.string());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What BasicSnapshots keeps; its parts are snapshots.cc (items, saving) and restore.cc.
+// The state of BasicSnapshots; its parts are snapshots.cc (items, saving), best.cc, rescue.cc, offers.cc and
+// restore.cc.
 #pragma once
 
 #include <memory>
@@ -45,7 +46,7 @@ struct BasicSnapshots::Impl {
   // On rank 0: logs the outcome of the last background write.
   void report();
   std::uint64_t state_bytes() const;
-  // Gradients are not part of what is taken now: a backward that adds to those that are there is refused.
+  // Gradients are not part of the state that is taken now: a backward that adds to existing ones is refused.
   void refuse_adding();
   // This run's snapshot of that step.
   std::optional<checkpoint::FoundSnapshot> find_durable(std::int64_t step) const;
@@ -85,8 +86,8 @@ struct BasicSnapshots::Impl {
   std::vector<CapturedItem> capture_kept(std::vector<std::vector<checkpoint::SnapshotValues>> of_ranks);
   // The values of items that have values of each rank, by item. Collective.
   std::vector<std::vector<checkpoint::SnapshotValues>> gather_kept();
-  // On one of the ranks that call it: saves what keep_step() has kept. No collective, unless `all_live`: the ranks have
-  // agreed to stop.
+  // On one of the ranks that call it: saves the state that keep_step() has kept. No collective, unless `all_live`: the
+  // ranks have agreed to stop.
   void rescue(std::string_view why, bool all_live = false) noexcept;
   // The first item whose values are lost with a rank and may not be dropped.
   const Item* first_lost() const;
@@ -107,7 +108,7 @@ struct BasicSnapshots::Impl {
   // restore.cc: all of it collective.
   // Mismatch, on every rank, where ranks have added different items.
   void compare_items() const;
-  // Throws what is wrong with it on any rank, on every rank.
+  // Throws on every rank if the contents don't fit the state of some rank.
   void check(const Offer& offer, const Contents& contents) const;
   void begin_generation(std::optional<std::int64_t> from_step);
   void load(const Offer& offer, const Contents& contents);
@@ -117,7 +118,7 @@ struct BasicSnapshots::Impl {
   std::filesystem::path folder;
   std::shared_ptr<ProcessGroup> group;
   Steps steps;
-  std::vector<Steps> others;  // of follow()
+  std::vector<Steps> others;  // those of follow()
   // Sets the actions of `steps` and of all others; null: nothing.
   void before_updates(const std::function<void()>& action);
   void before_adding(const std::function<void()>& action);
@@ -133,7 +134,7 @@ struct BasicSnapshots::Impl {
   std::vector<KeptItem> kept;
   std::int64_t kept_step = -1;
   std::vector<Counted> counted;   // the tensors that optimizers write
-  bool are_writes_known = false;  // of every parameter one was counted in the step before
+  bool are_writes_known = false;  // a write to every parameter was counted in the step before
   bool is_updating = false;       // a backward has ended, and step() was not called since
   bool is_rescued = false;
   bool is_over = false;  // load_best_model() has changed the model

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between a matrix's layout in memory and that in files.
+// Transposes between a matrix's layout in memory and that in files.
 #pragma once
 
 #include <cstddef>

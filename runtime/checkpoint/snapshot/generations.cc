@@ -111,7 +111,7 @@ void remove_spent_records(const fs::path& folder) {
     if (!number || !rest.starts_with(kClaim)) continue;
     if (std::binary_search(names.begin(), names.end(), name_of(*number))) spent.push_back(name);
   }
-  // From the newest on: from where the furthest back of those that were seen has gone on.
+  // From the newest back: tracks the earliest step from which a seen generation resumed.
   std::vector<Generation> generations = list_generations(folder);
   std::optional<std::int64_t> furthest_back;
   for (auto it = generations.rbegin(); it != generations.rend(); ++it) {

@@ -25,7 +25,7 @@ enum class ItemKind : std::uint8_t {
 struct ManifestFile {
   std::string name;  // in the snapshot's folder
   std::uint64_t bytes = 0;
-  std::uint64_t xxh3 = 0;  // of the whole file
+  std::uint64_t xxh3 = 0;  // the whole file's
   int owner = 0;           // the rank that wrote it
 };
 
@@ -35,12 +35,12 @@ struct ManifestItem {
   ItemKind kind = ItemKind::replicated;
   AtAnotherSize at_another_size = AtAnotherSize::refuse;
   std::optional<std::string> tensors = std::nullopt;  // the file that has them
-  std::vector<SnapshotValues> values = {};            // of each rank, or one
+  std::vector<SnapshotValues> values = {};            // one of each rank, or one for all
 };
 
 struct Manifest {
   std::int64_t step = 0;        // synchronised steps done
-  std::int64_t generation = 0;  // of the run that wrote it
+  std::int64_t generation = 0;  // the generation of the run that wrote it
   int world_size = 0;
   std::string time;                            // UTC, "2026-11-23T03:00:00Z"
   std::string writer;                          // "rank 0 (host node7, pid 4711)"

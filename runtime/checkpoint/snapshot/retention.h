@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which snapshots of a job's folder stay, and the removal of the others.
+// Decides which snapshots of a job's folder stay, and removes the others.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON with a checksum of itself: what was cut, or in which a bit has flipped, is refused. Pure functions over text.
+// JSON with a checksum of itself: a text that was cut, or in which a bit has flipped, is refused. Pure functions over
+// text.
 #pragma once
 
 #include <cstdint>

@@ -61,7 +61,8 @@ void read_manifest(FoundSnapshot& snapshot) {
   }
 }
 
-// Whether the job of today has gone on from it.
+// Marks the snapshot as fenced if a later generation resumed from an earlier step, as damaged or later if that is not
+// known.
 void apply_fences(FoundSnapshot& snapshot, const std::vector<Generation>& generations) {
   if (snapshot.state != SnapshotState::whole) return;
   for (const Generation& later : generations) {

@@ -38,7 +38,7 @@ struct FoundSnapshot {
   SnapshotState state = SnapshotState::whole;
   std::string why_not = {};  // why a run can't resume from it; empty if it is whole
   std::optional<Manifest> manifest = std::nullopt;
-  std::uint64_t bytes = 0;  // of its files, by the manifest
+  std::uint64_t bytes = 0;  // the size of its files, by the manifest
 };
 
 // Newest first. Reads manifests and looks for files and their sizes; verify_snapshot() reads all. Empty if there is no
@@ -67,7 +67,7 @@ struct ItemSource {
 // generation has begun, or if the record of its own is gone, and with it the folder that this job has locked.
 Manifest write_snapshot(const std::filesystem::path& folder, Manifest head, std::span<const ItemSource> items,
                         std::optional<int> survivor = std::nullopt);
-// Notes what `snapshot`, a whole one, is worth, in its manifest: the old or the new manifest is there, whatever
+// Writes the value of `snapshot`, a whole one, into its manifest: the old or the new manifest is there, whatever
 // happens. SystemError.
 void set_value(const FoundSnapshot& snapshot, double value);
 // Removes the manifest first, so that the rest after a crash is not a snapshot. A link is removed alone. SystemError.
