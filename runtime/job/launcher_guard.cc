@@ -99,7 +99,7 @@ void watch_process(int launcher) {
         launcher, errno_text(error));
     return;
   }
-  // Its number may be another process's by now: look again, with the descriptor in hand.
+  // The launcher's number may be another process's by now: look again, with the descriptor in hand.
   const auto ancestors = ancestors_of_this_process();
   const bool there = std::ranges::any_of(ancestors, [&](const Ancestor& ancestor) { return ancestor.pid == launcher; });
   if (!process || !there) end_this_process();

@@ -54,7 +54,7 @@ void keep_state(std::uint64_t state) noexcept {
   }
 }
 
-// Also of a process that opens the board again, or was forked by one that has it.
+// Registers the exit handler once, also in a process that opens the board again, or was forked by one that has it.
 void join_as_program() {
   static const int asked = ::on_exit([](int status, void*) { keep_exit_code(status); }, nullptr);
   static_cast<void>(asked);

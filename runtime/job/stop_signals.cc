@@ -149,7 +149,7 @@ void on_signal(int signal, siginfo_t* info, void* context) {
     } else {
       int none = 0;
       if (seen.first.compare_exchange_strong(none, signal)) set_timer(seen.timeout_ns.load());
-      if (seen.is_obeyed.load()) set_timer(0);  // behind the other: obeyed() may come between
+      if (seen.is_obeyed.load()) set_timer(0);  // after the other set_timer(): obeyed() may run in between
       const struct sigaction& before = seen.before[slot];
       if ((before.sa_flags & SA_SIGINFO) != 0) {
         before.sa_sigaction(signal, info, context);
@@ -199,7 +199,7 @@ void make_timer() REQUIRES(installing) {
   seen.has_timer.store(true);
 }
 
-// The timer goes before the handler that knows it.
+// Deletes the timer before the handler that recognises its signal.
 void uninstall() REQUIRES(installing) {
   if (seen.has_timer.exchange(false) && seen.process.load() == getpid()) timer_delete(seen.timer);
   for (const int signal : installed) {

@@ -41,8 +41,8 @@ class StopSignals {
     std::vector<int> signals = default_stop_signals();
     std::chrono::nanoseconds timeout = std::chrono::seconds(25);  // above 0
     std::string who = {};                                         // for the timer's line: "rank 2"
-    // Process whose second signal of a kind changes nothing; 0: none. `lockstep run` ends what is left of a failed job
-    // by SIGTERM, perhaps after the SIGTERM that it passed on; it insists by SIGKILL.
+    // Process whose second signal of a kind changes nothing; 0: none. `lockstep run` ends the remaining processes of a
+    // failed job by SIGTERM, perhaps after the SIGTERM that it passed on; it insists by SIGKILL.
     pid_t launcher = 0;
   };
   // The last one's timeout and name count. InvalidArgument for a signal that can't be handled. SystemError.

@@ -30,7 +30,7 @@ class LOCKSTEP_INTERNAL_API Failure {
   // Fails the group with this cause, unless another rank was first: then with that rank's. Returns when the group has a
   // cause. If the store gives no answer, this rank's cause stands.
   void propose(const Cause& cause);
-  // Fails it with a cause that another rank has told.
+  // Fails the group with a cause that another rank has told.
   void adopt(const Cause& cause);
   // Proposes, then throws the first cause.
   [[noreturn]] void fail(const Cause& cause);

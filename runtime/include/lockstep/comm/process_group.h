@@ -69,7 +69,7 @@ struct SubgroupOptions {
   // For messages; the same on all ranks of the new group. Empty: "split 1, color 0" or "group 2", by the number of the
   // call.
   std::string name = {};
-  // Time limit of the new group's start, and its timeout(). Above 0; nothing: this group's.
+  // Time limit of the new group's start, and its timeout(). Above 0; nullopt: this group's.
   std::optional<std::chrono::nanoseconds> timeout = {};
 };
 
@@ -82,7 +82,7 @@ struct Subgroup;
 // The groups that split_by_host() makes.
 struct HostGroups {
   std::shared_ptr<ProcessGroup> host;          // the ranks of this rank's host
-  std::shared_ptr<ProcessGroup> counterparts;  // of each host the rank in this one's place, where it has so many
+  std::shared_ptr<ProcessGroup> counterparts;  // the ranks that have this one's place on their hosts
 };
 
 class LOCKSTEP_API ProcessGroup {
@@ -162,11 +162,11 @@ class LOCKSTEP_API ProcessGroup {
   // on every rank. InvalidArgument for an empty list, for a number that is not a rank of this group, and a rank that is
   // there twice; else as split().
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const SubgroupOptions& options = {});
-  // By the roster: what shares memory (rendezvous::Member::beside), and what has one place on its host. Two calls of
-  // split(), named "host NAME" and "counterparts 0".
+  // Splits by the roster: into the ranks that share memory (rendezvous::Member::beside), and into the ranks that have
+  // one place on their hosts. Makes two calls of split(), named "host NAME" and "counterparts 0".
   HostGroups split_by_host();
 
-  // Gives what has been started a push without blocking; never needed for correctness.
+  // Drives the started collectives without blocking; never needed for correctness.
   virtual void progress() = 0;
   // Fails the group on every rank with `cause`. Any thread; the first cause stays.
   virtual void abort(const std::string& cause) = 0;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a group failed, as data: what a backend records, the job's membership carries and the launcher judges.
+// The cause of a group's failure, as data: a backend records it, the job's membership carries it and the launcher
+// judges it.
 //
 // A cause is evidence where a rank speaks of itself, or the launcher of its own child, and an accusation where it
-// speaks of another rank. The text is for people; nothing reads a fact out of it.
+// speaks of another rank. The text is for people; no code reads a fact out of it.
 //
 // Threads: values, any.
 #pragma once
@@ -33,17 +34,17 @@ struct LOCKSTEP_API Cause {
   };
 
   Kind kind = Kind::lost;
-  int rank = -1;               // whom it is about; -1: no single rank
+  int rank = -1;               // the rank that failed; -1: no single rank
   int reporter = -1;           // the rank that reports it; -1: the launcher, or the job's store
-  std::string host = {};       // of `rank`; empty: not known
-  int pid = 0;                 // of `rank`; 0: not known
-  int generation = 0;          // of the job: how often it was restarted
-  std::int64_t step = -1;      // of the Reducer, from 0; -1: not known
+  std::string host = {};       // the host of `rank`; empty: not known
+  int pid = 0;                 // the process of `rank`; 0: not known
+  int generation = 0;          // the number of the job's restarts
+  std::int64_t step = -1;      // the Reducer's step, from 0; -1: not known
   int bucket = -1;             // -1: none
-  std::int64_t sequence = -1;  // of the collective, from 1; 0: before the first; -1: not known
+  std::int64_t sequence = -1;  // the collective's number, from 1; 0: before the first; -1: not known
   int error_number = 0;        // errno; 0: none
-  int signal = 0;              // that ended or stopped the process; 0: none, or not known
-  bool ends_group = true;      // false: the group continues, and the launcher hears of it all the same
+  int signal = 0;              // the signal that ended or stopped the process; 0: none, or not known
+  bool ends_group = true;      // false: the group continues, but the launcher still gets the cause
   std::string text = {};       // a whole sentence, with the rank concerned and a remedy
 
   bool operator==(const Cause&) const = default;
@@ -61,8 +62,8 @@ LOCKSTEP_API std::string encode(const Cause& cause, std::size_t most_bytes = std
 // nullopt if the bytes are not encode()'s.
 LOCKSTEP_API std::optional<Cause> decode_cause(std::string_view bytes);
 
-// For a handler of `error`, a PeerLost, Timeout or Mismatch: throws one like it with `text` for its message, which says
-// what only the caller knows. Its cause is kept, with that text, and `step` and `bucket` where it has none. An error of
+// For a handler of `error`, a PeerLost, Timeout or Mismatch: throws one like it with `text` for its message, which adds
+// the caller's knowledge. Its cause is kept, with that text, and `step` and `bucket` where it has none. An error of
 // another type is thrown on as it is.
 [[noreturn]] LOCKSTEP_API void throw_again(const Error& error, std::string_view text, std::int64_t step = -1,
                                            int bucket = -1);

@@ -12,9 +12,9 @@
 
 namespace lockstep {
 
-// Every field may be left out; what is given wins over the environment.
+// Every field may be left out; a given value wins over the environment.
 struct InitOptions {
-  // "auto": what LOCKSTEP_BACKEND says; else on a GPU nccl; else single for a world of one, shm on one host, across
+  // "auto": the value of LOCKSTEP_BACKEND; else on a GPU nccl; else single for a world of one, shm on one host, across
   // hosts mpi under mpirun, else tcp. Or a backend's name; "gloo", as PyTorch has it, is tcp.
   std::string backend = "auto";
   // "env://", "tcp://host:port?rank=&world_size=", "file:///path?rank=&world_size="; empty: the launcher's.
