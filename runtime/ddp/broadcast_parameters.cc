@@ -30,7 +30,7 @@ class StageMemory {
 
   std::byte* data() const { return static_cast<std::byte*>(memory_.get()); }
   void copy(void* to, const void* from, std::size_t bytes) { runtime_.copy(to, from, bytes, stream_); }
-  // Blocks until what was copied is there.
+  // Blocks until the copies are complete.
   void settle(const Deadline& deadline) { runtime_.synchronize(stream_, deadline); }
 
  private:

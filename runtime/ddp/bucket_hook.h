@@ -2,8 +2,8 @@
 // The communication hook of a Reducer, called with its buckets: scales the hook's input, checks its result, and divides
 // that.
 //
-// Threads: the Reducer's. Failure: an Error that names the hook, with what it threw nested; PeerLost, Timeout and
-// Mismatch of a hook's keep their type.
+// Threads: the Reducer's. Failure: an Error that names the hook, with the hook's exception nested; PeerLost, Timeout
+// and Mismatch of a hook's keep their type.
 #pragma once
 
 #include <memory>

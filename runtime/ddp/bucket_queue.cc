@@ -236,7 +236,7 @@ bool BucketQueue::is_step_over() const {
   try {
     return std::ranges::all_of(last_works_, [](const Work& work) { return work.done(); });
   } catch (const Error&) {
-    return false;  // of the group, whose cause others get
+    return false;  // the group's, whose cause the other ranks get
   }
 }
 

@@ -41,8 +41,8 @@ class BucketQueue {
   // One more gradient of `bucket` is final. Launches every bucket that is full and has its turn, and drives the running
   // collectives.
   void gradient_ready(int bucket);
-  // Launches what is left and waits for all of it, at most the group's timeout; on a device the compute stream waits,
-  // and the host does not.
+  // Launches the remaining buckets and waits for all, at most the group's timeout; on a device the compute stream
+  // waits, and the host does not.
   void finish();
   // The sum of all ranks' weights in the step that was finished last, or 1 if it divided nothing; 0 before the first.
   // On a device it waits for the step on the host, at most the group's timeout.
@@ -91,25 +91,25 @@ class BucketQueue {
   const StepClock& clock_;
   const GradientMemory& memory_;
   std::unique_ptr<StepMarks> marks_;  // on a device, else null
-  const BucketPlan* plan_ = nullptr;  // of the step that was begun, else null; owned by the Reducer
+  const BucketPlan* plan_ = nullptr;  // the current step's, else null; owned by the Reducer
   BucketHook* hook_;
   FiniteCheck* finite_;
-  Work announcement_;          // of the step under way, with a hook
+  Work announcement_;          // the current step's, with a hook
   bool is_announced_ = false;  // on all ranks
   StepWeight weight_;
   StepNote note_;
   NotedStep noted_;
   std::deque<std::pair<std::int64_t, Work>> unread_;  // on a device: steps whose note is not read, and their bucket 0
   std::vector<int> missing_;                          // gradients that each bucket still waits for
-  std::vector<Work> works_;                           // of the step under way
-  std::vector<Work> last_works_;  // on a device: of the last one that was finished, until its weight is known
+  std::vector<Work> works_;                           // the current step's
+  std::vector<Work> last_works_;  // on a device: the last finished step's, until its weight is known
   std::int64_t total_weight_ = 0;
   std::size_t next_launched_ = 0;  // buckets before it were launched
   std::size_t next_finished_ = 0;  // buckets before it are done
   trace::StepRecord record_;
   trace::StepRecord last_;
   std::chrono::nanoseconds in_calls_{};      // spent in the group's calls, before finish()
-  std::chrono::nanoseconds in_last_call_{};  // the part of it after what may be the last gradient
+  std::chrono::nanoseconds in_last_call_{};  // the part of in_calls_ after the gradient that may be the last
 };
 
 }  // namespace lockstep

@@ -25,15 +25,15 @@ struct ComparedOption {
 // By collectives: one hash per rank; whole lists only if the hashes differ. So a rank that leaves, fails or calls
 // something else instead is named as in any collective.
 //
-// `remedy` is what the Mismatch advises beside building the same model.
+// `remedy` is the Mismatch's advice beside building the same model.
 LOCKSTEP_INTERNAL_API void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs,
                                               std::span<const ComparedOption> options = {},
                                               std::string_view remedy = {});
 
-// "ranks 0 and 2 have 1; rank 1 has 7", of what each rank has; empty if all have the same.
+// Describes the ranks' values: "ranks 0 and 2 have 1; rank 1 has 7"; empty if all are the same.
 std::string describe_values(std::span<const std::string> by_rank);
 
-// The comparison itself, a pure function: `lists[r]` is what rank r has, the options' values and then the parameters.
+// The comparison itself, a pure function: `lists[r]` is rank r's list, the options' values and then the parameters.
 // Empty if all are equal, else the first difference as a sentence.
 std::string first_difference(std::span<const ComparedOption> options, std::span<const std::vector<std::string>> lists);
 

@@ -41,7 +41,7 @@ StepNote DivergenceCheck::note(std::int64_t step) {
   return note;
 }
 
-// All ranks must decide alike here: by the notes of all, and by what came of them before.
+// All ranks must decide alike here: by the notes of all, and by the results of earlier notes.
 void DivergenceCheck::judge(std::int64_t step, const NotedStep& noted) {
   if (group_->size() == 1) return;
   if (noted.step < judged_) return;
@@ -76,7 +76,7 @@ void DivergenceCheck::see_equal(std::int64_t step) {
 void DivergenceCheck::throw_mismatch(std::int64_t seen_in, const ReplicaComparison& comparison) const {
   const std::string when = equal_in_ < 0 ? fmt::format("before step {}", seen_in)
                                          : fmt::format("between step {} and step {}", equal_in_, seen_in);
-  // If two replicas differ, nobody knows which one is wrong.
+  // If two replicas differ, it is not known which one is wrong.
   const int rank = group_->size() > 2 && comparison.ranks.size() == 1 ? comparison.ranks.front() : -1;
   trace::keep_finding({.kind = trace::FindingKind::apart,
                        .rank = comm::job_rank(group_->roster(), rank),

@@ -40,21 +40,22 @@ class FiniteCheck {
   FiniteCheck(const FiniteCheck&) = delete;
   FiniteCheck& operator=(const FiniteCheck&) = delete;
 
-  // In this order, for each step. `plan` outlives what is known of the step: settle() comes before another one.
+  // In this order, for each step. `plan` is used until the step's results are read: call settle() before begin() with
+  // another plan.
   void begin(const BucketPlan& plan, std::int64_t step);
   // The bucket is final, and not yet on its way.
   void look(std::size_t bucket, const BufferView& own);
   // Every bucket has been looked at.
   void end();
 
-  // Reads what was found in all steps that have ended; on a device the host waits for it.
+  // Reads the results of all steps that have ended; on a device the host waits for them.
   void settle(const Deadline& deadline);
 
  private:
   // A step on a device.
   struct Step {
     std::int64_t number = 0;
-    std::shared_ptr<void> found = nullptr;   // on the host: what was found in each bucket
+    std::shared_ptr<void> found = nullptr;   // on the host: the result of each bucket
     std::shared_ptr<void> copied = nullptr;  // the event behind it
   };
   // With virtual shards the sums before the last one lie outside the arena.

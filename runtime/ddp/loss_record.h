@@ -74,8 +74,8 @@ class LossRecord {
   // Step `step` is given up, with its micro-batches.
   void forget(std::int64_t step);
 
-  // Fills in what rides with step `step`, with several ranks. On a device the step's note of three steps before has
-  // been read, and so that step's losses are on the host.
+  // Fills in the losses that ride with step `step`, with several ranks. On a device the step's note of three steps
+  // before has been read, and so that step's losses are on the host.
   void write(StepNote& note, std::int64_t step);
   // The global batch that the notes of all ranks add up to.
   GlobalBatch batch_of(NotedStep noted) const;

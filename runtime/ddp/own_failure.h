@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps an exception of this rank's own while it trains, and tells the other ranks of it.
 //
-// Where the others wait for this rank (a backward, the time between micro-batches, a layer's collective) they hear at
+// If the others wait for this rank (a backward, the time between micro-batches, a layer's collective) they hear at
 // once: the group fails on every rank with "rank 1 (host node7, pid 4711) failed in the backward of step 3: TEXT".
 // Elsewhere a program may catch the exception and continue, and the text is kept until the next forward: the others get
 // it if an exception unwinds the object that trains. The launcher gets it in any case, for it may have to say why a

@@ -92,7 +92,7 @@ std::unique_ptr<StepDigests> digests_of_shards(const Reproducible& reproducible,
                            group.rank(), group.size(), specs);
 }
 
-// Null where the group's own sum is what is wanted.
+// The hook of the options, or one for virtual shards; null if the group's own sum is right.
 std::unique_ptr<BucketHook> hook_of(const ReducerOptions& options, const std::shared_ptr<ProcessGroup>& group,
                                     const std::vector<ParameterSpec>& specs, const ShardSums* shards) {
   if (shards != nullptr) {
@@ -169,7 +169,8 @@ int Reducer::Impl::index_of(std::string_view name) const {
 
 void Reducer::Impl::begin_step(const StepOptions& step_options) {
   rethrow_failure();
-  // Notices a group that has failed since, also in a step that communicates nothing; that goes before misuse.
+  // Notices a group that has failed since, also in a step that communicates nothing; the failure takes precedence over
+  // misuse.
   in_group([&] { at_place([&] { return StepPlace{step(), -1, "begin_step"}; }, [&] { group->progress(); }); });
   if (in_step) {
     throw InvalidArgument(

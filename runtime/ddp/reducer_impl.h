@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Reducer keeps; its parts are reducer.cc (steps) and reducer_order.cc (the order of the gradients).
+// The state of a Reducer; its parts are reducer.cc (steps) and reducer_order.cc (the order of the gradients).
 #pragma once
 
 #include <exception>
@@ -95,7 +95,7 @@ struct Reducer::Impl {
   BucketQueue queue;
   std::unique_ptr<UsedMap> used_map;  // if track_unused
 
-  std::int64_t unit = 1;  // of weights
+  std::int64_t unit = 1;  // the unit of weights
   int plan_changes = 0;
   bool order_is_known = false;  // by plan_order, or by the plan that followed the first synchronised step
   std::vector<int> observed;    // order of mark_ready in the first synchronised step
@@ -103,9 +103,9 @@ struct Reducer::Impl {
   bool in_step = false;
   bool begun_once = false;
   bool synchronize = true;
-  std::int64_t weight = 0;     // of this rank's micro-batches since the last synchronised step, this one included
+  std::int64_t weight = 0;     // sum over this rank's micro-batches since the last synchronised step, with this one
   bool has_rows = false;       // this micro-batch weighs more than 0
-  std::int64_t own_total = 0;  // of a sum: this rank's weight in the last synchronised step
+  std::int64_t own_total = 0;  // with Loss::sum: this rank's weight in the last synchronised step
   int micro_batches = 0;       // finished since the last synchronised step
   std::vector<char> marked;    // by parameter, in this micro-batch
   std::vector<Use> used;       // by parameter, marked ready by this rank since the last synchronised step

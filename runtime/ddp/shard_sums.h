@@ -53,7 +53,7 @@ class ShardSums {
   using Memory = std::unique_ptr<std::byte[], Deleter>;
 
   int shards_;
-  int first_;  // of this rank's
+  int first_;  // the first shard of this rank
   const std::byte* arena_ = nullptr;
   std::vector<int> merges_;  // by shard of this rank, see merges_of()
   std::size_t done_ = 0;     // shards of the step that are kept

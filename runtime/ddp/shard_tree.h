@@ -2,7 +2,7 @@
 // The tree in which the gradients of virtual shards are added up: pure functions of the number of shards.
 //
 // A node covers shards [begin, end), and its left child the largest power of two of them below their number, as in
-// comm/reduction.h. Adding is what an inner node does.
+// comm/reduction.h. An inner node adds its children.
 #pragma once
 
 #include <vector>
@@ -21,8 +21,8 @@ std::vector<ShardRun> whole_nodes(int shards, ShardRun run);
 // the ranks' sums is the tree.
 bool is_tree_of_ranks(int shards, int world);
 
-// How a rank adds up its shards, one after the other: after shard i the newest `merges[i]` of the sums that are kept
-// are added to it, newest first, each of them its left sibling; what comes of it is kept.
+// The order in which a rank adds up its shards, one after the other: after shard i the newest `merges[i]` of the kept
+// sums are added to it, newest first, each of them its left sibling; the result is kept.
 std::vector<int> merges_of(int shards, ShardRun run);
 
 }  // namespace lockstep

@@ -27,7 +27,7 @@ class StepMarks {
   void begin(std::size_t buckets, StreamView compute);
   // The bucket's last gradient is in the compute stream.
   void ready(std::size_t bucket);
-  // Its all-reduce was started, behind what was marked last.
+  // The bucket's all-reduce was started, behind the last mark.
   void launched(std::size_t bucket);
   // Kernels that come into the compute stream now are not backward's. Buckets that were not ready are ready from here
   // on.

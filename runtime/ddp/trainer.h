@@ -55,7 +55,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   struct Options {
     ReducerOptions reducer = {};
     std::vector<std::string> unused = {};                      // names of parameters
-    std::optional<std::int64_t> compare_every = std::nullopt;  // of DivergenceCheck
+    std::optional<std::int64_t> compare_every = std::nullopt;  // DivergenceCheck's `every`
 
     // The options that every DdpOptions has.
     template <typename DdpOptions>
@@ -77,7 +77,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
     std::function<std::optional<std::string>()> live_gradient;
   };
 
-  // Sends nothing. InvalidArgument if `unused` names what is not in `specs`.
+  // Sends nothing. InvalidArgument if `unused` has a name that is not in `specs`.
   Trainer(std::shared_ptr<ProcessGroup> group, std::vector<ParameterSpec> specs, Options options);
   ~Trainer();
   Trainer(const Trainer&) = delete;
@@ -185,7 +185,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   std::unique_ptr<Reducer> reducer_;
   Replica replica_;
   std::unique_ptr<DivergenceCheck> divergence_;
-  OwnFailure failure_;  // of a forward or backward since the last one that went well
+  OwnFailure failure_;  // from a forward or backward since the last one that succeeded
   mutable LossRecord losses_;
   mutable GlobalBatch last_batch_;
 
@@ -200,7 +200,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   bool is_alone_ = false;
   bool is_synchronized_ = false;
   std::int64_t begun_ = 0;      // the step that is begun and not closed: the clock may have counted it
-  std::int64_t stop_word_ = 0;  // of a step alone
+  std::int64_t stop_word_ = 0;  // the stop word of a step alone
   std::optional<std::int64_t> last_weight_ = 0;
   std::int64_t steps_before_ = 0;
   std::uint64_t versions_ = 0;  // at the end of the last synchronised backward

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parameters any rank used: a number for each, which travels in the arena behind the gradients and is summed and
-// divided with them.
+// Tells which parameters any rank used: a number for each, which travels in the arena behind the gradients and is
+// summed and divided with them.
 //
 // A use in a micro-batch without rows counts only if no rank had any: one process on the global batch would not have
 // seen it. So it travels as the smallest normal number, which a real use outweighs.

@@ -30,7 +30,7 @@ class LOCKSTEP_INTERNAL_API WrongNumbers {
   NotFinite reaction_;
   std::shared_ptr<ProcessGroup> group_;
   std::optional<std::int64_t> last_found_ = {};  // step
-  int times_ = 0;                                // that it began, after steps in which all was finite
+  int times_ = 0;                                // runs of consecutive steps with NaN or infinity
 };
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's values for all: how replicas start equal.
+// Broadcasts one rank's values to all, so that replicas start equal.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which gradient goes into which bucket: a pure function, equal on all ranks for equal input.
+// Assigns gradients to buckets: a pure function, equal on all ranks for equal input.
 #pragma once
 
 #include <cstddef>

@@ -47,13 +47,13 @@ namespace lockstep {
 struct GradBucket {
   struct Slice {
     const ParameterSpec& parameter;  // name, dtype, shape
-    std::int64_t offset;             // of its gradient, in elements from the beginning of the buffer
+    std::int64_t offset;             // place of its gradient, in elements from the beginning of the buffer
   };
-  // Its collectives must be started in the same order on every rank.
+  // The group whose all-reduce the hook replaces. Its collectives must be started in the same order on every rank.
   const std::shared_ptr<ProcessGroup>& group;
   std::int64_t step;  // synchronised steps before this one
-  int index;          // of the bucket, from 0
-  int buckets;        // of the step
+  int index;          // the bucket's, from 0
+  int buckets;        // the step's number of buckets
   // Flat, in CPU memory, in the dtype of its parameters, padded to whole cache lines with zeros. The hook may write it.
   // Holds the sum of this rank's gradients, each times its weight over weight_unit(), over `scale`.
   BufferView buffer;
@@ -76,7 +76,7 @@ struct HookedBucket {
 };
 
 struct CommHook {
-  // Compared over the ranks: says what travels.
+  // The name, compared over the ranks, that tells the format in which gradients travel.
   std::string name = {};
   std::function<HookedBucket(const GradBucket&)> run = {};
 };

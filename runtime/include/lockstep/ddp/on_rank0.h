@@ -29,7 +29,7 @@ namespace lockstep {
 LOCKSTEP_API std::string on_rank0(std::string_view operation, ProcessGroup& group,
                                   const std::function<std::string()>& action);
 
-// The same with an action that returns nothing, text, or a plain value (comm/values.h), which every rank gets.
+// on_rank0() with an action that returns void, text, or a plain value (comm/values.h), which every rank gets.
 template <std::invocable Action>
 auto on_rank0(ProcessGroup& group, Action&& action) {
   using Result = std::invoke_result_t<Action>;

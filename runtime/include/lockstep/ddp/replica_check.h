@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Are the replicas still in lockstep? Compares 64-bit hashes of the parameters' bytes over the ranks.
+// Checks that the replicas are equal: compares 64-bit hashes of the parameters' bytes over the ranks.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ LOCKSTEP_API std::uint64_t hash_replica(std::span<const NamedBuffer> buffers, St
 
 // The comparison of the ranks' replicas.
 struct ReplicaComparison {
-  std::uint64_t hash = 0;       // of this rank's
+  std::uint64_t hash = 0;       // this rank's hash_replica()
   std::vector<int> ranks = {};  // those that differ from the majority, or without one from rank 0
   std::string parameter = {};   // the first one that differs
   std::string difference =

@@ -18,8 +18,8 @@
 // another number of ranks as if it had not been.
 //
 // It needs rows that are dealt by samplers with the same `virtual_shards`; gradients that are cleared before each step;
-// randomness by sample (our layers) or by shard (DdpOptions::seed with LibTorch). docs/REPRODUCIBLE.md says what else a
-// program must not do, and what processors have to do with it.
+// randomness by sample (our layers) or by shard (DdpOptions::seed with LibTorch). docs/REPRODUCIBLE.md lists the other
+// rules for programs, and the effect of different processors.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct StepShard {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   int index = 0;        // among all ranks' shards
-  bool is_last = true;  // of this rank
+  bool is_last = true;  // this rank's last
   bool operator==(const StepShard&) const = default;
 };
 

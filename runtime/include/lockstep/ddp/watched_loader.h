@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// A loader or sampler that says what decides which samples are read.
+// A loader or sampler that tells the numbers which decide which samples are read.
 template <typename T>
 concept TellsIdentity = requires(const std::remove_reference_t<T>& it) {
   DataIdentity(it.identity());
