@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives that autograd goes through. The backward of each is the collective that is its transpose: it gives the
-// gradient of the sum of all ranks' losses, each multiplied by its weight.
+// Collectives with a backward. The backward of each is the collective that is its transpose: it gives the gradient of
+// the sum of all ranks' losses, each multiplied by its weight.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -39,7 +39,7 @@ struct CollectiveBackward : ::torch::autograd::Node {
   GradientOptions options;
   at::TensorOptions result_options;
   std::vector<std::int64_t> result_sizes;
-  std::int64_t elements = 0;  // of the tensor
+  std::int64_t elements = 0;  // the tensor's number of elements
   Transpose transpose;
 };
 
@@ -114,7 +114,7 @@ at::Tensor gather_rows(const at::Tensor& rows, const Group& group, const std::ve
   return std::ranges::all_of(counts, [&](std::int64_t count) { return count == longest; }) ? all : at::cat(parts);
 }
 
-// The other way round: the sum over the ranks of what each has for this rank's rows.
+// The transpose of gather: the sum over the ranks of their parts for this rank's rows.
 at::Tensor scatter_sums(const at::Tensor& all, const Group& group, const std::vector<std::int64_t>& counts) {
   const std::int64_t longest = most_of(counts);
   std::vector<at::Tensor> parts;

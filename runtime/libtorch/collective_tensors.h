@@ -42,7 +42,7 @@ std::string_view dtype_name(const at::Tensor& tensor);
 // "float32 [3, 4] on cpu".
 std::string describe(const at::Tensor& tensor);
 
-// The tensor without what autograd knows of it; an undefined one as it is.
+// The tensor without its autograd history; an undefined one as it is.
 inline at::Tensor values_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.detach() : tensor; }
 // Values alone, in memory without gaps: the tensor's own where it has such.
 at::Tensor dense_values(const at::Tensor& tensor);

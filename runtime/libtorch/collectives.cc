@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives that record nothing. collective_gradients.cc has those that autograd goes through.
+// Collectives that record nothing. collective_gradients.cc has those with a backward.
 #include "lockstep/libtorch/collectives.h"
 
 #include <ATen/Functions.h>

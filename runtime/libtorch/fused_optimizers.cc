@@ -102,7 +102,7 @@ struct Batch {
   }
 };
 
-// The place of a parameter among the batches: device, dtype, and what prepare() said.
+// The place of a parameter among the batches: device, dtype, and the result of prepare().
 using BatchKey = std::tuple<at::DeviceType, at::DeviceIndex, at::ScalarType, const void*>;
 
 // If a parameter is not its rounded master any more, other code has written it, and the master takes its value.

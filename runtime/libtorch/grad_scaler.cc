@@ -75,8 +75,8 @@ void multiply(const std::vector<at::Tensor>& gradients, const at::Tensor& factor
   }
 }
 
-// Not 0 if an Inf or NaN is in one of them: a float32 scalar on the device of `factor`. The host waits only if `factor`
-// is on the CPU and a gradient is not.
+// Multiplies the gradients by `factor`. Returns a float32 scalar on the device of `factor`, not 0 if an Inf or NaN is
+// in one of them. The host waits only if `factor` is on the CPU and a gradient is not.
 at::Tensor multiply_all(const std::vector<at::Tensor>& gradients, const at::Tensor& factor) {
   std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> alike;
   for (const at::Tensor& gradient : gradients)

@@ -74,7 +74,7 @@ std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
 
 namespace {
 
-// Only what says where elements lie.
+// The strides without those of dimensions that do not affect where elements lie.
 std::vector<std::int64_t> strides_that_count(const at::Tensor& parameter) {
   std::vector<std::int64_t> strides = gradient_strides(parameter);
   for (std::size_t d = 0; d < strides.size(); ++d) {
@@ -98,7 +98,7 @@ void compare_state(ProcessGroup& group, const std::vector<NamedTensor>& state, c
   for (const NamedTensor& item : state) {
     const auto& [name, tensor, is_parameter] = item;
     const std::string kind = kind_of(item, std::find(unused.begin(), unused.end(), name) != unused.end());
-    // Not every dtype of torch's is one of ours: the name says those.
+    // lockstep lacks some of torch's dtypes: the name says those.
     const auto dtype = dtype_of(tensor.scalar_type());
     specs.push_back({dtype ? fmt::format("{} ({})", name, kind)
                            : fmt::format("{} ({} of {})", name, kind, c10::toString(tensor.scalar_type())),

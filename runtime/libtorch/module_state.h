@@ -37,7 +37,7 @@ void require_elements_apart(const std::string& operation, const std::vector<Name
 // How the gradient of a parameter lies: as autograd wants it, see its "Gradient Layout Contract".
 std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter);
 
-// Collective and blocking. Compares names, dtypes, shapes and the strides of what is trained over the ranks, and which
+// Collective and blocking. Compares names, dtypes, shapes and the strides of trained tensors over the ranks, and which
 // parameters are declared unused: Mismatch names the first that differs. Strides of other tensors may differ, and those
 // of dimensions of one element.
 void compare_state(ProcessGroup& group, const std::vector<NamedTensor>& state, const std::vector<std::string>& unused);
@@ -45,8 +45,8 @@ void compare_state(ProcessGroup& group, const std::vector<NamedTensor>& state, c
 // Collective and blocking. Gives every rank the bits that rank 0 has, every dtype, in place. Tensors may be on the
 // group's device or on the CPU.
 void broadcast_state(ProcessGroup& group, const std::vector<NamedTensor>& state);
-// The same for every step. On a device it is put into the current stream, and the host does not wait; what is on the
-// CPU goes as before.
+// broadcast_state() for every step. On a device it is put into the current stream, and the host does not wait; tensors
+// on the CPU are sent as by broadcast_state().
 void broadcast_state_in_stream(ProcessGroup& group, const std::vector<NamedTensor>& state);
 
 }  // namespace lockstep::libtorch

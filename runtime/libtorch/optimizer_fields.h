@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What LibTorch's optimizers keep for a parameter, and the settings of a group, by PyTorch's names.
+// The state that LibTorch's optimizers keep for a parameter, and the settings of a group, by PyTorch's names.
 //
 // Source: torch/csrc/api/include/torch/optim/*.h of 1.13 and 2.x, whose maps of states have other keys.
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where backward enters a replica: a node of the graph between the module's outputs and the user's loss.
+// The point at which backward enters a replica: a node of the graph between the module's outputs and the user's loss.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,7 +8,7 @@
 
 namespace lockstep::libtorch {
 
-// Called when backward comes to the output, on its thread; returns what to multiply the gradient by.
+// Called when backward comes to the output, on its thread; returns the factor by which to multiply the gradient.
 using OnEnter = std::function<double()>;
 
 // The same values in the same memory, behind one more node. The result is not a view in autograd's sense: it may be

@@ -116,10 +116,9 @@ void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
 }
 
 // A SyncBatchNorm must know the weight of this rank's loss, and its buffers are equal on all ranks without a broadcast,
-// unless its group has other ranks. Its backward is a collective between those of the buckets, and where ranks leave
-// out different parameters, a bucket is full before it on one rank and after it on another: so buckets wait until the
-// end of backward. The parameters that a rank leaves out may change in each step, so no earlier moment is known to be
-// safe.
+// unless its group has other ranks. Its backward is a collective between those of the buckets, and if ranks leave out
+// different parameters, a bucket is full before it on one rank and after it on another: so buckets wait until the end
+// of backward. The parameters that a rank leaves out may change in each step, so no earlier moment is known to be safe.
 void ReplicaImpl::join_norms(const ::torch::nn::Module& module) {
   const auto share = [&](const ::torch::nn::Module& candidate) {
     const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
@@ -204,7 +203,7 @@ Reducer& ReplicaImpl::planned_reducer() {
   // Shards are mostly as large as rank 0's first: those need no multiplication.
   const bool are_multiplied = !options_.weigh_outputs && options_.loss == Loss::mean;
   std::int64_t unit = are_multiplied ? unit_.value_or(std::max<std::int64_t>(trainer_->weight()->value_or(1), 1)) : 1;
-  // Not what any run happens to begin with.
+  // A fixed unit in place of the first weight, which differs with the number of ranks.
   if (const Reproducible& same = options_.reproducible; same.is_on() && are_multiplied) {
     unit = data::shard_rows(same.batch_size, same.virtual_shards);
   }

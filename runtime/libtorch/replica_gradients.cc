@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies in .grad, on its way into the arena and back.
+// The way of the gradients in .grad into the arena and back.
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 

@@ -78,10 +78,10 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
     std::string name;
     at::Tensor tensor;
     NodePtr accumulator = {};
-    std::vector<std::int64_t> strides;                             // of its gradient, the same on all ranks
+    std::vector<std::int64_t> strides;                             // the gradient's, the same on all ranks
     std::uintptr_t hook = 0;                                       // behind the accumulator
     const ::torch::autograd::FunctionPreHook* pre_hook = nullptr;  // ahead of it, which owns it
-    at::Tensor view = {};    // of its slice of the arena, once there is one; float32 for 16 bits on the CPU
+    at::Tensor view = {};    // its slice of the arena, once there is one; float32 for 16 bits on the CPU
     at::Tensor result = {};  // .grad after a step: the view, or a tensor that it is rounded into
     at::Tensor before =
         {};  // .grad of earlier steps, from the step's first gradient until its end; undefined if it is 0
@@ -90,7 +90,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
     bool taken = false;         // its gradient of this micro-batch is in the arena
     bool had_gradient = false;  // .grad was defined before the step
   };
-  struct End;  // of a backward: a callback of the engine
+  struct End;  // the engine's callback at the end of a backward
   struct PreHook;
   struct Hook;
 
@@ -179,36 +179,36 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   DdpOptions options_;
   std::vector<Parameter> parameters_;
   std::vector<NamedTensor> frozen_;
-  std::vector<NamedTensor> buffers_;  // that are broadcast
+  std::vector<NamedTensor> buffers_;  // the broadcast ones
   std::vector<NamedTensor> wrapped_;  // all that the module had when it was wrapped
   std::vector<const void*> parts_;    // parts_of() the module when it was last looked at
   std::unordered_map<const ::torch::autograd::Node*, int> accumulators_;
   // From adopt() on. Its Reducer: a world of one without a hook makes it when it first accumulates.
   std::unique_ptr<Trainer> trainer_;
   std::optional<WrongNumbers> wrong_;  // set in a world of one on the CPU, unless NotFinite::ignore
-  std::vector<int> order_;             // of the first graph; empty before
+  std::vector<int> order_;             // the order in the first graph; empty before
   bool planned_ = false;
-  std::optional<std::int64_t> unit_;  // of weights: an earlier run's, or the plan's
+  std::optional<std::int64_t> unit_;  // the unit of weights: an earlier run's, or the plan's
   bool overlap_;                      // buckets leave while backward runs
 
-  std::vector<std::int64_t> versions_before_forward_;  // of the buffers, with virtual shards
+  std::vector<std::int64_t> versions_before_forward_;  // the buffers', with virtual shards
 
-  Mutex lost_;  // a step may be lost on a thread of torch's while the program lets go of this, or has gone on
+  Mutex lost_;  // a step may be lost on a thread of torch's while the program destroys this, or continues
   // The end of the backward that came through the outputs or to a parameter, until it is called or lost. Its address
   // alone is looked at.
   const End* awaited_ GUARDED_BY(lost_) = nullptr;
-  bool is_lost_ GUARDED_BY(lost_) = false;  // what it was of, and settle_lost() has yet to give it up
+  bool is_lost_ GUARDED_BY(lost_) = false;  // the awaited backward is lost, and settle_lost() has yet to give it up
   bool passed_outputs_ = false;             // the backward that runs
   bool has_outputs_ = false;                // the last forward: some that a backward passes
   // A gradient of them was taken as a function (create_graph): a loss of that alone passes none.
   bool is_differentiable_ = false;
-  StreamView stream_;                  // of this step
+  StreamView stream_;                  // the current step's
   std::optional<Event> mark_;          // on a device
   bool is_half_done_ = false;          // for good: buckets of a lost step may still be on their way through the arena
-  trace::Time backward_began_;         // that one
-  std::int64_t seeded_step_ = -1;      // of the last forward that was seeded
+  trace::Time backward_began_;         // the begin of the current backward
+  std::int64_t seeded_step_ = -1;      // the step of the last seeded forward
   std::uint32_t seeded_forwards_ = 0;  // in that step
-  int seeded_stream_ = -1;             // of which rank or virtual shard
+  int seeded_stream_ = -1;             // the rank or virtual shard of that seed
   std::function<void()> after_broadcast_;
 };
 

@@ -143,7 +143,7 @@ void ReplicaImpl::end_with_arena() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     if (parameter.taken || trainer_->is_declared_unused(static_cast<int>(i))) continue;
-    stash_grad(parameter);  // what is there although this backward made none
+    stash_grad(parameter);  // the gradient in .grad, which this backward did not make
     take(parameter, static_cast<int>(i));
   }
   {

@@ -52,15 +52,15 @@ struct ShardSampler::State {
   std::int64_t index GUARDED_BY(mutex) = 0;
   bool hands_out_every_batch GUARDED_BY(mutex) = false;
   std::deque<Drawn> drawn GUARDED_BY(mutex);   // and not handed out yet
-  data::SamplerState taken GUARDED_BY(mutex);  // behind what was handed out, if every batch is
+  data::SamplerState taken GUARDED_BY(mutex);  // the place behind the batches handed out, if hands_out_every_batch
   // The next pass.
   std::int64_t next_epoch GUARDED_BY(mutex) = 0;
   std::optional<data::SamplerState> resumed GUARDED_BY(mutex);  // by resume(), since the last pass began
   bool is_asked_for GUARDED_BY(mutex) = false;                  // set_epoch() has named its epoch
 
-  // Whether the next pass is what is left of the resumed one.
+  // Whether the next pass is the rest of the resumed one.
   bool goes_on() const REQUIRES(mutex) { return resumed && (is_asked_for || resumed->consumed < resumed->length); }
-  // Behind what has been drawn.
+  // The place behind the drawn samples.
   data::SamplerState place() const REQUIRES(mutex) {
     return index == 0 ? sampler->state_after(0, 1) : sampler->state_after(index, size);
   }

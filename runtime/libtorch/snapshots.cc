@@ -144,7 +144,7 @@ void Snapshots::add(std::string_view name, ::torch::optim::Optimizer& optimizer)
     }
   }
   auto item = optimizer_item(name, optimizer, std::move(names));
-  item->tensors();  // what can't be kept is refused here, rather than in a step
+  item->tensors();  // refuses here, rather than in a step, an optimizer that can't be kept
   add(name, std::move(item));
 }
 

@@ -47,13 +47,13 @@ at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input) {
 
 // Over all ranks, per channel, in float64, where the input is: on a device the host does not know them.
 struct Statistics {
-  at::Tensor count;  // of one element
+  at::Tensor count;  // one element
   at::Tensor mean;
   at::Tensor variance;  // divided by count
 };
 
-// Exact in the sense of Chan et al.: each rank's variance is about its own mean, and what lies between the means is
-// added, so that nothing cancels.
+// Exact in the sense of Chan et al.: each rank's variance is about its own mean, and the variance between the means is
+// added, so that no digits cancel.
 Statistics gather_statistics(ProcessGroup& group, const at::Tensor& input) {
   const std::int64_t channels = input.size(1);
   const std::int64_t count = channels == 0 ? 0 : input.numel() / channels;
@@ -249,7 +249,7 @@ namespace {
 
 using Group = std::shared_ptr<ProcessGroup>;
 
-// A batch norm that may be exchanged: its place, and what comes there.
+// A batch norm that may be exchanged: its place, and its replacement.
 struct Exchange {
   ::torch::nn::SequentialImpl* owner = nullptr;
   std::size_t position = 0;

@@ -66,7 +66,7 @@ BufferView elements_of(const at::Tensor& contiguous) {
 
 bool elements_share_memory(const at::Tensor& tensor) {
   if (tensor.numel() == 0 || tensor.is_non_overlapping_and_dense()) return false;
-  std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride and size, of what has several elements
+  std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride and size of each dimension with several elements
   for (std::int64_t d = 0; d < tensor.dim(); ++d) {
     if (tensor.size(d) > 1) dims.emplace_back(tensor.stride(d), tensor.size(d));
   }

@@ -28,7 +28,7 @@ namespace {
 // The backend may still read and write them.
 void keep_for_good(TensorWork::Tensors tensors) {
   static std::mutex mutex;
-  static auto* const kept = new std::vector<TensorWork::Tensors>();  // outlives what ends after main
+  static auto* const kept = new std::vector<TensorWork::Tensors>();  // leaked: it may be used after main
   const std::lock_guard<std::mutex> lock(mutex);
   kept->push_back(std::move(tensors));
 }
@@ -83,7 +83,7 @@ at::Tensor TensorWork::wait() {
     const at::NoGradGuard no_grad;
     tensors.result.copy_(tensors.written);
   }
-  // LibTorch gives memory that goes to what comes next in the stream that it was taken in.
+  // LibTorch gives released memory to the next work in the stream that allocated it.
   put_in_order(here, there);
   tensors.read = at::Tensor();
   tensors.written = tensors.result;

@@ -177,7 +177,7 @@ void DistributedDataParallel::plan(std::span<const Tensor> ready_order) {
 
 void DistributedDataParallel::give_up() noexcept {
   trainer_->give_up();
-  for (const Tensor& parameter : parameters_) parameter.clear_grad();  // what is there is half of a step
+  for (const Tensor& parameter : parameters_) parameter.clear_grad();  // the gradients are half of a step
 }
 
 template <typename Call>

@@ -13,7 +13,7 @@
 //
 // Nesting: an inner scope replaces the outer one's settings until it ends. The cast of a parameter is kept until the
 // outermost scope ends, so that a parameter which is used twice is cast once; write parameters outside.
-// Exceptions: what unwinds a scope restores the settings, as its end does.
+// Exceptions: an exception that unwinds a scope restores the settings, as its end does.
 // Threads: settings are of the thread that made the scope, which must also end it. A scope can't be moved or allocated.
 // Failure: InvalidArgument for a device or a dtype that this LibTorch has no autocast for; the settings are unchanged.
 #pragma once

@@ -77,7 +77,7 @@ LOCKSTEP_API void scatter(const at::Tensor& output, const at::Tensor& input, con
 LOCKSTEP_API void send(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int destination,
                        int tag = 0);
 LOCKSTEP_API void recv(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int source, int tag = 0);
-// The host waits until every rank has come, and until what is in torch's current stream is done.
+// The host waits until every rank has called it, and until the work in torch's current stream is done.
 LOCKSTEP_API void barrier(const std::shared_ptr<ProcessGroup>& group);
 
 // The same without waiting. A tensor that requires a gradient is InvalidArgument while gradients are recorded: pass its

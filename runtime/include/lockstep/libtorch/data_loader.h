@@ -12,13 +12,13 @@
 //     }
 //   }
 //
-// Every rank gets a batch for every step. Where a rank has no rows of a short last batch, its batch has 0 rows:
-// forward, loss and backward take place as always, the loss may be NaN, and counts with weight 0. A network that
-// doesn't take 0 rows calls ddp.step_without_data() in place of forward and backward, where batch.data.size(0) is 0.
+// Every rank gets a batch for every step. If a rank has no rows of a short last batch, its batch has 0 rows: forward,
+// loss and backward take place as always, the loss may be NaN, and counts with weight 0. A network that doesn't take 0
+// rows calls ddp.step_without_data() in place of forward and backward, where batch.data.size(0) is 0.
 //
-// Each begin() starts the next epoch, the first one 0, or what the sampler's set_epoch() and resume() say. A loop that
-// is left early begins the next epoch too. sampler.state() is behind the batches that were handed out, the one in the
-// loop's body among them, and ignores batches that the workers have read ahead.
+// Each begin() starts the next epoch, the first one 0, or the epoch of the sampler's set_epoch() or resume(). A loop
+// that is left early begins the next epoch too. sampler.state() is behind the batches that were handed out, the one in
+// the loop's body among them, and ignores batches that the workers have read ahead.
 //
 // Threads: one; the dataset is read by the workers, each with a copy of its own. Failure: the errors of torch's loader;
 // InvalidArgument for options with which the ranks would read different numbers of batches. After a timeout of torch's

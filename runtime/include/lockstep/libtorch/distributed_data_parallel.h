@@ -42,7 +42,7 @@
 //   that rank knows if the exception is the user's own within torch's engine. An exception of another forward may be
 //   caught; it fails the group if it unwinds this object. A world of one forgets the step, and continues.
 // End: any order. The module keeps its last gradients, in memory of their own, but no gradients of a step that was left
-// half done.
+//   half done.
 #pragma once
 
 #include <ATen/core/grad_mode.h>

@@ -33,7 +33,7 @@ struct DdpOptions {
   bool overlap = true;
   // A digest of the parameters is compared over the ranks in every step whose number is a multiple; 0: in none.
   // Default: 100 on the CPU; on a device 0, for the parameters are copied to the host. Beside it the ranks compare in
-  // each step how often their parameters were written (torch's Tensor::_version()), and, where that differs, the
+  // each step how often their parameters were written (torch's Tensor::_version()), and, if that differs, the
   // parameters: ddp/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
   // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h, and tensor_of() in libtorch/comm_hook.h.
@@ -48,10 +48,10 @@ struct DdpOptions {
   Reproducible reproducible = {};
 
   // If set, each forward that trains seeds torch's default generators, the CPU's and that of the group's device, from
-  // (seed, steps(), how many forwards the step had before, rank): dropout differs from rank to rank, and a run that
-  // resumes after set_steps() draws what it would have drawn, with nothing saved. With another number of ranks the
-  // noise differs. nullopt: the program seeds, and torch::manual_seed(1) gives every rank the same noise; with virtual
-  // shards the seed is then 0.
+  // (seed, steps(), number of earlier forwards of the step, rank): dropout differs from rank to rank, and a run that
+  // resumes after set_steps() draws the same numbers as without the stop, with no saved state. With another number of
+  // ranks the noise differs. nullopt: the program seeds, and torch::manual_seed(1) gives every rank the same noise;
+  // with virtual shards the seed is then 0.
   std::optional<std::uint64_t> seed = std::nullopt;
   // The dimension of forward's first tensor that counts rows: the weight of this rank's gradients, unless
   // set_weight() says otherwise. 1 for an LSTM without batch_first.
@@ -69,7 +69,8 @@ struct DdpOptions {
 // across ranks.
 using LossWeight = std::shared_ptr<std::optional<std::int64_t>>;
 
-// How gradients come back through a collective in the loss. DistributedDataParallel::gradient_options() has them.
+// The weighing of gradients that come back through a collective in the loss.
+// DistributedDataParallel::gradient_options() has them.
 struct GradientOptions {
   // The weight of this rank's loss; read in backward. Null: the job's loss is the sum of the ranks' losses. With a
   // weight of 0 this rank gives no gradients; InvalidArgument from backward if it gave elements that others' losses

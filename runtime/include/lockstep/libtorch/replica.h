@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What DistributedDataParallel does, without the module's type: one rank's replica of a torch::nn::Module.
+// One rank's replica of a torch::nn::Module: the work of DistributedDataParallel without the module's type.
 //
 // Threads: one at a time; that of forward, and that of backward, on which torch calls the hooks.
 // Failure: as distributed_data_parallel.h says.
@@ -32,10 +32,10 @@ class LOCKSTEP_API Replica {
                                          const DdpOptions& options);
   virtual ~Replica() = default;
   // Takes the hooks away and gives gradients memory of their own. The module may have gone. During unwinding after a
-  // forward or backward that threw, the other ranks are told.
+  // forward or backward that threw, it tells the other ranks.
   virtual void detach() noexcept = 0;
 
-  // Around a forward of the module. `rows` is the default weight; nothing where no gradients are recorded.
+  // Around a forward of the module. `rows` is the default weight; nullopt if no gradients are recorded.
   virtual void before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows) = 0;
   // Called in the handler of the forward's exception. `others_wait`: in a collective of the forward's.
   virtual void forward_failed(bool others_wait) noexcept = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which samples this rank reads, for torch::data: the samples of each epoch, dealt out to the ranks.
+// Samplers for torch::data that deal out the samples of each epoch to the ranks.
 //
 //   lockstep::libtorch::BatchShardSampler sampler(dataset.size().value(), *group, {.batch = 256});  // of all ranks
 //   lockstep::libtorch::DataLoader loader(dataset, sampler);                                        // data_loader.h
@@ -8,13 +8,13 @@
 //   auto loader = torch::data::make_data_loader(dataset, sampler, 64);                              // of this rank
 //
 // The order of samples is that of the samplers of the same names in lockstep/data/sampler.h. Each begin() of the loader
-// starts the next epoch, the first one 0; set_epoch() says which comes next. Copies are one sampler, for the loader
-// takes a copy: what is asked of the program's is of the loader's. A second loader takes a sampler of its own.
+// starts the next epoch, the first one 0; set_epoch() says which comes next. Copies share one state, for the loader
+// takes a copy: calls of the program's sampler act on the loader's. A second loader needs a sampler of its own.
 //
-// Checkpoints: state() and save() say where the run is in its data, equally on all ranks, and after resume() or load()
+// Checkpoints: state() and save() give the run's place in its data, equally on all ranks, and after resume() or load()
 // the next begin() continues there, at any number of ranks; a pass that runs meanwhile is not moved. Under
-// lockstep::libtorch::DataLoader that is behind the batches that the program was handed. Under torch's own loader it is
-// behind what has been drawn, which with workers is up to DataLoaderOptions::max_jobs batches more.
+// lockstep::libtorch::DataLoader that place is behind the batches that the program was handed. Under torch's own loader
+// it is behind the drawn samples, which with workers are up to DataLoaderOptions::max_jobs batches more.
 //
 // Threads: any number at once, as torch's chunked datasets draw. Failure: InvalidArgument for numbers out of their
 // range, and for a state of another length, seed or order.
@@ -76,7 +76,7 @@ class LOCKSTEP_API ShardSampler : public ::torch::data::samplers::Sampler<> {
   explicit ShardSampler(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
  private:
-  std::shared_ptr<State> state_;  // what copies share
+  std::shared_ptr<State> state_;  // the state that copies share
 };
 
 using SamplerOptions = data::DistributedSamplerOptions;

@@ -9,8 +9,8 @@
 //   ...
 //   lockstep::on_rank0(*group, [&] { net.script().save("tuned.pt"); });
 //
-// Parameters and buffers are the script's own tensors, under its dotted names: what is trained, broadcast or loaded
-// here is in script(). train(), eval() and to() reach it.
+// Parameters and buffers are the script's own tensors, under its dotted names: script() shows all that is trained,
+// broadcast or loaded here. train(), eval() and to() reach it.
 //
 // DistributedDataParallel sees a tensor that forward returns, but not one in a tuple, list or dict, nor in a struct of
 // the program's own: leave DdpOptions::weigh_outputs off then.

@@ -16,8 +16,8 @@
 // float64: 2 per channel and one.
 //
 // Order: on DistributedDataParallel's own group the layer's collectives must come at the same place among its buckets
-// on every rank, and where ranks leave out different parameters, buckets become full at different places. So they leave
-// at the end of backward, as with DdpOptions::overlap = false. On a group of the layer's own they leave while backward
+// on every rank, and if ranks leave out different parameters, buckets become full at different places. So they leave at
+// the end of backward, as with DdpOptions::overlap = false. On a group of the layer's own they leave while backward
 // runs; on GPUs give it one only where all ranks use the same parameters, for NCCL wants one order over all its groups.
 // Threads: those of forward and backward. Failure: throws the group's errors; InvalidArgument for a wrong shape, one
 //   value per channel on all ranks together (found on the CPU only: on a device the host does not wait to know), or

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors within what a module's forward takes and returns.
+// Visits the tensors within the arguments and results of a module's forward.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -16,9 +16,10 @@
 // of sums is wrong by a factor. Either is exact for any partition of the batch. A rank whose shard has no rows calls
 // ddp(x) and backward() like the others, with 0 rows, or step_without_data().
 //
-// lockstep::libtorch::DistributedDataParallel has the same verbs; docs/LIBTORCH.md lists what differs, and why. Above
-// all, backward() is a call of this object, which learns of the tape in no other way; with torch it is the loss's, or
-// ddp's. lockstep::backward(loss) of a loss that depends on its parameters is this object's backward(loss).
+// lockstep::libtorch::DistributedDataParallel has the same verbs; docs/LIBTORCH.md lists the differences and their
+// reasons. Above all, backward() is a call of this object, which learns of the tape in no other way; with torch it is
+// the loss's, or ddp's. lockstep::backward(loss) of a loss that depends on its parameters is this object's
+// backward(loss).
 //
 // On a GPU (a group of NCCL's, and model.to(group->device())) no call of a step waits for the device, but where the
 // host is more than two steps ahead of it; so the loss is known five steps late (in a world of one as soon as the
@@ -76,7 +77,7 @@ struct DdpOptions {
   bool overlap = true;
   // A digest of the parameters is compared over the ranks in every step whose number is a multiple; 0: in none.
   // Default: 100. Beside it the ranks compare in each step how often their parameters were written
-  // (Tensor::version()), and, where that differs, the parameters: ddp/divergence_check.h.
+  // (Tensor::version()), and, if that differs, the parameters: ddp/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
   // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h. Its name is the same on all ranks.
   CommHook comm_hook = {};
@@ -131,11 +132,11 @@ class LOCKSTEP_API DistributedDataParallel {
   std::optional<std::int64_t> backward(const Tensor& loss);
   // A step of this rank's rows, which may be none: `loss_of(begin, end)` makes the loss of some of them, with a forward
   // through this object, and is called once for each of this rank's virtual shards that has rows (ddp/reproducible.h);
-  // where there are none, once for all rows. Gradients must be cleared before, and rows be dealt as virtual shards:
+  // if there are none, once for all rows. Gradients must be cleared before, and rows be dealt as virtual shards:
   // InvalidArgument, behind which the group has failed.
   using LossOf = std::function<Tensor(std::int64_t begin, std::int64_t end)>;
   std::optional<std::int64_t> backward(std::int64_t rows, const LossOf& loss_of);
-  // The same, of a batch: each shard is a copy of its rows.
+  // backward() of a batch: each shard is a copy of its rows.
   using LossOfBatch = std::function<Tensor(const data::Batch& shard)>;
   std::optional<std::int64_t> backward(const data::Batch& batch, const LossOfBatch& loss_of);
 
@@ -188,7 +189,7 @@ class LOCKSTEP_API DistributedDataParallel {
   // All ranks' rows and loss in the last synchronised step whose are known without a wait: on the CPU the last one, on
   // a GPU the one five steps before, and in a world of one the last that the device has ended.
   const GlobalBatch& last_batch() const;
-  // Its loss: of the global batch, not of this rank's rows.
+  // The loss of the last global batch, not of this rank's rows.
   std::optional<double> last_loss() const { return last_batch().loss; }
   // The waits of the last synchronised step, and the collectives that ran behind backward.
   const trace::StepRecord& last_step() const { return reducer().last_step(); }
@@ -229,7 +230,7 @@ class LOCKSTEP_API DistributedDataParallel {
   Reproducible reproducible_;
   std::uint64_t seed_;
   std::unique_ptr<Trainer> trainer_;
-  std::set<int> carried_;  // have a gradient of before this step, which this backward has not come to
+  std::set<int> carried_;  // parameters with a gradient of before this step, which this backward has not reached yet
   // The carried gradients, by parameter, on a rank without rows: they keep their values if no rank has rows.
   std::vector<std::pair<int, Tensor>> set_aside_;
   const Tensor::LossBackward own_backward_;
