@@ -6,8 +6,8 @@
 
 namespace lockstep {
 
-// A rank whose uncaught error was PeerLost: another rank failed first. `lockstep run` then waits for the report on that
-// rank before it names the cause. EX_TEMPFAIL of sysexits.h: nothing is wrong here, a new attempt may succeed.
+// A rank whose uncaught error was PeerLost: another rank failed first. `lockstep run` keeps looking for that rank
+// before it names the cause. EX_TEMPFAIL of sysexits.h: nothing is wrong here, a new attempt may succeed.
 inline constexpr int kExitPeerLost = 75;
 
 // A rank whose group had failed and whose GPU library did not come back from being aborted: its watchdog has ended it

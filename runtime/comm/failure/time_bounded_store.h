@@ -19,8 +19,9 @@ namespace lockstep::comm {
 
 class TimeBoundedStore {
  public:
-  // Longer than a store may be silent before the job's membership gives it up: after that a request fails at once. A
-  // store that only hangs for a moment is waited for, so that all ranks have one cause.
+  // The time to wait for an answer: longer than a store may be silent before the job's membership gives it up, after
+  // which a request fails at once. A store that only hangs for a moment is waited for, so that all ranks have one
+  // cause.
   static constexpr std::chrono::seconds kPatience{4};
 
   explicit TimeBoundedStore(std::shared_ptr<store::Store> store) : store_(std::move(store)) {}

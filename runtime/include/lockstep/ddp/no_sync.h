@@ -6,7 +6,8 @@
 //     ... forward and backward
 //   }
 //
-// Forward and backward both belong inside. NoSyncs nest. Threads: the DistributedDataParallel's, which may end first.
+// Forward and backward both belong inside. NoSyncs nest, and may outlive the DistributedDataParallel.
+// Threads: the DistributedDataParallel's.
 #pragma once
 
 #include <memory>
