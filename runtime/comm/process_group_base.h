@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/internal_api.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The number of the step that a training is in: a Reducer and the Trainer that owns it share one clock.
 //
-// begin() and end() publish it: to the launcher's board and the lines that a signal's timer writes (CoordinatedStop),
-// to the process's trace, and to the group, whose failures name the step. A step that is given up publishes nothing:
-// its number is the next one's.
+// begin() and end() publish it to the launcher's board, to the lines that a signal's timer writes (CoordinatedStop),
+// and to the process's trace; mark_group() to the group, whose failures name the step. A step that is given up
+// publishes nothing: its number is the next one's.
 //
-// Threads: the Reducer's. Failure: end() throws the errors of the group's store, if the ranks have agreed to stop.
+// Threads: the Reducer's. Failure: begin() and end() throw the errors of the group's store, if a rank asks to stop.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The implementation of Replica. Reads gradients where autograd leaves them, puts them into the arena, and marks them
-// ready in the Reducer; every bucket, sum and wait is the Reducer's.
+// ready in the Reducer. Every bucket, sum and wait is the Reducer's; the state of a step is the Trainer's
+// (ddp/trainer.h).
 //
 // Autograd adds to the gradient that it finds in .grad. So the gradient of earlier steps is set aside ahead of each
 // accumulator: the all-reduce sums the gradients of this step's backward, and the result is added to the earlier ones.
@@ -48,7 +49,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   NoSync no_sync(bool is_on) override { return trainer_->no_sync(is_on); }
   std::vector<StepShard> begin_shards(std::int64_t rows) override;
   bool begin_shard(const ::torch::nn::Module& module, const StepShard& shard) override;
-  void end_shard(const StepShard& shard) override;
+  void end_shard() override;
   void shard_failed() noexcept override;
   void record_loss(const at::Tensor& loss) override;
   void record_loss(double loss) override;

@@ -49,7 +49,7 @@ bool ReplicaImpl::begin_shard(const ::torch::nn::Module& module, const StepShard
 }
 
 // If no parameter of this module got a gradient, no close() has ended the shard.
-void ReplicaImpl::end_shard(const StepShard&) { trainer_->end_shard(); }
+void ReplicaImpl::end_shard() { trainer_->end_shard(); }
 
 void ReplicaImpl::shard_failed() noexcept {
   if (!trainer_->has_failure()) trainer_->keep_failure("backward");  // else a forward's

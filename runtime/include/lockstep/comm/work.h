@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collective in progress.
+// A collective in progress, and the note that may ride with it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/base/api.h"
 #include "lockstep/base/deadline.h"
@@ -31,6 +32,8 @@ struct NoteField {
   NoteOp op = NoteOp::sum;  // the same on all ranks
   std::int64_t value = 0;   // this rank's
 };
+// As many as a frame of the wire has words for beside the weight (comm/wire/frame.cc). One more also needs two bits in
+// NoteOps (comm/inline_scalars.h), and another layout of shared memory (comm/shm/control.h).
 inline constexpr std::size_t kMostNoteFields = 7;
 
 // A backend's part of one started collective. Same threads rule as Work.

@@ -157,7 +157,7 @@ class DistributedDataParallel {
         throw;
       }
       backward(loss);
-      replica_->end_shard(shard);
+      replica_->end_shard();
     }
   }
 

@@ -54,7 +54,7 @@ class LOCKSTEP_API Replica {
   // end_shard() are to follow; false: it had no rows, and is done.
   virtual std::vector<StepShard> begin_shards(std::int64_t rows) = 0;
   virtual bool begin_shard(const ::torch::nn::Module& module, const StepShard& shard) = 0;
-  virtual void end_shard(const StepShard& shard) = 0;
+  virtual void end_shard() = 0;
   // Called in the handler of an exception of the program's loss_of.
   virtual void shard_failed() noexcept = 0;
   virtual NoSync no_sync(bool is_on) = 0;
