@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_libtorch_ddp: modules of LibTorch, as the contenders local (LibTorch alone), lockstep, and c10d (c10d::Reducer
-// over gloo, on the CPU) or c10d-nccl (by hand over c10d::ProcessGroupNCCL). orders.h has what it is asked and answers.
+// bench_libtorch_ddp: modules of LibTorch, as the contenders local (LibTorch alone), lockstep, limit (limit.h, on the
+// CPU), and c10d (c10d::Reducer over gloo, on the CPU) or c10d-nccl (by hand over c10d::ProcessGroupNCCL). orders.h has
+// what it is asked and answers.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>
 #include <torch/version.h>
@@ -9,6 +10,7 @@
 #include <stdexcept>
 
 #include "benchmarks/libtorch_ddp/c10d_peer.h"
+#include "benchmarks/libtorch_ddp/limit.h"
 #include "benchmarks/libtorch_ddp/models.h"
 #include "benchmarks/libtorch_ddp/orders.h"
 #include "lockstep/libtorch/autocast.h"
@@ -20,6 +22,7 @@ namespace {
 struct Contender {
   Problem problem;
   std::function<at::Tensor(const at::Tensor&)> forward;
+  std::function<void()> before_backward = [] {};
   std::function<void()> after_backward = [] {};
 
   at::Tensor loss() const { return problem.loss(forward(problem.x), problem.y); }
@@ -30,7 +33,9 @@ struct Contender {
   }
   void backward() {
     if (!problem.in_bfloat16) problem.optimizer->zero_grad();
-    (problem.in_bfloat16 ? loss_in_bfloat16() : loss()).backward();
+    const at::Tensor result = problem.in_bfloat16 ? loss_in_bfloat16() : loss();
+    before_backward();
+    result.backward();
     after_backward();
   }
   void step() {
@@ -66,6 +71,12 @@ class Rank {
     Contender& ours = add("lockstep", model, rank);
     ddp_ = std::make_unique<libtorch::DistributedDataParallel<Model>>(ours.problem.model, group_);
     ours.forward = [this](const at::Tensor& x) { return (*ddp_)(x); };
+    if (device_.is_cpu() && world > 1) {
+      Contender& least = add("limit", model, rank);
+      limit_ = std::make_unique<Limit>(*least.problem.model, *group_);
+      least.before_backward = [this] { limit_->before_backward(); };
+      least.after_backward = [this] { limit_->after_backward(); };
+    }
     const std::string peer = device_.is_cpu() ? "c10d" : "c10d-nccl";
     Contender& theirs = add(peer, model, rank);
     c10d_ = make_c10d_peer(theirs.problem.model, folder + "/c10d", rank, world);
@@ -127,6 +138,7 @@ class Rank {
   c10::OptionalDeviceGuard current_;
   std::map<std::string, Contender> contenders_;
   std::unique_ptr<libtorch::DistributedDataParallel<Model>> ddp_;
+  std::unique_ptr<Limit> limit_;
   std::unique_ptr<C10dPeer> c10d_;
 };
 
