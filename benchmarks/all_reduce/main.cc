@@ -198,8 +198,8 @@ class Bench {
     const std::span<float> shared(reinterpret_cast<float*>(arena.data), bytes / sizeof(float));
     const auto note = fields_of({.versions = 4711, .digest = 0});
     std::vector<Contender> contenders;
-    for (const AllReduceOptions& options :
-         {AllReduceOptions{}, AllReduceOptions{.weight = 32, .unit = 32}, {.weight = 32, .unit = 32, .note = note}}) {
+    for (const ReductionOptions& options :
+         {ReductionOptions{}, ReductionOptions{.weight = 32, .unit = 32}, {.weight = 32, .unit = 32, .note = note}}) {
       contenders.push_back(contender(
           shared, [this, shared, options] { group_.all_reduce(BufferView(shared), options).wait(); }, false));
     }

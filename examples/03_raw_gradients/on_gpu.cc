@@ -62,7 +62,7 @@ std::vector<float> all_rows(unsigned steps, int numbers, float (*pick)(const Row
 
 }  // namespace
 
-int train_on_gpu(const std::shared_ptr<ls::ProcessGroup>& group, unsigned steps) {
+int train_on_gpu(const std::shared_ptr<ls::ProcessGroup>& group, unsigned steps, ls::Shard shard) {
   const int rank = group->rank(), ranks = group->size();
   const int begin = first_row(rank, ranks), end = first_row(rank + 1, ranks);
   if (rank == 0) {
@@ -88,7 +88,8 @@ int train_on_gpu(const std::shared_ptr<ls::ProcessGroup>& group, unsigned steps)
   ls::broadcast_parameters(*group, views);  // rank 0's everywhere
   const Weights weights{model[kW1].data(), model[kB1].data(), model[kW2].data(), model[kB2].data()};
 
-  ls::Reducer reducer(kSpecs, group);
+  ls::Reducer reducer(kSpecs, group, {.shard = shard});
+  ls::DeviceRuntime& gpu = ls::device_runtime(group->device().kind);
   for (unsigned step = 0; step < steps; ++step) {
     const std::size_t first = step * kBatch + static_cast<std::size_t>(begin);
     const Batch batch{x.data() + first * kInputs, y.data() + first, end - begin};
@@ -102,7 +103,18 @@ int train_on_gpu(const std::shared_ptr<ls::ProcessGroup>& group, unsigned steps)
     reducer.mark_ready(kB1);
     reducer.mark_ready(kW1);
     reducer.finish_step();  // the stream waits for the mean over the whole batch, and the host goes on
-    for (int p = 0; p < static_cast<int>(model.size()); ++p) {
+    if (shard == ls::Shard::optimizer) {
+      reducer.update_shares([&](const ls::ParameterShare& it) {  // an optimizer's state would be as large as the share
+        float* const own = model[it.parameter].data() + it.begin;
+        float* const place = reducer.gradient<float>(it.parameter) + it.begin;
+        descend(own, place, static_cast<int>(it.end - it.begin), stream);
+        gpu.copy(place, own, static_cast<std::size_t>(it.end - it.begin) * sizeof(float), stream);
+      });
+      for (int p = 0; p < static_cast<int>(model.size()); ++p) {  // all ranks' updated weights
+        gpu.copy(model[p].data(), reducer.gradient<float>(p), kSpecs[p].bytes(), stream);
+      }
+    }
+    for (int p = 0; p < static_cast<int>(model.size()) && shard == ls::Shard::none; ++p) {
       descend(model[p].data(), reducer.gradient<float>(p), static_cast<int>(kSpecs[p].count()), stream);
     }
     train_alone(alone, step);  // on the host, while the GPU does the above

@@ -3,7 +3,7 @@
 #include <lockstep/base/error.h>
 #include "on_gpu.h"
 
-int train_on_gpu(const std::shared_ptr<lockstep::ProcessGroup>&, unsigned) {
+int train_on_gpu(const std::shared_ptr<lockstep::ProcessGroup>&, unsigned, lockstep::Shard) {
   throw lockstep::BackendUnavailable(
       "03_raw_gradients: its kernels were not built; install the CUDA toolkit (12.4 or newer, with nvcc) and configure "
       "again with -DLOCKSTEP_CUDA=ON");

@@ -100,47 +100,48 @@ void check_exchange(const ProcessGroup& group, const ConstBufferView& input, con
   if (overlap(input, output)) refuse(group, kOperation, "the buffers overlap; keep them apart");
 }
 
-void check_weight(const ProcessGroup& group, const ConstBufferView& buffer, const AllReduceOptions& options) {
+void check_weight(const ProcessGroup& group, std::string_view operation, const ConstBufferView& buffer,
+                  const ReductionOptions& options) {
   if (options.unit < 1 || (options.unit != 1 && !options.weight)) {
-    refuse(group, "all_reduce",
+    refuse(group, operation,
            fmt::format("unit {} {} a weight; units are of weights, and at least 1", options.unit,
                        options.weight ? "of" : "without"));
   }
   if (options.unit != 1 && group.device().kind != DeviceKind::cpu) {
-    refuse(group, "all_reduce",
+    refuse(group, operation,
            fmt::format("unit {} on {}; units of weights are for groups on the CPU, give 1", options.unit,
                        group.device().str()));
   }
   if (options.zero_if_weightless && (!options.weight || group.device().kind == DeviceKind::cpu)) {
-    refuse(group, "all_reduce",
+    refuse(group, operation,
            fmt::format("zero_if_weightless {} on {}; it goes with a weight, in groups on a device",
                        options.weight ? "with a weight" : "without one", group.device().str()));
   }
   if (!options.weight) return;
   if (options.op != ReduceOp::sum) {
-    refuse(group, "all_reduce", fmt::format("a weight with op {}; weights go with sum only", name_of(options.op)));
+    refuse(group, operation, fmt::format("a weight with op {}; weights go with sum only", name_of(options.op)));
   }
   if (*options.weight < 0) {
-    refuse(group, "all_reduce", fmt::format("weight {}; give 0 or more", *options.weight));
+    refuse(group, operation, fmt::format("weight {}; give 0 or more", *options.weight));
   }
   const bool floating = buffer.dtype == DType::f32 || buffer.dtype == DType::f64 || buffer.dtype == DType::bf16 ||
                         buffer.dtype == DType::f16;
   if (!floating) {
     refuse(
-        group, "all_reduce",
+        group, operation,
         fmt::format("a weight with {} elements; a weighted mean needs a floating-point dtype", name_of(buffer.dtype)));
   }
 }
 
-void check_note(const ProcessGroup& group, std::span<const NoteField> note) {
+void check_note(const ProcessGroup& group, std::string_view operation, std::span<const NoteField> note) {
   if (note.size() > kMostNoteFields) {
-    refuse(group, "all_reduce",
+    refuse(group, operation,
            fmt::format("a note of {} fields; at most {} ride along, send more as data", note.size(), kMostNoteFields));
   }
   for (std::size_t i = 0; i < note.size(); ++i) {
     if (note[i].op >= NoteOp::sum && note[i].op <= NoteOp::equal) continue;
     refuse(
-        group, "all_reduce",
+        group, operation,
         fmt::format("field {} of the note has operation {}; give sum, any or equal", i, static_cast<int>(note[i].op)));
   }
 }

@@ -19,9 +19,10 @@ void check_parts(const ProcessGroup& group, std::string_view operation, const Co
 // Both buffers of size() equal parts, in one place, of one dtype, apart in memory.
 void check_exchange(const ProcessGroup& group, const ConstBufferView& input, const ConstBufferView& output);
 // weight goes with sum of a floating-point dtype, and is at least 0.
-void check_weight(const ProcessGroup& group, const ConstBufferView& buffer, const AllReduceOptions& options);
+void check_weight(const ProcessGroup& group, std::string_view operation, const ConstBufferView& buffer,
+                  const ReductionOptions& options);
 // The note's fields are no more than fit, and each has an operation.
-void check_note(const ProcessGroup& group, std::span<const NoteField> note);
+void check_note(const ProcessGroup& group, std::string_view operation, std::span<const NoteField> note);
 void check_tag(const ProcessGroup& group, std::string_view operation, int tag);
 
 }  // namespace lockstep::comm

@@ -10,7 +10,7 @@ bool same_operation(const OpRecord& a, const OpRecord& b) {
          a.count == b.count && a.unit == b.unit && a.note == b.note;
 }
 
-InlineScalars words_of(const AllReduceOptions& options) {
+InlineScalars words_of(const ReductionOptions& options) {
   InlineScalars words{};
   words[0] = options.weight.value_or(0);
   for (std::size_t i = 0; i < options.note.size(); ++i) words[1 + i] = options.note[i].value;
@@ -40,14 +40,12 @@ std::string details(const OpRecord& record) {
     case OpKind::barrier: return {};
     case OpKind::allocate: return fmt::format(" ({} bytes)", record.count);
     case OpKind::all_reduce:
-      return fmt::format(" ({}{}{}, {} x {})", record.weighted ? "weighted " : "", lockstep::name_of(record.op),
+    case OpKind::reduce_scatter:
+      return fmt::format(" ({}{}{}, {} x {}{})", record.weighted ? "weighted " : "", lockstep::name_of(record.op),
                          record.unit == 1 ? "" : fmt::format(" in units of {}", record.unit), record.count,
-                         lockstep::name_of(record.dtype));
+                         lockstep::name_of(record.dtype), record.kind == OpKind::all_reduce ? "" : " each");
     case OpKind::reduce:
       return fmt::format(" ({} to rank {}, {} x {})", lockstep::name_of(record.op), record.root, record.count,
-                         lockstep::name_of(record.dtype));
-    case OpKind::reduce_scatter:
-      return fmt::format(" ({}, {} x {} each)", lockstep::name_of(record.op), record.count,
                          lockstep::name_of(record.dtype));
     case OpKind::broadcast:
     case OpKind::scatter:

@@ -42,7 +42,7 @@ struct OpRecord {
 LOCKSTEP_INTERNAL_API bool same_operation(const OpRecord& a, const OpRecord& b);
 
 // The weight and the note's values.
-InlineScalars words_of(const AllReduceOptions& options);
+InlineScalars words_of(const ReductionOptions& options);
 
 LOCKSTEP_INTERNAL_API std::string_view name_of(OpKind kind);
 // "all_reduce (sum, 1000 x float32)".

@@ -68,11 +68,16 @@ std::shared_ptr<ProcessGroup> ProcessGroupBase::make_subgroup(const Subgroup& su
   }
 }
 
-Work ProcessGroupBase::all_reduce(const BufferView& buffer, const AllReduceOptions& options) {
+Work ProcessGroupBase::all_reduce(const BufferView& buffer, const ReductionOptions& options) {
   check_buffer(*this, "all_reduce", buffer);
-  check_weight(*this, buffer, options);
-  check_note(*this, options.note);
-  CollectiveArgs args = args_of(OpKind::all_reduce, buffer, buffer, buffer.count);
+  return start_reduction(OpKind::all_reduce, buffer, buffer, options);
+}
+
+Work ProcessGroupBase::start_reduction(OpKind kind, const ConstBufferView& input, const BufferView& output,
+                                       const ReductionOptions& options) {
+  check_weight(*this, name_of(kind), output, options);
+  check_note(*this, name_of(kind), options.note);
+  CollectiveArgs args = args_of(kind, input, output, output.count);
   args.record.op = args.reduction.op = options.op;
   args.record.weighted = options.weight.has_value();
   args.record.note = NoteOps(options.note);
@@ -104,11 +109,10 @@ Work ProcessGroupBase::all_gather(const ConstBufferView& input, const BufferView
   return start(args_of(OpKind::all_gather, input, output, input.count));
 }
 
-Work ProcessGroupBase::reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+Work ProcessGroupBase::reduce_scatter(const ConstBufferView& input, const BufferView& output,
+                                      const ReductionOptions& options) {
   check_parts(*this, "reduce_scatter", output, input, rank());
-  CollectiveArgs args = args_of(OpKind::reduce_scatter, input, output, output.count);
-  args.record.op = args.reduction.op = op;
-  return start(std::move(args));
+  return start_reduction(OpKind::reduce_scatter, input, output, options);
 }
 
 Work ProcessGroupBase::gather(const ConstBufferView& input, const BufferView& output, int root) {

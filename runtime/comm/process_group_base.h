@@ -38,11 +38,11 @@ class LOCKSTEP_INTERNAL_API ProcessGroupBase : public ProcessGroup, public Group
     if (context_.on_throw) context_.on_throw(cause);
   }
 
-  Work all_reduce(const BufferView& buffer, const AllReduceOptions& options) override;
+  Work all_reduce(const BufferView& buffer, const ReductionOptions& options) override;
   Work broadcast(const BufferView& buffer, int root) override;
   Work reduce(const BufferView& buffer, int root, ReduceOp op) override;
   Work all_gather(const ConstBufferView& input, const BufferView& output) override;
-  Work reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op) override;
+  Work reduce_scatter(const ConstBufferView& input, const BufferView& output, const ReductionOptions& options) override;
   Work gather(const ConstBufferView& input, const BufferView& output, int root) override;
   Work scatter(const ConstBufferView& input, const BufferView& output, int root) override;
   Work all_to_all(const ConstBufferView& input, const BufferView& output) override;
@@ -78,6 +78,9 @@ class LOCKSTEP_INTERNAL_API ProcessGroupBase : public ProcessGroup, public Group
   static void check_arena_bytes(std::size_t bytes);
 
  private:
+  // Starts a reduction whose result is `output`, once the options have been checked.
+  Work start_reduction(OpKind kind, const ConstBufferView& input, const BufferView& output,
+                       const ReductionOptions& options);
   Work message(const P2pOp& p2p);
 
   // The position that the job's membership tells the other ranks, from a thread of its own.

@@ -71,6 +71,29 @@ void check_order(std::span<const int> order, std::size_t parameters) {
   }
 }
 
+// Bytes by which the buckets of any order can be longer than their gradients: each ends with less than `parts` lines. A
+// bucket is closed by its cap, but for each dtype's first, which has a cap of its own, and last.
+std::size_t most_padding(std::span<const ParameterSpec> specs, const BucketOptions& options) {
+  struct OfDtype {
+    std::size_t parameters = 0;
+    std::size_t bytes = 0;
+  };
+  std::map<DType, OfDtype> dtypes;
+  for (const ParameterSpec& spec : specs) {
+    dtypes[spec.dtype].parameters += 1;
+    dtypes[spec.dtype].bytes += slot_bytes(spec);
+  }
+  const std::size_t cap = std::max<std::size_t>(*options.in_memory_of(DeviceKind::cpu).cap_bytes, 1);
+  std::size_t buckets = 0;
+  for (const auto& [dtype, it] : dtypes) buckets += std::min(it.parameters, 2 + it.bytes / cap);
+  return buckets * static_cast<std::size_t>(options.parts - 1) * kGradientAlignment;
+}
+
+std::size_t padded(std::size_t bytes, int parts) {
+  const std::size_t lines = static_cast<std::size_t>(parts) * kGradientAlignment;
+  return (bytes + lines - 1) / lines * lines;
+}
+
 // A bucket before its place in the arena is known.
 struct Group {
   std::vector<int> parameters;
@@ -130,21 +153,45 @@ BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const in
                         const BucketOptions& options) {
   check_specs(specs);
   check_order(order, specs.size());
+  if (options.parts < 1) {
+    throw InvalidArgument(fmt::format("bucket plan: buckets of {} parts; give at least 1", options.parts));
+  }
   BucketPlan plan;
+  std::size_t end = 0;
   plan.slots.resize(specs.size());
   for (Group& group : group_parameters(specs, order, options)) {
     Bucket bucket;
     bucket.dtype = specs[static_cast<std::size_t>(group.parameters.front())].dtype;
-    bucket.offset = plan.arena_bytes;
-    bucket.count = static_cast<std::int64_t>(group.bytes / size_of(bucket.dtype));
+    bucket.offset = end;
+    const std::size_t bytes = padded(group.bytes, options.parts);
+    bucket.count = static_cast<std::int64_t>(bytes / size_of(bucket.dtype));
     for (const int parameter : group.parameters) {
-      plan.slots[static_cast<std::size_t>(parameter)] = {static_cast<int>(plan.buckets.size()), plan.arena_bytes};
+      plan.slots[static_cast<std::size_t>(parameter)] = {static_cast<int>(plan.buckets.size()), end};
+      end += slot_bytes(specs[static_cast<std::size_t>(parameter)]);
       plan.arena_bytes += slot_bytes(specs[static_cast<std::size_t>(parameter)]);
     }
+    end = bucket.offset + bytes;
     bucket.parameters = std::move(group.parameters);
     plan.buckets.push_back(std::move(bucket));
   }
+  plan.arena_bytes += most_padding(specs, options);
   return plan;
+}
+
+std::vector<ParameterShare> shares_of(const BucketPlan& plan, std::span<const ParameterSpec> specs, int bucket,
+                                      int rank, int size) {
+  const Bucket& it = plan.buckets[static_cast<std::size_t>(bucket)];
+  const std::int64_t part = it.count / size;
+  std::vector<ParameterShare> shares;
+  for (const int parameter : it.parameters) {
+    const auto index = static_cast<std::size_t>(parameter);
+    if (index >= specs.size()) continue;  // the map of used parameters
+    const auto first = static_cast<std::int64_t>((plan.slots[index].offset - it.offset) / size_of(it.dtype));
+    const std::int64_t begin = std::max<std::int64_t>(part * rank - first, 0);
+    const std::int64_t end = std::min(part * (rank + 1) - first, specs[index].count());
+    if (begin < end) shares.push_back({parameter, begin, end});
+  }
+  return shares;
 }
 
 void append_bucket(BucketPlan& plan, const ParameterSpec& spec, int index) {

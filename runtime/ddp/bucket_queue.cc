@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/ddp/at_place.h"
+#include "runtime/ddp/part_of.h"
 #include "runtime/trace/process_trace.h"
 
 namespace lockstep {
@@ -21,13 +22,14 @@ trace::Time now() { return trace::Time::clock::now(); }
 }  // namespace
 
 BucketQueue::BucketQueue(std::shared_ptr<ProcessGroup> group, const StepClock& clock, const GradientMemory& memory,
-                         BucketHook* hook, FiniteCheck* finite)
+                         BucketHook* hook, FiniteCheck* finite, int sharded)
     : group_(std::move(group)),
       clock_(clock),
       memory_(memory),
       marks_(memory.device() ? std::make_unique<StepMarks>(group_->device()) : nullptr),
       hook_(hook),
-      finite_(finite) {}
+      finite_(finite),
+      sharded_(sharded) {}
 
 template <typename Call>
 auto BucketQueue::at_bucket(std::size_t bucket, Call call) const {
@@ -76,7 +78,7 @@ void BucketQueue::begin(const BucketPlan& plan, const StepWeight& weight, const 
 }
 
 void BucketQueue::announce() {
-  const AllReduceOptions options{.weight = weight_.own, .note = fields_of(note_)};
+  const ReductionOptions options{.weight = weight_.own, .note = fields_of(note_)};
   const BufferView nothing(nullptr, 0, DType::f32, group_->device());
   is_announced_ = false;
   announcement_ = at_announcement([&] { return group_->all_reduce(nothing, options); });
@@ -135,17 +137,23 @@ void BucketQueue::launch(std::size_t bucket) {
   record_.buckets[bucket].gradients_ready = record_.gradients_ready;
   // The divisor; 1 for a sum.
   const std::int64_t part = weight_.is_mean ? weight_.own : group_->rank() == 0;
-  AllReduceOptions options{.op = ReduceOp::sum,
+  ReductionOptions options{.op = ReduceOp::sum,
                            .weight = part,
                            .unit = weight_.is_mean ? weight_.unit : 1,
                            .zero_if_weightless = marks_ != nullptr};
   if (bucket == 0 && hook_ == nullptr) options.note = fields_of(note_);
   works_[bucket] = at_bucket(bucket, [&] {
     const BufferView buffer = buffer_of(bucket);
-    return goes_to_hook(bucket) ? hook_->start(bucket, buffer) : group_->all_reduce(buffer, options);
+    return goes_to_hook(bucket) ? hook_->start(bucket, buffer) : reduce(bucket, options);
   });
   ++next_launched_;
   if (marks_) marks_->launched(bucket);
+}
+
+Work BucketQueue::reduce(std::size_t bucket, const ReductionOptions& options) {
+  const BufferView whole = buffer_of(bucket);
+  if (plan_->buckets[bucket].parameters.front() >= sharded_) return group_->all_reduce(whole, options);
+  return group_->reduce_scatter(whole, part_of(whole, group_->rank(), group_->size()), options);
 }
 
 // Buckets finish in the order in which they were launched.

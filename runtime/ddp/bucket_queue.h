@@ -30,9 +30,9 @@ namespace lockstep {
 class BucketQueue {
  public:
   // `memory` outlives it and holds the buckets of every plan that begin() is given. So do `clock`, `hook` and `finite`;
-  // the last two may be null.
+  // the last two may be null. Of buckets whose first parameter is below `sharded` each rank gets its part of the sum.
   BucketQueue(std::shared_ptr<ProcessGroup> group, const StepClock& clock, const GradientMemory& memory,
-              BucketHook* hook, FiniteCheck* finite);
+              BucketHook* hook, FiniteCheck* finite, int sharded = 0);
 
   // Starts the clock's step. `plan` outlives it; `note` rides with bucket 0, or ahead of it to a hook. On a device
   // waits, at most the group's timeout, until the one before the last step has got through its bucket 0, and reads its
@@ -72,6 +72,7 @@ class BucketQueue {
   void await_announcement();
   bool goes_to_hook(std::size_t bucket) const { return hook_ != nullptr && hook_->takes(plan_->buckets[bucket]); }
   BufferView buffer_of(std::size_t bucket) const;
+  Work reduce(std::size_t bucket, const ReductionOptions& options);
   bool is_done(std::size_t bucket) const;
   // Its work is done.
   void complete(std::size_t bucket);
@@ -94,6 +95,7 @@ class BucketQueue {
   const BucketPlan* plan_ = nullptr;  // the current step's, else null; owned by the Reducer
   BucketHook* hook_;
   FiniteCheck* finite_;
+  const int sharded_;
   Work announcement_;          // the current step's, with a hook
   bool is_announced_ = false;  // on all ranks
   StepWeight weight_;

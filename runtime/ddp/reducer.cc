@@ -42,6 +42,7 @@ Arena compare_and_allocate(ProcessGroup& group, std::span<const ParameterSpec> s
        fmt::format("cap_bytes {}, first_cap_bytes {}", buckets.cap_bytes.value_or(0), buckets.first_cap_bytes)},
       {"the loss", options.loss == Loss::mean ? "Loss::mean" : "Loss::sum"},
       {"the communication hook", options.comm_hook.name.empty() ? "none" : fmt::format("'{}'", options.comm_hook.name)},
+      {"the shards", options.shard == Shard::none ? "none" : "Shard::optimizer"},
       {"what is reproducible",
        fmt::format("{} virtual shards, batch size {}, {} threads", options.reproducible.virtual_shards,
                    options.reproducible.batch_size, options.reproducible.threads)},
@@ -49,6 +50,12 @@ Arena compare_and_allocate(ProcessGroup& group, std::span<const ParameterSpec> s
   compare_parameters(group, specs, compared);
   const bool is_on_device = group.device().kind != DeviceKind::cpu;
   return group.allocate(plan.arena_bytes + (is_on_device ? FiniteCheck::bytes_behind(specs.size()) : 0));
+}
+
+BucketOptions bucket_options(const ReducerOptions& options, const ProcessGroup& group) {
+  BucketOptions buckets = options.buckets.in_memory_of(group.device().kind);
+  if (options.shard == Shard::optimizer) buckets.parts = group.size();
+  return buckets;
 }
 
 bool has_hook(const ReducerOptions& options) { return options.comm_hook.run || !options.comm_hook.name.empty(); }
@@ -85,11 +92,17 @@ std::unique_ptr<ShardSums> sums_of_shards(const ReducerOptions& options, const P
   return std::make_unique<ShardSums>(options.reproducible.virtual_shards, group.rank(), group.size());
 }
 
-std::unique_ptr<StepDigests> digests_of_shards(const Reproducible& reproducible, const ProcessGroup& group,
+std::unique_ptr<StepDigests> digests_of_shards(const ReducerOptions& options, const ProcessGroup& group,
                                                std::span<const ParameterSpec> specs) {
-  if (!reproducible.is_on()) return nullptr;
-  return StepDigests::open(Environment::of_process().get("LOCKSTEP_STEP_DIGESTS").value_or(""), reproducible,
-                           group.rank(), group.size(), specs);
+  if (!options.reproducible.is_on()) return nullptr;
+  auto digests = StepDigests::open(Environment::of_process().get("LOCKSTEP_STEP_DIGESTS").value_or(""),
+                                   options.reproducible, group.rank(), group.size(), specs);
+  if (digests && options.shard != Shard::none) {
+    throw InvalidArgument(
+        "Reducer: LOCKSTEP_STEP_DIGESTS with Shard::optimizer: a rank has the sum in its shares alone; look for the "
+        "first step that differs without shards");
+  }
+  return digests;
 }
 
 // The hook of the options, or one for virtual shards; null if the group's own sum is right.
@@ -116,12 +129,13 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
     : specs(std::move(the_specs)),
       group(require_group(std::move(the_group))),
       clock(the_clock ? std::move(the_clock) : std::make_shared<StepClock>(group)),
-      options(the_options.buckets.in_memory_of(group->device().kind)),
+      options(bucket_options(the_options, *group)),
       track_unused(the_options.track_unused),
       is_mean(the_options.loss == Loss::mean),
       shards(sums_of_shards(the_options, *group, specs)),
-      digests(digests_of_shards(the_options.reproducible, *group, specs)),
+      digests(digests_of_shards(the_options, *group, specs)),
       hook(hook_of(the_options, group, specs, shards.get())),
+      is_sharded(the_options.shard == Shard::optimizer),
       planned(with_used_map(require_some(specs), track_unused)),
       plan(plan_for(reverse_registration(specs.size()))),
       memory(*group, compare_and_allocate(*group, planned, options, the_options, plan)),
@@ -129,10 +143,11 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
                  ? nullptr
                  : std::make_unique<FiniteCheck>(the_options.not_finite, group, memory, plan.arena_bytes, planned,
                                                  specs.size(), shards.get())),
-      queue(group, *clock, memory, hook.get(), finite.get()),
+      queue(group, *clock, memory, hook.get(), finite.get(), is_sharded ? static_cast<int>(specs.size()) : 0),
       used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),
       used(specs.size(), Use::none) {
+  order_is_known = is_sharded;  // an optimizer's state belongs to shares, which must stay
   if (shards) shards->begin_at(memory.at(0));
   for (std::size_t i = 0; i < specs.size(); ++i) index.emplace(specs[i].name, static_cast<int>(i));
   log_debug("Reducer: {} parameters in {} buckets, {} bytes", specs.size(), plan.buckets.size(), plan.arena_bytes);
@@ -188,6 +203,7 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   if (shards) require_turn(step_options.synchronize);
   if (memory.device()) in_group([&] { memory.follow(group->stream()); });
   if (!order_is_known && step() > 0 && micro_batches == 0) replan_as_observed();
+  has_shares = false;
   weight = sum;
   has_rows = step_options.weight > 0;
   synchronize = step_options.synchronize;
@@ -309,6 +325,7 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   own_total = weight;
   if (!is_mean) total = own_total;
   close_sum();
+  has_shares = is_sharded;
   in_group([&] { clock->end(queue.noted().of_all.stop); });
   if (digests) digests->end_step(group->internals().coordinated_stop()->steps_done() - 1);
   return total;
@@ -390,6 +407,8 @@ std::optional<std::int64_t> Reducer::finish_step() { return impl_->finish_step()
 std::int64_t Reducer::total_weight() const { return impl_->total_weight(); }
 const NotedStep& Reducer::noted() const { return impl_->queue.noted(); }
 bool Reducer::used_anywhere(int parameter) const { return impl_->used_anywhere(parameter); }
+void Reducer::update_shares(const std::function<void(const ParameterShare&)>& update) { impl_->update_shares(update); }
+std::vector<ParameterShare> Reducer::shares(int rank) const { return impl_->shares_of_rank(rank); }
 void Reducer::abandon_step(std::string_view cause) noexcept { impl_->abandon_step(cause); }
 const std::vector<ParameterSpec>& Reducer::parameters() const { return impl_->specs; }
 const BucketPlan& Reducer::plan() const { return impl_->plan; }

@@ -40,6 +40,11 @@ struct Reducer::Impl {
   // Gradients become ready roughly in the reverse of the order in which layers were built.
   static std::vector<int> reverse_registration(std::size_t parameters);
 
+  // reducer_shares.cc
+  void update_shares(const std::function<void(const ParameterShare&)>& update);
+  std::vector<ParameterShare> shares_of_rank(int rank) const;
+  void give_up_update(std::string_view cause) noexcept;
+
   // reducer.cc
   void begin_step(const StepOptions& options);
   void* gradient_data(int parameter, DType dtype);
@@ -86,8 +91,9 @@ struct Reducer::Impl {
   bool is_mean;
   std::unique_ptr<ShardSums> shards;     // if there are virtual shards
   std::unique_ptr<StepDigests> digests;  // if they are wanted
-  std::unique_ptr<BucketHook> hook;      // null: the group's all-reduce
-  std::vector<ParameterSpec> planned;    // the specs, and the slice of the used map
+  std::unique_ptr<BucketHook> hook;      // null: the group's own sum
+  const bool is_sharded;
+  std::vector<ParameterSpec> planned;  // the specs, and the slice of the used map
   std::map<std::string, int, std::less<>> index;
   BucketPlan plan;
   GradientMemory memory;
@@ -101,6 +107,7 @@ struct Reducer::Impl {
   std::vector<int> observed;    // order of mark_ready in the first synchronised step
 
   bool in_step = false;
+  bool has_shares = false;  // of the last synchronised step, whose weights no update_shares() has gathered
   bool begun_once = false;
   bool synchronize = true;
   std::int64_t weight = 0;     // sum over this rank's micro-batches since the last synchronised step, with this one

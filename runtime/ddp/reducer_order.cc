@@ -50,12 +50,12 @@ void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
   unit = the_unit;
 }
 
-// The used map is known when backward has ended, so it comes last; where there is a hook, which gets gradients only, in
-// a bucket of its own.
+// The used map is known when backward has ended, so it comes last; where there is a hook, which gets gradients only, or
+// shards, of which each rank gets its own, in a bucket of its own.
 BucketPlan Reducer::Impl::plan_for(std::vector<int> order) const {
   if (!track_unused) return plan_buckets(specs, order, options);
   const auto map = static_cast<int>(specs.size());
-  if (!hook) {
+  if (!hook && !is_sharded) {
     order.push_back(map);
     return plan_buckets(planned, order, options);
   }

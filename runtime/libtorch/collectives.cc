@@ -98,7 +98,7 @@ TensorWork reduce_scatter_async(const at::Tensor& tensor, const Group& group, Re
   sizes.front() /= group->size();
   const at::Tensor result = at::empty(sizes, read.options());
   return started(group, {.read = read, .written = result, .result = result},
-                 [&] { return group->reduce_scatter(elements_of(read), elements_of(result), op); });
+                 [&] { return group->reduce_scatter(elements_of(read), elements_of(result), {.op = op}); });
 }
 
 TensorWork all_to_all_async(const at::Tensor& tensor, const Group& group) {

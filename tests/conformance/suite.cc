@@ -176,7 +176,7 @@ class Check {
     auto input = filled(count * size_, rank_);
     auto output = in_place ? input.subspan(static_cast<std::size_t>(count * rank_), static_cast<std::size_t>(count))
                            : room_.take<T>(count);
-    room_.run([&] { return group_.reduce_scatter(room_.view(input), room_.view(output), op); });
+    room_.run([&] { return group_.reduce_scatter(room_.view(input), room_.view(output), {.op = op}); });
     compare("reduce_scatter", output, [&](std::int64_t i) { return reduced(op, size_, count * rank_ + i); });
   }
   void broadcast(std::int64_t count, int root) {
@@ -263,6 +263,38 @@ void check_weights_of(ProcessGroup& group, Memory memory) {
   }
 }
 
+// A reduce_scatter and an all_gather, both in place, are an all_reduce: weight, unit and note too, and on the CPU to
+// the last bit.
+template <typename T>
+void check_shares_of(ProcessGroup& group, Memory memory) {
+  const bool is_on_cpu = group.device().kind == DeviceKind::cpu;
+  const double step = is_on_cpu ? 0.3 : 1;  // NCCL adds up in an order of its own: sums of small integers are exact
+  Room room(group, memory, 2 * (static_cast<std::size_t>(group.size()) * kLargest * sizeof(T) + 1024));
+  ReductionOptions options{.weight = 2 * group.rank(), .note = {{NoteOp::sum, 7}, {NoteOp::any, group.rank() == 0}}};
+  if (is_on_cpu) options.unit = 2;
+  for (const std::int64_t count : kCounts) {
+    room.reuse();
+    const auto whole = room.take<T>(count * group.size());
+    const auto shared = room.take<T>(count * group.size());
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      whole[i] = shared[i] = from_number<T>(step * value(group.rank(), static_cast<std::int64_t>(i)));
+    }
+    const auto own = shared.subspan(static_cast<std::size_t>(count * group.rank()), static_cast<std::size_t>(count));
+    const Work all = room.run([&] { return group.all_reduce(room.view(whole), options); });
+    const Work part = room.run([&] { return group.reduce_scatter(room.view(shared), room.view(own), options); });
+    require(part.total_weight() == all.total_weight(), fmt::format("a share's total weight {}", part.total_weight()));
+    for (std::size_t i = 0; i < options.note.size(); ++i) {
+      require(part.note(i) == all.note(i), fmt::format("field {} of a share's note is {}", i, part.note(i)));
+    }
+    const auto wanted = whole.subspan(static_cast<std::size_t>(count * group.rank()), static_cast<std::size_t>(count));
+    require(std::memcmp(own.data(), wanted.data(), own.size_bytes()) == 0,
+            fmt::format("a share of {} x {} is not the all_reduce's", count, name_of(dtype_of<T>())));
+    room.run([&] { return group.all_gather(room.view(own), room.view(shared)); });
+    require(std::memcmp(shared.data(), whole.data(), whole.size_bytes()) == 0,
+            fmt::format("{} x {} in gathered shares are not the all_reduce's", count, name_of(dtype_of<T>())));
+  }
+}
+
 // `check` with a value of that type.
 template <typename Run>
 void with_type(DType dtype, Run check) {
@@ -307,6 +339,13 @@ void check_weights(ProcessGroup& group, Memory memory) {
   check_weights_of<float16>(group, memory);
 }
 
+void check_shares(ProcessGroup& group, Memory memory) {
+  check_shares_of<float>(group, memory);
+  check_shares_of<double>(group, memory);
+  check_shares_of<bfloat16>(group, memory);
+  check_shares_of<float16>(group, memory);
+}
+
 void check_notes(ProcessGroup& group, Memory memory) {
   const int n = group.size();
   const int rank = group.rank();
@@ -326,7 +365,7 @@ void check_notes(ProcessGroup& group, Memory memory) {
                                         {NoteOp::equal, of_last},
                                         {NoteOp::equal, 2 * rank - (n - 1)},
                                         {NoteOp::sum, std::int64_t{-1} << 62}};
-      AllReduceOptions options{.note = note};
+      ReductionOptions options{.note = note};
       if (weighted) options.weight = rank;
       const Work work = room.run([&] { return group.all_reduce(room.view(buffer), options); });
       work.wait();
@@ -581,6 +620,7 @@ void check_everything(ProcessGroup& group) {
       check_dtype(group, dtype, memory);
     }
     check_weights(group, memory);
+    check_shares(group, memory);
     check_notes(group, memory);
     check_overlap(group, memory);
     check_messages(group, memory);

@@ -48,6 +48,18 @@ struct Collective {
       } else {
         throw InvalidArgument("fake group: reduces float32 and float64 only");
       }
+    } else if (what.starts_with("reduce_scatter")) {
+      const double divisor = weighted ? static_cast<double>(scalars.words()[0]) / static_cast<double>(unit) : 0;
+      for (std::size_t part = 0; part < outputs.size(); ++part) {
+        const BufferView& output = outputs[part];
+        std::vector<BufferView> parts;
+        for (const ConstBufferView& input : inputs) {
+          auto* const data = static_cast<std::byte*>(const_cast<void*>(input.data));
+          parts.emplace_back(data + part * output.bytes(), output.count, output.dtype, output.device);
+        }
+        output.dtype == DType::f64 ? sum_into_all<double>(parts, divisor) : sum_into_all<float>(parts, divisor);
+        if (output.data != parts[part].data) std::memcpy(output.data, parts[part].data, output.bytes());
+      }
     } else if (what.starts_with("broadcast")) {
       const BufferView& source = outputs[static_cast<std::size_t>(root)];
       for (const BufferView& buffer : outputs) {
@@ -142,7 +154,7 @@ class FakeGroup : public ProcessGroup, public comm::GroupInternals {
     arena_ = {memory, static_cast<std::byte*>(memory.get()), bytes};
     return arena_;
   }
-  Work all_reduce(const BufferView& buffer, const AllReduceOptions& options) override {
+  Work all_reduce(const BufferView& buffer, const ReductionOptions& options) override {
     return start("all_reduce", buffer, buffer, 0, options);
   }
   Work broadcast(const BufferView& buffer, int root) override { return start("broadcast", buffer, buffer, root); }
@@ -151,7 +163,10 @@ class FakeGroup : public ProcessGroup, public comm::GroupInternals {
   }
   Work barrier() override { return start("barrier", {}, {}, 0); }
   Work reduce(const BufferView&, int, ReduceOp) override { return absent(); }
-  Work reduce_scatter(const ConstBufferView&, const BufferView&, ReduceOp) override { return absent(); }
+  Work reduce_scatter(const ConstBufferView& input, const BufferView& output,
+                      const ReductionOptions& options) override {
+    return start("reduce_scatter", input, output, 0, options);
+  }
   Work gather(const ConstBufferView&, const BufferView&, int) override { return absent(); }
   Work scatter(const ConstBufferView&, const BufferView&, int) override { return absent(); }
   Work all_to_all(const ConstBufferView&, const BufferView&) override { return absent(); }
@@ -181,7 +196,7 @@ class FakeGroup : public ProcessGroup, public comm::GroupInternals {
   static Work absent() { throw InvalidArgument("fake group: not one of its collectives"); }
 
   Work start(const std::string& operation, const ConstBufferView& input, const BufferView& output, int root,
-             const AllReduceOptions& options = {}) {
+             const ReductionOptions& options = {}) {
     MutexLock lock(shared_->mutex);
     shared_->check();
     const auto rank = static_cast<std::size_t>(rank_);

@@ -35,7 +35,8 @@ namespace lockstep {
 enum class ReduceOp : std::uint8_t { sum, avg, min, max, product };
 LOCKSTEP_API std::string_view name_of(ReduceOp op);
 
-struct AllReduceOptions {
+// What a reduction computes, and what rides along.
+struct ReductionOptions {
   ReduceOp op = ReduceOp::sum;
   // With sum only. The samples or loss terms that this rank's buffer, already multiplied by it, stands for; at least 0.
   // The weights travel with the data; the result is (sum of buffers) / (sum of weights) on every rank, and the sum of
@@ -111,15 +112,19 @@ class LOCKSTEP_API ProcessGroup {
   virtual Arena allocate(std::size_t bytes) = 0;
 
   // In place. Every rank gets the reduction of all ranks' buffers, with the same bits on each.
-  virtual Work all_reduce(const BufferView& buffer, const AllReduceOptions& options = {}) = 0;
+  virtual Work all_reduce(const BufferView& buffer, const ReductionOptions& options = {}) = 0;
   // In place. Every rank gets root's buffer.
   virtual Work broadcast(const BufferView& buffer, int root) = 0;
   // In place. Only root gets the reduction; the other buffers keep their values.
   virtual Work reduce(const BufferView& buffer, int root, ReduceOp op = ReduceOp::sum) = 0;
-  // output holds size() times input.count elements: the inputs in rank order.
+  // output holds size() times input.count elements: the inputs in rank order. In place if input is exactly this rank's
+  // part of output.
   virtual Work all_gather(const ConstBufferView& input, const BufferView& output) = 0;
-  // input holds size() times output.count elements; rank r gets the reduction of everybody's r-th part.
-  virtual Work reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op = ReduceOp::sum) = 0;
+  // input holds size() times output.count elements; rank r gets the reduction of everybody's r-th part, with the bits
+  // that all_reduce gives it. In place if output is exactly this rank's part of input, whose other parts are
+  // unspecified then.
+  virtual Work reduce_scatter(const ConstBufferView& input, const BufferView& output,
+                              const ReductionOptions& options = {}) = 0;
   // Root's output holds size() times input.count elements; the other ranks' output is ignored.
   virtual Work gather(const ConstBufferView& input, const BufferView& output, int root) = 0;
   // Root's input holds size() times output.count elements; the other ranks' input is ignored.

@@ -35,6 +35,9 @@ struct LOCKSTEP_API BucketOptions {
   std::optional<std::size_t> cap_bytes = {};
   // The cap of each dtype's first bucket: smaller, so that communication starts early.
   std::size_t first_cap_bytes = 1 << 20;
+  // Buckets are padded until they can be cut into as many equal parts of whole cache lines; at least 1. A Reducer with
+  // Shard::optimizer sets it to the number of ranks.
+  int parts = 1;
 
   // With the defaults of that memory filled in.
   BucketOptions in_memory_of(DeviceKind kind) const;
@@ -52,14 +55,14 @@ struct GradientSlot {
 struct Bucket {
   DType dtype = DType::f32;
   std::size_t offset = 0;       // bytes from the beginning of the arena
-  std::int64_t count = 0;       // elements, padding included (it stays zero): whole cache lines
+  std::int64_t count = 0;       // elements, padding included (it stays zero): equal parts of whole cache lines
   std::vector<int> parameters;  // indices into the specs, in the order in which they lie
 };
 
 struct BucketPlan {
   std::vector<Bucket> buckets;      // in launch order: that in which they become full
   std::vector<GradientSlot> slots;  // by parameter
-  std::size_t arena_bytes = 0;      // depends on the specs only, never on order or caps
+  std::size_t arena_bytes = 0;      // the same for every order; of one part also for all caps
 };
 
 // `order` is the order in which gradients become ready: a permutation of the parameters' indices. A parameter is never
@@ -72,5 +75,23 @@ struct BucketPlan {
 // dtype can't be averaged.
 LOCKSTEP_API BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const int> order,
                                      const BucketOptions& options = {});
+
+// What each rank keeps only its share of, where all have equal copies otherwise: the optimizer's state is ZeRO's stage
+// 1 (Rajbhandari et al., arXiv:1910.02054).
+enum class Shard : std::uint8_t { none, optimizer };
+
+// Elements [begin, end) of a parameter, in the order of its memory; at least one.
+struct ParameterShare {
+  int parameter = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  bool operator==(const ParameterShare&) const = default;
+};
+
+// The share of `rank` in a bucket that is cut into `size` equal parts: part `rank`. Elements of its parameters, in the
+// order in which they lie, without the padding. `plan` is one for buckets of `size` parts.
+LOCKSTEP_API std::vector<ParameterShare> shares_of(const BucketPlan& plan, std::span<const ParameterSpec> specs,
+                                                   int bucket, int rank, int size);
 
 }  // namespace lockstep

@@ -43,6 +43,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -78,6 +79,10 @@ struct ReducerOptions {
   // than ranks or more than 2^20, a batch size or number of threads that can't be, with a comm_hook, on a device, and
   // for parameters of 16 bits.
   Reproducible reproducible = {};
+  // Shard::optimizer: after a synchronised finish_step this rank has the mean in its shares alone, and update_shares()
+  // gives every rank the weights that each has made of its own. Equal on all ranks. Gradients keep the places that they
+  // have in the first step: without plan_order those of reverse registration order.
+  Shard shard = Shard::none;
 };
 
 struct StepOptions {
@@ -148,6 +153,15 @@ class LOCKSTEP_API Reducer {
   // weight above 0, or in any at all if the summed weight is 0. On a device blocks as total_weight() does, and is true
   // for all if the summed weight is 0. InvalidArgument if nothing is tracked.
   bool used_anywhere(int parameter) const;
+  // Collective, with Shard::optimizer, once after a synchronised finish_step, or not at all. Calls `update` for each of
+  // this rank's shares, in the order of the buckets: it reads elements [begin, end) of the parameter's gradient, and
+  // writes the updated weights, all of them, in their place. A bucket travels while the next one's shares are updated.
+  // When this returns, the gradients' places hold the updated weights of all ranks, until the next begin_step. In a
+  // world of one the shares are all elements, and nothing travels. What `update` throws is a failure of this rank, as
+  // in abandon_step. InvalidArgument without shards, or at another moment.
+  void update_shares(const std::function<void(const ParameterShare&)>& update);
+  // `rank`'s shares of all buckets; this plan's. Empty without Shard::optimizer.
+  std::vector<ParameterShare> shares(int rank) const;
   // Gives up the step, whose backward has failed on this rank; does nothing if none was begun or accumulated. The group
   // fails on every rank with `cause`, behind this rank and step. A world of one forgets the step, its earlier
   // micro-batches too, and can continue.

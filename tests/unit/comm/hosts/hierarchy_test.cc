@@ -401,11 +401,11 @@ std::vector<T> values_of(int rank, std::size_t count) {
 template <typename T>
 class Results {
  public:
-  Results(int ranks, std::size_t count, AllReduceOptions options)
+  Results(int ranks, std::size_t count, ReductionOptions options)
       : count_(count), options_(options), of_ranks_(static_cast<std::size_t>(ranks)) {}
 
   void reduce_on(ProcessGroup& group) {
-    AllReduceOptions options = options_;
+    ReductionOptions options = options_;
     if (options.weight) options.weight = *options.weight + group.rank();
     const std::vector<T> own = values_of<T>(group.rank(), count_);
     const Arena arena = group.allocate(count_ * sizeof(T));
@@ -427,12 +427,12 @@ class Results {
 
  private:
   const std::size_t count_;
-  const AllReduceOptions options_;
+  const ReductionOptions options_;
   std::vector<std::vector<T>> of_ranks_;
 };
 
 template <typename T>
-std::vector<T> on_one_host(int ranks, std::size_t count, AllReduceOptions options) {
+std::vector<T> on_one_host(int ranks, std::size_t count, ReductionOptions options) {
   Results<T> results(ranks, count, options);
   on_ranks(roster_of({ranks}), [&](const GroupContext& context, const Deadline& deadline) {
     results.reduce_on(*shm::backend().create(context, deadline));
@@ -442,7 +442,7 @@ std::vector<T> on_one_host(int ranks, std::size_t count, AllReduceOptions option
 }
 
 template <typename T>
-void expect_bits_of_shm(const std::vector<int>& hosts, std::size_t count, AllReduceOptions options) {
+void expect_bits_of_shm(const std::vector<int>& hosts, std::size_t count, ReductionOptions options) {
   const int ranks = static_cast<int>(roster_of(hosts).size());
   Results<T> results(ranks, count, options);
   on_hosts(hosts, [&](ProcessGroup& group, const Hub&) { results.reduce_on(group); });
@@ -461,9 +461,9 @@ void expect_an_all_reduce_in_parts(const std::vector<int>& hosts, ReduceOp op) {
     const std::vector<T> input = values_of<T>(group.rank(), kRow * size);
     std::vector<T> scattered = input;
     std::vector<T> apart(kRow);
-    group.reduce_scatter(BufferView(std::span(scattered)), BufferView(std::span(apart)), op).wait();
+    group.reduce_scatter(BufferView(std::span(scattered)), BufferView(std::span(apart)), {.op = op}).wait();
     EXPECT_EQ(std::memcmp(scattered.data(), input.data(), input.size() * sizeof(T)), 0) << "an input is kept";
-    group.reduce_scatter(BufferView(std::span(scattered)), BufferView(own(scattered)), op).wait();
+    group.reduce_scatter(BufferView(std::span(scattered)), BufferView(own(scattered)), {.op = op}).wait();
     std::vector<T> reduced = input;
     group.all_reduce(BufferView(std::span(reduced)), {.op = op}).wait();
     EXPECT_EQ(std::memcmp(apart.data(), own(reduced).data(), kRow * sizeof(T)), 0);
@@ -480,8 +480,8 @@ TEST(Hierarchy, AReduceScatterGivesTheBitsOfAnAllReduce) {
   }
 }
 
-const AllReduceOptions kWeighted{.weight = 3};
-const AllReduceOptions kMean{.op = ReduceOp::avg};
+const ReductionOptions kWeighted{.weight = 3};
+const ReductionOptions kMean{.op = ReduceOp::avg};
 
 TEST(Hierarchy, WhatIsRoundedOrDividedOnceHasTheBitsOfOneHostForEqualPowersOfTwo) {
   for (const std::vector<int>& hosts : {std::vector<int>{1, 1}, {2, 2}, {4, 4}, {1, 1, 1}, {2, 2, 2}, {4, 4, 4}}) {

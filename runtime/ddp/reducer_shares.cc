@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shards: what a rank does to its shares of the weights between two steps, and how all ranks get them.
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/ddp/at_place.h"
+#include "runtime/ddp/part_of.h"
+#include "runtime/ddp/reducer_impl.h"
+
+namespace lockstep {
+
+std::vector<ParameterShare> Reducer::Impl::shares_of_rank(int rank) const {
+  std::vector<ParameterShare> all;
+  for (int bucket = 0; is_sharded && bucket < std::ssize(plan.buckets); ++bucket) {
+    for (const ParameterShare& share : shares_of(plan, specs, bucket, rank, group->size())) all.push_back(share);
+  }
+  return all;
+}
+
+void Reducer::Impl::update_shares(const std::function<void(const ParameterShare&)>& update) {
+  rethrow_failure();
+  if (!std::exchange(has_shares, false)) {
+    throw InvalidArgument(
+        fmt::format("Reducer: update_shares after {} finished steps{}; call it once between a synchronised finish_step "
+                    "and the next "
+                    "begin_step, of a Reducer that has Shard::optimizer",
+                    step(), is_sharded ? (in_step ? ", within a step" : "") : ", without shards"));
+  }
+  const auto at_bucket = [&](std::size_t bucket, const auto& call) {
+    clock->mark_group(static_cast<int>(bucket));
+    in_group([&] {
+      at_place(
+          [&] {
+            return StepPlace{step() - 1, static_cast<int>(bucket),
+                             fmt::format("weights of bucket {} of {}", bucket, plan.buckets.size())};
+          },
+          call);
+    });
+  };
+  const bool travels = group->size() > 1;
+  std::vector<Work> works;
+  for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
+    const auto shares = shares_of(plan, specs, static_cast<int>(i), group->rank(), group->size());
+    try {
+      for (const ParameterShare& share : shares) update(share);
+    } catch (const std::exception& error) {
+      give_up_update(error.what());
+      throw;
+    }
+    const Bucket& bucket = plan.buckets[i];
+    if (!travels || bucket.parameters.front() >= std::ssize(specs)) continue;
+    at_bucket(i, [&] {
+      const BufferView whole(memory.at(bucket.offset), bucket.count, bucket.dtype, group->device());
+      works.push_back(group->all_gather(part_of(whole, group->rank(), group->size()), whole));
+      group->progress();
+    });
+  }
+  const Deadline deadline = Deadline::after(group->timeout());
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    at_bucket(i, [&] { memory.device() == nullptr ? works[i].wait(deadline) : works[i].wait_on(memory.stream()); });
+  }
+  clock->mark_group();
+  in_group([&] { memory.detach_stream(); });
+}
+
+// The other ranks wait for this one's weights.
+void Reducer::Impl::give_up_update(std::string_view cause) noexcept {
+  failure = std::current_exception();
+  if (group->size() == 1) return;
+  try {
+    const rendezvous::Member& self = group->roster()[static_cast<std::size_t>(group->rank())];
+    group->abort(fmt::format("{} failed in the update after step {}: {}", self.describe(), step() - 1, cause));
+  } catch (const std::exception& error) {
+    log_error("Reducer: the update after step {} could not be given up in order: {}", step() - 1, error.what());
+  }
+}
+
+}  // namespace lockstep
