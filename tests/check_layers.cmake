@@ -30,7 +30,12 @@ set(homes
 # A part is a folder of the room above it.
 set(parts runtime/cuda/absent)
 function(room_of path result)
-  string(REGEX REPLACE "^(runtime/include/)?lockstep/" "runtime/" path "${path}")
+  string(REGEX REPLACE "^runtime/include/" "" path "${path}")
+  if(DEFINED room_of_${path})
+    set(${result} "${room_of_${path}}" PARENT_SCOPE)
+    return()
+  endif()
+  string(REGEX REPLACE "^lockstep/" "runtime/" path "${path}")
   cmake_path(GET path PARENT_PATH folder)
   if(folder IN_LIST parts)
     cmake_path(GET folder PARENT_PATH folder)

@@ -19,6 +19,8 @@ expect(apart runtime/store/client/a.cc "#include \"runtime/store/server/key_tabl
 expect(rendezvous runtime/rendezvous/a.cc "#include \"runtime/rendezvous/meeting/meet.h\"" "runtime/rendezvous may not include runtime/rendezvous/meeting")
 expect(nested runtime/comm/a.cc "#include \"runtime/comm/shm/x.h\"" "runtime/comm may not include runtime/comm/shm")
 expect(sibling runtime/comm/nccl/a.cc "#include \"runtime/comm/wire/x.h\"" "runtime/comm/nccl may not include runtime/comm/wire")
+expect(equality runtime/ddp/equality/a.cc "#include \"lockstep/ddp/reducer.h\"" "runtime/ddp/equality may not include runtime/ddp")
+expect(public_of_a_lower_room runtime/ddp/equality/a.cc "#include \"lockstep/ddp/bucket_plan.h\"" "")
 expect(package runtime/ddp/a.h "  #  include <spdlog/spdlog.h>" "runtime/ddp may not include <spdlog/spdlog.h>")
 expect(socket runtime/comm/shm/a.cc "#include <sys/socket.h>" "its place: runtime/net")
 expect(relative runtime/store/a.cc "#include \"store.h\"" "no path from the root")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Digests of the values that runs computed step by step, read from the files that ranks write with
-// LOCKSTEP_STEP_DIGESTS (runtime/ddp/step_digests.h has the format).
+// LOCKSTEP_STEP_DIGESTS (runtime/ddp/equality/step_digests.h has the format).
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@
 #include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/group_internals.h"
 #include "runtime/ddp/at_place.h"
-#include "runtime/ddp/compare_parameters.h"
+#include "runtime/ddp/equality/compare_parameters.h"
 #include "runtime/ddp/reducer_impl.h"
 #include "runtime/ddp/tree_exchange.h"
 

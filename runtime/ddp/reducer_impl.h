@@ -15,11 +15,11 @@
 #include "lockstep/ddp/reducer.h"
 #include "runtime/ddp/bucket_hook.h"
 #include "runtime/ddp/bucket_queue.h"
+#include "runtime/ddp/equality/step_digests.h"
 #include "runtime/ddp/finite_check.h"
 #include "runtime/ddp/gradient_memory.h"
 #include "runtime/ddp/shard_sums.h"
 #include "runtime/ddp/step_clock.h"
-#include "runtime/ddp/step_digests.h"
 #include "runtime/ddp/used_map.h"
 
 namespace lockstep {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "runtime/ddp/append_bucket.h"
 #include "runtime/ddp/at_place.h"
+#include "runtime/ddp/plan/append_bucket.h"
 #include "runtime/ddp/reducer_impl.h"
 
 namespace lockstep {

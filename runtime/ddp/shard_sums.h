@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "lockstep/ddp/bucket_plan.h"
-#include "runtime/ddp/shard_tree.h"
+#include "runtime/ddp/plan/shard_tree.h"
 
 namespace lockstep {
 

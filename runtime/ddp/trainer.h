@@ -43,7 +43,7 @@
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/ddp/reproducible.h"
 #include "runtime/base/internal_api.h"
-#include "runtime/ddp/divergence_check.h"
+#include "runtime/ddp/equality/divergence_check.h"
 #include "runtime/ddp/loss_record.h"
 #include "runtime/ddp/own_failure.h"
 #include "runtime/ddp/step_clock.h"

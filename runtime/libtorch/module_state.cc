@@ -14,7 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/broadcast_parameters.h"
 #include "lockstep/libtorch/torch_stream.h"
-#include "runtime/ddp/compare_parameters.h"
+#include "runtime/ddp/equality/compare_parameters.h"
 #include "runtime/libtorch/tensor_bytes.h"
 
 namespace lockstep::libtorch {

@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/broadcast_parameters.h"
 #include "lockstep/device/device_runtime.h"
-#include "runtime/ddp/divergence_check.h"
+#include "runtime/ddp/equality/divergence_check.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/fakes/nccl/fake_nccl.h"
 #include "tests/multirank/reducer/suite.h"

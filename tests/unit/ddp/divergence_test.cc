@@ -7,7 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/job/cause.h"
-#include "runtime/ddp/divergence_check.h"
+#include "runtime/ddp/equality/divergence_check.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/ddp/fake_group.h"
 

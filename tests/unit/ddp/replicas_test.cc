@@ -12,7 +12,7 @@
 #include "lockstep/ddp/broadcast_parameters.h"
 #include "lockstep/ddp/replica_check.h"
 #include "runtime/base/record.h"
-#include "runtime/ddp/compare_parameters.h"
+#include "runtime/ddp/equality/compare_parameters.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/ddp/fake_group.h"
 

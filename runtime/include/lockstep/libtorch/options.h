@@ -34,7 +34,7 @@ struct DdpOptions {
   // A digest of the parameters is compared over the ranks in every step whose number is a multiple; 0: in none.
   // Default: 100 on the CPU; on a device 0, for the parameters are copied to the host. Beside it the ranks compare in
   // each step how often their parameters were written (torch's Tensor::_version()), and, if that differs, the
-  // parameters: ddp/divergence_check.h.
+  // parameters: ddp/equality/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
   // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h, and tensor_of() in libtorch/comm_hook.h.
   // Its name is the same on all ranks; only for groups on the CPU.

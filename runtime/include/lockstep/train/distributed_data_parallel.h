@@ -76,7 +76,7 @@ struct DdpOptions {
   bool overlap = true;
   // A digest of the parameters is compared over the ranks in every step whose number is a multiple; 0: in none.
   // Default: 100. Beside it the ranks compare in each step how often their parameters were written
-  // (Tensor::version()), and, if that differs, the parameters: ddp/divergence_check.h.
+  // (Tensor::version()), and, if that differs, the parameters: ddp/equality/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
   // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h. Its name is the same on all ranks.
   CommHook comm_hook = {};

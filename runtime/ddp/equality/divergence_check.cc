@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/ddp/divergence_check.h"
+#include "runtime/ddp/equality/divergence_check.h"
 
 #include <fmt/format.h>
 

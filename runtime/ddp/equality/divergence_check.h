@@ -23,7 +23,7 @@
 #include "lockstep/ddp/replica_check.h"
 #include "lockstep/ddp/step_note.h"
 #include "runtime/base/internal_api.h"
-#include "runtime/ddp/data_check.h"
+#include "runtime/ddp/equality/data_check.h"
 
 namespace lockstep {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/ddp/compare_parameters.h"
+#include "runtime/ddp/equality/compare_parameters.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

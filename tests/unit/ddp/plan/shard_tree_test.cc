@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/ddp/shard_tree.h"
+#include "runtime/ddp/plan/shard_tree.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/ddp/data_check.h"
+#include "runtime/ddp/equality/data_check.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,8 +8,8 @@
 
 #include "runtime/base/hash.h"
 #include "runtime/comm/disagreement.h"
-#include "runtime/ddp/compare_parameters.h"
-#include "runtime/ddp/gather_numbers.h"
+#include "runtime/ddp/equality/compare_parameters.h"
+#include "runtime/ddp/equality/gather_numbers.h"
 
 namespace lockstep {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/ddp/step_digests.h"
+#include "runtime/ddp/equality/step_digests.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -9,7 +9,7 @@
 #include <unordered_set>
 
 #include "lockstep/base/error.h"
-#include "runtime/ddp/append_bucket.h"
+#include "runtime/ddp/plan/append_bucket.h"
 
 namespace lockstep {
 namespace {

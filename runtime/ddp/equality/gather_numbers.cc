@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/ddp/gather_numbers.h"
+#include "runtime/ddp/equality/gather_numbers.h"
 
 namespace lockstep {
 
