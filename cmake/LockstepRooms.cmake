@@ -89,4 +89,4 @@ lockstep_may_include(launcher/snapshots launcher/flags runtime/checkpoint/snapsh
 lockstep_may_include(launcher/bisect launcher/flags)
 lockstep_may_include(launcher launcher/client launcher/doctor launcher/serve launcher/snapshots launcher/bisect)
 # A program beside the launcher, which must not load what this one is there to load.
-lockstep_may_include(launcher/probe runtime/comm/init runtime/tensor)
+lockstep_may_include(launcher/probe runtime/comm/init runtime/ddp runtime/tensor)

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/doctor/doctor.h"
 
+#include <fmt/chrono.h>
+
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "launcher/base/exit_codes.h"
@@ -8,6 +11,7 @@
 #include "launcher/doctor/examine_hosts.h"
 #include "launcher/doctor/finding.h"
 #include "launcher/doctor/gpu_findings.h"
+#include "launcher/doctor/gpu_trial.h"
 #include "launcher/doctor/host_findings.h"
 #include "launcher/doctor/probe_findings.h"
 #include "launcher/doctor/rendezvous_findings.h"
@@ -40,8 +44,34 @@ int tell(const DoctorOptions& options, const Findings& findings, const nlohmann:
   return count_problems(findings) == 0 ? 0 : 1;
 }
 
+// Examines the hosts first, where there are some: a job on them says less of what is wrong with one.
+int examine_gpus(const DoctorOptions& options, const Environment& environment) {
+  const Conclusion conclusion{.good = "these GPUs train together",
+                              .bad = "these GPUs don't train together, or not as they should"};
+  Findings findings = {{"report", "lockstep",
+                        fmt::format("{}, {:%Y-%m-%d %H:%M} UTC", LOCKSTEP_VERSION, fmt::gmtime(std::time(nullptr)))}};
+  SeenGpus seen;
+  if (options.run.starts_launchers()) {
+    append(findings, examine_hosts(options, environment));
+  } else {
+    findings.push_back(gpu_findings({}, "/proc/driver/nvidia/version", nullptr).back());
+    seen = ask_gpus();
+    if (!seen.reason.empty()) {
+      findings.push_back(problem_of("GPUs", "none", seen.reason, "run it where there are GPUs"));
+    } else if (seen.gpus.size() == 1) {
+      findings.push_back({"GPUs", "one", "a single GPU exchanges nothing: " + seen.gpus[0].name, Health::problem,
+                          "run it where there are two or more, or see CUDA_VISIBLE_DEVICES"});
+    }
+  }
+  if (count_problems(findings) > 0) return tell(options, findings, nullptr, conclusion);
+  const auto trial = try_gpus(options, static_cast<int>(seen.gpus.size()));
+  append(findings, gpu_trial_findings(trial));
+  return tell(options, findings, trial, conclusion);
+}
+
 int examine(const DoctorOptions& options) {
   const auto environment = Environment::of_process();
+  if (options.gpus) return examine_gpus(options, environment);
   if (options.run.starts_launchers()) {
     return tell(
         options, examine_hosts(options, environment), nullptr,

@@ -9,6 +9,7 @@
 #include <array>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "launcher/base/exit_codes.h"
 #include "launcher/flags/flag_values.h"
@@ -236,8 +237,13 @@ struct DoctorCommand {
   explicit DoctorCommand(CLI::App& parent)
       : app(add_command(parent, "doctor", "Show what a rank would find here, and what is wrong")) {
     app.add_flag("--json", options.json, "One JSON object instead of lines");
-    text_flag(app, "--probe-timeout", probe_timeout, "SECONDS",
-              "How long lockstep-probe may take to ask the drivers, and with -H each host to answer. Default 60");
+    app.add_flag("--gpus", options.gpus,
+                 "Try all GPUs together, and each pair of them, in a job of its own: sums, bandwidths, steps, a killed "
+                 "rank. Takes a minute or two, in which they should be idle");
+    text_flag(
+        app, "--probe-timeout", probe_timeout, "SECONDS",
+        "How long lockstep-probe may take to ask the drivers, and with -H each host to answer; --gpus takes twice "
+        "as long at most. Default 60");
     text_flag(
         app, "-H,--host", raw.hosts, "HOST,...",
         "Check whether a job could start on these hosts: starts lockstep on each through a remote shell, and each "
@@ -259,6 +265,16 @@ struct DoctorCommand {
       refuse("--rdzv-endpoint is for hosts that -H or --hostfile names; give one of these");
     }
     if (!probe_timeout.empty()) options.probe_timeout = seconds_above_0("--probe-timeout", probe_timeout);
+    const std::pair<const char*, const std::string&> typed[] = {{"-H", raw.hosts},
+                                                                {"--hostfile", raw.hostfile},
+                                                                {"--rsh", options.run.rsh},
+                                                                {"--rdzv-endpoint", raw.rdzv_endpoint}};
+    for (const auto& [flag, value] : typed) {
+      if (!value.empty()) options.host_flags.insert(options.host_flags.end(), {flag, value});
+    }
+    for (const std::string& variable : options.run.exported) {
+      options.host_flags.insert(options.host_flags.end(), {"-x", variable});
+    }
     return options;
   }
 

@@ -30,7 +30,9 @@ struct DoctorOptions {
   // -H or --hostfile, --rsh, -x and --rdzv-endpoint, with the meaning of `lockstep run`: the hosts to examine in place
   // of this one.
   RunOptions run;
-  std::string program;  // a program that must be found; empty: none
+  std::vector<std::string> host_flags;  // the flags that `run` was read from, for a `lockstep run` on the same hosts
+  std::string program;                  // a program that must be found; empty: none
+  bool gpus = false;                    // tries GPUs together in place of the rest, on several hosts beside it
 };
 
 // `lockstep snapshots`.

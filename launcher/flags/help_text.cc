@@ -107,6 +107,7 @@ Exit codes:
                                       mpirun, srun, torchrun --no_python
   lockstep doctor -H host0,host1      whether a job could start on these hosts;
                                       likewise --hostfile hosts
+  lockstep doctor --gpus              all GPUs together: a report to paste
 
 Shows what a rank would find here: its rank and where that comes from, where it
 would meet the others, addresses, LOCKSTEP_ variables and whether something
@@ -119,8 +120,13 @@ through the remote shell, reports its build, whether --program exists, and the
 address of its ranks, and tries to connect to every other host at that address.
 It listens at a port of LOCKSTEP_PORT_RANGE, if that is set.
 
+With --gpus a job of lockstep-probe, one rank a GPU, runs over NCCL as NCCL
+chooses its transports: sums and bandwidths of all GPUs and of each pair, 20
+steps of a Reducer beside those of a rank alone, and a rank that is killed. With
+-H it has the GPUs of all hosts. It takes a minute or two, of idle GPUs.
+
 Exit codes:
-  0        a rank could start here, or a job on the hosts
+  0        a rank could start here, or a job on the hosts, or the GPUs do it all
   1        it could not: see the lines marked PROBLEM
   2        this command line is wrong)"},
     {"snapshots", "snapshots [FLAGS] DIR\n       lockstep snapshots [FLAGS] diff A B", R"(Examples:

@@ -6,7 +6,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "tests/fakes/nccl/fake_nccl.h"
 
@@ -30,7 +32,7 @@ int number_of(const std::string& text, const std::string& rule) {
 Effect effect_named(const std::string& name, const std::string& rule) {
   static const std::map<std::string, Effect> all = {
       {"hang", Effect::hang},   {"error", Effect::error}, {"remote", Effect::remote}, {"flaky", Effect::flaky},
-      {"block", Effect::block}, {"wait", Effect::wait},   {"early", Effect::early}};
+      {"block", Effect::block}, {"wait", Effect::wait},   {"early", Effect::early},   {"wrong", Effect::wrong}};
   const auto found = all.find(name);
   if (found == all.end()) throw std::invalid_argument("fake nccl: no effect '" + name + "' in " + rule);
   return found->second;
@@ -64,13 +66,15 @@ void Books::add_rules(std::string_view text) {
     const std::size_t equals = rule.find('=');
     if (equals == std::string::npos) throw std::invalid_argument("fake nccl: no '=' in " + rule);
     std::string value = rule.substr(equals + 1);
-    Rule result{rule.substr(0, equals), Effect::none, 0, -1};
+    Rule result{.call = rule.substr(0, equals)};
     if (result.call == "version") {
       version_ = number_of(value, rule);
       continue;
     }
-    if (const auto at = value.find(":rank"); at != std::string::npos) {
-      result.rank = number_of(value.substr(at + 5), rule);
+    for (const auto& [whose, number] : {std::pair{":rank", &Rule::rank}, std::pair{":gpu", &Rule::gpu}}) {
+      const auto at = value.find(whose);
+      if (at == std::string::npos) continue;
+      result.*number = number_of(value.substr(at + std::strlen(whose)), rule);
       value.resize(at);
     }
     if (const auto at = value.find('@'); at != std::string::npos) {
@@ -98,11 +102,11 @@ void Books::hold(Effect effect) {
   cleared_.wait(lock, [&] { return times_cleared_ != before; });
 }
 
-Effect Books::effect_of(const std::string& call, int number, int rank) {
+Effect Books::effect_of(const std::string& call, int number, int rank, int gpu) {
   const std::lock_guard lock(mutex_);
   for (const Rule& rule : rules_) {
     const bool applies = rule.call == call && (rule.number == 0 || rule.number == number);
-    if (applies && (rule.rank < 0 || rule.rank == rank)) return rule.effect;
+    if (applies && (rule.rank < 0 || rule.rank == rank) && (rule.gpu < 0 || rule.gpu == gpu)) return rule.effect;
   }
   return Effect::none;
 }

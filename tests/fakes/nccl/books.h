@@ -14,7 +14,7 @@
 
 namespace lockstep::fake_nccl {
 
-enum class Effect { none, hang, error, remote, flaky, block, wait, early };
+enum class Effect { none, hang, error, remote, flaky, block, wait, early, wrong };
 
 class Books {
  public:
@@ -22,8 +22,8 @@ class Books {
 
   void add_rules(std::string_view text);
   void clear_rules();
-  // Of the `number`-th call of this name on `rank`.
-  Effect effect_of(const std::string& call, int number, int rank);
+  // Of the `number`-th call of this name on `rank`, on the host's GPU of that index.
+  Effect effect_of(const std::string& call, int number, int rank, int gpu = -1);
   // Returns when the call may go on: at once, never (block), or once the rules are cleared (wait).
   void hold(Effect effect);
   int version();
@@ -42,6 +42,7 @@ class Books {
     Effect effect = Effect::none;
     int number = 0;  // 0: every
     int rank = -1;   // -1: all
+    int gpu = -1;    // -1: all
   };
   std::mutex mutex_;
   std::condition_variable cleared_;

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -22,9 +23,14 @@ void linger(std::uint64_t seed) {
 
 bool is_before_2_27() { return Books::get().version() < NCCL_VERSION(2, 27, 3); }
 
-std::string place_of(int device) {
+cudaDeviceProp properties_of(int device) {
   cudaDeviceProp properties{};
   ::cudaGetDeviceProperties(&properties, device);
+  return properties;
+}
+
+std::string place_of(int device) {
+  const cudaDeviceProp properties = properties_of(device);
   std::string text;
   for (const char byte : properties.uuid.bytes) text += std::to_string(static_cast<unsigned char>(byte)) + ".";
   const char* const host = std::getenv("NCCL_HOSTID");
@@ -34,7 +40,7 @@ std::string place_of(int device) {
 }  // namespace
 
 Communicator::Communicator(int size, int rank, const char* id, int device)
-    : size_(size), rank_(rank), device_(device), id_(id) {}
+    : size_(size), rank_(rank), device_(device), gpu_(properties_of(device).uuid.bytes[15]), id_(id) {}
 
 Communicator::Call::Call(Communicator& of, const char* name, bool in_progress) : of_(of) {
   Books& books = Books::get();
@@ -53,7 +59,7 @@ Communicator::Call::Call(Communicator& of, const char* name, bool in_progress) :
     }
     if (!in_progress && of.in_progress_) books.violation(call + " while an earlier call is in progress");
   }
-  effect_ = books.effect_of(name, of.count(name), of.rank_);
+  effect_ = books.effect_of(name, of.count(name), of.rank_, of.gpu_);
 }
 
 int Communicator::count(const std::string& name) {
@@ -108,6 +114,11 @@ void Communicator::join(Effect effect) {
     }
     world_ = std::make_unique<World>(id_, size_);
     std::strncpy(world_->shared().places[rank_], place_of(device_).c_str(), 127);
+    if (const char* const debug = std::getenv("NCCL_DEBUG"); debug != nullptr && std::strcmp(debug, "INFO") == 0) {
+      std::printf("host:%d:1 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n", ::getpid());
+      std::printf("host:%d:1 [0] NCCL INFO Channel 00/0 : %d[%d] -> %d[0] via P2P/CUMEM\n", ::getpid(), rank_, gpu_,
+                  (rank_ + 1) % size_);
+    }
     if (effect == Effect::hang) {
       world_->wait([] { return false; }, aborted_);
       return ncclInternalError;
@@ -130,6 +141,7 @@ void Communicator::join(Effect effect) {
 
 Operation Communicator::counted(Operation operation, Effect effect) {
   operation.hangs = effect == Effect::hang || effect == Effect::remote;
+  operation.is_wrong = effect == Effect::wrong;
   if (effect == Effect::remote) remote_.store(-1);
   if (effect == Effect::flaky) remote_.store(3);
   return operation;
@@ -184,6 +196,9 @@ bool Communicator::enqueue(const std::vector<Operation>& operations) {
                                     !violation.empty()) {
                            Books::get().violation(violation);
                            world_->wait([] { return false; }, aborted_);
+                         } else if (operation.is_wrong) {
+                           auto* const end = static_cast<std::byte*>(on_host(operation).to);
+                           end[operation.bytes_written(rank_, size_) - 1] ^= std::byte{0x40};
                          }
                          pending_--;
                        },

@@ -75,6 +75,7 @@ class Communicator {
   const int size_;
   const int rank_;
   const int device_;
+  const int gpu_;  // its index on the host, whatever CUDA_VISIBLE_DEVICES says
   const std::string id_;
   std::unique_ptr<World> world_;
   std::atomic<bool> aborted_{false};

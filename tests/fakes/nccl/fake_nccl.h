@@ -22,12 +22,14 @@
 // As in NCCL destroy and abort wait for all that the device has to do, be it the program's or another communicator's.
 //
 // What goes wrong is said by LOCKSTEP_FAKE_NCCL=RULE;... or inject():
-//  CALL=EFFECT[@N][:rankR]      of the N-th such call on a communicator (every one, without @N), on rank R (on all)
+//  CALL=EFFECT[@N][:rankR]      of the N-th such call on a communicator (every one, without @N), on rank R (on all);
+//                               :gpuN in place of :rankR: on the N-th GPU of the host, whatever its rank is
 //    init=hang                  the communicator never comes up
 //    init=error                 nor does it, with ncclSystemError
 //    all_reduce=hang@17         the kernel never ends, until the communicator is aborted; broadcast, send ... alike
 //    all_reduce=remote@17       the same, and ncclCommGetAsyncError says ncclRemoteError
 //    all_reduce=flaky@17        ncclCommGetAsyncError says ncclRemoteError a few times, and all is well
+//    all_reduce=wrong@17        the last element of the result is wrong on that rank; broadcast ... alike
 //    all_reduce=error@17        the call returns ncclInternalError
 //    finalize=hang              the communicator never ends in order
 //    abort=block                the call never returns; destroy, init, register alike
@@ -35,6 +37,8 @@
 //    abort=early                the call waits for nothing: kernels leave when it is their turn
 //    mem_alloc=error, register=error, deregister=error
 //  version=21700                what ncclGetVersion says
+//
+// With NCCL_DEBUG=INFO it says its version and transport as NCCL 2.28 does.
 //
 // Values are combined in rank order, in the element's type for 16-bit floats each step: which real NCCL does not
 // promise. Facts of real GPUs are none of its business.

@@ -24,6 +24,7 @@ struct Operation {
   int peer = 0;  // or root
   cudaStream_t stream = nullptr;
   bool hangs = false;
+  bool is_wrong = false;  // its result is
 
   // "all_reduce 100 float32 sum".
   std::string describe() const;
