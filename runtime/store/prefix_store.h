@@ -7,10 +7,11 @@
 
 #include "lockstep/store/store.h"
 #include "runtime/base/internal_api.h"
+#include "runtime/store/store_internals.h"
 
 namespace lockstep::store {
 
-class LOCKSTEP_INTERNAL_API PrefixStore : public Store {
+class LOCKSTEP_INTERNAL_API PrefixStore : public Store, public StoreInternals {
  public:
   PrefixStore(std::string prefix, std::shared_ptr<Store> store)
       : prefix_(std::move(prefix)), store_(std::move(store)) {}
@@ -28,7 +29,7 @@ class LOCKSTEP_INTERNAL_API PrefixStore : public Store {
   std::vector<std::string> list_keys() override;
   // Ends all waits at the store underneath.
   void stop_waiting() override { store_->stop_waiting(); }
-  void give_up() override { store_->give_up(); }
+  void give_up() override { store::give_up(*store_); }
   // Describes the store underneath.
   std::string description() const override { return store_->description(); }
 

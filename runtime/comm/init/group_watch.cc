@@ -11,6 +11,7 @@
 #include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/group_internals.h"
 #include "runtime/comm/roster_cause.h"
+#include "runtime/store/store_internals.h"
 #include "runtime/trace/process_trace.h"
 
 namespace lockstep {
@@ -134,7 +135,7 @@ void GroupWatch::note_failure(const Failure& failure) {
   for (const auto& waited_at : stores_) {
     const auto store = waited_at.lock();
     if (store && is_first) store->stop_waiting();
-    if (store && failure.is_of_store) store->give_up();
+    if (store && failure.is_of_store) store::give_up(*store);
   }
   if (failure.is_of_store) store_problem_ = failure.cause.text;
 }
@@ -222,7 +223,7 @@ void GroupWatch::stop_with_failure(const std::shared_ptr<store::Store>& store) {
   MutexLock lock(mutex_);
   stores_.push_back(store);
   if (!failures_.empty()) store->stop_waiting();
-  if (store_problem_) store->give_up();
+  if (store_problem_) store::give_up(*store);
 }
 
 membership::MemberPosition GroupWatch::position() {

@@ -38,6 +38,7 @@
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/meeting/meet.h"
 #include "runtime/store/prefix_store.h"
+#include "runtime/store/store_internals.h"
 #include "runtime/trace/process_trace.h"
 
 namespace lockstep {
@@ -97,7 +98,7 @@ void enter(WatchedJob& watched, const rendezvous::MeetingPlan& plan, const rende
   }
   // A job of thousands of ranks keeps no connection that nobody needs.
   auto position = [of = watched.watch(), store = meeting.store, beats = std::make_shared<std::atomic<int>>(0)] {
-    if (beats->fetch_add(1) % kBeatsToRest == 0) store->rest();
+    if (beats->fetch_add(1) % kBeatsToRest == 0) store::rest(*store);
     return of->position();
   };
   const membership::MemberInfo self{

@@ -12,10 +12,11 @@
 
 #include "lockstep/store/store.h"
 #include "runtime/comm/init/group_watch.h"
+#include "runtime/store/store_internals.h"
 
 namespace lockstep {
 
-class WatchedStore final : public store::Store {
+class WatchedStore final : public store::Store, public store::StoreInternals {
  public:
   WatchedStore(std::shared_ptr<store::Store> store, std::shared_ptr<GroupWatch> watch)
       : store_(std::move(store)), watch_(std::move(watch)) {
@@ -33,7 +34,7 @@ class WatchedStore final : public store::Store {
   std::int64_t num_keys() override;
   std::vector<std::string> list_keys() override;
   void stop_waiting() override { store_->stop_waiting(); }
-  void give_up() override { store_->give_up(); }
+  void give_up() override { store::give_up(*store_); }
   std::string description() const override { return store_->description(); }
 
  private:

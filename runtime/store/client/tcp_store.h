@@ -26,6 +26,7 @@
 #include "runtime/store/auth.h"
 #include "runtime/store/client/tcp_connection.h"
 #include "runtime/store/endpoint.h"
+#include "runtime/store/store_internals.h"
 
 namespace lockstep::store {
 
@@ -41,7 +42,7 @@ struct TcpStoreOptions {
   std::chrono::nanoseconds give_up_timeout = std::chrono::seconds(1);
 };
 
-class TcpStore : public Store {
+class TcpStore : public Store, public StoreInternals {
  public:
   // Connects, and retries until the deadline while nobody listens. Timeout names the address and what was tried.
   // StoreError, at once, if the server refuses us or can't prove that it knows the secret.

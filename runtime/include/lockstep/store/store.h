@@ -62,11 +62,6 @@ class LOCKSTEP_API Store {
   // From now on no call waits for a key, whether it has begun or not: it returns what is there, or throws Timeout at
   // once. Can't be undone; call it when the awaited keys are known not to come. Doesn't block.
   virtual void stop_waiting() = 0;
-  // As stop_waiting(), and no call waits long for an answer of the store either. Call it when the store itself is known
-  // to have stopped answering. Doesn't block.
-  virtual void give_up() { stop_waiting(); }
-  // Lets go of connections that no call has used since the last rest(); the next call opens one. Any thread.
-  virtual void rest() {}
 
   // For messages: "tcp 127.0.0.1:41233".
   virtual std::string description() const = 0;
