@@ -77,10 +77,13 @@ std::vector<Result> hurt_rank_1(int size, const std::string& how, const std::str
     const std::string& out = results[static_cast<std::size_t>(r)].out;
     EXPECT_EQ(results[static_cast<std::size_t>(r)].exit_code, 3) << out << results[static_cast<std::size_t>(r)].err;
     expect_text(out, {cause_line(kind, 1, pid), what_they_say, "rank 1 (host "});
-    // The same for all.
+    // The same for all. Over a network a rank may hear of it from its own connection or from the job's membership, in
+    // whichever's words.
     const std::string cause = out.substr(out.find('\n') + 1);
     if (first.empty()) first = cause;
-    EXPECT_EQ(cause, first);
+    if (kIsShm) {
+      EXPECT_EQ(cause, first);
+    }
   }
   return results;
 }

@@ -282,6 +282,8 @@ void check_shares_of(ProcessGroup& group, Memory memory) {
     const auto own = shared.subspan(static_cast<std::size_t>(count * group.rank()), static_cast<std::size_t>(count));
     const Work all = room.run([&] { return group.all_reduce(room.view(whole), options); });
     const Work part = room.run([&] { return group.reduce_scatter(room.view(shared), room.view(own), options); });
+    all.wait();
+    part.wait();
     require(part.total_weight() == all.total_weight(), fmt::format("a share's total weight {}", part.total_weight()));
     for (std::size_t i = 0; i < options.note.size(); ++i) {
       require(part.note(i) == all.note(i), fmt::format("field {} of a share's note is {}", i, part.note(i)));
