@@ -80,7 +80,7 @@ class GpuRank {
       values[i] = static_cast<float>(i % kPeriod + 1) * (group.rank() + 1);
     cuda_.copy(arena.data, values.data(), values.size_bytes(), stream_);
     group.all_reduce(buffer).wait(patience());
-    const float total = static_cast<float>(world * (world + 1) / 2);
+    const float total = static_cast<float>(world) * static_cast<float>(world + 1) / 2;
     const std::string wrong =
         compared(values, arena.data, [&](std::size_t i) { return static_cast<float>(i % kPeriod + 1) * total; });
     cuda_.zero(arena.data, arena.bytes, stream_);
