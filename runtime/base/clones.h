@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Function multi-versioning: one binary, the widest vectors that the processor has.
+// For loops that are to become vectors: function multi-versioning (one binary, the widest vectors that the processor
+// has), and a promise to the compiler.
 #pragma once
 
 // Put one of these before a hot function of plain loops; the loader picks the version once. g++ only, and not under
@@ -12,3 +13,11 @@
 #endif
 // For loops of sums and of bits, which gain from wider vectors alone.
 #define LOCKSTEP_VECTOR_CLONES LOCKSTEP_CLONES_FOR("avx512f", "avx2")
+
+// Put it before a loop that works element by element: a destination that is a source carries nothing from one element
+// to the next.
+#if defined(__clang__)
+#define LOCKSTEP_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define LOCKSTEP_INDEPENDENT _Pragma("GCC ivdep")
+#endif

@@ -112,9 +112,11 @@ void check_weight(const ProcessGroup& group, std::string_view operation, const C
            fmt::format("unit {} on {}; units of weights are for groups on the CPU, give 1", options.unit,
                        group.device().str()));
   }
-  if (options.zero_if_weightless && (!options.weight || group.device().kind == DeviceKind::cpu)) {
+  if ((options.zero_if_weightless || options.total_on_device != nullptr) &&
+      (!options.weight || group.device().kind == DeviceKind::cpu)) {
     refuse(group, operation,
-           fmt::format("zero_if_weightless {} on {}; it goes with a weight, in groups on a device",
+           fmt::format("{} {} on {}; it goes with a weight, in groups on a device",
+                       options.zero_if_weightless ? "zero_if_weightless" : "total_on_device",
                        options.weight ? "with a weight" : "without one", group.device().str()));
   }
   if (!options.weight) return;

@@ -84,6 +84,7 @@ Work ProcessGroupBase::start_reduction(OpKind kind, const ConstBufferView& input
   args.record.words = words_of(options);
   args.record.unit = args.reduction.unit = options.unit;
   args.zero_if_weightless = options.zero_if_weightless;
+  args.total_on_device = options.total_on_device;
   return start(std::move(args));
 }
 

@@ -12,13 +12,6 @@
 #include "runtime/base/clones.h"
 #include "runtime/device/half_arrays.h"
 
-// The loops below work element by element, so a destination that is a source carries nothing from one to the next.
-#if defined(__clang__)
-#define LOCKSTEP_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define LOCKSTEP_INDEPENDENT _Pragma("GCC ivdep")
-#endif
-
 namespace lockstep::comm {
 namespace {
 

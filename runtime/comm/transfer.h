@@ -26,7 +26,8 @@ struct CollectiveArgs {
   int rank = 0;
   int size = 1;
   comm::Reduction reduction;
-  bool zero_if_weightless = false;  // ReductionOptions
+  bool zero_if_weightless = false;          // ReductionOptions
+  std::int64_t* total_on_device = nullptr;  // ReductionOptions
 
   std::size_t element_bytes() const { return size_of(record.dtype); }
   std::size_t count() const { return static_cast<std::size_t>(record.count); }

@@ -12,6 +12,8 @@
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/no_device.h"
 #include "runtime/cuda/poll.h"
+#include "runtime/device/convert.h"
+#include "runtime/device/sum_rows.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -251,9 +253,10 @@ void CudaRuntime::zero(void* data, std::size_t bytes, StreamView stream) {
         stream.device);
 }
 
-void CudaRuntime::divide(const BufferView& buffer, const std::int64_t* divisor, OverZero over_zero, StreamView stream) {
+void CudaRuntime::divide(const BufferView& buffer, double factor, const std::int64_t* divisor, OverZero over_zero,
+                         StreamView stream) {
   const CurrentDevice current(stream.device);
-  check(launch_divide(buffer.data, buffer.count, buffer.dtype, divisor, over_zero, handle_of(stream)),
+  check(launch_divide(buffer.data, buffer.count, buffer.dtype, factor, divisor, over_zero, handle_of(stream)),
         fmt::format("the kernel that divides {} x {}", buffer.count, name_of(buffer.dtype)), stream.device);
 }
 
@@ -261,6 +264,28 @@ void CudaRuntime::first_not_finite(const BufferView& buffer, std::int64_t* first
   const CurrentDevice current(stream.device);
   check(launch_first_not_finite(buffer.data, buffer.count, buffer.dtype, first, handle_of(stream)),
         fmt::format("the kernel that looks for NaN in {} x {}", buffer.count, name_of(buffer.dtype)), stream.device);
+}
+
+void CudaRuntime::convert(const ConstBufferView& from, const BufferView& to, StreamView stream) {
+  check_convertible(from, to);
+  const CurrentDevice current(stream.device);
+  check(launch_convert(from.data, from.dtype, to.data, to.dtype, to.count, handle_of(stream)),
+        fmt::format("the kernel that converts {} x {}", from.count, name_of(from.dtype)), stream.device);
+}
+
+void CudaRuntime::sum_rows(const void* rows, std::ptrdiff_t stride, std::span<const std::uint8_t> merges,
+                           const BufferView& to, StreamView stream) {
+  check_summable(merges, to.dtype);
+  if (merges.size() > kMostSummedRows) {
+    throw InvalidArgument(
+        fmt::format("sum_rows of {} rows on {}; a kernel takes at most {}: fewer ranks, or a hook that "
+                    "leaves the sum to the group",
+                    merges.size(), stream.device.str(), kMostSummedRows));
+  }
+  const CurrentDevice current(stream.device);
+  check(launch_sum_rows(rows, stride, merges, to.data, to.count, to.dtype, handle_of(stream)),
+        fmt::format("the kernel that adds {} rows of {} x {}", merges.size(), to.count, name_of(to.dtype)),
+        stream.device);
 }
 
 void CudaRuntime::put(std::int64_t* to, std::int64_t value, StreamView stream) {

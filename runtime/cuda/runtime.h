@@ -46,8 +46,12 @@ class CudaRuntime final : public DeviceRuntime {
 
   void copy(void* to, const void* from, std::size_t bytes, StreamView stream) override;
   void zero(void* data, std::size_t bytes, StreamView stream) override;
-  void divide(const BufferView& buffer, const std::int64_t* divisor, OverZero over_zero, StreamView stream) override;
+  void divide(const BufferView& buffer, double factor, const std::int64_t* divisor, OverZero over_zero,
+              StreamView stream) override;
   void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) override;
+  void convert(const ConstBufferView& from, const BufferView& to, StreamView stream) override;
+  void sum_rows(const void* rows, std::ptrdiff_t stride, std::span<const std::uint8_t> merges, const BufferView& to,
+                StreamView stream) override;
   void put(std::int64_t* to, std::int64_t value, StreamView stream) override;
 
  private:

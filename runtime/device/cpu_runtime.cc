@@ -10,8 +10,10 @@
 #include <new>
 
 #include "lockstep/base/error.h"
+#include "runtime/device/convert.h"
 #include "runtime/device/divide.h"
 #include "runtime/device/not_finite.h"
+#include "runtime/device/sum_rows.h"
 
 namespace lockstep {
 namespace {
@@ -87,13 +89,23 @@ class CpuRuntime final : public DeviceRuntime {
     require_default(stream, "zero");
     if (bytes > 0) std::memset(data, 0, bytes);
   }
-  void divide(const BufferView& buffer, const std::int64_t* divisor, OverZero over_zero, StreamView stream) override {
+  void divide(const BufferView& buffer, double factor, const std::int64_t* divisor, OverZero over_zero,
+              StreamView stream) override {
     require_default(stream, "divide");
-    divide_on_host(buffer.data, buffer.count, buffer.dtype, *divisor, over_zero);
+    divide_on_host(buffer.data, buffer.count, buffer.dtype, divisor == nullptr ? 1 : *divisor, over_zero, factor);
   }
   void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) override {
     require_default(stream, "first_not_finite");
     *first = std::min(*first, first_not_finite_on_host(buffer.data, buffer.count, buffer.dtype));
+  }
+  void convert(const ConstBufferView& from, const BufferView& to, StreamView stream) override {
+    require_default(stream, "convert");
+    convert_on_host(from, to);
+  }
+  void sum_rows(const void* rows, std::ptrdiff_t stride, std::span<const std::uint8_t> merges, const BufferView& to,
+                StreamView stream) override {
+    require_default(stream, "sum_rows");
+    sum_rows_on_host(rows, stride, merges, to);
   }
   void put(std::int64_t* to, std::int64_t value, StreamView stream) override {
     require_default(stream, "put");

@@ -26,23 +26,26 @@ void integers(void* data, std::int64_t count, std::int64_t divisor) {
 
 }  // namespace
 
-void divide_on_host(void* data, std::int64_t count, DType dtype, std::int64_t divisor, OverZero over_zero) {
+void divide_on_host(void* data, std::int64_t count, DType dtype, std::int64_t divisor, OverZero over_zero,
+                    double factor) {
   if (divisor == 0) {
     if (over_zero == OverZero::is_zero && count > 0)
       std::memset(data, 0, static_cast<std::size_t>(count) * size_of(dtype));
     return;
   }
-  const auto single = static_cast<float>(divisor);
+  const auto single = [by = static_cast<float>(divisor), times = static_cast<float>(factor)](float value) {
+    return value * times / by;
+  };
   switch (dtype) {
-    case DType::f32: each<float>(data, count, [single](float value) { return value / single; }); break;
+    case DType::f32: each<float>(data, count, single); break;
     case DType::f64:
-      each<double>(data, count, [divisor](double value) { return value / static_cast<double>(divisor); });
+      each<double>(data, count, [=](double value) { return value * factor / static_cast<double>(divisor); });
       break;
     case DType::bf16:
-      each<bfloat16>(data, count, [single](bfloat16 value) { return to_bfloat16(to_float(value) / single); });
+      each<bfloat16>(data, count, [&](bfloat16 value) { return to_bfloat16(single(to_float(value))); });
       break;
     case DType::f16:
-      each<float16>(data, count, [single](float16 value) { return to_float16(to_float(value) / single); });
+      each<float16>(data, count, [&](float16 value) { return to_float16(single(to_float(value))); });
       break;
     case DType::i32: integers<std::int32_t>(data, count, divisor); break;
     case DType::i64: integers<std::int64_t>(data, count, divisor); break;

@@ -9,9 +9,9 @@
 
 namespace lockstep {
 
-// Every element over `divisor`. Floats are divided in float32 or wider, then rounded to nearest even; integers in 64
-// bits, towards zero.
+// Every element times `factor` over `divisor`. Floats are multiplied and divided in float32 or wider, then rounded to
+// nearest even; integers are divided in 64 bits, towards zero.
 LOCKSTEP_INTERNAL_API void divide_on_host(void* data, std::int64_t count, DType dtype, std::int64_t divisor,
-                                          OverZero over_zero = OverZero::stays);
+                                          OverZero over_zero = OverZero::stays, double factor = 1);
 
 }  // namespace lockstep

@@ -563,6 +563,8 @@ void check_refusals(ProcessGroup& group) {
   require_refusal<Bad>("weight with max", [&] { return group.all_reduce(part, {.op = ReduceOp::max, .weight = 1}); });
   require_refusal<Bad>("unit 0", [&] { return group.all_reduce(part, {.weight = 1, .unit = 0}); });
   require_refusal<Bad>("unit without weight", [&] { return group.all_reduce(part, {.unit = 2}); });
+  std::int64_t total = 0;
+  require_refusal<Bad>("total without weight", [&] { return group.all_reduce(part, {.total_on_device = &total}); });
   require_refusal<Bad>("weight below 0", [&] { return group.all_reduce(part, {.weight = -1}); });
   require_refusal<Bad>("weight of integers", [&] { return group.all_reduce(wrong_type, {.weight = 1}); });
   const std::vector<NoteField> too_long(kMostNoteFields + 1);

@@ -137,8 +137,11 @@ void NcclCollective::after_launch(const LaunchContext& context) {
   const std::int64_t* divisor = record.op == ReduceOp::avg ? context.world_size : nullptr;
   if (record.weighted) divisor = static_cast<const std::int64_t*>(words_on_device_.get());
   if (divisor != nullptr && has_result && record.count > 0) {
-    context.runtime.divide(BufferView(out_, record.count, record.dtype, context.stream.device), divisor,
+    context.runtime.divide(BufferView(out_, record.count, record.dtype, context.stream.device), 1, divisor,
                            args.zero_if_weightless ? OverZero::is_zero : OverZero::stays, context.stream);
+  }
+  if (args.total_on_device != nullptr) {
+    context.runtime.copy(args.total_on_device, words_on_device_.get(), sizeof(std::int64_t), context.stream);
   }
   if (words_on_device_) {
     context.runtime.copy(words_on_host_.get(), words_on_device_.get(), word_count() * sizeof(std::int64_t),

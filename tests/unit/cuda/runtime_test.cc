@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
@@ -16,7 +17,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/device_runtime.h"
+#include "runtime/device/convert.h"
 #include "runtime/device/divide.h"
+#include "runtime/device/sum_rows.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 
 namespace lockstep {
@@ -132,13 +135,92 @@ TEST_F(Cuda, DividesAndPutsInTheStreamsOrder) {
       const auto data = cuda.allocate(bytes, stream);
       cuda.copy(data.get(), host.get(), bytes, stream);
       cuda.put(divisor, by, stream);
-      cuda.divide({data.get(), kCount, dtype, kGpu}, divisor, over_zero, stream);
+      cuda.divide({data.get(), kCount, dtype, kGpu}, 1, divisor, over_zero, stream);
       cuda.copy(host.get(), data.get(), bytes, stream);
       stream.synchronize(soon());
       EXPECT_EQ(std::memcmp(host.get(), wanted.data(), bytes), 0) << name_of(dtype) << " over " << by;
     }
   }
-  cuda.divide({nullptr, 0, DType::f32, kGpu}, divisor, OverZero::is_zero, stream);
+  cuda.divide({nullptr, 0, DType::f32, kGpu}, 1, divisor, OverZero::is_zero, stream);
+}
+
+TEST_F(Cuda, MultipliesBeforeItDividesByWhatThereIs) {
+  Stream stream(kGpu);
+  const auto word = cuda.allocate(8, stream);
+  auto* const divisor = static_cast<std::int64_t*>(word.get());
+  cuda.put(divisor, 3, stream);
+  const auto data = cuda.allocate(16, stream);
+  const auto host = cuda.allocate_pinned(16, kGpu);
+  const auto after = [&](double factor, const std::int64_t* by) {
+    std::memcpy(host.get(), std::array{1.0f, -5.0f, 0.1f, 7.0f}.data(), 16);
+    cuda.copy(data.get(), host.get(), 16, stream);
+    cuda.divide({data.get(), 4, DType::f32, kGpu}, factor, by, OverZero::is_zero, stream);
+    return look(data.get(), 4, stream);
+  };
+  EXPECT_EQ(after(0.25, nullptr), (std::vector{0.25f, -1.25f, 0.1f / 4, 1.75f}));
+  EXPECT_EQ(after(8, divisor), (std::vector{8.0f / 3, -40.0f / 3, 0.1f * 8 / 3, 56.0f / 3}));
+  EXPECT_EQ(after(1, nullptr), (std::vector{1.0f, -5.0f, 0.1f, 7.0f}));
+}
+
+TEST_F(Cuda, ConvertsAndAddsRowsInTheStreamsOrder) {
+  constexpr std::int64_t kCount = 301;
+  Stream stream(kGpu);
+  std::mt19937 random(7);
+  const auto on_device = [&](const std::vector<std::byte>& bytes) {
+    const auto pinned = cuda.allocate_pinned(bytes.size(), kGpu);
+    std::memcpy(pinned.get(), bytes.data(), bytes.size());
+    const auto memory = cuda.allocate(bytes.size(), stream);
+    cuda.copy(memory.get(), pinned.get(), bytes.size(), stream);
+    return memory;
+  };
+  const auto on_host = [&](const void* data, std::size_t bytes) {
+    const auto pinned = cuda.allocate_pinned(bytes, kGpu);
+    cuda.copy(pinned.get(), data, bytes, stream);
+    stream.synchronize(soon());
+    const auto* const begin = static_cast<const std::byte*>(pinned.get());
+    return std::vector<std::byte>(begin, begin + bytes);
+  };
+  const auto numbers = [&](DType dtype, std::size_t rows) {
+    std::vector<std::byte> bytes(rows * kCount * size_of(dtype));
+    for (auto& byte : bytes) byte = static_cast<std::byte>(random() % 0x70);
+    return bytes;
+  };
+  for (const DType half : {DType::bf16, DType::f16}) {
+    for (const DType wide : {DType::f32, DType::f64}) {
+      for (const auto& [from, to] : {std::pair(wide, half), std::pair(half, wide)}) {
+        std::vector<std::byte> given = numbers(from, 1), wanted(kCount * size_of(to));
+        convert_on_host({given.data(), kCount, from}, {wanted.data(), kCount, to});
+        const auto source = on_device(given);
+        const auto result = cuda.allocate(wanted.size(), stream);
+        cuda.convert({source.get(), kCount, from, kGpu}, {result.get(), kCount, to, kGpu}, stream);
+        EXPECT_EQ(on_host(result.get(), wanted.size()), wanted) << name_of(from) << " to " << name_of(to);
+      }
+    }
+  }
+  // ((0+1)+(2+3))+5, row 4 is padding.
+  const std::vector<std::uint8_t> merges{0, 1, 0, 2, kSkippedRow, 1};
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    std::vector<std::byte> given = numbers(dtype, merges.size());
+    const auto row = static_cast<std::ptrdiff_t>(kCount * size_of(dtype));
+    const auto rows = on_device(given);
+    const BufferView third(static_cast<std::byte*>(rows.get()) + 2 * row, kCount, dtype, kGpu);
+    sum_rows_on_host(given.data(), row, merges, {given.data() + 2 * row, kCount, dtype});
+    cuda.sum_rows(rows.get(), row, merges, third, stream);
+    EXPECT_EQ(on_host(rows.get(), given.size()), given) << name_of(dtype);
+  }
+  const BufferView none(nullptr, 0, DType::f32, kGpu);
+  const auto refused = [&](const std::vector<std::uint8_t>& of) {
+    return refusal([&] { cuda.sum_rows(nullptr, 4, of, none, stream); });
+  };
+  EXPECT_THAT(refused({0, 0}), HasSubstr("sum_rows of 2 rows of float32 that leaves 2 sums"));
+  EXPECT_THAT(refused({kSkippedRow}), HasSubstr("leaves 0 sums"));
+  std::vector<std::uint8_t> many(kMostSummedRows + 1, 1);
+  many[0] = 0;
+  EXPECT_THAT(refused(many), HasSubstr("sum_rows of 2049 rows on cuda:0; a kernel takes at most 2048"));
+  EXPECT_THAT(refusal([&] {
+                cuda.convert(none, {nullptr, 0, DType::f64, kGpu}, stream);
+              }),
+              HasSubstr("convert of 0 float32 to 0 float64"));
 }
 
 TEST_F(Cuda, FindsTheFirstNumberThatIsNoneInTheStreamsOrder) {
@@ -185,10 +267,13 @@ TEST_F(Cuda, NoLaunchWaitsForWhatAnotherStreamDoes) {
   std::thread launcher([&] {
     cuda.put(static_cast<std::int64_t*>(divisor.get()), 2, stream);
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
-      cuda.divide(BufferView(data.get(), 8, dtype, fresh), static_cast<const std::int64_t*>(divisor.get()),
+      cuda.divide(BufferView(data.get(), 8, dtype, fresh), 1, static_cast<const std::int64_t*>(divisor.get()),
                   OverZero::is_zero, stream);
       cuda.first_not_finite(BufferView(data.get(), 1, dtype, fresh), static_cast<std::int64_t*>(divisor.get()), stream);
     }
+    const BufferView wide(data.get(), 8, DType::f32, fresh);
+    cuda.convert({static_cast<std::byte*>(data.get()) + 32, 8, DType::bf16, fresh}, wide, stream);
+    cuda.sum_rows(data.get(), 32, std::vector<std::uint8_t>{0}, wide, stream);
     launched = true;
   });
   const Deadline limit = soon();

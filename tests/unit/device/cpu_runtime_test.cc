@@ -62,11 +62,36 @@ TEST(CpuRuntime, WorkIsDoneAtReturn) {
   EXPECT_EQ(to, from);
   std::int64_t divisor = 0;
   cpu().put(&divisor, 2, stream);
-  cpu().divide(std::span(to), &divisor, OverZero::stays, stream);
+  cpu().divide(std::span(to), 1, &divisor, OverZero::stays, stream);
   EXPECT_THAT(to, ElementsAre(3, 3, -4));
   cpu().zero(to.data(), 16, stream);
   EXPECT_THAT(to, ElementsAre(0, 0, -4));
   stream.synchronize(Deadline::after({}));
+}
+
+TEST(CpuRuntime, AddsRowsInTheOrderThatIsSaid) {
+  const std::vector<float> rows = {1e8f, 2, 1, 2, -1e8f, 2, 1, 2};  // four of two
+  std::vector<float> sum(2);
+  const auto in_order = [&](const std::vector<std::uint8_t>& merges) {
+    cpu().sum_rows(rows.data(), 2 * sizeof(float), merges, std::span(sum), {});
+    return sum;
+  };
+  EXPECT_THAT(in_order({0, 1, 0, 2}), ElementsAre(0.0f, 8.0f));
+  EXPECT_THAT(in_order({0, 1, 1, 1}), ElementsAre(1.0f, 8.0f));
+  EXPECT_THAT(in_order({0, kSkippedRow, kSkippedRow, 1}), ElementsAre(1e8f, 4.0f));
+  // Backwards, in float32 and rounded once.
+  std::vector<bfloat16> halves = {to_bfloat16(1), to_bfloat16(1), to_bfloat16(256)};
+  cpu().sum_rows(&halves[2], -2, std::vector<std::uint8_t>{0, 1, 1}, std::span(&halves[0], 1), {});
+  EXPECT_EQ(to_float(halves[0]), 258);
+}
+
+TEST(CpuRuntime, ConvertsThereAndBack) {
+  const std::vector<double> wide = {1.00390625, -3, 1e-9};
+  std::vector<float16> half(3);
+  std::vector<float> back(3);
+  cpu().convert(std::span(wide), std::span(half), {});
+  cpu().convert(std::span(half), std::span(back), {});
+  EXPECT_THAT(back, ElementsAre(1.00390625f, -3.0f, 0.0f));
 }
 
 TEST(CpuRuntime, EventsAreReachedAndTimed) {

@@ -48,6 +48,10 @@ struct ReductionOptions {
   // If all weights are 0 the result is 0, instead of the sum: for callers that cannot wait for the sum on the host.
   // Only with a weight, and in a group on a device: on the CPU the caller knows it as soon as the work is done.
   bool zero_if_weightless = false;
+  // A word of the group's device that gets the sum of the weights, as Work::total_weight(): for work in streams, which
+  // cannot wait for the host. Belongs to the collective as a buffer does. As zero_if_weightless, only with a weight,
+  // and in a group on a device.
+  std::int64_t* total_on_device = nullptr;
   // Integers that ride along, and are combined over the ranks: Work::note(). At most kMostNoteFields, with the same
   // operations on all ranks.
   std::vector<NoteField> note = {};

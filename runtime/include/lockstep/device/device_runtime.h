@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -57,6 +58,11 @@ enum class OverZero : std::uint8_t { stays, is_zero };
 
 // The result of first_not_finite() where every number is finite.
 inline constexpr std::int64_t kAllFinite = std::numeric_limits<std::int64_t>::max();
+
+// Of sum_rows().
+inline constexpr std::uint8_t kSkippedRow = 255;
+inline constexpr std::size_t kMostSummedRows = 2048;
+inline constexpr std::size_t kMostKeptSums = 32;  // at once: of 2^31 rows in a binary tree
 
 class LOCKSTEP_API DeviceRuntime {
  public:
@@ -103,12 +109,24 @@ class LOCKSTEP_API DeviceRuntime {
   // the host is not to wait: pageable memory makes CUDA stage it, and counts as a host wait.
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   virtual void zero(void* data, std::size_t bytes, StreamView stream) = 0;
-  // In the stream's order: every element over *divisor, which lies on the device. Floats are divided in float32 or
-  // wider, then rounded; integers in 64 bits, towards zero.
-  virtual void divide(const BufferView& buffer, const std::int64_t* divisor, OverZero over_zero, StreamView stream) = 0;
+  // In the stream's order: every element times `factor`, then over *divisor, which lies on the device; null: over
+  // nothing. Floats are multiplied and divided in float32 or wider, then rounded; integers, whose factor is 1, are
+  // divided in 64 bits, towards zero.
+  virtual void divide(const BufferView& buffer, double factor, const std::int64_t* divisor, OverZero over_zero,
+                      StreamView stream) = 0;
   // In the stream's order: *first, which lies on the device, becomes 2 i if element i is the first that is NaN or
   // infinite and NaN, 2 i + 1 if it is infinite, where that is less than what it was. Integers are finite.
   virtual void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) = 0;
+  // In the stream's order: `to` gets as many elements of `from` in another dtype: float32 or float64 rounded to float16
+  // or bfloat16, through float32, or the latter widened. InvalidArgument for other dtypes, and other numbers.
+  virtual void convert(const ConstBufferView& from, const BufferView& to, StreamView stream) = 0;
+  // In the stream's order: element i of `to` becomes the sum of element i of merges.size() rows of its dtype, a
+  // float's, of which row r begins r * `stride` bytes behind `rows`. Row r is added to the newest merges[r] of the sums
+  // that are kept, newest first, each of them the left operand, and the result is kept; after the last row one is. A
+  // row whose number is kSkippedRow is not read. 16-bit floats are added in float32, and rounded once. `to` may be one
+  // of the rows. At most kMostSummedRows on a device: InvalidArgument.
+  virtual void sum_rows(const void* rows, std::ptrdiff_t stride, std::span<const std::uint8_t> merges,
+                        const BufferView& to, StreamView stream) = 0;
   // In the stream's order: *to = value, without host memory that has to live on.
   virtual void put(std::int64_t* to, std::int64_t value, StreamView stream) = 0;
 };
