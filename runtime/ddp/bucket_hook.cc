@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <exception>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "runtime/comm/arguments.h"
@@ -16,17 +17,11 @@
 namespace lockstep {
 namespace {
 
-CommHook checked(CommHook hook, const ProcessGroup& group) {
+CommHook checked(CommHook hook) {
   if (!hook.run || hook.name.empty()) {
     throw InvalidArgument(
         fmt::format("communication hook '{}' has no {}; give it a name, which the ranks compare, and a function",
                     hook.name, hook.run ? "name" : "function"));
-  }
-  if (group.device().kind != DeviceKind::cpu) {
-    throw InvalidArgument(
-        fmt::format("communication hook '{}': the group (backend {}) is on {}, and hooks are for groups on the CPU; "
-                    "leave it out there",
-                    hook.name, group.backend(), group.device().str()));
   }
   return hook;
 }
@@ -47,7 +42,12 @@ void reduce_one(const comm::Reduction& reduction, const BufferView& from, const 
 
 BucketHook::BucketHook(CommHook hook, std::shared_ptr<ProcessGroup> group, const std::vector<ParameterSpec>& specs,
                        bool is_scaled)
-    : hook_(checked(std::move(hook), *group)), group_(std::move(group)), specs_(specs), is_scaled_(is_scaled) {}
+    : group_(std::move(group)),
+      device_(group_->device().kind == DeviceKind::cpu ? nullptr : &device_runtime(group_->device().kind)),
+      side_(group_->device(), Stream::Priority::greatest),
+      hook_(checked(std::move(hook))),
+      specs_(specs),
+      is_scaled_(is_scaled) {}
 
 std::string BucketHook::named(std::size_t bucket) const {
   return fmt::format("communication hook '{}' (step {}, bucket {})", hook_.name, step_, bucket);
@@ -72,18 +72,26 @@ bool BucketHook::takes(const Bucket& bucket) const {
   return static_cast<std::size_t>(bucket.parameters.front()) < specs_.size();
 }
 
-void BucketHook::begin(const BucketPlan& plan, std::int64_t step, const StepWeight& weight, std::int64_t total) {
+void BucketHook::begin(const BucketPlan& plan, std::int64_t step, const StepWeight& weight, std::int64_t total,
+                       const std::int64_t* total_on_device) {
   plan_ = &plan;
   step_ = step;
   unit_ = weight.is_mean ? weight.unit : 1;
   divisor_ = weight.is_mean ? total : 1;
+  divisor_on_device_ = weight.is_mean ? total_on_device : nullptr;
   scale_ = is_scaled_ ? scale_for(total, unit_) : 1;
   finishes_.assign(plan.buckets.size(), nullptr);
 }
 
-Work BucketHook::start(std::size_t bucket, const BufferView& buffer) {
+void BucketHook::scale_down(const BufferView& buffer) const {
+  if (scale_ == 1) return;
+  if (device_ == nullptr) return reduce_one({.dtype = buffer.dtype, .divisor = scale_}, buffer, buffer);
+  device_->divide(buffer, 1 / static_cast<double>(scale_), nullptr, OverZero::stays, group_->stream());
+}
+
+HookedBucket BucketHook::start(std::size_t bucket, const BufferView& buffer) {
   const Bucket& it = plan_->buckets[bucket];
-  if (scale_ != 1) reduce_one({.dtype = buffer.dtype, .divisor = scale_}, buffer, buffer);
+  scale_down(buffer);
   std::vector<GradBucket::Slice> slices;
   for (const int parameter : it.parameters) {
     const std::size_t bytes = plan_->slots[static_cast<std::size_t>(parameter)].offset - it.offset;
@@ -98,10 +106,11 @@ Work BucketHook::start(std::size_t bucket, const BufferView& buffer) {
                       .buckets = static_cast<int>(buckets),
                       .buffer = buffer,
                       .slices = slices,
-                      .scale = scale_});
+                      .scale = scale_,
+                      .side = side_});
   });
-  finishes_[bucket] = std::move(result.finish);
-  return result.work;
+  finishes_[bucket] = std::exchange(result.finish, nullptr);
+  return result;
 }
 
 bool BucketHook::is_done(std::size_t bucket, const Work& work) const {
@@ -135,6 +144,10 @@ BufferView BucketHook::result_of(std::size_t bucket, const BufferView& buffer) c
                        name_of(sum.dtype), buffer.count, name_of(buffer.dtype)));
   }
   comm::check_buffer(*group_, named(bucket), sum);
+  if (sum.device != buffer.device) {
+    refuse(fmt::format("gave back memory on {}, of a bucket on {}; give the sum there", sum.device.str(),
+                       buffer.device.str()));
+  }
   const auto* const bytes = static_cast<const std::byte*>(sum.data);
   const auto* const own = static_cast<const std::byte*>(buffer.data);
   if (bytes != own && bytes < own + buffer.bytes() && own < bytes + buffer.bytes()) {
@@ -145,7 +158,13 @@ BufferView BucketHook::result_of(std::size_t bucket, const BufferView& buffer) c
 
 void BucketHook::finish(std::size_t bucket, const BufferView& buffer) {
   const BufferView sum = result_of(bucket, buffer);
-  reduce_one({.dtype = buffer.dtype, .divisor = divisor_, .unit = unit_, .scale = scale_}, sum, buffer);
+  if (device_ == nullptr) {
+    reduce_one({.dtype = buffer.dtype, .divisor = divisor_, .unit = unit_, .scale = scale_}, sum, buffer);
+  } else {
+    const StreamView stream = group_->stream();
+    if (sum.data != buffer.data) device_->copy(buffer.data, sum.data, buffer.bytes(), stream);
+    device_->divide(buffer, static_cast<double>(scale_), divisor_on_device_, OverZero::is_zero, stream);
+  }
   finishes_[bucket] = nullptr;
 }
 

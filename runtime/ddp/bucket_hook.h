@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The communication hook of a Reducer, called with its buckets: scales the hook's input, checks its result, and divides
-// that.
+// that. On a device it does so in the group's stream, and waits for nothing.
 //
 // Threads: the Reducer's. Failure: an Error that names the hook, with the hook's exception nested; PeerLost, Timeout
 // and Mismatch of a hook's keep their type.
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/ddp/comm_hook.h"
+#include "lockstep/device/device_runtime.h"
 
 namespace lockstep {
 
@@ -23,24 +24,29 @@ struct StepWeight {
 
 class BucketHook {
  public:
-  // `specs` outlives it. InvalidArgument if the hook lacks its name or its function, or the group is on a device.
-  // `is_scaled`: the hook gets scaled buckets (GradBucket::scale); else the scale is 1.
+  // `specs` outlives it. InvalidArgument if the hook lacks its name or its function. `is_scaled`: the hook gets scaled
+  // buckets (GradBucket::scale); else the scale is 1.
   BucketHook(CommHook hook, std::shared_ptr<ProcessGroup> group, const std::vector<ParameterSpec>& specs,
              bool is_scaled = true);
 
   const std::string& name() const { return hook_.name; }
+  bool is_scaled() const { return is_scaled_; }
   // Whether the bucket holds gradients, which the hook gets, or something else of the Reducer's.
   bool takes(const Bucket& bucket) const;
 
-  // Starts a step: `total` is all ranks' weight.
-  void begin(const BucketPlan& plan, std::int64_t step, const StepWeight& weight, std::int64_t total);
-  // Gives the bucket to the hook. Its result is complete when the Work is done and finish() has returned.
-  Work start(std::size_t bucket, const BufferView& buffer);
+  // Starts a step: `total` is all ranks' weight. On a device that of an earlier step will do, of which the scale is
+  // made; the step's own is in the word `total_on_device` once the group's stream gets to finish().
+  void begin(const BucketPlan& plan, std::int64_t step, const StepWeight& weight, std::int64_t total,
+             const std::int64_t* total_on_device);
+  // Gives the bucket to the hook, and returns what the hook did, but for its `finish`. The result is complete when the
+  // Work is done and finish() has returned.
+  HookedBucket start(std::size_t bucket, const BufferView& buffer);
   // Whether a Work that start() returned is done.
   bool is_done(std::size_t bucket, const Work& work) const;
   // Blocks until a Work that start() returned is done.
   void wait(std::size_t bucket, const Work& work, const Deadline& deadline) const;
-  // Writes the mean (or the sum) over the ranks to the buffer. The bucket's Work is done.
+  // Writes the mean (or the sum) over the ranks to the buffer. The bucket's Work is done; on a device the group's
+  // stream waits for it.
   void finish(std::size_t bucket, const BufferView& buffer);
   // Forgets the results that were not taken.
   void drop() { finishes_.clear(); }
@@ -51,14 +57,18 @@ class BucketHook {
   template <typename Call>
   auto guarded(std::size_t bucket, Call call) const;
   BufferView result_of(std::size_t bucket, const BufferView& buffer) const;
+  void scale_down(const BufferView& buffer) const;
 
-  CommHook hook_;
   std::shared_ptr<ProcessGroup> group_;
+  DeviceRuntime* device_;  // null on the CPU
+  Stream side_;            // outlives what the hook keeps and gives back
+  CommHook hook_;
   const std::vector<ParameterSpec>& specs_;
   bool is_scaled_;
   const BucketPlan* plan_ = nullptr;  // the current step's
   std::int64_t step_ = 0;
-  std::int64_t divisor_ = 0;
+  std::int64_t divisor_ = 0;                         // the CPU's
+  const std::int64_t* divisor_on_device_ = nullptr;  // a device's; null: 1
   std::int64_t unit_ = 1;
   std::int64_t scale_ = 1;
   std::vector<std::function<BufferView()>> finishes_;  // by bucket

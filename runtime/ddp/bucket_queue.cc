@@ -22,11 +22,12 @@ trace::Time now() { return trace::Time::clock::now(); }
 }  // namespace
 
 BucketQueue::BucketQueue(std::shared_ptr<ProcessGroup> group, const StepClock& clock, const GradientMemory& memory,
-                         BucketHook* hook, FiniteCheck* finite, int sharded)
+                         std::size_t total_at, BucketHook* hook, FiniteCheck* finite, int sharded)
     : group_(std::move(group)),
       clock_(clock),
       memory_(memory),
       marks_(memory.device() ? std::make_unique<StepMarks>(group_->device()) : nullptr),
+      total_on_device_(marks_ && hook != nullptr ? reinterpret_cast<std::int64_t*>(memory.at(total_at)) : nullptr),
       hook_(hook),
       finite_(finite),
       sharded_(sharded) {}
@@ -78,17 +79,23 @@ void BucketQueue::begin(const BucketPlan& plan, const StepWeight& weight, const 
 }
 
 void BucketQueue::announce() {
-  const ReductionOptions options{.weight = weight_.own, .note = fields_of(note_)};
+  const ReductionOptions options{.weight = weight_.own, .total_on_device = total_on_device_, .note = fields_of(note_)};
   const BufferView nothing(nullptr, 0, DType::f32, group_->device());
   is_announced_ = false;
   announcement_ = at_announcement([&] { return group_->all_reduce(nothing, options); });
 }
 
-// Blocks, so that buckets come at one place of the program's collectives on every rank.
+// Blocks on the CPU, so that buckets come at one place of the program's collectives on every rank. On a device they do
+// by themselves, and the host needs a weight for the scale alone: that of steps whose note it has read will do, the
+// larger of two of them, so that a short batch does not make float16 overflow in the next full one.
 void BucketQueue::await_announcement() {
   if (std::exchange(is_announced_, true)) return;
-  at_announcement([&] { announcement_.wait(); });
-  hook_->begin(*plan_, record_.step, weight_, announcement_.total_weight());
+  std::int64_t total = std::max(known_totals_[0], known_totals_[1]);
+  if (!marks_ || (hook_->is_scaled() && noted_.step < 0)) {
+    at_announcement([&] { announcement_.wait(); });
+    total = announcement_.total_weight();
+  }
+  hook_->begin(*plan_, record_.step, weight_, total, total_on_device_);
 }
 
 BufferView BucketQueue::buffer_of(std::size_t bucket) const {
@@ -102,6 +109,7 @@ void BucketQueue::read_note_before_last() {
   const Work& work = unread_.front().second;  // clang 14 lets no lambda take a structured binding
   at_place([&] { return StepPlace{step, -1, "note of the step"}; }, [&] { work.wait(); });
   noted_ = {step, note_of_all(work)};
+  known_totals_ = {work.total_weight(), known_totals_[0]};
   unread_.pop_front();
 }
 
@@ -144,7 +152,10 @@ void BucketQueue::launch(std::size_t bucket) {
   if (bucket == 0 && hook_ == nullptr) options.note = fields_of(note_);
   works_[bucket] = at_bucket(bucket, [&] {
     const BufferView buffer = buffer_of(bucket);
-    return goes_to_hook(bucket) ? hook_->start(bucket, buffer) : reduce(bucket, options);
+    if (!goes_to_hook(bucket)) return reduce(bucket, options);
+    const HookedBucket sent = hook_->start(bucket, buffer);
+    record_.buckets[bucket].bytes = sent.bytes.value_or(buffer.bytes());
+    return sent.work;
   });
   ++next_launched_;
   if (marks_) marks_->launched(bucket);
@@ -184,9 +195,8 @@ void BucketQueue::finish() {
   }
   launch_full();
   await_all();
-  const Work& told = hook_ != nullptr ? announcement_ : works_.front();
-  total_weight_ = hook_ != nullptr && !weight_.is_mean ? 1 : told.total_weight();
-  noted_ = {record_.step, note_of_all(told)};
+  total_weight_ = total_of(told());
+  noted_ = {record_.step, note_of_all(told())};
   works_.clear();
   plan_ = nullptr;
   clock_.mark_group();  // in no bucket any more
@@ -210,18 +220,27 @@ void BucketQueue::finish_on_device() {
   std::fill(missing_.begin(), missing_.end(), 0);
   launch_full();
   wait_in_stream();
-  unread_.emplace_back(record_.step, works_.front());
+  for (std::size_t bucket = 0; bucket < next_launched_; ++bucket) {
+    if (goes_to_hook(bucket)) at_bucket(bucket, [&] { hook_->finish(bucket, buffer_of(bucket)); });
+  }
+  const Work carrier = told();
+  unread_.emplace_back(record_.step, carrier);
   marks_->end(record_, works_);
   if (finite_ != nullptr) finite_->end();
   last_works_ = std::move(works_);
+  last_works_.push_back(carrier);
   plan_ = nullptr;
   clock_.mark_group();
 }
 
-// Collectives run in the order in which they were started, so that the last one's end is that of all.
+// Collectives run in the order in which they were started, so that the last one's end is that of all. Those of a hook
+// may be of several groups.
 void BucketQueue::wait_in_stream() {
-  if (next_launched_ == 0) return;
-  at_bucket(next_launched_ - 1, [&] { works_[next_launched_ - 1].wait_on(memory_.stream()); });
+  const std::size_t first = hook_ != nullptr || next_launched_ == 0 ? 0 : next_launched_ - 1;
+  for (std::size_t bucket = first; bucket < next_launched_; ++bucket) {
+    at_bucket(bucket, [&] { works_[bucket].wait_on(memory_.stream()); });
+  }
+  if (hook_ != nullptr) at_announcement([&] { announcement_.wait_on(memory_.stream()); });
 }
 
 std::int64_t BucketQueue::total_weight() {
@@ -234,7 +253,7 @@ std::int64_t BucketQueue::total_weight() {
           },
           [&] { work.wait(deadline); });
     }
-    total_weight_ = last_works_.front().total_weight();
+    total_weight_ = total_of(last_works_.back());
     last_works_.clear();
   }
   return total_weight_;

@@ -5,11 +5,13 @@
 // launched, and the compute stream follows the all-reduce from finish() on.
 //
 // With a communication hook a small all-reduce at the step's begin carries weight and note, and buckets go to the hook.
+// On a device the hook's results are taken in finish(), and only the first two steps wait for the weight on the host.
 //
 // The queue knows neither names nor micro-batches; the Reducer does.
 // Threads: the Reducer's. Failure: throws the group's errors, with the step and the bucket in front.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <utility>
@@ -29,10 +31,11 @@ namespace lockstep {
 
 class BucketQueue {
  public:
-  // `memory` outlives it and holds the buckets of every plan that begin() is given. So do `clock`, `hook` and `finite`;
-  // the last two may be null. Of buckets whose first parameter is below `sharded` each rank gets its part of the sum.
+  // `memory` outlives it and holds the buckets of every plan that begin() is given; on a device with a hook also a word
+  // for the step's weight, at `total_at`. So do `clock`, `hook` and `finite`; the last two may be null. Of buckets whose
+  // first parameter is below `sharded` each rank gets its part of the sum.
   BucketQueue(std::shared_ptr<ProcessGroup> group, const StepClock& clock, const GradientMemory& memory,
-              BucketHook* hook, FiniteCheck* finite, int sharded = 0);
+              std::size_t total_at, BucketHook* hook, FiniteCheck* finite, int sharded = 0);
 
   // Starts the clock's step. `plan` outlives it; `note` rides with bucket 0, or ahead of it to a hook. On a device
   // waits, at most the group's timeout, until the one before the last step has got through its bucket 0, and reads its
@@ -71,6 +74,12 @@ class BucketQueue {
   void announce();
   void await_announcement();
   bool goes_to_hook(std::size_t bucket) const { return hook_ != nullptr && hook_->takes(plan_->buckets[bucket]); }
+  // The collective that carries the current step's weight and note.
+  const Work& told() const { return hook_ != nullptr ? announcement_ : works_.front(); }
+  // The divisor of the step whose told() it is.
+  std::int64_t total_of(const Work& told) const {
+    return hook_ != nullptr && !weight_.is_mean ? 1 : told.total_weight();
+  }
   BufferView buffer_of(std::size_t bucket) const;
   Work reduce(std::size_t bucket, const ReductionOptions& options);
   bool is_done(std::size_t bucket) const;
@@ -93,6 +102,7 @@ class BucketQueue {
   const GradientMemory& memory_;
   std::unique_ptr<StepMarks> marks_;  // on a device, else null
   const BucketPlan* plan_ = nullptr;  // the current step's, else null; owned by the Reducer
+  std::int64_t* total_on_device_;     // on a device, with a hook: the step's weight; else null
   BucketHook* hook_;
   FiniteCheck* finite_;
   const int sharded_;
@@ -101,10 +111,12 @@ class BucketQueue {
   StepWeight weight_;
   StepNote note_;
   NotedStep noted_;
-  std::deque<std::pair<std::int64_t, Work>> unread_;  // on a device: steps whose note is not read, and their bucket 0
+  std::deque<std::pair<std::int64_t, Work>> unread_;  // on a device: steps whose note is not read, and its collective
+  std::array<std::int64_t, 2> known_totals_{};        // on a device: the weights of the last steps whose note was read
   std::vector<int> missing_;                          // gradients that each bucket still waits for
   std::vector<Work> works_;                           // the current step's
-  std::vector<Work> last_works_;  // on a device: the last finished step's, until its weight is known
+  // On a device: the last finished step's, and behind them the one that carries its weight, until that is known.
+  std::vector<Work> last_works_;
   std::int64_t total_weight_ = 0;
   std::size_t next_launched_ = 0;  // buckets before it were launched
   std::size_t next_finished_ = 0;  // buckets before it are done

@@ -3,54 +3,75 @@
 
 #include <memory>
 
-#include "lockstep/device/dtype.h"
-#include "runtime/device/half_arrays.h"
+#include "lockstep/device/device_runtime.h"
+#include "runtime/ddp/ordered_sum.h"
 
 namespace lockstep {
 namespace {
 
-float16 narrowed(float value, float16) { return to_float16(value); }
-bfloat16 narrowed(float value, bfloat16) { return to_bfloat16(value); }
+bool is_half(const BufferView& buffer) { return size_of(buffer.dtype) == 2; }
 
-template <typename T, typename Wire>
-void narrow(const T* values, Wire* out, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) out[i] = narrowed(static_cast<float>(values[i]), Wire{});
-}
-void narrow(const float* values, float16* out, std::size_t count) { to_float16s(values, out, count); }
-template <typename T, typename Wire>
-void widen(const Wire* values, T* out, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) out[i] = to_float(values[i]);
-}
-void widen(const float16* values, float* out, std::size_t count) { to_floats(values, out, count); }
-
-template <typename T, typename Wire>
-HookedBucket travel_as(const GradBucket& bucket) {
-  const auto count = static_cast<std::size_t>(bucket.buffer.count);
-  auto* const values = static_cast<T*>(bucket.buffer.data);
-  const std::shared_ptr<Wire[]> wire = std::make_shared_for_overwrite<Wire[]>(count);
-  narrow(values, wire.get(), count);
-  return {.work = bucket.group->all_reduce(BufferView(std::span(wire.get(), count))),
-          .finish = [buffer = bucket.buffer, wire, values, count] {
-            widen(wire.get(), values, count);
-            return buffer;
-          }};
+HookedBucket sum_of_group(const GradBucket& bucket, DType wire) {
+  const BufferView buffer = bucket.buffer;
+  if (is_half(buffer)) return {.work = bucket.group->all_reduce(buffer)};
+  DeviceRuntime& runtime = device_runtime(buffer.device.kind);
+  const auto memory = runtime.allocate(static_cast<std::size_t>(buffer.count) * size_of(wire), bucket.group->stream());
+  const BufferView half(memory.get(), buffer.count, wire, buffer.device);
+  runtime.convert(buffer, half, bucket.group->stream());
+  return {.work = bucket.group->all_reduce(half),
+          .finish =
+              [&runtime, group = bucket.group, memory, half, buffer] {
+                runtime.convert(half, buffer, group->stream());
+                return buffer;
+              },
+          .bytes = half.bytes()};
 }
 
-template <typename Wire>
-HookedBucket compress(const GradBucket& bucket) {
-  switch (bucket.buffer.dtype) {
-    case DType::f32: return travel_as<float, Wire>(bucket);
-    case DType::f64: return travel_as<double, Wire>(bucket);
-    default: return {.work = bucket.group->all_reduce(bucket.buffer)};
+HookedBucket sum_in_order(const GradBucket& bucket, DType wire) {
+  const BufferView buffer = bucket.buffer;
+  const int world = bucket.group->size();
+  DeviceRuntime& runtime = device_runtime(buffer.device.kind);
+  const auto sum = std::make_shared<OrderedSum>(bucket.group, bucket.side, order_of_nodes(world, world), buffer.count,
+                                                is_half(buffer) ? buffer.dtype : wire);
+  if (is_half(buffer)) {
+    sum->put(0, buffer.data);
+  } else {
+    runtime.convert(buffer, sum->row(), bucket.side);
   }
+  sum->send();
+  sum->gather();
+  return {.work = sum->work(),
+          .finish =
+              [&runtime, group = bucket.group, sum, buffer] {
+                if (is_half(buffer)) return sum->sum();
+                runtime.convert(sum->sum(), buffer, group->stream());
+                return buffer;
+              },
+          .bytes = sum->row().bytes()};
+}
+
+// The name tells the ranks' options apart.
+CommHook compress_hook(const char* name, DType wire, const CompressOptions& options) {
+  if (options.sum == HalfSum::backend) {
+    return {std::string(name) + ", summed by the backend",
+            [wire](const GradBucket& bucket) { return sum_of_group(bucket, wire); }};
+  }
+  return {name, [wire](const GradBucket& bucket) {
+            const bool is_on_cpu = bucket.buffer.device.kind == DeviceKind::cpu;  // which adds up so by itself
+            return is_on_cpu ? sum_of_group(bucket, wire) : sum_in_order(bucket, wire);
+          }};
 }
 
 }  // namespace
 
-CommHook bf16_compress_hook() { return {"bf16_compress", compress<bfloat16>}; }
-CommHook fp16_compress_hook() { return {"fp16_compress", compress<float16>}; }
+CommHook bf16_compress_hook(const CompressOptions& options) {
+  return compress_hook("bf16_compress", DType::bf16, options);
+}
+CommHook fp16_compress_hook(const CompressOptions& options) {
+  return compress_hook("fp16_compress", DType::f16, options);
+}
 CommHook noop_hook() {
-  return {"noop", [](const GradBucket&) { return HookedBucket{}; }};
+  return {"noop", [](const GradBucket&) { return HookedBucket{.bytes = 0}; }};
 }
 
 }  // namespace lockstep

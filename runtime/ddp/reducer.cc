@@ -49,7 +49,8 @@ Arena compare_and_allocate(ProcessGroup& group, std::span<const ParameterSpec> s
   };
   compare_parameters(group, specs, compared);
   const bool is_on_device = group.device().kind != DeviceKind::cpu;
-  return group.allocate(plan.arena_bytes + (is_on_device ? FiniteCheck::bytes_behind(specs.size()) : 0));
+  const std::size_t words = FiniteCheck::bytes_behind(specs.size()) + sizeof(std::int64_t);
+  return group.allocate(plan.arena_bytes + (is_on_device ? words : 0));
 }
 
 BucketOptions bucket_options(const ReducerOptions& options, const ProcessGroup& group) {
@@ -143,7 +144,8 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
                  ? nullptr
                  : std::make_unique<FiniteCheck>(the_options.not_finite, group, memory, plan.arena_bytes, planned,
                                                  specs.size(), shards.get())),
-      queue(group, *clock, memory, hook.get(), finite.get(), is_sharded ? static_cast<int>(specs.size()) : 0),
+      queue(group, *clock, memory, plan.arena_bytes + FiniteCheck::bytes_behind(planned.size()), hook.get(),
+            finite.get(), is_sharded ? static_cast<int>(specs.size()) : 0),
       used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),
       used(specs.size(), Use::none) {
@@ -386,6 +388,12 @@ void Reducer::Impl::abort_if_open() noexcept {
     group->abort(fmt::format("rank {} left step {} before finish_step", group->rank(), step()));
   } catch (const std::exception& error) {
     log_error("Reducer: abort of the process group failed: {}", error.what());
+  }
+  if (!hook || memory.device() == nullptr) return;
+  try {
+    queue.drop();  // the hook's memory goes next, which collectives of the hook may still use
+  } catch (const std::exception& error) {
+    log_debug("Reducer: step {} was given up: {}", step(), error.what());
   }
 }
 

@@ -49,7 +49,8 @@ trace::StepRecord StepMarks::times(const Step& step) const {
     trace::BucketRecord& it = record.buckets[bucket];
     it.ready = step.is_ready[bucket] ? time_of(kBuckets + bucket) : record.last_gradient_ready;
     it.launched = time_of(step.launch[bucket]);
-    it.finished = at(step.works[bucket].end_mark());
+    void* const end = step.works[bucket].end_mark();
+    it.finished = end == nullptr ? it.launched : at(end);  // a hook's own Work may have none
   }
   record.waited = record.end - record.last_gradient_ready;
   record.under_way = trace::under_way_behind_backward(record);

@@ -2,12 +2,11 @@
 // The part of the tree over virtual shards that lies between the ranks, as a communication hook, for groups whose own
 // sum adds in another order.
 //
-// Each rank has some whole nodes of the tree. It gets its share of a bucket's elements from all ranks' nodes (an
-// all-to-all), adds them up as the tree says, and gives the result to all (an all-gather). A rank with fewer nodes than
-// another sends padding that is not read.
+// Each rank has some whole nodes of the tree, which are the rows of an OrderedSum. A rank with fewer nodes than another
+// sends padding that is not read.
 //
 // A bucket's all-gather is started when the next bucket is, and the last one's at once: at the same place among the
-// collectives on every rank. There the host waits for the all-to-all, which had that time.
+// collectives on every rank. There the host waits for the all-to-all, which had that time; on a device the side stream.
 //
 // Threads: the Reducer's. Failure: the group's errors.
 #pragma once

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/libtorch/torch_stream.h"
 #include "runtime/libtorch/tensor_bytes.h"
 
 namespace lockstep::libtorch {
@@ -26,7 +27,10 @@ at::Tensor readable(const at::Tensor& sum) {
 }  // namespace
 
 at::Tensor tensor_of(const GradBucket& bucket) {
-  return at::from_blob(bucket.buffer.data, {bucket.buffer.count}, scalar_type_of(bucket.buffer.dtype));
+  const at::Device device = device_of(*bucket.group);
+  const auto options = at::TensorOptions().dtype(scalar_type_of(bucket.buffer.dtype)).device(device);
+  return at::from_blob(
+      bucket.buffer.data, {bucket.buffer.count}, {1}, [](void*) {}, options, device);
 }
 
 at::Tensor tensor_of(const GradBucket& bucket, std::size_t slice) {
@@ -42,8 +46,18 @@ CommHook tensor_hook(std::string name, std::function<at::Tensor(const GradBucket
   if (!run) return {std::move(name), nullptr};
   return {std::move(name), [run = std::move(run)](const GradBucket& bucket) -> HookedBucket {
             const at::NoGradGuard no_grad;
+            const StreamView of_group = bucket.group->stream();
+            const StreamView of_torch = current_stream(of_group.device);
+            put_in_order(of_group, of_torch);
             at::Tensor sum = readable(run(bucket, tensor_of(bucket)));
-            return {.finish = [sum = std::move(sum)] { return elements_of(sum); }};
+            // Torch's allocator may give memory that is let go of to another stream's work at once.
+            const at::Tensor whole = tensor_of(bucket);
+            if (whole.is_cpu() || sum.dtype() != whole.dtype() || sum.numel() != whole.numel()) {
+              return {.finish = [sum = std::move(sum)] { return elements_of(sum); }};
+            }
+            whole.copy_(sum.view(-1));
+            put_in_order(of_torch, of_group);
+            return {};
           }};
 }
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/ddp/plan/shard_tree.h"
 
+#include <algorithm>
 #include <bit>
+
+#include "lockstep/device/device_runtime.h"
 
 namespace lockstep {
 namespace {
@@ -53,6 +56,26 @@ std::vector<int> merges_of(int shards, ShardRun run) {
   std::vector<int> merges(static_cast<std::size_t>(run.count()), 0);
   for (const ShardRun& node : whole_nodes(shards, run)) count_merges(node, run, merges);
   return merges;
+}
+
+// Inner nodes of the tree end with a node's last shard: some within the node, and one for each merge behind it.
+NodeOrder order_of_nodes(int shards, int world) {
+  const std::vector<int> all = merges_of(shards, {0, shards});
+  std::vector<std::vector<ShardRun>> nodes;
+  NodeOrder order;
+  for (int rank = 0; rank < world; ++rank) {
+    nodes.push_back(whole_nodes(shards, data::shards_of(shards, rank, world)));
+    order.rows_per_rank = std::max(order.rows_per_rank, nodes.back().size());
+  }
+  for (const std::vector<ShardRun>& own : nodes) {
+    for (std::size_t row = 0; row < order.rows_per_rank; ++row) {
+      const int merges = row < own.size()
+                             ? all[static_cast<std::size_t>(own[row].end - 1)] - merges_of(shards, own[row]).back()
+                             : kSkippedRow;
+      order.merges.push_back(static_cast<std::uint8_t>(merges));
+    }
+  }
+  return order;
 }
 
 }  // namespace lockstep

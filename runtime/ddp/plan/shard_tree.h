@@ -5,6 +5,8 @@
 // comm/reduction.h. An inner node adds its children.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "lockstep/data/sampler.h"
@@ -24,5 +26,13 @@ bool is_tree_of_ranks(int shards, int world);
 // The order in which a rank adds up its shards, one after the other: after shard i the newest `merges[i]` of the kept
 // sums are added to it, newest first, each of them its left sibling; the result is kept.
 std::vector<int> merges_of(int shards, ShardRun run);
+
+// The order in which the whole nodes of all ranks are added up, as DeviceRuntime::sum_rows takes it. A rank has as many
+// rows as the one with the most nodes; rows that it does not fill are skipped.
+struct NodeOrder {
+  std::size_t rows_per_rank = 0;
+  std::vector<std::uint8_t> merges;  // by rank, and row
+};
+NodeOrder order_of_nodes(int shards, int world);
 
 }  // namespace lockstep

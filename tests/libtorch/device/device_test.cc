@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "lockstep/comm/values.h"
+#include "lockstep/libtorch/collectives.h"
+#include "lockstep/libtorch/comm_hook.h"
 #include "lockstep/libtorch/fused_optimizers.h"
 #include "lockstep/libtorch/grad_scaler.h"
 #include "lockstep/libtorch/state_file.h"
@@ -297,14 +299,34 @@ TEST(Device, MicroBatchesAreTheMeanOverAllRows) {
   });
 }
 
-TEST(Device, TakesNoCommunicationHook) {
-  on_devices(2, [&](const Group& group) {
-    auto net = made_for(group);
-    const auto wrap = [&] { libtorch::DistributedDataParallel ddp(net, group, {.comm_hook = bf16_compress_hook()}); };
-    expect_text(outcome_of(wrap),
-                {"InvalidArgument: communication hook 'bf16_compress': the group (backend nccl) is on cuda:",
-                 "hooks are for groups on the CPU; leave it out there"});
+TEST(Device, GradientsGoThroughCommunicationHooks) {
+  const auto by_torch = libtorch::tensor_hook("in double", [](const GradBucket& bucket, at::Tensor sum) {
+    sum = sum.to(at::kDouble);
+    libtorch::all_reduce(sum, bucket.group);
+    return sum.to(at::kFloat);
   });
+  const std::vector<std::pair<CommHook, double>> hooks{{by_torch, 1e-5},
+                                                       {bf16_compress_hook(), 0.02},
+                                                       {fp16_compress_hook(), 2e-3},
+                                                       {bf16_compress_hook({.sum = HalfSum::backend}), 0.02}};
+  for (const auto& [hook, tolerance] : hooks) {
+    for (const int ranks : {1, 2}) {
+      on_devices(ranks, [&, &hook = hook, tolerance = tolerance](const Group& group) {
+        auto net = made_for(group);
+        libtorch::DdpOptions options = many_buckets();
+        options.comm_hook = hook;
+        libtorch::DistributedDataParallel ddp(net, group, options);
+        const at::Tensor x = rows(group->rank(), 5 - 3 * group->rank()).to(libtorch::device_of(*group));
+        const Tensors wanted =
+            gradients_alone(group->size() == 1 ? std::vector<std::int64_t>{5} : std::vector<std::int64_t>{5, 2});
+        for (int step = 0; step < 4; ++step) {
+          net->zero_grad(/*set_to_none=*/true);
+          squares(ddp(x)).backward();
+          expect_close(on_cpu(gradients_of(*net)), wanted, hook.name, tolerance);
+        }
+      });
+    }
+  }
 }
 
 // Two backwards of a step, in two streams, over accumulators of a third; each is reduced once.

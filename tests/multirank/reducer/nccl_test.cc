@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <latch>
+#include <map>
+#include <stdexcept>
 #include <thread>
 
 #include "lockstep/base/error.h"
@@ -74,7 +77,8 @@ TEST(NcclReducer, LaunchesBucketsInOneOrderWhateverIsReadyFirst) {
 }
 
 // The host is held up by nothing, and the device takes no new memory, from the third step on.
-TEST(NcclReducer, AStepMakesTheHostWaitForNothing) {
+void expect_no_waits(const ReducerOptions& options) {
+  SCOPED_TRACE(options.comm_hook.name);
   constexpr int kRanks = 2;
   std::latch warm(kRanks), counted(kRanks), over(kRanks);
   std::int64_t waits = 0;
@@ -82,7 +86,7 @@ TEST(NcclReducer, AStepMakesTheHostWaitForNothing) {
   run_ranks(kRanks, [&](const Group& group) {
     const Compute compute(group);
     DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
-    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .track_unused = true});
+    Reducer reducer(kSix, group, options);
     reducer.plan_order(kBackward);
     const auto step = [&](bool synchronize) {
       reducer.begin_step({.weight = 1, .synchronize = synchronize});
@@ -112,6 +116,13 @@ TEST(NcclReducer, AStepMakesTheHostWaitForNothing) {
     group->barrier().wait();
     EXPECT_EQ(first(group, reducer, 2), 0.0f);
   });
+}
+
+TEST(NcclReducer, AStepMakesTheHostWaitForNothing) {
+  for (const CommHook& hook :
+       {CommHook{}, plain_hook(), noop_hook(), bf16_compress_hook(), fp16_compress_hook({.sum = HalfSum::backend})}) {
+    expect_no_waits({.buckets = kTwoEach.buckets, .track_unused = true, .comm_hook = hook});
+  }
 }
 
 TEST(NcclReducer, TheRecordOfAStepIsOfTheDevicesTime) {
@@ -208,10 +219,10 @@ TEST(NcclReducer, AStreamMayGoOnceAnotherIsSet) {
 }
 
 // One step with each kind of wait in it.
-void two_steps() {
-  run_ranks(2, [](const Group& group) {
+void two_steps(int ranks, const ReducerOptions& options) {
+  run_ranks(ranks, [&](const Group& group) {
     const Compute compute(group);
-    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .track_unused = true});
+    Reducer reducer(kSix, group, options);
     reducer.plan_order(kBackward);
     // What comes before is reached: the steps alone wait for what they need.
     compute.stream.synchronize(copy_deadline());
@@ -238,15 +249,16 @@ void two_steps() {
 // Takes away one wait of a stream for an event after the other: each must be seen to be missing. The first of them is
 // the communication stream's for the gradients of the first bucket.
 TEST(NcclReducer, EveryWaitOfAStepIsNeeded) {
+  const ReducerOptions options{.buckets = kTwoEach.buckets, .track_unused = true};
   fake_cuda::Violations violations;
   const std::int64_t before = fake_cuda::calls("cudaStreamWaitEvent");
-  two_steps();
+  two_steps(2, options);
   const std::int64_t waits = fake_cuda::calls("cudaStreamWaitEvent") - before;
   EXPECT_EQ(violations.take(), std::vector<std::string>{});
   ASSERT_EQ(waits, 2 * 2 * (4 + 1)) << "two ranks, two steps: before four buckets, and behind them all";
   for (std::int64_t k = 1; k <= waits; ++k) {
     fake_cuda::inject("cudaStreamWaitEvent=skip@" + std::to_string(k));
-    two_steps();
+    two_steps(2, options);
     fake_cuda::heal();
     const auto seen = violations.take();
     ASSERT_FALSE(seen.empty()) << "nothing notices that wait " << k << " of " << waits << " is missing";
@@ -340,11 +352,145 @@ TEST(NcclReducer, ABufferOnAnotherDeviceIsRefused) {
   });
 }
 
-TEST(NcclReducer, ACommunicationHookIsRefused) {
+// The first two steps know their weight, a later one that of two and three steps before.
+TEST(NcclReducer, AHooksScaleIsOfEarlierStepsAndTheMeanOfItsOwn) {
+  const std::vector<std::int64_t> weights{1, 3, 100, 1, 7, 0, 0, 50, 2, 2, 2};
+  for (const int ranks : {1, 3}) {
+    run_ranks(ranks, [&](const Group& group) {
+      const Compute compute(group);
+      std::int64_t scale = 0;
+      const CommHook hook{"sees", [&scale](const GradBucket& bucket) {
+                            scale = bucket.scale;
+                            return plain_hook().run(bucket);
+                          }};
+      Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .comm_hook = hook});
+      reducer.plan_order(kBackward);
+      for (std::size_t step = 0; step < weights.size(); ++step) {
+        // All of it is rank 0's.
+        const std::int64_t own = group->rank() == 0 ? weights[step] : 0;
+        reducer.begin_step({.weight = own});
+        backward(group, reducer, static_cast<double>(own));
+        reducer.finish_step();
+        std::int64_t known = step < 2 ? weights[step] : weights[step - 2];
+        if (step > 2) known = std::max(known, weights[step - 3]);
+        if (step == 2) known = weights[0];
+        EXPECT_EQ(scale, std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(known, 1)))) << step;
+        EXPECT_EQ(first(group, reducer, 1), weights[step] == 0 ? 0.0f : 2.0f) << step;
+        EXPECT_EQ(reducer.total_weight(), weights[step]);
+      }
+    });
+  }
+}
+
+// A single bucket, so that no other one's wait orders it too, of one rank, whose waits come in one order.
+TEST(NcclReducer, EveryWaitOfAHooksExchangeIsNeeded) {
+  const ReducerOptions options{.buckets = {.cap_bytes = 1 << 20}, .comm_hook = bf16_compress_hook()};
+  fake_cuda::Violations violations;
+  const std::int64_t before = fake_cuda::calls("cudaStreamWaitEvent");
+  two_steps(1, options);
+  const std::int64_t waits = fake_cuda::calls("cudaStreamWaitEvent") - before;
+  EXPECT_EQ(violations.take(), std::vector<std::string>{});
+  // In each step: the announcement's; the side stream's for gradients, the communication stream's for what is sent, the
+  // side's for what has come, the communication's for the sum; the compute stream's for the result and for the
+  // announcement, the side's for the use of the result.
+  ASSERT_EQ(waits, 2 * 8);
+  std::vector<std::int64_t> unnoticed;
+  for (std::int64_t k = 1; k <= waits; ++k) {
+    fake_cuda::inject("cudaStreamWaitEvent=skip@" + std::to_string(k));
+    two_steps(1, options);
+    fake_cuda::heal();
+    if (violations.take().empty()) unnoticed.push_back(k);
+  }
+  // The first announcement's, whose word nothing has read; and the compute stream's for announcements, for which that
+  // for the result stands here, as it would not for a hook that sends nothing.
+  EXPECT_EQ(unnoticed, (std::vector<std::int64_t>{1, 7, 15}));
+}
+
+TEST(NcclReducer, HalvesAreSummedByNcclInOneCallIfTheOptionSaysSo) {
+  const auto calls_of = [](HalfSum sum) {
+    fake_nccl::take_calls();
+    run_ranks(2, [&](const Group& group) {
+      const Compute compute(group);
+      Reducer reducer({{"w", DType::f32, {96}}}, group, {.comm_hook = bf16_compress_hook({.sum = sum})});
+      for (int step = 0; step < 3; ++step) {
+        reducer.begin_step({.weight = 2});
+        write_gradient(*group, reducer, 0, group->rank() + 1);
+        reducer.mark_ready(0);
+        reducer.finish_step();
+        EXPECT_EQ(first(group, reducer, 0), 0.75f);
+      }
+    });
+    std::map<std::string, int> calls;
+    for (const std::string& call : fake_nccl::take_calls()) {
+      if (call.find("bfloat16") != std::string::npos) ++calls[call.substr(2)];
+    }
+    return calls;
+  };
+  EXPECT_EQ(calls_of(HalfSum::backend), (std::map<std::string, int>{{"all_reduce 96 bfloat16 sum", 6}}));
+  EXPECT_EQ(calls_of(HalfSum::in_float32), (std::map<std::string, int>{{"all_gather 64 bfloat16", 6},
+                                                                       {"recv 64 bfloat16 from 0", 3},
+                                                                       {"recv 64 bfloat16 from 1", 3},
+                                                                       {"send 64 bfloat16 to 0", 3},
+                                                                       {"send 64 bfloat16 to 1", 3}}));
+}
+
+// The memory of an exchange that is under way goes in order, and the other rank hears of it.
+TEST(NcclReducer, AHookThatThrowsFailsTheOthersToo) {
+  run_ranks(2, [](const Group& group) {
+    const Compute compute(group);
+    const CommHook narrow = bf16_compress_hook();
+    const CommHook hook{"mine", [&](const GradBucket& bucket) {
+                          if (group->rank() == 0 && bucket.step == 1 && bucket.index == 1) {
+                            throw std::runtime_error("no such codebook");
+                          }
+                          return narrow.run(bucket);
+                        }};
+    const std::string cause = error_of<Error>([&] {
+      Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .comm_hook = hook});
+      for (int step = 0; step < 2; ++step) {
+        reducer.begin_step({.weight = 1});
+        backward(group, reducer, 1);
+        reducer.finish_step();
+      }
+      reducer.total_weight();
+    });
+    expect_text(cause, {group->rank() == 0 ? "communication hook 'mine' (step 1, bucket 1) failed: no such codebook"
+                                           : "rank 0 left step 1 before finish_step"});
+  });
+}
+
+TEST(NcclReducer, AHookThatGivesBackHostMemoryIsToldWhatIsWanted) {
   run_ranks(1, [](const Group& group) {
-    expect_text(
-        error_of([&] { Reducer(kSix, group, {.comm_hook = bf16_compress_hook()}); }),
-        {"communication hook 'bf16_compress'", "backend nccl", "is on cuda:0, and hooks are for groups on the CPU"});
+    const Compute compute(group);
+    const auto own = std::make_shared<std::vector<float>>(16);
+    const CommHook hook{"mine", [own](const GradBucket&) {
+                          return HookedBucket{.finish = [own] { return BufferView(std::span(*own)); }};
+                        }};
+    Reducer reducer({{"w", DType::f32, {16}}}, group, {.comm_hook = hook});
+    reducer.begin_step();
+    reducer.mark_unused(0);
+    expect_text(error_of<InvalidArgument>([&] { reducer.finish_step(); }),
+                {"communication hook 'mine' (step 0, bucket 0) gave back memory on cpu, of a bucket on cuda:0"});
+  });
+}
+
+TEST(NcclReducer, AWorldOfOneForgetsAStepWithAHookThatIsAbandoned) {
+  run_ranks(1, [](const Group& group) {
+    const Compute compute(group);
+    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .comm_hook = bf16_compress_hook()});
+    reducer.plan_order(kBackward);
+    for (int step = 0; step < 4; ++step) {
+      reducer.begin_step({.weight = 4});
+      for (const int p : {5, 4, 3}) {
+        write_gradient(*group, reducer, p, 1);
+        reducer.mark_ready(p);
+      }
+      reducer.abandon_step("not this one");
+      reducer.begin_step({.weight = 2});
+      backward(group, reducer, 2);
+      reducer.finish_step();
+      EXPECT_EQ(first(group, reducer, 0), 1.0f);
+    }
   });
 }
 

@@ -14,6 +14,7 @@
 
 #include "lockstep/base/random.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/reducer.h"
 #include "tests/multirank/reducer/gradients.h"
 #include "tests/support/rank_threads.h"
@@ -31,6 +32,13 @@ inline const std::vector<int> kBackward{5, 4, 3, 2, 1, 0};
 
 inline const std::vector<int> kWorldSizes =
     LOCKSTEP_TEST_RANKS_OF_HOST > 0 ? std::vector{3, 4} : std::vector{1, 2, 3, 4};
+
+// The group's own all-reduce, by a hook that waits for nothing.
+inline CommHook plain_hook() {
+  return {"plain", [](const GradBucket& bucket) {
+            return HookedBucket{.work = bucket.group->all_reduce(bucket.buffer), .finish = {}};
+          }};
+}
 
 // A stream of the rank's own, as a program with kernels has it. On the CPU the only one.
 struct Compute {

@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/ddp/reproducible.h"
+#include "lockstep/device/device_runtime.h"
 #include "runtime/ddp/trainer.h"
 #include "tests/support/error_of.h"
 
@@ -70,6 +71,33 @@ TEST(ShardTree, ARankAddsUpItsWholeNodes) {
         EXPECT_EQ(nodes.front().begin, begin);
         EXPECT_EQ(nodes.back().end, end);
       }
+    }
+  }
+}
+
+// All ranks' nodes, added up as order_of_nodes() says, are the tree over all shards.
+TEST(ShardTree, NodesOfAllRanksAreAddedUpInTheirOrder) {
+  for (int shards = 1; shards <= 40; ++shards) {
+    for (int world = 1; world <= shards; ++world) {
+      const NodeOrder order = order_of_nodes(shards, world);
+      ASSERT_EQ(order.merges.size(), static_cast<std::size_t>(world) * order.rows_per_rank);
+      std::vector<std::string> kept;
+      for (int rank = 0; rank < world; ++rank) {
+        const std::vector<ShardRun> nodes = whole_nodes(shards, data::shards_of(shards, rank, world));
+        for (std::size_t row = 0; row < order.rows_per_rank; ++row) {
+          const std::uint8_t merges = order.merges[static_cast<std::size_t>(rank) * order.rows_per_rank + row];
+          ASSERT_EQ(merges == kSkippedRow, row >= nodes.size());
+          if (merges == kSkippedRow) continue;
+          std::string sum = text_of(nodes[row]);
+          for (int merge = 0; merge < merges; ++merge) {
+            ASSERT_FALSE(kept.empty());
+            sum = "(" + kept.back() + "+" + sum + ")";
+            kept.pop_back();
+          }
+          kept.push_back(sum);
+        }
+      }
+      EXPECT_EQ(kept, std::vector<std::string>{text_of({0, shards})}) << shards << " shards, " << world << " ranks";
     }
   }
 }

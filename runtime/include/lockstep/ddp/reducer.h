@@ -31,9 +31,10 @@
 // stream() before mark_ready, and read by work that is put there after finish_step. No call of a step waits on the
 // host, but for the begin_step that plans anew (plan_order spares it), and where the host is more than two steps ahead
 // of the device: begin_step reads the note of the step before the last. So finish_step can't say the summed weight,
-// total_weight() can; and a failure may show in a later call than the one whose collective failed. A stream that is set
-// between two steps comes after the work that the previous one had when finish_step returned, and the previous stream
-// may be destroyed then; the program itself orders later work in it that reads gradients.
+// total_weight() can; and a failure may show in a later call than the one whose collective failed. With a comm_hook the
+// first two steps wait for their weight (ddp/comm_hook.h). A stream that is set between two steps comes after the work
+// that the previous one had when finish_step returned, and the previous stream may be destroyed then; the program
+// itself orders later work in it that reads gradients.
 //
 // Threads: one, the one that runs backward.
 // Failure: throws the group's errors, with step and bucket in front; every later call throws the same. InvalidArgument

@@ -27,9 +27,10 @@ LOCKSTEP_API at::Tensor tensor_of(const GradBucket& bucket);
 LOCKSTEP_API at::Tensor tensor_of(const GradBucket& bucket, std::size_t slice);
 
 // A hook that blocks: gets tensor_of(bucket), which it may write, and returns the sum over the ranks, of as many
-// elements of the same dtype on the CPU, on the way through any collectives of bucket.group. Runs without recording
-// gradients. Buckets don't overlap each other then, only the computation of other ranks: write a CommHook for a hook
-// that starts its exchange and returns.
+// elements of the same dtype on the same device, on the way through any collectives of bucket.group. Runs without
+// recording gradients. Buckets don't overlap each other then, only the computation of other ranks: write a CommHook for
+// a hook that starts its exchange and returns. On a device torch's current stream waits where the host would, and
+// backward behind it.
 LOCKSTEP_API CommHook tensor_hook(std::string name,
                                   std::function<at::Tensor(const GradBucket& bucket, at::Tensor sum)> run);
 

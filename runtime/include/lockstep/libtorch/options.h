@@ -37,7 +37,7 @@ struct DdpOptions {
   // parameters: ddp/equality/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
   // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h, and tensor_of() in libtorch/comm_hook.h.
-  // Its name is the same on all ranks; only for groups on the CPU.
+  // Its name is the same on all ranks.
   CommHook comm_hook = {};
   // How NaN and infinity in this rank's own gradients are treated: ddp/not_finite.h. A world of one on a device does
   // not look.

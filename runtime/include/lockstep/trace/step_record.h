@@ -15,10 +15,10 @@ using Time = std::chrono::steady_clock::time_point;
 
 // One bucket's way. All times of this rank's clock; on a device of its device's, which starts at StepRecord::begin.
 struct BucketRecord {
-  std::size_t bytes = 0;
-  Time ready;     // its last gradient was written
-  Time launched;  // its all-reduce was started, or on a device could start: its turn had come
-  Time finished;  // the result was seen here, or on a device was there
+  std::size_t bytes = 0;  // what travels: its gradients, or what a communication hook makes of them
+  Time ready;             // its last gradient was written
+  Time launched;          // its all-reduce was started, or on a device could start: its turn had come
+  Time finished;          // the result was seen here, or on a device was there
   // Gradients of this step that were ready when it was launched. Less than StepRecord::gradients_ready exactly if it
   // was launched before backward's end: the proof of overlap, by order.
   int gradients_ready = 0;
