@@ -143,7 +143,7 @@ int train_and_measure(Flags flags) {
   const Windows held_out(tokens(split.held_out), flags.model.context, flags.model.context);
   const double bigram = BigramTable(*training, vocabulary.size()).mean_loss(held_out);
 
-  if (flags.train.virtual_shards > 0 && flags.device == "auto") flags.device = "cpu";  // shards are for CPUs
+  if (flags.train.virtual_shards > 0 && flags.device == "auto") flags.device = "cpu";  // other bits than a GPU's
   const auto group = ls::init_process_group({.backend = flags.backend, .device = flags.device});
   flags.model.vocabulary = vocabulary.size();
   Gpt model(flags.model);

@@ -44,7 +44,14 @@ void FiniteCheck::begin(const BucketPlan& plan, std::int64_t step) {
 }
 
 void FiniteCheck::look(std::size_t bucket, const BufferView& own) {
-  if (words_ != nullptr) return memory_.device()->first_not_finite(own, words_ + bucket, memory_.stream());
+  if (words_ != nullptr) {
+    const auto* const slice = static_cast<const std::byte*>(own.data);
+    for (const std::byte* node : shards_ != nullptr ? shards_->nodes(slice) : std::vector{slice}) {
+      const BufferView numbers(const_cast<std::byte*>(node), own.count, own.dtype, own.device);  // only read
+      memory_.device()->first_not_finite(numbers, words_ + bucket, memory_.stream());
+    }
+    return;
+  }
   if (wrong_.has_found(step_)) return;
   if (shards_ != nullptr) return look_at_shards(bucket);
   const std::int64_t at = first_not_finite_on_host(own.data, own.count, own.dtype);

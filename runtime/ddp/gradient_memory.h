@@ -7,6 +7,7 @@
 // Threads: the Reducer's. Failure: DeviceError.
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <optional>
 
@@ -31,6 +32,9 @@ class GradientMemory {
   void follow(StreamView stream);
 
   std::byte* at(std::size_t offset) const { return arena_.data + offset; }
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const;
+  // `to` becomes left + right, and may be one of them.
+  void add(const std::byte* left, const std::byte* right, std::byte* to, std::int64_t count, DType dtype) const;
   const std::shared_ptr<void>& owner() const { return arena_.owner; }
   void zero(std::size_t offset, std::size_t bytes) {
     if (runtime_ == nullptr) {

@@ -36,7 +36,7 @@ std::vector<ParameterSpec> with_used_map(const std::vector<ParameterSpec>& specs
 }
 
 Arena compare_and_allocate(ProcessGroup& group, std::span<const ParameterSpec> specs, const BucketOptions& buckets,
-                           const ReducerOptions& options, const BucketPlan& plan) {
+                           const ReducerOptions& options, std::size_t gradient_bytes) {
   const std::vector<ComparedOption> compared{
       {"the bucket options",
        fmt::format("cap_bytes {}, first_cap_bytes {}", buckets.cap_bytes.value_or(0), buckets.first_cap_bytes)},
@@ -50,7 +50,7 @@ Arena compare_and_allocate(ProcessGroup& group, std::span<const ParameterSpec> s
   compare_parameters(group, specs, compared);
   const bool is_on_device = group.device().kind != DeviceKind::cpu;
   const std::size_t words = FiniteCheck::bytes_behind(specs.size()) + sizeof(std::int64_t);
-  return group.allocate(plan.arena_bytes + (is_on_device ? words : 0));
+  return group.allocate(gradient_bytes + (is_on_device ? words : 0));
 }
 
 BucketOptions bucket_options(const ReducerOptions& options, const ProcessGroup& group) {
@@ -61,8 +61,7 @@ BucketOptions bucket_options(const ReducerOptions& options, const ProcessGroup& 
 
 bool has_hook(const ReducerOptions& options) { return options.comm_hook.run || !options.comm_hook.name.empty(); }
 
-void require_reproducible(const ReducerOptions& options, const ProcessGroup& group,
-                          std::span<const ParameterSpec> specs) {
+void require_reproducible(const ReducerOptions& options, std::span<const ParameterSpec> specs) {
   const auto refuse = [&](const std::string& what) {
     throw InvalidArgument(fmt::format("Reducer: {} virtual shards, for the same bits at any number of ranks: {}",
                                       options.reproducible.virtual_shards, what));
@@ -75,9 +74,6 @@ void require_reproducible(const ReducerOptions& options, const ProcessGroup& gro
   if (has_hook(options)) {
     refuse(fmt::format("communication hook '{}' adds up in an order of its own; leave it out", options.comm_hook.name));
   }
-  if (group.device().kind != DeviceKind::cpu) {
-    refuse(fmt::format("backend {} adds up in an order of its own; take a group on the cpu", group.backend()));
-  }
   for (const ParameterSpec& spec : specs) {
     if (spec.dtype != DType::f32 && spec.dtype != DType::f64) {
       refuse(fmt::format("the gradient of {} would be rounded to 16 bits wherever ranks meet; reduce it in float32",
@@ -89,21 +85,26 @@ void require_reproducible(const ReducerOptions& options, const ProcessGroup& gro
 std::unique_ptr<ShardSums> sums_of_shards(const ReducerOptions& options, const ProcessGroup& group,
                                           std::span<const ParameterSpec> specs) {
   if (!options.reproducible.is_on()) return nullptr;
-  require_reproducible(options, group, specs);
+  require_reproducible(options, specs);
   return std::make_unique<ShardSums>(options.reproducible.virtual_shards, group.rank(), group.size());
 }
 
 std::unique_ptr<StepDigests> digests_of_shards(const ReducerOptions& options, const ProcessGroup& group,
                                                std::span<const ParameterSpec> specs) {
   if (!options.reproducible.is_on()) return nullptr;
-  auto digests = StepDigests::open(Environment::of_process().get("LOCKSTEP_STEP_DIGESTS").value_or(""),
-                                   options.reproducible, group.rank(), group.size(), specs);
-  if (digests && options.shard != Shard::none) {
+  const std::string folder = Environment::of_process().get("LOCKSTEP_STEP_DIGESTS").value_or("");
+  if (!folder.empty() && options.shard != Shard::none) {
     throw InvalidArgument(
         "Reducer: LOCKSTEP_STEP_DIGESTS with Shard::optimizer: a rank has the sum in its shares alone; look for the "
         "first step that differs without shards");
   }
-  return digests;
+  if (!folder.empty() && group.device().kind != DeviceKind::cpu) {
+    throw InvalidArgument(
+        fmt::format("Reducer: LOCKSTEP_STEP_DIGESTS={} with gradients on {}; digests are made of "
+                    "gradients on the CPU: unset it, or take a group there",
+                    folder, group.device().str()));
+  }
+  return StepDigests::open(folder, options.reproducible, group.rank(), group.size(), specs);
 }
 
 // The hook of the options, or one for virtual shards; null if the group's own sum is right.
@@ -139,18 +140,19 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
       is_sharded(the_options.shard == Shard::optimizer),
       planned(with_used_map(require_some(specs), track_unused)),
       plan(plan_for(reverse_registration(specs.size()))),
-      memory(*group, compare_and_allocate(*group, planned, options, the_options, plan)),
+      gradient_bytes(plan.arena_bytes * (1 + (shards ? shards->kept() : 0))),
+      memory(*group, compare_and_allocate(*group, planned, options, the_options, gradient_bytes)),
       finite(the_options.not_finite == NotFinite::ignore
                  ? nullptr
-                 : std::make_unique<FiniteCheck>(the_options.not_finite, group, memory, plan.arena_bytes, planned,
+                 : std::make_unique<FiniteCheck>(the_options.not_finite, group, memory, gradient_bytes, planned,
                                                  specs.size(), shards.get())),
-      queue(group, *clock, memory, plan.arena_bytes + FiniteCheck::bytes_behind(planned.size()), hook.get(),
+      queue(group, *clock, memory, gradient_bytes + FiniteCheck::bytes_behind(planned.size()), hook.get(),
             finite.get(), is_sharded ? static_cast<int>(specs.size()) : 0),
       used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),
       used(specs.size(), Use::none) {
   order_is_known = is_sharded;  // an optimizer's state belongs to shares, which must stay
-  if (shards) shards->begin_at(memory.at(0));
+  if (shards) shards->begin_in(memory, plan.arena_bytes);
   for (std::size_t i = 0; i < specs.size(); ++i) index.emplace(specs[i].name, static_cast<int>(i));
   log_debug("Reducer: {} parameters in {} buckets, {} bytes", specs.size(), plan.buckets.size(), plan.arena_bytes);
 }
@@ -270,7 +272,7 @@ void Reducer::Impl::accumulate(std::size_t parameter) {
   if (!shards) return;
   if (digests) digests->shard(shards->shard_under_way(), parameter, slice(parameter));
   const ParameterSpec& spec = specs[parameter];
-  shards->accumulate(memory.at(plan.slots[parameter].offset), static_cast<std::size_t>(spec.count()), spec.dtype);
+  in_group([&] { shards->accumulate(memory.at(plan.slots[parameter].offset), spec.count(), spec.dtype); });
 }
 
 std::span<const std::byte> Reducer::Impl::slice(std::size_t parameter) const {
@@ -280,7 +282,7 @@ std::span<const std::byte> Reducer::Impl::slice(std::size_t parameter) const {
 void Reducer::Impl::keep_shard() {
   if (!shards) return;
   for (std::size_t i = 0; digests && i < specs.size(); ++i) digests->shard(shards->shard_under_way(), i, slice(i));
-  shards->keep(plan, specs);
+  shards->keep(plan);
 }
 
 void Reducer::Impl::require_turn(bool closes_step) const {
@@ -304,8 +306,10 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   require_step("finish_step");
   zero_unmarked();
   if (!synchronize) {
-    in_group([&] { memory.detach_stream(); });
-    keep_shard();
+    in_group([&] {
+      keep_shard();
+      memory.detach_stream();
+    });
     in_step = false;
     ++micro_batches;
     return weight;

@@ -96,6 +96,7 @@ struct Reducer::Impl {
   std::vector<ParameterSpec> planned;  // the specs, and the slice of the used map
   std::map<std::string, int, std::less<>> index;
   BucketPlan plan;
+  std::size_t gradient_bytes;  // of all gradients, and of the sums of virtual shards behind them
   GradientMemory memory;
   std::unique_ptr<FiniteCheck> finite;  // null: no check
   BucketQueue queue;

@@ -1,48 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/ddp/shard_sums.h"
 
-#include <array>
-#include <cstring>
-#include <new>
-
-#include "runtime/comm/reduction.h"
+#include <algorithm>
 
 namespace lockstep {
 namespace {
 
-// `to` becomes left + right; it is one of the two, or apart from them.
-void add(const std::byte* left, const std::byte* right, std::byte* to, std::size_t count, DType dtype) {
-  const std::array sources{left, right};
-  comm::reduce({.dtype = dtype}, sources, to, count);
+// Without the last shard, which stays where it is.
+std::size_t most_kept(const std::vector<int>& merges) {
+  std::size_t kept = 0, most = 0;
+  for (std::size_t i = 0; i + 1 < merges.size(); ++i) {
+    kept = kept + 1 - static_cast<std::size_t>(merges[i]);
+    most = std::max(most, kept);
+  }
+  return most;
 }
 
 }  // namespace
 
-void ShardSums::Deleter::operator()(std::byte* memory) const {
-  ::operator delete[](memory, std::align_val_t{kGradientAlignment});
-}
-
 ShardSums::ShardSums(int shards, int rank, int world)
     : shards_(shards),
       first_(data::shards_of(shards, rank, world).begin),
-      merges_(merges_of(shards, data::shards_of(shards, rank, world))) {}
-
-void ShardSums::keep(const BucketPlan& plan, std::span<const ParameterSpec> specs) {
-  const int merges = merges_[done_];
-  if (merges == 0 && kept_ == memory_.size()) {
-    memory_.emplace_back(new (std::align_val_t{kGradientAlignment}) std::byte[plan.arena_bytes]);
+      merges_(merges_of(shards, data::shards_of(shards, rank, world))) {
+  for (int r = 0; r < world; ++r) {
+    most_kept_ = std::max(most_kept_, most_kept(merges_of(shards, data::shards_of(shards, r, world))));
   }
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    const std::size_t offset = plan.slots[i].offset;
-    const auto count = static_cast<std::size_t>(specs[i].count());
-    if (merges == 0) {
-      std::memcpy(memory_[kept_].get() + offset, arena_ + offset, specs[i].bytes());
-      continue;
-    }
-    const std::byte* newest = arena_ + offset;
+}
+
+void ShardSums::begin_in(const GradientMemory& memory, std::size_t bytes) {
+  memory_ = &memory;
+  bytes_ = bytes;
+}
+
+std::byte* ShardSums::in_sum(std::size_t index, const std::byte* slice) const {
+  return memory_->at((1 + index) * bytes_ + static_cast<std::size_t>(slice - memory_->at(0)));
+}
+
+void ShardSums::keep(const BucketPlan& plan) {
+  const int merges = merges_[done_];
+  if (merges == 0) memory_->copy(in_sum(kept_, memory_->at(0)), memory_->at(0), bytes_);
+  for (const Bucket& bucket : plan.buckets) {
+    const std::byte* const slice = memory_->at(bucket.offset);
+    const std::byte* newest = slice;
     for (int merge = 1; merge <= merges; ++merge) {
-      std::byte* const left = memory_[kept_ - static_cast<std::size_t>(merge)].get() + offset;
-      add(left, newest, left, count, specs[i].dtype);
+      std::byte* const left = in_sum(kept_ - static_cast<std::size_t>(merge), slice);
+      memory_->add(left, newest, left, bucket.count, bucket.dtype);
       newest = left;
     }
   }
@@ -50,9 +52,9 @@ void ShardSums::keep(const BucketPlan& plan, std::span<const ParameterSpec> spec
   ++done_;
 }
 
-void ShardSums::accumulate(std::byte* slice, std::size_t count, DType dtype) const {
+void ShardSums::accumulate(std::byte* slice, std::int64_t count, DType dtype) const {
   for (int merge = 1; merge <= merges_[done_]; ++merge) {
-    add(memory_[kept_ - static_cast<std::size_t>(merge)].get() + (slice - arena_), slice, slice, count, dtype);
+    memory_->add(in_sum(kept_ - static_cast<std::size_t>(merge), slice), slice, slice, count, dtype);
   }
 }
 
@@ -64,7 +66,7 @@ void ShardSums::restart() {
 std::vector<const std::byte*> ShardSums::nodes(const std::byte* slice) const {
   std::vector<const std::byte*> nodes;
   for (std::size_t i = 0; i + static_cast<std::size_t>(merges_[done_]) < kept_; ++i) {
-    nodes.push_back(memory_[i].get() + (slice - arena_));
+    nodes.push_back(in_sum(i, slice));
   }
   nodes.push_back(slice);
   return nodes;

@@ -6,16 +6,15 @@
 // added to it, and stays in the arena. So a step ends with the last of the rank's whole nodes in the arena and the ones
 // before it here.
 //
-// Memory: at most log2(shards of this rank) + 1 arenas, taken in the first step.
-// Threads: the Reducer's. Failure: std::bad_alloc.
+// Memory: kept() times the gradients', at most log2(shards of a rank) + 1, behind these in the arena.
+// Threads: the Reducer's. Failure: DeviceError.
 #pragma once
 
 #include <cstddef>
-#include <memory>
-#include <span>
 #include <vector>
 
 #include "lockstep/ddp/bucket_plan.h"
+#include "runtime/ddp/gradient_memory.h"
 #include "runtime/ddp/plan/shard_tree.h"
 
 namespace lockstep {
@@ -33,13 +32,15 @@ class ShardSums {
   // Among all ranks' shards.
   int shard_under_way() const { return first_ + static_cast<int>(done_); }
 
-  // Sets the memory to which gradients are written, which outlives this object. Call it first.
-  void begin_at(const std::byte* arena) { arena_ = arena; }
+  // Sums that the rank which keeps most keeps at once: each as large as the gradients.
+  std::size_t kept() const { return most_kept_; }
+  // Sets the memory, which outlives this object: the gradients' `bytes`, and behind them as many for each kept sum.
+  void begin_in(const GradientMemory& memory, std::size_t bytes);
 
   // A shard but the last is complete in the arena.
-  void keep(const BucketPlan& plan, std::span<const ParameterSpec> specs);
+  void keep(const BucketPlan& plan);
   // A slice of the last shard is complete in the arena.
-  void accumulate(std::byte* slice, std::size_t count, DType dtype) const;
+  void accumulate(std::byte* slice, std::int64_t count, DType dtype) const;
   // The step is over, or given up.
   void restart();
 
@@ -47,18 +48,17 @@ class ShardSums {
   std::vector<const std::byte*> nodes(const std::byte* slice) const;
 
  private:
-  struct Deleter {
-    void operator()(std::byte* memory) const;
-  };
-  using Memory = std::unique_ptr<std::byte[], Deleter>;
+  // The place of a slice in the kept sum `index`.
+  std::byte* in_sum(std::size_t index, const std::byte* slice) const;
 
   int shards_;
   int first_;  // the first shard of this rank
-  const std::byte* arena_ = nullptr;
+  std::size_t most_kept_ = 0;
+  const GradientMemory* memory_ = nullptr;
+  std::size_t bytes_ = 0;
   std::vector<int> merges_;  // by shard of this rank, see merges_of()
   std::size_t done_ = 0;     // shards of the step that are kept
-  std::size_t kept_ = 0;     // sums of them, in the first of memory_
-  std::vector<Memory> memory_;
+  std::size_t kept_ = 0;     // sums of them, in the first places
 };
 
 }  // namespace lockstep

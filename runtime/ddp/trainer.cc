@@ -132,8 +132,11 @@ void Trainer::finish(trace::Time backward_began) {
     last_batch_ = losses_.batch_of(reducer_->noted());
     if (group_->device().kind == DeviceKind::cpu) last_weight_ = last_batch_.weight;  // also of a sum
   }
-  if (!shard_ || weights_are_told_ || step_rows_ == 0) return;
-  require_dealt_as_shards(options_.reducer.reproducible, step_rows_, last_weight(), group_->rank(), group_->size());
+  if (shard_ && !weights_are_told_ && step_rows_ != 0 && group_->size() > 1) dealt_.emplace_back(begun_, step_rows_);
+  if (dealt_.empty() || dealt_.front().first != last_batch_.step) return;
+  const std::int64_t rows = dealt_.front().second;
+  dealt_.pop_front();
+  require_dealt_as_shards(options_.reducer.reproducible, rows, last_batch_.weight, group_->rank(), group_->size());
 }
 
 // judge() throws on all ranks alike: its exception is not this rank's own failure, and is not kept as one.

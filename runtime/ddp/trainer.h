@@ -28,6 +28,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -193,7 +194,9 @@ class LOCKSTEP_INTERNAL_API Trainer {
   bool weight_is_spent_ = false;  // by a backward
   std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   std::optional<StepShard> shard_;
-  std::int64_t step_rows_ = 0;     // of this rank's shards
+  std::int64_t step_rows_ = 0;  // of this rank's shards
+  // Steps in virtual shards whose global batch is not known, and this rank's rows in them: on a device some steps.
+  std::deque<std::pair<std::int64_t, std::int64_t>> dealt_;
   bool weights_are_told_ = false;  // by set_weight(), in the step's shards
 
   bool in_step_ = false;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A replica's step in virtual shards.
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
 #include "runtime/libtorch/replica_impl.h"
@@ -25,6 +27,16 @@ void ReplicaImpl::make_reproducible(const ::torch::nn::Module& module) {
     refuse_sync_batch_norm(*part.value(), part.key());
   }
   at::set_num_threads(wanted.threads);
+  if (group_->device().kind == DeviceKind::cpu) return;
+  const auto cublas = Environment::of_process().get("CUBLAS_WORKSPACE_CONFIG").value_or("");
+  if (cublas != ":4096:8" && cublas != ":16:8") {
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: {} virtual shards on {} with CUBLAS_WORKSPACE_CONFIG='{}', with which cuBLAS may add "
+        "up in another order each time; set CUBLAS_WORKSPACE_CONFIG=:4096:8 before the program starts",
+        wanted.virtual_shards, group_->device().str(), cublas));
+  }
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setBenchmarkCuDNN(false);
 }
 
 std::vector<StepShard> ReplicaImpl::begin_shards(std::int64_t rows) {

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank of tests/gpu/suite_test.cc. argv[1] says what it does:
 //   replicas   trains 50 steps on a device, and compares the replicas
+//   sums       hooks of 16 bits and virtual shards beside the same sums on the host, bit by bit
 //   times      all-reduces of 4 KiB, 1 MiB and 25 MiB: rank 0 prints how long they took
 //   loop       all-reduces until something goes wrong, which ends it as an uncaught error
 //   loop_on    the same, and SIGTERM does not end it
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +23,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/data/sampler.h"
 #include "lockstep/ddp/broadcast_parameters.h"
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/ddp/replica_check.h"
@@ -28,6 +34,93 @@ namespace {
 
 using Group = std::shared_ptr<ProcessGroup>;
 using Clock = std::chrono::steady_clock;
+
+// Gradients of which the order of additions shows; leaf: a rank, or a virtual shard.
+float gradient(std::uint32_t step, std::uint32_t leaf, std::int64_t i) {
+  const auto bits = philox({step, leaf, static_cast<std::uint32_t>(i), 0}, {51, 0});
+  return std::ldexp(2 * uniform01(bits[0]) - 1, static_cast<int>(bits[1] % 10));
+}
+
+// The sum over `leaves` as every ordered sum has it.
+float tree(std::span<const float> leaves) {
+  if (leaves.size() == 1) return leaves[0];
+  const std::size_t left = std::bit_ceil(leaves.size()) / 2;
+  return tree(leaves.first(left)) + tree(leaves.subspan(left));
+}
+
+void upload_gradient(const Group& group, Reducer& reducer, std::int64_t count, std::uint32_t step, std::uint32_t leaf) {
+  DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
+  const auto pinned = cuda.allocate_pinned(static_cast<std::size_t>(count) * sizeof(float), group->device());
+  auto* const values = static_cast<float*>(pinned.get());
+  for (std::int64_t i = 0; i < count; ++i) values[i] = gradient(step, leaf, i);
+  cuda.copy(reducer.gradient<float>(0), values, static_cast<std::size_t>(count) * sizeof(float), group->stream());
+}
+
+// Throws unless each element on the device is of_leaves() of the leaves' gradients.
+void compare(const Group& group, Reducer& reducer, std::int64_t count, std::uint32_t step, std::uint32_t leaves,
+             const std::function<float(std::span<const float>)>& of_leaves) {
+  DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(float);
+  const auto pinned = cuda.allocate_pinned(bytes, group->device());
+  cuda.copy(pinned.get(), reducer.gradient<float>(0), bytes, group->stream());
+  cuda.synchronize(group->stream(), Deadline::after(group->timeout()));
+  std::vector<float> own(leaves);
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (std::uint32_t leaf = 0; leaf < leaves; ++leaf) own[leaf] = gradient(step, leaf, i);
+    const float seen = static_cast<const float*>(pinned.get())[i], wanted = of_leaves(own);
+    if (seen == wanted) continue;
+    throw Error("step " + std::to_string(step) + ", element " + std::to_string(i) + ": " + std::to_string(seen) +
+                " on the device, " + std::to_string(wanted) + " on the host");
+  }
+}
+
+template <typename Half>
+void hook_sums(const Group& group, const CommHook& hook, Half (*narrow)(float)) {
+  constexpr std::int64_t kCount = 100'003;
+  const auto ranks = static_cast<std::uint32_t>(group->size()), rank = static_cast<std::uint32_t>(group->rank());
+  const std::uint32_t total = ranks * (ranks + 2);  // 3 + 5 + ...
+  const auto scale = static_cast<float>(std::bit_ceil(total));
+  const auto rounded = [narrow](float value) { return to_float(narrow(value)); };
+  Reducer reducer({{"w", DType::f32, {kCount}}}, group, {.comm_hook = hook});
+  for (std::uint32_t step = 0; step < 4; ++step) {
+    reducer.begin_step({.weight = 3 + 2 * group->rank()});
+    upload_gradient(group, reducer, kCount, step, rank);
+    reducer.mark_ready(0);
+    reducer.finish_step();
+    compare(group, reducer, kCount, step, ranks, [&](std::span<const float> leaves) {
+      std::vector<float> sent;
+      for (const float leaf : leaves) sent.push_back(rounded(leaf / scale));
+      return rounded(tree(sent)) * scale / static_cast<float>(total);
+    });
+  }
+}
+
+void shard_sums(const Group& group) {
+  constexpr std::int64_t kCount = 100'003;
+  constexpr int kShards = 6;
+  Reducer reducer({{"w", DType::f32, {kCount}}}, group,
+                  {.reproducible = {.virtual_shards = kShards, .batch_size = kShards}});
+  const data::ShardRun run = data::shards_of(kShards, group->rank(), group->size());
+  for (std::uint32_t step = 0; step < 4; ++step) {
+    for (int shard = run.begin; shard < run.end; ++shard) {
+      reducer.begin_step({.weight = 1, .synchronize = shard + 1 == run.end});
+      upload_gradient(group, reducer, kCount, step, static_cast<std::uint32_t>(shard));
+      reducer.mark_ready(0);
+      reducer.finish_step();
+    }
+    compare(group, reducer, kCount, step, kShards,
+            [](std::span<const float> leaves) { return tree(leaves) / static_cast<float>(kShards); });
+  }
+}
+
+void sums(const Group& group) {
+  const Stream stream(group->device());
+  group->set_stream(stream);
+  hook_sums<bfloat16>(group, bf16_compress_hook(), to_bfloat16);
+  hook_sums<float16>(group, fp16_compress_hook(), to_float16);
+  shard_sums(group);
+  std::printf("sums are those of the host\n");
+}
 
 // Gradients come through pinned memory, every rank's its own; the descent is a kernel.
 void replicas(const Group& group) {
@@ -131,6 +224,7 @@ int run(const std::string& what) {
   if (what == "loop_on") std::signal(SIGTERM, SIG_IGN);
   const auto group = init_process_group({.backend = "nccl"});
   if (what == "replicas") replicas(group);
+  if (what == "sums") sums(group);
   if (what == "loop" || what == "loop_on") loop(group);
   if (what == "times") {
     times_of(group, 4 << 10, "4 KiB");

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "lockstep/base/error.h"
@@ -222,6 +223,23 @@ TEST_P(Ranks, TrainModulesOfLibTorch) {
   EXPECT_EQ(times(result.out, "[  PASSED  ]"), GetParam());
 }
 
+TEST_F(Gpu, TrainsModulesOfLibTorchToTheSameBitsAtOneTwoAndThreeRanks) {
+  if (!std::filesystem::is_regular_file(program(LIBTORCH_RANK))) {
+    GTEST_SKIP() << "no LibTorch for GPUs was found when this was built";
+  }
+  std::set<std::string> digests;
+  for (const int count : {1, 2, 3}) {
+    const Result result =
+        start(count, {LIBTORCH_RANK, "--gtest_filter=Device.TrainsInVirtualShards"}).wait(Deadline::after(kLimit));
+    if (has_no_libraries(result)) GTEST_SKIP() << result.err;
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    const auto at = result.out.find("virtual shards: ");
+    ASSERT_NE(at, std::string::npos) << result.out;
+    digests.insert(result.out.substr(at, result.out.find('\n', at) - at));
+  }
+  EXPECT_EQ(digests.size(), 1u);
+}
+
 // The example, in bfloat16 with a fused optimizer, beside float32 on the CPU: its loss on held-out text.
 TEST_F(Gpu, TrainsGpt2OfLibTorchAsTheCpuDoes) {
   if (!std::filesystem::is_regular_file(program(LIBTORCH_RANK)) || !std::filesystem::exists(program(GPT2))) {
@@ -248,6 +266,29 @@ TEST_F(Gpu, TrainsGpt2OfLibTorchAsTheCpuDoes) {
 
 TEST_P(Ranks, KeepReplicasBitEqualForFiftySteps) {
   EXPECT_EQ(times(run(GetParam(), {GPU_RANK, "replicas"}).out, "bit-equal after 50 steps"), GetParam());
+}
+
+TEST_P(Ranks, AddUpInTheOrderThatTheHostHas) {
+  EXPECT_EQ(times(run(GetParam(), {GPU_RANK, "sums"}).out, "sums are those of the host"), GetParam());
+}
+
+// The weights of the GPT of our own tensors after some steps in virtual shards, byte by byte.
+TEST_F(Gpu, HasTheSameBitsAtOneTwoAndThreeRanks) {
+  if (!std::filesystem::exists(program("02_char_gpt"))) GTEST_SKIP() << "examples/02_char_gpt is not built";
+  const TemporaryFolder folder;
+  const std::string text = text_in(folder);
+  const auto weights_at = [&](int count) {
+    const std::string file = folder / std::to_string(count);
+    run(count, {"02_char_gpt", "--device",  "cuda", "--text",           text, "--steps", "6", "--batch",
+                "7",           "--context", "8",    "--layers",         "1",  "--heads", "2", "--embd",
+                "16",          "--dropout", "0.1",  "--virtual-shards", "6",  "--out",   file});
+    std::stringstream bytes;
+    bytes << std::ifstream(file, std::ios::binary).rdbuf();
+    return bytes.str();
+  };
+  const std::string wanted = weights_at(1);
+  EXPECT_GT(wanted.size(), 1000u);
+  for (const int count : {2, 3}) EXPECT_TRUE(weights_at(count) == wanted) << count << " ranks";
 }
 
 TEST_P(Ranks, TellHowLongACollectiveTakes) {

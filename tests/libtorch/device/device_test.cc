@@ -5,18 +5,22 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <mutex>
 #include <set>
 #include <vector>
 
 #include "lockstep/comm/values.h"
+#include "lockstep/data/sampler.h"
 #include "lockstep/libtorch/collectives.h"
 #include "lockstep/libtorch/comm_hook.h"
 #include "lockstep/libtorch/fused_optimizers.h"
 #include "lockstep/libtorch/grad_scaler.h"
 #include "lockstep/libtorch/state_file.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
+#include "runtime/base/hash.h"
 #include "runtime/libtorch/node.h"
 #include "tests/libtorch/device/device.h"
 
@@ -327,6 +331,55 @@ TEST(Device, GradientsGoThroughCommunicationHooks) {
       });
     }
   }
+}
+
+// Its output tells a digest, for who compares several numbers of ranks.
+TEST(Device, TrainsInVirtualShards) {
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
+  std::set<std::string> digests;
+  for (const int ranks : {1, 2, 3}) {
+    on_devices(ranks, [&](const Group& group) {
+      auto net = made_for(group);
+      libtorch::DdpOptions options = many_buckets();
+      options.reproducible = {.virtual_shards = 6, .batch_size = 11};
+      libtorch::DistributedDataParallel ddp(net, group, options);
+      ::torch::optim::SGD optimizer(net->parameters(), 0.1);
+      const data::RowRange mine = data::rows_in_shards(11, 11, 6, group->rank(), ranks);
+      for (int step = 0; step < 5; ++step) {
+        optimizer.zero_grad();
+        const at::Tensor x = random_tensor({11, 4}, 50 + static_cast<std::uint64_t>(step))
+                                 .slice(0, mine.begin, mine.begin + mine.count)
+                                 .to(libtorch::device_of(*group));
+        // Each shard in memory of its own: kernels may be chosen by an address.
+        ddp.backward(mine.count, [&](std::int64_t begin, std::int64_t end) {
+          return squares(ddp(x.slice(0, begin, end).clone()));
+        });
+        optimizer.step();
+      }
+      ddp.check_replicas();
+      if (group->rank() != 0) return;
+      std::string bytes;
+      for (const auto& [name, tensor] : on_cpu(weights_of(*net))) {
+        bytes.append(static_cast<const char*>(tensor.contiguous().data_ptr()), tensor.nbytes());
+      }
+      digests.insert(std::to_string(hash64(bytes.data(), bytes.size())));
+      std::printf("virtual shards: %s\n", digests.begin()->c_str());
+    });
+  }
+  EXPECT_LE(digests.size(), 1u);
+  at::globalContext().setDeterministicAlgorithms(false, false);
+  ::unsetenv("CUBLAS_WORKSPACE_CONFIG");
+}
+
+TEST(Device, VirtualShardsWantCublasToBeDeterministic) {
+  on_devices(1, [](const Group& group) {
+    auto net = made_for(group);
+    libtorch::DdpOptions options;
+    options.reproducible = {.virtual_shards = 2, .batch_size = 4};
+    expect_text(outcome_of([&] { libtorch::DistributedDataParallel ddp(net, group, options); }),
+                {"InvalidArgument: DistributedDataParallel: 2 virtual shards on cuda:0", "CUBLAS_WORKSPACE_CONFIG=''",
+                 "set CUBLAS_WORKSPACE_CONFIG=:4096:8 before the program starts"});
+  });
 }
 
 // Two backwards of a step, in two streams, over accumulators of a third; each is reduced once.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Reducer's sums over virtual shards, bit by bit against the tree in one thread: for random numbers of shards and
-// ranks, gradients, weights and buckets. Built for a backend that shares memory, and for one over a wire.
+// ranks, gradients, weights and buckets. Built for a backend that shares memory, for one over a wire, and for NCCL over
+// fakes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -16,13 +18,14 @@
 #include "lockstep/base/random.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/ddp/reducer.h"
+#include "tests/multirank/reducer/suite.h"
 #include "tests/support/error_of.h"
-#include "tests/support/rank_threads.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/thrown_on.h"
 
 namespace lockstep::testing {
 namespace {
 
-using Group = std::shared_ptr<ProcessGroup>;
 using Floats = std::vector<float>;
 
 struct Case {
@@ -102,8 +105,10 @@ void run_step(const Case& it, int step, const Group& group, Reducer& reducer) {
         if (p % 2 == 0) reducer.mark_unused(parameter);
         continue;  // or says nothing of it
       }
-      float* const values = reducer.gradient<float>(parameter);
-      for (std::int64_t i = 0; i < it.specs[p].count(); ++i) values[i] = gradient(it, step, shard, p, i);
+      launch<float>(group->stream(), "backward", reducer.gradient<float>(parameter), it.specs[p].count(),
+                    [&it, step, shard, p](float* values, std::int64_t count) {
+                      for (std::int64_t i = 0; i < count; ++i) values[i] = gradient(it, step, shard, p, i);
+                    });
       reducer.mark_ready(parameter);
     }
     reducer.finish_step();
@@ -111,24 +116,26 @@ void run_step(const Case& it, int step, const Group& group, Reducer& reducer) {
 }
 
 void expect_tree(const Case& it) {
-  run_ranks(it.ranks,
-            [&](const Group& group) {
-              Reducer reducer(it.specs, group,
-                              {.buckets = it.buckets,
-                               .track_unused = it.track_unused,
-                               .loss = it.loss,
-                               .reproducible = {.virtual_shards = it.shards, .batch_size = it.batch_size}});
-              for (int step = 0; step < 3; ++step) {
-                run_step(it, step, group, reducer);
-                for (std::size_t p = 0; p < it.specs.size(); ++p) {
-                  const Floats right = wanted(it, step, p);
-                  const float* const seen = reducer.gradient<float>(static_cast<int>(p));
-                  ASSERT_TRUE(right.empty() || std::memcmp(seen, right.data(), right.size() * sizeof(float)) == 0)
-                      << it.str() << ", rank " << group->rank() << ", step " << step << ", " << it.specs[p].name;
-                }
-              }
-            },
-            {.hosts = it.hosts});
+  run_ranks(
+      it.ranks,
+      [&](const Group& group) {
+        const Compute compute(group);
+        Reducer reducer(it.specs, group,
+                        {.buckets = it.buckets,
+                         .track_unused = it.track_unused,
+                         .loss = it.loss,
+                         .reproducible = {.virtual_shards = it.shards, .batch_size = it.batch_size}});
+        for (int step = 0; step < 3; ++step) {
+          run_step(it, step, group, reducer);
+          for (std::size_t p = 0; p < it.specs.size(); ++p) {
+            const Floats right = wanted(it, step, p);
+            const Floats seen = gradient_of(*group, reducer, static_cast<int>(p));
+            ASSERT_TRUE(right.empty() || std::memcmp(seen.data(), right.data(), right.size() * sizeof(float)) == 0)
+                << it.str() << ", rank " << group->rank() << ", step " << step << ", " << it.specs[p].name;
+          }
+        }
+      },
+      {.hosts = it.hosts});
 }
 
 Case random_case(Generator& random, std::uint64_t seed) {
@@ -145,7 +152,8 @@ Case random_case(Generator& random, std::uint64_t seed) {
 
 TEST(ReproducibleReducer, AddsUpInOneTreeForAnyShardsAndRanks) {
   Generator random(11);
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  const std::uint64_t cases = std::string(LOCKSTEP_TEST_BACKEND) != "nccl" ? 60 : kSanitized ? 8 : 30;
+  for (std::uint64_t seed = 0; seed < cases; ++seed) {
     expect_tree(random_case(random, seed));
     if (HasFatalFailure()) return;
   }
@@ -186,12 +194,51 @@ TEST(ReproducibleReducer, RefusesWhatAddsUpInAnotherOrder) {
     EXPECT_NE(refused({.reproducible = {.virtual_shards = 2, .batch_size = 2}}, {{"half", DType::bf16, {4}}})
                   .find("would be rounded to 16 bits"),
               std::string::npos);
+    if (group->device().kind != DeviceKind::cpu && group->rank() == 0) {
+      ::setenv("LOCKSTEP_STEP_DIGESTS", "digests", 1);
+      EXPECT_NE(refused({.reproducible = {.virtual_shards = 2, .batch_size = 2}})
+                    .find("LOCKSTEP_STEP_DIGESTS=digests with gradients on cuda:0"),
+                std::string::npos);
+      ::unsetenv("LOCKSTEP_STEP_DIGESTS");
+    }
     Reducer reducer(one, group, {.reproducible = {.virtual_shards = 5, .batch_size = 5}});
     const bool has_three = group->rank() == 1;
     EXPECT_EQ(error_of<InvalidArgument>([&] { reducer.begin_step({.synchronize = true}); }),
               "Reducer: begin_step of step 0, virtual shard 0 of this rank's " + std::to_string(has_three ? 3 : 2) +
                   ", to be synchronised: the last one is synchronised, and no other");
   });
+}
+
+// Of the sums that a rank keeps, and of the one in the arena.
+TEST(ReproducibleReducer, ANanOfAnyShardIsRaised) {
+  for (int bad = 0; bad < 7; ++bad) {
+    const auto thrown = thrown_on(2, [&](const Group& group) {
+      const Compute compute(group);
+      Reducer reducer({{"a", DType::f32, {40}}, {"b", DType::f32, {3}}}, group,
+                      {.not_finite = NotFinite::raise, .reproducible = {.virtual_shards = 7, .batch_size = 7}});
+      const data::ShardRun run = data::shards_of(7, group->rank(), 2);
+      for (int step = 0; step < 50; ++step) {
+        for (int shard = run.begin; shard < run.end; ++shard) {
+          reducer.begin_step({.weight = 1, .synchronize = shard + 1 == run.end});
+          for (const int p : {1, 0}) {
+            const bool is_bad = step == 1 && shard == bad && p == 1;
+            launch<float>(group->stream(), "backward", reducer.gradient<float>(p), p == 0 ? 40 : 3,
+                          [is_bad](float* values, std::int64_t count) {
+                            std::fill_n(values, count, 1.0f);
+                            if (is_bad) values[2] = NAN;
+                          });
+            reducer.mark_ready(p);
+          }
+          reducer.finish_step();
+        }
+        reducer.total_weight();
+      }
+    });
+    const std::string owner = bad < 3 ? "0" : "1";
+    for (const auto& error : thrown) {
+      expect_text(text_of(error), {"NaN in rank " + owner + "'s gradient of 'b' in step 1"});
+    }
+  }
 }
 
 TEST(ReproducibleReducer, RanksThatWantOtherShardsAreTold) {

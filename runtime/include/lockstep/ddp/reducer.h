@@ -77,8 +77,8 @@ struct ReducerOptions {
   // The reaction to NaN and infinity in this rank's own gradients.
   NotFinite not_finite = NotFinite::tell;
   // The same bits at any number of ranks. Equal on all ranks. InvalidArgument from the constructor for fewer shards
-  // than ranks or more than 2^20, a batch size or number of threads that can't be, with a comm_hook, on a device, and
-  // for parameters of 16 bits.
+  // than ranks or more than 2^20, a batch size or number of threads that can't be, with a comm_hook, for parameters of
+  // 16 bits, and on a device with LOCKSTEP_STEP_DIGESTS.
   Reproducible reproducible = {};
   // Shard::optimizer: after a synchronised finish_step this rank has the mean in its shares alone, and update_shares()
   // gives every rank the weights that each has made of its own. Equal on all ranks. Gradients keep the places that they

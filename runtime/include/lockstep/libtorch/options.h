@@ -43,8 +43,10 @@ struct DdpOptions {
   // not look.
   NotFinite not_finite = NotFinite::tell;
   // The same bits at any number of ranks: each step is a backward(rows, loss_of), and seeds of generators are of
-  // virtual shards in place of ranks. Sets torch's intra-op threads to its threads. InvalidArgument with a
-  // SyncBatchNorm, and from a backward whose forward wrote a buffer (running statistics), on whose order they depend.
+  // virtual shards in place of ranks. Sets torch's intra-op threads to its threads; on a device also, for the process,
+  // torch's deterministic algorithms (an operation that has none is torch's error), and no cuDNN benchmarks.
+  // InvalidArgument with a SyncBatchNorm, on a device without CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8), and from a
+  // backward whose forward wrote a buffer (running statistics), on whose order they depend.
   Reproducible reproducible = {};
 
   // If set, each forward that trains seeds torch's default generators, the CPU's and that of the group's device, from
