@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cstdlib>
 #include <latch>
 #include <map>
 #include <stdexcept>
@@ -492,6 +493,16 @@ TEST(NcclReducer, AWorldOfOneForgetsAStepWithAHookThatIsAbandoned) {
       EXPECT_EQ(first(group, reducer, 0), 1.0f);
     }
   });
+}
+
+TEST(NcclReducer, DigestsOfVirtualShardsAreRefused) {
+  ::setenv("LOCKSTEP_STEP_DIGESTS", "digests", 1);
+  run_ranks(1, [](const Group& group) {
+    expect_text(error_of<InvalidArgument>(
+                    [&] { Reducer(kSix, group, {.reproducible = {.virtual_shards = 2, .batch_size = 2}}); }),
+                {"LOCKSTEP_STEP_DIGESTS=digests with gradients on cuda:0"});
+  });
+  ::unsetenv("LOCKSTEP_STEP_DIGESTS");
 }
 
 // What fails may be no call of the group's: the others would wait for the rest of the step.
