@@ -41,6 +41,21 @@ TEST(NcclWatchdog, EndsAProcessWhoseAbortBlocks) {
   expect_text(results[1].err, {"the process continues"});
 }
 
+// Rank 1's GPU is broken by a kernel: it is named whether its own call meets that first, or NCCL's.
+TEST(NcclDeaths, ARankWhoseDeviceIsBrokenIsNamed) {
+  for (int operation = 60; operation < 64; ++operation) {
+    const std::string rule = "LOCKSTEP_FAKE_CUDA=operation=710@" + std::to_string(operation);
+    const std::string program =
+        std::string("[ $RANK = 0 ] || export '") + rule + "'; exec " + CONFORMANCE_RANK + " loop quiet";
+    RankProcesses ranks(2, {.command = {"/bin/sh", "-c", program},
+                            .environment = {{"CONFORMANCE_BACKEND", "nccl"}, {"LOCKSTEP_FAILURE_WATCHDOG", "1"}}});
+    const auto results = ranks.wait();
+    EXPECT_EQ(results[0].exit_code, 3) << results[0].err;
+    expect_text(results[0].out, {"cause kind=failed rank=1 pid=" + std::to_string(ranks[1].pid())});
+    EXPECT_NE(results[1].exit_code, 0);
+  }
+}
+
 // NCCL says nothing of the death, and the timeout of everything is five minutes.
 TEST(NcclDeaths, ARankThatLeavesHearsOfThem) {
   for (const std::string how : {"idle", "busy"}) {

@@ -126,6 +126,16 @@ void Watchdog::look_at_front() {
 }
 
 void Watchdog::fail_for(const CallFailed& error) {
+  try {
+    // A device that a kernel has broken says so at every call, and NCCL says "unhandled cuda error", which alone would
+    // name no rank.
+    if (error.result() == ncclUnhandledCudaError) core_.runtime.memory(core_.context.device);
+  } catch (const DeviceError& broken) {
+    core_.propose(
+        Cause::Kind::failed, core_.rank,
+        fmt::format("{} can't continue: {}; {}", core_.own_name(), broken.what(), core_.where_this_rank_was()));
+    return;
+  }
   // A remote error has had its time.
   if (error.may_be_a_consequence() && error.result() != ncclRemoteError) {
     core_.wait_until(Deadline::after(kErrorPatience), [&] { return core_.failure.happened(); });
