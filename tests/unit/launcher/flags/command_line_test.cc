@@ -527,6 +527,11 @@ TEST(CommandLine, ReadsTheDoctorsFlags) {
   EXPECT_EQ(hosts.run.exported, (Arguments{"MINE"}));
   EXPECT_EQ(hosts.run.endpoint.host, "a0");
   EXPECT_EQ(hosts.program, "p");
+  EXPECT_EQ(hosts.host_flags, (Arguments{"-H", "a,b", "--rsh", "my sh", "--rdzv-endpoint", "a0", "-x", "MINE"}));
+  EXPECT_FALSE(hosts.gpus);
+  const auto gpus = std::get<DoctorOptions>(parse_command_line({"doctor", "--gpus"}));
+  EXPECT_TRUE(gpus.gpus);
+  EXPECT_EQ(gpus.host_flags, Arguments{});
   EXPECT_EQ(std::get<DoctorOptions>(parse_command_line({"doctor", "--hostfile", "f"})).run.hostfile, "f");
   EXPECT_NE(refused({"doctor", "-H", "a:0"}).find("'0' is not a number of slots"), std::string::npos);
   EXPECT_NE(refused({"doctor", "--rsh", "x"}).find("-H or --hostfile"), std::string::npos);
