@@ -56,6 +56,19 @@ TEST(NcclDeaths, ARankWhoseDeviceIsBrokenIsNamed) {
   }
 }
 
+// The timeout of everything is five minutes.
+TEST(NcclDeaths, ARankThatDiesWhileNcclConnectsIsNamed) {
+  RankProcesses ranks =
+      start(3, {"loop", "quiet"}, {{"LOCKSTEP_FAKE_NCCL", "init=hang:rank1"}, {"LOCKSTEP_LOG_LEVEL", "debug"}});
+  ASSERT_TRUE(ranks.await_output(" connects, by NCCL "));
+  ranks.kill(1, SIGKILL);
+  for (const int survivor : {0, 2}) {
+    const Result result = ranks[survivor].wait();
+    EXPECT_NE(result.exit_code, 0);
+    expect_text(result.err, {"rank 1 (host ", "pid " + std::to_string(ranks[1].pid())});
+  }
+}
+
 // NCCL says nothing of the death, and the timeout of everything is five minutes.
 TEST(NcclDeaths, ARankThatLeavesHearsOfThem) {
   for (const std::string how : {"idle", "busy"}) {

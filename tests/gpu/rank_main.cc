@@ -3,8 +3,13 @@
 //   replicas   trains 50 steps on a device, and compares the replicas
 //   sums       hooks of 16 bits and virtual shards beside the same sums on the host, bit by bit
 //   times      all-reduces of 4 KiB, 1 MiB and 25 MiB: rank 0 prints how long they took
+//   overlap    steps of a long backward, until the device's timestamps show a bucket that is reduced before its end
 //   loop       all-reduces until something goes wrong, which ends it as an uncaught error
 //   loop_on    the same, and SIGTERM does not end it
+// Of these rank 1 comes to harm in step 5 of a training, the others train on:
+//   assert     a kernel's assertion fails     memory     it asks for twice the device's memory
+//   nan        a gradient has a NaN           throw      an exception that nobody catches
+//   hang       it starts nothing more         connect    SIGKILL, while NCCL connects the ranks
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,9 +18,13 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
+#include <limits>
+#include <numeric>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -28,6 +37,8 @@
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/ddp/replica_check.h"
 #include "lockstep/device/device_runtime.h"
+#include "runtime/base/logging.h"
+#include "tests/gpu/failing_kernel.h"
 
 namespace lockstep::testing {
 namespace {
@@ -208,6 +219,82 @@ void times_of(const Group& group, std::size_t bytes, const char* size) {
       size, group->size(), group->size() == 1 ? "" : "s", median(on_device), median(known), median(in_call), kTimes);
 }
 
+// Communication on the device before the last gradient is there. A GPU that ranks share takes them in turns, and nobody
+// knows how long a collective then takes: the backward doubles until it is longer.
+void overlap(const Group& group) {
+  constexpr std::size_t kBytes = 8 << 20;
+  DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
+  const Stream stream(group->device());
+  group->set_stream(stream);
+  const std::vector<ParameterSpec> specs{{"first", DType::f32, {4096}}, {"last", DType::f32, {4096}}};
+  Reducer reducer(specs, group, {{.cap_bytes = 0, .first_cap_bytes = 0}});
+  reducer.plan_order(std::vector{1, 0});
+  const auto from = cuda.allocate(kBytes, stream), to = cuda.allocate(kBytes, stream);
+  for (int step = 0; step < 10; ++step) {
+    reducer.begin_step();
+    for (const int p : {1, 0}) {
+      for (int i = 0; p == 0 && i < 64 << step; ++i) cuda.copy(to.get(), from.get(), kBytes, stream);
+      cuda.zero(reducer.gradient<float>(p), specs[static_cast<std::size_t>(p)].bytes(), stream);
+      reducer.mark_ready(p);
+    }
+    reducer.finish_step();
+    stream.synchronize(Deadline::after(group->timeout()));
+    const trace::StepRecord& record = reducer.last_step();
+    std::int32_t is_shown = record.step == step && record.buckets[0].finished < record.last_gradient_ready ? 1 : 0;
+    group->all_reduce(BufferView(std::span(&is_shown, 1)), {.op = ReduceOp::min}).wait();
+    if (is_shown == 0) continue;
+    const auto ms = [](auto time) { return std::chrono::duration<double, std::milli>(time).count(); };
+    std::printf(
+        "measured: overlap of %d ranks on one GPU: the first bucket is reduced %.2f ms before backward ends; %.2f ms "
+        "of "
+        "communication before that, %.2f ms after it, by the device's timestamps\n",
+        group->size(), ms(record.last_gradient_ready - record.buckets[0].finished), ms(record.under_way),
+        ms(record.waited));
+    return;
+  }
+  throw Error("in none of ten steps was a bucket reduced before backward ended");
+}
+
+void harm(const Group& group, const std::string& how, const Stream& stream) {
+  DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
+  if (how == "assert") fail_in_a_kernel(stream);
+  if (how == "memory") static_cast<void>(cuda.allocate(2 * cuda.memory(group->device()).total_bytes, stream));
+  if (how == "throw") throw std::runtime_error("rank 1 can't read its data");
+  while (how == "hang") ::pause();
+}
+
+void train_until_harm(const Group& group, const std::string& how) {
+  DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
+  const Stream stream(group->device());
+  group->set_stream(stream);
+  const std::vector<ParameterSpec> specs{{"a", DType::f32, {61, 17}}, {"b", DType::f32, {1000}}};
+  Reducer reducer(specs, group, {.not_finite = NotFinite::raise});
+  const auto pinned = cuda.allocate_pinned(sizeof(float), group->device());
+  *static_cast<float*>(pinned.get()) = std::numeric_limits<float>::quiet_NaN();
+  for (int step = 0; step < 1000; ++step) {
+    const bool is_harmed = step == 5 && group->rank() == 1;
+    if (is_harmed) harm(group, how, stream);
+    reducer.begin_step();
+    for (int p = 1; p >= 0; --p) {
+      cuda.zero(reducer.gradient<float>(p), specs[static_cast<std::size_t>(p)].bytes(), stream);
+      if (is_harmed && how == "nan" && p == 0)
+        cuda.copy(reducer.gradient<float>(p), pinned.get(), sizeof(float), stream);
+      reducer.mark_ready(p);
+    }
+    reducer.finish_step();
+    reducer.total_weight();  // waits for the device
+  }
+}
+
+// The rank's own log says when its NCCL has begun to connect.
+void die_while_nccl_connects() {
+  const char* const rank = std::getenv("RANK");
+  if (rank == nullptr || std::string(rank) != "1") return;
+  set_log_sink([](LogLevel, std::string_view text) {
+    if (text.find(" connects, by NCCL ") != std::string_view::npos) std::raise(SIGKILL);
+  });
+}
+
 void loop(const Group& group) {
   constexpr std::int64_t kCount = (25 << 20) / sizeof(float);
   const Arena arena = group->allocate(kCount * sizeof(float));
@@ -222,14 +309,19 @@ void loop(const Group& group) {
 
 int run(const std::string& what) {
   if (what == "loop_on") std::signal(SIGTERM, SIG_IGN);
+  if (what == "connect") die_while_nccl_connects();
   const auto group = init_process_group({.backend = "nccl"});
   if (what == "replicas") replicas(group);
   if (what == "sums") sums(group);
+  if (what == "overlap") overlap(group);
   if (what == "loop" || what == "loop_on") loop(group);
   if (what == "times") {
     times_of(group, 4 << 10, "4 KiB");
     times_of(group, 1 << 20, "1 MiB");
     times_of(group, 25 << 20, "25 MiB");
+  }
+  for (const std::string harm : {"assert", "memory", "nan", "throw", "hang"}) {
+    if (what == harm) train_until_harm(group, what);
   }
   return 0;
 }

@@ -12,8 +12,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <ostream>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/device_runtime.h"
@@ -60,17 +63,18 @@ class Gpu : public ::testing::Test {
   }
 
   // `count` ranks on GPU 0.
-  Process start(int count, Words what, const Words& flags = {}) {
+  Process start(int count, Words what, const Words& flags = {}, Variables more = {}) {
     Words command{program("lockstep"), "run", "--devices", "0", "-n", std::to_string(count)};
     if (count > 1) command.emplace_back("--oversubscribe-gpu");
     command.insert(command.end(), flags.begin(), flags.end());
     command.emplace_back("--");
     what.front() = program(what.front());
     command.insert(command.end(), what.begin(), what.end());
-    return Process({.command = command, .environment = variables()});
+    more.merge(variables());
+    return Process({.command = command, .environment = std::move(more)});
   }
-  Result run(int count, const Words& what) {
-    Result result = start(count, what).wait(Deadline::after(kLimit));
+  Result run(int count, const Words& what, const Words& flags = {}, const Variables& more = {}) {
+    Result result = start(count, what, flags, more).wait(Deadline::after(kLimit));
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return result;
   }
@@ -81,6 +85,12 @@ class Gpu : public ::testing::Test {
     std::istringstream all(result.out + result.err);
     for (std::string line; std::getline(all, line);) lines += "  | " + line + "\n";
     return lines;
+  }
+
+  static void tell_measured(const std::string& out) {
+    for (std::size_t at = out.find("measured: "); at != std::string::npos; at = out.find("measured: ", at + 1)) {
+      std::printf("%s\n", out.substr(at, out.find('\n', at) - at).c_str());
+    }
   }
 
   static int times(const std::string& text, const std::string& part) {
@@ -294,21 +304,111 @@ TEST_F(Gpu, HasTheSameBitsAtOneTwoAndThreeRanks) {
 TEST_P(Ranks, TellHowLongACollectiveTakes) {
   const std::string out = run(GetParam(), {GPU_RANK, "times"}).out;
   for (const std::string size : {"4 KiB", "1 MiB", "25 MiB"}) expect_text(out, {"all_reduce of " + size});
-  for (std::size_t at = out.find("measured: "); at != std::string::npos; at = out.find("measured: ", at + 1)) {
-    std::printf("%s\n", out.substr(at, out.find('\n', at) - at).c_str());
+  tell_measured(out);
+}
+
+TEST_P(Ranks, ShowOverlapByTheDevicesTimestamps) { tell_measured(run(GetParam(), {GPU_RANK, "overlap"}).out); }
+
+TEST_P(Ranks, ComputeInGroupsOfAllAndOfSome) {
+  for (const std::string how : {"all", "halves"}) {
+    EXPECT_EQ(times(run(GetParam(), {CONFORMANCE_RANK, "split", how}).out, "subgroup over nccl"), GetParam()) << how;
   }
 }
 
-// Hurts rank 1 of two, which are in one collective after the other.
-class HurtRank : public Gpu {
+// The drills of docs/FAILURES.md, at more than one rank.
+class SeveralRanks : public Gpu, public ::testing::WithParamInterface<int> {};
+
+// The harm that rank 1 comes to (rank_main.cc), and what the job says of it.
+struct Harm {
+  const char* how;
+  int exit_code;  // 0: any but 0
+  const char* says;
+  Words flags = {};
+};
+void PrintTo(const Harm& harm, std::ostream* out) { *out << harm.how; }
+class HarmedRank : public Gpu, public ::testing::WithParamInterface<std::tuple<Harm, int>> {};
+INSTANTIATE_TEST_SUITE_P(
+    OneGpu, HarmedRank,
+    ::testing::Combine(::testing::Values(Harm{"assert", 0, " 710); it comes from an earlier kernel"},
+                                         Harm{"memory", 1, "allocate: no room for "},
+                                         Harm{"nan", 1, "NaN in rank 1's gradient of 'a' in step 5"},
+                                         Harm{"throw", 134, "rank 1 can't read its data"},
+                                         Harm{"hang", 75, " hangs: ", {"--hang-timeout", "2"}},
+                                         Harm{"connect", 137, "SIGKILL"}),
+                       ::testing::Values(2, 3)),
+    [](const auto& test) {
+      return std::string(std::get<0>(test.param).how) + "_ranks_" + std::to_string(std::get<1>(test.param));
+    });
+
+TEST_P(HarmedRank, IsNamedWithTheCause) {
+  const auto& [harm, count] = GetParam();
+  const Result result =
+      start(count, {GPU_RANK, harm.how}, harm.flags, {{"LOCKSTEP_LOG_LEVEL", "debug"}}).wait(Deadline::after(kLimit));
+  EXPECT_NE(result.exit_code, 0) << result.err;
+  if (harm.exit_code != 0) {
+    EXPECT_EQ(result.exit_code, harm.exit_code) << result.err;
+  }
+  expect_text(result.err, {"lockstep run: rank 1 (host ", harm.says});
+}
+
+// The training of our own tensors, of which the last rank comes to harm (e2e_training.cc).
+class Training : public SeveralRanks {
+ protected:
+  void SetUp() override {
+    Gpu::SetUp();
+    if (!std::filesystem::exists(program(TRAINING)))
+      GTEST_SKIP() << "the kernels of tensors are not built: no cublasLt.h";
+  }
+  Words train(const std::string& name, int steps = kSteps) const {
+    return {TRAINING, folder_ / name, weights(name), std::to_string(steps), "nccl"};
+  }
+  std::string weights(const std::string& name) const { return folder_ / (name + ".weights"); }
+  std::string bytes_of(const std::string& name) const {
+    std::ifstream in(weights(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  std::string last_rank() const { return "rank " + std::to_string(GetParam() - 1) + " "; }
+
+  static constexpr int kSteps = 30;
+  const TemporaryFolder folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(OneGpu, Training, ::testing::Values(2, 3), ranks);
+
+// No snapshot is due before step 25: what is resumed from is what the survivors have saved, or the stopped.
+TEST_P(Training, ResumesToTheBitsOfAnUndisturbedRun) {
+  run(GetParam(), train("undisturbed"));
+  const Result killed = run(GetParam(), train("killed"), {"--max-restarts", "1"}, {{"LOCKSTEP_TEST_KILL_AT", "10"}});
+  expect_text(killed.err, {last_rank(), "SIGKILL", "snapshots: resumes from step 10"});
+  EXPECT_EQ(bytes_of("killed"), bytes_of("undisturbed"));
+  run(GetParam(), train("stopped"), {}, {{"LOCKSTEP_TEST_STOP_AT", "10"}});
+  EXPECT_EQ(bytes_of("stopped"), "") << "all ranks have agreed to stop before the end";
+  expect_text(run(GetParam(), train("stopped")).err, {"snapshots: resumes from step "});
+  EXPECT_EQ(bytes_of("stopped"), bytes_of("undisturbed"));
+}
+
+TEST_P(Training, NamesTheReplicaThatDrifts) {
+  const Result result =
+      start(GetParam(), train("drifts"), {}, {{"LOCKSTEP_TEST_SKIP_AT", "10"}}).wait(Deadline::after(kLimit));
+  EXPECT_NE(result.exit_code, 0) << result.err;
+  expect_text(result.err, {"the replicas are not equal any more", last_rank() + "differs"});
+}
+
+// It is late by more than a step takes where ranks take turns on a GPU. Where they take turns on cores too, the report
+// alone says so.
+TEST_P(Training, NamesTheStragglerWithItsCause) {
+  run(GetParam(), train("late", 16), {"--log-dir", folder_ / "logs"}, {{"LOCKSTEP_TEST_SLOW_FORWARD", "150"}});
+  const Result report = Process({.command = {program("lockstep"), "report", folder_ / "logs"}}).wait();
+  expect_text(report.out, {last_rank() + "(host ", " % of every step: forward"});
+}
+
+// Hurts rank 1, which is in one collective after the other with the others.
+class HurtRank : public SeveralRanks {
  protected:
   // `news`: the message by which the job learns of it.
   Result hurt(int signal, const char* what, const std::string& mode, const std::string& news, const Words& flags = {}) {
-    Process job = start(2, {GPU_RANK, mode}, flags);
-    if (!job.await_output("[rank 1] loops as pid ", 1, Deadline::after(kLimit)) ||
-        !job.await_output("[rank 0] loops as pid ", 1, Deadline::after(kLimit))) {
-      return {};
-    }
+    Process job = start(GetParam(), {GPU_RANK, mode}, flags);
+    if (!job.await_output("] loops as pid ", GetParam(), Deadline::after(kLimit))) return {};
     const std::string out = job.out(), mark = "[rank 1] loops as pid ";
     pid_ = static_cast<pid_t>(std::stol(out.substr(out.find(mark) + mark.size())));
     const auto begin = Clock::now();
@@ -318,8 +418,8 @@ class HurtRank : public Gpu {
     Result result = job.wait();
     const auto end = Clock::now();
     const auto seconds = [begin](Clock::time_point at) { return std::chrono::duration<double>(at - begin).count(); };
-    std::printf("measured: %s of a rank in a collective: %.2f s to '%s', %.2f s to the job's end\n", what,
-                seconds(told), news.c_str(), seconds(end));
+    std::printf("measured: %s of one of %d ranks in a collective: %.2f s to '%s', %.2f s to the job's end\n", what,
+                GetParam(), seconds(told), news.c_str(), seconds(end));
     return result;
   }
   std::string victim() const { return "pid " + std::to_string(pid_) + ")"; }
@@ -328,15 +428,17 @@ class HurtRank : public Gpu {
   pid_t pid_ = 0;
 };
 
+INSTANTIATE_TEST_SUITE_P(OneGpu, HurtRank, ::testing::Values(2, 3), ranks);
+
 // Of the launcher's SIGTERM for the others nothing is taken: what is seen is how a rank leaves the collective by
 // itself.
-TEST_F(HurtRank, KilledEndsTheJob) {
+TEST_P(HurtRank, KilledEndsTheJob) {
   const Result result = hurt(SIGKILL, "kill -9", "loop_on", "[rank 0] [lockstep] fatal: ", {"--grace", "30"});
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
   expect_text(result.err, {"[rank 0] [lockstep] fatal: ", victim(), "SIGKILL"});
 }
 
-TEST_F(HurtRank, StoppedEndsTheJob) {
+TEST_P(HurtRank, StoppedEndsTheJob) {
   const Result result = hurt(SIGSTOP, "SIGSTOP", "loop", "stopped answering");
   EXPECT_NE(result.exit_code, 0) << result.err;
   expect_text(result.err, {victim() + " stopped answering"});

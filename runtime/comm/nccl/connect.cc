@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/logging.h"
 #include "runtime/comm/nccl/shutdown.h"
 #include "runtime/rendezvous/consensus.h"
 
@@ -71,6 +72,8 @@ void connect(GroupCore& core, const Deadline& deadline) {
   try {
     const ncclUniqueId id = exchange_id(core, deadline);
     core.with_communicator([&] { core.communicator.begin(id); });
+    log_debug("nccl: {} connects, by NCCL {} ({})", core.own_name(), version_text(core.api.version),
+              core.api.library.path());
     await_nccl(core, deadline, "the communicator",
                "see that the hosts reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO), or raise the timeout");
     await_all_connected(core, deadline);

@@ -10,7 +10,9 @@
 // LOCKSTEP_TEST_VIRTUAL_SHARDS=V steps are cut into V virtual shards. With LOCKSTEP_TEST_SLOW_DATA=MS reading a batch
 // takes the last rank so much longer, with LOCKSTEP_TEST_SLOW_FORWARD=MS its forward. With LOCKSTEP_TEST_NAN_AT=N its
 // batch of step N has a NaN, and with LOCKSTEP_TEST_APART_AT=N it writes to a parameter before step N in a way that
-// nobody counts. It logs the number of the start as "start" in each step, its rank as "rank", and rank 0 alone
+// nobody counts. In the first start it is killed before step N+1 with LOCKSTEP_TEST_KILL_AT=N, asks to stop with
+// LOCKSTEP_TEST_STOP_AT=N, and leaves out its optimizer's step with LOCKSTEP_TEST_SKIP_AT=N. It computes on the group's
+// device. It logs the number of the start as "start" in each step, its rank as "rank", and rank 0 alone
 // "val/loss" when it has evaluated.
 #include <unistd.h>
 
@@ -27,6 +29,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/random.h"
 #include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/comm/stop.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/tensor/batch.h"
 #include "lockstep/metrics/metrics.h"
@@ -99,6 +102,7 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
   nn::Sequential model{nn::Linear(16, 64), nn::Tanh(), nn::Dropout(0.2f), nn::Linear(64, 4)};
   if (const auto ms = fault(group, "LOCKSTEP_TEST_SLOW_FORWARD"); ms > 0) model.append(SlowLayer(ms));
   model.initialize(3);
+  model.to(group->device());
   const auto shards = static_cast<int>(Environment::of_process().get_int("LOCKSTEP_TEST_VIRTUAL_SHARDS").value_or(0));
   DistributedDataParallel ddp(model, group, {.reproducible = {.virtual_shards = shards, .batch_size = kBatch}});
   optim::AdamW optimizer(ddp.parameters(), {.lr = 0.001});
@@ -119,20 +123,31 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
   const std::int64_t apart_at = fault(group, "LOCKSTEP_TEST_APART_AT", -1);
   const Environment environment = Environment::of_process();
   const std::int64_t start = environment.get_int("LOCKSTEP_RESTART_COUNT").value_or(0);
+  const auto is_due = [&](const char* name) { return start == 0 && fault(group, name, -1) == ddp.steps(); };
   const bool is_killed_start = start < environment.get_int("LOCKSTEP_TEST_KILLED_STARTS").value_or(0);
   const std::int64_t killed_after = environment.get_int("LOCKSTEP_TEST_KILLED_FURTHER").value_or(0) * start + 1;
   for (std::int64_t epoch = loader.epoch(); ddp.steps() < steps && !ddp.should_stop(); ++epoch) {
     loader.set_epoch(epoch);
-    for (const data::Batch& batch : loader) {
+    for (const data::Batch& read : loader) {
       if (ddp.steps() == fail_at && group->rank() == group->size() - 1) _exit(9);
-      if (ddp.steps() == nan_at) batch.x.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+      if (start == 0 && environment.get_int("LOCKSTEP_TEST_KILL_AT") == ddp.steps()) {
+        // All devices have ended these steps, and nobody has begun another: the survivors can save them.
+        static_cast<void>(ddp.parameters()[0].to(DeviceId{}));
+        group->barrier().wait();
+        if (group->rank() == group->size() - 1) ::kill(getpid(), SIGKILL);
+        group->barrier().wait();
+      }
+      if (is_due("LOCKSTEP_TEST_STOP_AT")) request_stop(*group, "the last rank asks");
+      const bool skips = is_due("LOCKSTEP_TEST_SKIP_AT");
+      if (ddp.steps() == nan_at) read.x.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+      const data::Batch batch = read.to(group->device());
       if (ddp.steps() == apart_at) ddp.parameters()[3].data<float>()[0] += 1;
       const trace::Span span("training loop");
       ddp.backward(batch, [&](const data::Batch& rows) { return mse_loss(ddp(rows.x, rows.ids), rows.y); });
       log_scalar(*group, "start", static_cast<double>(start));
       log_scalar(*group, "rank", group->rank());
       if (is_killed_start && ddp.steps() >= killed_after) ::kill(getpid(), SIGKILL);
-      optimizer.step();
+      if (!skips) optimizer.step();
       optimizer.zero_grad();
       snapshots.step();
       if (ddp.steps() % 10 == 0) say(group, "at " + std::to_string(ddp.steps()));
@@ -143,8 +158,9 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
     Metrics metrics(*group);
     const NoGrad no_grad;
     model.eval();
-    for (const auto& [x, y, ids] : held_out) {
+    for (const data::Batch& read : held_out) {
       if (stop_requested(*group)) break;
+      const auto [x, y, ids] = read.to(group->device());
       metrics.add("loss", static_cast<double>(mse_loss(model(x), y).item()), 1);
     }
     const double loss = metrics.result("loss");
