@@ -1,0 +1,46 @@
+# cmake -DROOT=... -P check_gpu_runs.cmake: docs/LIMITS.md says of code for GPUs whether it is what a card has run.
+#
+# A row of its table has a folder, the run, the digest of the folder's files then, and whether they have changed since: "yes"
+# or "no". Digests in place of commits: a clone may have no history, and a commit can't name itself. With -DDIGEST=FOLDER it
+# prints the folder's, for the row of a new run.
+# SPDX-License-Identifier: Apache-2.0
+cmake_minimum_required(VERSION 3.25)
+
+function(digest_of result folder)
+  file(GLOB_RECURSE files RELATIVE "${ROOT}/${folder}" "${ROOT}/${folder}/*")
+  list(SORT files)
+  set(all "")
+  foreach(file ${files})
+    file(SHA256 "${ROOT}/${folder}/${file}" hash)
+    string(APPEND all "${file} ${hash}\n")
+  endforeach()
+  string(SHA256 digest "${all}")
+  string(SUBSTRING "${digest}" 0 12 digest)
+  set(${result} "${digest}" PARENT_SCOPE)
+endfunction()
+
+if(DIGEST)
+  digest_of(digest "${DIGEST}")
+  message("${digest}")
+  return()
+endif()
+set(rows 0)
+file(STRINGS "${ROOT}/docs/LIMITS.md" lines REGEX "^\\| `[^`]+` \\|[^|]*\\| `[0-9a-f]+` \\|")
+foreach(line ${lines})
+  string(REGEX MATCH "^\\| `([^`]+)` \\|[^|]*\\| `([0-9a-f]+)` \\| ([a-z]*) \\|$" found "${line}")
+  set(folder "${CMAKE_MATCH_1}")
+  set(said "${CMAKE_MATCH_3}")
+  digest_of(now "${folder}")
+  set(wanted yes)
+  if(now STREQUAL CMAKE_MATCH_2)
+    set(wanted no)
+  endif()
+  if(NOT said STREQUAL wanted)
+    message(SEND_ERROR "docs/LIMITS.md: has `${folder}` changed since a card ran it? It says '${said}', its files say '${wanted}'")
+  endif()
+  math(EXPR rows "${rows} + 1")
+endforeach()
+if(rows EQUAL 0)
+  message(FATAL_ERROR "check_gpu_runs: no row in docs/LIMITS.md; is ROOT right?")
+endif()
+message(STATUS "check_gpu_runs: ${rows} folders compared")
