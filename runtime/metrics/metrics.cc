@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <span>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
+#include "runtime/base/exact_sum.h"
 #include "runtime/base/hash.h"
 #include "runtime/comm/collective_call.h"
 #include "runtime/comm/coordinated_stop.h"
@@ -27,7 +27,6 @@ constexpr char kSeparator = '\n';
 constexpr int kDoubleBits = std::numeric_limits<double>::digits;
 // Of Part's digits: a multiple of 32 below the exponent of the least double's mantissa, which frexp() has filled up.
 constexpr int kLowestExponent = -1152;
-constexpr std::uint64_t kDigit = 0xffffffff;
 constexpr std::int64_t kMostCounted = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kAdditions = std::int64_t{1} << 29;  // after which a digit of 64 bits still has room
 
@@ -82,17 +81,7 @@ void Metrics::Part::add(double value) {
 }
 
 void Metrics::Part::add(std::int64_t mantissa, int exponent) {
-  const auto place = static_cast<std::size_t>(exponent - kLowestExponent);
-  const std::size_t at = place / 32, shift = place % 32;
-  const bool is_negative = mantissa < 0;
-  const std::uint64_t size = is_negative ? -static_cast<std::uint64_t>(mantissa) : static_cast<std::uint64_t>(mantissa);
-  const std::uint64_t low = (size & kDigit) << shift, high = (size >> 32) << shift;
-  const auto add_digit = [&](std::size_t i, std::uint64_t digit) {
-    digits[i] += is_negative ? -static_cast<std::int64_t>(digit) : static_cast<std::int64_t>(digit);
-  };
-  add_digit(at, low & kDigit);
-  add_digit(at + 1, (low >> 32) + (high & kDigit));
-  add_digit(at + 2, high >> 32);
+  exact::add(digits, mantissa, static_cast<std::size_t>(exponent - kLowestExponent));
   if (++since_carry >= kAdditions) carry();
 }
 
@@ -107,39 +96,15 @@ void Metrics::Part::add(const Part& other) {
 }
 
 void Metrics::Part::carry() {
-  std::int64_t carried = 0;
-  for (std::size_t i = 0; i + 1 < digits.size(); ++i) {
-    const std::int64_t digit = digits[i] + carried;
-    digits[i] = digit & static_cast<std::int64_t>(kDigit);
-    carried = digit >> 32;
-  }
-  digits.back() += carried;
+  exact::carry(digits);
   since_carry = 0;
 }
 
 double Metrics::Part::sum() const {
   if (std::isnan(not_finite)) return std::numeric_limits<double>::quiet_NaN();
   if (not_finite != 0) return not_finite;
-  Part whole = *this;
-  whole.carry();
-  const bool is_negative = whole.digits.back() < 0;
-  if (is_negative) {
-    for (std::int64_t& digit : whole.digits) digit = -digit;
-    whole.carry();
-  }
-  const auto digit = [&](std::size_t i) { return static_cast<std::uint64_t>(whole.digits[i]); };
-  std::size_t top = whole.digits.size() - 1;
-  while (top > 1 && digit(top) == 0) --top;  // no double has a bit below the third digit
-  if (top == 1) return 0;
-  // The 64 leading bits, of which the last one also says that some below them are set: the conversion rounds right.
-  const std::uint64_t leading = digit(top) << 32 | digit(top - 1);
-  const int shift = std::countl_zero(leading);
-  std::uint64_t bits = leading << shift | (digit(top - 2) << shift) >> 32;
-  bool is_more = ((digit(top - 2) << shift) & kDigit) != 0;
-  for (std::size_t i = 0; i + 2 < top; ++i) is_more = is_more || digit(i) != 0;
-  if (is_more) bits |= 1;
-  const double size = std::ldexp(static_cast<double>(bits), kLowestExponent + 32 * static_cast<int>(top - 1) - shift);
-  return is_negative ? -size : size;
+  auto whole = digits;
+  return exact::nearest(whole, kLowestExponent);  // no double has a bit below the third digit
 }
 
 Metrics::Part& Metrics::part_of(std::string_view name, std::int64_t count) {
