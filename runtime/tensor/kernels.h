@@ -139,7 +139,8 @@ class Kernels {
   virtual void sum(Into out, const float* a, float alpha, std::int64_t count) = 0;
   // out[i] = alpha * *scalar.
   virtual void expand(Into out, const float* scalar, float alpha, std::int64_t count) = 0;
-  // *out = the sum of squares, in double and in an order that depends on count only, whatever the processor.
+  // *out = the sum of squares: on the CPU exact and rounded to double once (exact_squares.h), on a device in double and
+  // in an order that depends on count only.
   virtual void sum_squares(double* out, const float* a, std::int64_t count) = 0;
   // *norm = sqrt(squares[0] + squares[1] + ...), *factor = max_norm / *norm if that is above max_norm, else 1. If the
   // norm is not finite, *factor is 0, and a finding names the first of squares that is not; with an infinite max_norm

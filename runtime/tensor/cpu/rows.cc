@@ -5,6 +5,7 @@
 #include "runtime/tensor/cpu/cpu_kernels.h"
 #include "runtime/tensor/cpu/lane_sums.h"
 #include "runtime/tensor/cpu/strip_sums.h"
+#include "runtime/tensor/exact_squares.h"
 #include "runtime/tensor/findings.h"
 
 namespace lockstep::cpu {
@@ -40,10 +41,10 @@ LOCKSTEP_CLONES void sum(Into out, const float* a, float alpha, std::int64_t cou
   *out.data = static_cast<float>((out.add ? static_cast<double>(*out.data) : 0.0) + static_cast<double>(alpha) * total);
 }
 
-// A square of a float is exact in double, so that fused or not is the same.
-LOCKSTEP_CLONES void sum_squares(double* out, const float* a, std::int64_t count) {
-  *out = sum_in_lanes<double>(count,
-                              [=](std::int64_t i) { return static_cast<double>(a[i]) * static_cast<double>(a[i]); });
+void sum_squares(double* out, const float* a, std::int64_t count) {
+  ExactSquares squares;
+  squares.add(a, count);
+  *out = squares.sum();
 }
 
 void clip_factor(double* norm, float* factor, const double* squares, std::int64_t count, double max_norm) {

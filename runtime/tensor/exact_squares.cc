@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tensor/exact_squares.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "runtime/base/exact_sum.h"
+
+namespace lockstep {
+namespace {
+
+// Of the digits: a multiple of 32, two digits and more below the least float's square, 2^-298. They reach to 2^352,
+// which is 2^96 times the largest.
+constexpr int kLowestExponent = -384;
+constexpr std::int64_t kNan = std::int64_t{1} << 32;
+constexpr std::uint32_t kNotFinite = 255;  // the exponent of infinities and NaNs
+// Squares of mantissas are below 2^48: as many have room in 63 bits.
+constexpr std::int64_t kBlock = std::int64_t{1} << 15;
+
+}  // namespace
+
+// Squares of one exponent are whole multiples of one number, and are added as such. Four sums of each, because the next
+// addition to a sum waits for the one before.
+void ExactSquares::add(const float* a, std::int64_t count) {
+  const std::span<std::int64_t> digits(words.data(), words.size() - 1);
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::span<const float> block(a + begin, static_cast<std::size_t>(std::min(kBlock, count - begin)));
+    std::int64_t sums[4][kNotFinite + 1] = {};
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      const auto bits = std::bit_cast<std::uint32_t>(block[i]);
+      const std::uint32_t exponent = bits >> 23 & kNotFinite;
+      const std::int64_t mantissa = (bits & 0x7fffff) | (exponent == 0 ? 0 : 0x800000);
+      sums[i % 4][exponent] += mantissa * mantissa;
+    }
+    for (std::uint32_t exponent = 0; exponent <= kNotFinite; ++exponent) {
+      const std::int64_t sum = sums[0][exponent] + sums[1][exponent] + sums[2][exponent] + sums[3][exponent];
+      if (sum == 0) continue;
+      if (exponent == kNotFinite) {
+        words.back() |= std::ranges::any_of(block, [](float value) { return std::isnan(value); }) ? kNan : 1;
+        continue;
+      }
+      // A float is mantissa * 2^(exponent - 150), with 1 for an exponent of 0.
+      const int twice = 2 * (static_cast<int>(std::max(exponent, 1u)) - 150);
+      exact::add(digits, sum, static_cast<std::size_t>(twice - kLowestExponent));
+    }
+    exact::carry(digits);
+  }
+}
+
+double ExactSquares::sum() const {
+  if (words.back() >= kNan) return std::numeric_limits<double>::quiet_NaN();
+  if (words.back() != 0) return std::numeric_limits<double>::infinity();
+  auto digits = words;
+  return exact::nearest({digits.data(), digits.size() - 1}, kLowestExponent);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// A gradient's norm scales the gradients of every replica, and may be taken of shares of several ranks.
+#include "runtime/tensor/exact_squares.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace lockstep {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+ExactSquares of(const std::vector<float>& values) {
+  ExactSquares squares;
+  squares.add(values.data(), std::ssize(values));
+  return squares;
+}
+
+TEST(ExactSquares, AreRoundedOnce) {
+  EXPECT_EQ(of({}).sum(), 0);
+  EXPECT_EQ(of({0, -0.0f}).sum(), 0);
+  EXPECT_EQ(of({3, -4}).sum(), 25);
+  // 2^-53 is half a unit in the last place of 1: rounded to even, and upwards with anything more.
+  const float unit = std::ldexp(1.0f, -26), quarter = std::ldexp(1.0f, -27), least = std::ldexp(1.0f, -149);
+  EXPECT_EQ(of({1, unit}).sum(), 1 + std::ldexp(1.0, -52));
+  EXPECT_EQ(of({1, quarter, quarter}).sum(), 1);
+  EXPECT_EQ(of({1, quarter, quarter, least}).sum(), 1 + std::ldexp(1.0, -52));
+  EXPECT_EQ(of({quarter, 1, unit, quarter}).sum(), 1 + std::ldexp(1.0, -51));
+}
+
+TEST(ExactSquares, ReachFromTheLeastFloatToTheLargest) {
+  const float least = std::numeric_limits<float>::denorm_min(), largest = std::numeric_limits<float>::max();
+  EXPECT_EQ(of({least}).sum(), std::ldexp(1.0, -298));
+  EXPECT_EQ(of({std::numeric_limits<float>::min(), least}).sum(), std::ldexp(1.0, -252) + std::ldexp(1.0, -298));
+  const double square = static_cast<double>(largest) * static_cast<double>(largest);
+  EXPECT_EQ(of({largest, least}).sum(), square);
+  EXPECT_EQ(of(std::vector<float>(1 << 20, largest)).sum(), std::ldexp(square, 20));
+}
+
+TEST(ExactSquares, HaveTheSameBitsInAnyOrderAndHoweverTheyAreCut) {
+  std::mt19937_64 random(1);
+  std::normal_distribution<float> mantissa;
+  std::uniform_int_distribution<int> exponent(-140, 120);
+  for (const std::size_t count : {1u, 17u, 1000u, 100000u}) {
+    std::vector<float> values(count);
+    for (float& value : values) value = std::ldexp(mantissa(random), count == 1000 ? exponent(random) : -7);
+    const double wanted = of(values).sum();
+    long double near = 0;
+    for (const float value : values) near += static_cast<long double>(value) * static_cast<long double>(value);
+    EXPECT_NEAR(wanted, static_cast<double>(near), 1e-14 * static_cast<double>(near));
+    for (int repetition = 0; repetition < 20; ++repetition) {
+      std::shuffle(values.begin(), values.end(), random);
+      ExactSquares sum;
+      for (std::size_t begin = 0; begin < count;) {
+        const std::size_t size = std::min<std::size_t>(count - begin, 1 + random() % count);
+        const auto first = values.begin() + static_cast<std::ptrdiff_t>(begin);
+        const ExactSquares part = of({first, first + static_cast<std::ptrdiff_t>(size)});
+        for (std::size_t i = 0; i < sum.words.size(); ++i) sum.words[i] += part.words[i];
+        begin += size;
+      }
+      ASSERT_EQ(sum.sum(), wanted) << count;
+    }
+  }
+}
+
+TEST(ExactSquares, WhatIsNotFiniteShowsInTheSumOfTheParts) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  ExactSquares sum = of({1, -infinity, 2});
+  EXPECT_EQ(sum.sum(), kInfinity);
+  for (const ExactSquares& part : {of({infinity, 3}), of({1})}) {
+    for (std::size_t i = 0; i < sum.words.size(); ++i) sum.words[i] += part.words[i];
+  }
+  EXPECT_EQ(sum.sum(), kInfinity);
+  for (std::size_t i = 0; i < sum.words.size(); ++i) sum.words[i] += of({5, kNan}).words[i];
+  EXPECT_TRUE(std::isnan(sum.sum()));
+  std::vector<float> many(100000, 1);
+  many.back() = kNan;
+  EXPECT_TRUE(std::isnan(of(many).sum()));
+}
+
+}  // namespace
+}  // namespace lockstep
