@@ -91,6 +91,12 @@ void Trainer::begin(bool is_alone) {
         shard_->index, **weight_, shard_->begin, shard_->end));
   }
   tell_of_adding();
+  if (options_.reducer.shard != Shard::none && !accumulating()) {
+    refuse_live_gradients(
+        "at a backward with Shard::optimizer, where nothing can be added to it (an optimizer's zero_grad() is of its "
+        "own "
+        "parameters, the model's of all)");
+  }
   is_synchronized_ = synchronizes();
   is_alone_ = is_alone;
   losses_.begin_backward(**weight_);

@@ -109,7 +109,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   void tell_of_adding();
   // A micro-batch of has_weight() begins its backward, over the Reducer's arena; or alone: a world of one whose
   // gradients stay where the engine has them, which is a step of its own. InvalidArgument if a virtual shard has other
-  // rows than its own.
+  // rows than its own, and with Shard::optimizer on top of gradients that are not cleared.
   void begin(bool is_alone = false);
   // Ends the backward; all gradients are marked. Collective if the micro-batch is synchronised. `backward_began`: the
   // begin of a step alone, for the trace.

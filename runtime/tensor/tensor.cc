@@ -12,6 +12,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/base/mutex.h"
 #include "runtime/tensor/findings.h"
+#include "runtime/tensor/sharded_update.h"
 
 namespace lockstep {
 
@@ -26,6 +27,7 @@ struct Tensor::Impl {
   Tensor gradient;            // memory for it, once there is some
   bool has_gradient = false;  // whether that memory holds one
   std::vector<const LossBackward*> gradient_holders;
+  ShardedUpdate* sharded_update = nullptr;
 
   std::byte* data() const { return storage->data() == nullptr ? nullptr : storage->data() + offset; }
   std::size_t bytes() const { return static_cast<std::size_t>(shape.count()) * size_of(dtype); }
@@ -348,7 +350,18 @@ const Tensor& Tensor::set_requires_grad(bool on) const {
 
 bool Tensor::is_leaf() const { return !checked().node; }
 bool Tensor::has_grad() const { return impl_ && impl_->has_gradient; }
-Tensor Tensor::grad() const { return has_grad() ? impl_->gradient : Tensor(); }
+
+Tensor Tensor::grad() const {
+  if (!has_grad()) return {};
+  if (const ShardedUpdate* update = impl_->sharded_update;
+      update != nullptr && update->holds() != ShardedUpdate::Holds::gradients) {
+    throw InvalidArgument(
+        fmt::format("grad() of a parameter {}: each rank has a share of the sum alone, with Shard::optimizer; read its "
+                    "size by optim::grad_norm, or train without DdpOptions::shard",
+                    str()));
+  }
+  return impl_->gradient;
+}
 
 void Tensor::bind_grad(const Tensor& memory) const {
   Impl& impl = checked();
@@ -374,6 +387,9 @@ void Tensor::unbind_grad() const {
 void Tensor::hold_grad(const LossBackward& backward) const { checked().gradient_holders.push_back(&backward); }
 void Tensor::release_grad(const LossBackward& backward) const { std::erase(checked().gradient_holders, &backward); }
 const std::vector<const Tensor::LossBackward*>& Tensor::grad_holders() const { return checked().gradient_holders; }
+
+void Tensor::set_sharded_update(ShardedUpdate* update) const { checked().sharded_update = update; }
+ShardedUpdate* Tensor::sharded_update() const { return checked().sharded_update; }
 
 void Tensor::clear_grad() const { checked().has_gradient = false; }
 

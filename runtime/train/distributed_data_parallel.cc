@@ -14,6 +14,7 @@
 #include "runtime/ddp/trainer.h"
 #include "runtime/tensor/findings.h"
 #include "runtime/train/compute_stream.h"
+#include "runtime/train/sharded_parameters.h"
 
 namespace lockstep {
 namespace {
@@ -30,18 +31,39 @@ std::vector<ParameterSpec> specs_of(const nn::Module& model) {
   return specs;
 }
 
-// Gradients are written where the group's collectives read them.
-std::shared_ptr<ProcessGroup> require_at_home(std::shared_ptr<ProcessGroup> group, const nn::Module& model) {
+// Gradients are written where the group's collectives read them. A parameter's gradients are in shares for one
+// DistributedDataParallel, or whole for each.
+std::shared_ptr<ProcessGroup> require_at_home(std::shared_ptr<ProcessGroup> group, const nn::Module& model,
+                                              Shard shard) {
   if (!group) return group;
   for (const auto& [name, tensor] : model.named_parameters()) {
-    if (tensor.device() == group->device()) continue;
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: parameter '{}' is on {}, and backend {} works on {}; call "
-        "model.to(group->device()) before the optimizer is made, or choose the device by InitOptions::device or "
-        "LOCKSTEP_DEVICE",
-        name, tensor.device().str(), group->backend(), group->device().str()));
+    if (tensor.device() != group->device()) {
+      throw InvalidArgument(fmt::format(
+          "DistributedDataParallel: parameter '{}' is on {}, and backend {} works on {}; call "
+          "model.to(group->device()) before the optimizer is made, or choose the device by InitOptions::device or "
+          "LOCKSTEP_DEVICE",
+          name, tensor.device().str(), group->backend(), group->device().str()));
+    }
+    if (tensor.sharded_update() == nullptr && (shard == Shard::none || tensor.grad_holders().empty())) continue;
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: parameter '{}' is another live DistributedDataParallel's too, and one of "
+                    "them has Shard::optimizer; leave the shards out, or end the other one before",
+                    name));
   }
   return group;
+}
+
+Trainer::Options trainer_options(const DdpOptions& options, const ProcessGroup* group) {
+  Trainer::Options all = Trainer::Options::of(options, false);
+  if (options.shard == Shard::none) return all;
+  if (options.comm_hook.run || !options.comm_hook.name.empty()) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: Shard::optimizer and communication hook '{}', which exchanges whole "
+                    "buckets; leave one of them out",
+                    options.comm_hook.name));
+  }
+  if (group != nullptr && group->size() > 1) all.reducer.shard = options.shard;
+  return all;
 }
 
 }  // namespace
@@ -49,13 +71,13 @@ std::shared_ptr<ProcessGroup> require_at_home(std::shared_ptr<ProcessGroup> grou
 DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_ptr<ProcessGroup> group,
                                                  const DdpOptions& options)
     : module_(model),
-      group_(require_at_home(std::move(group), model)),
+      group_(require_at_home(std::move(group), model, options.shard)),
       parameters_(model.parameters()),
       loss_(options.loss),
       overlap_(options.overlap),
       reproducible_(options.reproducible),
       seed_(options.seed),
-      trainer_(std::make_unique<Trainer>(group_, specs_of(model), Trainer::Options::of(options, false))),
+      trainer_(std::make_unique<Trainer>(group_, specs_of(model), trainer_options(options, group_.get()))),
       own_backward_([this](const Tensor& loss) { backward(loss); }) {
   trainer_->make_reducer();
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_.emplace(parameters_[i].id(), static_cast<int>(i));
@@ -67,6 +89,9 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
   trainer_->adopt({.values = {[this] { return versions(); },
                               [this] { return DivergenceCheck::Replica::State{.buffers = state()}; }},
                    .live_gradient = [this] { return live_gradient(); }});
+  if (options.shard != Shard::none && group_->size() > 1) {
+    shards_ = std::make_unique<ShardedParameters>(*trainer_->reducer(), *group_, parameters_, index_);
+  }
   for (const Tensor& parameter : parameters_) parameter.hold_grad(own_backward_);  // last: the destructor lets go
 }
 
@@ -153,7 +178,7 @@ Tensor DistributedDataParallel::run_forward(const Tensor& x) {
   return module_(x);
 }
 
-void DistributedDataParallel::plan(std::span<const Tensor> ready_order) {
+std::vector<int> DistributedDataParallel::order_of(std::span<const Tensor> ready_order) const {
   std::vector<int> order;
   std::vector<char> on_tape(parameters_.size(), 0);
   for (const Tensor& leaf : ready_order) {
@@ -166,8 +191,12 @@ void DistributedDataParallel::plan(std::span<const Tensor> ready_order) {
   for (int i = static_cast<int>(parameters_.size()) - 1; i >= 0; --i) {
     if (!on_tape[static_cast<std::size_t>(i)]) order.push_back(i);
   }
+  return order;
+}
+
+void DistributedDataParallel::plan(std::span<const Tensor> ready_order) {
   Reducer& reducer = *trainer_->reducer();
-  reducer.plan_order(order);
+  if (!shards_) reducer.plan_order(order_of(ready_order));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].bind_grad(reducer.gradient<float>(static_cast<int>(i)));
     parameters_[i].clear_grad();
@@ -178,6 +207,7 @@ void DistributedDataParallel::plan(std::span<const Tensor> ready_order) {
 void DistributedDataParallel::give_up() noexcept {
   trainer_->give_up();
   for (const Tensor& parameter : parameters_) parameter.clear_grad();  // the gradients are half of a step
+  if (shards_) shards_->hold(ShardedUpdate::Holds::gradients);
 }
 
 template <typename Call>
@@ -300,13 +330,19 @@ void DistributedDataParallel::begin_step() {
   join_compute_stream(*group_);
   if (trainer_->synchronizes() && group_->device().kind != DeviceKind::cpu) throw_findings(kernels(group_->device()));
   trainer_->begin();
+  if (shards_ && shards_->holds() != ShardedUpdate::Holds::gradients) {
+    for (const Tensor& parameter : parameters_) parameter.clear_grad();  // of frozen ones, which are none
+    shards_->hold(ShardedUpdate::Holds::gradients);
+  }
   carry_gradients(**trainer_->weight());
 }
 
 // On a device this waits for it: programs that clear their gradients don't come here.
 std::optional<std::string> DistributedDataParallel::live_gradient() const {
+  const bool is_spent = shards_ && shards_->holds() != ShardedUpdate::Holds::gradients;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].has_grad() && optim::grad_norm({&parameters_[i], 1}) != 0) return reducer().parameters()[i].name;
+    if (!parameters_[i].has_grad() || (is_spent && !parameters_[i].requires_grad())) continue;
+    if (is_spent || optim::grad_norm({&parameters_[i], 1}) != 0) return reducer().parameters()[i].name;
   }
   return std::nullopt;
 }
@@ -350,6 +386,7 @@ void DistributedDataParallel::finish_step() {
                     "nobody would average its gradient; wrap the module again",
                     reducer.parameters()[i].name));
   }
+  if (shards_ && trainer_->is_synchronized()) shards_->hold(ShardedUpdate::Holds::shares);
 }
 
 void DistributedDataParallel::check_replicas() const {

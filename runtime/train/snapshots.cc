@@ -185,6 +185,12 @@ void Snapshots::add(std::string_view name, optim::Optimizer& optimizer) {
   }
   std::vector<NamedLayout> names;
   for (const Tensor& parameter : optimizer.parameters()) {
+    if (parameter.sharded_update() != nullptr) {
+      throw InvalidArgument(fmt::format(
+          "Snapshots: add({}): each rank has its share of the optimizer's state alone (Shard::optimizer), and "
+          "a snapshot would lack the others'; train without DdpOptions::shard, or save the model alone",
+          checkpoint::in_quotes(name)));
+    }
     const auto found = of_model.find(parameter.id());
     if (found == of_model.end()) {
       throw InvalidArgument(

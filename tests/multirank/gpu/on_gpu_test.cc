@@ -41,8 +41,8 @@ enum class By { sgd, adamw };
 
 // A GPT with dropout and clipped gradients.
 struct Job {
-  explicit Job(const Group& the_group, By by = By::adamw, int virtual_shards = 0)
-      : group(the_group), shards(virtual_shards) {
+  explicit Job(const Group& the_group, By by = By::adamw, int virtual_shards = 0, Shard the_shard = Shard::none)
+      : group(the_group), shards(virtual_shards), shard(the_shard) {
     if (by == By::adamw) {
       optimizer = std::make_unique<optim::AdamW>(ddp.parameters(), optim::AdamWOptions{.lr = 0.01});
     } else {
@@ -70,6 +70,7 @@ struct Job {
 
   Group group;
   int shards;
+  Shard shard;
   char_gpt::Tokens tokens = [] {
     std::vector<std::int64_t> made(400);
     for (std::size_t i = 0; i < made.size(); ++i) made[i] = static_cast<std::int64_t>((i * i / 3 + i) % 11);
@@ -81,6 +82,7 @@ struct Job {
                               group,
                               {.buckets = {.cap_bytes = 8 << 10, .first_cap_bytes = 4 << 10},
                                .reproducible = {.virtual_shards = shards, .batch_size = 7},
+                               .shard = shard,
                                .seed = 5}};
   std::unique_ptr<optim::Optimizer> optimizer;
   data::BatchShardSampler sampler{windows.size(), group->rank(), group->size(), {.seed = 2, .virtual_shards = shards}};
@@ -94,16 +96,17 @@ struct Outcome {
   std::vector<double> norms;
 };
 
-Outcome train(By by, int ranks, const RankThreadsOptions& options, std::int64_t steps = kSteps, int shards = 0) {
+Outcome train(By by, int ranks, const RankThreadsOptions& options, std::int64_t steps = kSteps, int shards = 0,
+              Shard shard = Shard::none) {
   Outcome run;
   run_ranks(
       ranks,
       [&](const Group& group) {
-        Job job(group, by, shards);
+        Job job(group, by, shards, shard);
         for (std::int64_t k = 0; k < steps; ++k) {
           job.step(k);
           if (group->rank() == 0) {
-            if (k == 0) run.gradients = gradients_of(job.model);
+            if (k == 0 && shard == Shard::none) run.gradients = gradients_of(job.model);
             const GlobalBatch& known = job.ddp.last_batch();
             if (known.loss) run.losses[known.step] = *known.loss;
             run.norms.push_back(*job.norm);
@@ -123,6 +126,15 @@ TEST(OnGpu, GradientsAndWeightsAfterStepsOfAGptAreThoseOfTheCpuAtAnyNumberOfRank
     const Outcome seen = train(By::sgd, ranks, {});
     expect_close(seen.gradients, wanted.gradients, what + ", gradients");
     expect_close(seen.weights, wanted.weights, what + ", weights");
+  }
+}
+
+TEST(OnGpu, AnOptimizerInSharesTrainsTheWeightsOfTheCpu) {
+  const Outcome wanted = train(By::sgd, 1, kOnCpu);
+  for (const int ranks : {2, 3}) {
+    const Outcome seen = train(By::sgd, ranks, {}, kSteps, 0, Shard::optimizer);
+    expect_close(seen.weights, wanted.weights, std::to_string(ranks) + " GPUs with shards");
+    for (std::size_t k = 0; k < kSteps; ++k) EXPECT_NEAR(seen.norms[k], wanted.norms[k], 1e-4 * wanted.norms[k]) << k;
   }
 }
 

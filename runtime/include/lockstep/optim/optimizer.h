@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,8 @@ struct ParameterGroup {
 };
 
 // A tensor of an optimizer's state, for snapshots, by PyTorch's name: "exp_avg" of parameters()[3]. As large as the
-// parameter and on its device, but for counts (i64 [1]), which stay on the host.
+// parameter, or flat and as large as this rank's share of it, and on its device, but for counts (i64 [1]), which stay
+// on the host.
 struct NamedState {
   std::string name;
   std::size_t parameter = 0;
@@ -31,15 +33,20 @@ struct NamedState {
 // Steps from the parameters' gradients; a parameter without one is left alone. Works in place on the parameters'
 // memory. Thread: one. The constructors throw InvalidArgument for parameters that are undefined, twice there, or don't
 // require a gradient, and for settings that are out of their range.
+//
+// Over the parameters of a DistributedDataParallel with DdpOptions::shard it has the state of this rank's shares alone,
+// and step() is collective: it throws the group's errors, sticky. InvalidArgument from the constructor if another
+// optimizer has parameters of that DistributedDataParallel, or only some of `parameters` are its own.
 class LOCKSTEP_API Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  virtual ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
   // One update, which logs the learning rate as "lr" (metrics/metrics.h). Gradients are read, not changed.
   // InvalidArgument, with parameters, state and steps() as they were, if a parameter or its gradient is on another
-  // device than the state.
+  // device than the state; with shards also for a second step behind one backward, in the middle of micro-batches, and
+  // if the DistributedDataParallel was made behind this, or has ended.
   void step();
   // Drops the gradients (Tensor::clear_grad): memory stays, the next backward overwrites.
   void zero_grad() const;
@@ -62,16 +69,23 @@ class LOCKSTEP_API Optimizer {
 
  protected:
   Optimizer(std::vector<ParameterGroup> groups, double learning_rate);
-  // Updates parameter `index`, whose gradient is there and was checked. Throws nothing: half a step can't be taken
-  // back.
+  // Updates parameter `index`, whose gradient is there and was checked; with shards flat views of this rank's share of
+  // both, perhaps of 0 elements, so that the update must be element by element. Throws nothing: half a step can't be
+  // taken back.
   virtual void update(std::size_t index, const Tensor& parameter, const Tensor& gradient) = 0;
-  // One tensor of zeros per parameter.
+  // One tensor of zeros per parameter, as large as what update() gets.
   std::vector<Tensor> zeros_like_parameters() const;
 
  private:
-  void check(std::size_t index, const Tensor& gradient) const;
+  void check(std::size_t index) const;
+  void require_own_shards() const;
+  // `whole`, a parameter or its gradient, or this rank's share of it.
+  Tensor own_part(std::size_t index, const Tensor& whole) const;
+  void update_own_part(std::size_t index);
 
   std::vector<Tensor> parameters_;
+  std::unordered_map<const void*, std::size_t> index_;  // by Tensor::id
+  ShardedUpdate* shards_ = nullptr;                     // of all parameters
   std::vector<double> weight_decay_;
   std::vector<DeviceId> devices_;  // the parameters', when this was made
   double learning_rate_;
@@ -147,8 +161,10 @@ class LOCKSTEP_API GradNorm {
   Tensor norm_;  // one float64
 };
 
-// The 2-norm over all gradients that are there, taken as one vector: in double, parameter after parameter, so that
-// equal gradients give equal bits on every rank. InvalidArgument for parameters on several devices.
+// The 2-norm over all gradients that are there, taken as one vector, in double. On the CPU each parameter's sum of
+// squares is exact and rounded once, so that equal gradients give equal bits on every rank, in shares
+// (DdpOptions::shard) too. Collective for gradients in shares, and throws the group's errors then. InvalidArgument for
+// parameters on several devices, for gradients in shares beside others, and for those that a step has used already.
 LOCKSTEP_API GradNorm grad_norm(std::span<const Tensor> parameters);
 
 // Scales all gradients by max_norm / norm if the norm is above max_norm. Returns the norm before; on the CPU it is

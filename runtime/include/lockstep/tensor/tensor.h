@@ -107,6 +107,8 @@ class LOCKSTEP_API GraphNode {
   virtual ~GraphNode() = default;
 };
 
+class ShardedUpdate;
+
 class LOCKSTEP_API Tensor {
  public:
   // Undefined: no memory, for "none".
@@ -181,7 +183,8 @@ class LOCKSTEP_API Tensor {
   const Tensor& set_requires_grad(bool on = true) const;
   // True if no operation made it.
   bool is_leaf() const;
-  // The gradient; undefined while there is none.
+  // The gradient; undefined while there is none. InvalidArgument where each rank has a share of it alone, behind a
+  // synchronised backward with DdpOptions::shard, until clear_grad(): optim::grad_norm and optimizers read it there.
   Tensor grad() const;
   bool has_grad() const;
   // Uses `memory` (same count, f32, same device) for the gradient from now on: what lies there counts as the gradient.
@@ -197,6 +200,9 @@ class LOCKSTEP_API Tensor {
   void release_grad(const LossBackward& backward) const;
   // Those that hold it, from the first.
   const std::vector<const LossBackward*>& grad_holders() const;
+  // For DDP and optimizers: who updates this leaf in shares of the ranks; null: nobody. Outlived by it.
+  void set_sharded_update(ShardedUpdate* update) const;
+  ShardedUpdate* sharded_update() const;
   // There is no gradient from now on; memory stays. The next contribution overwrites it.
   void clear_grad() const;
   // For whoever computes a gradient: the memory to write to (made if there is none), with the shape of this tensor.

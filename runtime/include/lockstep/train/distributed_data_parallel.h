@@ -62,9 +62,10 @@
 
 namespace lockstep {
 
+class ShardedParameters;
 class Trainer;
 
-// Equal on all ranks. lockstep::libtorch::DdpOptions has the same members, and some of torch's.
+// Equal on all ranks. lockstep::libtorch::DdpOptions has the same members but `shard`, and some of torch's.
 struct DdpOptions {
   BucketOptions buckets = {};
   // How backward()'s loss combines its terms: their mean or their sum.
@@ -85,6 +86,11 @@ struct DdpOptions {
   // The same bits at any number of ranks: each step is a backward(rows, loss_of). Sets intra_op_threads() to its
   // threads.
   Reproducible reproducible = {};
+  // Shard::optimizer: each rank keeps the state of an optimizer for its share of the parameters, updates that, and gets
+  // the others' weights from them, with the bits that all have without shards; docs/SHARDING.md. An optimizer that is
+  // made of parameters() behind this object knows it by itself. A world of one ignores it. InvalidArgument with a
+  // comm_hook, and for parameters of another DistributedDataParallel.
+  Shard shard = Shard::none;
   // The seed of dropout and all other randomness in a forward.
   std::uint64_t seed = 0;
 };
@@ -127,7 +133,9 @@ class LOCKSTEP_API DistributedDataParallel {
   // parameter). It is added to the one that is there, unless zero_grad() has cleared it: two losses of a step may each
   // have a forward and a backward. Returns last_weight(), on a GPU nullopt. InvalidArgument if the loss is not a single
   // number, depends on no parameter, or no forward went through this object since the last backward(); and from forward
-  // in no_sync(), for a step's first micro-batch, if gradients are not cleared.
+  // in no_sync(), for a step's first micro-batch, if gradients are not cleared. With DdpOptions::shard each rank has
+  // its share of the gradients alone afterwards, and nothing can be added to it: InvalidArgument, on top of an earlier
+  // one.
   std::optional<std::int64_t> backward(const Tensor& loss);
   // A step of this rank's rows, which may be none: `loss_of(begin, end)` makes the loss of some of them, with a forward
   // through this object, and is called once for each of this rank's virtual shards that has rows (ddp/reproducible.h);
@@ -217,8 +225,10 @@ class LOCKSTEP_API DistributedDataParallel {
   void finish_step();
   // While an exception is handled that has been kept: tells the others, and forgets the step.
   void give_up() noexcept;
-  // The first backward knows its order: tells it to the reducer and binds the gradients to the arena.
+  // The first backward knows its order: tells it to the reducer, but with shards, which are dealt out already, and
+  // binds the gradients to the arena.
   void plan(std::span<const Tensor> ready_order);
+  std::vector<int> order_of(std::span<const Tensor> ready_order) const;
 
   nn::Module& module_;
   std::shared_ptr<ProcessGroup> group_;
@@ -229,6 +239,7 @@ class LOCKSTEP_API DistributedDataParallel {
   Reproducible reproducible_;
   std::uint64_t seed_;
   std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<ShardedParameters> shards_;  // null: every rank has all
   std::set<int> carried_;  // parameters with a gradient of before this step, which this backward has not reached yet
   // The carried gradients, by parameter, on a rank without rows: they keep their values if no rank has rows.
   std::vector<std::pair<int, Tensor>> set_aside_;

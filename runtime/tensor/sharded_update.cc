@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tensor/sharded_update.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+void ShardedUpdate::require_shares(const char* operation) const {
+  if (holds_ == Holds::shares) return;
+  throw InvalidArgument(fmt::format(
+      "{}: with Shard::optimizer it comes once behind a synchronised backward, and before zero_grad(); the "
+      "gradients' memory has {}",
+      operation,
+      holds_ == Holds::weights ? "the weights of the optimizer's last step"
+                               : "this rank's own gradients, of micro-batches that no backward has closed"));
+}
+
+void ShardedUpdate::claim(const void* optimizer) {
+  if (optimizer_ != nullptr) {
+    throw InvalidArgument(
+        "optimizer: another one updates parameters of this DistributedDataParallel, which has Shard::optimizer: one "
+        "optimizer makes the step of all; give it all parameters, those with other settings in a ParameterGroup, or "
+        "destroy the other one before");
+  }
+  optimizer_ = optimizer;
+}
+
+}  // namespace lockstep

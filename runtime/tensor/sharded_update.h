@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The update of parameters of which each rank updates its share (DdpOptions::shard), as optimizers and clipping see it.
+//
+// A parameter leads to it: Tensor::sharded_update(). DistributedDataParallel has the implementation, over its Reducer
+// (train/sharded_parameters.h). An optimizer over such parameters has the state of this rank's shares alone, and run()
+// gives every rank the weights that each has updated.
+//
+// Threads: one, that of the training. Failure: of the group, in run() and sum().
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep {
+
+class ShardedUpdate {
+ public:
+  // The contents of the gradients' memory.
+  enum class Holds : std::uint8_t {
+    gradients,  // this rank's own, whole: before the ranks have summed them
+    shares,     // the sum over the ranks in this rank's shares; elsewhere nothing of use
+    weights,    // the updated weights, after run()
+  };
+
+  ShardedUpdate() = default;
+  virtual ~ShardedUpdate() = default;
+  ShardedUpdate(const ShardedUpdate&) = delete;
+  ShardedUpdate& operator=(const ShardedUpdate&) = delete;
+
+  // A flat view, perhaps of 0 elements, of this rank's share in `whole`, which is the parameter or as large.
+  virtual Tensor share_of(const Tensor& parameter, const Tensor& whole) const = 0;
+  // Collective. Calls `update` once for each parameter, to write its share, also of 0 elements; every rank has the
+  // weights of all shares when this returns. It counts as many writes of a parameter on every rank (Tensor::version()),
+  // beside those that `update` counts.
+  virtual void run(const std::function<void(const Tensor& parameter)>& update) = 0;
+  // Collective. Sums `values`, on the parameters' device, over the ranks, in place.
+  virtual void sum(const BufferView& values) = 0;
+
+  Holds holds() const { return holds_; }
+  // InvalidArgument, with `operation` in front, unless holds() is shares.
+  void require_shares(const char* operation) const;
+
+  // The optimizer that has the state of the shares, until release(): `optimizer` from now on. InvalidArgument if there
+  // is one already.
+  void claim(const void* optimizer);
+  void release() { optimizer_ = nullptr; }
+  bool is_claimed_by(const void* optimizer) const { return optimizer_ == optimizer; }
+
+ protected:
+  Holds holds_ = Holds::gradients;
+
+ private:
+  const void* optimizer_ = nullptr;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/train/sharded_parameters.h"
+
+#include "runtime/comm/collective_call.h"
+
+namespace lockstep {
+namespace {
+
+Tensor elements(const Tensor& whole, std::int64_t begin, std::int64_t end) {
+  return whole.view_as({whole.count()}).view_rows(begin, end);
+}
+
+}  // namespace
+
+ShardedParameters::ShardedParameters(Reducer& reducer, ProcessGroup& group, const std::vector<Tensor>& parameters,
+                                     const std::unordered_map<const void*, int>& index)
+    : reducer_(reducer), group_(group), parameters_(parameters), index_(index), shares_(parameters.size()) {
+  // A bucket's part has a parameter's elements in one piece.
+  for (const ParameterShare& share : reducer_.shares(group_.rank())) {
+    shares_[static_cast<std::size_t>(share.parameter)] = share;
+  }
+  for (const Tensor& parameter : parameters_) parameter.set_sharded_update(this);
+}
+
+ShardedParameters::~ShardedParameters() {
+  for (const Tensor& parameter : parameters_) parameter.set_sharded_update(nullptr);
+}
+
+Tensor ShardedParameters::share_of(const Tensor& parameter, const Tensor& whole) const {
+  const ParameterShare& share = shares_[static_cast<std::size_t>(index_.at(parameter.id()))];
+  return elements(whole, share.begin, share.end);
+}
+
+void ShardedParameters::run(const std::function<void(const Tensor& parameter)>& update) {
+  // In the gradients' memory, where the weights of all ranks come together: not grad_for_writing(), for a parameter
+  // without a gradient is not to get one.
+  const auto travelling = [&](std::size_t i) {
+    const Tensor& parameter = parameters_[i];
+    float* const data = reducer_.gradient<float>(static_cast<int>(i));
+    return Tensor::borrow({data, parameter.count(), DType::f32, parameter.device()}, {parameter.count()});
+  };
+  reducer_.update_shares([&](const ParameterShare& share) {
+    const auto i = static_cast<std::size_t>(share.parameter);
+    update(parameters_[i]);
+    travelling(i).view_rows(share.begin, share.end).copy_from(elements(parameters_[i], share.begin, share.end));
+  });
+  holds_ = Holds::weights;
+  // What the others have updated, before this rank's share and behind it: two writes of each parameter, on every rank.
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    const ParameterShare& own = shares_[i];
+    if (own.begin == own.end) update(parameters_[i]);
+    const Tensor all = travelling(i);
+    elements(parameters_[i], 0, own.begin).copy_from(all.view_rows(0, own.begin));
+    elements(parameters_[i], own.end, all.count()).copy_from(all.view_rows(own.end, all.count()));
+  }
+}
+
+void ShardedParameters::sum(const BufferView& values) {
+  comm::within_call("grad_norm", [&] { group_.all_reduce(values).wait_on(group_.stream()); });
+}
+
+}  // namespace lockstep
