@@ -81,6 +81,9 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   auto* snapshots = app.add_option("--snapshot-dir", flags.train.snapshot_dir,
                                    "Go on from the newest snapshot in this folder, and save there");
+  app.add_flag("--shard", flags.train.shard,
+               "Each rank keeps the optimizer's state of its share alone: the same weights")
+      ->excludes(snapshots);
   app.add_option("--snapshot-every", flags.train.snapshot_every, "Steps between snapshots")
       ->needs(snapshots)
       ->check(positive)

@@ -51,6 +51,7 @@ class EvaluationMode {
 
 ls::DdpOptions ddp_options(const TrainOptions& options) {
   return {.reproducible = {.virtual_shards = options.virtual_shards, .batch_size = options.batch},
+          .shard = options.shard ? ls::Shard::optimizer : ls::Shard::none,
           .seed = options.seed};
 }
 

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <regex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors.h"
@@ -49,6 +50,10 @@ class CharGptProgram : public ::testing::Test {
     const std::regex line("validation loss ([0-9.]+) \\(bigram table ([0-9.]+)\\)\n");
     EXPECT_TRUE(std::regex_search(out, match, line)) << out;
     return match.empty() ? Losses{} : Losses{std::stod(match[1]), std::stod(match[2])};
+  }
+  std::string bytes_of(const std::string& name) const {
+    std::ifstream in(file(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
   }
   static void expect_refusal(const Result& result, const std::string& text) {
     EXPECT_NE(result.exit_code, 0);
@@ -92,6 +97,19 @@ TEST_F(CharGptProgram, TheLossDoesNotDependOnTheNumberOfRanks) {
   EXPECT_EQ(seen[1].bigram, seen[0].bigram);
 }
 
+// In virtual shards, so that the number of ranks counts for nothing either.
+TEST_F(CharGptProgram, ShardsOfTheOptimizerChangeNoBitOfTheWeights) {
+  for (const auto& [name, ranks] : {std::pair{"alone", 1}, std::pair{"whole", 3}, std::pair{"sharded", 3}}) {
+    std::vector<std::string> flags{"--out", file(name), "--virtual-shards", "4"};
+    if (name == std::string("sharded")) flags.emplace_back("--shard");
+    RankProcesses job(ranks, {.command = command(flags, 30)});
+    for (const Result& result : job.wait()) ASSERT_EQ(result.exit_code, 0) << result.err;
+  }
+  ASSERT_FALSE(bytes_of("alone").empty());
+  EXPECT_EQ(bytes_of("whole"), bytes_of("alone"));
+  EXPECT_EQ(bytes_of("sharded"), bytes_of("alone"));
+}
+
 TEST_F(CharGptProgram, BadTextsAreRefusedBeforeRanksMeet) {
   { std::ofstream empty(file("empty")); }
   std::ofstream(file("short")) << "too short";
@@ -111,6 +129,7 @@ TEST_F(CharGptProgram, BadFlagsAreRefused) {
                  "--embd 30 is not a multiple of --heads 4; take --embd 32");
   expect_refusal(run({kProgram, "--generate", "10"}), "--load");
   expect_refusal(run({kProgram, "--load", file("text")}), "--generate");
+  expect_refusal(run({kProgram, "--shard", "--snapshot-dir", file("run7")}), "--snapshot-dir");
   expect_refusal(run({kProgram, "--generate", "1", "--load", file("w"), "--prompt", ""}), "--prompt is empty");
 }
 
@@ -155,10 +174,6 @@ class CharGptJob : public CharGptProgram {
     words.insert(words.end(), program.begin(), program.end());
     words.insert(words.end(), flags.begin() + 1, flags.end());
     return words;
-  }
-  std::string bytes_of(const std::string& name) const {
-    std::ifstream in(file(name), std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
   }
   // The number in the first place of `text` where `pattern` has its group.
   static std::int64_t number_in(const std::string& text, const std::string& pattern) {
