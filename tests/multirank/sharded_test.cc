@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <latch>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -265,7 +267,8 @@ TEST(Sharded, ANormThatIsNotFiniteNamesOneParameterOnEveryRank) {
 }
 
 TEST(Sharded, WhatNeedsAWholeGradientIsRefused) {
-  run_ranks(2, [](const Group& group) {
+  std::latch both(2);
+  run_ranks(2, [&](const Group& group) {
     Pair it(group);
     it.optimizer.step();
     EXPECT_EQ(it.optimizer.steps(), 1) << "without gradients it changes nothing, as without shards";
@@ -285,7 +288,7 @@ TEST(Sharded, WhatNeedsAWholeGradientIsRefused) {
       expect_text(error_of([&] { it.backward(); }),
                   {"still has the gradient of an earlier step at the first micro-batch"});
     }
-    it.ddp.check_replicas();
+    both.arrive_and_wait();  // this one fails the group
     expect_text(error_of([&] { it.backward(); }),
                 {"still has the gradient of an earlier step at a backward with Shard::optimizer"});
   });
@@ -345,28 +348,29 @@ TEST(Sharded, AHookAndASnapshotOfTheOptimizerAreRefused) {
   });
 }
 
-class Failing final : public optim::Optimizer {
+// Halves all parameters, after whatever the test does in each update.
+class Halving final : public optim::Optimizer {
  public:
-  Failing(std::vector<Tensor> parameters, bool fails)
-      : Optimizer(std::vector<optim::ParameterGroup>{{std::move(parameters), 0}}, 0.1), fails_(fails) {}
-  std::string name() const override { return "Failing"; }
+  explicit Halving(std::vector<Tensor> parameters)
+      : Optimizer(std::vector<optim::ParameterGroup>{{std::move(parameters), 0}}, 0.1) {}
+  std::string name() const override { return "Halving"; }
   std::vector<std::pair<std::string, double>> settings() const override { return {}; }
   std::vector<optim::NamedState> state() const override { return {}; }
-  void fail() { fails_ = true; }
+  std::function<void()> in_update = [] {};
 
  private:
   void update(std::size_t, const Tensor& parameter, const Tensor&) override {
-    if (fails_) throw std::runtime_error("no room for the moments");
+    in_update();
     parameter.copy_from(scale(parameter, 0.5f));
   }
-  bool fails_;
 };
 
 TEST(Sharded, ARankThatFailsInItsUpdateIsNamedOnEveryRank) {
   run_ranks(3, [](const Group& group) {
     Net net(4);
     DistributedDataParallel ddp(net, group, kSharded);
-    Failing optimizer(ddp.parameters(), group->rank() == 1);
+    Halving optimizer(ddp.parameters());
+    if (group->rank() == 1) optimizer.in_update = [] { throw std::runtime_error("no room for the moments"); };
     const auto step = [&] {  // rank 1 may have failed before the others are through with theirs
       ddp.backward(mean(ddp(normal({3, net.width}, 9))));
       optimizer.step();
@@ -385,10 +389,11 @@ TEST(Sharded, ASnapshotOfTheModelAloneIsOfAStepThatIsWhole) {
   for (const bool in_update : {false, true}) {
     const TemporaryFolder folder;
     std::vector<Values> weights(6);
+    std::latch updating(1);
     EXPECT_ANY_THROW(run_ranks(2, [&](const Group& group) {
       Net net(4);
       DistributedDataParallel ddp(net, group, kSharded);
-      Failing optimizer(ddp.parameters(), false);
+      Halving optimizer(ddp.parameters());
       Snapshots snapshots(folder / "run", ddp, {.every = 4, .rescue = group->rank() == 0});
       snapshots.restore();
       const auto step = [&] {
@@ -404,7 +409,12 @@ TEST(Sharded, ASnapshotOfTheModelAloneIsOfAStepThatIsWhole) {
       }
       group->barrier().wait();
       if (group->rank() == 1 && !in_update) throw std::runtime_error("this rank dies");
-      if (group->rank() == 1) optimizer.fail();
+      std::once_flag once;
+      optimizer.in_update = [&] {
+        if (group->rank() == 0) return std::call_once(once, [&] { updating.count_down(); });
+        updating.wait();  // else rank 0 may hear of it in its backward
+        throw std::runtime_error("this rank dies");
+      };
       step();
     }));
     run_ranks(2, [&](const Group& group) {
