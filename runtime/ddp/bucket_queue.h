@@ -32,8 +32,8 @@ namespace lockstep {
 class BucketQueue {
  public:
   // `memory` outlives it and holds the buckets of every plan that begin() is given; on a device with a hook also a word
-  // for the step's weight, at `total_at`. So do `clock`, `hook` and `finite`; the last two may be null. Of buckets whose
-  // first parameter is below `sharded` each rank gets its part of the sum.
+  // for the step's weight, at `total_at`. So do `clock`, `hook` and `finite`; the last two may be null. Of buckets
+  // whose first parameter is below `sharded` each rank gets its part of the sum.
   BucketQueue(std::shared_ptr<ProcessGroup> group, const StepClock& clock, const GradientMemory& memory,
               std::size_t total_at, BucketHook* hook, FiniteCheck* finite, int sharded = 0);
 

@@ -146,8 +146,8 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
                  ? nullptr
                  : std::make_unique<FiniteCheck>(the_options.not_finite, group, memory, gradient_bytes, planned,
                                                  specs.size(), shards.get())),
-      queue(group, *clock, memory, gradient_bytes + FiniteCheck::bytes_behind(planned.size()), hook.get(),
-            finite.get(), is_sharded ? static_cast<int>(specs.size()) : 0),
+      queue(group, *clock, memory, gradient_bytes + FiniteCheck::bytes_behind(planned.size()), hook.get(), finite.get(),
+            is_sharded ? static_cast<int>(specs.size()) : 0),
       used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),
       used(specs.size(), Use::none) {
