@@ -39,7 +39,8 @@ constexpr std::string_view kKeys =
     "q: quit  ?: hide this  any other key: update now\n"
     "!: failed, silent, lost or left  *: the others wait for this rank\n"
     "WAITED: for other ranks  HIDDEN: communication during backward\n"
-    "DATA FWD BWD OPTIM OTHER: parts of a step's TIME  AGO: since it started\n";
+    "DATA FWD BWD OPTIM OTHER: parts of a step's TIME  AGO: since it started\n"
+    "WEIGHTS GRADS OPTSTATE: memory for them that lockstep knows of  MEMORY: the process's\n";
 
 double share_of(const ReportedRank& rank, Phase phase) {
   return rank.shares.empty() ? 0 : rank.shares[static_cast<std::size_t>(phase)];
@@ -89,8 +90,9 @@ std::vector<std::string> row_of_rank(const ReportedRank& rank, bool is_slow, boo
                                   percent(rank, {Phase::forward}),
                                   percent(rank, {Phase::backward}),
                                   percent(rank, {Phase::optimizer}),
-                                  percent(rank, {Phase::snapshot, Phase::evaluation, Phase::other}),
-                                  memory(rank.resident_bytes)};
+                                  percent(rank, {Phase::snapshot, Phase::evaluation, Phase::other})};
+  for (const double bytes : rank.held_bytes) row.push_back(memory(bytes));
+  row.push_back(memory(rank.resident_bytes));
   if (has_gpus) row.push_back(gpu_of(rank));
   row.push_back(fmt::format("{}", rank.pid));
   row.push_back(rank.collectives == 0
@@ -143,7 +145,7 @@ std::vector<std::string> heading(const LiveReport& report) {
 // Removes columns, the least needed first, until the widest row fits into `room`; 0: `room` is unlimited.
 void narrow(std::vector<std::vector<std::string>>& rows, std::size_t room, bool has_one_host) {
   for (const std::string_view name : {"LAST COLLECTIVE, AGO", has_one_host ? "HOST" : "", "OTHER", "OPTIM", "HIDDEN",
-                                      "BWD", "FWD", "HOST", "DATA", "TIME", "WAITED"}) {
+                                      "WEIGHTS", "GRADS", "OPTSTATE", "BWD", "FWD", "HOST", "DATA", "TIME", "WAITED"}) {
     const auto table = in_columns(rows);
     const bool fits = std::all_of(table.begin(), table.end(), [&](const auto& line) { return line.size() <= room; });
     if (room == 0 || fits) return;
@@ -236,8 +238,8 @@ std::string as_screen(const LiveReport& report, const Screen& screen) {
   const bool has_gpus = std::any_of(report.ranks.begin(), report.ranks.end(),
                                     [](const ReportedRank& rank) { return rank.gpu_use || rank.gpu_memory_bytes; });
   std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "STATE", "STEP", "TIME", "WAITED", "HIDDEN", "DATA",
-                                                 "FWD", "BWD", "OPTIM", "OTHER", "MEMORY", "PID",
-                                                 "LAST COLLECTIVE, AGO"}};
+                                                 "FWD", "BWD", "OPTIM", "OTHER", "WEIGHTS", "GRADS", "OPTSTATE",
+                                                 "MEMORY", "PID", "LAST COLLECTIVE, AGO"}};
   if (has_gpus) rows.front().insert(rows.front().end() - 2, "GPU");
   for (const ReportedRank* rank : ranks) rows.push_back(row_of_rank(*rank, rank->rank == report.straggler, has_gpus));
   narrow(rows, screen.columns, report.facts.hosts == 1);

@@ -40,6 +40,7 @@ ReportedRank reported(const LiveRank& live) {
   if (live.totals) {
     const trace::RankTotals& totals = *live.totals;
     rank.resident_bytes = static_cast<double>(totals.resident);
+    for (std::size_t i = 0; i < trace::kHeld; ++i) rank.held_bytes[i] = static_cast<double>(totals.held[i]);
     rank.steps = static_cast<double>(totals.steps);
     rank.rows = static_cast<double>(totals.rows);
     rank.waited_s = static_cast<double>(totals.waited + totals.of(trace::SpanKind::collective)) * kNs;
@@ -89,6 +90,9 @@ void rank_fields(Rank& rank, Field field) {
   field("collective", rank.collective);
   field("unchanged_s", rank.unchanged_s);
   field("resident_bytes", rank.resident_bytes);
+  field("weights_bytes", rank.held_bytes[0]);
+  field("gradients_bytes", rank.held_bytes[1]);
+  field("optimizer_state_bytes", rank.held_bytes[2]);
   field("steps", rank.steps);
   field("rows", rank.rows);
   field("waited_s", rank.waited_s);

@@ -3,6 +3,7 @@
 // sends to another process as JSON. Pure.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,6 +27,7 @@ struct ReportedRank {
   std::string collective = {};   // the name of the last one started
   double unchanged_s = 0;        // time since the rank started one
   double resident_bytes = 0;
+  std::array<double, trace::kHeld> held_bytes = {};  // by trace::Held; 0: not known
   double steps = 0;  // finished since the rank's start; it, rows, waited_s and hidden_s only grow
   double rows = 0;   // rows of all ranks together
   double waited_s = 0;

@@ -89,6 +89,14 @@ std::string as_metrics(const LiveReport& report) {
   writer.of_ranks(report, of_training(&ReportedRank::hidden_s));
   writer.family("resident_memory_bytes", "gauge", "Memory of a rank's process.");
   writer.of_ranks(report, of_training(&ReportedRank::resident_bytes));
+  writer.family("held_memory_bytes", "gauge", "Part of a rank's memory that training holds, by what for.");
+  for (const ReportedRank& rank : report.ranks) {
+    for (std::size_t i = 0; i < trace::kHeld; ++i) {
+      if (rank.held_bytes[i] <= 0) continue;
+      writer.value(rank.held_bytes[i], fmt::format("{},for=\"{}\"", MetricsWriter::labels_of(rank),
+                                                   trace::name_of(static_cast<trace::Held>(i))));
+    }
+  }
   writer.family("step_seconds", "gauge", "The mean of a rank's last steps.");
   writer.of_ranks(report,
                   [](const ReportedRank& rank) { return rank.step_s > 0 ? std::optional(rank.step_s) : std::nullopt; });

@@ -183,6 +183,23 @@ std::string where_time_goes(const ReportedStart& start) {
          "</p>\n" + table("<tr><th>ms</th>" + names + "<th>of communication hidden</th></tr>\n" + rows);
 }
 
+// Empty if no rank has told of any.
+std::string memory_of_ranks(const ReportedStart& start) {
+  std::string rows;
+  bool is_known = false;
+  for (const RankTable& ranks : start.ranks) {
+    rows += fmt::format("<tr><td>{}</td>", escaped(label_of(ranks)));
+    for (const std::int64_t bytes : ranks.held) {
+      is_known |= bytes > 0;
+      rows += bytes > 0 ? fmt::format("<td>{:.1f}</td>", static_cast<double>(bytes) / (1 << 20)) : "<td>-</td>";
+    }
+    rows += "</tr>\n";
+  }
+  if (!is_known) return {};
+  return heading("Memory of training by rank") +
+         table("<tr><th>MiB</th><th>weights</th><th>gradients</th><th>optimizer's state</th></tr>\n" + rows);
+}
+
 // Draws the time that each rank spent on its own work beyond the median rank, as a share of the step; 50 % has the
 // strongest colour.
 std::string slowest_by_step(const ReportedStart& start) {
@@ -275,7 +292,10 @@ std::string as_page(const RunReport& report) {
     html += paragraph(fmt::format("start {}: {}", start.generation + 1, describe(*start.straggler)), "straggler");
   }
   html += findings_table(report) + charts_of(runs, "");
-  if (!report.starts.empty()) html += where_time_goes(report.starts.back()) + slowest_by_step(report.starts.back());
+  if (!report.starts.empty()) {
+    const ReportedStart& last = report.starts.back();
+    html += where_time_goes(last) + slowest_by_step(last) + memory_of_ranks(last);
+  }
   return html + bucket_table(report) + history_table(report.history) + "</body>\n</html>\n";
 }
 

@@ -199,7 +199,8 @@ RankTable table_of(const trace::RankTrace& trace) {
   RankTable table{.rank = trace.identity.rank,
                   .host = trace.identity.host,
                   .wall_clock = trace.wall_clock,
-                  .steps_before = trace.steps_before};
+                  .steps_before = trace.steps_before,
+                  .held = trace.held};
   RowMaker maker(trace);
   for (std::size_t i = 1; i < trace.steps.size(); ++i)
     table.rows.push_back(maker.row(trace.steps[i - 1], trace.steps[i]));

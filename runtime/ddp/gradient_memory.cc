@@ -9,6 +9,7 @@ GradientMemory::GradientMemory(const ProcessGroup& group, Arena arena)
     : arena_(std::move(arena)),
       runtime_(group.device().kind == DeviceKind::cpu ? nullptr : &device_runtime(group.device().kind)),
       stream_(group.stream()) {
+  held_.set(static_cast<std::int64_t>(arena_.bytes));
   if (runtime_ != nullptr) left_.emplace(group.device());
   detach_stream();
 }

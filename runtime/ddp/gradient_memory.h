@@ -13,6 +13,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/device_runtime.h"
+#include "runtime/trace/held_memory.h"
 
 namespace lockstep {
 
@@ -46,6 +47,7 @@ class GradientMemory {
 
  private:
   Arena arena_;
+  trace::HeldMemory held_{trace::Held::gradients};
   DeviceRuntime* runtime_;  // lives as long as the process
   StreamView stream_;
   std::optional<Event> left_;  // on a device

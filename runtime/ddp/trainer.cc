@@ -41,6 +41,7 @@ void Trainer::make_reducer() {
 
 void Trainer::adopt(Replica replica) {
   replica_ = std::move(replica);
+  weights_.set(replica_.weight_bytes);
   divergence_ = std::make_unique<DivergenceCheck>(
       group_, options_.compare_every.value_or(DivergenceCheck::default_every(group_->device())), replica_.values);
 }

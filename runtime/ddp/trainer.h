@@ -48,6 +48,7 @@
 #include "runtime/ddp/loss_record.h"
 #include "runtime/ddp/own_failure.h"
 #include "runtime/ddp/step_clock.h"
+#include "runtime/trace/held_memory.h"
 
 namespace lockstep {
 
@@ -76,6 +77,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
     DivergenceCheck::Replica values;
     // The name of the first parameter whose gradient is not 0; on a device the host may wait for the answer.
     std::function<std::optional<std::string>()> live_gradient;
+    std::int64_t weight_bytes = 0;  // of the parameters
   };
 
   // Sends nothing. InvalidArgument if `unused` has a name that is not in `specs`.
@@ -185,6 +187,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   std::shared_ptr<StepClock> clock_;
   std::unique_ptr<Reducer> reducer_;
   Replica replica_;
+  trace::HeldMemory weights_{trace::Held::weights};
   std::unique_ptr<DivergenceCheck> divergence_;
   OwnFailure failure_;  // from a forward or backward since the last one that succeeded
   mutable LossRecord losses_;

@@ -107,8 +107,11 @@ void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
   if (group_->size() > 1 || always_needs_arena()) trainer_->make_reducer();
   if (options_.reproducible.is_on()) make_reproducible(module);
   broadcast_state(*group_, state);
+  std::int64_t bytes = 0;
+  for (const Parameter& parameter : parameters_) bytes += static_cast<std::int64_t>(parameter.tensor.nbytes());
   trainer_->adopt({.values = {[this] { return versions(); }, [this] { return dense_state(); }},
-                   .live_gradient = [this] { return live_gradient(); }});
+                   .live_gradient = [this] { return live_gradient(); },
+                   .weight_bytes = bytes});
   join_norms(module);
   wrapped_ = state;
   parts_ = parts_of(module);

@@ -9,11 +9,13 @@
 #include "lockstep/trace/span.h"
 #include "runtime/tensor/kernels.h"
 #include "runtime/tensor/sharded_update.h"
+#include "runtime/trace/held_memory.h"
 #include "runtime/trace/process_trace.h"
 
 namespace lockstep::optim {
 
-Optimizer::Optimizer(std::vector<ParameterGroup> groups, double learning_rate) : learning_rate_(0) {
+Optimizer::Optimizer(std::vector<ParameterGroup> groups, double learning_rate)
+    : learning_rate_(0), held_(std::make_shared<trace::HeldMemory>(trace::Held::optimizer_state)) {
   set_learning_rate(learning_rate);
   for (ParameterGroup& group : groups) {
     if (!(group.weight_decay >= 0)) {
@@ -120,11 +122,12 @@ void Optimizer::set_learning_rate(double rate) {
   learning_rate_ = rate;
 }
 
-std::vector<Tensor> Optimizer::zeros_like_parameters() const {
+std::vector<Tensor> Optimizer::zeros_like_parameters() {
   std::vector<Tensor> result;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& parameter = parameters_[i];
     result.push_back(Tensor::zeros(own_part(i, parameter).shape(), DType::f32, parameter.device()));
+    held_->add(static_cast<std::int64_t>(result.back().view().bytes()));
   }
   return result;
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -12,11 +13,13 @@
 #include <limits>
 #include <memory>
 #include <system_error>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/mutex.h"
+#include "runtime/trace/held_memory.h"
 #include "runtime/trace/rank_trace.h"
 #include "runtime/trace/totals_keeper.h"
 
@@ -35,6 +38,7 @@ std::atomic<std::int64_t> steps_kept{0};
 std::atomic<std::int64_t> steps_done{0};
 std::atomic<std::int64_t> steps_before{0};
 std::atomic<std::uint64_t> scalars_dropped{0};
+std::array<std::atomic<std::int64_t>, kHeld> held_bytes{};
 std::atomic<int> threads_seen{0};
 thread_local std::uint32_t open_kinds = 0;  // bit k: a span of kind k is open
 thread_local std::int64_t within = 0;       // ns of the library's spans that were over within the one that is open
@@ -174,6 +178,13 @@ std::vector<Scalar> newest_scalars() {
   return from == nullptr ? std::vector<Scalar>() : from->scalars().newest();
 }
 
+void HeldMemory::set(std::int64_t bytes) noexcept {
+  const std::int64_t more = bytes - std::exchange(bytes_, bytes);
+  const std::int64_t all =
+      held_bytes[static_cast<std::size_t>(held_)].fetch_add(more, std::memory_order_relaxed) + more;
+  if (TraceRing* const to = ring()) to->set_held(held_, all);
+}
+
 void keep_left(std::int64_t time) noexcept {
   if (ring() != nullptr) totals_keeper().set_left(time);
 }
@@ -188,6 +199,7 @@ std::optional<TraceRing::Contents> contents_of_trace() {
 
 RankTotals totals() {
   RankTotals totals = totals_keeper().totals(ns(std::chrono::steady_clock::now()));
+  for (std::size_t i = 0; i < kHeld; ++i) totals.held[i] = held_bytes[i].load(std::memory_order_relaxed);
   totals.scalars = newest_scalars();
   return totals;
 }

@@ -25,6 +25,7 @@ void for_each_number(Totals& totals, Take take) {
     take(*number);
   }
   for (auto& span : totals.spans) take(span);
+  for (auto& bytes : totals.held) take(bytes);
 }
 
 // "1:2:12:fc2.weight"; a letter that would divide words is another.

@@ -13,6 +13,7 @@
 
 #include "lockstep/trace/span.h"
 #include "runtime/trace/finding.h"
+#include "runtime/trace/held_memory.h"
 #include "runtime/trace/scalar_table.h"
 
 namespace lockstep::trace {
@@ -35,6 +36,7 @@ struct RankTotals {
   std::int64_t wrong_steps = 0;                     // with NaN or infinity in this rank's own gradients
   std::int64_t equal_in = -1;       // the last step in which the replicas are known to have been equal, byte by byte
   std::int64_t left = -1;           // of the loop under progress(), as its bar has it; -1: not known
+  HeldBytes held = {};              // now
   std::optional<double> loss = {};  // of the last step that told it
   std::optional<Finding> finding = {};  // the first one, without its time
   std::vector<Scalar> scalars = {};     // the newest value of each name

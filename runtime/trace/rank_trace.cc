@@ -127,6 +127,7 @@ RankTrace decode(const TraceRing::Contents& contents) {
   RankTrace trace{.identity = contents.identity,
                   .wall_clock = contents.wall_clock,
                   .began = contents.began,
+                  .held = contents.held,
                   .steps_before = contents.steps_before,
                   .lost = contents.lost,
                   .scalars = contents.scalars};

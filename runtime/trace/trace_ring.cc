@@ -25,7 +25,19 @@ static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(std::uint64_t)
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kMagic = 0x3243'5254'4b43'4f4c;  // "LOCKTRC2"
-enum : std::size_t { kKind, kCapacity, kWallClock, kRank, kWorldSize, kCount, kFindings, kPid, kStepsBefore, kBegan };
+enum : std::size_t {
+  kKind,
+  kCapacity,
+  kWallClock,
+  kRank,
+  kWorldSize,
+  kCount,
+  kFindings,
+  kPid,
+  kStepsBefore,
+  kBegan,
+  kHeldAt
+};
 constexpr std::size_t kHost = 16;
 constexpr std::size_t kRunId = 80;
 constexpr std::size_t kTextWords = 64;
@@ -93,6 +105,7 @@ TraceRing::Contents read_words(const Word* words, std::size_t capacity) {
                                .began = static_cast<std::int64_t>(load(kBegan)),
                                .steps_before = static_cast<std::int64_t>(load(kStepsBefore)),
                                .scalars = ScalarTable::read(words + first_scalar(capacity))};
+  for (std::size_t i = 0; i < kHeld; ++i) contents.held[i] = static_cast<std::int64_t>(load(kHeldAt + i));
   const std::uint64_t count = load(kCount);
   const std::uint64_t first = count > capacity ? count - capacity : 0;
   contents.lost = first;
@@ -152,6 +165,10 @@ void TraceRing::put_finding(const Words& words) noexcept {
 
 void TraceRing::set_steps_before(std::int64_t steps) noexcept {
   words_[kStepsBefore].store(static_cast<std::uint64_t>(steps), std::memory_order_relaxed);
+}
+
+void TraceRing::set_held(Held held, std::int64_t bytes) noexcept {
+  words_[kHeldAt + static_cast<std::size_t>(held)].store(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
 }
 
 TraceRing::Contents TraceRing::read() const { return read_words(words_, events_); }

@@ -84,11 +84,16 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
   if (reproducible_.is_on()) set_intra_op_threads(reproducible_.threads);
   join_compute_stream(*group_);
   std::vector<BufferView> values;
-  for (const Tensor& parameter : parameters_) values.push_back(parameter.view());
+  std::int64_t bytes = 0;
+  for (const Tensor& parameter : parameters_) {
+    values.push_back(parameter.view());
+    bytes += static_cast<std::int64_t>(values.back().bytes());
+  }
   broadcast_parameters(*group_, values);
   trainer_->adopt({.values = {[this] { return versions(); },
                               [this] { return DivergenceCheck::Replica::State{.buffers = state()}; }},
-                   .live_gradient = [this] { return live_gradient(); }});
+                   .live_gradient = [this] { return live_gradient(); },
+                   .weight_bytes = bytes});
   if (options.shard != Shard::none && group_->size() > 1) {
     shards_ = std::make_unique<ShardedParameters>(*trainer_->reducer(), *group_, parameters_, index_);
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <barrier>
 #include <functional>
 #include <latch>
 #include <limits>
@@ -21,6 +22,7 @@
 #include "lockstep/nn/nn.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/train/distributed_data_parallel.h"
+#include "runtime/trace/process_trace.h"
 #include "tests/multirank/snapshot_program.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
@@ -249,6 +251,32 @@ TEST(Sharded, TheNormOfSomeParametersIsThatOfWholeGradients) {
       EXPECT_EQ(optim::grad_norm({&it.ddp.parameters()[i], 1}), optim::grad_norm({&whole.ddp.parameters()[i], 1}));
     }
   });
+}
+
+// Ranks are threads here: the bytes are those of all of them.
+TEST(Sharded, MemoryIsCountedAndTheStateIsThereOnceInsteadOfOnEveryRank) {
+  const trace::HeldBytes before = trace::totals().held;
+  for (const int ranks : {1, 3}) {
+    for (const Shard shard : {Shard::none, Shard::optimizer}) {
+      std::barrier together(ranks);
+      run_ranks(ranks, [&](const Group& group) {
+        Net net(4);
+        DistributedDataParallel ddp(net, group, {.shard = shard});
+        const optim::AdamW optimizer(ddp.parameters());
+        std::int64_t elements = 0;
+        for (const Tensor& parameter : ddp.parameters()) elements += parameter.shape().count();
+        together.arrive_and_wait();
+        trace::HeldBytes held = trace::totals().held;
+        for (std::size_t i = 0; i < held.size(); ++i) held[i] -= before[i];
+        EXPECT_EQ(held[0], ranks * 4 * elements);
+        EXPECT_GE(held[1], ranks * 4 * elements) << "with the used map and the look for NaN behind the gradients";
+        EXPECT_LE(held[1], ranks * (4 * elements + (8 << 10)));
+        EXPECT_EQ(held[2], (shard == Shard::none ? ranks : 1) * 8 * elements);
+        together.arrive_and_wait();
+      });
+      EXPECT_EQ(trace::totals().held, before) << "given back";
+    }
+  }
 }
 
 TEST(Sharded, ANormThatIsNotFiniteNamesOneParameterOnEveryRank) {

@@ -103,6 +103,7 @@ TEST(RankTotals, GoThroughAWord) {
                              &longest.snapshot_age, &longest.wrong_steps, &longest.equal_in, &longest.left}) {
     *number = std::numeric_limits<std::int64_t>::min();
   }
+  longest.held.fill(std::numeric_limits<std::int64_t>::min());
   longest.loss = -std::numeric_limits<double>::denorm_min();
   longest.finding = {.kind = FindingKind::apart,
                      .rank = std::numeric_limits<int>::min(),

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -12,6 +13,10 @@
 
 #include "lockstep/base/api.h"
 #include "lockstep/tensor/tensor.h"
+
+namespace lockstep::trace {
+class HeldMemory;
+}
 
 namespace lockstep::optim {
 
@@ -74,7 +79,7 @@ class LOCKSTEP_API Optimizer {
   // taken back.
   virtual void update(std::size_t index, const Tensor& parameter, const Tensor& gradient) = 0;
   // One tensor of zeros per parameter, as large as what update() gets.
-  std::vector<Tensor> zeros_like_parameters() const;
+  std::vector<Tensor> zeros_like_parameters();
 
  private:
   void check(std::size_t index) const;
@@ -90,6 +95,7 @@ class LOCKSTEP_API Optimizer {
   std::vector<DeviceId> devices_;  // the parameters', when this was made
   double learning_rate_;
   std::int64_t steps_ = 0;
+  std::shared_ptr<trace::HeldMemory> held_;  // by the state
 };
 
 // Stochastic gradient descent, with torch.optim.SGD's momentum (without dampening).

@@ -38,6 +38,7 @@ RankTotals totals_of(std::int64_t steps, std::int64_t slow = 0) {
                     .hidden = steps * 2 * kMs,
                     .rows = steps * 64,
                     .resident = 64 << 20,
+                    .held = {3 << 20, 4 << 20, 0},
                     .loss = 1.5};
   const auto spend = [&](SpanKind kind, std::int64_t ms) {
     totals.spans[static_cast<std::size_t>(kind)] = steps * ms * kMs;
@@ -339,10 +340,12 @@ TEST(LiveReport, SaysWhereNumbersWentWrongFirst) {
   expect_text(as_screen(report, {.columns = 200, .rows = 50, .has_colours = true}),
               {"\x1b[1;38;5;208m" + text.substr(0, 20)});
   const std::string metrics = as_metrics(report);
-  expect_text(metrics, {"lockstep_wrong_gradient_steps_total{run=\"run-1\",rank=\"1\",host=\"n0\"} 8\n",
-                        "lockstep_first_finding_step{run=\"run-1\",rank=\"1\",host=\"n0\",kind=\"nan\","
-                        "parameter=\"fc2.\\\"weight\\\"\"} 12\n",
-                        "lockstep_replicas_equal_step{run=\"run-1\",rank=\"1\",host=\"n0\"} 10\n"});
+  expect_text(metrics,
+              {"lockstep_wrong_gradient_steps_total{run=\"run-1\",rank=\"1\",host=\"n0\"} 8\n",
+               "lockstep_first_finding_step{run=\"run-1\",rank=\"1\",host=\"n0\",kind=\"nan\","
+               "parameter=\"fc2.\\\"weight\\\"\"} 12\n",
+               "lockstep_replicas_equal_step{run=\"run-1\",rank=\"1\",host=\"n0\"} 10\n",
+               "lockstep_held_memory_bytes{run=\"run-1\",rank=\"1\",host=\"n0\",for=\"gradients\"} 4194304\n"});
   EXPECT_FALSE(first_finding(report_of_three()));
 }
 
@@ -359,7 +362,8 @@ TEST(GpuUse, IsThatOfTheRanksProcesses) {
   EXPECT_EQ(report.ranks[0].gpu_memory_bytes, 13207024435.0 + 1073741824.0) << "of both GPUs";
   EXPECT_FALSE(report.ranks[1].gpu_use);
   EXPECT_FALSE(report.ranks[2].gpu_memory_bytes) << "it is on another host";
-  expect_text(as_screen(report, {}), {"MEMORY  GPU        PID", "64M     87% 13.3G  100", "64M     -          101"});
+  expect_text(as_screen(report, {}), {"WEIGHTS  GRADS  OPTSTATE  MEMORY  GPU        PID",
+                                      "3M       4M     -         64M     87% 13.3G  100", "64M     -          101"});
   EXPECT_EQ(as_json(*read_live_report(as_json(report))), as_json(report));
   for (const char* const none : {"", "{", R"({"no_gpu": "why"})", R"({"gpus": [{"processes": [{"pid": "x"}]}]})"}) {
     EXPECT_FALSE(read_gpu_use(none)) << none;

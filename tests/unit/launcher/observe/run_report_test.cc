@@ -35,6 +35,7 @@ RunReport report(int starts = 1) {
     traces.traces.push_back({start, trace_of(1, kSteps, {.data = 1900}, 10'000)});
   }
   for (RunTrace& trace : traces.traces) trace.rank.steps_before = trace.generation * kSteps;
+  traces.traces.back().rank.held = {3 << 20, 4 << 20, 0};
   return report_of(traces);
 }
 
@@ -112,7 +113,8 @@ TEST(RunReport, ThePageIsWholeAndHasAPointForEachStep) {
   EXPECT_EQ(count_of(page, "class=\"line\" viewBox=\"0 0 760 240\" role=\"img\" data-points=\"39\""), 3u);
   EXPECT_EQ(count_of(page, "<rect class=\"cell\""), 2u * (kSteps - 1));
   expect_text(page, {"data-points=\"18\"", "data-points=\"78\"", "run-1",
-                     "rank 1 (host n0) costs 14 % of every step: data", "prefers-color-scheme: dark"});
+                     "rank 1 (host n0) costs 14 % of every step: data", "prefers-color-scheme: dark",
+                     "Memory of training by rank", "<td>rank 1 (n0)</td><td>3.0</td><td>4.0</td><td>-</td>"});
   for (const std::string outside : {"http", "src=", "url(", "@import", "<script", "<link"}) {
     EXPECT_EQ(count_of(page, outside), 0u) << outside;
   }
