@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "lockstep/base/api.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep::trace {
 
