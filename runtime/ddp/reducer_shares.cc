@@ -27,6 +27,7 @@ void Reducer::Impl::update_shares(const std::function<void(const ParameterShare&
                     "begin_step, of a Reducer that has Shard::optimizer",
                     step(), is_sharded ? (in_step ? ", within a step" : "") : ", without shards"));
   }
+  if (memory.device()) in_group([&] { memory.follow(group->stream()); });
   const auto at_bucket = [&](std::size_t bucket, const auto& call) {
     clock->mark_group(static_cast<int>(bucket));
     in_group([&] {

@@ -2,6 +2,7 @@
 #include "runtime/train/sharded_parameters.h"
 
 #include "runtime/comm/collective_call.h"
+#include "runtime/train/compute_stream.h"
 
 namespace lockstep {
 namespace {
@@ -32,6 +33,7 @@ Tensor ShardedParameters::share_of(const Tensor& parameter, const Tensor& whole)
 }
 
 void ShardedParameters::run(const std::function<void(const Tensor& parameter)>& update) {
+  join_compute_stream(group_);
   // In the gradients' memory, where the weights of all ranks come together: not grad_for_writing(), for a parameter
   // without a gradient is not to get one.
   const auto travelling = [&](std::size_t i) {
@@ -56,6 +58,7 @@ void ShardedParameters::run(const std::function<void(const Tensor& parameter)>& 
 }
 
 void ShardedParameters::sum(const BufferView& values) {
+  join_compute_stream(group_);
   comm::within_call("grad_norm", [&] { group_.all_reduce(values).wait_on(group_.stream()); });
 }
 

@@ -138,6 +138,22 @@ TEST(OnGpu, AnOptimizerInSharesTrainsTheWeightsOfTheCpu) {
   }
 }
 
+// The fake runtime ends the process at the first use of memory that nothing orders.
+TEST(OnGpu, AnOptimizerInSharesFollowsTheTensorsStreamWhateverTheGroupsIs) {
+  run_ranks(2, [](const Group& group) {
+    const Stream other(group->device());
+    Job job(group, By::adamw, 0, Shard::optimizer);
+    for (std::int64_t k = 0; k < 3; ++k) {
+      job.backward(k);
+      group->set_stream(other);
+      optim::clip_grad_norm(job.ddp.parameters(), 0.5);
+      group->set_stream(other);
+      job.optimizer->step();
+    }
+    job.ddp.check_replicas();
+  });
+}
+
 // Not its weights: AdamW takes steps of one size, whatever a gradient's, so where it is 0 but for rounding, as the
 // bias of keys' is, they are nothing but rounding.
 TEST(OnGpu, LossesOfAdamWAreThoseOfTheCpuFiveStepsLate) {

@@ -219,6 +219,23 @@ TEST(NcclReducer, AStreamMayGoOnceAnotherIsSet) {
   });
 }
 
+TEST(NcclReducer, FollowsAStreamThatIsSetBetweenAStepAndTheUpdateOfItsShares) {
+  run_ranks(2, [](const Group& group) {
+    const Stream after(group->device());
+    auto before = std::make_unique<Stream>(group->device());
+    group->set_stream(*before);
+    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .shard = Shard::optimizer});
+    reducer.begin_step({.weight = 1});
+    backward(group, reducer, 2);
+    reducer.finish_step();
+    group->set_stream(after);
+    before.reset();
+    reducer.update_shares([](const ParameterShare&) {});
+    EXPECT_EQ(first(group, reducer, 1), 4.0f);
+    EXPECT_EQ(gradient_of(*group, reducer, 5).back(), 12.0f);
+  });
+}
+
 // One step with each kind of wait in it.
 void two_steps(int ranks, const ReducerOptions& options) {
   run_ranks(ranks, [&](const Group& group) {
