@@ -427,7 +427,7 @@ const BucketPlan& Reducer::plan() const { return impl_->plan; }
 int Reducer::plan_changes() const { return impl_->plan_changes; }
 std::shared_ptr<void> Reducer::memory() const { return impl_->memory.owner(); }
 int Reducer::index_of(std::string_view name) const { return impl_->index_of(name); }
-bool Reducer::is_step_over() const { return impl_->queue.is_step_over(); }
+bool Reducer::is_step_over() const { return impl_->is_step_over(); }
 const trace::StepRecord& Reducer::last_step() const { return impl_->queue.last(); }
 
 }  // namespace lockstep

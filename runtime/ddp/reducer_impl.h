@@ -44,6 +44,7 @@ struct Reducer::Impl {
   void update_shares(const std::function<void(const ParameterShare&)>& update);
   std::vector<ParameterShare> shares_of_rank(int rank) const;
   void give_up_update(std::string_view cause) noexcept;
+  bool is_step_over() const;
 
   // reducer.cc
   void begin_step(const StepOptions& options);
@@ -108,7 +109,8 @@ struct Reducer::Impl {
   std::vector<int> observed;    // order of mark_ready in the first synchronised step
 
   bool in_step = false;
-  bool has_shares = false;  // of the last synchronised step, whose weights no update_shares() has gathered
+  std::vector<Work> gathers;  // on a device: those of the last update_shares()
+  bool has_shares = false;    // of the last synchronised step, whose weights no update_shares() has gathered
   bool begun_once = false;
   bool synchronize = true;
   std::int64_t weight = 0;     // sum over this rank's micro-batches since the last synchronised step, with this one

@@ -2,6 +2,10 @@
 // Shards: what a rank does to its shares of the weights between two steps, and how all ranks get them.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/ddp/at_place.h"
@@ -63,6 +67,15 @@ void Reducer::Impl::update_shares(const std::function<void(const ParameterShare&
   }
   clock->mark_group();
   in_group([&] { memory.detach_stream(); });
+  if (memory.device()) gathers = std::move(works);
+}
+
+bool Reducer::Impl::is_step_over() const {
+  try {
+    return queue.is_step_over() && std::ranges::all_of(gathers, [](const Work& work) { return work.done(); });
+  } catch (const Error&) {
+    return false;  // the group's, whose cause the other ranks get
+  }
 }
 
 // The other ranks wait for this one's weights.

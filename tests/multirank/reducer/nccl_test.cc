@@ -19,6 +19,7 @@
 #include "tests/fakes/nccl/fake_nccl.h"
 #include "tests/multirank/reducer/suite.h"
 #include "tests/support/error_of.h"
+#include "tests/support/wait_until.h"
 
 namespace lockstep::testing {
 namespace {
@@ -233,6 +234,31 @@ TEST(NcclReducer, FollowsAStreamThatIsSetBetweenAStepAndTheUpdateOfItsShares) {
     reducer.update_shares([](const ParameterShare&) {});
     EXPECT_EQ(first(group, reducer, 1), 4.0f);
     EXPECT_EQ(gradient_of(*group, reducer, 5).back(), 12.0f);
+  });
+}
+
+// A survivor's snapshot must not have weights of shares that have not come.
+TEST(NcclReducer, AStepIsNotOverBeforeTheWeightsOfItsSharesHaveCome) {
+  std::latch both(2);
+  std::atomic<bool> go = false;
+  run_ranks(2, [&](const Group& group) {
+    const Compute compute(group);
+    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .shard = Shard::optimizer});
+    reducer.begin_step({.weight = 1});
+    backward(group, reducer, 2);
+    reducer.finish_step();
+    reducer.total_weight();  // waits for the sums
+    EXPECT_TRUE(reducer.is_step_over());
+    reducer.update_shares([&](const ParameterShare& share) {
+      launch<float>(group->stream(), "a long update", reducer.gradient<float>(share.parameter) + share.begin,
+                    share.end - share.begin, [&go](float*, std::int64_t) {
+                      while (!go) std::this_thread::yield();
+                    });
+    });
+    EXPECT_FALSE(reducer.is_step_over());
+    both.arrive_and_wait();
+    go = true;
+    EXPECT_TRUE(wait_until([&] { return reducer.is_step_over(); }));
   });
 }
 

@@ -143,8 +143,8 @@ class LOCKSTEP_API Reducer {
   // The summed weight of all ranks in the last synchronised step; 0 before the first. On a device blocks until it is
   // known, at most the group's timeout. InvalidArgument within a synchronised step.
   std::int64_t total_weight() const;
-  // Whether the collectives of the last synchronised step have ended, and none in a failure: on the CPU always, on a
-  // device as far as is known without a wait.
+  // Whether the collectives of the last synchronised step and of its update_shares() have ended, and none in a failure:
+  // on the CPU always, on a device as far as is known without a wait.
   bool is_step_over() const;
   // The reduction of the ranks' notes, the same on every rank: on the CPU those of the last synchronised step, from its
   // finish_step on; on a device those of two steps before the last one begun, from its begin_step on. step -1 before
