@@ -196,7 +196,7 @@ std::string memory_of_ranks(const ReportedStart& start) {
     rows += "</tr>\n";
   }
   if (!is_known) return {};
-  return heading("Memory of training by rank") +
+  return heading("Memory of training by rank, at most") +
          table("<tr><th>MiB</th><th>weights</th><th>gradients</th><th>optimizer's state</th></tr>\n" + rows);
 }
 

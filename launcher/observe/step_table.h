@@ -56,7 +56,7 @@ struct RankTable {
   std::string host = {};
   std::int64_t wall_clock = 0;    // is added to the rows' times to get the wall clock
   std::int64_t steps_before = 0;  // steps that earlier starts have finished
-  trace::HeldBytes held = {};     // memory, at the end
+  trace::HeldBytes held = {};     // memory: the most
   std::vector<StepRow> rows = {};
 
   // Returns the number of steps that the job has finished with this one.

@@ -182,7 +182,7 @@ void HeldMemory::set(std::int64_t bytes) noexcept {
   const std::int64_t more = bytes - std::exchange(bytes_, bytes);
   const std::int64_t all =
       held_bytes[static_cast<std::size_t>(held_)].fetch_add(more, std::memory_order_relaxed) + more;
-  if (TraceRing* const to = ring()) to->set_held(held_, all);
+  if (TraceRing* const to = ring()) to->raise_held(held_, all);
 }
 
 void keep_left(std::int64_t time) noexcept {

@@ -50,7 +50,7 @@ struct RankTrace {
   TraceIdentity identity = {};
   std::int64_t wall_clock = 0;    // to be added to times, to compare hosts
   std::int64_t began = 0;         // when the trace did
-  HeldBytes held = {};            // at its end, or now
+  HeldBytes held = {};            // the most
   std::int64_t steps_before = 0;  // that earlier runs have done: step k of this one is its job's step steps_before + k
   std::uint64_t lost = 0;         // events that the ring has no room for any more
   std::vector<TracedSpan> spans = {};

@@ -167,8 +167,12 @@ void TraceRing::set_steps_before(std::int64_t steps) noexcept {
   words_[kStepsBefore].store(static_cast<std::uint64_t>(steps), std::memory_order_relaxed);
 }
 
-void TraceRing::set_held(Held held, std::int64_t bytes) noexcept {
-  words_[kHeldAt + static_cast<std::size_t>(held)].store(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
+void TraceRing::raise_held(Held held, std::int64_t bytes) noexcept {
+  Word& most = words_[kHeldAt + static_cast<std::size_t>(held)];
+  const auto now = static_cast<std::uint64_t>(bytes);
+  for (std::uint64_t seen = most.load(std::memory_order_relaxed);
+       seen < now && !most.compare_exchange_weak(seen, now, std::memory_order_relaxed);) {
+  }
 }
 
 TraceRing::Contents TraceRing::read() const { return read_words(words_, events_); }

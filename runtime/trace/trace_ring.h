@@ -8,7 +8,7 @@
 //   0  "LOCKTRC2"      4  world size              7  process id
 //   1  events, 2^k     5  events put so far       8  steps that earlier runs have done
 //   2  wall clock      6  findings so far         9  when the file was made
-//   3  rank           10..12   bytes held, by Held (held_memory.h)
+//   3  rank           10..12   the most bytes held, by Held (held_memory.h)
 //                      16..79   name of the host, ends with a 0
 //                      80..143  run id, ends with a 0
 //                      144 + 8 i  finding number i, of 46: the first ones stay
@@ -60,7 +60,7 @@ class TraceRing {
     std::int64_t wall_clock = 0;    // word 2
     std::int64_t began = 0;         // word 9
     std::int64_t steps_before = 0;  // word 8
-    HeldBytes held = {};            // words 10 to 12
+    HeldBytes held = {};            // words 10 to 12: the most
     std::uint64_t lost = 0;         // events that newer ones have replaced
     std::vector<Words> events = {};
     std::vector<Words> findings = {};
@@ -78,7 +78,8 @@ class TraceRing {
   // Nothing if there are kMostFindings already.
   void put_finding(const Words& words) noexcept;
   void set_steps_before(std::int64_t steps) noexcept;
-  void set_held(Held held, std::int64_t bytes) noexcept;
+  // Keeps the largest number: a process that ends in order has given all back before its trace is read.
+  void raise_held(Held held, std::int64_t bytes) noexcept;
   ScalarTable& scalars() { return *scalars_; }
 
   // While others put, too.

@@ -127,7 +127,7 @@ TEST_F(Trace, TheRankWhoseDataIsSlowIsNamedInTheReport) {
   EXPECT_EQ(testing::fault_of_markup(page), "");
   EXPECT_EQ(count_of(page, "data-points=\"" + std::to_string(kReported) + "\""), 2u) << "rate and time of a step";
   EXPECT_EQ(count_of(page, "<rect class=\"cell\""), 2u * kReported);
-  expect_text(page, {"start 1: finished", "snapshots: step 25 is saved"});
+  expect_text(page, {"start 1: finished", "snapshots: step 25 is saved", "Memory of training by rank, at most"});
 
   // What it has left, as one file again.
   const auto left = run({LOCKSTEP_PROGRAM, "trace", file("logs"), "--steps", "5", "-o", file("left.json")});

@@ -74,8 +74,8 @@ TEST(TraceRing, HasScalarsStepsAndCommandBesideItsEvents) {
   const std::int64_t before = std::chrono::steady_clock::now().time_since_epoch().count();
   EXPECT_TRUE(ring.scalars().put("val/loss", {7, 0.5, 9}));
   ring.set_steps_before(500);
-  ring.set_held(Held::gradients, 4096);
-  ring.set_held(Held::optimizer_state, 12);
+  for (const std::int64_t bytes : {12, 4096, 0}) ring.raise_held(Held::gradients, bytes);
+  ring.raise_held(Held::optimizer_state, 12);
   for (std::uint64_t i = 0; i < 20; ++i) ring.put(event(i));
   for (const auto& contents : {ring.read(), TraceRing::read_file(path)}) {
     EXPECT_EQ(contents.identity.command, "./train --lr 0.1");
