@@ -204,16 +204,20 @@ TEST_P(Ranks, TrainTensorsAsTheCpuDoes) {
   if (!std::filesystem::exists(program("02_char_gpt"))) GTEST_SKIP() << "examples/02_char_gpt is not built";
   const TemporaryFolder folder;
   const std::string text = text_in(folder);
-  const auto loss_on = [&](int count, const std::string& device) {
-    return validation_loss(run(count, {"02_char_gpt", "--device", device, "--text", text, "--steps", "4", "--batch",
-                                       "3", "--context", "8", "--layers", "1", "--heads", "2", "--embd", "16"}));
+  const auto loss_on = [&](int count, const std::string& device, const Words& more = {}) {
+    Words command{"02_char_gpt", "--device", device,     "--text", text,      "--steps", "4",      "--batch", "3",
+                  "--context",   "8",        "--layers", "1",      "--heads", "2",       "--embd", "16"};
+    command.insert(command.end(), more.begin(), more.end());
+    return validation_loss(run(count, command));
   };
   const auto begin = Clock::now();
-  EXPECT_NEAR(loss_on(GetParam(), "cuda"), loss_on(1, "cpu"), 0.001);
+  const double wanted = loss_on(1, "cpu");
+  EXPECT_NEAR(loss_on(GetParam(), "cuda"), wanted, 0.001);
   const std::chrono::duration<double> seconds = Clock::now() - begin;
   std::printf(
       "measured: 4 steps of 02_char_gpt by %d rank%s on one GPU and by one on the CPU: %.1f s, the starts included\n",
       GetParam(), GetParam() == 1 ? "" : "s", seconds.count());
+  EXPECT_NEAR(loss_on(GetParam(), "cuda", {"--shard"}), wanted, 0.001);
 }
 
 // Not over the fakes, which libtorch_device puts under LibTorch in one process.
