@@ -16,7 +16,8 @@
 // nodes of its run of shards, and the ranks complete the tree. So 1, 2, 3 or 8 ranks, on one host or several, over any
 // backend on the CPU, with any buckets, make the same weights to the last bit, and a run that was stopped resumes at
 // another number of ranks as if it had not been. The same holds for ranks on GPUs of one kind, over NCCL, but not
-// between these and CPUs, whose kernels are others.
+// between these and CPUs, whose kernels are others, and not for a norm of gradients in shares (DdpOptions::shard)
+// there.
 //
 // It needs rows that are dealt by samplers with the same `virtual_shards`; gradients that are cleared before each step;
 // randomness by sample (our layers) or by shard (DdpOptions::seed with LibTorch). docs/REPRODUCIBLE.md lists the other

@@ -87,9 +87,9 @@ struct DdpOptions {
   // threads.
   Reproducible reproducible = {};
   // Shard::optimizer: each rank keeps the state of an optimizer for its share of the parameters, updates that, and gets
-  // the others' weights from them, with the bits that all have without shards; docs/SHARDING.md. An optimizer that is
-  // made of parameters() behind this object knows it by itself. A world of one ignores it. InvalidArgument with a
-  // comm_hook, and for parameters of another DistributedDataParallel.
+  // the others' weights from them, on the CPU with the bits that they have without shards; docs/SHARDING.md. An
+  // optimizer that is made of parameters() behind this object knows it by itself. A world of one ignores it.
+  // InvalidArgument with a comm_hook, and for parameters of another DistributedDataParallel.
   Shard shard = Shard::none;
   // The seed of dropout and all other randomness in a forward.
   std::uint64_t seed = 0;
