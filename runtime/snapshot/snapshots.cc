@@ -163,6 +163,9 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture() {
     one.tensors = item.item->tensors();
     captured.push_back(std::move(one));
   }
+  // On a device a failure ends the sums of a step that the tensors above were waited for, and what they hold then is
+  // not its state.
+  if (writes && !are_steps_over()) group->progress();  // throws what has happened
   return captured;
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <latch>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
@@ -25,6 +26,7 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 TEST(Snapshots, WhatGoesOnComputesTheSameBits) {
   for (const int ranks : {1, 2, 3}) {
     const TemporaryFolder whole, parts;
@@ -103,6 +105,38 @@ TEST(Snapshots, ALostRankCostsNoFinishedStep) {
     EXPECT_EQ(last.weights, undisturbed.weights) << dead;
     EXPECT_EQ(last.samples, undisturbed.samples) << dead;
   }
+}
+
+// Its sums end with the failure, on a device behind the host's back.
+TEST(Snapshots, ADueStepWhoseSumsALostRankHasNotSharedIsNotSaved) {
+  const TemporaryFolder folder;
+  std::latch ahead(1);
+  EXPECT_ANY_THROW(run_ranks(2, [&](const Group& group) {
+    nn::Linear model(5, 2);
+    model.initialize(1);
+    model.to(group->device());
+    DistributedDataParallel ddp(model, group);
+    optim::SGD optimizer(ddp.parameters(), {.lr = 0.1});
+    Snapshots snapshots(folder / "run", ddp, {.every = 2, .rescue = false});
+    snapshots.restore();
+    const auto step = [&] {
+      ddp.backward(mean(ddp(Tensor::full({3, 5}, 1.0f, group->device()))));
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    step();
+    snapshots.step();
+    if (group->rank() == 1) {
+      ahead.wait();
+      group->abort("this rank dies");
+      throw std::runtime_error("this rank dies");
+    }
+    if (!kIsOnGpu) ahead.count_down();  // a host on the CPU does not get behind its step
+    step();
+    if (kIsOnGpu) ahead.count_down();
+    snapshots.step();
+  }));
+  EXPECT_THAT(snapshots_in(folder / "run"), IsEmpty());
 }
 
 // Steps of two micro-batches, step() behind each. Ends behind step `stop`, or with an error behind the micro-batch
