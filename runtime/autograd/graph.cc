@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/autograd/node.h"
+#include "runtime/tensor/sharded_update.h"
 
 namespace lockstep {
 namespace {
@@ -113,8 +114,20 @@ class Sink final : public GradientSink {
  private:
   Into into_leaf(const Tensor& leaf) {
     const bool first = written_.emplace(leaf.id(), true).second;
+    if (first && leaf.has_grad()) refuse_shares(leaf);
     const bool add = first ? accumulate_ && leaf.has_grad() : true;
     return {leaf.grad_for_writing().data<float>(), add};
+  }
+
+  // Equal replicas would hide what this rank alone adds to its share.
+  static void refuse_shares(const Tensor& leaf) {
+    const ShardedUpdate* const update = leaf.sharded_update();
+    if (update == nullptr || update->holds() != ShardedUpdate::Holds::shares) return;
+    throw InvalidArgument(
+        fmt::format("backward: the loss depends on a parameter {} of another DistributedDataParallel with "
+                    "Shard::optimizer, whose gradient waits for its step; make that step before, or call "
+                    "set_requires_grad(false) on its parameters meanwhile",
+                    leaf.str()));
   }
 
   // Memory that was given may be somebody else's too: then adding to it needs a copy.

@@ -346,6 +346,26 @@ TEST(Sharded, OneOptimizerMakesTheStepOfADistributedDataParallel) {
   });
 }
 
+TEST(Sharded, ABackwardOfAnotherNetworkAddsNothingToSharesThatWaitForTheirStep) {
+  std::latch refused(1);
+  run_ranks(2, [&](const Group& group) {
+    Pair it(group);
+    nn::Linear front(3, it.net.width);
+    front.initialize(1);
+    DistributedDataParallel other(front, group);
+    const auto through = [&] { other.backward(mean(it.net(other(normal({2, 3}, 5))))); };
+    it.backward();
+    it.optimizer.step();
+    through();
+    it.net.zero_grad();
+    front.zero_grad();
+    it.backward();
+    if (group->rank() == 1) return refused.wait();  // it fails the group
+    expect_text(error_of(through), {"backward: the loss depends on a parameter float32", "waits for its step"});
+    refused.count_down();
+  });
+}
+
 TEST(Sharded, AnOptimizerDoesNotOutliveItsShares) {
   run_ranks(2, [](const Group& group) {
     Net net(1);
