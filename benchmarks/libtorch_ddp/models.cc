@@ -114,13 +114,16 @@ Problem make_problem(const std::string& name, int rank, at::Device device) {
     problem.y = at::randint(10, {64}, at::kLong);
     problem.loss = cross_entropy;
     add_sgd(problem);
-  } else if (name == "big") {
+  } else if (name == "big" || name == "big-adamw") {
     problem.model = std::make_shared<Mlp>(std::vector<std::int64_t>{1024, 2048, 2048, 2048, 2048, 2048, 2048, 1024});
     seed_data();
     problem.x = at::randn({32, 1024});
     problem.y = at::randint(1024, {32}, at::kLong);
     problem.loss = cross_entropy;
     add_sgd(problem);
+    if (name == "big-adamw") {
+      problem.optimizer = std::make_unique<::torch::optim::AdamW>(problem.model->parameters(), 1e-4);
+    }
   } else if (const auto gpt = gpt_size(name)) {
     problem.in_bfloat16 = gpt->in_bfloat16;
     if (gpt->in_bfloat16) {

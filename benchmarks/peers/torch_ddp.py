@@ -3,7 +3,8 @@
 
 Started by benchmarks/run_libtorch_ddp. The models and the protocol are those of benchmarks/libtorch_ddp: reads lines
 "CONTENDER STEPS", answers with the microseconds of every step, and of ddp with the part of its communication that ran
-behind backward, where PyTorch's logging data have it. Contenders: local and ddp.
+behind backward, where PyTorch's logging data have it. Contenders: local, ddp, and with several ranks zero: ddp with its
+optimizer in ZeroRedundancyOptimizer.
 """
 import contextlib
 import functools
@@ -14,6 +15,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch import nn
 from torch.nn import functional as F
 
@@ -82,12 +84,13 @@ def make(name, rank, device):
     torch.manual_seed(0)
     gpt = GPTS.get(name)
     model = Gpt(**gpt) if gpt else {"tiny": lambda: nn.Linear(5, 2), "mlp": lambda: mlp([784, 1024, 1024, 10]),
-                                    "big": lambda: mlp([1024] + 6 * [2048] + [1024])}[name]()
+                                    "big": lambda: mlp([1024] + 6 * [2048] + [1024])}[name.removesuffix("-adamw")]()
     if gpt:
         model.mask, model.numbers = None if model.mask is None else model.mask.to(device), model.numbers.to(device)
     model.to(device)
     torch.manual_seed(1000 + rank)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = (torch.optim.AdamW(model.parameters(), lr=1e-4) if name.endswith("-adamw") else
+                 torch.optim.SGD(model.parameters(), lr=1e-3))
     if gpt:
         batch, tokens = (gpt["rows"], gpt["length"]), gpt["tokens"]
         x, y = torch.randint(tokens, batch), torch.randint(tokens, batch)
@@ -99,7 +102,7 @@ def make(name, rank, device):
         "tiny": lambda: (torch.randn(30, 5), torch.randn(30, 2), F.mse_loss),
         "mlp": lambda: (torch.randn(64, 784), torch.randint(10, (64,)), F.cross_entropy),
         "big": lambda: (torch.randn(32, 1024), torch.randint(1024, (32,)), F.cross_entropy),
-    }[name]()
+    }[name.removesuffix("-adamw")]()
     return model, x.to(device), y.to(device), loss, optimizer
 
 
@@ -120,10 +123,13 @@ def main(name, rank, world, folder, device):
     steps, bf16 = {}, GPTS.get(name, {}).get("bf16", False)
     autocast = functools.partial(torch.autocast, torch.device(device).type, torch.bfloat16) if bf16 else contextlib.nullcontext
     to_none = {"set_to_none": True} if bf16 else {}
-    for contender in "local", "ddp":
+    for contender in ("local", "ddp", "zero") if world > 1 else ("local", "ddp"):
         model, x, y, loss, optimizer = make(name, rank, device)
         call = model if contender == "local" else nn.parallel.DistributedDataParallel(
             model, gradient_as_bucket_view=bf16)
+        if contender == "zero":
+            kind, settings = type(optimizer), {"lr": optimizer.defaults["lr"]}
+            optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=kind, **settings)
 
         def step(call=call, x=x, y=y, loss=loss, optimizer=optimizer):
             optimizer.zero_grad(**to_none)

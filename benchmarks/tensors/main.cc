@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_tensors: our own tensors, under DistributedDataParallel, as the contender "tensors" (benchmarks/libtorch_ddp/
-// orders.h has what it is asked and answers).
+// bench_tensors: our own tensors, under DistributedDataParallel, as the contenders "tensors" and, with the optimizer's
+// state in shares, "tensors-sharded" (benchmarks/libtorch_ddp/orders.h has what it is asked and answers).
 #include <lockstep/lockstep.h>
+
+#include <map>
 
 #include "benchmarks/libtorch_ddp/orders.h"
 #include "benchmarks/tensors/models.h"
@@ -9,29 +11,48 @@
 namespace lockstep::benchmark {
 namespace {
 
+struct Contender {
+  Contender(const std::string& name, int rank, const std::shared_ptr<ProcessGroup>& group, const DdpOptions& options)
+      : problem(make_problem(name, rank, group->device())),
+        ddp(*problem.model, group, options),
+        optimizer(problem.make_optimizer(*problem.model)) {}
+
+  Problem problem;
+  DistributedDataParallel ddp;
+  std::unique_ptr<optim::Optimizer> optimizer;
+};
+
 class Rank {
  public:
   Rank(const std::string& model, int rank, int world, const std::string& folder, const std::string& device)
       : group_(init_process_group({.init_method = "file://" + folder + "/lockstep",
                                    .rank = rank,
                                    .world_size = world,
-                                   .device = device == "cuda" ? "cuda:" + std::to_string(rank) : device})),
-        problem_(make_problem(model, rank, group_->device())),
-        ddp_(*problem_.model, group_) {}
+                                   .device = device == "cuda" ? "cuda:" + std::to_string(rank) : device})) {
+    contenders_["tensors"] = std::make_unique<Contender>(model, rank, group_, DdpOptions{});
+    if (world == 1) return;
+    contenders_["tensors-sharded"] =
+        std::make_unique<Contender>(model, rank, group_, DdpOptions{.shard = Shard::optimizer});
+  }
 
-  std::string hello() const { return LOCKSTEP_VERSION " tensors"; }
+  std::string hello() const {
+    std::string names = LOCKSTEP_VERSION;
+    for (const auto& [name, contender] : contenders_) names += ' ' + name;
+    return names;
+  }
 
-  void run(const std::string& contender, int steps) {
-    if (contender != "tensors") throw std::invalid_argument("no contender is named '" + contender + "'");
+  void run(const std::string& name, int steps) {
+    if (!contenders_.contains(name)) throw std::invalid_argument("no contender is named '" + name + "'");
+    auto& [problem, ddp, optimizer] = *contenders_.at(name);
     group_->barrier().wait();
     Answer answer;
     for (int i = 0; i < steps; ++i) {
       answer.time([&] {
-        ddp_.backward(problem_.loss(ddp_(problem_.x, problem_.ids), problem_.y));
-        problem_.optimizer->step();
-        problem_.optimizer->zero_grad();
+        ddp.backward(problem.loss(ddp(problem.x, problem.ids), problem.y));
+        optimizer->step();
+        optimizer->zero_grad();
         device_runtime(group_->device().kind).synchronize(group_->stream(), Deadline::after(group_->timeout()));
-        return &ddp_.last_step();
+        return &ddp.last_step();
       });
     }
     answer.print();
@@ -39,8 +60,7 @@ class Rank {
 
  private:
   std::shared_ptr<ProcessGroup> group_;
-  Problem problem_;
-  DistributedDataParallel ddp_;
+  std::map<std::string, std::unique_ptr<Contender>> contenders_;
 };
 
 }  // namespace

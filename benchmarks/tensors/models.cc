@@ -46,7 +46,7 @@ Problem make_problem(const std::string& name, int rank, DeviceId device) {
     problem.model = mlp({784, 1024, 1024, 10});
     problem.x = floats({64, 784}, generator);
     problem.y = numbers({64}, 10, generator);
-  } else if (name == "big") {
+  } else if (name == "big" || name == "big-adamw") {
     problem.model = mlp({1024, 2048, 2048, 2048, 2048, 2048, 2048, 1024});
     problem.x = floats({32, 1024}, generator);
     problem.y = numbers({32}, 1024, generator);
@@ -60,18 +60,22 @@ Problem make_problem(const std::string& name, int rank, DeviceId device) {
     problem.x = numbers({gpt->rows, gpt->length}, gpt->tokens, generator);
     problem.y = numbers({gpt->rows, gpt->length}, gpt->tokens, generator);
   } else {
-    throw std::invalid_argument("no model is named '" + name + "'; there are tiny, mlp, big, gpt and gpt2");
+    throw std::invalid_argument("no model is named '" + name + "'; there are tiny, mlp, big, big-adamw, gpt and gpt2");
   }
   problem.ids.resize(static_cast<std::size_t>(problem.x.size(0)));
   std::iota(problem.ids.begin(), problem.ids.end(), rank * problem.x.size(0));
   problem.model->to(device);
   problem.x = problem.x.to(device);
   problem.y = problem.y.to(device);
-  if (gpt) {
-    problem.optimizer = std::make_unique<optim::AdamW>(problem.model->parameters(), optim::AdamWOptions{.lr = 1e-4});
-  } else {
-    problem.optimizer = std::make_unique<optim::SGD>(problem.model->parameters(), optim::SgdOptions{.lr = 1e-3});
-  }
+  problem.make_optimizer = [is_adamw = gpt || name == "big-adamw"](const nn::Module& model) {
+    std::unique_ptr<optim::Optimizer> made;
+    if (is_adamw) {
+      made = std::make_unique<optim::AdamW>(model.parameters(), optim::AdamWOptions{.lr = 1e-4});
+    } else {
+      made = std::make_unique<optim::SGD>(model.parameters(), optim::SgdOptions{.lr = 1e-3});
+    }
+    return made;
+  };
   return problem;
 }
 

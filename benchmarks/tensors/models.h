@@ -12,14 +12,15 @@
 
 namespace lockstep::benchmark {
 
-// A model, this rank's batch, its loss and its optimizer.
+// A model, this rank's batch and its loss.
 struct Problem {
   std::unique_ptr<nn::Module> model;
   Tensor x;
   Tensor y;
   std::vector<std::int64_t> ids;  // of the rows
   std::function<Tensor(const Tensor& output, const Tensor& y)> loss;
-  std::unique_ptr<optim::Optimizer> optimizer;
+  // Behind its DistributedDataParallel, if there is one.
+  std::function<std::unique_ptr<optim::Optimizer>(const nn::Module& model)> make_optimizer;
 };
 
 // Throws std::invalid_argument with the names there are.
