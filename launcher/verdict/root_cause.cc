@@ -146,7 +146,9 @@ const Cause* RootCause::cause() const {
 
 const Cause* RootCause::disagreement() const {
   if (!first_failure_ || !disagreement_ || !circle_.empty() || !ending_ || ending_->by_signal) return nullptr;
-  return at(*first_failure_).is_witness && at(*first_failure_).accuses < 0 ? &*disagreement_ : nullptr;
+  // A rank that had not yet left the collective in which the difference was found may lose one that had, and threw.
+  const Rank& first = at(*first_failure_);
+  return first.is_witness && (first.accuses < 0 || at(first.accuses).is_witness) ? &*disagreement_ : nullptr;
 }
 
 int RootCause::exit_code() const {

@@ -105,6 +105,22 @@ TEST(RootCause, OfADifferenceThatAllRanksFoundNobodyIsTheRoot) {
   EXPECT_EQ(root_cause.exit_code(), 1);
 }
 
+// Rank 1 throws the difference, which ends its group; rank 0, slower, loses it, and ends before it.
+TEST(RootCause, OfADifferenceNobodyIsTheRootThoughARankLostAnotherByIt) {
+  RootCause root_cause(3);
+  root_cause.heard(said(1, -1, Cause::Kind::mismatch));
+  root_cause.heard(said(2, -1, Cause::Kind::mismatch));
+  EXPECT_EQ(root_cause.heard(said(1, 1, Cause::Kind::failed)), Step::go_on);
+  EXPECT_EQ(root_cause.heard(said(0, 1, Cause::Kind::failed)), Step::go_on);
+  EXPECT_EQ(root_cause.heard(said(0, -1, Cause::Kind::mismatch)), Step::go_on);
+  EXPECT_EQ(root_cause.ended(0, kCaughtAll), Step::await_root);
+  EXPECT_EQ(root_cause.ended(1, kCaughtAll), Step::go_on);
+  EXPECT_EQ(root_cause.ended(2, kCaughtAll), Step::end_others);
+  EXPECT_EQ(root_cause.first_failure(), 0);
+  ASSERT_NE(root_cause.disagreement(), nullptr);
+  EXPECT_EQ(root_cause.disagreement()->text, "rank -1, says 1");
+}
+
 TEST(RootCause, AFailureBesideADifferenceIsNamed) {
   RootCause root_cause(3);
   root_cause.heard(said(0, -1, Cause::Kind::mismatch));
