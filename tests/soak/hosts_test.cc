@@ -6,7 +6,7 @@
 // that hosts that come and go change none.
 //
 // SOAK_KILLS (12) harms, drawn by SOAK_SEED (1): half of them to a job of a fixed number of hosts, half to one of two
-// or three; scripts/test --extra soak hosts sets them.
+// or three; scripts/test --extra soak hosts sets them. With SOAK_SHARD=1 the optimizer is in shares of the ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -132,7 +132,10 @@ class SoakHosts : public testing::LaunchedHosts {
   Process launcher_on(int host, const std::string& name, int steps) {
     Words flags = {"--max-restarts", "100000", "--grace", "3"};
     const Words program = {TRAINING_PROGRAM, folder(name), folder(name + ".weights"), std::to_string(steps)};
-    return launch(host, 2, program, flags, {{"LOCKSTEP_LIVENESS", "on"}, {"LOCKSTEP_TEST_VIRTUAL_SHARDS", "6"}});
+    return launch(host, 2, program, flags,
+                  {{"LOCKSTEP_LIVENESS", "on"},
+                   {"LOCKSTEP_TEST_VIRTUAL_SHARDS", "6"},
+                   {"LOCKSTEP_TEST_SHARD", std::to_string(setting("SOAK_SHARD", 0))}});
   }
   Process& first() { return launchers_[0]; }
   std::string folder(const std::string& name) const { return (folder_ / name).string(); }
