@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "runtime/base/quiet_thread.h"
-#include "runtime/snapshot/transpose.h"
+#include "runtime/checkpoint/transpose.h"
 
 namespace lockstep {
 
@@ -146,7 +146,7 @@ void BackgroundWriter::write_all() {
   for (const Copy& one : copies_) {
     const SnapshotTensor& tensor = items_[one.item].tensors[one.tensor];
     const std::span<std::byte> bytes{memory_.get() + one.offset, tensor.bytes.size()};
-    if (tensor.is_transposed) transpose(bytes, tensor.shape[1], tensor.shape[0], size_of(tensor.dtype));
+    if (tensor.is_transposed) checkpoint::transpose(bytes, tensor.shape[1], tensor.shape[0], size_of(tensor.dtype));
     where[one.item][one.tensor] = bytes;
   }
   std::vector<checkpoint::ItemSource> sources;

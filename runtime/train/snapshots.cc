@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "runtime/snapshot/transpose.h"
+#include "runtime/checkpoint/transpose.h"
 
 namespace lockstep {
 namespace {
@@ -45,7 +45,7 @@ void read_into(SavedItem& saved, const std::string& name, const Tensor& tensor, 
   const BufferView view = host.view();
   const std::span<std::byte> bytes{static_cast<std::byte*>(view.data), view.bytes()};
   saved.read(name, bytes);
-  if (layout == nn::FileLayout::transposed) transpose(bytes, host.size(1), host.size(0), size_of(host.dtype()));
+  if (layout == nn::FileLayout::transposed) checkpoint::transpose(bytes, host.size(1), host.size(0), size_of(host.dtype()));
   tensor.copy_from(host);
 }
 

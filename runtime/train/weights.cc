@@ -7,7 +7,7 @@
 #include "lockstep/ddp/broadcast_parameters.h"
 #include "lockstep/ddp/on_rank0.h"
 #include "runtime/checkpoint/load.h"
-#include "runtime/snapshot/transpose.h"
+#include "runtime/checkpoint/transpose.h"
 #include "runtime/train/compute_stream.h"
 
 namespace lockstep {
@@ -30,7 +30,7 @@ Tensor in_file_layout(const Tensor& tensor, nn::FileLayout layout) {
   const Tensor host = tensor.to(DeviceId{});
   if (layout == nn::FileLayout::as_it_is) return host;
   const Tensor swapped = host.clone();
-  transpose(bytes_of(swapped), host.size(0), host.size(1), size_of(host.dtype()));
+  checkpoint::transpose(bytes_of(swapped), host.size(0), host.size(1), size_of(host.dtype()));
   return swapped.view_as(Shape({host.size(1), host.size(0)}));
 }
 
@@ -80,7 +80,7 @@ checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Mod
     hosts[i] = Tensor::empty(parameters[i].shape(), wanted[i].dtype);
     files.read(*plan.sources[i], bytes_of(hosts[i]));
     if (layouts[i] == nn::FileLayout::transposed) {
-      transpose(bytes_of(hosts[i]), hosts[i].size(1), hosts[i].size(0), size_of(wanted[i].dtype));
+      checkpoint::transpose(bytes_of(hosts[i]), hosts[i].size(1), hosts[i].size(0), size_of(wanted[i].dtype));
     }
   }
   for (std::size_t i = 0; i < hosts.size(); ++i) {

@@ -8,11 +8,11 @@
 
 #include "runtime/base/internal_api.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
 // In place: [rows, columns] row-major becomes [columns, rows]. Elements are of `width` bytes. Takes as much memory
 // again meanwhile.
 LOCKSTEP_INTERNAL_API void transpose(std::span<std::byte> matrix, std::int64_t rows, std::int64_t columns,
                                      std::size_t width);
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/snapshot/transpose.h"
+#include "runtime/checkpoint/transpose.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 namespace {
 
 template <typename Element>
@@ -41,4 +41,4 @@ void transpose(std::span<std::byte> matrix, std::int64_t rows, std::int64_t colu
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint
