@@ -32,6 +32,7 @@ _lockstep() {
     run:--rdzv-backend) words="static c10d" ;;
     store:--store-auth) words="on off" ;;
     store:store) words=serve ;;
+    snapshots:snapshots) [[ $word == -* ]] || words="diff export" ;;
     top:--interval | trace:--steps | trace:-o | trace:--output | logs:-n | logs:--lines) return ;;
   esac
   if [[ -z $words && $word == -* ]]; then

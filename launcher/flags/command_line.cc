@@ -286,20 +286,24 @@ struct DoctorCommand {
 
 struct SnapshotsCommand {
   explicit SnapshotsCommand(CLI::App& parent)
-      : app(add_command(parent, "snapshots", "List a job's snapshots, or compare two")) {
+      : app(add_command(parent, "snapshots", "List a job's snapshots, compare two, or write one's tensors to files")) {
     app.add_option("words", words)->group("");
     app.add_flag("--verify", options.verify, "Read every byte, and compare checksums");
     app.add_flag("--json", options.json, "One JSON object instead of lines");
   }
 
   Command result() {
-    constexpr const char* kForm = "the form is lockstep snapshots DIR, or lockstep snapshots diff A B";
+    constexpr const char* kForm =
+        "the form is lockstep snapshots DIR, lockstep snapshots diff A B, or lockstep snapshots export SNAPSHOT OUT";
     if (words.empty()) refuse("no folder was given; {}", kForm);
     const bool is_diff = words.size() > 1 && words.front() == "diff";
-    if (words.size() != (is_diff ? 3 : 1)) refuse("{}", kForm);
+    const bool is_export = words.size() > 1 && words.front() == "export";
+    if (words.size() != (is_diff || is_export ? 3 : 1)) refuse("{}", kForm);
+    if (is_export && (options.verify || options.json)) refuse("export takes no flags; it reads every byte");
     if (std::ranges::count(words, "") > 0) refuse("a folder's name is empty; {}", kForm);
-    options.folder = is_diff ? words[1] : words[0];
+    options.folder = words[is_diff || is_export ? 1 : 0];
     if (is_diff) options.other = words[2];
+    if (is_export) options.output = words[2];
     return options;
   }
 

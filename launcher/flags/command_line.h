@@ -38,7 +38,8 @@ struct DoctorOptions {
 // `lockstep snapshots`.
 struct SnapshotsOptions {
   std::string folder;  // a job's folder of snapshots, or one snapshot
-  std::string other;   // diff: the second snapshot; empty: list `folder`
+  std::string other;   // diff: the second snapshot
+  std::string output;  // export: the folder to write to; without it and `other`, `folder` is listed
   bool verify = false;
   bool json = false;
 };

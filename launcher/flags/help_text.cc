@@ -129,16 +129,21 @@ Exit codes:
   0        a rank could start here, or a job on the hosts, or the GPUs do it all
   1        it could not: see the lines marked PROBLEM
   2        this command line is wrong)"},
-    {"snapshots", "snapshots [FLAGS] DIR\n       lockstep snapshots [FLAGS] diff A B", R"(Examples:
+    {"snapshots",
+     "snapshots [FLAGS] DIR\n       lockstep snapshots [FLAGS] diff A B\n       lockstep snapshots export SNAPSHOT OUT",
+     R"(Examples:
   lockstep snapshots run7            what a job with Snapshots("run7", ...) can
                                      resume from, newest first
   lockstep snapshots --verify run7   reads every byte of it
   lockstep snapshots diff A B        how two snapshots differ: tensors and by
                                      how much, values
+  lockstep snapshots export A out    out/model.safetensors, ...: each item's
+                                     tensors, whole, for other programs
 
 DIR is a job's folder or one snapshot of it (run7/step-...), as are A and B.
 Only this host's disk is examined. A snapshot is
   whole
+  partial      other hosts' disks have the files of their ranks
   unfinished   after a crash, or while it is written
   fenced       a later start of the job did not resume from it, and removes it
   damaged      restore() skips it

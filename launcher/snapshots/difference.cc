@@ -8,19 +8,19 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
 
 #include "lockstep/device/dtype.h"
+#include "runtime/checkpoint/snapshot/item_tensors.h"
 #include "runtime/checkpoint/snapshot/series.h"
 
 namespace lockstep::launcher::snapshots {
 namespace {
 
 namespace fs = std::filesystem;
-using checkpoint::FoundSnapshot, checkpoint::ManifestItem, checkpoint::SafetensorsFile, checkpoint::TensorEntry;
+using checkpoint::FoundSnapshot, checkpoint::ManifestItem, checkpoint::SlicedTensor, checkpoint::SnapshotFiles;
 using Json = nlohmann::json;
 
 template <typename T>
@@ -109,7 +109,8 @@ class Comparison {
     result_.structure.push_back(fmt::format("{} is in {} alone", what, is_a ? "A" : "B"));
   }
   void compare_items(const std::string& name, const ManifestItem& a, const ManifestItem& b) {
-    if (a.type != b.type || a.kind != b.kind) {
+    const bool is_same_kind = (a.kind == checkpoint::ItemKind::per_rank) == (b.kind == checkpoint::ItemKind::per_rank);
+    if (a.type != b.type || !is_same_kind) {
       result_.structure.push_back(fmt::format("item {} is of type {} in A and {} in B", checkpoint::in_quotes(name),
                                               checkpoint::in_quotes(a.type), checkpoint::in_quotes(b.type)));
       return;
@@ -122,28 +123,26 @@ class Comparison {
         [&](const std::string& value, bool is_a) {
           result_.values.push_back({name, value, is_a ? texts_of(a).at(value) : "", is_a ? "" : texts_of(b).at(value)});
         });
-    compare_files(name, a.tensors, b.tensors);
+    compare_all_tensors(name, a, b);
   }
-  void compare_files(const std::string& item, const std::optional<std::string>& a,
-                     const std::optional<std::string>& b) {
-    const auto open = [](const FoundSnapshot& snapshot, const std::optional<std::string>& name) {
-      return name ? std::optional<SafetensorsFile>(snapshot.path / *name) : std::nullopt;
+  void compare_all_tensors(const std::string& item, const ManifestItem& a, const ManifestItem& b) {
+    SnapshotFiles files_a(a_.path), files_b(b_.path);
+    const auto tensors_in = [](SnapshotFiles& files, const ManifestItem& its) {
+      std::map<std::string, SlicedTensor> tensors;
+      for (SlicedTensor& tensor : files.tensors_of(its)) tensors.emplace(tensor.name, std::move(tensor));
+      return tensors;
     };
-    const auto in_a = open(a_, a), in_b = open(b_, b);
-    using Tensors = std::map<std::string, TensorEntry>;
     match(
-        in_a ? in_a->tensors() : Tensors(), in_b ? in_b->tensors() : Tensors(),
-        [&](const std::string& name, const TensorEntry& left, const TensorEntry& right) {
+        tensors_in(files_a, a), tensors_in(files_b, b),
+        [&](const std::string& name, const SlicedTensor& left, const SlicedTensor& right) {
           if (left.dtype != right.dtype || left.shape != right.shape) {
             result_.structure.push_back(fmt::format(
                 "{}: tensor {} is {} in A and {} in B", item, checkpoint::in_quotes(name),
                 checkpoint::describe(left.dtype, left.shape), checkpoint::describe(right.dtype, right.shape)));
             return;
           }
-          std::vector<std::byte> left_bytes(left.bytes), right_bytes(right.bytes);
-          in_a->read(left, left_bytes);
-          in_b->read(right, right_bytes);
-          TensorDifference difference = compare_tensors(left.dtype, left_bytes, right_bytes);
+          TensorDifference difference = compare_tensors(left.dtype, checkpoint::read_whole(left, files_a),
+                                                        checkpoint::read_whole(right, files_b));
           difference.item = item;
           difference.name = name;
           if (difference.different == 0) {

@@ -22,6 +22,7 @@ using Json = nlohmann::json;
 const char* name_of(SnapshotState state) {
   switch (state) {
     case SnapshotState::whole: return "whole";
+    case SnapshotState::partial: return "partial";
     case SnapshotState::unfinished: return "unfinished";
     case SnapshotState::fenced: return "fenced";
     case SnapshotState::damaged: return "damaged";
@@ -35,7 +36,7 @@ Json number(double value) { return std::isfinite(value) ? Json(value) : Json(fmt
 
 void verify_all(std::vector<FoundSnapshot>& snapshots) {
   for (FoundSnapshot& snapshot : snapshots) {
-    if (snapshot.state != SnapshotState::whole) continue;
+    if (!snapshot.is_saved()) continue;
     try {
       checkpoint::verify_snapshot(snapshot);
     } catch (const CorruptData& error) {

@@ -4,6 +4,7 @@
 #include "launcher/base/exit_codes.h"
 #include "launcher/base/system.h"
 #include "launcher/snapshots/difference.h"
+#include "launcher/snapshots/export.h"
 #include "launcher/snapshots/listing.h"
 
 #include "runtime/base/printable.h"
@@ -23,11 +24,20 @@ int compare(const SnapshotsOptions& options) {
   return difference.is_equal() ? 0 : 1;
 }
 
+int write_out(const SnapshotsOptions& options) {
+  std::string text;
+  for (const auto& file : snapshots::export_items(options.folder, options.output)) text += file.string() + "\n";
+  write_to_stdout(printable_lines(text));
+  return 0;
+}
+
 }  // namespace
 
 int snapshots_command(const SnapshotsOptions& options) {
-  return exit_code_of("snapshots", kExitUsage,
-                      [&] { return options.other.empty() ? list(options) : compare(options); });
+  return exit_code_of("snapshots", kExitUsage, [&] {
+    if (!options.output.empty()) return write_out(options);
+    return options.other.empty() ? list(options) : compare(options);
+  });
 }
 
 }  // namespace lockstep::launcher

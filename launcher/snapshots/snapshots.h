@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `lockstep snapshots`: the snapshots that a job has saved, and the differences of two snapshots.
+// `lockstep snapshots`: the snapshots that a job has saved, the differences of two, and the tensors of one as files.
 #pragma once
 
 #include "launcher/flags/command_line.h"

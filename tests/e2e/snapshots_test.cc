@@ -189,5 +189,43 @@ TEST(SnapshotsCommand, SaysWhatTwoDifferInAndByHowMuch) {
   EXPECT_THAT(damaged.err, HasSubstr("model.safetensors is damaged"));
 }
 
+TEST(SnapshotsCommand, ListsComparesAndExportsWhatRanksHaveInShares) {
+  const TemporaryFolder folder;
+  const std::string run = (folder / "run").string(), out = (folder / "out").string();
+  for (const char* disk : {"run", "other"}) {
+    fs::create_directories(folder / disk);
+    record_generation(folder / disk, {.number = 1, .writer = kWriter, .time = "2026-11-23T03:00:00Z"});
+  }
+  save_shares({run, run}, 1, 1);
+  save_shares({run, folder / "other"}, 2, 1);
+  const Result listed = snapshots({"--verify", run});
+  EXPECT_EQ(listed.exit_code, 0) << listed.out;
+  EXPECT_THAT(listed.out, AllOf(HasSubstr("whole, every byte read"),
+                                HasSubstr("partial: optimizer.r0001.safetensors is missing, which rank 1 wrote")));
+  const std::string whole = run + "/step-000000000001-g000001", part = run + "/step-000000000002-g000001";
+  EXPECT_EQ(snapshots({"diff", whole, whole}).exit_code, 0);
+
+  const Result written = snapshots({"export", whole, out});
+  EXPECT_EQ(written.exit_code, 0) << written.err;
+  EXPECT_EQ(written.out, out + "/model.safetensors\n" + out + "/optimizer.safetensors\n");
+  const SafetensorsFile file(out + "/optimizer.safetensors");
+  EXPECT_EQ(file.find("w").shape, (std::vector<std::int64_t>{2, 3}));
+  EXPECT_EQ(file.metadata().at("type"), "AdamW");
+  EXPECT_EQ(Json::parse(file.metadata().at("values"))["steps"], 1);
+
+  for (const auto& [words, text] :
+       std::vector<std::pair<Words, std::string>>{{{"export", whole, out}, "is not empty"},
+                                                  {{"export", part, out + "2"}, "is in parts"},
+                                                  {{"export", whole}, "the form is lockstep snapshots DIR"},
+                                                  {{"--json", "export", whole, out + "2"}, "export takes no flags"}}) {
+    const Result result = snapshots(words);
+    EXPECT_EQ(result.exit_code, 2) << text;
+    EXPECT_THAT(result.err, HasSubstr(text));
+  }
+  // The same state whole is equal.
+  const std::string alone = write_one(folder / "alone", "w", {1, 1, 1, 1}, 1).string();
+  EXPECT_THAT(snapshots({"diff", whole, alone}).out, HasSubstr("optimizer: tensor 'w' is in A alone"));
+}
+
 }  // namespace
 }  // namespace lockstep::e2e

@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <utility>
@@ -13,6 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "runtime/base/printable.h"
+#include "runtime/checkpoint/header.h"
 #include "runtime/checkpoint/snapshot/sealed_json.h"
 #include "runtime/checkpoint/strict_json.h"
 
@@ -23,7 +26,7 @@ using Json = nlohmann::json;
 
 constexpr SealedFormat kManifestFormat{.name = "lockstep snapshot", .version = 1};
 constexpr int kDepthOfValues = 3;  // values, a list, a number that is not finite
-constexpr std::array<const char*, 2> kItemKinds{"replicated", "per_rank"};
+constexpr std::array<const char*, 3> kItemKinds{"replicated", "per_rank", "sharded"};
 constexpr std::array<const char*, 3> kAtAnotherSize{"refuse", "sum", "drop"};
 // JSON has no such numbers.
 constexpr const char* kNotANumber = "NaN";
@@ -56,6 +59,18 @@ Json json_of(const SnapshotValues& values) {
   Json json = Json::object();
   for (const auto& [name, value] : values) json[name] = json_of(value);
   return json;
+}
+
+Json json_of(const SlicedTensor& tensor) {
+  Json slices = Json::array();
+  for (const TensorSlice& slice : tensor.slices) {
+    slices.push_back({{"file", slice.file}, {"begin", slice.begin}, {"end", slice.end}});
+  }
+  return {{"name", tensor.name},
+          {"dtype", format_name(tensor.dtype)},
+          {"shape", tensor.shape},
+          {"transposed", tensor.is_transposed},
+          {"slices", std::move(slices)}};
 }
 
 // Readers of members, which say which one is wrong.
@@ -175,15 +190,55 @@ ManifestFile file_of(const Json& json, const std::string& where) {
   return file;
 }
 
+template <typename T, typename Read>
+std::vector<T> list_at(const Json& json, const char* name, const std::string& where, Read read) {
+  const Json& list = member(json, name, where);
+  if (!list.is_array()) refuse(fmt::format("{}: '{}'", where, name), "a list");
+  std::vector<T> all;
+  for (const Json& item : list) {
+    all.push_back(read(item, fmt::format("{}{}[{}]", where == "it" ? "" : where + ": ", name, all.size())));
+  }
+  return all;
+}
+
+TensorSlice slice_of(const Json& json, const std::string& where) {
+  return {.file = text_at(json, "file", where),
+          .begin = count_at<std::int64_t>(json, "begin", where),
+          .end = count_at<std::int64_t>(json, "end", where)};
+}
+
+SlicedTensor sliced_of(const Json& json, const std::string& where) {
+  SlicedTensor tensor{.name = text_at(json, "name", where)};
+  const std::string dtype = text_at(json, "dtype", where);
+  const auto known = dtype_of_format(dtype);
+  if (!known)
+    throw LaterFormat(where, fmt::format("its 'dtype' is '{}', which this one does not know", printable(dtype)));
+  tensor.dtype = *known;
+  tensor.shape = list_at<std::int64_t>(json, "shape", where, [](const Json& extent, const std::string& at) {
+    const auto number = int_of(extent);
+    if (!number || *number < 0) refuse(at, "a whole number of 0 or more");
+    return *number;
+  });
+  const Json& transposed = member(json, "transposed", where);
+  if (!transposed.is_boolean()) refuse(where + ": 'transposed'", "true or false");
+  tensor.is_transposed = transposed.get<bool>();
+  tensor.slices = list_at<TensorSlice>(json, "slices", where, slice_of);
+  return tensor;
+}
+
 ManifestItem item_of(const Json& json, const std::string& where) {
   ManifestItem item{.name = text_at(json, "name", where), .type = text_at(json, "type", where)};
-  item.kind = static_cast<ItemKind>(choice_at(json, "kind", where, kItemKinds));  // "sharded" is to come
+  item.kind = static_cast<ItemKind>(choice_at(json, "kind", where, kItemKinds));
   if (item.kind == ItemKind::per_rank) {
     item.at_another_size = static_cast<AtAnotherSize>(choice_at(json, "at_another_size", where, kAtAnotherSize));
   }
-  if (json.contains("tensors")) item.tensors = text_at(json, "tensors", where);
+  if (item.kind == ItemKind::sharded) {
+    item.sliced = list_at<SlicedTensor>(json, "tensors", where, sliced_of);
+  } else if (json.contains("tensors")) {
+    item.tensors = text_at(json, "tensors", where);
+  }
   const Json& values = member(json, "values", where);
-  if (item.kind == ItemKind::replicated) {
+  if (item.kind != ItemKind::per_rank) {
     item.values.push_back(values_of(values, where));
   } else {
     if (!values.is_array()) refuse(where + ": 'values'", "a list, of each rank");
@@ -192,16 +247,42 @@ ManifestItem item_of(const Json& json, const std::string& where) {
   return item;
 }
 
-template <typename T, typename Read>
-std::vector<T> all_of(const Json& json, const char* name, Read read) {
-  const Json& list = member(json, name, "it");
-  if (!list.is_array()) refuse(fmt::format("'{}'", name), "a list");
-  std::vector<T> all;
-  for (const Json& item : list) all.push_back(read(item, fmt::format("{}[{}]", name, all.size())));
-  return all;
+// That the slices of the item make up its tensors.
+void check_slices(const ManifestItem& item, const std::set<std::string>& files) {
+  std::set<std::string> names;
+  for (const SlicedTensor& tensor : item.sliced) {
+    const std::string name = fmt::format("item {}: tensor {}", in_quotes(item.name), in_quotes(tensor.name));
+    if (!names.insert(tensor.name).second) throw CorruptData(fmt::format("{} is there twice", name));
+    const auto count = tensor.count();
+    if (!count || (tensor.is_transposed && tensor.shape.size() != 2)) {
+      throw CorruptData(fmt::format("{} has the shape {}{}, which no tensor has", name,
+                                    describe(tensor.dtype, tensor.shape), tensor.is_transposed ? " transposed" : ""));
+    }
+    std::set<std::string> its_files;
+    std::int64_t end = 0;
+    for (const TensorSlice& slice : tensor.slices) {
+      if (slice.begin != end || slice.end <= slice.begin || slice.end > *count) {
+        throw CorruptData(fmt::format("{} has elements {} to {} in {}, behind its first {} of {}", name, slice.begin,
+                                      slice.end, in_quotes(slice.file), end, *count));
+      }
+      if (!files.contains(slice.file) || !its_files.insert(slice.file).second) {
+        throw CorruptData(fmt::format("{} has a slice in {}, which is {}", name, in_quotes(slice.file),
+                                      files.contains(slice.file) ? "another slice's too" : "none of its files"));
+      }
+      end = slice.end;
+    }
+    if (end != *count) throw CorruptData(fmt::format("{} ends behind {} of {} elements", name, end, *count));
+  }
 }
 
-// Checks that each name means one thing, and that the manifest has what it names.
+}  // namespace
+
+std::optional<std::int64_t> SlicedTensor::count() const {
+  const auto bytes = tensor_bytes(dtype, shape);
+  if (!bytes || !std::in_range<std::int64_t>(*bytes)) return std::nullopt;
+  return static_cast<std::int64_t>(*bytes / size_of(dtype));
+}
+
 void check_references(const Manifest& manifest) {
   std::set<std::string> files, items;
   for (const ManifestFile& file : manifest.files) {
@@ -218,10 +299,29 @@ void check_references(const Manifest& manifest) {
       throw CorruptData(fmt::format("item {} has values of {} ranks, and there were {}", name, item.values.size(),
                                     manifest.world_size));
     }
+    check_slices(item, files);
   }
 }
 
-}  // namespace
+void join_part(Manifest& manifest, Manifest part) {
+  std::ranges::move(part.files, std::back_inserter(manifest.files));
+  for (ManifestItem& item : part.items) {
+    const auto whole = std::ranges::find(manifest.items, item.name, &ManifestItem::name);
+    for (SlicedTensor& tensor : item.sliced) {
+      if (tensor.slices.empty()) continue;
+      const auto known = whole == manifest.items.end()
+                             ? std::vector<SlicedTensor>::iterator()
+                             : std::ranges::find(whole->sliced, tensor.name, &SlicedTensor::name);
+      if (whole == manifest.items.end() || known == whole->sliced.end() || known->dtype != tensor.dtype ||
+          known->shape != tensor.shape || known->is_transposed != tensor.is_transposed) {
+        throw CorruptData(fmt::format("item {}: tensor {} is {} there, and rank 0 has another", in_quotes(item.name),
+                                      in_quotes(tensor.name), describe(tensor.dtype, tensor.shape)));
+      }
+      std::ranges::move(tensor.slices, std::back_inserter(known->slices));
+      std::ranges::sort(known->slices, {}, &TensorSlice::begin);
+    }
+  }
+}
 
 std::string to_text(const Manifest& manifest) {
   Json json = {{"step", manifest.step},
@@ -240,6 +340,10 @@ std::string to_text(const Manifest& manifest) {
   for (const ManifestItem& item : manifest.items) {
     Json one = {{"name", item.name}, {"type", item.type}, {"kind", kItemKinds[static_cast<std::size_t>(item.kind)]}};
     if (item.tensors) one["tensors"] = *item.tensors;
+    if (item.kind == ItemKind::sharded) {
+      one["tensors"] = Json::array();
+      for (const SlicedTensor& tensor : item.sliced) one["tensors"].push_back(json_of(tensor));
+    }
     if (item.kind == ItemKind::per_rank) {
       one["at_another_size"] = kAtAnotherSize[static_cast<std::size_t>(item.at_another_size)];
       one["values"] = Json::array();
@@ -259,6 +363,12 @@ SnapshotValues values_from_text(std::string_view text) {
 }
 
 Manifest manifest_from_text(std::string_view text) {
+  Manifest manifest = part_from_text(text);
+  check_references(manifest);
+  return manifest;
+}
+
+Manifest part_from_text(std::string_view text) {
   const Json json = unseal(text, kManifestFormat, "the manifest");
   Manifest manifest{.step = count_at<std::int64_t>(json, "step", "it"),
                     .generation = count_at<std::int64_t>(json, "generation", "it"),
@@ -266,13 +376,12 @@ Manifest manifest_from_text(std::string_view text) {
                     .time = text_at(json, "time", "it"),
                     .writer = text_at(json, "writer", "it"),
                     .reason = text_at(json, "reason", "it"),
-                    .files = all_of<ManifestFile>(json, "files", file_of),
-                    .items = all_of<ManifestItem>(json, "items", item_of)};
+                    .files = list_at<ManifestFile>(json, "files", "it", file_of),
+                    .items = list_at<ManifestItem>(json, "items", "it", item_of)};
   if (json.contains("value")) {
     manifest.value = number_of(json["value"]);
     if (!manifest.value) refuse("it: 'value'", "a number");
   }
-  check_references(manifest);
   return manifest;
 }
 

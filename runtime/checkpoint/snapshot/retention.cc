@@ -37,7 +37,7 @@ Valued valued(const FoundSnapshot& snapshot, const Retention& retention) {
 }
 
 bool has_value(const FoundSnapshot& snapshot) {
-  return snapshot.state == SnapshotState::whole && snapshot.manifest->value && !std::isnan(*snapshot.manifest->value);
+  return snapshot.is_saved() && snapshot.manifest->value && !std::isnan(*snapshot.manifest->value);
 }
 
 std::set<Valued> best_of(std::span<const FoundSnapshot> snapshots, const Retention& retention) {
@@ -71,14 +71,15 @@ void clean(const fs::path& folder, const Retention& retention) {
   bool has_removed = false;
   std::exception_ptr failure;
   for (const FoundSnapshot& snapshot : snapshots) {
-    const bool is_whole = snapshot.state == SnapshotState::whole;
+    const bool is_whole = snapshot.is_saved();
     const bool is_kept = snapshot.state == SnapshotState::damaged || snapshot.state == SnapshotState::later ||
                          (is_whole && (whole++ < retention.keep ||
                                        (retention.keep_every > 0 && snapshot.step % retention.keep_every == 0) ||
                                        (has_value(snapshot) && best.contains(valued(snapshot, retention)))));
     // A survivor of this run may be writing it now, without this process's knowing.
     const bool is_under_way = snapshot.state == SnapshotState::unfinished && snapshot.generation == newest &&
-                              numbers_of(snapshot.path.filename().string())->survivor.has_value();
+                              (snapshot.step == retention.being_written ||
+                               numbers_of(snapshot.path.filename().string())->survivor.has_value());
     if (is_kept || is_under_way) continue;
     try {
       remove_snapshot(snapshot.path);

@@ -16,15 +16,17 @@ struct Retention {
   std::int64_t keep_every = 0;  // and those whose step is a multiple; 0: no more
   int keep_best = 0;            // and those of the best values
   bool higher_is_better = false;
+  std::int64_t being_written = -1;  // this run's unfinished snapshot of that step stays: other ranks write to it now
 };
 
 // Whether a snapshot of that value would be one of the `keep_best`, beside those of other steps. The earlier of two
 // equal values is better. False for NaN.
 bool is_among_best(std::span<const FoundSnapshot> snapshots, std::int64_t step, double value,
                    const Retention& retention);
-// Removes whole snapshots that `retention` does not keep, unfinished and fenced ones. A damaged one stays to be looked
-// at: no run resumes from it, and a step written anew takes its place. A snapshot that a later lockstep has written
-// stays too. Only the holder of the lock, and not while a snapshot is being written. Removes what it can, then throws
+// Removes whole and partial snapshots that `retention` does not keep, unfinished and fenced ones. A damaged one stays
+// to be looked at: no run resumes from it, and a step written anew takes its place. A snapshot that a later lockstep
+// has written stays too. Only the holder of the lock, and on a disk that is not rank 0's, or is full, the ranks that
+// write there; not while another snapshot than `being_written` is being written. Removes what it can, then throws
 // SystemError for the first that it could not.
 void clean(const std::filesystem::path& folder, const Retention& retention);
 // Cleans a disk that is not rank 0's, which nobody else cleans, in start `generation` of the job, which resumes from

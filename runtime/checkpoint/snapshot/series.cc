@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -16,6 +18,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/checkpoint/snapshot/files.h"
 #include "runtime/checkpoint/snapshot/generations.h"
+#include "runtime/checkpoint/snapshot/item_tensors.h"
 #include "runtime/checkpoint/snapshot/sealed_json.h"
 #include "runtime/checkpoint/storage.h"
 #include "runtime/checkpoint/written_file.h"
@@ -47,8 +50,18 @@ void read_manifest(FoundSnapshot& snapshot) {
     }
     const Manifest& manifest = snapshot.manifest.emplace(manifest_from_text(read_text(snapshot.path / kManifest)));
     for (const ManifestFile& file : manifest.files) snapshot.bytes += file.bytes;
+    // Ranks write shares to their own disks.
+    const bool may_be_partial = std::ranges::count(manifest.items, ItemKind::sharded, &ManifestItem::kind) > 0;
     for (const ManifestFile& file : manifest.files) {
       const auto bytes = size_of_file(snapshot.path / file.name);
+      if (!bytes && may_be_partial) {
+        if (snapshot.missing.empty()) {
+          set(snapshot, SnapshotState::partial,
+              fmt::format("{} is missing, which rank {} wrote; is it on another host's disk?", file.name, file.owner));
+        }
+        snapshot.missing.push_back(file.name);
+        continue;
+      }
       if (!bytes) throw CorruptData(fmt::format("{} is missing", file.name));
       if (*bytes != file.bytes) {
         throw CorruptData(fmt::format("{} has {} bytes, and the manifest says {}", file.name, *bytes, file.bytes));
@@ -64,7 +77,7 @@ void read_manifest(FoundSnapshot& snapshot) {
 // Marks the snapshot as fenced if a later generation resumed from an earlier step, as damaged or later if that is not
 // known.
 void apply_fences(FoundSnapshot& snapshot, const std::vector<Generation>& generations) {
-  if (snapshot.state != SnapshotState::whole) return;
+  if (!snapshot.is_saved()) return;
   for (const Generation& later : generations) {
     if (later.number <= snapshot.generation) continue;
     if (!later.why_not.empty()) {
@@ -148,6 +161,10 @@ FoundSnapshot open_snapshot(const fs::path& path) {
     case SnapshotState::fenced: break;  // by records, which are its folder's
     case SnapshotState::unfinished:
       throw InvalidArgument(fmt::format("'{}' is not a snapshot: there is no manifest.json in it", path.string()));
+    case SnapshotState::partial:
+      throw InvalidArgument(
+          fmt::format("the snapshot '{}' is in parts: {} Copy the step's folders of all hosts into one", path.string(),
+                      snapshot.why_not));
     case SnapshotState::damaged:
       throw CorruptData(fmt::format("the snapshot '{}' is damaged: {}", path.string(), snapshot.why_not));
     case SnapshotState::later:
@@ -157,24 +174,29 @@ FoundSnapshot open_snapshot(const fs::path& path) {
 }
 
 void verify_snapshot(const FoundSnapshot& snapshot) {
-  if (!snapshot.why_not.empty()) throw CorruptData(snapshot.why_not);
-  std::vector<std::byte> block(std::size_t{1} << 20);
+  if (!snapshot.is_saved()) throw CorruptData(snapshot.why_not);
   for (const ManifestFile& file : snapshot.manifest->files) {
-    const UniqueFd fd = open_to_read(snapshot.path / file.name);
-    Hasher64 hash;
-    std::uint64_t bytes = 0;
-    for (;;) {
-      const ssize_t got = uninterrupted([&] { return ::read(fd.get(), block.data(), block.size()); });
-      if (got < 0) fail_to_read(snapshot.path / file.name, "read", errno);
-      if (got == 0) break;
-      hash.add(block.data(), static_cast<std::size_t>(got));
-      bytes += static_cast<std::uint64_t>(got);
-    }
-    if (bytes != file.bytes || hash.value() != file.xxh3) {
-      throw CorruptData(fmt::format("{} is damaged: {} bytes with checksum {}, and the manifest says {} with {}",
-                                    file.name, bytes, hex(hash.value()), file.bytes, hex(file.xxh3)));
-    }
+    if (std::ranges::count(snapshot.missing, file.name) == 0) verify_file(snapshot, file);
   }
+}
+
+void verify_file(const FoundSnapshot& snapshot, const ManifestFile& file) {
+  std::vector<std::byte> block(std::size_t{1} << 20);
+  const UniqueFd fd = open_to_read(snapshot.path / file.name);
+  Hasher64 hash;
+  std::uint64_t bytes = 0;
+  for (;;) {
+    const ssize_t got = uninterrupted([&] { return ::read(fd.get(), block.data(), block.size()); });
+    if (got < 0) fail_to_read(snapshot.path / file.name, "read", errno);
+    if (got == 0) break;
+    hash.add(block.data(), static_cast<std::size_t>(got));
+    bytes += static_cast<std::uint64_t>(got);
+  }
+  if (bytes != file.bytes || hash.value() != file.xxh3) {
+    throw CorruptData(fmt::format("{} is damaged: {} bytes with checksum {}, and the manifest says {} with {}",
+                                  file.name, bytes, hex(hash.value()), file.bytes, hex(file.xxh3)));
+  }
+  SnapshotFiles(snapshot.path).check_slices(*snapshot.manifest, file.name);
 }
 
 std::int64_t newest_generation(const fs::path& folder) {
@@ -186,32 +208,59 @@ std::int64_t newest_generation(const fs::path& folder) {
   return newest;
 }
 
-Manifest write_snapshot(const fs::path& folder, Manifest head, std::span<const ItemSource> items,
-                        std::optional<int> survivor) {
+fs::path begin_snapshot(const fs::path& folder, const Manifest& head, std::optional<int> survivor) {
   refuse_if_fenced(folder, head, survivor.has_value());
-  const fs::path path = folder / name_of_snapshot(head.step, head.generation, survivor);
+  fs::path path = folder / name_of_snapshot(head.step, head.generation, survivor);
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(path, ignored))) remove_snapshot(path);
   make_folder(path);
+  return path;
+}
+
+void write_items(const fs::path& snapshot, Manifest& part, std::span<const ItemSource> items, int rank) {
+  std::vector<ManifestFile> files;
+  std::vector<ManifestItem> written_items;
+  for (const ItemSource& source : items) {
+    ManifestItem item = source.item;
+    const bool is_sharded = item.kind == ItemKind::sharded;
+    if (!source.tensors.empty()) {
+      const std::string name = is_sharded ? name_of_share(item.name, rank) : item.name + ".safetensors";
+      const WrittenFile written = write_tensors(snapshot / name, source.tensors, {{"format", "pt"}});
+      files.push_back({.name = name, .bytes = written.bytes, .xxh3 = written.xxh3, .owner = is_sharded ? rank : 0});
+      if (!is_sharded) item.tensors = name;
+    }
+    written_items.push_back(std::move(item));
+  }
+  std::ranges::move(files, std::back_inserter(part.files));
+  std::ranges::move(written_items, std::back_inserter(part.items));
+}
+
+void finish_snapshot(const fs::path& snapshot, const Manifest& manifest, std::optional<int> survivor) {
+  check_references(manifest);
+  refuse_if_fenced(snapshot.parent_path(), manifest, survivor.has_value());
+  write_text(snapshot / kManifest, to_text(manifest));
+}
+
+void abandon_snapshot(const fs::path& snapshot) noexcept {
   try {
-    for (const ItemSource& source : items) {
-      ManifestItem item = source.item;
-      if (!source.tensors.empty()) {
-        item.tensors = item.name + ".safetensors";
-        const WrittenFile written = write_tensors(path / *item.tensors, source.tensors, {{"format", "pt"}});
-        head.files.push_back({.name = *item.tensors, .bytes = written.bytes, .xxh3 = written.xxh3});
-      }
-      head.items.push_back(std::move(item));
-    }
-    refuse_if_fenced(folder, head, survivor.has_value());
-    write_text(path / kManifest, to_text(head));
+    remove_snapshot(snapshot);
+  } catch (const std::exception& error) {
+    log_warn("snapshots: what was written of '{}' stays for now: {}", snapshot.string(), error.what());
+  }
+}
+
+std::string name_of_share(const std::string& item, int rank) {
+  return fmt::format("{}.r{:04}.safetensors", item, rank);
+}
+
+Manifest write_snapshot(const fs::path& folder, Manifest head, std::span<const ItemSource> items,
+                        std::optional<int> survivor) {
+  const fs::path path = begin_snapshot(folder, head, survivor);
+  try {
+    write_items(path, head, items, 0);
+    finish_snapshot(path, head, survivor);
   } catch (...) {
-    // On a full disk the remains would take the next snapshot's space.
-    try {
-      remove_snapshot(path);
-    } catch (const Error& error) {
-      log_warn("snapshots: what was written of step {} stays for now: {}", head.step, error.what());
-    }
+    abandon_snapshot(path);
     throw;
   }
   return head;

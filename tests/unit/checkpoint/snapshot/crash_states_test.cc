@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <map>
 #include <set>
@@ -40,7 +42,8 @@ class Observed {
 class Recording {
  public:
   // `root`: of the disk; its content is `before`'s.
-  Recording(const fs::path& root, DiskModel before) : root_(root), model_(std::move(before)) {}
+  Recording(const fs::path& root, DiskModel before, bool in_shares = false)
+      : root_(root), model_(std::move(before)), in_shares_(in_shares) {}
 
   struct Moment {
     DiskModel disk;
@@ -54,7 +57,7 @@ class Recording {
       moments.push_back({model_, durable});
       model_.apply(operation);
     });
-    Job job(root_ / "disk/run");
+    Job job(root_ / "disk/run", in_shares_);
     for (int i = 0; i < saves; ++i) {
       job.write();
       durable = job.step();
@@ -67,6 +70,7 @@ class Recording {
  private:
   fs::path root_;
   DiskModel model_;
+  bool in_shares_ = false;
 };
 
 std::string describe_state(const DiskState& state) {
@@ -79,6 +83,7 @@ std::string describe_state(const DiskState& state) {
 void expect_consistent(const fs::path& folder, std::int64_t durable) {
   std::int64_t newest = 0;
   for (const FoundSnapshot& snapshot : list_snapshots(folder)) {
+    ASSERT_NE(snapshot.state, SnapshotState::partial) << snapshot.path << ": " << snapshot.why_not;
     ASSERT_NE(snapshot.state, SnapshotState::damaged) << snapshot.path << ": " << snapshot.why_not;
     if (snapshot.state != SnapshotState::whole) continue;
     newest = std::max(newest, snapshot.step);
@@ -88,9 +93,9 @@ void expect_consistent(const fs::path& folder, std::int64_t durable) {
 }
 
 // The next start goes on, saves, and leaves nothing but what is its own.
-void expect_next_run_tidies_up(const fs::path& folder) {
+void expect_next_run_tidies_up(const fs::path& folder, bool in_shares = false) {
   const auto before = newest_whole(folder);
-  Job job(folder);
+  Job job(folder, in_shares);
   ASSERT_EQ(job.step(), before ? before->step : 0);
   job.save();
   const auto found = list_snapshots(folder);
@@ -105,7 +110,10 @@ void expect_next_run_tidies_up(const fs::path& folder) {
   }
   std::set<std::string> files;
   for (const auto& entry : fs::directory_iterator(found[0].path)) files.insert(entry.path().filename().string());
-  ASSERT_EQ(files, (std::set<std::string>{"manifest.json", "model.safetensors", "optimizer.safetensors"}));
+  std::set<std::string> wanted{"manifest.json", "model.safetensors", "optimizer.safetensors"};
+  if (in_shares)
+    wanted = {"manifest.json", "model.safetensors", "optimizer.r0000.safetensors", "optimizer.r0001.safetensors"};
+  ASSERT_EQ(files, wanted);
 }
 
 // In memory where there is such a place: thousands of small folders are made, and each is synced.
@@ -132,13 +140,13 @@ class CrashStates : public ::testing::Test {
     }
     return states;
   }
-  void check(const std::map<DiskState, std::int64_t>& states, bool goes_on) {
+  void check(const std::map<DiskState, std::int64_t>& states, bool goes_on, bool in_shares = false) {
     for (const auto& [state, durable] : states) {
       materialise(state, place_ / "state");
       const fs::path folder = place_ / "state/disk/run";
       ASSERT_NO_FATAL_FAILURE(expect_consistent(folder, durable)) << describe_state(state);
       if (!goes_on) continue;
-      ASSERT_NO_FATAL_FAILURE(expect_next_run_tidies_up(folder)) << describe_state(state);
+      ASSERT_NO_FATAL_FAILURE(expect_next_run_tidies_up(folder, in_shares)) << describe_state(state);
     }
   }
 
@@ -156,6 +164,70 @@ TEST_F(CrashStates, ALossOfPowerAtAnyMomentLosesNothingThatWasDurable) {
   ASSERT_GT(moments.size(), 60u);
   ASSERT_GT(states.size(), 100u);
   check(states, true);
+}
+
+TEST_F(CrashStates, ALossOfPowerLosesNothingThatWasDurableInSharesOfTwoRanks) {
+  fs::create_directories(place_ / "job/disk");
+  const auto moments = Recording(place_ / "job", DiskModel(place_ / "job"), true).run(2);
+  const auto states = states_of(moments);
+  RecordProperty("states", static_cast<int>(states.size()));
+  ASSERT_GT(states.size(), 100u);
+  check(states, true, true);
+}
+
+// The newest step of which each file is whole on one of the disks, and the manifest too.
+std::int64_t newest_of_disks(const std::array<fs::path, 2>& disks) {
+  std::int64_t newest = 0;
+  for (const fs::path& disk : disks) {
+    for (const FoundSnapshot& snapshot : list_snapshots(disk)) {
+      EXPECT_NE(snapshot.state, SnapshotState::damaged) << snapshot.path << ": " << snapshot.why_not;
+      if (!snapshot.is_saved()) continue;
+      const auto is_whole = [&](const ManifestFile& file) {
+        return std::any_of(disks.begin(), disks.end(), [&](const fs::path& other) {
+          const fs::path folder = other / snapshot.path.filename();
+          if (!fs::exists(folder / file.name)) return false;
+          EXPECT_NO_THROW(verify_file({.path = folder, .manifest = snapshot.manifest}, file));
+          return true;
+        });
+      };
+      const auto& files = snapshot.manifest->files;
+      if (std::all_of(files.begin(), files.end(), is_whole)) newest = std::max(newest, snapshot.step);
+    }
+  }
+  return newest;
+}
+
+// Each rank writes to its own disk; the older step goes from one before the other has the manifest.
+TEST_F(CrashStates, ALossOfPowerOfTwoHostsLosesNothingThatWasDurable) {
+  fs::create_directories(place_ / "job/disk");
+  std::vector<Recording::Moment> moments;
+  DiskModel model(place_ / "job");
+  std::int64_t durable = 0;
+  {
+    const Observed observed([&](const StorageOperation& operation) {
+      moments.push_back({model, durable});
+      model.apply(operation);
+    });
+    const std::array<fs::path, 2> disks{place_ / "job/disk/one", place_ / "job/disk/two"};
+    for (const fs::path& disk : disks) {
+      make_folders(disk);
+      record_generation(disk, {.number = 1, .writer = kWriter, .time = "now"});
+    }
+    for (std::int64_t step = 1; step <= 2; ++step) {
+      const Manifest manifest = save_shares(disks, step, 1, false);
+      durable = step;
+      clean(disks[0], {.keep = 1});
+      finish_snapshot(disks[1] / name_of_snapshot(step, 1), manifest);
+      clean(disks[1], {.keep = 1});
+    }
+    moments.push_back({model, durable});
+  }
+  const auto states = states_of(moments);
+  ASSERT_GT(states.size(), 100u);
+  for (const auto& [state, step] : states) {
+    materialise(state, place_ / "state");
+    ASSERT_GE(newest_of_disks({place_ / "state/disk/one", place_ / "state/disk/two"}), step) << describe_state(state);
+  }
 }
 
 TEST_F(CrashStates, ALossOfPowerAfterARestartOverTheRemainsOfAKilledRunLosesNothing) {

@@ -233,9 +233,95 @@ TEST(Manifest, NamesEachThingOnceAndWhatIsThere) {
   expect_text(refusal_of([](Json& json) { json["world_size"] = 3; }), {"'samples'", "of 2 ranks", "there were 3"});
 }
 
+// The sample with an item in shares: 'w' is a matrix of 2 x 3 in two files, 'none' has no elements.
+Manifest sharded_sample() {
+  Manifest manifest = sample();
+  manifest.files.push_back({.name = "critic.r0000.safetensors", .bytes = 1, .xxh3 = 1, .owner = 0});
+  manifest.files.push_back({.name = "critic.r0001.safetensors", .bytes = 2, .xxh3 = 2, .owner = 1});
+  ManifestItem item{.name = "critic", .type = "AdamW", .kind = ItemKind::sharded, .values = {{{"steps", 3.0}}}};
+  item.sliced = {{.name = "w",
+                  .dtype = DType::bf16,
+                  .shape = {2, 3},
+                  .is_transposed = true,
+                  .slices = {{"critic.r0000.safetensors", 0, 5}, {"critic.r0001.safetensors", 5, 6}}},
+                 {.name = "none", .shape = {0}}};
+  manifest.items.push_back(item);
+  return manifest;
+}
+
+TEST(Manifest, OfAnItemInSharesIsReadAsItWasWritten) {
+  const std::string text = to_text(sharded_sample());
+  const Manifest read = manifest_from_text(text);
+  EXPECT_EQ(to_text(read), text);
+  const ManifestItem& item = read.items.back();
+  EXPECT_EQ(item.kind, ItemKind::sharded);
+  EXPECT_EQ(item.tensors, std::nullopt);
+  EXPECT_EQ(get_double(item.values.at(0), "steps"), 3.0);
+  ASSERT_EQ(item.sliced.size(), 2u);
+  const SlicedTensor& w = item.sliced[0];
+  EXPECT_EQ(w.dtype, DType::bf16);
+  EXPECT_THAT(w.shape, ElementsAre(2, 3));
+  EXPECT_TRUE(w.is_transposed);
+  ASSERT_EQ(w.slices.size(), 2u);
+  EXPECT_EQ(w.slices[1].file, "critic.r0001.safetensors");
+  EXPECT_EQ(w.slices[1].begin, 5);
+  EXPECT_EQ(w.slices[1].end, 6);
+  EXPECT_THAT(item.sliced[1].slices, IsEmpty());
+}
+
+TEST(Manifest, WhoseSlicesAreNotItsTensorsIsRefused) {
+  const auto refused = [](const std::function<void(Json & w)>& change, const std::vector<std::string>& wanted) {
+    Json json = unseal(to_text(sharded_sample()), kFormat, "it");
+    change(json["items"][3]["tensors"][0]);
+    const std::string text = refusal(seal(std::move(json), kFormat));
+    for (const std::string& it : wanted) EXPECT_THAT(text, ::testing::HasSubstr(it));
+  };
+  const auto slice = [](Json& w, int i) -> Json& { return w["slices"][static_cast<std::size_t>(i)]; };
+  refused([&](Json& w) { slice(w, 1)["begin"] = 4; },
+          {"item 'critic': tensor 'w' has elements 4 to 6", "first 5 of 6"});
+  refused([&](Json& w) { slice(w, 0)["end"] = 4; }, {"has elements 5 to 6", "first 4 of 6"});
+  refused([&](Json& w) { slice(w, 0)["begin"] = 1; }, {"has elements 1 to 5", "first 0 of 6"});
+  refused([&](Json& w) { slice(w, 1)["end"] = 7; }, {"has elements 5 to 7"});
+  refused([&](Json& w) { slice(w, 1)["end"] = 5; }, {"has elements 5 to 5"});
+  refused([&](Json& w) { slice(w, 0)["begin"] = -1; }, {"'begin'", "a whole number from 0"});
+  refused([&](Json& w) { w["slices"].erase(1); }, {"ends behind 5 of 6"});
+  refused([&](Json& w) { w["slices"] = Json::array(); }, {"ends behind 0 of 6"});
+  refused([&](Json& w) { slice(w, 1)["file"] = "critic.r0000.safetensors"; }, {"another slice's too"});
+  refused([&](Json& w) { slice(w, 1)["file"] = "other.safetensors"; }, {"none of its files"});
+  refused([&](Json& w) { w["shape"] = Json::array({6}); }, {"[6] transposed, which no tensor has"});
+  refused([&](Json& w) { w["shape"] = Json::array({std::int64_t{1} << 62, 2}); }, {"which no tensor has"});
+  refused([&](Json& w) { w["shape"] = Json::array({-2, -3}); }, {"shape[0]", "0 or more"});
+  refused([&](Json& w) { w["shape"] = "6"; }, {"'shape' is not a list"});
+  refused([&](Json& w) { w["name"] = "none"; }, {"'none' is there twice"});
+  refused([&](Json& w) { w["transposed"] = 1; }, {"'transposed' is not true or false"});
+  for (const char* name : {"name", "dtype", "shape", "transposed", "slices"}) {
+    refused([&](Json& w) { w.erase(name); }, {"items[3]: tensors[0]", "has no", name});
+  }
+  for (const char* name : {"file", "begin", "end"}) {
+    refused([&](Json& w) { slice(w, 1).erase(name); }, {"slices[1]", "has no", name});
+  }
+}
+
+TEST(Manifest, IsJoinedOfTheRanksParts) {
+  Manifest whole = sharded_sample(), part = sharded_sample();
+  std::erase_if(whole.files, [](const ManifestFile& file) { return file.owner == 1 && file.bytes == 2; });
+  std::erase_if(part.files, [](const ManifestFile& file) { return file.bytes != 2; });
+  std::erase_if(part.items, [](const ManifestItem& item) { return item.name != "critic"; });
+  // As the last rank tells before the first: the order of slices is that of elements.
+  const auto last = whole.items.back().sliced[0].slices.back();
+  whole.items.back().sliced[0].slices = {last};
+  part.items.back().sliced[0].slices.pop_back();
+  join_part(whole, part_from_text(to_text(part)));
+  EXPECT_NO_THROW(check_references(whole));
+  EXPECT_EQ(to_text(whole), to_text(sharded_sample()));
+
+  part.items.back().sliced[0].shape = {3, 2};
+  expect_text(error_of<CorruptData>([&] { join_part(whole, part); }), {"'w' is BF16 [3, 2]", "rank 0 has another"});
+}
+
 TEST(Manifest, OfALaterKindIsRefusedByName) {
-  expect_text(later_of([](Json& json) { json["items"][1]["kind"] = "sharded"; }),
-              {"items[1]", "'kind' is 'sharded'", "does not know", "update lockstep"});
+  expect_text(later_of([](Json& json) { json["items"][1]["kind"] = "split"; }),
+              {"items[1]", "'kind' is 'split'", "does not know", "update lockstep"});
   expect_text(later_of([](Json& json) { json["items"][2]["at_another_size"] = "split"; }),
               {"items[2]", "'at_another_size' is 'split'"});
 }

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -380,6 +381,56 @@ TEST(Series, DamageIsFoundAndNamed) {
   }
   fs::rename(snapshot, folder / "step-000000000002-g000001");
   expect_text(list_snapshots(folder).at(0).why_not, {"its manifest is that of step 1 of generation 1"});
+}
+
+TEST(Series, SharesOnOneDiskAreWholeAndOnTwoAreParts) {
+  const TemporaryFolder folder;
+  const fs::path one = folder / "one", two = folder / "two";
+  for (const fs::path& disk : {one, two}) {
+    fs::create_directories(disk);
+    record(disk, 1, std::nullopt);
+  }
+  save_shares({one, one}, 1, 1);
+  EXPECT_THAT(whole_steps(one), ElementsAre(1));
+  expect_step(newest_whole(one).value());
+
+  save_shares({one, two}, 2, 1);
+  for (const auto& [disk, missing, rank] :
+       {std::tuple{one, "optimizer.r0001.safetensors", "rank 1"}, std::tuple{two, "model.safetensors", "rank 0"}}) {
+    const FoundSnapshot newest = list_snapshots(disk).at(0);
+    EXPECT_EQ(newest.state, SnapshotState::partial);
+    EXPECT_TRUE(newest.is_saved());
+    expect_text(newest.why_not, {missing, "is missing, which", rank, "another host's disk"});
+    EXPECT_NO_THROW(verify_snapshot(newest)) << "what is there";
+    expect_text(error_of<InvalidArgument>([&] { open_snapshot(newest.path); }), {"is in parts", missing, "into one"});
+  }
+  EXPECT_THAT(list_snapshots(two).at(0).missing, ElementsAre("model.safetensors", "optimizer.r0000.safetensors"));
+  flip(two / "step-000000000002-g000001/optimizer.r0001.safetensors", 8 * 100);
+  expect_text(error_of<CorruptData>([&] { verify_snapshot(list_snapshots(two).at(0)); }),
+              {"optimizer.r0001.safetensors is damaged"});
+
+  // A part counts as one of those that are kept, and a step that other ranks write to now stays.
+  fs::create_directory(one / "step-000000000003-g000001");
+  fs::create_directory(one / "step-000000000004-g000001");
+  clean(one, {.keep = 1, .being_written = 4});
+  EXPECT_THAT(steps_of(one, SnapshotState::partial), ElementsAre(2));
+  EXPECT_THAT(steps_of(one, SnapshotState::unfinished), ElementsAre(4));
+  EXPECT_THAT(whole_steps(one), IsEmpty());
+  record(one, 2, 1);
+  EXPECT_THAT(steps_of(one, SnapshotState::fenced), ElementsAre(2));
+}
+
+TEST(Series, AFileThatLacksItsSlicesIsDamaged) {
+  const TemporaryFolder folder;
+  record(folder, 1, std::nullopt);
+  const Manifest manifest = save_shares({folder.string(), folder.string()}, 1, 1);
+  const fs::path snapshot = folder / "step-000000000001-g000001";
+  Manifest hostile = manifest;  // the sum of slices is right, and no file has them
+  hostile.items.at(1).sliced.at(0).slices = {{"optimizer.r0000.safetensors", 0, 3},
+                                             {"optimizer.r0001.safetensors", 3, 6}};
+  write_text(snapshot / "manifest.json", to_text(hostile));
+  expect_text(error_of<CorruptData>([&] { verify_snapshot(list_snapshots(folder).at(0)); }),
+              {"optimizer.r0000.safetensors lacks F32 [3] of tensor 'w' of item 'optimizer'"});
 }
 
 TEST(Series, AStepThatIsSavedAgainTakesTheOldOnesPlace) {

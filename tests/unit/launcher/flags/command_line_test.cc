@@ -69,6 +69,10 @@ TEST(CommandLine, AReportIsOfFolders) {
   EXPECT_EQ(both.file, "run.html");
   EXPECT_EQ(report_of({"report", "a", "b"}).file, "");
   EXPECT_EQ(std::get<SnapshotsOptions>(parse_command_line({"snapshots", "logs"})).folder, "logs");
+  const auto exported = std::get<SnapshotsOptions>(parse_command_line({"snapshots", "export", "a", "b"}));
+  EXPECT_EQ(exported.folder, "a");
+  EXPECT_EQ(exported.output, "b");
+  EXPECT_EQ(std::get<SnapshotsOptions>(parse_command_line({"snapshots", "export"})).folder, "export");
   EXPECT_NE(refused({"report"}).find("0 folders were given"), std::string::npos);
   EXPECT_NE(refused({"report", "a", ""}).find("2 folders were given"), std::string::npos);
   EXPECT_NE(refused({"report", "1", "2", "3", "4", "5", "6", "7"}).find("7 folders were given"), std::string::npos);
