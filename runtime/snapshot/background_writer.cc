@@ -12,6 +12,11 @@
 #include "runtime/checkpoint/transpose.h"
 
 namespace lockstep {
+namespace {
+
+bool is_changed_in_file(const SnapshotTensor& tensor) { return tensor.is_transposed && !tensor.share; }
+
+}  // namespace
 
 BackgroundWriter::~BackgroundWriter() {
   if (!thread_.joinable()) return;
@@ -40,7 +45,7 @@ void BackgroundWriter::start(checkpoint::Manifest head, std::vector<CapturedItem
   for (std::size_t i = 0; i < items_.size(); ++i) {
     for (std::size_t t = 0; t < items_[i].tensors.size(); ++t) {
       const SnapshotTensor& tensor = items_[i].tensors[t];
-      if (tensor.is_copy && !tensor.is_transposed) continue;
+      if (tensor.is_copy && !is_changed_in_file(tensor)) continue;
       copies_.push_back({i, t, bytes, tensor.version ? tensor.version() : 0});
       bytes += (tensor.bytes.size() + kAlignment - 1) / kAlignment * kAlignment;
     }
@@ -95,8 +100,8 @@ void BackgroundWriter::wait_copied() noexcept {
     failure = std::current_exception();
   }
   const MutexLock lock(mutex_);
-  phase_ = failure ? Phase::idle : Phase::writing;
-  failure_ = std::move(failure);
+  phase_ = Phase::writing;
+  not_copied_ = std::move(failure);
   changed_.notify_all();
 }
 
@@ -141,12 +146,29 @@ void BackgroundWriter::run() {
 }
 
 void BackgroundWriter::write_all() {
+  std::exception_ptr why_not;
+  {
+    const MutexLock lock(mutex_);
+    why_not = std::exchange(not_copied_, nullptr);
+  }
+  std::vector<checkpoint::ItemSource> items;
+  try {
+    if (!why_not) items = make_sources();
+  } catch (...) {
+    why_not = std::current_exception();
+  }
+  write_(head_, items, why_not);
+  items_.clear();  // and the memory that they keep
+}
+
+std::vector<checkpoint::ItemSource> BackgroundWriter::make_sources() {
   std::vector<std::vector<std::span<std::byte>>> where(items_.size());
   for (std::size_t i = 0; i < items_.size(); ++i) where[i].resize(items_[i].tensors.size());
   for (const Copy& one : copies_) {
     const SnapshotTensor& tensor = items_[one.item].tensors[one.tensor];
     const std::span<std::byte> bytes{memory_.get() + one.offset, tensor.bytes.size()};
-    if (tensor.is_transposed) checkpoint::transpose(bytes, tensor.shape[1], tensor.shape[0], size_of(tensor.dtype));
+    if (is_changed_in_file(tensor))
+      checkpoint::transpose(bytes, tensor.shape[1], tensor.shape[0], size_of(tensor.dtype));
     where[one.item][one.tensor] = bytes;
   }
   std::vector<checkpoint::ItemSource> sources;
@@ -154,14 +176,17 @@ void BackgroundWriter::write_all() {
     checkpoint::ItemSource source{.item = items_[i].item, .tensors = {}};
     for (std::size_t t = 0; t < items_[i].tensors.size(); ++t) {
       const SnapshotTensor& tensor = items_[i].tensors[t];
-      const bool is_here = tensor.is_copy && !tensor.is_transposed;
+      const bool is_here = tensor.is_copy && !is_changed_in_file(tensor);
+      const auto elements = static_cast<std::int64_t>(tensor.bytes.size() / size_of(tensor.dtype));
       source.tensors.push_back(
-          {tensor.name, tensor.dtype, tensor.shape, is_here ? tensor.bytes : std::span<const std::byte>(where[i][t])});
+          {.name = tensor.name,
+           .dtype = tensor.dtype,
+           .shape = source.item.kind == checkpoint::ItemKind::sharded ? std::vector{elements} : tensor.shape,
+           .bytes = is_here ? tensor.bytes : std::span<const std::byte>(where[i][t])});
     }
     sources.push_back(std::move(source));
   }
-  write_(head_, sources);
-  items_.clear();  // and the memory that they keep
+  return sources;
 }
 
 }  // namespace lockstep

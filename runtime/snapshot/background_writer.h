@@ -29,8 +29,10 @@ struct CapturedItem {
 
 class BackgroundWriter {
  public:
-  // Called on the thread, when all is copied; the sources' bytes are the copies'.
-  using Write = std::function<void(checkpoint::Manifest head, std::span<const checkpoint::ItemSource> items)>;
+  // Called on the thread, when all is copied; the sources' bytes are the copies'. `why_not`: null, or why there are
+  // none.
+  using Write = std::function<void(checkpoint::Manifest head, std::span<const checkpoint::ItemSource> items,
+                                   const std::exception_ptr& why_not)>;
 
   explicit BackgroundWriter(Write write) : write_(std::move(write)) {}
   // Waits until the started state is written.
@@ -62,6 +64,7 @@ class BackgroundWriter {
   void run();
   void copy(const Copy& copy);
   void write_all();
+  std::vector<checkpoint::ItemSource> make_sources();
   std::string changed_tensor() const;
 
   const Write write_;
@@ -76,6 +79,7 @@ class BackgroundWriter {
   Condition changed_;
   Phase phase_ GUARDED_BY(mutex_) = Phase::idle;
   bool is_ended_ GUARDED_BY(mutex_) = false;
+  std::exception_ptr not_copied_ GUARDED_BY(mutex_);
   std::exception_ptr failure_ GUARDED_BY(mutex_);
   std::thread thread_;
 };

@@ -40,6 +40,7 @@ BasicSnapshots::Impl::BestStep BasicSnapshots::Impl::judge(double value) {
 bool BasicSnapshots::save_if_best(double value) {
   Impl& self = *impl_;
   self.require_begun("save_if_best");
+  wait();  // for each rank's share; a step that is one of the best is not left out
   if (self.options.keep_best == 0) {
     throw InvalidArgument("Snapshots: save_if_best() where SnapshotOptions::keep_best is 0; give how many are kept");
   }
@@ -67,7 +68,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::load_best_model() {
     const double right = self.options.higher_is_better ? -*b.value : *b.value;
     return left < right || (left == right && a.step < b.step);
   });
-  const Impl::Choice choice = self.choose(offers, kCall);
+  const Impl::Choice choice = self.choose(offers, kCall, "model.safetensors");
   if (!choice.offer) return std::nullopt;
   Impl::Contents contents = self.read(*choice.offer);
   const auto is_other = [](const auto& item) { return item.name != "model"; };

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -13,27 +15,33 @@
 #include "runtime/base/logging.h"
 #include "runtime/base/record.h"
 #include "runtime/base/text.h"
+#include "runtime/checkpoint/snapshot/files.h"
 #include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/checkpoint/snapshot/series.h"
 
 namespace lockstep {
 namespace {
 
-using checkpoint::FoundSnapshot, checkpoint::Generation, checkpoint::ManifestItem, checkpoint::SnapshotState;
+using checkpoint::FoundSnapshot, checkpoint::Generation, checkpoint::Manifest, checkpoint::ManifestItem,
+    checkpoint::SnapshotState;
 
-constexpr std::size_t kOfferFields = 6;
+constexpr std::size_t kOfferFields = 7;
 constexpr std::size_t kGenerationFields = 2;
+constexpr std::size_t kTensorFields = 5;
 
-// Snapshots of the folder to resume from, for this lockstep or a later one, and why not from the rest.
+// Snapshots of the folder to resume from, for this lockstep or a later one, perhaps together with other ranks' disks,
+// and why not from the rest.
 std::vector<FoundSnapshot> offered(const std::filesystem::path& folder, int rank) {
   std::vector<FoundSnapshot> found;
   for (FoundSnapshot& snapshot : checkpoint::list_snapshots(folder)) {
     const bool is_later = snapshot.state == SnapshotState::later;
-    if (!snapshot.why_not.empty() && rank == 0) {
+    const bool is_unfinished = snapshot.state == SnapshotState::unfinished &&
+                               !checkpoint::numbers_of(snapshot.path.filename().string())->survivor;
+    if (!snapshot.is_saved() && rank == 0) {
       log_warn("snapshots: '{}' {}: {}", snapshot.path.string(), is_later ? "can't be read" : "is passed over",
                snapshot.why_not);
     }
-    if (snapshot.why_not.empty() || is_later) found.push_back(std::move(snapshot));
+    if (snapshot.is_saved() || is_later || is_unfinished) found.push_back(std::move(snapshot));
   }
   return found;
 }
@@ -51,6 +59,12 @@ std::vector<std::vector<std::string>> gather(ProcessGroup& group, const std::vec
     all.push_back(*std::move(texts));
   }
   return all;
+}
+
+// The same manifest, whatever value was written into it later.
+std::uint64_t hash_of(Manifest manifest) {
+  manifest.value.reset();
+  return hash64(checkpoint::to_text(manifest));
 }
 
 // The starts of the job of which any rank's disk knows: a disk that was away knows only the earlier ones.
@@ -81,24 +95,24 @@ void agree(ProcessGroup& group, std::string_view what, const std::string& own) {
 }
 
 std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers(std::string_view call) const {
-  std::vector<FoundSnapshot> here;
+  std::vector<std::string> own;
   std::vector<Generation> known;
   std::string failure;
   try {
-    here = offered(folder, group->rank());
+    for (const FoundSnapshot& found : offered(folder, group->rank())) {
+      const bool is_read = found.manifest.has_value();
+      own.insert(own.end(), {std::to_string(found.step), std::to_string(found.generation),
+                             std::to_string(is_read ? hash_of(*found.manifest) : 0),
+                             is_read && found.manifest->value ? fmt::format("{}", *found.manifest->value) : "",
+                             std::filesystem::absolute(found.path).string(),
+                             found.state == SnapshotState::later ? found.why_not : "",
+                             fmt::format("{}", fmt::join(checkpoint::names_in(found.path), "/"))});
+    }
     known = checkpoint::list_generations(folder);
   } catch (const Error& error) {
     failure = error.what();
   }
   agree(*group, call, failure);
-  std::vector<std::string> own;
-  for (const FoundSnapshot& found : here) {
-    const bool is_read = found.manifest.has_value();
-    own.insert(own.end(), {std::to_string(found.step), std::to_string(found.generation),
-                           std::to_string(is_read ? hash64(checkpoint::to_text(*found.manifest)) : 0),
-                           is_read && found.manifest->value ? fmt::format("{}", *found.manifest->value) : "",
-                           std::filesystem::absolute(found.path).string(), found.why_not});
-  }
   const std::vector<Generation> generations = gather_generations(*group, known);
   std::vector<Offer> offers;
   const auto all = gather(*group, own, kOfferFields);
@@ -112,6 +126,7 @@ std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers(std
                   .value = texts[3].empty() ? std::nullopt : std::optional(std::stod(texts[3])),
                   .path = texts[4],
                   .later = texts[5]};
+      for (const std::string_view name : split(texts[6], '/')) offer.files.emplace(name);
       const auto later = std::find_if(generations.begin(), generations.end(), [&](const Generation& it) {
         return it.number > offer.generation && *it.from_step < offer.step;
       });
@@ -127,20 +142,31 @@ std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers(std
   return offers;
 }
 
-BasicSnapshots::Impl::Choice BasicSnapshots::Impl::choose(const std::vector<Offer>& offers,
-                                                          std::string_view call) const {
-  Choice choice;
-  std::string said;  // several ranks may offer one
-  for (const Offer& offer : offers) {
-    std::string why_not, failure;
-    if (offer.rank == group->rank() && !offer.later.empty()) {
-      // A run that resumes from an older one fences it, and trains its steps again.
-      failure =
-          fmt::format("'{}' can't be read: {}; or move away what that one has written, to resume from what is older",
-                      offer.path, offer.later);
-    } else if (offer.rank == group->rank()) {
+std::optional<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::find_readers(std::span<const Offer> offers,
+                                                                              std::string_view call,
+                                                                              std::string_view only,
+                                                                              std::string& said) const {
+  std::vector<Offer> members(offers.begin(), offers.end());
+  const auto say = [&](const Offer& offer, std::string_view why_not) {
+    const std::string text = fmt::format("snapshots: '{}' is passed over: {}", offer.path, why_not);
+    if (group->rank() == 0 && text != std::exchange(said, text)) log_warn("{}", text);
+  };
+  std::set<std::string> verified;
+  while (!members.empty() && !members.front().is_unfinished()) {
+    Offer lead = members.front();
+    // The first rank that has the manifest tells it.
+    std::string why_not, failure, text;
+    if (lead.rank == group->rank()) {
       try {
-        checkpoint::verify_snapshot(checkpoint::open_snapshot(offer.path));
+        if (!lead.later.empty()) {
+          // A run that resumes from an older one fences it, and trains its steps again.
+          throw InvalidArgument(fmt::format(
+              "'{}' can't be read: {}; or move away what that one has written, to resume from what is older", lead.path,
+              lead.later));
+        }
+        const FoundSnapshot found = checkpoint::find_snapshot(lead.path);
+        if (!found.is_saved()) throw CorruptData(found.why_not);
+        text = checkpoint::to_text(*found.manifest);
       } catch (const CorruptData& error) {
         why_not = error.what();
       } catch (const Error& error) {  // the snapshot may be whole: a rank that can't look must not begin anew
@@ -148,45 +174,110 @@ BasicSnapshots::Impl::Choice BasicSnapshots::Impl::choose(const std::vector<Offe
       }
     }
     agree(*group, call, failure);
-    why_not = broadcast_value(std::string_view(why_not), *group, offer.rank);
-    if (why_not.empty()) {
-      choice.offer = offer;
-      return choice;
+    why_not = broadcast_value(std::string_view(why_not), *group, lead.rank);
+    if (!why_not.empty()) {
+      say(lead, why_not);
+      members.erase(members.begin());
+      continue;
     }
-    choice.damaged.push_back(offer);
-    const std::string text = fmt::format("snapshots: '{}' is passed over: {}", offer.path, why_not);
-    if (group->rank() == 0 && text != std::exchange(said, text)) log_warn("{}", text);
+    const Manifest& manifest = lead.contents.emplace(
+        checkpoint::manifest_from_text(broadcast_value(std::string_view(text), *group, lead.rank)));
+    for (const checkpoint::ManifestFile& file : manifest.files) {
+      if (!only.empty() && file.name != only) continue;
+      const Offer* reader = nullptr;  // the rank that wrote it, if it still has it: they read beside each other
+      for (const Offer& member : members) {
+        if (!member.files.contains(file.name)) continue;
+        if (reader == nullptr || member.rank == file.owner) reader = &member;
+      }
+      if (reader == nullptr) {
+        say(lead, fmt::format("no rank has an undamaged {}, which rank {} wrote", file.name, file.owner));
+        return std::nullopt;
+      }
+      lead.readers[file.name] = reader->rank;
+    }
+    const auto own = std::ranges::find(members, group->rank(), &Offer::rank);
+    std::vector<std::string> damaged;
+    if (own != members.end()) {
+      lead.own_path = own->path;
+      const FoundSnapshot here{.path = own->path, .manifest = manifest};
+      for (const checkpoint::ManifestFile& file : manifest.files) {
+        const auto reader = lead.readers.find(file.name);
+        if (reader == lead.readers.end() || reader->second != group->rank() || verified.contains(file.name)) continue;
+        try {
+          checkpoint::verify_file(here, file);
+          verified.insert(file.name);
+        } catch (const CorruptData& error) {
+          damaged.insert(damaged.end(), {file.name, error.what()});
+        } catch (const Error& error) {
+          failure = error.what();
+        }
+      }
+    }
+    agree(*group, call, failure);
+    bool is_whole = true;
+    const auto all = gather(*group, damaged, 2);
+    for (Offer& member : members) {
+      const auto& of_rank = all[static_cast<std::size_t>(member.rank)];
+      for (std::size_t i = 0; i < of_rank.size(); i += 2) {
+        say(member, of_rank[i + 1]);
+        member.files.erase(of_rank[i]);
+        is_whole = false;
+      }
+    }
+    if (is_whole) return lead;
+  }
+  return std::nullopt;
+}
+
+BasicSnapshots::Impl::Choice BasicSnapshots::Impl::choose(const std::vector<Offer>& offers, std::string_view call,
+                                                          std::string_view only) const {
+  Choice choice;
+  std::string said;  // several ranks may offer one
+  for (auto offer = offers.begin(); offer != offers.end(); ++offer) {
+    const auto is_same = [&](const Offer& other) {
+      return std::tuple(other.step, other.generation, other.manifest, other.later.empty()) ==
+             std::tuple(offer->step, offer->generation, offer->manifest, offer->later.empty());
+    };
+    if (offer->is_unfinished() || std::any_of(offers.begin(), offer, is_same)) continue;
+    std::vector<Offer> same;
+    std::ranges::copy_if(offers, std::back_inserter(same), is_same);
+    std::ranges::copy_if(offers, std::back_inserter(same), [&](const Offer& other) {
+      return other.is_unfinished() &&
+             std::pair(other.step, other.generation) == std::pair(offer->step, offer->generation) &&
+             std::ranges::count(same, other.rank, &Offer::rank) == 0;
+    });
+    choice.offer = find_readers(same, call, only, said);
+    if (choice.offer) return choice;
+    std::ranges::copy_if(same, std::back_inserter(choice.damaged), [](const Offer& it) { return !it.is_unfinished(); });
   }
   return choice;
 }
 
 BasicSnapshots::Impl::Contents BasicSnapshots::Impl::read(const Offer& offer) const {
-  // The holder's, as texts: the manifest, then of each tensor item, name, dtype and shape.
-  std::vector<std::string> texts;
-  std::map<std::string, checkpoint::SafetensorsFile> files;
-  if (offer.rank == group->rank()) {
-    const FoundSnapshot found = checkpoint::open_snapshot(offer.path);
-    texts.push_back(checkpoint::to_text(*found.manifest));
-    for (const ManifestItem& item : found.manifest->items) {
-      if (!item.tensors) continue;
-      const auto file = files.try_emplace(item.name, found.path / *item.tensors).first;
-      for (const auto& [name, entry] : file->second.tensors()) {
-        texts.insert(texts.end(), {item.name, name, std::to_string(static_cast<int>(entry.dtype)),
-                                   fmt::format("{}", fmt::join(entry.shape, ","))});
-      }
+  Contents contents{.manifest = *offer.contents};
+  contents.files = std::make_shared<checkpoint::SnapshotFiles>(offer.own_path);
+  // Of each file that has whole tensors: item, name, dtype and shape of those, by the rank that reads it.
+  std::vector<std::string> own;
+  for (const ManifestItem& item : contents.manifest.items) {
+    Contents::Tensors& tensors = contents.tensors[item.name];
+    for (const checkpoint::SlicedTensor& tensor : item.sliced) tensors.emplace(tensor.name, tensor);
+    if (!item.tensors) continue;
+    const auto reader = offer.readers.find(*item.tensors);
+    if (reader == offer.readers.end() || reader->second != group->rank()) continue;
+    for (const checkpoint::SlicedTensor& tensor : contents.files->tensors_of(item)) {
+      own.insert(own.end(), {item.name, tensor.name, std::to_string(static_cast<int>(tensor.dtype)),
+                             fmt::format("{}", fmt::join(tensor.shape, ",")), *item.tensors});
     }
   }
-  const auto shared = read_texts(broadcast_value(std::string_view(write_texts(texts)), *group, offer.rank));
-  if (!shared || shared->size() % 4 != 1) throw CorruptData(fmt::format("snapshots: '{}' has gone", offer.path));
-  Contents contents{
-      .manifest = checkpoint::manifest_from_text(shared->front()), .tensors = {}, .files = std::move(files)};
-  for (const ManifestItem& item : contents.manifest.items) contents.tensors[item.name];
-  for (std::size_t i = 1; i < shared->size(); i += 4) {
-    SavedItem::Entry entry{.dtype = static_cast<DType>(std::stoi((*shared)[i + 2])), .shape = {}};
-    if (const std::string& shape = (*shared)[i + 3]; !shape.empty()) {
-      for (const std::string_view extent : split(shape, ',')) entry.shape.push_back(std::stoll(std::string(extent)));
+  for (const auto& of_rank : gather(*group, own, kTensorFields)) {
+    for (std::size_t i = 0; i < of_rank.size(); i += kTensorFields) {
+      checkpoint::SlicedTensor tensor{.name = of_rank[i + 1], .dtype = static_cast<DType>(std::stoi(of_rank[i + 2]))};
+      if (const std::string& shape = of_rank[i + 3]; !shape.empty()) {
+        for (const std::string_view extent : split(shape, ',')) tensor.shape.push_back(std::stoll(std::string(extent)));
+      }
+      tensor.slices.push_back({.file = of_rank[i + 4], .begin = 0, .end = tensor.count().value_or(0)});
+      contents.tensors[of_rank[i]].emplace(tensor.name, std::move(tensor));
     }
-    contents.tensors[(*shared)[i]].emplace((*shared)[i + 1], std::move(entry));
   }
   return contents;
 }

@@ -3,14 +3,17 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <vector>
 
-#include "lockstep/checkpoint/safetensors.h"
+#include "runtime/checkpoint/snapshot/item_tensors.h"
 #include "runtime/checkpoint/snapshot/manifest.h"
 #include "runtime/snapshot/snapshots_impl.h"
 
@@ -21,10 +24,19 @@ struct BasicSnapshots::Impl::Offer {
   int rank = 0;
   std::int64_t step = 0;
   std::int64_t generation = 0;
-  std::uint64_t manifest = 0;  // a hash of it
+  std::uint64_t manifest = 0;  // a hash of it without its value; 0: it is not there, or not read
   std::optional<double> value = std::nullopt;
   std::string path = {};
-  std::string later = {};  // why only a later lockstep can read it; empty if the rank can
+  std::string later = {};            // why only a later lockstep can read it; empty if the rank can
+  std::set<std::string> files = {};  // names in the folder
+  // Of a chosen one:
+  std::optional<checkpoint::Manifest> contents = std::nullopt;
+  std::map<std::string, int> readers = {};  // by file, a rank that has it undamaged
+  std::filesystem::path own_path = {};      // the folder on this rank's disk, if there is one
+
+  // Files of ranks that have not learned whether rank 0 wrote the manifest: only another rank's offer makes it a
+  // snapshot.
+  bool is_unfinished() const { return manifest == 0 && later.empty(); }
 
   bool is_newer_than(const Offer& other) const {
     // Among equal ones the lowest rank's is newer; for one step by two generations, the later.
@@ -41,11 +53,11 @@ struct BasicSnapshots::Impl::Choice {
 
 // The contents of a snapshot, as every rank knows them.
 struct BasicSnapshots::Impl::Contents {
-  using Entries = std::map<std::string, SavedItem::Entry>;
+  using Tensors = std::map<std::string, checkpoint::SlicedTensor>;
 
   checkpoint::Manifest manifest;
-  std::map<std::string, Entries> tensors;                         // every item's
-  std::map<std::string, checkpoint::SafetensorsFile> files = {};  // by item: those that the snapshot's holder reads
+  std::map<std::string, Tensors> tensors = {};                 // every item's
+  std::shared_ptr<checkpoint::SnapshotFiles> files = nullptr;  // those that this rank reads
 };
 
 // Throws InvalidArgument on every rank, with the text of the lowest rank whose `own` is not empty; returns if there is

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The snapshot of a survivor when another rank has died: the state after the last step() that it has finished.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -75,7 +77,8 @@ std::vector<std::vector<SnapshotValues>> BasicSnapshots::Impl::gather_kept() {
 
 const BasicSnapshots::Impl::Item* BasicSnapshots::Impl::first_lost() const {
   const auto lost = std::find_if(items.begin(), items.end(), [](const Item& item) {
-    return item.kind == checkpoint::ItemKind::per_rank && item.at_another_size != AtAnotherSize::drop;
+    return item.kind == checkpoint::ItemKind::sharded ||
+           (item.kind == checkpoint::ItemKind::per_rank && item.at_another_size != AtAnotherSize::drop);
   });
   return lost == items.end() ? nullptr : &*lost;
 }
@@ -86,6 +89,8 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture_kept(std::vector<std::ve
   std::vector<CapturedItem> captured;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
+    const bool is_sliced = item.kind == checkpoint::ItemKind::sharded;
+    if (is_sharded() && group->rank() != 0 && !is_sliced) continue;
     checkpoint::SnapshotValues values = kept[i].values;
     values.merge(item.item->fixed_values());
     CapturedItem one{.item = {.name = item.name,
@@ -106,9 +111,17 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture_kept(std::vector<std::ve
         if (known.now.name == tensor.name) tensor.bytes = known.bytes;
       }
     }
+    if (is_sliced) take_slices(one);
     captured.push_back(std::move(one));
   }
   return captured;
+}
+
+std::string BasicSnapshots::Impl::cost_of_loss() const {
+  for (const checkpoint::FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
+    if (found.is_saved()) return fmt::format("step {}, and does {} again", found.step, kept_step - found.step);
+  }
+  return fmt::format("its beginning: nothing is saved in '{}'", folder.string());
 }
 
 void BasicSnapshots::Impl::rescue(std::string_view why, bool all_live) noexcept {
@@ -127,13 +140,26 @@ void BasicSnapshots::Impl::rescue(std::string_view why, bool all_live) noexcept 
     std::vector<std::vector<SnapshotValues>> of_ranks;
     if (all_live) {
       of_ranks = gather_kept();
-    } else if (const Item* const lost = first_lost()) {
+    } else if (const Item* const lost = first_lost(); lost && lost->kind == checkpoint::ItemKind::sharded) {
+      give_up_waiting();
+      writer->wait();  // what all have written may still become a snapshot
+      log_warn(
+          "snapshots: {}, and step {}, the last that {} had finished, is not saved: {} is in shares of the ranks, and "
+          "a lost rank's went with it; the job resumes from {}",
+          why, kept_step, who(), checkpoint::in_quotes(lost->name), cost_of_loss());
+      return;
+    } else if (lost) {
       log_warn(
           "snapshots: {}, and step {}, the last that {} had finished, is not saved: {} has a value of each rank, and "
           "the others' went with them; the job resumes from the last one that is saved. Add it with "
           "AtAnotherSize::drop if it may be lost",
           why, kept_step, who(), checkpoint::in_quotes(lost->name));
       return;
+    }
+    if (is_sharded()) {  // and all live
+      checkpoint::Manifest manifest = head(why);
+      manifest.step = kept_step;
+      return save_now(manifest, capture_kept(std::move(of_ranks)));
     }
     if (writer) writer->wait();
     const auto claim = checkpoint::RescueClaim::take(
@@ -142,7 +168,9 @@ void BasicSnapshots::Impl::rescue(std::string_view why, bool all_live) noexcept 
     if (!claim) return;
     checkpoint::Manifest manifest = head(why);
     manifest.step = kept_step;
-    BackgroundWriter survivor([this](checkpoint::Manifest it, std::span<const checkpoint::ItemSource> sources) {
+    BackgroundWriter survivor([this](checkpoint::Manifest it, std::span<const checkpoint::ItemSource> sources,
+                                     const std::exception_ptr& why_not) {
+      if (why_not) std::rethrow_exception(why_not);
       checkpoint::write_snapshot(folder, std::move(it), sources, group->rank());
     });
     survivor.start(std::move(manifest), capture_kept(std::move(of_ranks)));

@@ -19,6 +19,7 @@
 #include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/checkpoint/snapshot/series_lock.h"
+#include "runtime/checkpoint/storage.h"
 #include "runtime/checkpoint/tensor_files.h"
 #include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/disagreement.h"
@@ -31,37 +32,46 @@ namespace {
 
 using checkpoint::Manifest, checkpoint::ManifestItem, checkpoint::SnapshotValue, checkpoint::SnapshotValues;
 
-// An item of the snapshot that `root` reads for all.
+// An item of the snapshot, of which each file is read for all by a rank that has it.
 class SharedItem final : public SavedItem {
  public:
-  // `file`: root's, null on the others. `file` and `tensors` outlive this object.
-  SharedItem(const ManifestItem& item, SnapshotValues values, const std::map<std::string, Entry>& tensors,
-             const checkpoint::SafetensorsFile* file, ProcessGroup& group, int root)
+  using Tensors = std::map<std::string, checkpoint::SlicedTensor>;
+
+  // `tensors`, `files`, which are this rank's, and `readers`, by file, outlive this object.
+  SharedItem(const ManifestItem& item, SnapshotValues values, const Tensors& tensors, checkpoint::SnapshotFiles& files,
+             const std::map<std::string, int>& readers, ProcessGroup& group)
       : name_(item.name),
         type_(item.type),
         values_(std::move(values)),
-        tensors_(tensors),
-        file_(file),
-        group_(group),
-        root_(root) {}
+        sliced_(tensors),
+        files_(files),
+        readers_(readers),
+        group_(group) {
+    for (const auto& [name, tensor] : tensors) tensors_[name] = {.dtype = tensor.dtype, .shape = tensor.shape};
+  }
 
   const std::string& name() const override { return name_; }
   const std::string& type() const override { return type_; }
   const SnapshotValues& values() const override { return values_; }
   const std::map<std::string, Entry>& tensors() const override { return tensors_; }
   void read(const std::string& tensor, std::span<std::byte> destination) override {
-    if (file_ != nullptr) file_->read(file_->find(tensor), destination);
-    if (group_.size() > 1) broadcast_bytes(destination, group_, root_);
+    const checkpoint::SlicedTensor& whole = sliced_.at(tensor);
+    checkpoint::read_whole(whole, destination, [&](const checkpoint::TensorSlice& slice, std::span<std::byte> bytes) {
+      const int reader = readers_.at(slice.file);
+      if (reader == group_.rank()) files_.read(whole, slice, bytes);
+      if (group_.size() > 1) broadcast_bytes(bytes, group_, reader);
+    });
   }
 
  private:
   std::string name_;
   std::string type_;
   SnapshotValues values_;
-  const std::map<std::string, Entry>& tensors_;
-  const checkpoint::SafetensorsFile* file_;
+  std::map<std::string, Entry> tensors_;
+  const Tensors& sliced_;
+  checkpoint::SnapshotFiles& files_;
+  const std::map<std::string, int>& readers_;
   ProcessGroup& group_;
-  int root_;
 };
 
 template <typename T>
@@ -106,7 +116,7 @@ SnapshotValues sums_of(const ManifestItem& item, int rank) {
 
 // This rank's values; nullopt if it keeps those it has.
 std::optional<SnapshotValues> own_values(const ManifestItem& item, AtAnotherSize at_another_size, int rank, int size) {
-  if (item.kind == checkpoint::ItemKind::replicated) return item.values.front();
+  if (item.kind != checkpoint::ItemKind::per_rank) return item.values.front();
   if (std::cmp_equal(item.values.size(), size)) {
     const SnapshotValues& own = item.values[static_cast<std::size_t>(rank)];
     if (own.empty()) return std::nullopt;  // another rank saved it, when this one had died
@@ -129,7 +139,9 @@ void BasicSnapshots::Impl::compare_items() const {
   std::vector<std::string> own;
   for (const Item& item : items) {
     own.push_back(fmt::format("{} ({}{})", checkpoint::in_quotes(item.name), item.item->type(),
-                              item.kind == checkpoint::ItemKind::per_rank ? ", per rank" : ""));
+                              item.kind == checkpoint::ItemKind::per_rank  ? ", per rank"
+                              : item.kind == checkpoint::ItemKind::sharded ? ", in shares"
+                                                                           : ""));
   }
   const std::string listed = fmt::format("{}", fmt::join(own, ", "));
   const std::vector<std::string> all = all_gather_text(*group, listed);
@@ -153,15 +165,21 @@ void BasicSnapshots::Impl::begin_generation(std::optional<std::int64_t> from_ste
     checkpoint::record_generation(folder, next);
     return std::string();
   });
+  keeps_disk = group->rank() == 0;
   // A run of before may still write to a disk of another host's.
   std::error_code ignored;
-  if (group->rank() != 0 && std::filesystem::is_directory(folder, ignored)) {
+  std::string failure;
+  if (group->rank() != 0 && (is_sharded() || std::filesystem::is_directory(folder, ignored))) {
     try {
-      if (!checkpoint::record_generation(folder, next)) return;  // rank 0 cleans it, or another rank of this host
+      if (is_sharded()) checkpoint::make_folders(folder);
+      keeps_disk = checkpoint::record_generation(folder, next);  // else rank 0 does, or another rank of this host
     } catch (const Error& error) {
-      log_warn("snapshots: the folder of this host does not know of this run: {}", error.what());
-      return;
+      failure = error.what();
+      if (!is_sharded()) log_warn("snapshots: the folder of this host does not know of this run: {}", failure);
     }
+  }
+  if (is_sharded()) agree(*group, "Snapshots::restore", failure);
+  if (group->rank() != 0 && keeps_disk) {
     try {
       const checkpoint::SeriesLock only(folder, who());
       checkpoint::clean_rescues(folder, generation, from_step);
@@ -187,8 +205,7 @@ void BasicSnapshots::Impl::check_room(const std::optional<Offer>& offer) const {
     // The snapshot that the job resumes from stays. Those before it in the order, which may look whole, are damaged.
     const auto found = checkpoint::list_snapshots(folder);
     const auto newer = std::count_if(found.begin(), found.end(), [&](const checkpoint::FoundSnapshot& it) {
-      return it.state == checkpoint::SnapshotState::whole &&
-             it.path.filename() != std::filesystem::path(offer->path).filename() &&
+      return it.is_saved() && it.path.filename() != std::filesystem::path(offer->path).filename() &&
              std::pair(it.step, it.generation) >= std::pair(offer->step, offer->generation);
     });
     for (int keep = options.keep; keep > newer && free < one; --keep, free = free_bytes()) clean(keep);
@@ -225,14 +242,17 @@ void BasicSnapshots::Impl::check(const Offer& offer, const Contents& contents) c
       continue;
     }
     try {
-      if (saved->type != item.item->type() || saved->kind != item.kind) {
+      // Whether a state is in shares is a matter of each run's own.
+      const bool is_same_kind =
+          (saved->kind == checkpoint::ItemKind::per_rank) == (item.kind == checkpoint::ItemKind::per_rank);
+      if (saved->type != item.item->type() || !is_same_kind) {
         throw InvalidArgument(fmt::format("it is of type {}, and the program's is {}",
                                           checkpoint::in_quotes(saved->type),
                                           checkpoint::in_quotes(item.item->type())));
       }
       const auto values = own_values(*saved, item.at_another_size, group->rank(), group->size());
-      const SharedItem shared(*saved, values.value_or(item.item->values()), contents.tensors.at(saved->name), nullptr,
-                              *group, offer.rank);
+      const SharedItem shared(*saved, values.value_or(item.item->values()), contents.tensors.at(saved->name),
+                              *contents.files, offer.readers, *group);
       item.item->check(shared, options.restore);
     } catch (const Error& error) {
       say(fmt::format("{}: {}", item.name, error.what()));
@@ -250,9 +270,8 @@ void BasicSnapshots::Impl::load(const Offer& offer, const Contents& contents) {
     }
     auto values = own_values(saved, item->at_another_size, group->rank(), group->size());
     if (!values) continue;
-    const auto file = contents.files.find(saved.name);
-    SharedItem shared(saved, *std::move(values), contents.tensors.at(saved.name),
-                      file == contents.files.end() ? nullptr : &file->second, *group, offer.rank);
+    SharedItem shared(saved, *std::move(values), contents.tensors.at(saved.name), *contents.files, offer.readers,
+                      *group);
     item->item->load(shared);
   }
 }
@@ -303,9 +322,12 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
   }
   self.is_begun = true;
   self.last_step = self.steps.count();
-  if (group.rank() == 0) {
-    const auto write = [&self](const Manifest& head, std::span<const checkpoint::ItemSource> items) {
-      self.write(head, items);
+  if (group.rank() == 0 || self.is_sharded()) {
+    const auto write = [&self](const Manifest& head, std::span<const checkpoint::ItemSource> items,
+                               const std::exception_ptr& why_not) {
+      if (self.is_sharded()) return self.write_slices(head, items, why_not);
+      if (why_not) std::rethrow_exception(why_not);
+      self.with_room([&] { checkpoint::write_snapshot(self.folder, head, items); });
       self.clean(self.options.keep);
     };
     self.writer = std::make_unique<BackgroundWriter>(write);

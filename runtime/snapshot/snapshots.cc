@@ -59,6 +59,7 @@ BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<Pro
 BasicSnapshots::~BasicSnapshots() {
   try {
     if (impl_->unwinding.is_unwinding()) {
+      impl_->give_up_waiting();
       if (impl_->options.rescue) impl_->rescue("the job has failed");
     } else if (impl_->kept_step != impl_->saved_for_stop) {
       // The ranks agreed to stop behind the last step(), in an evaluation.
@@ -127,6 +128,7 @@ void BasicSnapshots::Impl::add(Item item) {
   for (const Item& other : items) {
     if (other.name == item.name) throw InvalidArgument(fmt::format("Snapshots: add({}): that name is taken", shown));
   }
+  if (item.item->is_sharded()) item.kind = checkpoint::ItemKind::sharded;
   items.push_back(std::move(item));
 }
 
@@ -148,7 +150,8 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture() {
   const bool writes = group->rank() == 0;
   for (const Item& item : items) {
     const bool is_per_rank = item.kind == checkpoint::ItemKind::per_rank;
-    if (!writes && !is_per_rank) continue;
+    const bool is_sliced = item.kind == checkpoint::ItemKind::sharded;
+    if (!writes && !is_per_rank && !is_sliced) continue;
     CapturedItem one{.item = {.name = item.name,
                               .type = item.item->type(),
                               .kind = item.kind,
@@ -159,8 +162,9 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture() {
       one.item.values =
           comm::within_call("Snapshots::step", [&] { return gather_values(*group, one.item.values.front()); });
     }
-    if (!writes) continue;
+    if (!writes && !is_sliced) continue;
     one.tensors = item.item->tensors();
+    if (is_sliced) take_slices(one);
     captured.push_back(std::move(one));
   }
   // On a device a failure ends the sums of a step that the tensors above were waited for, and what they hold then is
@@ -190,10 +194,12 @@ void BasicSnapshots::Impl::report() {
     try {
       std::rethrow_exception(failure);
     } catch (const std::exception& error) {
-      log_error("snapshots: step {} was not saved, and the run continues: {}", step, error.what());
+      log_error("snapshots: step {} was not saved{}, and the run continues: {}", step,
+                group->rank() == 0 ? "" : fmt::format(" to the disk of {}", who()), error.what());
     }
     return;
   }
+  if (group->rank() != 0) return;
   log_info("snapshots: step {} is saved in '{}'", step, folder.string());
 }
 
@@ -250,21 +256,23 @@ void BasicSnapshots::Impl::start(std::string_view reason, std::optional<double> 
   refuse_adding();
   last_saved = count;
   if (!writer) return;
-  if (writer->is_busy()) {
-    ++left_out;
-    if (!next_left_out.expired()) return;
-    log_warn(
-        "snapshots: step {} is left out{}: step {} is still being written to '{}'; save less often, or to a "
-        "faster disk",
-        count, left_out > 1 ? fmt::format(", as were {} before", left_out - 1) : "", being_written, folder.string());
-    next_left_out = Deadline::after(kBetweenWarnings);
-    left_out = 0;
-    return;
-  }
-  being_written = count;
   checkpoint::Manifest manifest = head(reason);
   manifest.value = value;
-  writer->start(std::move(manifest), std::move(now));
+  const std::string why_not = is_sharded() ? open_step(manifest) : writer->is_busy() ? kBusy : "";
+  if (why_not.empty()) {
+    being_written = count;
+    return writer->start(std::move(manifest), std::move(now));
+  }
+  if (group->rank() != 0) return;
+  if (why_not != kBusy) return log_error("snapshots: step {} was not saved, and the run continues: {}", count, why_not);
+  ++left_out;
+  if (!next_left_out.expired()) return;
+  log_warn("snapshots: step {} is left out{}: {} is still being written to '{}'; save less often, or to a faster disk",
+           count, left_out > 1 ? fmt::format(", as were {} before", left_out - 1) : "",
+           being_written < 0 ? "another rank's share of the one before" : fmt::format("step {}", being_written),
+           folder.string());
+  next_left_out = Deadline::after(kBetweenWarnings);
+  left_out = 0;
 }
 
 void BasicSnapshots::save(std::string_view reason) {
@@ -273,27 +281,47 @@ void BasicSnapshots::save(std::string_view reason) {
   self.require_begun("save");
   std::vector<CapturedItem> items = self.capture();
   self.refuse_adding();
-  const std::int64_t count = self.steps.count();
-  on_rank0("Snapshots::save", *self.group, [&] {
-    const bool is_under_way = self.being_written == count;
-    self.writer->wait();
-    if (is_under_way) {
-      const std::exception_ptr failure = self.writer->take_failure();
-      self.being_written = -1;
-      if (!failure) return std::string();
-    } else {
-      self.report();
-      if (self.last_saved == count && self.find_durable(count)) return std::string();
-    }
-    self.being_written = count;
-    self.writer->start(self.head(reason), std::move(items));
-    self.writer->wait();
-    self.being_written = -1;
-    if (const std::exception_ptr failure = self.writer->take_failure()) std::rethrow_exception(failure);
-    log_info("snapshots: step {} is saved in '{}' ({})", count, self.folder.string(), reason);
+  self.save_now(self.head(reason), std::move(items));
+  self.last_saved = self.steps.count();
+}
+
+bool BasicSnapshots::Impl::is_durable(std::int64_t step) {
+  const bool is_under_way = being_written == step;
+  writer->wait();
+  if (is_under_way) {
+    being_written = -1;
+    return !writer->take_failure();
+  }
+  report();
+  return last_saved == step && find_durable(step);
+}
+
+void BasicSnapshots::Impl::save_now(const checkpoint::Manifest& head, std::vector<CapturedItem> captured) {
+  constexpr const char* kCall = "Snapshots::save";
+  const auto write = [&] {
+    being_written = head.step;
+    writer->start(head, std::move(captured));
+    writer->wait();
+  };
+  const auto write_on_rank0 = [&] {
+    write();
+    being_written = -1;
+    if (const std::exception_ptr failure = writer->take_failure()) std::rethrow_exception(failure);
+    log_info("snapshots: step {} is saved in '{}' ({})", head.step, folder.string(), head.reason);
     return std::string();
-  });
-  self.last_saved = count;
+  };
+  if (!is_sharded()) {
+    on_rank0(kCall, *group, [&] { return is_durable(head.step) ? std::string() : write_on_rank0(); });
+    return;
+  }
+  if (group->rank() != 0) writer->wait();
+  report();
+  const auto say_durable = [&] { return std::string(is_durable(head.step) ? "durable" : ""); };
+  if (!on_rank0(kCall, *group, say_durable).empty()) return;
+  const std::string why_not = open_step(head);
+  if (group->rank() != 0 && why_not.empty()) write();
+  on_rank0(kCall, *group, [&] { return why_not.empty() ? write_on_rank0() : throw Error(why_not); });
+  report();
 }
 
 void BasicSnapshots::wait() {
@@ -304,7 +332,7 @@ void BasicSnapshots::wait() {
 
 std::optional<checkpoint::FoundSnapshot> BasicSnapshots::Impl::find_durable(std::int64_t step) const {
   for (checkpoint::FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
-    if (found.step == step && found.generation == generation && found.why_not.empty()) return std::move(found);
+    if (found.step == step && found.generation == generation && found.is_saved()) return std::move(found);
   }
   return std::nullopt;
 }
@@ -316,25 +344,24 @@ checkpoint::Retention BasicSnapshots::Impl::retention() const {
           .higher_is_better = options.higher_is_better};
 }
 
-void BasicSnapshots::Impl::write(const checkpoint::Manifest& head,
-                                 std::span<const checkpoint::ItemSource> sources) const {
+void BasicSnapshots::Impl::with_room(const std::function<void()>& write, std::int64_t being_written_now) const {
   for (int keep = options.keep;; --keep) {
     try {
-      checkpoint::write_snapshot(folder, head, sources);
-      return;
+      return write();
     } catch (const SystemError& error) {
       if ((error.error_number() != ENOSPC && error.error_number() != EDQUOT) || keep == 0) throw;
     }
-    clean(keep);
+    clean(keep, being_written_now);
   }
 }
 
-void BasicSnapshots::Impl::clean(int keep) const {
+void BasicSnapshots::Impl::clean(int keep, std::int64_t being_written_now) const {
   try {
     if (keep < options.keep)
       log_warn("snapshots: '{}' has no room: it keeps {} of {}", folder.string(), keep, options.keep);
     checkpoint::Retention now = retention();
     now.keep = keep;
+    now.being_written = being_written_now;
     checkpoint::clean(folder, now);
   } catch (const Error& error) {
     log_warn("snapshots: older ones could not be removed: {}", error.what());

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of BasicSnapshots; its parts are snapshots.cc (items, saving), best.cc, rescue.cc, offers.cc and
-// restore.cc.
+// The state of BasicSnapshots; its parts are snapshots.cc (items, saving), shares.cc, best.cc, rescue.cc,
+// offers.cc and restore.cc.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,22 +35,48 @@ struct BasicSnapshots::Impl {
   void add(Item item);
   void require_begun(const char* call) const;
   // On rank 0: removes the snapshots that the options, with `keep` in place of theirs, don't keep.
-  void clean(int keep) const;
+  // `being_written`: the step whose folder other ranks write to now.
+  void clean(int keep, std::int64_t being_written = -1) const;
   checkpoint::Retention retention() const;
-  // Writes a snapshot, on rank 0, on the writer's thread. On a full disk it removes older snapshots, but not the
-  // newest.
-  void write(const checkpoint::Manifest& head, std::span<const checkpoint::ItemSource> sources) const;
+  // Calls `write`. On a full disk it removes older snapshots, but not the newest, and calls it again.
+  void with_room(const std::function<void()>& write, std::int64_t being_written = -1) const;
   void start(std::string_view reason, std::optional<double> value);
-  // The items that are saved now; on rank 0 with the values of each rank. Collective if there are such values.
+  // Collective, within save(): saves the step of `head` with `items`, unless it is saved, and returns once it is
+  // durable.
+  void save_now(const checkpoint::Manifest& head, std::vector<CapturedItem> items);
+  // On rank 0: waits for what is being written. Whether that step is durable then.
+  bool is_durable(std::int64_t step);
+  // The items that this rank saves now; on rank 0 with the values of each rank. Collective if there are such values.
   std::vector<CapturedItem> capture();
   checkpoint::Manifest head(std::string_view reason) const;
-  // On rank 0: logs the outcome of the last background write.
+  // Logs the outcome of the last background write, on rank 0, or that of this rank's disk if it has failed.
   void report();
   std::uint64_t state_bytes() const;
   // Gradients are not part of the state that is taken now: a backward that adds to existing ones is refused.
   void refuse_adding();
   // This run's snapshot of that step.
   std::optional<checkpoint::FoundSnapshot> find_durable(std::int64_t step) const;
+
+  // shares.cc
+  bool is_sharded() const;
+  // Of a captured item that is sharded: the slices of this rank in place of whole tensors.
+  void take_slices(CapturedItem& item) const;
+  // Collective: makes the step's folder on each disk. Empty, or why it can't be saved now, on every rank; then it has
+  // gone again. kBusy if a rank still writes the step before.
+  std::string open_step(checkpoint::Manifest head) const;
+  static constexpr const char* kBusy = "busy";
+  // On the writer's thread of each rank, behind open_step(): writes this rank's files. Rank 0 then waits until all have
+  // told it that theirs are durable, writes the manifest, and tells the ranks that keep a disk.
+  // `why_not`: null, or why there is nothing to write.
+  void write_slices(checkpoint::Manifest head, std::span<const checkpoint::ItemSource> sources,
+                    const std::exception_ptr& why_not) const;
+  void join_slices(const std::filesystem::path& snapshot, checkpoint::Manifest manifest, std::string failure) const;
+  void copy_manifest(const std::filesystem::path& snapshot) const;
+  // On a rank that ends by itself: ends its thread's waits for others, whose copies end with a backward that this rank
+  // does not come to.
+  void give_up_waiting() const;
+  // The key under which a rank says that its files are durable, or gets the manifest.
+  std::string key_of(const std::filesystem::path& snapshot, int rank, const char* what) const;
 
   // best.cc
   enum class BestStep : std::uint8_t { is_none, is_saved, to_save };
@@ -89,8 +116,10 @@ struct BasicSnapshots::Impl {
   // On one of the ranks that call it: saves the state that keep_step() has kept. No collective, unless `all_live`: the
   // ranks have agreed to stop.
   void rescue(std::string_view why, bool all_live = false) noexcept;
-  // The first item whose values are lost with a rank and may not be dropped.
+  // The first item whose values, or share, are lost with a rank and may not be dropped.
   const Item* first_lost() const;
+  // The step from which the job resumes where a death costs the last ones, and the number of those, for a message.
+  std::string cost_of_loss() const;
 
   // offers.cc: all of it collective; `call` is for messages.
   struct Offer;
@@ -98,9 +127,12 @@ struct BasicSnapshots::Impl {
   struct Contents;
   // Newest first.
   std::vector<Offer> gather_offers(std::string_view call) const;
-  // The first offer that can be read to its end by the rank that offers it, and those before it. Throws on every rank
-  // if one before it is a later lockstep's.
-  Choice choose(const std::vector<Offer>& offers, std::string_view call) const;
+  // The first snapshot that the ranks that offer it can read to its end, and the offers before it. Throws on every rank
+  // if one before it is a later lockstep's. `only`: the one file that is needed; empty: all.
+  Choice choose(const std::vector<Offer>& offers, std::string_view call, std::string_view only = {}) const;
+  // Finds for each file a rank that has it undamaged; `offers` are of one snapshot. `said`: the last logged text.
+  std::optional<Offer> find_readers(std::span<const Offer> offers, std::string_view call, std::string_view only,
+                                    std::string& said) const;
   // Throws on every rank if a rank has `damaged` ones.
   void refuse_damaged(const std::vector<Offer>& damaged) const;
   Contents read(const Offer& offer) const;
@@ -140,10 +172,14 @@ struct BasicSnapshots::Impl {
   bool is_over = false;  // load_best_model() has changed the model
   UnwindGuard unwinding;
   std::unique_ptr<AtFatalError> at_fatal_error;
-  // Rank 0's.
-  std::unique_ptr<checkpoint::SeriesLock> lock;
+  // Of all ranks that the disk of the folder has, the first: it makes and removes folders there. Rank 0, or another
+  // one that is sharded.
+  bool keeps_disk = false;
+  std::unique_ptr<checkpoint::SeriesLock> lock;  // rank 0's
+  // Rank 0's; if an item is sharded every rank's.
   std::unique_ptr<BackgroundWriter> writer;
   std::int64_t being_written = -1;
+  // Rank 0's.
   std::int64_t left_out = 0;  // since the line that said so
   Deadline next_left_out = Deadline::after({});
 };

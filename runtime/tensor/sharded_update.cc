@@ -7,6 +7,11 @@
 
 namespace lockstep {
 
+Tensor ShardedUpdate::share_of(const Tensor& parameter, const Tensor& whole) const {
+  const Share own = share(parameter);
+  return whole.view_as({whole.count()}).view_rows(own.begin, own.end);
+}
+
 void ShardedUpdate::require_shares(const char* operation) const {
   if (holds_ == Holds::shares) return;
   throw InvalidArgument(fmt::format(

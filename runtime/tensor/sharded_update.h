@@ -29,8 +29,15 @@ class ShardedUpdate {
   ShardedUpdate(const ShardedUpdate&) = delete;
   ShardedUpdate& operator=(const ShardedUpdate&) = delete;
 
-  // A flat view, perhaps of 0 elements, of this rank's share in `whole`, which is the parameter or as large.
-  virtual Tensor share_of(const Tensor& parameter, const Tensor& whole) const = 0;
+  // Elements [begin, end) of a parameter, in the order of its memory; perhaps none.
+  struct Share {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+  // This rank's.
+  virtual Share share(const Tensor& parameter) const = 0;
+  // A flat view of that share in `whole`, which is the parameter or as large.
+  Tensor share_of(const Tensor& parameter, const Tensor& whole) const;
   // Collective. Calls `update` once for each parameter, to write its share, also of 0 elements; every rank has the
   // weights of all shares when this returns. It counts as many writes of a parameter on every rank (Tensor::version()),
   // beside those that `update` counts.

@@ -27,9 +27,9 @@ ShardedParameters::~ShardedParameters() {
   for (const Tensor& parameter : parameters_) parameter.set_sharded_update(nullptr);
 }
 
-Tensor ShardedParameters::share_of(const Tensor& parameter, const Tensor& whole) const {
+ShardedUpdate::Share ShardedParameters::share(const Tensor& parameter) const {
   const ParameterShare& share = shares_[static_cast<std::size_t>(index_.at(parameter.id()))];
-  return elements(whole, share.begin, share.end);
+  return {share.begin, share.end};
 }
 
 void ShardedParameters::run(const std::function<void(const Tensor& parameter)>& update) {

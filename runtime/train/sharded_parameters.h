@@ -19,7 +19,7 @@ class ShardedParameters final : public ShardedUpdate {
   ~ShardedParameters() override;
 
   void hold(Holds what) { holds_ = what; }
-  Tensor share_of(const Tensor& parameter, const Tensor& whole) const override;
+  Share share(const Tensor& parameter) const override;
   void run(const std::function<void(const Tensor& parameter)>& update) override;
   void sum(const BufferView& values) override;
 

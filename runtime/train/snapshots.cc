@@ -3,29 +3,35 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "runtime/checkpoint/transpose.h"
+#include "runtime/tensor/sharded_update.h"
 
 namespace lockstep {
 namespace {
 
 using checkpoint::SnapshotValues;
 
-// The name of a tensor of the model, and its layout in files.
+// The name of a tensor of the model, and its layout in files; of an optimizer in shares, this rank's share of its
+// state.
 struct NamedLayout {
   std::string name;
   nn::FileLayout layout = nn::FileLayout::as_it_is;
+  std::optional<SnapshotShare> share = std::nullopt;
 };
 
-SnapshotTensor in_file(std::string name, const Tensor& tensor, nn::FileLayout layout) {
+// `shape`: of the whole tensor, in memory.
+SnapshotTensor in_file(std::string name, const Tensor& tensor, const Shape& shape, nn::FileLayout layout) {
   const Tensor host = tensor.to(DeviceId{});
   const BufferView view = host.view();
-  const auto extents = tensor.shape().extents();
+  const auto extents = shape.extents();
   SnapshotTensor saved{.name = std::move(name),
                        .dtype = tensor.dtype(),
                        .shape = {extents.begin(), extents.end()},
@@ -39,14 +45,17 @@ SnapshotTensor in_file(std::string name, const Tensor& tensor, nn::FileLayout la
   return saved;
 }
 
-void read_into(SavedItem& saved, const std::string& name, const Tensor& tensor, nn::FileLayout layout) {
+// `tensor` has the elements of `share`, or all.
+void read_into(SavedItem& saved, const std::string& name, const Tensor& tensor, const Shape& shape,
+               nn::FileLayout layout, const std::optional<SnapshotShare>& share = std::nullopt) {
   if (!saved.tensors().contains(name)) return;  // check() allowed it
-  const Tensor host = Tensor::empty(tensor.shape(), tensor.dtype());
+  const Tensor host = Tensor::empty(shape, tensor.dtype());
   const BufferView view = host.view();
   const std::span<std::byte> bytes{static_cast<std::byte*>(view.data), view.bytes()};
   saved.read(name, bytes);
-  if (layout == nn::FileLayout::transposed) checkpoint::transpose(bytes, host.size(1), host.size(0), size_of(host.dtype()));
-  tensor.copy_from(host);
+  if (layout == nn::FileLayout::transposed)
+    checkpoint::transpose(bytes, host.size(1), host.size(0), size_of(host.dtype()));
+  tensor.copy_from(share ? host.view_as({host.count()}).view_rows(share->begin, share->end) : host);
 }
 
 class ModelItem final : public SnapshotItem {
@@ -58,7 +67,7 @@ class ModelItem final : public SnapshotItem {
     const auto layouts = model_.file_layouts();
     std::vector<SnapshotTensor> tensors;
     for (const auto& [name, tensor] : model_.named_parameters()) {
-      tensors.push_back(in_file(name, tensor, layouts[tensors.size()]));
+      tensors.push_back(in_file(name, tensor, tensor.shape(), layouts[tensors.size()]));
     }
     return tensors;
   }
@@ -68,7 +77,9 @@ class ModelItem final : public SnapshotItem {
   void load(SavedItem& saved) override {
     const auto layouts = model_.file_layouts();
     std::size_t i = 0;
-    for (const auto& [name, tensor] : model_.named_parameters()) read_into(saved, name, tensor, layouts[i++]);
+    for (const auto& [name, tensor] : model_.named_parameters()) {
+      read_into(saved, name, tensor, tensor.shape(), layouts[i++]);
+    }
   }
 
  private:
@@ -102,9 +113,13 @@ class OptimizerItem final : public SnapshotItem {
   std::vector<SnapshotTensor> tensors() const override {
     std::vector<SnapshotTensor> tensors;
     for (const optim::NamedState& state : optimizer_.state()) {
-      tensors.push_back(in_file(name_of(state), state.tensor, layout_of(state)));
+      tensors.push_back(in_file(name_of(state), state.tensor, shape_of(state), layout_of(state)));
+      tensors.back().share = share_of(state);
     }
     return tensors;
+  }
+  bool is_sharded() const override {
+    return std::any_of(names_.begin(), names_.end(), [](const NamedLayout& it) { return it.share.has_value(); });
   }
   void check(const SavedItem& saved, const RestoreOptions& options) const override {
     for (const auto& [name, value] : optimizer_.settings()) {
@@ -120,7 +135,7 @@ class OptimizerItem final : public SnapshotItem {
   }
   void load(SavedItem& saved) override {
     for (const optim::NamedState& state : optimizer_.state()) {
-      read_into(saved, name_of(state), state.tensor, layout_of(state));
+      read_into(saved, name_of(state), state.tensor, shape_of(state), layout_of(state), share_of(state));
     }
     optimizer_.set_steps(checkpoint::get_int(saved.values(), "steps"));
     optimizer_.set_learning_rate(checkpoint::get_double(saved.values(), "lr"));
@@ -130,8 +145,15 @@ class OptimizerItem final : public SnapshotItem {
   std::string name_of(const optim::NamedState& state) const {
     return fmt::format("state.{}.{}", names_[state.parameter].name, state.name);
   }
+  // Counts are whole on every rank.
+  std::optional<SnapshotShare> share_of(const optim::NamedState& state) const {
+    return state.tensor.dtype() == DType::i64 ? std::nullopt : names_[state.parameter].share;
+  }
+  Shape shape_of(const optim::NamedState& state) const {
+    return share_of(state) ? optimizer_.parameters()[state.parameter].shape() : state.tensor.shape();
+  }
   nn::FileLayout layout_of(const optim::NamedState& state) const {
-    const bool is_as_large = state.tensor.shape().extents().size() == 2;
+    const bool is_as_large = shape_of(state).extents().size() == 2;
     return is_as_large ? names_[state.parameter].layout : nn::FileLayout::as_it_is;
   }
   void check_decays(const SnapshotValues& values) const {
@@ -185,12 +207,6 @@ void Snapshots::add(std::string_view name, optim::Optimizer& optimizer) {
   }
   std::vector<NamedLayout> names;
   for (const Tensor& parameter : optimizer.parameters()) {
-    if (parameter.sharded_update() != nullptr) {
-      throw InvalidArgument(fmt::format(
-          "Snapshots: add({}): each rank has its share of the optimizer's state alone (Shard::optimizer), and "
-          "a snapshot would lack the others'; train without DdpOptions::shard, or save the model alone",
-          checkpoint::in_quotes(name)));
-    }
     const auto found = of_model.find(parameter.id());
     if (found == of_model.end()) {
       throw InvalidArgument(
@@ -199,6 +215,10 @@ void Snapshots::add(std::string_view name, optim::Optimizer& optimizer) {
                       checkpoint::in_quotes(name), names.size(), parameter.str()));
     }
     names.push_back(found->second);
+    if (const ShardedUpdate* const shards = parameter.sharded_update()) {
+      const ShardedUpdate::Share own = shards->share(parameter);
+      names.back().share = SnapshotShare{own.begin, own.end};
+    }
   }
   add(name, std::make_shared<OptimizerItem>(optimizer, std::move(names)));
 }

@@ -129,7 +129,6 @@ TEST_F(CharGptProgram, BadFlagsAreRefused) {
                  "--embd 30 is not a multiple of --heads 4; take --embd 32");
   expect_refusal(run({kProgram, "--generate", "10"}), "--load");
   expect_refusal(run({kProgram, "--load", file("text")}), "--generate");
-  expect_refusal(run({kProgram, "--shard", "--snapshot-dir", file("run7")}), "--snapshot-dir");
   expect_refusal(run({kProgram, "--generate", "1", "--load", file("w"), "--prompt", ""}), "--prompt is empty");
 }
 
@@ -159,12 +158,14 @@ TEST_F(CharGptProgram, AFolderThatIsNotThereIsToldBeforeTraining) {
 class CharGptJob : public CharGptProgram {
  protected:
   // `flags`: the file of weights, then more.
-  std::vector<std::string> job(const std::vector<std::string>& flags) const {
+  std::vector<std::string> job(const std::vector<std::string>& flags, int restarts = 0) const {
     // A rank says its pid before it becomes the program.
     std::vector<std::string> words{LOCKSTEP_BIN_DIR "/lockstep",
                                    "run",
                                    "-n",
                                    "2",
+                                   "--max-restarts",
+                                   std::to_string(restarts),
                                    "--",
                                    "sh",
                                    "-c",
@@ -226,6 +227,26 @@ TEST_F(CharGptJob, WhoseRankIsKilledGoesOnFromItsLastStep) {
     const Result again = run(job(saving));
     ASSERT_EQ(again.exit_code, 0) << again.err;
     EXPECT_EQ(number_in(again.err, "resumes from step ([0-9]+)"), step);
+    EXPECT_EQ(bytes_of(name), bytes_of("undisturbed"));
+  }
+}
+
+// In shares of the optimizer the steps since the last snapshot are done again, by the same job.
+TEST_F(CharGptJob, WithShardsWhoseRankIsKilledIsStartedAgainAndEndsWithTheSameBits) {
+  const Result undisturbed = run(job({"undisturbed", "--shard"}));
+  ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
+  for (const int dead : {0, 1}) {
+    const std::string name = "killed" + std::to_string(dead);
+    Process hurt(
+        {.command = job({name, "--shard", "--snapshot-dir", file("of_" + name), "--snapshot-every", "30"}, 1)});
+    ASSERT_TRUE(hurt.await_output("is saved in"));
+    const auto pid = number_in(hurt.err(), "pid of rank " + std::to_string(dead) + ": ([0-9]+)");
+    ASSERT_GT(pid, 0);
+    ::kill(static_cast<pid_t>(pid), SIGKILL);
+    const Result result = hurt.wait();
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_GE(number_in(result.err, "resumes from step ([0-9]+)"), 30);
+    EXPECT_NE(result.err.find("'optimizer' is in shares of the ranks"), std::string::npos) << result.err;
     EXPECT_EQ(bytes_of(name), bytes_of("undisturbed"));
   }
 }

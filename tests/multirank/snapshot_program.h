@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,8 +42,8 @@ inline data::TensorDataset dataset() {
 
 // One rank of a program that trains with dropout, AdamW, a schedule and clipped gradients, and snapshots of all of it.
 struct Program {
-  explicit Program(const Group& the_group, const fs::path& folder, const SnapshotOptions& options)
-      : group(the_group), snapshots(folder, ddp, options) {
+  Program(const Group& the_group, const fs::path& folder, const SnapshotOptions& options, Shard shard = Shard::none)
+      : group(the_group), ddp(model, group, {.shard = shard}), snapshots(folder, ddp, options) {
     snapshots.add("optimizer", optimizer);
     snapshots.add("data", loader);
     snapshots.add("samples", samples);
@@ -63,6 +64,7 @@ struct Program {
         for (const std::int64_t id : ids) read.push_back(id);
         snapshots.step();
         if (waits) snapshots.wait();
+        if (behind_step) behind_step(ddp.steps());
         if (ddp.steps() == stop) return;
       }
     }
@@ -76,7 +78,7 @@ struct Program {
 
   Group group;
   nn::Sequential model = make_model(7 + static_cast<std::uint64_t>(group->rank()), group->device());
-  DistributedDataParallel ddp{model, group};
+  DistributedDataParallel ddp;
   optim::AdamW optimizer{ddp.parameters(), {.lr = 0.01, .weight_decay = 0.1}};
   optim::Schedule schedule{.peak = 0.02, .warmup = 3, .total = kSteps};
   data::DataLoader<data::Batch> loader{
@@ -84,6 +86,7 @@ struct Program {
   std::int64_t samples = 0;
   std::vector<std::int64_t> read;  // by this rank, in this run
   bool waits = true;               // for each snapshot, so that none is left out
+  std::function<void(std::int64_t step)> behind_step = nullptr;
   Snapshots snapshots;
 };
 
@@ -95,10 +98,10 @@ struct Outcome {
 
 // Goes on to `stop` steps, each rank in a folder of its own, as if each had a disk of its own.
 inline Outcome run_on(const std::vector<fs::path>& disks, std::int64_t stop,
-                      const SnapshotOptions& options = {.every = 4}) {
+                      const SnapshotOptions& options = {.every = 4}, Shard shard = Shard::none) {
   Outcome outcome;
   run_ranks(static_cast<int>(disks.size()), [&](const Group& group) {
-    Program it(group, disks[static_cast<std::size_t>(group->rank())], options);
+    Program it(group, disks[static_cast<std::size_t>(group->rank())], options, shard);
     const auto restored = it.snapshots.restore();
     it.train(stop);
     EXPECT_NO_THROW(it.ddp.check_replicas());
@@ -112,9 +115,9 @@ inline Outcome run_on(const std::vector<fs::path>& disks, std::int64_t stop,
 }
 
 // The same in one folder.
-inline Outcome run(int ranks, const fs::path& folder, std::int64_t stop,
-                   const SnapshotOptions& options = {.every = 4}) {
-  return run_on(std::vector(static_cast<std::size_t>(ranks), folder), stop, options);
+inline Outcome run(int ranks, const fs::path& folder, std::int64_t stop, const SnapshotOptions& options = {.every = 4},
+                   Shard shard = Shard::none) {
+  return run_on(std::vector(static_cast<std::size_t>(ranks), folder), stop, options, shard);
 }
 
 }  // namespace lockstep::testing

@@ -23,6 +23,11 @@
 // continues: memory that only optimizers write is copied behind the next forward and backward, which do not end before
 // the copy; all else within step(). Rank 0 writes, to its own disk; it holds one more copy of the state in memory.
 //
+// An optimizer whose state is in shares (DdpOptions::shard) is saved by all ranks: each writes its share, in its own
+// thread, to its own disk, and rank 0 the rest, and the manifest once all have told it that theirs is durable. Any
+// number of ranks resumes from it, with shards or without. step() is collective where such a snapshot is due, and all
+// ranks need a folder that they can write; disks may be shared or not.
+//
 // restore() needs no shared disk: ranks tell each other what they can read, the newest whole snapshot wins, and a rank
 // that has it gives it to all, at any number of ranks. One that is torn or damaged is passed over, and the log says
 // why. A folder belongs to one job: a second is refused by name of the first, and a run that others have taken over
@@ -31,9 +36,10 @@
 // A rank that dies costs no finished step: of the others, which end with PeerLost, one saves the state of the last
 // step() from its own memory, to its own disk, before its process ends or while the exception unwinds this object.
 // State that a forward changes in place (running statistics) is copied in each step() for that. It has this rank's own
-// values alone where each rank has its own; the others' stay what the program gives them.
+// values alone where each rank has its own; the others' stay what the program gives them. With an optimizer in shares
+// the job resumes from the last saved step: the lost rank's share is nobody else's.
 //
-// Threads: that of training. Collective: restore(), save(), and a step() that saves values of each rank.
+// Threads: that of training. Collective: restore(), save(), and a step() that saves values or shares of each rank.
 // Failure: restore() throws on every rank alike. A snapshot in the background that can't be written (the disk is full)
 //   costs a line in the log, and training continues; save() throws, as on_rank0() does.
 #pragma once
@@ -66,19 +72,28 @@ namespace lockstep {
 //
 // For who adds a kind of thing of their own; the model, optimizers, loaders and values have theirs.
 
+// Elements [begin, end) of a tensor, in the order of its memory.
+struct SnapshotShare {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
 // A tensor of an item, as it is at the end of a step.
 struct SnapshotTensor {
   std::string name;  // in the item's file
   DType dtype = DType::f32;
-  std::vector<std::int64_t> shape = {};  // in the file
+  std::vector<std::int64_t> shape = {};  // in a file that has it whole
   // Row-major, on the host. Without `is_copy` this is where the program computes: it is copied at once, or, if only
   // optimizers write it, behind the step, before the next backward ends.
   std::span<const std::byte> bytes = {};
   std::shared_ptr<const void> owner = nullptr;  // of the bytes, kept until they are copied
   bool is_copy = false;
   bool only_optimizers_write = false;
-  // A matrix, [columns, rows] in memory: the file has it transposed.
+  // A matrix, [columns, rows] in memory: the file has it transposed. A share stays in the order of memory.
   bool is_transposed = false;
+  // Of a sharded item: the elements that `bytes` has, perhaps none; the shares of all ranks make up the tensor. Without
+  // it each rank has the tensor whole.
+  std::optional<SnapshotShare> share = std::nullopt;
   // Changes with every write. Null: writes can't be told.
   std::function<std::uint64_t()> version = nullptr;
 };
@@ -119,6 +134,9 @@ class LOCKSTEP_API SnapshotItem {
   // Those that no step changes.
   virtual checkpoint::SnapshotValues fixed_values() const { return {}; }
   virtual std::vector<SnapshotTensor> tensors() const { return {}; }
+  // Whether each rank has a share of some tensors: tensors() then lists the same ones on every rank. read() gives whole
+  // tensors as ever. The same on all ranks, for as long as this lives.
+  virtual bool is_sharded() const { return false; }
   // InvalidArgument that lists what is missing, unexpected or different, unless `options` allow it.
   virtual void check(const SavedItem& saved, const RestoreOptions& options) const = 0;
   virtual void load(SavedItem& saved) = 0;
@@ -207,7 +225,8 @@ class LOCKSTEP_API BasicSnapshots {
   std::optional<RestoredSnapshot> restore();
   // At the end of each step of training, once parameters and whatever belongs to them are written. Saves in every
   // SnapshotOptions::every-th, and, before it returns, the one in which all ranks have agreed to stop; if the one
-  // before is still being written it is left out, with a line. InvalidArgument before restore(). Gradients are in no
+  // before is still being written it is left out, with a line. Collective in a step that is due, if an item is sharded:
+  // all ranks leave it out if one of them still writes. InvalidArgument before restore(). Gradients are in no
   // snapshot: a backward that adds to those of before step(), or of before a save, throws InvalidArgument.
   void step();
   // Saves this step, as step() does where one is due.
@@ -223,7 +242,8 @@ class LOCKSTEP_API BasicSnapshots {
   // value that any rank has; nothing if none has one. Then nothing more is saved: step() and save() throw
   // InvalidArgument. Failure: as restore(), but that a damaged one is passed over.
   std::optional<RestoredSnapshot> load_best_model();
-  // Until what is being written is durable, or has failed, as the log says. Rank 0's alone takes time.
+  // Until what is being written is durable, or has failed, as the log says. Rank 0's alone takes time;
+  // if an item is sharded it is to be called on every rank, for rank 0 waits for the others' shares.
   void wait();
 
  protected:
