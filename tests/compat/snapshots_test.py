@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reader in Python of docs/SNAPSHOTS.md, as a user copies it, reads what 02_char_gpt saves."""
+import importlib.util
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -17,27 +19,61 @@ STEPS = 6
 
 
 def reader():
+    """What the reader defines, and the lines for PyTorch."""
     page = (ROOT / "docs/SNAPSHOTS.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.S)
-    assert len(blocks) == 1, f"{len(blocks)} blocks of Python in docs/SNAPSHOTS.md"
+    assert len(blocks) == 2, f"{len(blocks)} blocks of Python in docs/SNAPSHOTS.md"
     names = {}
     exec(blocks[0], names)
-    return names
+    return names, blocks[1]
+
+
+def train(folder, *flags):
+    (folder / "text").write_text("banana cabana abacab\n" * 600)
+    subprocess.run(
+        [program("lockstep"), "run", "-n", "2", "--", program("02_char_gpt"), "--text", folder / "text", "--layers", "1",
+         "--heads", "2", "--embd", "32", "--context", "16", "--batch", "8", "--steps", str(STEPS), "--warmup", "2",
+         "--out", folder / "out.safetensors", "--snapshot-dir", folder / "run", "--snapshot-every", "3", *flags],
+        check=True, capture_output=True, timeout=300, env=environment())
 
 
 class Reader(unittest.TestCase):
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "python3-torch is not installed")
+    def test_an_optimizer_in_shares_becomes_one_of_pytorch(self):
+        import torch
+        with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as shares:
+            whole, shares = pathlib.Path(whole), pathlib.Path(shares)
+            train(whole)
+            train(shares, "--shard")
+            newest = "run/step-000000000006-g000001"
+            self.assertTrue((shares / newest / "optimizer.r0001.safetensors").exists())
+            page, lines = reader()
+            values, state = page["snapshot"](whole / newest)["optimizer"]
+            model = page["snapshot"](shares / newest)["model"][1]
+            subprocess.run([program("lockstep"), "snapshots", "export", shares / newest, shares / "out"], check=True,
+                           capture_output=True, env=environment())
+            parameters = [torch.nn.Parameter(torch.from_numpy(model[name].copy())) for name in values["params"]]
+            page["optimizer"] = torch.optim.AdamW(parameters)
+            before = os.getcwd()
+            os.chdir(shares)
+            try:
+                exec(lines, page)
+            finally:
+                os.chdir(before)
+            for parameter, name in zip(parameters, values["params"]):
+                loaded = page["optimizer"].state[parameter]
+                self.assertEqual(loaded["step"].item(), STEPS)
+                for key in ("exp_avg", "exp_avg_sq"):
+                    self.assertEqual(loaded[key].shape, parameter.shape)
+                    numpy.testing.assert_array_equal(loaded[key].numpy(), state[f"state.{name}.{key}"], err_msg=name)
+
     def test_a_snapshot_is_what_the_program_had(self):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
-            (folder / "text").write_text("banana cabana abacab\n" * 600)
-            subprocess.run(
-                [program("lockstep"), "run", "-n", "2", "--", program("02_char_gpt"), "--text", folder / "text", "--layers", "1",
-                 "--heads", "2", "--embd", "32", "--context", "16", "--batch", "8", "--steps", str(STEPS), "--warmup", "2",
-                 "--out", folder / "out.safetensors", "--snapshot-dir", folder / "run", "--snapshot-every", "3"],
-                check=True, capture_output=True, timeout=300, env=environment())
+            train(folder)
             names = sorted(path.name for path in (folder / "run").glob("step-*"))
             self.assertEqual(names[-1], "step-000000000006-g000001")
-            page, newest = reader(), folder / "run" / names[-1]
+            (page, _), newest = reader(), folder / "run" / names[-1]
             items = page["snapshot"](newest)
             self.assertEqual(sorted(items), ["data", "model", "optimizer"])
 
