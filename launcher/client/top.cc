@@ -38,9 +38,8 @@ constexpr const char* kHint = "q: quit  ?: help\n";
 constexpr std::string_view kKeys =
     "q: quit  ?: hide this  any other key: update now\n"
     "!: failed, silent, lost or left  *: the others wait for this rank\n"
-    "WAITED: for other ranks  HIDDEN: communication during backward\n"
-    "DATA FWD BWD OPTIM OTHER: parts of a step's TIME  AGO: since it started\n"
-    "WEIGHTS GRADS OPTSTATE: memory for them that lockstep knows of  MEMORY: the process's\n";
+    "WAITED: for others  HIDDEN: communication in backward  OPTSTATE: optimizer state\n"
+    "DATA FWD BWD OPTIM OTHER: parts of a step's TIME  AGO: since it started\n";
 
 double share_of(const ReportedRank& rank, Phase phase) {
   return rank.shares.empty() ? 0 : rank.shares[static_cast<std::size_t>(phase)];

@@ -39,6 +39,16 @@ void Trainer::make_reducer() {
   reducer_.reset(new Reducer(std::make_unique<Reducer::Impl>(specs_, group_, options_.reducer, clock_)));
 }
 
+Shard Trainer::Options::shard_in(const ProcessGroup* group, Shard wanted, const CommHook& hook) {
+  if (wanted != Shard::none && (hook.run || !hook.name.empty())) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: Shard::optimizer and communication hook '{}', which exchanges whole "
+                    "buckets; leave one of them out",
+                    hook.name));
+  }
+  return group != nullptr && group->size() > 1 ? wanted : Shard::none;
+}
+
 void Trainer::adopt(Replica replica) {
   replica_ = std::move(replica);
   weights_.set(replica_.weight_bytes);

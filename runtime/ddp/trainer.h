@@ -5,7 +5,7 @@
 // its tensors; the Trainer counts steps, weighs micro-batches, records losses, looks for replicas that differ, deals
 // with virtual shards, and tells the other ranks of a failure. docs/adr/0079 lists where the engines differ.
 //
-//   Trainer trainer(group, specs, Trainer::Options::of(options, false));
+//   Trainer trainer(group, specs, Trainer::Options::of(options, false, group.get()));
 //   trainer.make_reducer();                     // then rank 0's values go to all
 //   trainer.adopt(replica);
 //   for (...) {
@@ -59,18 +59,22 @@ class LOCKSTEP_INTERNAL_API Trainer {
     std::vector<std::string> unused = {};                      // names of parameters
     std::optional<std::int64_t> compare_every = std::nullopt;  // DivergenceCheck's `every`
 
-    // The options that every DdpOptions has.
+    // The options that every DdpOptions has. InvalidArgument for shards with a hook; a world of one has none.
     template <typename DdpOptions>
-    static Options of(const DdpOptions& all, bool track_unused) {
+    static Options of(const DdpOptions& all, bool track_unused, const ProcessGroup* group) {
       return {{.buckets = all.buckets,
                .track_unused = track_unused,
                .loss = all.loss,
                .comm_hook = all.comm_hook,
                .not_finite = all.not_finite,
-               .reproducible = all.reproducible},
+               .reproducible = all.reproducible,
+               .shard = shard_in(group, all.shard, all.comm_hook)},
               all.unused,
               all.compare_every};
     }
+
+   private:
+    LOCKSTEP_INTERNAL_API static Shard shard_in(const ProcessGroup* group, Shard wanted, const CommHook& hook);
   };
   // The engine's functions that tell the Trainer of its tensors.
   struct Replica {

@@ -16,6 +16,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/libtorch/fused_optimizers.h"
+#include "lockstep/libtorch/sharded_optimizer.h"
 #include "runtime/libtorch/operators.h"
 
 namespace lockstep::libtorch {
@@ -91,6 +92,18 @@ at::Tensor multiply_all(const std::vector<at::Tensor>& gradients, const at::Tens
   return all;
 }
 
+// Null where parameters are whole.
+const OptimizerShares* shares_of(const ::torch::optim::Optimizer& optimizer) {
+  const auto* const shares = dynamic_cast<const OptimizerShares*>(&optimizer);
+  return shares != nullptr && shares->are_cut() ? shares : nullptr;
+}
+
+// A rank looks at its share alone.
+at::Tensor agreed(const ::torch::optim::Optimizer& optimizer, const at::Tensor& found_inf) {
+  const OptimizerShares* const shares = shares_of(optimizer);
+  return shares == nullptr ? found_inf : shares->agreed(found_inf);
+}
+
 constexpr const char* kScale = "scale";
 constexpr const char* kGrowthTracker = "_growth_tracker";
 
@@ -128,7 +141,7 @@ void GradScaler::unscale_(::torch::optim::Optimizer& optimizer) {
   }
   const at::NoGradGuard no_grad;
   const at::Tensor factor = tensors_.scale.to(at::kDouble).reciprocal().to(at::kFloat);
-  seen.found_inf = multiply_all(gradients_of(optimizer, /*may_be_half=*/false), factor);
+  seen.found_inf = agreed(optimizer, multiply_all(gradients_of(optimizer, /*may_be_half=*/false), factor));
   seen.stage = Stage::unscaled;
 }
 
@@ -144,7 +157,7 @@ at::Tensor GradScaler::step(::torch::optim::Optimizer& optimizer) {
         "after the steps of all optimizers");
   }
   auto* const fused = dynamic_cast<FusedOptimizer*>(&optimizer);
-  if (fused != nullptr && fused->is_fused()) {
+  if (fused != nullptr && fused->is_fused() && shares_of(optimizer) == nullptr) {
     const bool is_scaled = seen.stage == Stage::ready;
     if (is_scaled) {
       const at::NoGradGuard no_grad;

@@ -102,7 +102,8 @@ void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
         "train without it");
   }
   refuse_wrapped_twice();
-  trainer_ = std::make_unique<Trainer>(group_, specs(), Trainer::Options::of(options_, /*track_unused=*/true));
+  trainer_ =
+      std::make_unique<Trainer>(group_, specs(), Trainer::Options::of(options_, /*track_unused=*/true, group_.get()));
   compare_state(*group_, state, options_.unused);
   if (group_->size() > 1 || always_needs_arena()) trainer_->make_reducer();
   if (options_.reproducible.is_on()) make_reproducible(module);
@@ -112,6 +113,7 @@ void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
   trainer_->adopt({.values = {[this] { return versions(); }, [this] { return dense_state(); }},
                    .live_gradient = [this] { return live_gradient(); },
                    .weight_bytes = bytes});
+  cut_shares();
   join_norms(module);
   wrapped_ = state;
   parts_ = parts_of(module);
@@ -169,6 +171,7 @@ void ReplicaImpl::refuse_wrapped_twice() const {
 void ReplicaImpl::detach() noexcept {
   settle_lost();  // torch's threads may hold a step that an exception has ended for longer than its caller holds this
   trainer_->tell_if_unwinding();
+  has_shares_ = false;
   try {
     for (Parameter& parameter : parameters_) {
       if (parameter.accumulator) {
@@ -176,6 +179,7 @@ void ReplicaImpl::detach() noexcept {
         std::erase_if(parameter.accumulator->pre_hooks(),
                       [&](const auto& hook) { return hook.get() == parameter.pre_hook; });
       }
+      if (is_sharded() && parameter.tensor.grad().is_same(parameter.result)) parameter.tensor.mutable_grad().reset();
       if (!lies_in_arena(parameter)) continue;
       parameter.tensor.mutable_grad() = is_half_done_ ? at::Tensor() : parameter.view.clone();
     }
@@ -198,6 +202,7 @@ Reducer& ReplicaImpl::planned_reducer() {
   if (!trainer_->reducer()) trainer_->make_reducer();
   Reducer& reducer = *trainer_->reducer();
   if (planned_) return reducer;
+  if (is_sharded()) order_.clear();  // who has which share is known already
   std::vector<char> in_graph(parameters_.size(), 0);
   for (const int index : order_) in_graph[static_cast<std::size_t>(index)] = 1;
   for (int i = static_cast<int>(parameters_.size()) - 1; i >= 0; --i) {
@@ -220,6 +225,7 @@ Reducer& ReplicaImpl::planned_reducer() {
     const auto options = at::TensorOptions().dtype(scalar_type_of(reduced)).device(tensor.device());
     parameter.view = at::from_blob(
         slice, tensor.sizes(), parameter.strides, [memory = reducer.memory()](void*) {}, options, tensor.device());
+    if (is_sharded()) continue;
     parameter.result = options.dtype() == tensor.dtype()
                            ? parameter.view
                            : at::empty_strided(tensor.sizes(), parameter.strides, tensor.options());

@@ -71,6 +71,10 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   const GlobalBatch& last_batch() const override { return trainer_->last_batch(); }
   void check_replicas(const ::torch::nn::Module& module) override;
   void watch(DataIdentity identity) override { trainer_->watch(std::move(identity)); }
+  const std::vector<at::Tensor>& shares() const override { return shares_; }
+  void claim_shares(bool is_claimed) override;
+  void update_shares(const std::function<void()>& step) override;
+  void drop_gradients() override;
   const trace::StepRecord& last_step() const override { return trainer_->last_step(); }
   bool is_step_over() const override { return trainer_->is_step_over(); }
 
@@ -82,15 +86,26 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
     std::vector<std::int64_t> strides;                             // the gradient's, the same on all ranks
     std::uintptr_t hook = 0;                                       // behind the accumulator
     const ::torch::autograd::FunctionPreHook* pre_hook = nullptr;  // ahead of it, which owns it
-    at::Tensor view = {};    // its slice of the arena, once there is one; float32 for 16 bits on the CPU
-    at::Tensor result = {};  // .grad after a step: the view, or a tensor that it is rounded into
+    at::Tensor view = {};  // its slice of the arena, once there is one; float32 for 16 bits on the CPU
+    // .grad after a step: the view, or a tensor that it is rounded into; with shards NaN, without memory.
+    at::Tensor result = {};
     at::Tensor before =
         {};  // .grad of earlier steps, from the step's first gradient until its end; undefined if it is 0
     at::Tensor scratch = {};    // on a device: memory for `before`
+    ParameterShare share = {};  // this rank's; [0, 0) where it has none
     bool is_set_aside = false;  // .grad has nothing of earlier steps
     bool taken = false;         // its gradient of this micro-batch is in the arena
     bool had_gradient = false;  // .grad was defined before the step
   };
+  // With Shard::optimizer, in a world of several: replica_sharded.cc.
+  bool is_sharded() const { return !shares_.empty(); }
+  // Once, behind the Reducer.
+  void cut_shares();
+  void refuse_without_sharded_optimizer() const;
+  // Behind a step: the share of its mean, for the optimizer; what .grad would lack says so.
+  void give_share(Parameter& parameter);
+  // Writes the share's weights into the arena.
+  void leave_weights(Parameter& parameter);
   struct End;  // the engine's callback at the end of a backward
   struct PreHook;
   struct Hook;
@@ -191,6 +206,10 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   bool planned_ = false;
   std::optional<std::int64_t> unit_;  // the unit of weights: an earlier run's, or the plan's
   bool overlap_;                      // buckets leave while backward runs
+  std::vector<at::Tensor> shares_;    // flat views of this rank's shares, by parameter
+  std::vector<int> bucket_of_;        // by parameter, with shares
+  bool is_claimed_ = false;           // an optimizer has the shares
+  bool has_shares_ = false;           // the means of the last step are in them
 
   std::vector<std::int64_t> versions_before_forward_;  // the buffers', with virtual shards
 

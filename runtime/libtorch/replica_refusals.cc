@@ -72,6 +72,7 @@ std::optional<std::string> ReplicaImpl::live_gradient() const {
   std::vector<at::Tensor> is_live;
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& gradient = parameter.tensor.grad();
+    if (is_sharded() && gradient.is_same(parameter.result)) return parameter.name;
     if (gradient.defined()) is_live.push_back(gradient.detach().ne(0).any());
   }
   if (is_live.empty() || !at::stack(is_live).any().item<bool>()) return std::nullopt;

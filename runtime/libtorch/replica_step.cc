@@ -52,6 +52,7 @@ void ReplicaImpl::await_end() {
 void ReplicaImpl::begin() {
   refuse_thawed_or_converted();
   refuse_without_shards();
+  refuse_without_sharded_optimizer();
   const std::optional<std::int64_t>& weight = *trainer_->weight();
   // Outputs of a forward whose backward has ended may still be gone back through.
   if (!trainer_->has_weight() && !(weight && passed_outputs_)) {
@@ -72,6 +73,7 @@ void ReplicaImpl::begin() {
   trainer_->tell_of_adding();
   group_->progress();  // notices a group that has failed
   stream_ = current_stream(group_->device());
+  has_shares_ = false;
   const bool is_alone = needs_no_arena();
   // For each call of the Reducer's alone: the stream goes with its program, and a backward may have several replicas.
   const OnStream ordered(*group_, stream_);
@@ -154,9 +156,12 @@ void ReplicaImpl::end_with_arena() {
   order(stream_, current_stream(group_->device()));
   if (!trainer_->is_synchronized()) return;
   // Torch leaves .grad undefined where no row depends on the parameter.
+  for (const at::Tensor& share : shares_) share.mutable_grad().reset();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].had_gradient || is_used(i)) restore_grad(parameters_[i]);
+    if (!parameters_[i].had_gradient && !is_used(i)) continue;
+    is_sharded() ? give_share(parameters_[i]) : restore_grad(parameters_[i]);
   }
+  has_shares_ = is_sharded();
 }
 
 bool ReplicaImpl::is_used(std::size_t index) const {

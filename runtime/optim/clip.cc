@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "runtime/tensor/exact_squares.h"
+#include "runtime/base/exact_squares.h"
 #include "runtime/tensor/kernels.h"
 #include "runtime/tensor/sharded_update.h"
 #include "runtime/trace/process_trace.h"

@@ -53,19 +53,6 @@ std::shared_ptr<ProcessGroup> require_at_home(std::shared_ptr<ProcessGroup> grou
   return group;
 }
 
-Trainer::Options trainer_options(const DdpOptions& options, const ProcessGroup* group) {
-  Trainer::Options all = Trainer::Options::of(options, false);
-  if (options.shard == Shard::none) return all;
-  if (options.comm_hook.run || !options.comm_hook.name.empty()) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: Shard::optimizer and communication hook '{}', which exchanges whole "
-                    "buckets; leave one of them out",
-                    options.comm_hook.name));
-  }
-  if (group != nullptr && group->size() > 1) all.reducer.shard = options.shard;
-  return all;
-}
-
 }  // namespace
 
 DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_ptr<ProcessGroup> group,
@@ -77,7 +64,8 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
       overlap_(options.overlap),
       reproducible_(options.reproducible),
       seed_(options.seed),
-      trainer_(std::make_unique<Trainer>(group_, specs_of(model), trainer_options(options, group_.get()))),
+      trainer_(std::make_unique<Trainer>(group_, specs_of(model),
+                                         Trainer::Options::of(options, /*track_unused=*/false, group_.get()))),
       own_backward_([this](const Tensor& loss) { backward(loss); }) {
   trainer_->make_reducer();
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_.emplace(parameters_[i].id(), static_cast<int>(i));

@@ -15,6 +15,7 @@
 #include "lockstep/libtorch/fused_optimizers.h"
 #include "lockstep/libtorch/grad_scaler.h"
 #include "lockstep/libtorch/samplers.h"
+#include "lockstep/libtorch/sharded_optimizer.h"
 #include "lockstep/libtorch/snapshots.h"
 #include "lockstep/libtorch/state_file.h"
 #include "lockstep/libtorch/sync_batch_norm.h"

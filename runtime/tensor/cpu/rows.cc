@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/base/exact_squares.h"
 #include "runtime/tensor/cpu/cpu_kernels.h"
 #include "runtime/tensor/cpu/lane_sums.h"
 #include "runtime/tensor/cpu/strip_sums.h"
-#include "runtime/tensor/exact_squares.h"
 #include "runtime/tensor/findings.h"
 
 namespace lockstep::cpu {

@@ -25,6 +25,9 @@
 // Micro-batches: with no_sync() gradients are summed on this rank and nothing is sent; .grad is undefined until a
 // synchronised backward closes the sum: then it is the mean over all micro-batches' rows. Do not divide the loss.
 //
+// With DdpOptions::shard the optimizer is a ShardedOptimizer (libtorch/sharded_optimizer.h), and .grad is NaN behind a
+// synchronised backward: no rank has the whole mean.
+//
 // Unused parameters are found; frozen ones are left alone; a shared one counts once. See DdpOptions.
 //
 // On GPUs: the module is on device_of(*group) before it is wrapped, and the group's backend is nccl. Events order a
@@ -225,6 +228,8 @@ class DistributedDataParallel {
   const trace::StepRecord& last_step() const { return replica_->last_step(); }
   // Whether the last synchronised step is over on the device too, as far as is known without a wait. On the CPU always.
   bool is_step_over() const { return replica_->is_step_over(); }
+  // For ShardedOptimizer.
+  const std::shared_ptr<Replica>& replica() const { return replica_; }
 
  private:
   template <typename... Args>

@@ -45,7 +45,7 @@ class LOCKSTEP_API FusedOptimizer {
 };
 
 template <typename Base>
-class LOCKSTEP_API Fused final : public Base, public FusedOptimizer {
+class LOCKSTEP_API Fused : public Base, public FusedOptimizer {
  public:
   using Base::Base;
 

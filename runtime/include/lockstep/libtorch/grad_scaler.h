@@ -14,8 +14,8 @@
 // The shown loss is the unscaled one if it is recorded so: scaler.scale(ddp.record_loss(loss)).backward().
 //
 // Over ranks: DistributedDataParallel gives every rank the same bits, so an Inf of one rank is in the gradients of all,
-// and all leave out the same step and keep the same scale. Nothing is sent. This does not hold for parameters that a
-// group does not reduce.
+// and all leave out the same step and keep the same scale. Nothing is sent, but for a ShardedOptimizer, where
+// unscale_(), or step() without it, is collective. This does not hold for parameters that a group does not reduce.
 //
 // On a GPU the scale stays on the device. A fused optimizer (libtorch/fused_optimizers.h) takes the scale there, and
 // the host never waits; for any other optimizer step() waits once, to know whether to call it. get_scale(), state() and

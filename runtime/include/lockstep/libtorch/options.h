@@ -17,7 +17,7 @@
 
 namespace lockstep::libtorch {
 
-// Equal on all ranks. The first eight are those of lockstep::DdpOptions; a struct of their own, for designated
+// Equal on all ranks. The first nine are those of lockstep::DdpOptions; a struct of their own, for designated
 // initialisers don't reach into a base.
 struct DdpOptions {
   BucketOptions buckets = {};
@@ -48,6 +48,10 @@ struct DdpOptions {
   // InvalidArgument with a SyncBatchNorm, on a device without CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8), and from a
   // backward whose forward wrote a buffer (running statistics), on whose order they depend.
   Reproducible reproducible = {};
+  // Shard::optimizer: each rank keeps the optimizer's state and updates the weights of its share of the parameters
+  // alone; needs a ShardedOptimizer (libtorch/sharded_optimizer.h). InvalidArgument with a comm_hook, and for a
+  // parameter whose elements do not lie together. A world of one has no shares.
+  Shard shard = Shard::none;
 
   // If set, each forward that trains seeds torch's default generators, the CPU's and that of the group's device, from
   // (seed, steps(), number of earlier forwards of the step, rank): dropout differs from rank to rank, and a run that

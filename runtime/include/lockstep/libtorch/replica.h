@@ -75,6 +75,16 @@ class LOCKSTEP_API Replica {
   virtual const GlobalBatch& last_batch() const = 0;
   virtual void check_replicas(const ::torch::nn::Module& module) = 0;
   virtual void watch(DataIdentity identity) = 0;
+  // For ShardedOptimizer (libtorch/sharded_optimizer.h). This rank's shares of parameters(), flat, perhaps of 0
+  // elements, whose .grad is the share's mean behind a synchronised backward; empty where parameters are whole.
+  virtual const std::vector<at::Tensor>& shares() const = 0;
+  // InvalidArgument where an optimizer has them already.
+  virtual void claim_shares(bool is_claimed) = 0;
+  // Collective, once behind a synchronised backward, else InvalidArgument: calls `step` for each bucket, whose shares
+  // alone have a .grad then, and gives every rank the weights of all.
+  virtual void update_shares(const std::function<void()>& step) = 0;
+  // Leaves parameters and shares without gradients.
+  virtual void drop_gradients() = 0;
   virtual const trace::StepRecord& last_step() const = 0;
   virtual bool is_step_over() const = 0;
 };

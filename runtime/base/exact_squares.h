@@ -6,9 +6,11 @@
 #include <array>
 #include <cstdint>
 
+#include "runtime/base/internal_api.h"
+
 namespace lockstep {
 
-struct ExactSquares {
+struct LOCKSTEP_INTERNAL_API ExactSquares {
   // Integers, so that an all-reduce adds up the parts of several ranks: digits (base/exact_sum.h), and as the last one
   // 1 for an infinity and 2^32 for a NaN in a part.
   std::array<std::int64_t, 24> words = {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A gradient's norm scales the gradients of every replica, and may be taken of shares of several ranks.
-#include "runtime/tensor/exact_squares.h"
+#include "runtime/base/exact_squares.h"
 
 #include <gtest/gtest.h>
 

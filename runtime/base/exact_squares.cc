@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/tensor/exact_squares.h"
+#include "runtime/base/exact_squares.h"
 
 #include <algorithm>
 #include <bit>

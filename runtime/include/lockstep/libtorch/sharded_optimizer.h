@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// An optimizer of LibTorch's whose state is in shares of the ranks (ZeRO, stage 1): each rank updates its share of the
+// parameters, and gets the rest from the others.
+//
+//   using lockstep::libtorch::ShardedOptimizer;
+//   lockstep::libtorch::DistributedDataParallel ddp(model, group, {.shard = lockstep::Shard::optimizer});
+//   ShardedOptimizer<torch::optim::AdamW> optimizer(ddp, torch::optim::AdamWOptions(3e-4));
+//   for (auto& batch : *loader) {
+//     optimizer.zero_grad();
+//     ddp.backward(torch::nll_loss(ddp(batch.data), batch.target));
+//     optimizer.clip_grad_norm(1.0);                                   // collective; torch's own finds NaN
+//     optimizer.step();                                                // collective
+//   }
+//
+// It is the optimizer that it is made of: its param_groups() have this rank's shares, flat views of the parameters in
+// the groups' order, perhaps of 0 elements, whose .grad is the mean over ranks; settings, schedulers and GradScaler
+// work as ever. What it does must be element by element. Behind step() every rank has all weights; on the CPU those of
+// a run without shards, bit by bit, if the optimizer's arithmetic does not depend on where an element lies
+// (docs/SHARDING.md). In a world of one it is the optimizer over whole parameters.
+//
+// Threads: one at a time, that of the training. Collective: step(), clip_grad_norm().
+// Failure: InvalidArgument from the constructor for a DistributedDataParallel without shards, one that has a
+//   ShardedOptimizer already, and for a parameter that is none of its own; from step() anywhere but behind a
+//   synchronised backward. The group's errors, sticky. save() and load() throw InvalidArgument: a rank has its share
+//   alone.
+// End: before or behind the DistributedDataParallel's; step() behind it throws InvalidArgument.
+#pragma once
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lockstep/libtorch/distributed_data_parallel.h"
+#include "lockstep/libtorch/fused_optimizers.h"
+
+namespace lockstep::libtorch {
+
+// What a ShardedOptimizer has of a DistributedDataParallel: its shares.
+class LOCKSTEP_API OptimizerShares {
+ public:
+  explicit OptimizerShares(std::shared_ptr<Replica> replica);
+  virtual ~OptimizerShares();
+  OptimizerShares(const OptimizerShares&) = delete;
+  OptimizerShares& operator=(const OptimizerShares&) = delete;
+
+  const Replica& replica() const { return *replica_; }
+  // Whether parameters are cut: not in a world of one.
+  bool are_cut() const { return !replica_->shares().empty(); }
+  // Of all ranks: not 0 where it is not 0 on one. For GradScaler.
+  at::Tensor agreed(const at::Tensor& found_inf) const;
+
+ protected:
+  using Groups = std::vector<::torch::optim::OptimizerParamGroup>;
+  // The groups with shares in the place of parameters.
+  Groups in_shares(Groups groups) const;
+  // One group of all parameters.
+  Groups all_in_shares() const;
+  void step_shares(const std::function<void()>& step);
+  void drop_gradients() { replica_->drop_gradients(); }
+  double clip(const Groups& groups, double max_norm) const;
+  [[noreturn]] static void refuse_file(const char* call);
+
+ private:
+  std::shared_ptr<Replica> replica_;
+};
+
+// Element by element: torch's SGD, Adam, AdamW, RMSprop and Adagrad, and lockstep's fused ones.
+template <typename Base>
+concept Shardable = std::same_as<Base, ::torch::optim::SGD> || std::same_as<Base, ::torch::optim::Adam> ||
+    std::same_as<Base, ::torch::optim::AdamW> || std::same_as<Base, ::torch::optim::RMSprop> ||
+    std::same_as<Base, ::torch::optim::Adagrad> || std::same_as<Base, FusedSGD> || std::same_as<Base, FusedAdam> ||
+    std::same_as<Base, FusedAdamW>;
+
+template <Shardable Base>
+class ShardedOptimizer final : public OptimizerShares, public Base {
+ public:
+  // `options`: Base's. Over ddp.parameters(), or over `groups` of some of them; the rest keep their values.
+  template <typename Net, typename Options>
+  ShardedOptimizer(const DistributedDataParallel<Net>& ddp, Options options)
+      : OptimizerShares(ddp.replica()), Base(all_in_shares(), std::move(options)) {}
+  template <typename Net, typename Options>
+  ShardedOptimizer(const DistributedDataParallel<Net>& ddp, std::vector<::torch::optim::OptimizerParamGroup> groups,
+                   Options options)
+      : OptimizerShares(ddp.replica()), Base(in_shares(std::move(groups)), std::move(options)) {}
+
+  at::Tensor step(::torch::optim::Optimizer::LossClosure closure = nullptr) override {
+    at::Tensor loss;
+    if (closure != nullptr) {
+      const at::AutoGradMode grad(true);
+      loss = closure();
+    }
+    step_shares([&] { Base::step(); });
+    return loss;
+  }
+  // Leaves all parameters of the DistributedDataParallel without a gradient.
+  void zero_grad() { drop_gradients(); }
+  // Scales the gradients so that the norm of all of them is at most `max_norm`, as torch's clip_grad_norm_; returns
+  // what it was, the same on all ranks. On the CPU squares are added exactly, and each parameter's sum is rounded once,
+  // so that it depends neither on ranks nor on cuts. InvalidArgument if `max_norm` is not above 0.
+  double clip_grad_norm(double max_norm) { return clip(this->param_groups(), max_norm); }
+
+  void save(::torch::serialize::OutputArchive& archive) const override {
+    are_cut() ? refuse_file("save") : Base::save(archive);
+  }
+  void load(::torch::serialize::InputArchive& archive) override {
+    are_cut() ? refuse_file("load") : Base::load(archive);
+  }
+};
+
+}  // namespace lockstep::libtorch

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/libtorch/sharded_optimizer.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <unordered_map>
+
+#include "lockstep/base/error.h"
+#include "lockstep/libtorch/torch_stream.h"
+#include "runtime/base/exact_squares.h"
+#include "runtime/comm/collective_call.h"
+#include "runtime/libtorch/operators.h"
+
+namespace lockstep::libtorch {
+namespace {
+
+// Sums over the ranks, in place.
+void sum(ProcessGroup& group, const char* call, void* data, std::int64_t count, DType dtype) {
+  const OnCurrentStream ordered(group);
+  comm::within_call(call, [&] { group.all_reduce({data, count, dtype, group.device()}).wait_on(group.stream()); });
+}
+
+}  // namespace
+
+OptimizerShares::OptimizerShares(std::shared_ptr<Replica> replica) : replica_(std::move(replica)) {
+  if (!are_cut() && replica_->group()->size() > 1) {
+    throw InvalidArgument(
+        "ShardedOptimizer: its DistributedDataParallel has no shares; make it with {.shard = "
+        "lockstep::Shard::optimizer}, or take the optimizer itself");
+  }
+  replica_->claim_shares(true);
+}
+
+OptimizerShares::~OptimizerShares() { replica_->claim_shares(false); }
+
+OptimizerShares::Groups OptimizerShares::in_shares(Groups groups) const {
+  const std::vector<at::Tensor> parameters = replica_->parameters();
+  std::unordered_map<const void*, std::size_t> index;
+  for (std::size_t i = 0; i < parameters.size(); ++i) index.emplace(parameters[i].unsafeGetTensorImpl(), i);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
+      at::Tensor& parameter = groups[g].params()[k];
+      const auto found = index.find(parameter.unsafeGetTensorImpl());
+      if (found == index.end()) {
+        throw InvalidArgument(
+            fmt::format("ShardedOptimizer: parameter {} of group {} is none of its DistributedDataParallel's; give "
+                        "tensors of ddp.parameters()",
+                        k, g));
+      }
+      if (are_cut()) parameter = replica_->shares()[found->second];
+    }
+  }
+  return groups;
+}
+
+OptimizerShares::Groups OptimizerShares::all_in_shares() const {
+  Groups groups;
+  groups.emplace_back(replica_->parameters());
+  return in_shares(std::move(groups));
+}
+
+void OptimizerShares::step_shares(const std::function<void()>& step) {
+  are_cut() ? replica_->update_shares(step) : step();
+}
+
+at::Tensor OptimizerShares::agreed(const at::Tensor& found_inf) const {
+  ProcessGroup& group = *replica_->group();
+  const at::Tensor all = found_inf.to(device_of(group), at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous();
+  sum(group, "GradScaler", all.data_ptr(), 1, DType::f32);
+  return moved(all, found_inf.options());
+}
+
+double OptimizerShares::clip(const Groups& groups, double max_norm) const {
+  if (!(max_norm > 0)) throw InvalidArgument(fmt::format("clip_grad_norm: max_norm {} is not above 0", max_norm));
+  const at::NoGradGuard no_grad;
+  ProcessGroup& group = *replica_->group();
+  std::vector<at::Tensor> gradients;  // by parameter, undefined without one
+  for (const auto& some : groups) {
+    for (const at::Tensor& parameter : some.params()) gradients.push_back(parameter.grad());
+  }
+  double squares = 0;
+  if (group.device().kind == DeviceKind::cpu) {
+    std::vector<ExactSquares> exact(gradients.size());
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      const at::Tensor values = gradients[i].to(at::kFloat).contiguous();
+      exact[i].add(values.data_ptr<float>(), values.numel());
+    }
+    if (are_cut()) {
+      sum(group, "clip_grad_norm", exact.data(),
+          static_cast<std::int64_t>(exact.size() * sizeof(ExactSquares) / sizeof(std::int64_t)), DType::i64);
+    }
+    for (const ExactSquares& one : exact) squares += one.sum();
+  } else {
+    const at::Tensor all = at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(device_of(group)));
+    for (const at::Tensor& gradient : gradients) {
+      if (gradient.defined()) all.add_(gradient.to(at::kDouble).pow(2).sum());
+    }
+    if (are_cut()) sum(group, "clip_grad_norm", all.data_ptr(), 1, DType::f64);
+    squares = all.item<double>();
+  }
+  const double norm = std::sqrt(squares);
+  const double factor = max_norm / (norm + 1e-6);  // as torch's
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.defined() && !(factor >= 1)) gradient.mul_(factor);
+  }
+  return norm;
+}
+
+void OptimizerShares::refuse_file(const char* call) {
+  throw InvalidArgument(fmt::format(
+      "ShardedOptimizer: {}(): each rank has its share of the state alone, and a file would lack the others'; "
+      "lockstep::libtorch::Snapshots has all of them",
+      call));
+}
+
+}  // namespace lockstep::libtorch

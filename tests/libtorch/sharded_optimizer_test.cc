@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+// ShardedOptimizer trains the weights that the optimizer trains that it is made of, to the last bit; what would be
+// wrong with shards is refused.
+#include "lockstep/libtorch/sharded_optimizer.h"
+
+#include <cmath>
+#include <latch>
+#include <limits>
+
+#include "lockstep/comm/values.h"
+#include "lockstep/libtorch/grad_scaler.h"
+#include "tests/libtorch/common.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace nn = ::torch::nn;
+namespace optim = ::torch::optim;
+using libtorch::DistributedDataParallel;
+using libtorch::ShardedOptimizer;
+
+// Odd sizes; a layer that lies channels last, one that is used twice, one that is frozen, one that only some ranks use,
+// and one that nobody does.
+struct Mixed : nn::Module {
+  explicit Mixed(std::uint64_t seed) {
+    initialize(*this, seed);
+    frozen->weight.set_requires_grad(false);
+    const at::NoGradGuard no_grad;
+    conv->weight.set_data(conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = at::tanh(conv(x)).flatten(1);
+    y = at::tanh(frozen(first(y)));
+    y = twice(at::tanh(twice(y)));
+    return uses_some ? y + some(y) : y;
+  }
+
+  nn::Linear first = register_module("first", nn::Linear(45, 7));
+  nn::Conv2d conv = register_module("conv", nn::Conv2d(nn::Conv2dOptions(3, 5, 2)));
+  nn::Linear unused = register_module("unused", nn::Linear(3, 11));
+  nn::Linear twice = register_module("twice", nn::Linear(7, 7));
+  nn::Linear frozen = register_module("frozen", nn::Linear(7, 7));
+  nn::Linear some = register_module("some", nn::Linear(7, 7));
+  bool uses_some = true;
+};
+
+libtorch::DdpOptions options(Shard shard, std::size_t cap = 600) {
+  return {.buckets = {.cap_bytes = cap, .first_cap_bytes = cap / 2}, .compare_every = 2, .shard = shard};
+}
+
+template <typename Base>
+struct Settings;
+template <>
+struct Settings<optim::SGD> {
+  static auto of() { return optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01); }
+};
+template <>
+struct Settings<optim::Adam> {
+  static auto of() { return optim::AdamOptions(0.01).amsgrad(true); }
+};
+template <>
+struct Settings<optim::AdamW> {
+  static auto of() { return optim::AdamWOptions(0.01); }
+};
+template <>
+struct Settings<optim::RMSprop> {
+  static auto of() { return optim::RMSpropOptions(0.01).momentum(0.5).centered(true); }
+};
+template <>
+struct Settings<optim::Adagrad> {
+  static auto of() { return optim::AdagradOptions(0.01); }
+};
+template <>
+struct Settings<libtorch::FusedSGD> : Settings<optim::SGD> {};
+template <>
+struct Settings<libtorch::FusedAdam> : Settings<optim::Adam> {};
+template <>
+struct Settings<libtorch::FusedAdamW> : Settings<optim::AdamW> {};
+
+// Uneven rows, none on some ranks, in two micro-batches each.
+template <typename Optimizer, typename Module>
+std::vector<Tensors> train(const Group& group, Module& net, DistributedDataParallel<Module>& ddp,
+                           Optimizer& optimizer) {
+  std::vector<Tensors> by_step;
+  for (int step = 0; step < 5; ++step) {
+    for (const at::Tensor& parameter : net.parameters()) parameter.mutable_grad().reset();
+    for (int part = 0; part < 2; ++part) {
+      net.uses_some = (group->rank() + step + part) % 2 == 0;
+      const auto local = ddp.no_sync(part == 0);
+      const std::int64_t rows = (group->rank() + 2 * part + step) % 4;
+      const auto seed = static_cast<std::uint64_t>(100 * group->rank() + 10 * step + part);
+      if (rows > 0) {
+        ddp(random_tensor({rows, 3, 4, 4}, seed)).square().mean().backward();
+      } else if (part == 1) {
+        ddp.step_without_data();  // torch's convolution of this layout takes no 0 rows
+      }
+    }
+    optimizer.step();
+    by_step.push_back(weights_of(net));
+  }
+  ddp.check_replicas();
+  return by_step;
+}
+
+template <typename Base>
+void expect_same_weights() {
+  for (const int ranks : {1, 2, 3}) {
+    for (const std::size_t cap : {std::size_t{0}, std::size_t{600}, std::size_t{1} << 20}) {
+      run_torch_ranks(ranks, [&](const Group& group) {
+        Mixed whole(1), cut(1);
+        DistributedDataParallel plain(whole, group, options(Shard::none, cap));
+        Base optimizer(plain.parameters(), Settings<Base>::of());
+        DistributedDataParallel sharded(cut, group, options(Shard::optimizer, cap));
+        ShardedOptimizer<Base> of_shares(sharded, Settings<Base>::of());
+        const auto wanted = train(group, whole, plain, optimizer);
+        const auto seen = train(group, cut, sharded, of_shares);
+        for (std::size_t step = 0; step < wanted.size(); ++step) {
+          EXPECT_TRUE(same_bits(seen[step], wanted[step])) << ranks << " ranks, cap " << cap << ", step " << step;
+        }
+        EXPECT_FALSE(same_bits(wanted.front(), wanted.back()));
+        EXPECT_FALSE(cut.unused->weight.grad().defined()) << "no rank uses it";
+      });
+    }
+  }
+}
+
+TEST(ShardedOptimizer, SgdTrainsTheSameWeights) { expect_same_weights<optim::SGD>(); }
+TEST(ShardedOptimizer, AdamTrainsTheSameWeights) { expect_same_weights<optim::Adam>(); }
+TEST(ShardedOptimizer, AdamWTrainsTheSameWeights) { expect_same_weights<optim::AdamW>(); }
+TEST(ShardedOptimizer, RmspropTrainsTheSameWeights) { expect_same_weights<optim::RMSprop>(); }
+TEST(ShardedOptimizer, AdagradTrainsTheSameWeights) { expect_same_weights<optim::Adagrad>(); }
+TEST(ShardedOptimizer, FusedSgdTrainsTheSameWeights) { expect_same_weights<libtorch::FusedSGD>(); }
+TEST(ShardedOptimizer, FusedAdamTrainsTheSameWeights) { expect_same_weights<libtorch::FusedAdam>(); }
+TEST(ShardedOptimizer, FusedAdamWTrainsTheSameWeights) { expect_same_weights<libtorch::FusedAdamW>(); }
+
+TEST(ShardedOptimizer, HasTheStateOfItsShareAlone) {
+  run_torch_ranks(3, [](const Group& group) {
+    Mixed net(1);
+    DistributedDataParallel ddp(net, group, options(Shard::optimizer));
+    ShardedOptimizer<optim::AdamW> optimizer(ddp, Settings<optim::AdamW>::of());
+    train(group, net, ddp, optimizer);
+    std::int64_t own = 0, all = 0;
+    for (const auto& [key, state] : optimizer.state()) {
+      own += static_cast<const optim::AdamWParamState&>(*state).exp_avg().numel();
+    }
+    for (const at::Tensor& parameter : ddp.parameters()) {
+      if (parameter.grad().defined()) all += parameter.numel();
+    }
+    std::int64_t together = 0;
+    for (const std::int64_t of_rank : all_gather_value(own, *group)) together += of_rank;
+    EXPECT_EQ(together, all);
+    EXPECT_LT(own, all);
+  });
+}
+
+TEST(ShardedOptimizer, GroupsHaveSettingsOfTheirOwnAndTheRestKeepsItsValues) {
+  run_torch_ranks(2, [](const Group& group) {
+    Mixed whole(1), cut(1);
+    DistributedDataParallel plain(whole, group, options(Shard::none));
+    DistributedDataParallel sharded(cut, group, options(Shard::optimizer));
+    const auto groups_of = [](Mixed& net) {
+      std::vector<optim::OptimizerParamGroup> groups;
+      groups.emplace_back(net.first->parameters(), std::make_unique<optim::AdamWOptions>(0.1));
+      groups.emplace_back(net.twice->parameters());
+      return groups;
+    };
+    optim::AdamW optimizer(groups_of(whole), optim::AdamWOptions(0.01));
+    ShardedOptimizer<optim::AdamW> of_shares(sharded, groups_of(cut), optim::AdamWOptions(0.01));
+    for (auto* const each : {static_cast<optim::Optimizer*>(&optimizer), static_cast<optim::Optimizer*>(&of_shares)}) {
+      static_cast<optim::AdamWOptions&>(each->param_groups()[1].options()).lr(0.03);
+    }
+    const Tensors before = weights_of(cut);
+    const auto wanted = train(group, whole, plain, optimizer);
+    const auto seen = train(group, cut, sharded, of_shares);
+    EXPECT_TRUE(same_bits(seen.back(), wanted.back()));
+    EXPECT_TRUE(at::equal(cut.conv->weight, before.at("conv.weight")));
+    EXPECT_FALSE(at::equal(cut.twice->weight, before.at("twice.weight")));
+  });
+}
+
+// What an operator of torch's rounds in 16 bits depends on where an element lies in its array.
+TEST(ShardedOptimizer, MeansOfSixteenBitsAreRoundedOnceAsWithoutShards) {
+  run_torch_ranks(3, [](const Group& group) {
+    nn::Linear whole(5, 7), cut(5, 7);
+    for (nn::Linear* const each : {&whole, &cut}) {
+      nn::Linear& net = *each;
+      initialize(*net, 3);
+      net->to(at::kBFloat16);
+    }
+    DistributedDataParallel plain(whole, group, options(Shard::none));
+    DistributedDataParallel sharded(cut, group, options(Shard::optimizer));
+    optim::SGD optimizer(plain.parameters(), optim::SGDOptions(0.1).momentum(0.9));
+    ShardedOptimizer<optim::SGD> of_shares(sharded, optim::SGDOptions(0.1).momentum(0.9));
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      const at::Tensor x = random_tensor({2 + group->rank(), 5}, step + 10 * static_cast<std::uint64_t>(group->rank()))
+                               .to(at::kBFloat16);
+      for (const at::Tensor& parameter : plain.parameters()) parameter.mutable_grad().reset();
+      plain(x).square().mean().backward();
+      optimizer.step();
+      of_shares.zero_grad();
+      sharded(x).square().mean().backward();
+      if (step == 0) {  // later steps begin with weights of other roundings
+        for (std::size_t i = 0; i < 2; ++i) {
+          const at::Tensor& share = of_shares.param_groups()[0].params()[i];
+          const std::int64_t begin = share.storage_offset();
+          const at::Tensor mean = plain.parameters()[i].grad().view(-1).slice(0, begin, begin + share.numel());
+          EXPECT_EQ(share.grad().scalar_type(), at::kBFloat16);
+          EXPECT_TRUE(at::equal(share.grad(), mean)) << "rounded once, from the same sum";
+        }
+      }
+      of_shares.step();
+      expect_close(weights_of(*cut), weights_of(*whole), "step", 0.02);
+    }
+    sharded.check_replicas();
+  });
+}
+
+// With clipping, whose norm depends on no cut.
+TEST(ShardedOptimizer, VirtualShardsHaveTheSameBitsAtAnyNumberOfRanks) {
+  std::vector<Tensors> by_ranks;
+  std::vector<double> norms;
+  for (const int ranks : {1, 2, 3}) {
+    run_torch_ranks(ranks, [&](const Group& group) {
+      nn::Linear net(6, 5);
+      initialize(*net, 2);
+      DistributedDataParallel ddp(net, group,
+                                  {.reproducible = {.virtual_shards = 6, .batch_size = 12}, .shard = Shard::optimizer});
+      ShardedOptimizer<optim::AdamW> optimizer(ddp, optim::AdamWOptions(0.05));
+      double norm = 0;
+      for (std::uint64_t step = 0; step < 4; ++step) {
+        const at::Tensor x = random_tensor({12, 6}, step);
+        const std::int64_t begin = 12 / ranks * group->rank();
+        optimizer.zero_grad();
+        ddp.backward(12 / ranks, [&](std::int64_t from, std::int64_t to) {
+          return ddp(x.slice(0, begin + from, begin + to)).square().mean();
+        });
+        norm = optimizer.clip_grad_norm(0.1);
+        optimizer.step();
+      }
+      if (group->rank() != 0) return;
+      by_ranks.push_back(weights_of(*net));
+      norms.push_back(norm);
+    });
+  }
+  for (const Tensors& seen : by_ranks) EXPECT_TRUE(same_bits(seen, by_ranks.front()));
+  for (const double norm : norms) EXPECT_EQ(norm, norms.front());
+  EXPECT_GT(norms.front(), 0.1);
+}
+
+TEST(ShardedOptimizer, TheNormIsThatOfTheWholeMean) {
+  run_torch_ranks(2, [](const Group& group) {
+    Mixed whole(1), cut(1);
+    DistributedDataParallel plain(whole, group, options(Shard::none));
+    DistributedDataParallel sharded(cut, group, options(Shard::optimizer));
+    ShardedOptimizer<optim::SGD> optimizer(sharded, optim::SGDOptions(1));
+    const at::Tensor x = random_tensor({3, 3, 4, 4}, static_cast<std::uint64_t>(group->rank()));
+    plain(x).square().mean().backward();
+    sharded(x).square().mean().backward();
+    double wanted = 0;
+    for (const auto& [name, gradient] : gradients_of(whole))
+      wanted += gradient.to(at::kDouble).square().sum().item<double>();
+    EXPECT_NEAR(optimizer.clip_grad_norm(0.25), std::sqrt(wanted), 1e-12);
+    const Tensors before = weights_of(cut);
+    optimizer.step();
+    double moved = 0;
+    for (const auto& [name, weights] : weights_of(cut)) {
+      moved += (weights - before.at(name)).to(at::kDouble).square().sum().item<double>();
+    }
+    EXPECT_NEAR(std::sqrt(moved), 0.25, 1e-5);
+  });
+}
+
+TEST(ShardedOptimizer, AnInfOfOneRanksShareLeavesTheStepOutOnAll) {
+  run_torch_ranks(3, [](const Group& group) {
+    nn::Linear net(9, 4);
+    initialize(*net, 2);
+    DistributedDataParallel ddp(net, group, options(Shard::optimizer));
+    ShardedOptimizer<optim::SGD> optimizer(ddp, optim::SGDOptions(0.1));
+    libtorch::GradScaler scaler({.init_scale = 4});
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      at::Tensor x = random_tensor({2, 9}, static_cast<std::uint64_t>(step));
+      // A gradient of the weights of one input alone: one rank's share has it.
+      if (step == 1 && group->rank() == 1) x[0][8] = std::numeric_limits<float>::infinity();
+      const Tensors before = weights_of(*net);
+      scaler.scale(ddp(x).sum()).backward();
+      const at::Tensor found = scaler.step(optimizer);
+      scaler.update();
+      EXPECT_EQ(found.item<float>() != 0, step == 1);
+      EXPECT_EQ(same_bits(weights_of(*net), before), step == 1) << step;
+      EXPECT_EQ(scaler.get_scale(), step == 0 ? 4 : 2);
+    }
+    ddp.check_replicas();
+  });
+}
+
+TEST(ShardedOptimizer, TrainsOverAGroupWithinTheJobs) {
+  run_torch_ranks(4, [](const Group& job) {
+    const Group group = job->split(job->rank() % 2);
+    Mixed whole(1), cut(1);
+    DistributedDataParallel plain(whole, group, options(Shard::none));
+    DistributedDataParallel sharded(cut, group, options(Shard::optimizer));
+    optim::AdamW optimizer(plain.parameters(), optim::AdamWOptions(0.01));
+    ShardedOptimizer<optim::AdamW> of_shares(sharded, optim::AdamWOptions(0.01));
+    const auto wanted = train(group, whole, plain, optimizer);
+    EXPECT_TRUE(same_bits(train(group, cut, sharded, of_shares).back(), wanted.back()));
+  });
+}
+
+TEST(ShardedOptimizer, AGradientThatNoRankHasCannotBeReadByMistake) {
+  run_torch_ranks(2, [](const Group& group) {
+    Mixed net(1);
+    DistributedDataParallel ddp(net, group, options(Shard::optimizer));
+    ShardedOptimizer<optim::SGD> optimizer(ddp, optim::SGDOptions(0.1));
+    ddp(random_tensor({3, 3, 4, 4}, 1)).square().mean().backward();
+    const at::Tensor& gradient = net.first->weight.grad();
+    EXPECT_TRUE(gradient.isnan().all().item<bool>());
+    EXPECT_EQ(gradient.sizes(), net.first->weight.sizes());
+    EXPECT_EQ(gradient.storage().nbytes(), sizeof(float)) << "no memory for it";
+    EXPECT_TRUE(std::isnan(gradient.norm().item<float>()));
+    EXPECT_ANY_THROW(::torch::nn::utils::clip_grad_norm_(net.parameters(), 1.0));
+    optimizer.step();
+    optimizer.zero_grad();
+    EXPECT_FALSE(net.first->weight.grad().defined());
+  });
+}
+
+TEST(ShardedOptimizer, WhatWouldBeWrongIsRefused) {
+  std::latch both(2);
+  run_torch_ranks(2, [&](const Group& group) {
+    Mixed net(1);
+    const at::Tensor x = random_tensor({3, 3, 4, 4}, 1);
+    {
+      Mixed other(1);
+      DistributedDataParallel plain(other, group, options(Shard::none));
+      expect_text(error_of([&] { ShardedOptimizer<optim::SGD>(plain, optim::SGDOptions(0.1)); }), {"has no shares"});
+      libtorch::DdpOptions hooked = options(Shard::optimizer);
+      hooked.comm_hook = bf16_compress_hook();
+      expect_text(error_of([&] { DistributedDataParallel ddp(net, group, hooked); }), {"which exchanges whole"});
+      nn::Linear spread(4, 4);
+      spread->weight.set_data(at::zeros({4, 8}).slice(1, 0, 8, 2));
+      expect_text(error_of([&] { DistributedDataParallel ddp(spread, group, options(Shard::optimizer)); }),
+                  {"the elements of 'weight' do not lie together (strides [8, 2])"});
+    }
+    DistributedDataParallel ddp(net, group, options(Shard::optimizer));
+    {
+      std::vector<optim::OptimizerParamGroup> groups;
+      groups.emplace_back(std::vector<at::Tensor>{net.first->weight, at::zeros({3})});
+      expect_text(error_of([&] { ShardedOptimizer<optim::SGD>(ddp, std::move(groups), optim::SGDOptions(0.1)); }),
+                  {"parameter 1 of group 0 is none of its"});
+    }
+    auto optimizer = std::make_unique<ShardedOptimizer<optim::SGD>>(ddp, optim::SGDOptions(0.1));
+    expect_text(error_of([&] { ShardedOptimizer<optim::SGD>(ddp, optim::SGDOptions(0.1)); }),
+                {"another one has the shares of this"});
+    expect_text(error_of([&] { optimizer->step(); }), {"step() behind 0 steps without shares of a mean"});
+    ddp(x).square().mean().backward();
+    expect_text(error_of([&] { optimizer->clip_grad_norm(0); }), {"max_norm 0 is not above 0"});
+    optimizer->step();
+    expect_text(error_of([&] { optimizer->step(); }), {"step() behind 1 steps without shares of a mean"});
+    ::torch::serialize::OutputArchive archive;
+    expect_text(error_of([&] { optimizer->save(archive); }), {"save(): each rank has its share"});
+    optimizer->zero_grad();
+    ddp(x).square().mean().backward();
+    net.first->weight.set_data(net.first->weight.clone());
+    expect_text(error_of([&] { optimizer->step(); }), {"'first.weight' has other memory"});
+    both.arrive_and_wait();  // what follows fails the group
+    expect_text(error_of<Error>([&] { ddp(x).square().mean().backward(); }),
+                {"still has the gradient of an earlier step at a backward with Shard::optimizer"});
+  });
+  run_torch_ranks(2, [](const Group& group) {
+    Mixed net(1);
+    DistributedDataParallel ddp(net, group, options(Shard::optimizer));
+    optim::SGD plain(ddp.parameters(), optim::SGDOptions(0.1));
+    expect_text(error_of([&] {
+                  ddp(random_tensor({3, 3, 4, 4}, 1)).square().mean().backward();
+                }),
+                {"no ShardedOptimizer has the shares"});
+  });
+}
+
+TEST(ShardedOptimizer, EndsBeforeOrBehindItsDistributedDataParallel) {
+  run_torch_ranks(2, [](const Group& group) {
+    Mixed net(1);
+    auto ddp = std::make_unique<DistributedDataParallel<Mixed>>(net, group, options(Shard::optimizer));
+    auto optimizer = std::make_unique<ShardedOptimizer<optim::SGD>>(*ddp, optim::SGDOptions(0.1));
+    const at::Tensor x = random_tensor({3, 3, 4, 4}, 1);
+    (*ddp)(x).square().mean().backward();
+    optimizer->step();
+    optimizer.reset();
+    optimizer = std::make_unique<ShardedOptimizer<optim::SGD>>(*ddp, optim::SGDOptions(0.1));
+    optimizer->zero_grad();
+    (*ddp)(x).square().mean().backward();
+    ddp.reset();
+    EXPECT_FALSE(net.first->weight.grad().defined()) << "NaN is nobody's gradient";
+    EXPECT_NE(error_of([&] { optimizer->step(); }), "");
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing
