@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_libtorch_ddp: modules of LibTorch, as the contenders local (LibTorch alone), lockstep, limit (limit.h, on the
-// CPU), and c10d (c10d::Reducer over gloo, on the CPU) or c10d-nccl (by hand over c10d::ProcessGroupNCCL). orders.h has
-// what it is asked and answers.
+// bench_libtorch_ddp: modules of LibTorch, as the contenders local (LibTorch alone), lockstep, sharded (lockstep with
+// ShardedOptimizer), limit (limit.h, on the CPU), and c10d (c10d::Reducer over gloo, on the CPU) or c10d-nccl (by hand
+// over c10d::ProcessGroupNCCL). orders.h has what it is asked and answers.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>
 #include <torch/version.h>
@@ -22,6 +22,7 @@ namespace {
 struct Contender {
   Problem problem;
   std::function<at::Tensor(const at::Tensor&)> forward;
+  std::function<void()> zero_grad = [this] { problem.optimizer->zero_grad(); };
   std::function<void()> before_backward = [] {};
   std::function<void()> after_backward = [] {};
 
@@ -32,7 +33,7 @@ struct Contender {
     return loss();
   }
   void backward() {
-    if (!problem.in_bfloat16) problem.optimizer->zero_grad();
+    if (!problem.in_bfloat16) zero_grad();
     const at::Tensor result = problem.in_bfloat16 ? loss_in_bfloat16() : loss();
     before_backward();
     result.backward();
@@ -71,6 +72,7 @@ class Rank {
     Contender& ours = add("lockstep", model, rank);
     ddp_ = std::make_unique<libtorch::DistributedDataParallel<Model>>(ours.problem.model, group_);
     ours.forward = [this](const at::Tensor& x) { return (*ddp_)(x); };
+    if (world > 1 && !ours.problem.in_bfloat16) add_sharded(model, rank);
     if (device_.is_cpu() && world > 1) {
       Contender& least = add("limit", model, rank);
       limit_ = std::make_unique<Limit>(*least.problem.model, *group_);
@@ -118,12 +120,33 @@ class Rank {
     return contender;
   }
 
+  // With SGD or AdamW, whose options are those of the problem's optimizer.
+  void add_sharded(const std::string& model, int rank) {
+    Contender& contender = add("sharded", model, rank);
+    sharded_ = std::make_unique<libtorch::DistributedDataParallel<Model>>(
+        contender.problem.model, group_, libtorch::DdpOptions{.shard = Shard::optimizer});
+    contender.forward = [this](const at::Tensor& x) { return (*sharded_)(x); };
+    contender.zero_grad = [this] {
+      for (const at::Tensor& it : sharded_->parameters()) it.mutable_grad().reset();
+    };
+    const auto take = [&]<typename Base>(const auto& options) {
+      contender.problem.optimizer = std::make_unique<libtorch::ShardedOptimizer<Base>>(*sharded_, options);
+    };
+    const ::torch::optim::OptimizerOptions& options = contender.problem.optimizer->defaults();
+    if (const auto* const sgd = dynamic_cast<const ::torch::optim::SGDOptions*>(&options)) {
+      take.template operator()<::torch::optim::SGD>(::torch::optim::SGDOptions(*sgd));
+    } else {
+      take.template operator()<::torch::optim::AdamW>(dynamic_cast<const ::torch::optim::AdamWOptions&>(options));
+    }
+  }
+
   // All have the same weights still: what is timed computes the same.
   void check(int world) {
     for (auto& [name, contender] : contenders_) contender.backward();
     const Problem& ours = contenders_.at("lockstep").problem;
     for (const auto& [name, contender] : contenders_) {
-      if (name == "lockstep" || (name == "local" && world > 1)) continue;
+      // With shards no gradient is whole: tests/libtorch/sharded_optimizer_test.cc.
+      if (name == "lockstep" || name == "sharded" || (name == "local" && world > 1)) continue;
       const double difference = apart(ours, contender.problem);
       // A GPU adds up in any order, and rounds each sum to bfloat16; a sum that is not divided is 0.5 apart or more.
       if (!(difference <= (ours.in_bfloat16 ? 0.1 : 1e-5))) {
@@ -138,6 +161,7 @@ class Rank {
   c10::OptionalDeviceGuard current_;
   std::map<std::string, Contender> contenders_;
   std::unique_ptr<libtorch::DistributedDataParallel<Model>> ddp_;
+  std::unique_ptr<libtorch::DistributedDataParallel<Model>> sharded_;
   std::unique_ptr<Limit> limit_;
   std::unique_ptr<C10dPeer> c10d_;
 };

@@ -367,9 +367,11 @@ TEST(ShardedOptimizer, WhatWouldBeWrongIsRefused) {
     expect_text(error_of<Error>([&] { ddp(x).square().mean().backward(); }),
                 {"still has the gradient of an earlier step at a backward with Shard::optimizer"});
   });
-  run_torch_ranks(2, [](const Group& group) {
+  std::latch made(2);
+  run_torch_ranks(2, [&](const Group& group) {
     Mixed net(1);
     DistributedDataParallel ddp(net, group, options(Shard::optimizer));
+    made.arrive_and_wait();
     optim::SGD plain(ddp.parameters(), optim::SGDOptions(0.1));
     expect_text(error_of([&] {
                   ddp(random_tensor({3, 3, 4, 4}, 1)).square().mean().backward();
