@@ -28,9 +28,11 @@ macro(lockstep_torch_target folder)
     set_target_properties(
       torch PROPERTIES
       INTERFACE_INCLUDE_DIRECTORIES "${lockstep_torch_at}/include;${lockstep_torch_at}/include/torch/csrc/api/include"
-      # libtorch.so itself holds nothing: it brings the GPU's kernels, and is kept all the same.
+      # libtorch.so itself holds nothing: it brings the GPU's kernels, and is kept all the same. A program that calls
+      # libtorch_cuda.so or libc10_cuda.so itself (a CapturedStep) needs them; others don't keep them.
       INTERFACE_LINK_LIBRARIES "-Wl,--push-state,--no-as-needed;${lockstep_torch_at}/lib/libtorch.so;-Wl,--pop-state;\
-${lockstep_torch_at}/lib/libtorch_cpu.so;${lockstep_torch_at}/lib/libc10.so")
+${lockstep_torch_at}/lib/libtorch_cpu.so;${lockstep_torch_at}/lib/libc10.so;\
+-Wl,--push-state,--as-needed,${lockstep_torch_at}/lib/libtorch_cuda.so,${lockstep_torch_at}/lib/libc10_cuda.so,--pop-state")
     if(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL)
       set_target_properties(torch PROPERTIES IMPORTED_GLOBAL TRUE)
     endif()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_libtorch_ddp: modules of LibTorch, as the contenders local (LibTorch alone), lockstep, sharded (lockstep with
-// ShardedOptimizer), limit (limit.h, on the CPU), and c10d (c10d::Reducer over gloo, on the CPU) or c10d-nccl (by hand
-// over c10d::ProcessGroupNCCL). orders.h has what it is asked and answers.
+// bench_libtorch_ddp: modules of LibTorch, as the contenders local (LibTorch alone), lockstep, sharded (lockstep with a
+// ShardedOptimizer), captured (a CapturedStep, on a GPU), limit (limit.h, on the CPU), and c10d (c10d::Reducer over
+// gloo, on the CPU) or c10d-nccl (by hand over c10d::ProcessGroupNCCL). orders.h has what it is asked and answers.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>
 #include <torch/version.h>
@@ -14,6 +14,7 @@
 #include "benchmarks/libtorch_ddp/models.h"
 #include "benchmarks/libtorch_ddp/orders.h"
 #include "lockstep/libtorch/autocast.h"
+#include "lockstep/libtorch/captured_step.h"
 #include "lockstep/libtorch/torch_stream.h"
 
 namespace lockstep::benchmark {
@@ -39,7 +40,9 @@ struct Contender {
     result.backward();
     after_backward();
   }
+  std::function<void()> whole_step = {};  // in place of the following, if set
   void step() {
+    if (whole_step) return whole_step();
     backward();
     problem.optimizer->step();
   }
@@ -73,6 +76,7 @@ class Rank {
     ddp_ = std::make_unique<libtorch::DistributedDataParallel<Model>>(ours.problem.model, group_);
     ours.forward = [this](const at::Tensor& x) { return (*ddp_)(x); };
     if (world > 1 && !ours.problem.in_bfloat16) add_sharded(model, rank);
+    if (device_.is_cuda()) add_captured(model, rank);
     if (device_.is_cpu() && world > 1) {
       Contender& least = add("limit", model, rank);
       limit_ = std::make_unique<Limit>(*least.problem.model, *group_);
@@ -140,6 +144,19 @@ class Rank {
     }
   }
 
+  void add_captured(const std::string& model, int rank) {
+    Contender& contender = add("captured", model, rank);
+    Problem& problem = contender.problem;
+    captured_ddp_ = std::make_unique<libtorch::DistributedDataParallel<Model>>(problem.model, group_);
+    contender.forward = [this](const at::Tensor& x) { return (*captured_ddp_)(x); };
+    const auto loss_of = [&contender, &problem] {
+      return problem.in_bfloat16 ? contender.loss_in_bfloat16() : contender.loss();
+    };
+    const auto step =
+        std::make_shared<libtorch::CapturedStep<decltype(loss_of)>>(*captured_ddp_, *problem.optimizer, loss_of);
+    contender.whole_step = [step] { (*step)(); };
+  }
+
   // All have the same weights still: what is timed computes the same.
   void check(int world) {
     for (auto& [name, contender] : contenders_) contender.backward();
@@ -162,6 +179,7 @@ class Rank {
   std::map<std::string, Contender> contenders_;
   std::unique_ptr<libtorch::DistributedDataParallel<Model>> ddp_;
   std::unique_ptr<libtorch::DistributedDataParallel<Model>> sharded_;
+  std::unique_ptr<libtorch::DistributedDataParallel<Model>> captured_ddp_;
   std::unique_ptr<Limit> limit_;
   std::unique_ptr<C10dPeer> c10d_;
 };

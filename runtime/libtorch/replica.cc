@@ -152,6 +152,11 @@ void ReplicaImpl::hook(std::size_t index) {
   parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<Hook>(weak_from_this(), index));
 }
 
+void ReplicaImpl::unhook(Parameter& parameter) {
+  parameter.accumulator->del_post_hook(parameter.hook);
+  std::erase_if(parameter.accumulator->pre_hooks(), [&](const auto& hook) { return hook.get() == parameter.pre_hook; });
+}
+
 // Each of the two would take the other's mean for this rank's gradient.
 void ReplicaImpl::refuse_wrapped_twice() const {
   for (const Parameter& parameter : parameters_) {
@@ -174,11 +179,7 @@ void ReplicaImpl::detach() noexcept {
   has_shares_ = false;
   try {
     for (Parameter& parameter : parameters_) {
-      if (parameter.accumulator) {
-        parameter.accumulator->del_post_hook(parameter.hook);
-        std::erase_if(parameter.accumulator->pre_hooks(),
-                      [&](const auto& hook) { return hook.get() == parameter.pre_hook; });
-      }
+      if (parameter.accumulator) unhook(parameter);
       if (is_sharded() && parameter.tensor.grad().is_same(parameter.result)) parameter.tensor.mutable_grad().reset();
       if (!lies_in_arena(parameter)) continue;
       parameter.tensor.mutable_grad() = is_half_done_ ? at::Tensor() : parameter.view.clone();
@@ -261,6 +262,12 @@ std::int64_t ReplicaImpl::rows_of(const at::Tensor& tensor) const {
 }
 
 void ReplicaImpl::set_weight(const ::torch::nn::Module& module, std::int64_t weight) {
+  if (in_capture_) {
+    throw InvalidArgument(
+        "DistributedDataParallel: set_weight within the loss of a CapturedStep, which replays would leave out; call "
+        "the "
+        "CapturedStep's before each step");
+  }
   try {
     enter(module);
   } catch (...) {
@@ -274,6 +281,8 @@ void ReplicaImpl::set_weight(const ::torch::nn::Module& module, std::int64_t wei
 
 void ReplicaImpl::before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows) {
   if (!at::GradMode::is_enabled()) return;
+  forwards_ = {forwards_.count + 1, rows};
+  if (in_capture_) return;
   give_signal_stack();  // oneDNN's kernels run on this thread
   try {
     enter(module);
@@ -308,7 +317,7 @@ void ReplicaImpl::after_forward(std::span<at::Tensor* const> outputs) {
   for (at::Tensor* output : outputs) {
     *output = behind_boundary(*output, [weak = weak_from_this()] {
       const auto self = weak.lock();
-      if (!self) return 1.0;
+      if (!self || self->in_capture_) return 1.0;
       self->await_end();
       self->passed_outputs_ = true;
       self->is_differentiable_ |= at::GradMode::is_enabled();

@@ -65,6 +65,7 @@ void ReplicaImpl::take(Parameter& parameter, int index) {
   put_into_arena(parameter);
   order(here, stream_);
   parameter.taken = true;
+  if (in_capture_) return;
   const OnStream ordered(*group_, stream_);
   trainer_->reducer()->mark_ready(index);
 }
@@ -86,6 +87,11 @@ void ReplicaImpl::put_into_arena(Parameter& parameter) {
   // The undivided sum in the arena must not show in .grad.
   const at::Tensor gradient = std::exchange(parameter.tensor.mutable_grad(), at::Tensor());
   at::Tensor& view = parameter.view;
+  if (in_capture_) {  // a product of 16 bits would round the scale, too
+    const bool is_narrow = size_of(*dtype_of(gradient.scalar_type())) == 2;
+    at::mul_out(view, is_narrow ? gradient.to(at::kFloat) : gradient, scale_);
+    return;
+  }
   const double factor = this->factor();
   if (!trainer_->reducer()->overwrites()) {
     // Without rows a mean may be NaN: then nothing is added.

@@ -47,6 +47,13 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   GradientOptions gradient_options() override;
   void step_without_data(const ::torch::nn::Module& module) override;
   NoSync no_sync(bool is_on) override { return trainer_->no_sync(is_on); }
+  void accumulate_here() override;
+  void begin_step() override;
+  const Forwards& forwards() const override { return forwards_; }
+  at::Tensor compute_captured(const std::function<at::Tensor()>& loss_of) override;
+  void before_replay(const ::torch::nn::Module& module, std::optional<std::int64_t> rows,
+                     std::optional<std::int64_t> weight) override;
+  void after_replay() override;
   std::vector<StepShard> begin_shards(std::int64_t rows) override;
   bool begin_shard(const ::torch::nn::Module& module, const StepShard& shard) override;
   void end_shard() override;
@@ -93,6 +100,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
         {};  // .grad of earlier steps, from the step's first gradient until its end; undefined if it is 0
     at::Tensor scratch = {};    // on a device: memory for `before`
     ParameterShare share = {};  // this rank's; [0, 0) where it has none
+    at::Tensor captured = {};   // the gradient that a captured step computes; undefined if it computes none
     bool is_set_aside = false;  // .grad has nothing of earlier steps
     bool taken = false;         // its gradient of this micro-batch is in the arena
     bool had_gradient = false;  // .grad was defined before the step
@@ -113,6 +121,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void join_norms(const ::torch::nn::Module& module);
   void refuse_wrapped_twice() const;
   void hook(std::size_t parameter);
+  static void unhook(Parameter& parameter);
   std::vector<ParameterSpec> specs() const;
   // The Reducer, with an order and views on its arena.
   Reducer& planned_reducer();
@@ -222,10 +231,13 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   bool has_outputs_ = false;                // the last forward: some that a backward passes
   // A gradient of them was taken as a function (create_graph): a loss of that alone passes none.
   bool is_differentiable_ = false;
-  StreamView stream_;                  // the current step's
-  std::optional<Event> mark_;          // on a device
-  bool is_half_done_ = false;          // for good: buckets of a lost step may still be on their way through the arena
-  trace::Time backward_began_;         // the begin of the current backward
+  StreamView stream_;           // the current step's
+  std::optional<Event> mark_;   // on a device
+  bool is_half_done_ = false;   // for good: buckets of a lost step may still be on their way through the arena
+  trace::Time backward_began_;  // the begin of the current backward
+  Forwards forwards_;
+  bool in_capture_ = false;            // compute_captured() runs
+  at::Tensor scale_;                   // of captured gradients: factor(), of float64 on the device
   std::int64_t seeded_step_ = -1;      // the step of the last seeded forward
   std::uint32_t seeded_forwards_ = 0;  // in that step
   int seeded_stream_ = -1;             // the rank or virtual shard of that seed

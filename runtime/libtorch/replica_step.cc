@@ -87,6 +87,7 @@ void ReplicaImpl::begin() {
 }
 
 void ReplicaImpl::before_gradient(std::size_t index, bool has_gradient) {
+  if (in_capture_) return;
   await_end();
   try {
     if (!trainer_->in_step()) begin();
@@ -100,6 +101,8 @@ void ReplicaImpl::before_gradient(std::size_t index, bool has_gradient) {
 }
 
 void ReplicaImpl::on_gradient(std::size_t index) {
+  if (in_capture_ && (needs_no_arena() || !overlap_)) return;
+  if (in_capture_) return take(parameters_[index], static_cast<int>(index));
   if (!trainer_->is_alone() && !overlap_) return;
   try {
     if (trainer_->is_alone()) return look_at_gradient(parameters_[index]);

@@ -5,10 +5,14 @@
 #pragma once
 
 #include <functional>
+#include <type_traits>
 
+#include "lockstep/libtorch/captured_step.h"
+#include "lockstep/libtorch/collectives.h"
 #include "lockstep/libtorch/torch_stream.h"
 #include "tests/libtorch/common.h"
 #include "tests/libtorch/device/stream_of_torch.h"
+#include "tests/libtorch/run_again.h"
 
 namespace lockstep::testing {
 
@@ -73,5 +77,35 @@ struct Side {
     event.block(later);
   }
 };
+
+// The program's own graphs where it has them; over the fakes, which make none, one that runs again.
+using DeviceGraph = std::conditional_t<LOCKSTEP_HAS_CUDA_GRAPHS, libtorch::CudaGraph, RunAgain>;
+
+// Rank 1's loss has a collective, with which rank 0 keeps up as long as it is not captured.
+template <typename Graph>
+void expect_collectives_are_refused() {
+  on_devices(2, [](const Group& group) {
+    auto net = made_for<Net>(group);
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+    ::torch::optim::SGD optimizer(net->parameters(), 0.1);
+    const at::Tensor x = rows(group->rank(), 3).to(libtorch::device_of(*group));
+    const at::Tensor numbers = at::ones({2}, x.options());
+    const auto loss_of = [&](const at::Tensor& given) {
+      if (group->rank() == 1) libtorch::all_reduce(numbers, group);
+      return squares(ddp(given));
+    };
+    libtorch::CapturedStep<decltype(loss_of), Graph> step(ddp, optimizer, loss_of,
+                                                          {.warm_up = group->rank() == 1 ? 1 : 100});
+    const std::string text = outcome_of([&] {
+      if (group->rank() == 0) libtorch::all_reduce(numbers, group);
+      for (int i = 0; i < 8; ++i) {
+        step(x);
+        ddp.last_weight();
+      }
+    });
+    expect_text(text, {"all_reduce on cuda:", "can't be part of a CUDA graph"});
+    if (group->rank() == 0) expect_text(text, {"PeerLost", "rank 1 (host ", "failed in the backward of step 1"});
+  });
+}
 
 }  // namespace lockstep::testing

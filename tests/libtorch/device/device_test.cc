@@ -91,6 +91,76 @@ void expect_training_like_alone() {
   }
 }
 
+// Beside eager steps of the same rank: rank 1's rows differ from step to step, so that it replays none.
+TEST(Device, CapturedStepsTrainAsEagerOnes) {
+  for (const int ranks : {1, 2, 3}) {
+    for (const bool are_even : {true, false}) {
+      on_devices(ranks, [&](const Group& group) {
+        const auto device = libtorch::device_of(*group);
+        const int rank = group->rank();
+        const auto run = [&](bool is_captured) {
+          auto net = made_for<NormNetImpl>(group);
+          libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+          libtorch::FusedSGD optimizer(net->parameters(), ::torch::optim::SGDOptions(0.05).momentum(0.9));
+          const auto loss_of = [&](const at::Tensor& x) { return squares(ddp(x) - 1); };
+          std::optional<libtorch::CapturedStep<decltype(loss_of), DeviceGraph>> step;
+          if (is_captured) step.emplace(ddp, optimizer, loss_of);
+          std::vector<at::Tensor> losses;
+          for (int i = 0; i < 10; ++i) {
+            const std::int64_t count = !are_even && rank == 1 ? 2 + i : 4;
+            const at::Tensor x = random_tensor({count, 4}, static_cast<std::uint64_t>(100 * rank + i)).to(device);
+            if (step) {
+              if (i == 7) step->set_weight(2);
+              losses.push_back((*step)(x));
+              EXPECT_EQ(step->was_replayed(), i >= 3 && count == 4);
+              continue;
+            }
+            net->zero_grad(/*set_to_none=*/true);
+            const at::Tensor loss = loss_of(x);
+            if (i == 7) ddp.set_weight(2);
+            ddp.backward(loss);
+            optimizer.step();
+            losses.push_back(loss.detach());
+          }
+          EXPECT_EQ(ddp.steps(), 10);
+          EXPECT_EQ(ddp.last_weight(), are_even || ranks == 1 ? 4 * ranks : 4 * (ranks - 1) + 11);
+          ddp.check_replicas();
+          Tensors result = on_cpu(weights_of(*net));
+          result["losses"] = at::stack(losses).to(at::kCPU);
+          return result;
+        };
+        expect_close(run(true), run(false), std::to_string(ranks) + " ranks", 1e-4);
+      });
+    }
+  }
+}
+
+#if LOCKSTEP_HAS_CUDA_GRAPHS
+TEST(Device, ACollectiveWithinACaptureIsRefusedAndToldToTheOtherRanks) {
+  expect_collectives_are_refused<libtorch::CudaGraph>();
+}
+#endif
+
+// Torch accumulates in the stream of the first forward, which can't be captured.
+TEST(Device, ACapturedStepIsMadeBeforeTheFirstForward) {
+  on_devices(1, [](const Group& group) {
+    auto net = made_for(group);
+    libtorch::DistributedDataParallel ddp(net, group);
+    ::torch::optim::SGD optimizer(net->parameters(), 0.1);
+    const auto loss_of = [&](const at::Tensor& x) { return squares(ddp(x)); };
+    const at::Tensor x = rows(0, 3).to(libtorch::device_of(*group));
+    std::optional<at::Tensor> loss = loss_of(x);
+    const auto make = [&] {
+      libtorch::CapturedStep<decltype(loss_of), DeviceGraph> step(ddp, optimizer, loss_of, {.warm_up = 1});
+      step(x), step(x);
+      EXPECT_TRUE(step.was_replayed());
+    };
+    expect_text(outcome_of(make), {"InvalidArgument: CapturedStep: a graph holds the accumulator of 'a.weight'"});
+    loss.reset();
+    EXPECT_EQ(outcome_of(make), "nothing");
+  });
+}
+
 TEST(Device, TrainsAsOneProcessOnTheCpu) { expect_training_like_alone<Net>(); }
 TEST(Device, TrainsWithSyncBatchNormAsOneProcessOnTheCpu) { expect_training_like_alone<NormNetImpl>(); }
 

@@ -2,6 +2,8 @@
 // What only the fakes show of DistributedDataParallel on a device: waits of the host, and missing waits of streams.
 // Ranks are threads, each with a device. The fake runtime ends the process at the first use of memory that nothing
 // orders.
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <cuda_runtime_api.h>
 #include <torch/csrc/autograd/engine.h>
 
 #include <barrier>
@@ -62,6 +64,31 @@ TEST(Device, NoStepWaitsOnTheHost) {
   });
 }
 
+TEST(Device, NoCapturedStepWaitsOnTheHost) {
+  std::barrier everyone(2);
+  on_devices(2, [&](const Group& group) {
+    auto net = made_for(group);
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+    ::torch::optim::SGD optimizer(net->parameters(), 0.1);
+    const auto loss_of = [&](const at::Tensor& x) { return squares(ddp(x)); };
+    libtorch::CapturedStep<decltype(loss_of), DeviceGraph> step(ddp, optimizer, loss_of, {.warm_up = 1});
+    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(libtorch::device_of(*group));
+    std::int64_t before = 0;
+    for (int i = 0; i < 6; ++i) {
+      if (i == 3) {
+        everyone.arrive_and_wait();
+        before = fake_cuda::host_synchronisations();
+        everyone.arrive_and_wait();
+      }
+      step(x);
+      EXPECT_EQ(step.was_replayed(), i > 0);
+    }
+    everyone.arrive_and_wait();
+    EXPECT_EQ(fake_cuda::host_synchronisations(), before);
+    everyone.arrive_and_wait();
+  });
+}
+
 // What a stream computes, sends and reads is in order by events alone.
 TEST(Device, NoCollectiveWaitsOnTheHost) {
   std::barrier everyone(2);
@@ -85,6 +112,27 @@ TEST(Device, NoCollectiveWaitsOnTheHost) {
     everyone.arrive_and_wait();
   });
 }
+
+// A capture of the fakes', which make no graph of it.
+class Captured final : public libtorch::StepGraph {
+ public:
+  static std::string why_not(DeviceId) { return {}; }
+  void capture(std::function<void()> body) override {
+    const auto stream = static_cast<cudaStream_t>(libtorch::current_stream({DeviceKind::cuda, device()}).handle);
+    EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    const std::shared_ptr<void> end(nullptr, [stream](void*) {
+      cudaGraph_t graph = nullptr;
+      EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess) << "nothing has broken it";
+    });
+    body();
+  }
+  void replay() override { ADD_FAILURE() << "what was refused is replayed"; }
+
+ private:
+  static int device() { return c10::impl::getDeviceGuardImpl(at::kCUDA)->getDevice().index(); }
+};
+
+TEST(Device, ACollectiveWithinACaptureIsRefusedAndToldToTheOtherRanks) { expect_collectives_are_refused<Captured>(); }
 
 struct Thrower : ::torch::autograd::Function<Thrower> {
   static at::Tensor forward(::torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }

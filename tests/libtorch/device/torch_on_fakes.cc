@@ -121,6 +121,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getDefaultStream(at::Device device) const override {
     return torch_stream({{DeviceKind::cuda, device.index()}, nullptr});
   }
+  c10::Stream getStreamFromGlobalPool(at::Device device, bool) const override {
+    return torch_stream(*new Stream({DeviceKind::cuda, device.index()}));  // as torch's, which are never given back
+  }
   c10::Stream exchangeStream(c10::Stream stream) const noexcept override {
     const c10::Stream before = getStream(stream.device());
     current_streams.at(static_cast<std::size_t>(stream.device_index())) = reinterpret_cast<void*>(stream.id());

@@ -195,6 +195,8 @@ class DistributedDataParallel {
   Net& module() const { return *module_; }
   Net* operator->() const { return module_; }
   const std::shared_ptr<ProcessGroup>& group() const { return replica_->group(); }
+  // For CapturedStep.
+  const std::shared_ptr<Replica>& replica() const { return replica_; }
   // Synchronised backwards finished.
   std::int64_t steps() const { return replica_->steps(); }
   // Sets the steps that a resumed run has done before. steps() counts from there, and so does randomness; records and

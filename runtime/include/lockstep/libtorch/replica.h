@@ -58,6 +58,27 @@ class LOCKSTEP_API Replica {
   // Called in the handler of an exception of the program's loss_of.
   virtual void shard_failed() noexcept = 0;
   virtual NoSync no_sync(bool is_on) = 0;
+
+  // For StepCapture (libtorch/captured_step.h). From now on gradients are accumulated in this thread's current stream.
+  // InvalidArgument, by the parameter's name, if a graph holds its accumulator.
+  virtual void accumulate_here() = 0;
+  // Clears the gradients. InvalidArgument in no_sync() and behind its micro-batches.
+  virtual void begin_step() = 0;
+  // Forwards with gradients: how many have begun, and the rows of the last.
+  struct Forwards {
+    std::int64_t count = 0;
+    std::optional<std::int64_t> rows = std::nullopt;
+  };
+  virtual const Forwards& forwards() const = 0;
+  // The part of a step that is captured: the loss and its backward, which begins no step, sends nothing, and leaves the
+  // gradients, weighed by a number on the device, in the arena; in a world of one where autograd puts them.
+  virtual at::Tensor compute_captured(const std::function<at::Tensor()>& loss_of) = 0;
+  // Around a replay of it. before_replay() does what a forward of `rows` does ahead of the module's own. `weight`:
+  // nullopt for the rows.
+  virtual void before_replay(const ::torch::nn::Module& module, std::optional<std::int64_t> rows,
+                             std::optional<std::int64_t> weight) = 0;
+  virtual void after_replay() = 0;
+
   // Records the loss of this micro-batch, between forward and backward.
   virtual void record_loss(const at::Tensor& loss) = 0;
   virtual void record_loss(double loss) = 0;

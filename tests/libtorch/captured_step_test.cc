@@ -1,0 +1,541 @@
+// SPDX-License-Identifier: Apache-2.0
+// CapturedStep over a graph that runs again: the same bits as eager steps, and the same collectives.
+#include "lockstep/libtorch/captured_step.h"
+
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <set>
+
+#include "lockstep/libtorch/fused_optimizers.h"
+#include "runtime/base/logging.h"
+#include "tests/libtorch/run_again.h"
+#include "tests/libtorch/small_net.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace nn = ::torch::nn;
+using ::torch::optim::SGD;
+using ::torch::optim::SGDOptions;
+
+// With running statistics, which rank 0 gives to all ahead of each forward.
+struct NormNet : nn::Module {
+  nn::Linear a = register_module("a", nn::Linear(4, 6));
+  nn::BatchNorm1d norm = register_module("norm", nn::BatchNorm1d(6));
+  nn::Linear b = register_module("b", nn::Linear(6, 3));
+  nn::Linear unused = register_module("unused", nn::Linear(2, 2));
+  at::Tensor forward(const at::Tensor& x) { return b(at::tanh(norm(a(x)))); }
+};
+
+// A run of some steps, eager or captured, and all that it says.
+struct Training {
+  std::function<std::int64_t(int rank, int step)> rows = [](int rank, int) { return 3 + 2 * rank; };
+  std::function<bool(int rank)> is_captured = [](int) { return true; };
+  std::function<std::optional<std::int64_t>(int rank, int step)> weight = [](int, int) { return std::nullopt; };
+  std::function<void(nn::Module& net, ::torch::optim::Optimizer& optimizer, int step)> between =
+      [](nn::Module&, ::torch::optim::Optimizer&, int) {};
+  libtorch::DdpOptions options = many_buckets();
+  at::ScalarType dtype = at::kFloat;
+  int steps = 9;
+};
+
+struct Seen {
+  Tensors weights;
+  Tensors buffers;
+  std::vector<double> losses;         // of this rank
+  std::vector<double> global_losses;  // behind each step
+  std::vector<std::int64_t> total_weights;
+  std::vector<std::int64_t> versions;
+  std::vector<bool> was_replayed;
+  int captures = 0;
+  int replays = 0;
+};
+
+at::Tensor input_of(int rank, int step, std::int64_t count) {
+  return random_tensor({count, 4}, static_cast<std::uint64_t>(100 * rank + step));
+}
+
+template <typename Net, typename Optimizer>
+Seen train(const Training& it, const Group& group, bool captures_at_all,
+           const std::function<Optimizer(Net&)>& made_for) {
+  Net net;
+  initialize(net, 1);
+  net.to(it.dtype);
+  libtorch::DistributedDataParallel ddp(net, group, it.options);
+  Optimizer optimizer = made_for(net);
+  const auto loss_of = [&](const at::Tensor& x, const at::Tensor& y) {
+    const at::Tensor squared = (ddp(x) - y).square();
+    return it.options.loss == Loss::sum ? squared.sum() : squared.mean();
+  };
+  RunAgain::captures = RunAgain::replays = 0;
+  libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of, {.warm_up = 2});
+  Seen seen;
+  const int rank = group->rank();
+  for (int i = 0; i < it.steps; ++i) {
+    it.between(net, optimizer, i);
+    const at::Tensor x = input_of(rank, i, it.rows(rank, i)).to(it.dtype), y = x.slice(1, 1);
+    const auto weight = it.weight(rank, i);
+    at::Tensor loss;
+    if (captures_at_all && it.is_captured(rank)) {
+      if (weight) step.set_weight(*weight);
+      loss = step(x, y);
+      seen.was_replayed.push_back(step.was_replayed());
+    } else {
+      net.zero_grad(true);
+      loss = loss_of(x, y);
+      if (weight) ddp.set_weight(*weight);
+      ddp.backward(loss);
+      optimizer.step();
+    }
+    EXPECT_FALSE(loss.requires_grad() && captures_at_all && it.is_captured(rank));
+    seen.losses.push_back(loss.template item<double>());
+    seen.global_losses.push_back(ddp.last_loss().value_or(-1));
+    seen.total_weights.push_back(ddp.last_weight());
+    EXPECT_EQ(ddp.steps(), i + 1);
+  }
+  ddp.check_replicas();
+  seen.weights = weights_of(net);
+  seen.buffers = copies_of(net.named_buffers());
+  for (const at::Tensor& parameter : net.parameters()) seen.versions.push_back(parameter._version());
+  seen.captures = RunAgain::captures;
+  seen.replays = RunAgain::replays;
+  return seen;
+}
+
+bool same(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](double x, double y) { return x == y || (std::isnan(x) && std::isnan(y)); });
+}
+
+template <typename Net = NormNet, typename Optimizer = SGD>
+void expect_as_eager(
+    const Training& it, const std::string& what, const std::function<void(const Group&, const Seen&)>& more = {},
+    std::vector<int> worlds = {1, 2, 3}, const std::function<Optimizer(Net&)>& made_for = [](Net& net) {
+      return Optimizer(net.parameters(), SGDOptions(0.05).momentum(0.9).weight_decay(1e-3));
+    }) {
+  for (const int ranks : worlds) {
+    SCOPED_TRACE(what + ", " + std::to_string(ranks) + " ranks");
+    run_torch_ranks(ranks, [&](const Group& group) {
+      const Seen eager = train<Net, Optimizer>(it, group, false, made_for);
+      const Seen captured = train<Net, Optimizer>(it, group, true, made_for);
+      EXPECT_TRUE(same_bits(captured.weights, eager.weights)) << what << ", rank " << group->rank() << " of " << ranks;
+      // Ranks that run eagerly beside a replay get rank 0's ahead of each forward.
+      EXPECT_TRUE(same_bits(captured.buffers, eager.buffers)) << what;
+      EXPECT_TRUE(same(captured.losses, eager.losses)) << what;
+      EXPECT_TRUE(same(captured.global_losses, eager.global_losses)) << what;
+      EXPECT_EQ(captured.total_weights, eager.total_weights);
+      EXPECT_EQ(captured.versions, eager.versions) << "how often each parameter was written";
+      if (more) more(group, captured);
+    });
+  }
+}
+
+// Lines of the log at or above a warning, while it lives.
+class Warnings {
+ public:
+  Warnings() {
+    set_log_sink([this](LogLevel level, std::string_view text) {
+      const std::lock_guard lock(mutex_);
+      if (level >= LogLevel::warn) lines_.emplace_back(text);
+    });
+  }
+  ~Warnings() { set_log_sink({}); }
+  Warnings(const Warnings&) = delete;
+  Warnings& operator=(const Warnings&) = delete;
+  std::int64_t count(std::string_view part) const {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::count_if(lines_, [&](const std::string& line) { return line.find(part) != std::string::npos; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+TEST(CapturedStep, TrainsToTheBitsOfEagerSteps) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    for (const Loss loss : {Loss::mean, Loss::sum}) {
+      Training it;
+      it.dtype = dtype;
+      it.options.loss = loss;
+      expect_as_eager(it, loss == Loss::mean ? "mean" : "sum", [](const Group& group, const Seen& seen) {
+        EXPECT_EQ(seen.was_replayed, (std::vector<bool>{false, false, true, true, true, true, true, true, true}));
+        if (group->size() == 1) return;  // its gradients may lie elsewhere in each run of this graph
+        EXPECT_EQ(seen.captures, 2);
+        EXPECT_EQ(seen.replays, 7 + 6);
+      });
+    }
+  }
+}
+
+// Gradients of 16 bits are weighed, and added up, in float32 (of the CPU).
+TEST(CapturedStep, TrainsIn16BitsToTheBitsOfEagerSteps) {
+  Training it;
+  it.dtype = at::kBFloat16;
+  expect_as_eager<Net>(it, "bfloat16");
+}
+
+TEST(CapturedStep, OneRankMayReplayWhileAnotherRunsEagerly) {
+  Training it;
+  it.rows = [](int rank, int step) { return rank == 1 ? 2 + step : 4; };  // never twice the same
+  expect_as_eager(it, "other rows in each step",
+                  [](const Group& group, const Seen& seen) { EXPECT_EQ(seen.replays > 0, group->rank() != 1); },
+                  {2, 3});
+  it.rows = Training().rows;
+  it.is_captured = [](int rank) { return rank != 0; };
+  expect_as_eager(it, "rank 0 has no captured step", {}, {2, 3});
+}
+
+TEST(CapturedStep, OtherInputsRunEagerlyAndAreLoggedOnce) {
+  const Warnings warnings;
+  Training it;
+  it.rows = [](int rank, int step) { return step % 3 != 2 ? 4 : rank == 0 ? 3 : 0; };  // the last of three is short
+  expect_as_eager<Net>(
+      it, "a short batch",
+      [](const Group&, const Seen& seen) {
+        EXPECT_EQ(seen.was_replayed, (std::vector<bool>{false, false, false, true, true, false, true, true, false}));
+      },
+      {2});
+  EXPECT_EQ(warnings.count("the inputs are training, float32 [3, 4] on cpu, float32 [3, 3] on cpu, and captured is "
+                           "training, float32 [4, 4] on cpu, float32 [4, 3] on cpu"),
+            1);
+  EXPECT_EQ(warnings.count("the inputs are training, float32 [0, 4] on cpu"), 1);
+  EXPECT_EQ(warnings.count("runs eagerly"), 2);
+}
+
+TEST(CapturedStep, EvaluationIsAnotherKindOfStep) {
+  Training it;
+  it.between = [](nn::Module& net, ::torch::optim::Optimizer&, int step) { net.train(step != 5); };
+  expect_as_eager(it, "a step in evaluation", [](const Group&, const Seen& seen) {
+    EXPECT_EQ(seen.was_replayed, (std::vector<bool>{false, false, true, true, true, false, true, true, true}));
+  });
+}
+
+TEST(CapturedStep, WeightsMayDifferFromStepToStep) {
+  Training it;
+  it.weight = [](int rank, int step) -> std::optional<std::int64_t> {
+    if (step % 4 == 3) return std::nullopt;
+    return (step + rank) % 3 == 0 ? 0 : 7 + step * 3 + rank;
+  };
+  it.steps = 14;
+  expect_as_eager(it, "weights");
+}
+
+TEST(CapturedStep, ALossOfNoWeightMayBeNan) {
+  for (const int ranks : {1, 2}) {
+    run_torch_ranks(ranks, [&](const Group& group) {
+      Net net;
+      initialize(net, 1);
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+      SGD optimizer(ddp.parameters(), 0.1);
+      const auto loss_of = [&](const at::Tensor& x) { return squares(ddp(x)); };
+      libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of, {.warm_up = 1});
+      const bool has_none = group->rank() == group->size() - 1;
+      for (int i = 0; i < 4; ++i) {
+        at::Tensor x = rows(group->rank(), 3);
+        if (has_none) x = x * std::numeric_limits<float>::quiet_NaN(), step.set_weight(0);
+        const at::Tensor loss = step(x);
+        EXPECT_EQ(std::isnan(loss.item<double>()), has_none);
+        EXPECT_EQ(ddp.last_weight(), 3 * (ranks - 1));
+      }
+      EXPECT_TRUE(step.was_replayed());
+      for (const at::Tensor& weights : net.parameters()) EXPECT_TRUE(weights.isfinite().all().item<bool>());
+      ddp.check_replicas();
+    });
+  }
+}
+
+// An optimizer's graph has its numbers and places within; eager steps lie between two of them.
+TEST(CapturedStep, TheOptimizersNumbersMayChange) {
+  Training it;
+  it.steps = 16;
+  it.between = [](nn::Module&, ::torch::optim::Optimizer& optimizer, int step) {
+    for (auto& group : optimizer.param_groups()) group.options().set_lr(step < 6 ? 0.05 : step < 9 ? 0.02 : 0.05);
+  };
+  expect_as_eager(it, "two rates", [](const Group&, const Seen& seen) { EXPECT_EQ(seen.captures, 1 + 3); }, {2});
+  it.between = [](nn::Module&, ::torch::optim::Optimizer& optimizer, int step) {
+    for (auto& group : optimizer.param_groups()) group.options().set_lr(0.05 / (1 + step));
+  };
+  expect_as_eager(it, "a rate of each step", [](const Group&, const Seen& seen) { EXPECT_EQ(seen.captures, 1); }, {2});
+}
+
+TEST(CapturedStep, OptimizersThatCountOnTheHostStepEagerly) {
+  using ::torch::optim::AdamW;
+  expect_as_eager<NormNet, AdamW>(
+      {}, "AdamW", [](const Group&, const Seen& seen) { EXPECT_EQ(seen.captures, 1); }, {2},
+      [](NormNet& net) { return AdamW(net.parameters(), ::torch::optim::AdamWOptions(0.01)); });
+  expect_as_eager<NormNet, libtorch::FusedAdamW>(
+      {}, "FusedAdamW",
+      [](const Group&, const Seen& seen) {
+        NormNet net;
+        const libtorch::FusedAdamW any(net.parameters(), ::torch::optim::AdamWOptions(0.01));
+        EXPECT_EQ(seen.captures, any.is_fused() ? 2 : 1);
+      },
+      {2}, [](NormNet& net) { return libtorch::FusedAdamW(net.parameters(), ::torch::optim::AdamWOptions(0.01)); });
+}
+
+// Its writes are counted, which ranks compare in each step: replays count as eager steps do.
+struct CountedSgd : SGD {
+  using SGD::SGD;
+  at::Tensor step(::torch::optim::Optimizer::LossClosure = nullptr) override {
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : param_groups().front().params()) {
+      if (parameter.grad().defined()) parameter.sub_(parameter.grad() * 0.05);
+    }
+    return {};
+  }
+};
+
+TEST(CapturedStep, CountsAReplaysWritesAsEagerOnes) {
+  Training it;
+  it.is_captured = [](int rank) { return rank != 1; };
+  expect_as_eager<NormNet, CountedSgd>(it, "counted writes",
+                                       [](const Group& group, const Seen& seen) {
+                                         EXPECT_EQ(seen.replays > 7, group->rank() != 1) << "the optimizer's too";
+                                         EXPECT_GE(*std::ranges::max_element(seen.versions), 9);
+                                       },
+                                       {2, 3});
+  // By somebody else's, a step of the optimizer is eager: it may keep what was written.
+  it.between = [](nn::Module& net, ::torch::optim::Optimizer&, int step) {
+    const at::NoGradGuard no_grad;
+    if (step == 7) net.parameters().front().mul_(0.5);
+  };
+  it.is_captured = [](int) { return true; };
+  expect_as_eager<NormNet, CountedSgd>(it, "a parameter was written", {}, {2});
+}
+
+// A layer that the captured loss leaves out, and that of another rank does not.
+TEST(CapturedStep, RanksMayUseDifferentParameters) {
+  run_torch_ranks(2, [](const Group& group) {
+    const auto run = [&](bool is_captured) {
+      Net net;
+      initialize(net, 1);
+      net.use_side = group->rank() == 1;
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+      SGD optimizer(ddp.parameters(), SGDOptions(0.1).momentum(0.9));
+      const auto loss_of = [&](const at::Tensor& x) { return squares(ddp(x)); };
+      libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of, {.warm_up = 1});
+      for (int i = 0; i < 5; ++i) {
+        if (is_captured) {
+          step(input_of(group->rank(), i, 3));
+          continue;
+        }
+        net.zero_grad(true);
+        loss_of(input_of(group->rank(), i, 3)).backward();
+        optimizer.step();
+      }
+      EXPECT_EQ(step.was_replayed(), is_captured);
+      return weights_of(net);
+    };
+    EXPECT_TRUE(same_bits(run(true), run(false)));
+  });
+}
+
+TEST(CapturedStep, ReturnsLossesOfTheirOwn) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    initialize(net, 1);
+    libtorch::DistributedDataParallel ddp(net, group);
+    SGD optimizer(ddp.parameters(), 0.1);
+    const auto loss_of = [&](const at::Tensor& x) { return squares(ddp(x)); };
+    libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of, {.warm_up = 1});
+    std::vector<at::Tensor> losses;
+    std::set<double> values;
+    at::Tensor x = rows(group->rank(), 3);
+    for (int i = 0; i < 5; ++i) {
+      losses.push_back(step(x));
+      x.mul_(1.5);  // the caller's own
+    }
+    for (const at::Tensor& loss : losses) values.insert(loss.item<double>());
+    EXPECT_EQ(values.size(), losses.size());
+  });
+}
+
+TEST(CapturedStep, ANanInAReplayedStepIsToldAsEver) {
+  for (const int ranks : {1, 2}) {
+    for (const NotFinite reaction : {NotFinite::raise, NotFinite::tell}) {
+      const Warnings warnings;
+      run_torch_ranks(ranks, [&](const Group& group) {
+        Net net;
+        initialize(net, 1);
+        libtorch::DistributedDataParallel ddp(net, group, {.not_finite = reaction});
+        SGD optimizer(ddp.parameters(), 0.1);
+        const auto loss_of = [&](const at::Tensor& x) { return squares(ddp(x)); };
+        libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of, {.warm_up = 1});
+        const std::string thrown = outcome_of([&] {
+          for (int i = 0; i < 5; ++i) {
+            at::Tensor x = rows(group->rank(), 3);
+            if (i == 3 && group->rank() == ranks - 1) x[1][2] = std::numeric_limits<float>::quiet_NaN();
+            step(x);
+          }
+        });
+        EXPECT_TRUE(step.was_replayed());
+        if (reaction == NotFinite::tell) {
+          EXPECT_EQ(thrown, "nothing");
+        } else {
+          expect_text(thrown, {"NaN in rank " + std::to_string(ranks - 1) + "'s gradient of '", "in step 3"});
+        }
+      });
+      const std::string told = "NaN in rank " + std::to_string(ranks - 1) + "'s gradient of '";
+      EXPECT_GE(warnings.count(told), reaction == NotFinite::tell ? 1 : 0) << ranks << " ranks";
+    }
+  }
+}
+
+TEST(CapturedStep, ARankThatDiesBetweenReplaysIsNamed) {
+  run_torch_ranks(3, [](const Group& group) {
+    Net net;
+    libtorch::DistributedDataParallel ddp(net, group);
+    SGD optimizer(ddp.parameters(), 0.1);
+    const auto loss_of = [&](const at::Tensor& x) { return squares(ddp(x)); };
+    libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of);
+    for (int i = 0; i < 6; ++i) step(rows(group->rank(), 3));
+    EXPECT_TRUE(step.was_replayed());
+    if (group->rank() == 2) return;  // and takes its group with it
+    for (int again = 0; again < 2; ++again) {
+      expect_text(outcome_of([&] {
+                    for (int i = 0; i < 4; ++i) step(rows(group->rank(), 3));
+                  }),
+                  {"PeerLost: ", "rank 2"});
+    }
+  });
+}
+
+TEST(CapturedStep, AnExceptionOfAReplayFailsTheGroup) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    libtorch::DistributedDataParallel ddp(net, group);
+    SGD optimizer(ddp.parameters(), 0.1);
+    bool throws = false;
+    const auto loss_of = [&](const at::Tensor& x) {
+      if (throws) throw std::domain_error("no more luck");
+      return squares(ddp(x));
+    };
+    libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of);
+    for (int i = 0; i < 5; ++i) step(rows(group->rank(), 3));
+    throws = group->rank() == 1;
+    const std::string text = outcome_of([&] { step(rows(group->rank(), 3)); });
+    expect_text(text, {"no more luck"});
+    if (group->rank() == 0) expect_text(text, {"PeerLost: ", "rank 1 (host ", "failed in the backward of step 5"});
+  });
+}
+
+TEST(CapturedStep, AStopIsAgreedInReplayedSteps) {
+  for (const int ranks : {1, 2, 3}) {
+    run_torch_ranks(ranks, [&](const Group& group) {
+      Net net;
+      libtorch::DistributedDataParallel ddp(net, group);
+      SGD optimizer(ddp.parameters(), 0.1);
+      const auto loss_of = [&](const at::Tensor& x) { return squares(ddp(x)); };
+      libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of, {.warm_up = 1});
+      while (!ddp.should_stop() && ddp.steps() < 20) {
+        step(rows(group->rank(), 3));
+        if (ddp.steps() == 6 && group->rank() == ranks - 1) request_stop(*group, "enough");
+      }
+      EXPECT_TRUE(step.was_replayed());
+      EXPECT_EQ(ddp.steps(), 7);
+      EXPECT_EQ(ddp.stop_reason().value_or("none").find("enough") != std::string::npos, true);
+    });
+  }
+}
+
+// Of the host, beside the bits: nothing is drawn anew in a replay that an eager step would draw.
+TEST(CapturedStep, NoiseIsThatOfEagerSteps) {
+  struct NoisyNet : Net {
+    nn::Dropout dropout = register_module("dropout", nn::Dropout(0.5));
+    at::Tensor forward(const at::Tensor& x) { return dropout(Net::forward(x)); }
+  };
+  Training it;
+  it.options.seed = 3;
+  expect_as_eager<NoisyNet>(it, "dropout", {}, {1});  // ranks that are threads share one generator
+}
+
+// What `loss_of` does around its forward, in the first replay of a world of `ranks`.
+std::string replayed(int ranks, const std::function<void(libtorch::DistributedDataParallel<Net>&)>& more,
+                     const libtorch::DdpOptions& options = {}) {
+  std::string text;
+  std::mutex mutex;
+  run_torch_ranks(ranks, [&](const Group& group) {
+    Net net;
+    libtorch::DistributedDataParallel ddp(net, group, options);
+    SGD optimizer(ddp.parameters(), 0.1);
+    const auto loss_of = [&](const at::Tensor& x) {
+      const at::Tensor y = ddp(x);
+      more(ddp);
+      return squares(y);
+    };
+    libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of, {.warm_up = 2});
+    step(rows(group->rank(), 3));
+    step(rows(group->rank(), 3));
+    const std::string seen = outcome_of([&] { step(rows(group->rank(), 3)); });
+    const std::lock_guard lock(mutex);
+    if (text.empty() || !seen.starts_with("PeerLost")) text = seen;
+  });
+  return text;
+}
+
+TEST(CapturedStep, AWeightWithinItIsRefused) {
+  for (const int ranks : {1, 2}) {
+    expect_text(replayed(ranks, [](auto& ddp) { ddp.set_weight(2); }),
+                {"InvalidArgument: DistributedDataParallel: set_weight within the loss of a CapturedStep"});
+  }
+}
+
+TEST(CapturedStep, MisuseIsRefusedInTheFirstStep) {
+  const auto first = [](const libtorch::DdpOptions& options, int forwards = 1, bool local = false) {
+    std::string text;
+    run_torch_ranks(1, [&](const Group& group) {
+      Net net;
+      libtorch::DistributedDataParallel ddp(net, group, options);
+      SGD optimizer(ddp.parameters(), 0.1);
+      const auto loss_of = [&](const at::Tensor& x) {
+        at::Tensor loss = squares(ddp(x));
+        for (int i = 1; i < forwards; ++i) loss = loss + squares(ddp(x));
+        return loss;
+      };
+      libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of);
+      const auto sum = ddp.no_sync(local);
+      text = outcome_of([&] { step(rows(0, 3)); });
+    });
+    return text;
+  };
+  EXPECT_EQ(first({}), "nothing");
+  expect_text(first({}, 2), {"InvalidArgument: CapturedStep: the loss made 2 forwards through ddp"});
+  const std::string refused = "InvalidArgument: CapturedStep: step 0 is in no_sync(), or behind its micro-batches, or ";
+  expect_text(first({}, 1, true), {refused});
+  expect_text(first({.weigh_outputs = true}), {refused});
+  expect_text(first({.reproducible = {.virtual_shards = 4, .batch_size = 8}}), {refused});
+}
+
+// With the program's own graphs: on the CPU there are none.
+TEST(CapturedStep, RunsEagerlyOnTheCpuAndSaysSo) {
+  const Warnings warnings;
+  run_torch_ranks(2, [](const Group& group) {
+    const auto run = [&](bool is_captured) {
+      Net net;
+      initialize(net, 1);
+      libtorch::DistributedDataParallel ddp(net, group);
+      SGD optimizer(ddp.parameters(), 0.1);
+      const auto loss_of = [&](const at::Tensor& x) { return squares(ddp(x)); };
+      libtorch::CapturedStep step(ddp, optimizer, loss_of);
+      for (int i = 0; i < 5; ++i) {
+        const at::Tensor x = input_of(group->rank(), i, 3);
+        if (is_captured) {
+          step(x);
+          EXPECT_FALSE(step.was_replayed());
+          continue;
+        }
+        net.zero_grad(true);
+        ddp.backward(loss_of(x));
+        optimizer.step();
+      }
+      return weights_of(net);
+    };
+    EXPECT_TRUE(same_bits(run(true), run(false)));
+  });
+  EXPECT_EQ(warnings.count("CapturedStep: runs eagerly: "), 2);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
