@@ -19,6 +19,28 @@
 namespace lockstep::libtorch {
 namespace {
 
+// While one lives, `stream` is this thread's current one, in order with the caller's; after an exception too, for the
+// caller may free what the stream reads.
+class InStream {
+ public:
+  InStream(DeviceId device, const c10::Stream& stream) : callers_(current_stream(device)), guard_(stream) {
+    put_in_order(callers_, current_stream(device));
+  }
+  ~InStream() {
+    try {
+      put_in_order(current_stream(callers_.device), callers_);
+    } catch (const std::exception& error) {
+      log_error("CapturedStep: back to the caller's stream: {}", error.what());
+    }
+  }
+  InStream(const InStream&) = delete;
+  InStream& operator=(const InStream&) = delete;
+
+ private:
+  StreamView callers_;
+  c10::StreamGuard guard_;
+};
+
 // All that a captured step of an optimizer keeps using: its settings, and where its tensors lie; and the parameters'
 // versions, for a master follows no write that others make. Empty if nothing is known of it.
 using Frozen = std::vector<std::uint64_t>;
@@ -101,15 +123,9 @@ std::string StepCapture::why_eager(const std::vector<at::Tensor>& inputs, const 
   return fmt::format("the inputs are {}, and captured is {}", kind, captured_kind_);
 }
 
-// After an exception nothing that the step has computed is read.
 at::Tensor StepCapture::run(const std::vector<at::Tensor>& inputs, const LossOf& loss_of) {
-  const DeviceId device = replica_->group()->device();
-  const StreamView callers = current_stream(device);
-  std::optional<c10::StreamGuard> guard;
-  if (stream_) {
-    guard.emplace(*stream_);
-    put_in_order(callers, current_stream(device));
-  }
+  std::optional<InStream> in_stream;
+  if (stream_) in_stream.emplace(replica_->group()->device(), *stream_);
   replica_->begin_step();
   std::string name = module_.is_training() ? "training" : "evaluation";
   for (const at::Tensor& input : inputs) name += ", " + describe(input);
@@ -121,7 +137,6 @@ at::Tensor StepCapture::run(const std::vector<at::Tensor>& inputs, const LossOf&
   const at::Tensor loss = was_replayed_ ? replay(inputs, loss_of, kind) : step_eagerly(inputs, loss_of, kind);
   weight_.reset();
   update();
-  if (stream_) put_in_order(current_stream(device), callers);
   return loss;
 }
 
