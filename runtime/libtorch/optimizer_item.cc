@@ -16,11 +16,13 @@
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/libtorch/fused_optimizers.h"
+#include "lockstep/libtorch/sharded_optimizer.h"
 #include "runtime/libtorch/fused_state.h"
 #include "runtime/libtorch/optimizer_fields.h"
 #include "runtime/libtorch/saved_tensor.h"
@@ -65,8 +67,24 @@ SnapshotValues values_of(const Names& names) {
 template <typename Optimizer, typename State, typename Options>
 class KnownItem final : public SnapshotItem {
  public:
-  KnownItem(Optimizer& optimizer, const char* type, Names names)
-      : optimizer_(optimizer), type_(type), names_(std::move(names)) {}
+  // `shares`: null where parameters are whole.
+  KnownItem(Optimizer& optimizer, const char* type, Names names, const OptimizerShares* shares)
+      : optimizer_(optimizer), type_(type), names_(std::move(names)) {
+    if (shares == nullptr) return;
+    const std::vector<at::Tensor> parameters = shares->replica().parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const at::Tensor& share = shares->replica().shares()[i];
+      const std::int64_t begin = share.storage_offset() - parameters[i].storage_offset();
+      cut_.emplace(share.unsafeGetTensorImpl(), Cut{parameters[i], {begin, begin + share.numel()}});
+    }
+    each_parameter([&](const std::string& name, const at::Tensor& parameter) {
+      if (cut_of(parameter)->whole.is_contiguous()) return;
+      throw InvalidArgument(fmt::format(
+          "Snapshots: {} lies in another order than a file has it (channels last?), and its optimizer is in "
+          "shares of memory; keep it contiguous, or leave DdpOptions::shard out",
+          in_quotes(name)));
+    });
+  }
 
   std::string type() const override { return type_; }
 
@@ -83,6 +101,7 @@ class KnownItem final : public SnapshotItem {
   }
 
   SnapshotValues fixed_values() const override { return values_of(names_); }
+  bool is_sharded() const override { return !cut_.empty(); }
 
   std::vector<SnapshotTensor> tensors() const override {
     if constexpr (kIsFused) correct_counts<typename State::TorchState>(optimizer_.state());
@@ -93,7 +112,12 @@ class KnownItem final : public SnapshotItem {
       if (found == states.end()) return;
       each_field(state_in(found->second), [&](const char* field, auto& value) {
         if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
-          if (value.defined()) tensors.push_back(saved_tensor(field_name(name, field), value, true));
+          if (!value.defined()) return;
+          tensors.push_back(saved_tensor(field_name(name, field), value, true));
+          if (const Cut* const cut = cut_of(parameter)) {
+            tensors.back().shape = cut->whole.sizes().vec();
+            tensors.back().share = cut->share;
+          }
         } else {
           SnapshotTensor count = saved_tensor(field_name(name, field), at::scalar_tensor(value, at::kLong), true);
           count.is_copy = true;  // of the number
@@ -131,7 +155,13 @@ class KnownItem final : public SnapshotItem {
         has_any = true;
         if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
           value = at::empty_like(parameter.detach(), at::TensorOptions().dtype(scalar_type_of(entry->second.dtype)));
-          read_into(saved, saved_name, value);
+          if (const Cut* const cut = cut_of(parameter)) {
+            const at::Tensor whole = at::empty(cut->whole.sizes(), value.options().device(at::kCPU));
+            read_into(saved, saved_name, whole);
+            value.copy_(whole.view(-1).slice(0, cut->share.begin, cut->share.end));
+          } else {
+            read_into(saved, saved_name, value);
+          }
         } else {
           const at::Tensor number = at::zeros({}, at::kLong);
           read_into(saved, saved_name, number);
@@ -208,7 +238,10 @@ class KnownItem final : public SnapshotItem {
       }
       there.push_back(saved_name);
       std::vector<std::int64_t> shape;
-      if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) shape = parameter.sizes().vec();
+      if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
+        const Cut* const cut = cut_of(parameter);
+        shape = (cut == nullptr ? parameter : cut->whole).sizes().vec();
+      }
       if (entry->second.shape != shape) {
         throw InvalidArgument(fmt::format("{} is {}, and the program's parameter is {}", in_quotes(saved_name),
                                           checkpoint::describe(entry->second.dtype, entry->second.shape),
@@ -221,9 +254,20 @@ class KnownItem final : public SnapshotItem {
     }
   }
 
+  // The parameter that a tensor of the optimizer's is a share of; null if it is whole.
+  struct Cut {
+    at::Tensor whole;
+    SnapshotShare share;
+  };
+  const Cut* cut_of(const at::Tensor& parameter) const {
+    const auto found = cut_.find(parameter.unsafeGetTensorImpl());
+    return found == cut_.end() ? nullptr : &found->second;
+  }
+
   Optimizer& optimizer_;
   const char* type_;
   Names names_;
+  std::unordered_map<const void*, Cut> cut_;
 };
 
 // Any other, as the bytes that it makes of itself.
@@ -318,9 +362,12 @@ std::shared_ptr<SnapshotItem> optimizer_item(std::string_view name, ::torch::opt
   using namespace ::torch::optim;
   const auto known =
       [&]<typename Type, typename State, typename Options>(const char* type) -> std::shared_ptr<SnapshotItem> {
-    // Exactly it: a class of the program's own over it may keep more.
-    if (typeid(optimizer) != typeid(Type)) return nullptr;
-    return std::make_shared<KnownItem<Type, State, Options>>(static_cast<Type&>(optimizer), type, names);
+    // Exactly it, or in shares: a class of the program's own over it may keep more.
+    const auto* const shares = dynamic_cast<const OptimizerShares*>(&optimizer);
+    auto* const it = dynamic_cast<Type*>(&optimizer);
+    if (it == nullptr || (shares == nullptr && typeid(optimizer) != typeid(Type))) return nullptr;
+    return std::make_shared<KnownItem<Type, State, Options>>(*it, type, names,
+                                                             shares != nullptr && shares->are_cut() ? shares : nullptr);
   };
   if (auto item = known.operator()<FusedAdamW, FusedState<AdamWParamState>, AdamWOptions>("AdamW")) return item;
   if (auto item = known.operator()<FusedAdam, FusedState<AdamParamState>, AdamOptions>("Adam")) return item;

@@ -129,6 +129,15 @@ void Snapshots::add(std::string_view name, ::torch::optim::Optimizer& optimizer)
   for (const auto* module : modules_) {
     for (const NamedTensor& item : state_of(*module)) of_module[item.tensor.unsafeGetTensorImpl()] = item.name;
   }
+  if (const auto* const shares = dynamic_cast<const OptimizerShares*>(&optimizer); shares && shares->are_cut()) {
+    const std::vector<at::Tensor> parameters = shares->replica().parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto found = of_module.find(parameters[i].unsafeGetTensorImpl());
+      if (found != of_module.end()) {
+        of_module[shares->replica().shares()[i].unsafeGetTensorImpl()] = std::string(found->second);
+      }
+    }
+  }
   std::vector<std::vector<std::string>> names;
   for (const auto& group : optimizer.param_groups()) {
     names.emplace_back();

@@ -4,12 +4,15 @@
 #include "lockstep/libtorch/sharded_optimizer.h"
 
 #include <cmath>
+#include <concepts>
 #include <latch>
 #include <limits>
 
 #include "lockstep/comm/values.h"
 #include "lockstep/libtorch/grad_scaler.h"
+#include "lockstep/libtorch/snapshots.h"
 #include "tests/libtorch/common.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::testing {
 namespace {
@@ -245,6 +248,72 @@ TEST(ShardedOptimizer, VirtualShardsHaveTheSameBitsAtAnyNumberOfRanks) {
   for (const Tensors& seen : by_ranks) EXPECT_TRUE(same_bits(seen, by_ranks.front()));
   for (const double norm : norms) EXPECT_EQ(norm, norms.front());
   EXPECT_GT(norms.front(), 0.1);
+}
+
+// Steps [from, to) of virtual shards; saves after step `save`, and goes on from what is there.
+template <typename Optimizer>
+Tensors run_steps(const Group& group, const TemporaryFolder& folder, Shard shard, int to, int save = -1) {
+  nn::Linear net(6, 5);
+  initialize(*net, 2);
+  DistributedDataParallel ddp(net, group, {.reproducible = {.virtual_shards = 6, .batch_size = 12}, .shard = shard});
+  Optimizer optimizer = [&] {
+    if constexpr (std::derived_from<Optimizer, libtorch::OptimizerShares>) {
+      return Optimizer(ddp, optim::AdamWOptions(0.05).amsgrad(true));
+    } else {
+      return Optimizer(ddp.parameters(), optim::AdamWOptions(0.05).amsgrad(true));
+    }
+  }();
+  libtorch::Snapshots snapshots(folder / "run", ddp, {.rescue = false});
+  snapshots.add("optimizer", optimizer);
+  snapshots.restore();
+  const std::int64_t begin = 12 / group->size() * group->rank();
+  for (std::int64_t step = ddp.steps(); step < to; ++step) {
+    for (const at::Tensor& parameter : ddp.parameters()) parameter.mutable_grad().reset();
+    const at::Tensor x = random_tensor({12, 6}, static_cast<std::uint64_t>(step));
+    ddp.backward(12 / group->size(), [&](std::int64_t from, std::int64_t until) {
+      return ddp(x.slice(0, begin + from, begin + until)).square().mean();
+    });
+    optimizer.step();
+    if (step + 1 == save) snapshots.save();
+  }
+  return weights_of(*net);
+}
+
+TEST(ShardedOptimizer, ASnapshotGoesOnAtAnyNumberOfRanksWithShardsOrWithout) {
+  using Sharded = ShardedOptimizer<optim::AdamW>;
+  for (const bool is_saved_in_shares : {true, false}) {
+    for (const int ranks : {1, 2, 3}) {
+      for (const bool goes_on_in_shares : {true, false}) {
+        const TemporaryFolder folder, undisturbed;
+        Tensors wanted;
+        run_torch_ranks(3, [&](const Group& group) {
+          if (is_saved_in_shares) {
+            run_steps<Sharded>(group, folder, Shard::optimizer, 4, 3);
+          } else {
+            run_steps<optim::AdamW>(group, folder, Shard::none, 4, 3);
+          }
+          const Tensors all = run_steps<optim::AdamW>(group, undisturbed, Shard::none, 6);
+          if (group->rank() == 0) wanted = all;
+        });
+        run_torch_ranks(ranks, [&](const Group& group) {
+          const Tensors seen = goes_on_in_shares ? run_steps<Sharded>(group, folder, Shard::optimizer, 6)
+                                                 : run_steps<optim::AdamW>(group, folder, Shard::none, 6);
+          EXPECT_TRUE(same_bits(seen, wanted)) << is_saved_in_shares << goes_on_in_shares << " at " << ranks;
+        });
+      }
+    }
+  }
+}
+
+TEST(ShardedOptimizer, ASnapshotOfMemoryInAnotherOrderThanAFilesIsRefused) {
+  run_torch_ranks(2, [](const Group& group) {
+    const TemporaryFolder folder;
+    Mixed net(1);
+    DistributedDataParallel ddp(net, group, options(Shard::optimizer));
+    ShardedOptimizer<optim::AdamW> optimizer(ddp, optim::AdamWOptions(0.1));
+    libtorch::Snapshots snapshots(folder / "run", ddp);
+    expect_text(error_of([&] { snapshots.add("optimizer", optimizer); }), {"'conv.weight' lies in another order"});
+  });
 }
 
 TEST(ShardedOptimizer, TheNormIsThatOfTheWholeMean) {
