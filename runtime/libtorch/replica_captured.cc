@@ -31,11 +31,11 @@ void ReplicaImpl::accumulate_here() {
 }
 
 void ReplicaImpl::begin_step() {
-  if (options_.weigh_outputs || options_.reproducible.is_on() || trainer_->is_in_no_sync() ||
+  if (options_.weigh_outputs || options_.reproducible.is_on() || is_sharded() || trainer_->is_in_no_sync() ||
       trainer_->accumulating()) {
     throw InvalidArgument(fmt::format(
         "CapturedStep: step {} is in no_sync(), or behind its micro-batches, or DdpOptions has weigh_outputs "
-        "or reproducible; a captured step is one backward, weighed on the device: take larger batches "
+        "or reproducible or shard; a captured step is one backward, weighed on the device: take larger batches "
         "instead, and leave these options out",
         trainer_->step()));
   }

@@ -31,10 +31,10 @@
 // has their operators; others keep numbers on the host, and step eagerly. A captured one, too, steps eagerly where an
 // option (the learning rate), a gradient's place, its state or a parameter has changed since the last step: with a
 // schedule that changes the rate in each step, always.
-// Not supported: no_sync() and DdpOptions::reproducible, for each backward is a step; DdpOptions::weigh_outputs, whose
-// factor is a number on the host; a GradScaler; clipping of gradients. In `loss_of`, once it is captured: collectives
-// on the device, ddp's set_weight() and record_loss(), .item(), copies to the host, and hooks that do such things in
-// backward.
+// Not supported: no_sync() and DdpOptions::reproducible, for each backward is a step; DdpOptions::shard;
+// DdpOptions::weigh_outputs, whose factor is a number on the host; a GradScaler; clipping of gradients. In `loss_of`,
+// once it is captured: collectives on the device, ddp's set_weight() and record_loss(), .item(), copies to the host,
+// and hooks that do such things in backward.
 //
 // On a device the steps run in a stream of this object's, in order with the caller's current stream. Seeds
 // (DdpOptions::seed) are set before each replay.

@@ -195,7 +195,7 @@ class DistributedDataParallel {
   Net& module() const { return *module_; }
   Net* operator->() const { return module_; }
   const std::shared_ptr<ProcessGroup>& group() const { return replica_->group(); }
-  // For CapturedStep.
+  // For CapturedStep and ShardedOptimizer.
   const std::shared_ptr<Replica>& replica() const { return replica_; }
   // Synchronised backwards finished.
   std::int64_t steps() const { return replica_->steps(); }
@@ -230,8 +230,6 @@ class DistributedDataParallel {
   const trace::StepRecord& last_step() const { return replica_->last_step(); }
   // Whether the last synchronised step is over on the device too, as far as is known without a wait. On the CPU always.
   bool is_step_over() const { return replica_->is_step_over(); }
-  // For ShardedOptimizer.
-  const std::shared_ptr<Replica>& replica() const { return replica_; }
 
  private:
   template <typename... Args>
