@@ -52,6 +52,9 @@ void Reducer::Impl::update_shares(const std::function<void(const ParameterShare&
     } catch (const std::exception& error) {
       give_up_update(error.what());
       throw;
+    } catch (...) {
+      give_up_update("an exception of another kind than std::exception");
+      throw;
     }
     const Bucket& bucket = plan.buckets[i];
     if (!travels || bucket.parameters.front() >= std::ssize(specs)) continue;
