@@ -43,16 +43,16 @@ class Rank {
 
   void run(const std::string& name, int steps) {
     if (!contenders_.contains(name)) throw std::invalid_argument("no contender is named '" + name + "'");
-    auto& [problem, ddp, optimizer] = *contenders_.at(name);
+    Contender& it = *contenders_.at(name);
     group_->barrier().wait();
     Answer answer;
     for (int i = 0; i < steps; ++i) {
       answer.time([&] {
-        ddp.backward(problem.loss(ddp(problem.x, problem.ids), problem.y));
-        optimizer->step();
-        optimizer->zero_grad();
+        it.ddp.backward(it.problem.loss(it.ddp(it.problem.x, it.problem.ids), it.problem.y));
+        it.optimizer->step();
+        it.optimizer->zero_grad();
         device_runtime(group_->device().kind).synchronize(group_->stream(), Deadline::after(group_->timeout()));
-        return &ddp.last_step();
+        return &it.ddp.last_step();
       });
     }
     answer.print();
