@@ -3,6 +3,7 @@
 #include "lockstep/libtorch/captured_step.h"
 
 #include <cmath>
+#include <latch>
 #include <limits>
 #include <mutex>
 #include <set>
@@ -384,7 +385,8 @@ TEST(CapturedStep, ANanInAReplayedStepIsToldAsEver) {
 }
 
 TEST(CapturedStep, ARankThatDiesBetweenReplaysIsNamed) {
-  run_torch_ranks(3, [](const Group& group) {
+  std::latch behind(3);
+  run_torch_ranks(3, [&](const Group& group) {
     Net net;
     libtorch::DistributedDataParallel ddp(net, group);
     SGD optimizer(ddp.parameters(), 0.1);
@@ -392,6 +394,7 @@ TEST(CapturedStep, ARankThatDiesBetweenReplaysIsNamed) {
     libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of);
     for (int i = 0; i < 6; ++i) step(rows(group->rank(), 3));
     EXPECT_TRUE(step.was_replayed());
+    behind.arrive_and_wait();
     if (group->rank() == 2) return;  // and takes its group with it
     for (int again = 0; again < 2; ++again) {
       expect_text(outcome_of([&] {
@@ -403,7 +406,8 @@ TEST(CapturedStep, ARankThatDiesBetweenReplaysIsNamed) {
 }
 
 TEST(CapturedStep, AnExceptionOfAReplayFailsTheGroup) {
-  run_torch_ranks(2, [](const Group& group) {
+  std::latch behind(2);
+  run_torch_ranks(2, [&](const Group& group) {
     Net net;
     libtorch::DistributedDataParallel ddp(net, group);
     SGD optimizer(ddp.parameters(), 0.1);
@@ -414,6 +418,7 @@ TEST(CapturedStep, AnExceptionOfAReplayFailsTheGroup) {
     };
     libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of);
     for (int i = 0; i < 5; ++i) step(rows(group->rank(), 3));
+    behind.arrive_and_wait();  // else rank 0 may hear of it in the step before
     throws = group->rank() == 1;
     const std::string text = outcome_of([&] { step(rows(group->rank(), 3)); });
     expect_text(text, {"no more luck"});
@@ -456,6 +461,7 @@ std::string replayed(int ranks, const std::function<void(libtorch::DistributedDa
                      const libtorch::DdpOptions& options = {}) {
   std::string text;
   std::mutex mutex;
+  std::latch behind(ranks);
   run_torch_ranks(ranks, [&](const Group& group) {
     Net net;
     libtorch::DistributedDataParallel ddp(net, group, options);
@@ -468,6 +474,7 @@ std::string replayed(int ranks, const std::function<void(libtorch::DistributedDa
     libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of, {.warm_up = 2});
     step(rows(group->rank(), 3));
     step(rows(group->rank(), 3));
+    behind.arrive_and_wait();
     const std::string seen = outcome_of([&] { step(rows(group->rank(), 3)); });
     const std::lock_guard lock(mutex);
     if (text.empty() || !seen.starts_with("PeerLost")) text = seen;
