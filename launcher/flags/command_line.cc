@@ -286,7 +286,7 @@ struct DoctorCommand {
 
 struct SnapshotsCommand {
   explicit SnapshotsCommand(CLI::App& parent)
-      : app(add_command(parent, "snapshots", "List a job's snapshots, compare two, or write one's tensors to files")) {
+      : app(add_command(parent, "snapshots", "List, compare or export a job's snapshots")) {
     app.add_option("words", words)->group("");
     app.add_flag("--verify", options.verify, "Read every byte, and compare checksums");
     app.add_flag("--json", options.json, "One JSON object instead of lines");

@@ -300,7 +300,7 @@ TEST(LiveReport, IsCutByLettersAndSoAreTheKeys) {
   report.scalars = {{.name = "\u00fc\u00fc\u00fc\u00fc\u00fc\u00fc", .step = 1, .value = 0.5}};
   expect_text(as_screen(report, {.columns = 5, .rows = 24}), {"\n\u00fc\u00fc\u00fc\u00fc\u00fc\n"});
   const std::string screen = as_screen(report, {.columns = 30, .rows = 40, .has_keys = true, .shows_keys = true});
-  expect_text(screen, {"\nWAITED: for other ranks  HIDDE\n"});
+  expect_text(screen, {"\nWAITED: for others  HIDDEN: co\n"});
 }
 
 TEST(LiveReport, BlamesNoRankWhereTheyTakeTurnsOnTheCores) {
