@@ -3,6 +3,9 @@
 // state.
 //
 // In alternating blocks of 20 steps of one process per rank; times are medians over the blocks, of rank 0.
+//
+// bench_snapshot FOLDER [--shard] [--serve]: with --shard the optimizer's state is in shares, which all ranks write;
+// "%r" in FOLDER is the rank, for disks of their own.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -59,7 +62,8 @@ double seconds_of_memcpy(std::size_t bytes) {
 // The training, of which a block of steps is measured.
 class Training {
  public:
-  explicit Training(const std::string& folder) : snapshots_(folder, ddp_, {.keep = 1, .rescue = false}) {
+  Training(const std::string& folder, ls::Shard shard)
+      : ddp_(*model_, group_, {.shard = shard}), snapshots_(own(folder), ddp_, {.keep = 1, .rescue = false}) {
     snapshots_.add("optimizer", optimizer_);
     snapshots_.restore();
     for (int i = 0; i < 3; ++i) step();
@@ -88,7 +92,20 @@ class Training {
   std::size_t state_bytes() const { return static_cast<std::size_t>(3 * model_->parameter_count()) * sizeof(float); }
   ls::ProcessGroup& group() { return *group_; }
 
+  // A step, and until its snapshot is durable, with nothing behind it.
+  double seconds_to_save() {
+    step();
+    group_->barrier().wait();
+    const auto begin = std::chrono::steady_clock::now();
+    snapshots_.save("a measurement");
+    return seconds_since(begin);
+  }
+
  private:
+  std::string own(std::string folder) const {
+    if (const auto at = folder.find("%r"); at != folder.npos) folder.replace(at, 2, std::to_string(group_->rank()));
+    return folder;
+  }
   void step() {
     ddp_.backward(ls::mse_loss(ddp_(x_), x_));
     optimizer_.step();
@@ -97,7 +114,7 @@ class Training {
 
   std::shared_ptr<ls::ProcessGroup> group_ = ls::init_process_group();
   std::unique_ptr<ls::nn::Sequential> model_ = make_model();
-  ls::DistributedDataParallel ddp_{*model_, group_};
+  ls::DistributedDataParallel ddp_;
   ls::optim::AdamW optimizer_{ddp_.parameters(), {.lr = 1e-4}};
   ls::Snapshots snapshots_;
   const ls::Tensor x_ = ls::Tensor::full({kRows, kWidth}, 0.01f);
@@ -118,12 +135,13 @@ int serve(Training& training) {
 }
 
 int compare(Training& training) {
-  std::vector<double> without, with, pauses;
+  std::vector<double> without, with, pauses, saves;
   for (int i = 0; i < kBlocks; ++i) {
     without.push_back(training.measure(false).step);
     const Training::Block block = training.measure(true);
     with.push_back(block.step);
     pauses.push_back(block.pause);
+    saves.push_back(training.seconds_to_save());
   }
   if (training.group().rank() != 0) return 0;
   const std::size_t state_bytes = training.state_bytes();
@@ -134,17 +152,22 @@ int compare(Training& training) {
   fmt::print("step with / without: {:.3f}\n", median(with) / median(without));
   fmt::print("call with a snapshot: {:.2f} ms, {:.3f} of a memcpy of the state ({:.1f} ms)\n", 1e3 * median(pauses),
              median(pauses) / copy, 1e3 * copy);
+  fmt::print("save(), until it is durable: {:.0f} ms\n", 1e3 * median(saves));
   return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool serves = argc == 3 && std::string_view(argv[2]) == "--serve";
-  if (argc != 2 && !serves) {
-    fmt::print(stderr, "usage: bench_snapshot FOLDER: a new one, on the disk that is measured\n");
+  const std::vector<std::string_view> flags(argv + std::min(argc, 2), argv + argc);
+  const auto has = [&](std::string_view flag) { return std::ranges::count(flags, flag) > 0; };
+  const bool serves = has("--serve"), shards = has("--shard");
+  if (argc < 2 || flags.size() != std::size_t{serves} + std::size_t{shards}) {
+    fmt::print(stderr,
+               "usage: bench_snapshot FOLDER [--shard] [--serve]: a new folder, on the disk that is measured; %r in it "
+               "is the rank\n");
     return 2;
   }
-  Training training(argv[1]);
+  Training training(argv[1], shards ? ls::Shard::optimizer : ls::Shard::none);
   return serves ? serve(training) : compare(training);
 }
