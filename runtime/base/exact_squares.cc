@@ -12,8 +12,8 @@
 namespace lockstep {
 namespace {
 
-// Of the digits: a multiple of 32, two digits and more below the least float's square, 2^-298. They reach to 2^352,
-// which is 2^96 times the largest.
+// The exponent of the lowest digit is a multiple of 32, two digits and more below the least float's square, 2^-298.
+// They reach to 2^352, which is 2^96 times the largest.
 constexpr int kLowestExponent = -384;
 constexpr std::int64_t kNan = std::int64_t{1} << 32;
 constexpr std::uint32_t kNotFinite = 255;  // the exponent of infinities and NaNs

@@ -22,7 +22,7 @@ namespace lockstep {
 
 class OrderedSum {
  public:
-  // Of rows of `count` elements of a float dtype. `side` outlives it.
+  // Rows have `count` elements of a float dtype. `side` outlives this object.
   OrderedSum(std::shared_ptr<ProcessGroup> group, StreamView side, NodeOrder order, std::int64_t count, DType dtype);
   // The side stream waits for what the group's stream has now, which may read the sum.
   ~OrderedSum();

@@ -128,7 +128,7 @@ void ReplicaImpl::update_shares(const std::function<void()>& step) {
       leave_weights(parameters_[index]);
     });
   }
-  // Of the buckets in which this rank has no elements, so that all ranks count as many writes.
+  // Buckets without elements of this rank are stepped too: all ranks count as many writes.
   for (const int bucket : bucket_of_) step_once(bucket);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [parameter, begin, end] = parameters_[i].share;

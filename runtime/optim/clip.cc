@@ -32,7 +32,7 @@ DeviceId device_of(std::span<const Tensor> parameters) {
   return device;
 }
 
-// Of the gradients, where each rank has a share of them; null where they are whole.
+// Null where gradients are whole on each rank.
 ShardedUpdate* shards_of(std::span<const Tensor> parameters) {
   std::optional<ShardedUpdate*> shards;
   for (const Tensor& parameter : parameters) {
@@ -50,7 +50,7 @@ ShardedUpdate* shards_of(std::span<const Tensor> parameters) {
   return shards.value_or(nullptr);
 }
 
-// What this rank reads and scales of a gradient; undefined without one.
+// The part of a gradient that this rank reads and scales; undefined without a gradient.
 Tensor own_part(const Tensor& parameter, const ShardedUpdate* shards) {
   if (shards == nullptr || !parameter.has_grad()) return parameter.grad();
   return shards->share_of(parameter, parameter.grad_for_writing());

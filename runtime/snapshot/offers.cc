@@ -256,7 +256,7 @@ BasicSnapshots::Impl::Choice BasicSnapshots::Impl::choose(const std::vector<Offe
 BasicSnapshots::Impl::Contents BasicSnapshots::Impl::read(const Offer& offer) const {
   Contents contents{.manifest = *offer.contents};
   contents.files = std::make_shared<checkpoint::SnapshotFiles>(offer.own_path);
-  // Of each file that has whole tensors: item, name, dtype and shape of those, by the rank that reads it.
+  // The rank that reads a file with whole tensors tells item, name, dtype and shape of each.
   std::vector<std::string> own;
   for (const ManifestItem& item : contents.manifest.items) {
     Contents::Tensors& tensors = contents.tensors[item.name];

@@ -29,7 +29,7 @@ struct BasicSnapshots::Impl::Offer {
   std::string path = {};
   std::string later = {};            // why only a later lockstep can read it; empty if the rank can
   std::set<std::string> files = {};  // names in the folder
-  // Of a chosen one:
+  // The next three are known once the offer is chosen.
   std::optional<checkpoint::Manifest> contents = std::nullopt;
   std::map<std::string, int> readers = {};  // by file, a rank that has it undamaged
   std::filesystem::path own_path = {};      // the folder on this rank's disk, if there is one

@@ -59,7 +59,7 @@ struct BasicSnapshots::Impl {
 
   // shares.cc
   bool is_sharded() const;
-  // Of a captured item that is sharded: the slices of this rank in place of whole tensors.
+  // In a captured item that is sharded puts the slices of this rank in place of whole tensors.
   void take_slices(CapturedItem& item) const;
   // Collective: makes the step's folder on each disk. Empty, or why it can't be saved now, on every rank; then it has
   // gone again. kBusy if a rank still writes the step before.
@@ -172,8 +172,8 @@ struct BasicSnapshots::Impl {
   bool is_over = false;  // load_best_model() has changed the model
   UnwindGuard unwinding;
   std::unique_ptr<AtFatalError> at_fatal_error;
-  // Of all ranks that the disk of the folder has, the first: it makes and removes folders there. Rank 0, or another
-  // one that is sharded.
+  // Whether this rank is the one of those on its disk that makes and removes folders there: rank 0, and on another disk
+  // that has the folder the first to record the generation.
   bool keeps_disk = false;
   std::unique_ptr<checkpoint::SeriesLock> lock;  // rank 0's
   // Rank 0's; if an item is sharded every rank's.

@@ -59,7 +59,7 @@ enum class OverZero : std::uint8_t { stays, is_zero };
 // The result of first_not_finite() where every number is finite.
 inline constexpr std::int64_t kAllFinite = std::numeric_limits<std::int64_t>::max();
 
-// Of sum_rows().
+// Limits of sum_rows().
 inline constexpr std::uint8_t kSkippedRow = 255;
 inline constexpr std::size_t kMostSummedRows = 2048;
 inline constexpr std::size_t kMostKeptSums = 32;  // at once: of 2^31 rows in a binary tree

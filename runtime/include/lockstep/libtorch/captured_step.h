@@ -12,7 +12,7 @@
 // written them; then the step is captured once, and replayed for inputs of that kind: their dtypes, shapes and devices,
 // and whether the module trains. A replayed step costs the host two launches, the collectives, and little else.
 //
-// What it gives up: gradients leave when backward has ended, so no all-reduce runs behind it. It pays where the host is
+// The price: gradients leave when backward has ended, so no all-reduce runs behind it. It pays where the host is
 // slower than the device (small models and batches), and not where the all-reduces are long.
 //
 // On every rank the collectives of a replayed step are those of an eager one, in the same order and buckets: a rank may

@@ -43,7 +43,7 @@
 
 namespace lockstep::libtorch {
 
-// What a ShardedOptimizer has of a DistributedDataParallel: its shares.
+// A DistributedDataParallel's shares, as a ShardedOptimizer uses them.
 class LOCKSTEP_API OptimizerShares {
  public:
   explicit OptimizerShares(std::shared_ptr<Replica> replica);
@@ -54,7 +54,7 @@ class LOCKSTEP_API OptimizerShares {
   const Replica& replica() const { return *replica_; }
   // Whether parameters are cut: not in a world of one.
   bool are_cut() const { return !replica_->shares().empty(); }
-  // Of all ranks: not 0 where it is not 0 on one. For GradScaler.
+  // Collective: not 0 on any rank if `found_inf` is not 0 on one. For GradScaler.
   at::Tensor agreed(const at::Tensor& found_inf) const;
 
  protected:

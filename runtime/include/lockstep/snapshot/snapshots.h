@@ -91,7 +91,7 @@ struct SnapshotTensor {
   bool only_optimizers_write = false;
   // A matrix, [columns, rows] in memory: the file has it transposed. A share stays in the order of memory.
   bool is_transposed = false;
-  // Of a sharded item: the elements that `bytes` has, perhaps none; the shares of all ranks make up the tensor. Without
+  // In a sharded item the elements that `bytes` has, perhaps none; the shares of all ranks make up the tensor. Without
   // it each rank has the tensor whole.
   std::optional<SnapshotShare> share = std::nullopt;
   // Changes with every write. Null: writes can't be told.
