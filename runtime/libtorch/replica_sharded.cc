@@ -91,9 +91,8 @@ void ReplicaImpl::update_shares(const std::function<void()>& step) {
   }
   for (std::size_t i = 0; i < shares_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
-    const auto begin = static_cast<std::ptrdiff_t>(parameter.share.begin * parameter.tensor.element_size());
-    const bool is_empty = shares_[i].numel() == 0;
-    if (is_empty || static_cast<char*>(parameter.tensor.data_ptr()) + begin == shares_[i].data_ptr()) continue;
+    // By storage, so that a rank whose share is empty sees it too: else it would wait for the others.
+    if (shares_[i].is_alias_of(parameter.tensor)) continue;
     throw InvalidArgument(
         fmt::format("ShardedOptimizer: '{}' has other memory than when it was wrapped; copy into a parameter instead "
                     "of replacing it, or wrap the module again",

@@ -449,6 +449,19 @@ TEST(ShardedOptimizer, WhatWouldBeWrongIsRefused) {
   });
 }
 
+// A cache line has all elements of a parameter: one of the ranks has none of them.
+TEST(ShardedOptimizer, ReplacedMemoryIsSeenByRanksWhoseShareIsEmpty) {
+  run_torch_ranks(2, [](const Group& group) {
+    nn::Linear net(2, 1);
+    initialize(*net, 2);
+    DistributedDataParallel ddp(net, group, options(Shard::optimizer));
+    ShardedOptimizer<optim::SGD> optimizer(ddp, optim::SGDOptions(0.1));
+    ddp(random_tensor({3, 2}, 1)).square().mean().backward();
+    net->weight.set_data(net->weight.clone());
+    expect_text(error_of([&] { optimizer.step(); }), {"'weight' has other memory"});
+  });
+}
+
 TEST(ShardedOptimizer, EndsBeforeOrBehindItsDistributedDataParallel) {
   run_torch_ranks(2, [](const Group& group) {
     Mixed net(1);
