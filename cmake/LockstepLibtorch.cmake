@@ -49,6 +49,19 @@ function(lockstep_torch_flags cflags libs)
   set(${libs} "-L${at} -Wl,-rpath,${at} -Wl,--push-state,--no-as-needed -ltorch -Wl,--pop-state -ltorch_cpu -lc10" PARENT_SCOPE)
 endfunction()
 
+# PyTorch's packages have an fmt among their headers, of another version than the system's, which spdlog and all rooms are
+# compiled with. A folder that holds the system's fmt alone is searched first: by our own sources, not by programs.
+function(lockstep_fmt_before_torch)
+  lockstep_torch_prefix("${Torch_DIR}" prefix)
+  get_target_property(folder fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+  if(EXISTS "${prefix}/include/fmt" AND NOT "${prefix}/include" STREQUAL "${folder}")
+    set(first "${PROJECT_BINARY_DIR}/CMakeFiles/fmt_first")
+    file(MAKE_DIRECTORY "${first}")
+    file(CREATE_LINK "${folder}/fmt" "${first}/fmt" SYMBOLIC)
+    target_include_directories(lockstep_flags BEFORE INTERFACE "${first}")
+  endif()
+endfunction()
+
 # Torch's own configuration may end the whole run (CUDA files that are not there), so a process of its own tries it.
 function(lockstep_probe_libtorch folder result)
   lockstep_torch_prefix("${folder}" prefix)
@@ -158,6 +171,7 @@ if(LOCKSTEP_HAVE_LIBTORCH)
     set(what " for GPUs")
   endif()
   message(STATUS "lockstep::libtorch: LibTorch ${Torch_VERSION}${what} of ${LOCKSTEP_TORCH_CONFIG}")
+  lockstep_fmt_before_torch()
 elseif(LOCKSTEP_LIBTORCH STREQUAL "ON")
   message(FATAL_ERROR "LOCKSTEP_LIBTORCH=ON, but ${LOCKSTEP_LIBTORCH_REASON}")
 else()

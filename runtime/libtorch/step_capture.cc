@@ -10,8 +10,8 @@
 #include <bit>
 
 #include "lockstep/base/error.h"
-#include "lockstep/libtorch/captured_step.h"
 #include "lockstep/libtorch/fused_optimizers.h"
+#include "lockstep/libtorch/step_capture.h"
 #include "runtime/base/logging.h"
 #include "runtime/libtorch/collective_tensors.h"
 #include "runtime/libtorch/fused_state.h"

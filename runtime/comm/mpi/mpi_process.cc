@@ -158,7 +158,7 @@ void start_mpi(int rank, int world_size) {
       throw BackendUnavailable(
           fmt::format("backend 'mpi': this MPI gives thread level {}, and {} is wanted; install an "
                       "MPI that is built with threads",
-                      level, MPI_THREAD_SERIALIZED));
+                      level, int{MPI_THREAD_SERIALIZED}));
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   }

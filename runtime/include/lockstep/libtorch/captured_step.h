@@ -47,18 +47,15 @@
 #include <torch/optim/optimizer.h>
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/libtorch/distributed_data_parallel.h"
-#include "lockstep/libtorch/torch_stream.h"
+#include "lockstep/libtorch/step_capture.h"
 
 // The first header is in every LibTorch for GPUs, and in no other.
 #if __has_include(<c10/cuda/impl/cuda_cmake_macros.h>) && __has_include(<cuda_runtime_api.h>)
@@ -69,18 +66,6 @@
 #endif
 
 namespace lockstep::libtorch {
-
-// Work of a device that was recorded once, and is put into a stream again by one call. A class of its kind has also a
-// static std::string why_not(DeviceId): why it can't capture there, or an empty text.
-class LOCKSTEP_API StepGraph {
- public:
-  virtual ~StepGraph() = default;
-  // Records the work that `body` puts into the current stream, which is not the default one; nothing of it runs. Called
-  // once. Throws what `body` throws. `body` may be called again, while this lives.
-  virtual void capture(std::function<void()> body) = 0;
-  // Puts the recorded work into the current stream.
-  virtual void replay() = 0;
-};
 
 // LibTorch's own graph, compiled with the program's LibTorch: lockstep's library needs no CUDA. It needs a LibTorch for
 // GPUs, 2.6 or newer, and the headers of its CUDA on the include path (cuda_runtime_api.h); else it captures nothing.
@@ -116,56 +101,6 @@ class CudaGraph final : public StepGraph {
   void capture(std::function<void()>) override {}
   void replay() override {}
 #endif
-};
-
-struct CapturedStepOptions {
-  // Eager steps of one kind of input before it is captured. Fewer than 1 count as 1: it makes the optimizer's state,
-  // and the buckets.
-  int warm_up = 3;
-};
-
-// The work of CapturedStep without the types of module and graph.
-class LOCKSTEP_API StepCapture {
- public:
-  using LossOf = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
-  using MakeGraph = std::function<std::unique_ptr<StepGraph>()>;
-
-  // `why_not`: why nothing can be captured; empty if it can.
-  StepCapture(std::shared_ptr<Replica> replica, const ::torch::nn::Module& module, ::torch::optim::Optimizer& optimizer,
-              std::string why_not, MakeGraph make_graph, CapturedStepOptions options);
-  at::Tensor run(const std::vector<at::Tensor>& inputs, const LossOf& loss_of);
-  void set_weight(std::int64_t weight) { weight_ = weight; }
-  bool was_replayed() const { return was_replayed_; }
-
- private:
-  struct Kind {
-    int eager_steps = 0;
-    std::optional<std::int64_t> rows = std::nullopt;  // of ddp's first tensor
-  };
-  // Empty if they can be replayed.
-  std::string why_eager(const std::vector<at::Tensor>& inputs, const std::string& kind) const;
-  at::Tensor step_eagerly(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, Kind& kind);
-  at::Tensor replay(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, const Kind& kind);
-  void update();
-
-  std::shared_ptr<Replica> replica_;
-  const ::torch::nn::Module& module_;
-  ::torch::optim::Optimizer& optimizer_;
-  std::string why_not_;
-  MakeGraph make_graph_;
-  CapturedStepOptions options_;
-  std::optional<c10::Stream> stream_;   // on a device
-  std::map<std::string, Kind> kinds_;   // by the description of inputs
-  std::set<std::string> told_;          // reasons that were logged
-  std::optional<std::int64_t> weight_;  // of the next step
-  bool was_replayed_ = false;
-  std::unique_ptr<StepGraph> graph_;  // forward and backward
-  std::string captured_kind_;
-  std::vector<at::Tensor> inputs_;  // the graph's
-  at::Tensor loss_;                 // the graph's
-  std::unique_ptr<StepGraph> update_graph_;
-  std::vector<std::uint64_t> last_frozen_;  // frozen_of() the optimizer behind its last step
-  std::vector<std::uint64_t> writes_;       // to each parameter in an eager step of the optimizer
 };
 
 template <typename LossOf, std::derived_from<StepGraph> Graph = CudaGraph>
