@@ -45,8 +45,14 @@ function(lockstep_torch_flags cflags libs)
                NO_DEFAULT_PATH NO_CACHE REQUIRED)
   cmake_path(GET LOCKSTEP_TORCH_CPU PARENT_PATH at)
   set(${cflags} "${folders}" PARENT_SCOPE)
-  # libtorch.so itself holds nothing: it brings a GPU's kernels.
-  set(${libs} "-L${at} -Wl,-rpath,${at} -Wl,--push-state,--no-as-needed -ltorch -Wl,--pop-state -ltorch_cpu -lc10" PARENT_SCOPE)
+  # libtorch.so itself holds nothing: it brings a GPU's kernels. A CapturedStep calls libtorch_cuda.so itself.
+  lockstep_torch_is_for_gpus("${Torch_DIR}" for_gpus)
+  set(for_captured_steps "")
+  if(for_gpus)
+    set(for_captured_steps " -Wl,--push-state,--as-needed -ltorch_cuda -lc10_cuda -Wl,--pop-state")
+  endif()
+  set(${libs} "-L${at} -Wl,-rpath,${at} -Wl,--push-state,--no-as-needed -ltorch -Wl,--pop-state -ltorch_cpu -lc10\
+${for_captured_steps}" PARENT_SCOPE)
 endfunction()
 
 # PyTorch's packages have an fmt among their headers, of another version than the system's, which spdlog and all rooms are
@@ -69,7 +75,7 @@ function(lockstep_probe_libtorch folder result)
   file(READ "${folder}/TorchConfig.cmake" config)
   if(config MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
     set(${result} "the LibTorch of ${folder} has the C++ ABI of before 2015 (_GLIBCXX_USE_CXX11_ABI=0), this build the \
-one since; pass -DTorch_DIR= with a zip's whose name says cxx11-abi, or with a Python package's of PyTorch 2.6 or newer" PARENT_SCOPE)
+one since; pass -DTorch_DIR= with a zip's whose name says cxx11-abi, or with a Python package's of PyTorch 2.7.0 or newer" PARENT_SCOPE)
     return()
   endif()
   lockstep_torch_is_for_gpus("${folder}" for_gpus)

@@ -89,7 +89,7 @@ function(lockstep_shared)
   target_compile_features(${S_TARGET} INTERFACE cxx_std_20)
   set_target_properties(${S_TARGET} PROPERTIES OUTPUT_NAME ${S_OUTPUT} EXPORT_NAME ${S_EXPORT} LINKER_LANGUAGE CXX
                         VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
-                        INSTALL_RPATH "$ORIGIN")
+                        INSTALL_RPATH "$ORIGIN" INSTALL_RPATH_USE_LINK_PATH ON)
   lockstep_export_api(${S_TARGET} PRIVATE_SYMBOLS "${S_PRIVATE_SYMBOLS}")
   add_library(lockstep::${S_EXPORT} ALIAS ${S_TARGET})
 endfunction()

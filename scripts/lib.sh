@@ -18,7 +18,8 @@ gtest_packages=(libgtest-dev libgmock-dev)
 test_packages=("${gtest_packages[@]}" libyaml-cpp-dev "${plugin_packages[@]}" openmpi-bin clang-format git iproute2
                dpkg-dev file tmux procps python3 python3-numpy)
 sanitizer_packages=(clang libclang-rt-dev lld llvm clang-tidy)  # rt: the sanitizers themselves; llvm: names in their stacks
-peer_packages=(python3-torch libtorch-dev libgloo-dev)  # 1.13, Python's under Debian's own python3; Gloo's headers for the benchmark beside c10d
+peer_packages=(libgloo-dev)  # headers for the benchmark beside c10d
+torch_version=2.15.0  # PyTorch's own package: the LibTorch and the Python peers of CI
 
 say() { printf '%s: %s\n' "$program" "$*"; }
 die() {
@@ -79,6 +80,43 @@ need_packages() {
   "${apt[@]}" update >build/apt.log 2>&1 || true  # without network the install below may still find all it needs
   logged build/apt.log "apt-get install" "By hand: apt-get install --no-install-recommends ${missing[*]}" \
     "${apt[@]}" install --no-install-recommends "${missing[@]}"
+}
+
+# need_torch VERSION: sets Torch_DIR, LibTorch's CMake files, and torch_python, a Python that has torch of the same version.
+# VERSION is a number or 'newest' (of today): PyTorch's own package with what it needs but triton, in an environment of
+# Debian's Python below ~/.cache/lockstep, 3 GB to download and 4.5 GB on the disk, once per version. Or 'debian':
+# libtorch-dev and python3-torch.
+need_torch() {
+  local version=$1 wanted=torch folder needs
+  if [[ $version == debian ]]; then
+    need_packages python3-torch libtorch-dev libopenblas0-pthread  # the reference BLAS is no peer
+    torch_python=/usr/bin/python3
+    Torch_DIR=$(dpkg -L libtorch-dev | sed -n 's|/TorchConfig.cmake$||p')
+    return
+  fi
+  [[ $version == newest ]] || wanted=torch==$version
+  folder=${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/torch-$version
+  torch_python=$folder/bin/python3
+  mkdir -p "$folder"
+  exec 8>"$folder/lock"
+  flock 8
+  if [[ ! -e $folder/complete || $version == newest ]]; then
+    need_packages python3-venv
+    say "installing $wanted in $folder"
+    rm -f "$folder/complete"
+    logged build/torch.log "python3 -m venv" "" /usr/bin/python3 -m venv "$folder"
+    logged build/torch.log "pip install $wanted" "Remove $folder to begin anew." \
+      "$torch_python" -m pip install --no-cache-dir --upgrade --no-deps "$wanted"
+    mapfile -t needs < <("$torch_python" -c 'import importlib.metadata as metadata
+for need in metadata.requires("torch"):
+    if "triton" not in need and "extra ==" not in need: print(need)')
+    logged build/torch.log "pip install of what torch needs" "Remove $folder to begin anew." \
+      "$torch_python" -m pip install --no-cache-dir --upgrade "${needs[@]}" numpy
+    touch "$folder/complete"
+  fi
+  exec 8>&-
+  Torch_DIR=$("$torch_python" -c 'import importlib.util as util
+print(util.find_spec("torch").submodule_search_locations[0], end="/share/cmake/Torch")')
 }
 
 # Compile jobs: the cores we may use, but no more than one per GB of free memory.

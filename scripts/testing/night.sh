@@ -37,6 +37,8 @@ run_extras() {
   part "the same bits on other processors" scripts/test --extra processors
   part "views: Chromium and TensorBoard" scripts/test --extra views
   part "torch: the newest PyTorch" scripts/test --extra torch
+  part "torch: this Debian's PyTorch" scripts/test --extra torch --torch debian
+  part "torch: Debian 13's LibTorch, in a bare root" scripts/test --extra bare --debian trixie --torch
   part "packages in a bare root" scripts/package --test
   part "bare: a stranger's machine" scripts/test --extra bare
   for engine in podman docker; do

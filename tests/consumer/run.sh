@@ -28,6 +28,27 @@ check_run() {
   [[ -s model.safetensors ]]
 }
 
+# Which libraries a file may need, by names without versions and but for the compiler's own. What came along unseen is not
+# everywhere, and programs would not start.
+while read -r file; do
+  case ${file#"$HOME/.local/"} in
+    bin/lockstep) may='crypto fmt spdlog xxhash' ;;
+    bin/lockstep-probe) may='fmt lockstep lockstep_nn' ;;
+    */liblockstep.so*) may='crypto fmt spdlog xxhash' ;;
+    */liblockstep_nn.so*) may='dnnl gomp lockstep' ;;
+    */liblockstep_libtorch.so*) may='c10 fmt lockstep torch torch_cpu' ;;
+    */liblockstep_mpi.so) may='fmt lockstep mpi' ;;
+    */liblockstep_cuda.so | */liblockstep_cuda_nn.so) may='fmt lockstep lockstep_nn' ;;
+    bin/0[45]_libtorch*) may='c10 fmt lockstep lockstep_libtorch lockstep_nn torch torch_cpu' ;;
+    bin/0*) may='fmt lockstep lockstep_nn' ;;
+    *) may='' ;;
+  esac
+  while read -r name; do
+    [[ " c m gcc_s stdc++ ld-linux-x86-64 ld-linux-aarch64 pthread dl rt $may " == *" $name "* ]] ||
+      { echo "consumer: ${file#"$HOME/.local/"} needs lib$name, and may need: $may" >&2; exit 1; }
+  done < <(readelf -d "$file" 2>/dev/null | sed -nE 's/.*\(NEEDED\).*\[(lib)?([^]]*)\.so.*/\2/p')
+done < <(find "$HOME/.local/bin" "$HOME/.local/lib" -type f)
+
 # The launcher finds its probe, and that its library, wherever the tree went.
 lockstep doctor >"$work/doctor.log" || { cat "$work/doctor.log"; exit 1; }
 grep -q 'shm .*works, tried with 2 ranks' "$work/doctor.log"

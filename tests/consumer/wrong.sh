@@ -54,6 +54,16 @@ if ! grep -q '^LOCKSTEP_API$' <<<"$macros" || grep -v '^LOCKSTEP_' <<<"$macros";
   failed=1
 fi
 
+# Macros with which the program's containers would not be the library's.
+for macro in _GLIBCXX_DEBUG _GLIBCXX_USE_CXX11_ABI=0; do
+  if "$cxx" -std=c++20 -fsyntax-only "-D$macro" -I "$source/runtime/include" -include lockstep/lockstep.h -x c++ /dev/null 2>output.log ||
+    ! grep -m1 'error:' output.log | grep -qF "${macro%=0}"; then
+    echo "wrong: compiles with $macro, or its first error does not name it"
+    head -n 5 output.log
+    failed=1
+  fi
+done
+
 # What follows the first error comes from the standard library, which has no <span> there.
 refused c++17 10000 'lockstep needs C++20: compile with -std=c++20' 'int main() {}'
 exit $failed

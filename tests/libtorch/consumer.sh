@@ -30,6 +30,42 @@ block cmake >CMakeLists.txt
 grep -q 'rank 0/2' run.log
 [[ -s model.safetensors ]]
 
+# By pkg-config, with a step that is captured on a GPU, beside the headers of a CUDA toolkit where there is one. Programs start
+# without a word of where libraries are, and the library itself must not call libtorch_cuda.so, whatever headers it saw.
+unset LD_LIBRARY_PATH
+for toolkit in /usr/local/cuda/include /usr/include; do
+  if [[ -e $toolkit/cuda_runtime_api.h ]]; then export CPATH=$toolkit; break; fi
+done
+cat >captured.cc <<'PROGRAM'
+#include <lockstep/libtorch.h>
+#include <lockstep/libtorch/captured_step.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+
+int main() {
+  auto group = lockstep::init_process_group();
+  torch::nn::Linear model(4, 1);
+  lockstep::libtorch::DistributedDataParallel ddp(model, group);
+  torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+  lockstep::libtorch::CapturedStep step(ddp, optimizer, [&](const torch::Tensor& x) { return ddp(x).square().mean(); });
+  for (int i = 0; i < 5; ++i) step(torch::ones({8, 4}));
+  std::printf("rank %d of %d: %d parameters\n", group->rank(), group->size(), static_cast<int>(model->parameters().size()));
+}
+PROGRAM
+export PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig
+# shellcheck disable=SC2046  # words
+"${CXX:-g++}" -O0 captured.cc -o captured $(pkg-config --cflags --libs lockstep-libtorch)
+"$build/bin/lockstep" run -n 2 ./captured 2>&1 | tee captured.log
+grep -q 'rank 1 of 2: 2 parameters' captured.log
+if [[ -n ${CPATH-} ]]; then
+  # shellcheck disable=SC2046
+  "${CXX:-g++}" -O2 -fPIC -c -I "$source" -I "$source/runtime/include" $(pkg-config --cflags lockstep-libtorch) \
+    "$source/runtime/libtorch/step_capture.cc" -o step_capture.o
+  ! nm -C -u step_capture.o | grep 'at::cuda::' || { echo "libtorch consumer: lockstep's library calls libtorch_cuda.so" >&2; exit 1; }
+fi
+unset CPATH
+
 # A LibTorch of another version in the same project: refused, with both named.
 other=$work/other/share/cmake/Torch
 mkdir -p "$other"

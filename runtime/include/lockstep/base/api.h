@@ -13,6 +13,17 @@
 #error "lockstep needs C++20: compile with -std=c++20, or in CMake target_compile_features(TARGET PRIVATE cxx_std_20)"
 #endif
 
+// The libraries, and spdlog which they link, are built without these: containers or std::string would have another layout in
+// the program than in the library.
+#ifdef _GLIBCXX_DEBUG
+#error "_GLIBCXX_DEBUG changes the layout of std::vector and others, and lockstep's libraries are built without it: \
+compile without it; _GLIBCXX_ASSERTIONS checks what the layout allows"
+#endif
+#if defined(_GLIBCXX_USE_CXX11_ABI) && !_GLIBCXX_USE_CXX11_ABI
+#error "_GLIBCXX_USE_CXX11_ABI=0 changes the layout of std::string and others, and lockstep's libraries are built with 1: \
+compile with 1, the default"
+#endif
+
 #define LOCKSTEP_API __attribute__((visibility("default")))
 // A nested class or a member template of a LOCKSTEP_API class that only the library's sources define and use:
 // struct LOCKSTEP_LOCAL Impl;
