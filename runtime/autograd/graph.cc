@@ -116,7 +116,8 @@ class Sink final : public GradientSink {
     const bool first = written_.emplace(leaf.id(), true).second;
     if (first && leaf.has_grad()) refuse_shares(leaf);
     const bool add = first ? accumulate_ && leaf.has_grad() : true;
-    return {leaf.grad_for_writing().data<float>(), add};
+    const Tensor gradient = leaf.grad_for_writing();
+    return {gradient.data<float>(), add};
   }
 
   // Equal replicas would hide what this rank alone adds to its share.

@@ -105,7 +105,7 @@ MappedRecords::MappedRecords(const std::filesystem::path& path, const MappedReco
   size_ = count_units(file_, options.record, options.header, "record");
 }
 
-std::span<const std::byte> MappedRecords::record(std::int64_t id) const {
+std::span<const std::byte> MappedRecords::record(std::int64_t id) const& {
   check_sample(file_, id, size_);
   return file_.bytes().subspan(static_cast<std::size_t>(options_.header + id * options_.record),
                                static_cast<std::size_t>(options_.record));

@@ -66,7 +66,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) : mapping_(std::make_s
 
 const std::filesystem::path& MappedFile::path() const { return mapping_->path; }
 
-std::span<const std::byte> MappedFile::bytes() const {
+std::span<const std::byte> MappedFile::bytes() const& {
   return {static_cast<const std::byte*>(mapping_->data), mapping_->bytes};
 }
 

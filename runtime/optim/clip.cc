@@ -89,7 +89,10 @@ Clip clip_of(std::span<const Tensor> parameters, double max_norm, ShardedUpdate*
 
 }  // namespace
 
-double GradNorm::value() const { return norm_.to(DeviceId{}).data<double>()[0]; }
+double GradNorm::value() const {
+  const Tensor norm = norm_.to(DeviceId{});
+  return norm.data<double>()[0];
+}
 
 GradNorm grad_norm(std::span<const Tensor> parameters) {
   return GradNorm(clip_of(parameters, std::numeric_limits<double>::infinity(), shards_of(parameters)).norm);

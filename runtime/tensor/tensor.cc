@@ -214,7 +214,7 @@ Tensor::Impl& Tensor::checked() const {
   return *impl_;
 }
 
-const Shape& Tensor::shape() const { return checked().shape; }
+const Shape& Tensor::shape() const& { return checked().shape; }
 DType Tensor::dtype() const { return checked().dtype; }
 DeviceId Tensor::device() const { return checked().storage->device(); }
 
@@ -226,7 +226,7 @@ void* Tensor::data_as(DType dtype) const {
   return impl.data();
 }
 
-BufferView Tensor::view() const {
+BufferView Tensor::view() const& {
   const Impl& impl = checked();
   return {impl.data(), impl.shape.count(), impl.dtype, impl.storage->device()};
 }
@@ -338,7 +338,7 @@ void Tensor::move_to(DeviceId target) const {
 
 bool Tensor::requires_grad() const { return impl_ && (impl_->requires_grad || impl_->node); }
 
-const Tensor& Tensor::set_requires_grad(bool on) const {
+const Tensor& Tensor::set_requires_grad(bool on) const& {
   Impl& impl = checked();
   if (impl.dtype != DType::f32) {
     throw InvalidArgument(fmt::format("set_requires_grad on a tensor {}: only float32 has gradients", str()));

@@ -373,7 +373,8 @@ void DistributedDataParallel::finish_step() {
   }
   // A gradient that only other ranks contributed to lies in the arena without this rank's backward having touched it.
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].grad_for_writing().data<float>() == reducer.gradient<float>(static_cast<int>(i))) continue;
+    const Tensor gradient = parameters_[i].grad_for_writing();
+    if (gradient.data<float>() == reducer.gradient<float>(static_cast<int>(i))) continue;
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: '{}' has been converted or moved since the module was wrapped, and "
                     "nobody would average its gradient; wrap the module again",

@@ -153,7 +153,7 @@ class OptimizerItem final : public SnapshotItem {
     return share_of(state) ? optimizer_.parameters()[state.parameter].shape() : state.tensor.shape();
   }
   nn::FileLayout layout_of(const optim::NamedState& state) const {
-    const bool is_as_large = shape_of(state).extents().size() == 2;
+    const bool is_as_large = shape_of(state).dims() == 2;
     return is_as_large ? names_[state.parameter].layout : nn::FileLayout::as_it_is;
   }
   void check_decays(const SnapshotValues& values) const {

@@ -43,6 +43,26 @@ refused c++20 16 'wrap it in lockstep::data::BySample' "$(dataset "$size int get
 compile c++20 'int main() { ls::backward(ls::Tensor()); }' || { cat output.log; exit 1; }
 refused c++20 16 'write ddp.backward(loss)' 'int main() { ls::Tensor().backward(); }'
 
+# A temporary's memory ends with the expression that made it. In C++20 that is before the body of a `for` over it.
+of_a_tensor() { printf 'const ls::Tensor a = ls::Tensor::ones({2});\nint main() { %s }' "$1"; }
+compile c++20 "$(of_a_tensor 'for (float v : a.values<float>()) (void)v; for (auto n : a.shape().extents()) (void)n;')" ||
+  { cat output.log; exit 1; }
+refused c++20 16 'name the tensor first' "$(of_a_tensor 'for (float v : (a + a).values<float>()) (void)v;')"
+refused c++20 16 'name the tensor first' "$(of_a_tensor 'const float* first = a.grad().data<float>();')"
+refused c++20 16 'name the tensor first' "$(of_a_tensor 'const ls::BufferView sum = ls::relu(a).view();')"
+refused c++20 16 'name the shape first' "$(of_a_tensor 'for (auto n : ls::Shape({2}).extents()) (void)n;')"
+refused c++20 16 'name the shape first' "$(of_a_tensor 'for (auto n : (a + a).shape().extents()) (void)n;')"
+refused c++20 16 'name the file first' 'std::span<const std::byte> bytes = ls::data::MappedFile("a").bytes();'
+refused c++20 16 'name the dataset first' 'std::span<const std::byte> first = ls::data::MappedRecords("a", {.record = 1}).record(0);'
+# What is returned by value may be kept: nothing below refers to a temporary.
+values='const ls::Shape& shape = (a + a).shape(); const ls::Tensor& leaf = ls::Tensor::ones({2}).set_requires_grad();
+  for (const auto& [name, tensor] : ls::checkpoint::SafetensorsFile("a").tensors()) (void)tensor;
+  for (const auto& [key, value] : ls::checkpoint::SafetensorsFile("a").metadata()) (void)value;
+  static_assert(!std::is_reference_v<decltype(ls::checkpoint::SafetensorsFile("a").foreign())>);
+  static_assert(!std::is_reference_v<decltype(ls::Tensor().shape())>);
+  static_assert(!std::is_reference_v<decltype(ls::Tensor().set_requires_grad())>);'
+compile c++20 "$(of_a_tensor "$values")" || { echo "wrong: a reference into a temporary"; cat output.log; exit 1; }
+
 compile c++20 'void f(ls::ProcessGroup& group) { group.barrier().wait(); }' || { cat output.log; exit 1; }
 refused c++20 16 'nodiscard' 'void f(ls::ProcessGroup& group) { group.barrier(); }'
 

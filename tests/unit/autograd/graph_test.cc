@@ -47,7 +47,8 @@ TEST(Backward, WithoutAccumulationTheFirstContributionOverwritesAndLaterOnesAdd)
   backward(sum(scale(twice, 2) + scale(twice, 3)), 1, {.accumulate = false});
   EXPECT_EQ(arena[0], 5);
   EXPECT_EQ(arena[1], 7) << "a leaf that the loss does not depend on is left alone";
-  EXPECT_EQ(twice.grad().data<float>(), &arena[0]);
+  const Tensor gradient = twice.grad();
+  EXPECT_EQ(gradient.data<float>(), &arena[0]);
 }
 
 TEST(Backward, ALeafIsReadyAfterItsLastUseAndHoldsItsFinalValueThen) {

@@ -69,7 +69,8 @@ TEST(Module, RegistrationKeepsWeightsThatWereUsedBefore) {
 TEST(Module, LinearBeginsUniformWithinItsBound) {
   const Linear layer(100, 200);
   double sum = 0, squares = 0;
-  for (const float value : layer.weight().values<float>()) {
+  const Tensor weight = layer.weight();
+  for (const float value : weight.values<float>()) {
     ASSERT_LE(std::abs(value), 0.1f);
     sum += value;
     squares += static_cast<double>(value) * value;

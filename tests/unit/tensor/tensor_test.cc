@@ -76,7 +76,8 @@ TEST(Tensor, HasNoRowsAndIsFine) {
 TEST(Tensor, MisuseIsAnErrorThatNamesWhatItIs) {
   EXPECT_THROW((void)Tensor().shape(), InvalidArgument);
   EXPECT_THROW(Tensor::of({3}, {1, 2}), InvalidArgument);
-  EXPECT_THROW((void)Tensor::indices({1}, {1}).data<float>(), InvalidArgument);
+  const Tensor indices = Tensor::indices({1}, {1});
+  EXPECT_THROW((void)indices.data<float>(), InvalidArgument);
   EXPECT_THROW((void)Tensor::zeros({2}).item(), InvalidArgument);
   EXPECT_THROW((void)Tensor::zeros({0}).item(), InvalidArgument);
   EXPECT_THROW(Tensor::indices({1}, {1}).set_requires_grad(), InvalidArgument);
@@ -106,10 +107,12 @@ TEST(Tensor, AGradientLiesWhereItWasBound) {
   EXPECT_EQ(w.grad().to_vector(), (std::vector<float>{2, 3}));
   w.clear_grad();
   EXPECT_FALSE(w.grad().defined());
-  EXPECT_EQ(w.grad_for_writing().data<float>(), arena + 1);
+  const Tensor bound = w.grad_for_writing();
+  EXPECT_EQ(bound.data<float>(), arena + 1);
   EXPECT_TRUE(w.has_grad());
   w.unbind_grad();
-  EXPECT_NE(w.grad_for_writing().data<float>(), arena + 1);
+  const Tensor unbound = w.grad_for_writing();
+  EXPECT_NE(unbound.data<float>(), arena + 1);
   EXPECT_THROW(w.bind_grad(Tensor::zeros({3})), InvalidArgument);
 }
 

@@ -71,7 +71,10 @@ TEST(DistributedDataParallel, GradientsAreSlicesOfTheReducersArena) {
   ddp.backward(loss_of(ddp(input(5))));
   std::vector<const float*> addresses;
   const auto parameters = ddp.parameters();
-  for (const Tensor& parameter : parameters) addresses.push_back(parameter.grad().data<float>());
+  for (const Tensor& parameter : parameters) {
+    const Tensor gradient = parameter.grad();
+    addresses.push_back(gradient.data<float>());
+  }
   const BucketPlan& plan = ddp.reducer().plan();
   const auto* arena = reinterpret_cast<const std::byte*>(addresses[0]) - plan.slots[0].offset;
   for (std::size_t i = 0; i < addresses.size(); ++i) {
@@ -79,7 +82,10 @@ TEST(DistributedDataParallel, GradientsAreSlicesOfTheReducersArena) {
   }
   model.zero_grad();
   ddp.backward(loss_of(ddp(input(4))));
-  for (std::size_t i = 0; i < addresses.size(); ++i) EXPECT_EQ(parameters[i].grad().data<float>(), addresses[i]);
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    const Tensor gradient = parameters[i].grad();
+    EXPECT_EQ(gradient.data<float>(), addresses[i]);
+  }
 }
 
 TEST(DistributedDataParallel, BucketsFollowTheTapeFromTheFirstStepOn) {

@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/api.h"
@@ -80,9 +81,13 @@ class LOCKSTEP_API SafetensorsFile {
 
   const std::filesystem::path& path() const { return path_; }
   // By name: those that can be read, and those of another dtype than ours, whose bytes can.
-  const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
-  const std::map<std::string, ForeignTensor>& foreign() const { return foreign_; }
-  const Metadata& metadata() const { return metadata_; }
+  const std::map<std::string, TensorEntry>& tensors() const& { return tensors_; }
+  const std::map<std::string, ForeignTensor>& foreign() const& { return foreign_; }
+  const Metadata& metadata() const& { return metadata_; }
+  // A temporary file gives them away: `for (auto& [name, entry] : SafetensorsFile(path).tensors())`.
+  std::map<std::string, TensorEntry> tensors() && { return std::move(tensors_); }
+  std::map<std::string, ForeignTensor> foreign() && { return std::move(foreign_); }
+  Metadata metadata() && { return std::move(metadata_); }
   // InvalidArgument, with the nearest names, if it isn't there; with its dtype, if that is not one of ours.
   const TensorEntry& find(const std::string& name) const;
   // Copies a tensor's elements to `destination`, which has exactly entry.bytes. CorruptData if the file was cut since.

@@ -34,7 +34,8 @@ class LOCKSTEP_API MappedFile {
   explicit MappedFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const;
-  std::span<const std::byte> bytes() const;
+  std::span<const std::byte> bytes() const&;
+  std::span<const std::byte> bytes() const&& = delete;  // name the file first: const MappedFile file(path);
   // Tells the kernel to read the pages of bytes [begin, begin + count), and doesn't wait.
   void prefetch(std::size_t begin, std::size_t count) const;
   // CorruptData if the file's size or time is another than when it was mapped.
@@ -102,7 +103,8 @@ class LOCKSTEP_API MappedRecords {
   std::int64_t size() const { return size_; }
   RecordBatch batch(std::span<const std::int64_t> ids) const;
   // Valid as long as this or a copy lives. Looks at the samples alone: see require_unchanged().
-  std::span<const std::byte> record(std::int64_t id) const;
+  std::span<const std::byte> record(std::int64_t id) const&;
+  std::span<const std::byte> record(std::int64_t id) const&& = delete;  // name the dataset first
   void prefetch(std::span<const std::int64_t> ids) const;
   // What batch() begins with, for who reads samples one by one.
   void require_unchanged() const { file_.require_unchanged(); }

@@ -56,7 +56,8 @@ class LOCKSTEP_API Shape {
   // The same with another last, or another first, extent. InvalidArgument for a scalar, and as the constructor.
   Shape with_last(std::int64_t extent) const;
   Shape with_first(std::int64_t extent) const;
-  std::span<const std::int64_t> extents() const { return {extents_.data(), dims_}; }
+  std::span<const std::int64_t> extents() const& { return {extents_.data(), dims_}; }
+  std::span<const std::int64_t> extents() const&& = delete;  // name the shape first: const Shape shape = ...
 
   friend bool operator==(const Shape& a, const Shape& b) = default;
   // "[30, 5]", as PyTorch prints a size.
@@ -130,7 +131,8 @@ class LOCKSTEP_API Tensor {
 
   bool defined() const { return impl_ != nullptr; }
   explicit operator bool() const { return defined(); }
-  const Shape& shape() const;
+  const Shape& shape() const&;
+  Shape shape() const&& { return shape(); }  // a reference into a temporary tensor would dangle
   // Extent of a dimension, negative ones from the end.
   std::int64_t size(std::int64_t dim) const { return shape()[dim]; }
   std::int64_t count() const { return shape().count(); }
@@ -140,15 +142,22 @@ class LOCKSTEP_API Tensor {
   const void* id() const { return impl_.get(); }
 
   // The elements. Null or not, unused when count() is 0. InvalidArgument if T is another dtype.
+  // The memory lives as long as a handle to it, so a temporary tensor does not compile here: `for (float v : (a +
+  // b).values<float>())` would destroy the sum before it reads the first value. Name the tensor first.
   template <typename T>
-  T* data() const {
+  T* data() const& {
     return static_cast<T*>(data_as(dtype_of<T>()));
   }
   template <typename T>
-  std::span<T> values() const {
+  std::span<T> values() const& {
     return {data<T>(), static_cast<std::size_t>(count())};
   }
-  BufferView view() const;
+  BufferView view() const&;
+  template <typename T>
+  T* data() const&& = delete;  // name the tensor first: const Tensor sum = a + b;
+  template <typename T>
+  std::span<T> values() const&& = delete;  // name the tensor first: const Tensor sum = a + b;
+  BufferView view() const&& = delete;      // name the tensor first: const Tensor sum = a + b;
   // A copy on the host, whatever the device.
   std::vector<float> to_vector() const;
   // The only element of an f32 tensor. InvalidArgument if there are more or none.
@@ -180,7 +189,8 @@ class LOCKSTEP_API Tensor {
 
   bool requires_grad() const;
   // Returns this tensor. InvalidArgument if it is not f32 or an operation made it.
-  const Tensor& set_requires_grad(bool on = true) const;
+  const Tensor& set_requires_grad(bool on = true) const&;
+  Tensor set_requires_grad(bool on = true) const&& { return set_requires_grad(on); }
   // True if no operation made it.
   bool is_leaf() const;
   // The gradient; undefined while there is none. InvalidArgument where each rank has a share of it alone, behind a
