@@ -146,7 +146,7 @@ TEST(DeployKubernetes, EachPodOfTheJobHasALauncherThatFindsTheFirstAndWhatCanBeD
   const auto* const options = std::get_if<launcher::RunOptions>(&command);
   ASSERT_NE(options, nullptr);
   EXPECT_EQ(options->node_rank, 1);
-  EXPECT_EQ(std::to_string(options->nodes), job.at("spec").at("completions"));
+  EXPECT_EQ(std::to_string(options->nodes), job.at("spec").at("completions").get<std::string>());
   EXPECT_EQ(job.at("spec").at("completions"), job.at("spec").at("parallelism"));
   const std::string service = documents[0].at("metadata").at("name");
   EXPECT_EQ(pod.at("subdomain"), service);
