@@ -245,8 +245,9 @@ TEST_F(CharGptJob, WithShardsWhoseRankIsKilledIsStartedAgainAndEndsWithTheSameBi
     ::kill(static_cast<pid_t>(pid), SIGKILL);
     const Result result = hurt.wait();
     ASSERT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_GE(number_in(result.err, "resumes from step ([0-9]+)"), 30);
-    EXPECT_NE(result.err.find("'optimizer' is in shares of the ranks"), std::string::npos) << result.err;
+    const auto step = number_in(result.err, "resumes from step ([0-9]+)");
+    EXPECT_GE(step, 30);
+    EXPECT_EQ(step % 30, 0) << "a survivor has only its own share, so no later step can be saved";
     EXPECT_EQ(bytes_of(name), bytes_of("undisturbed"));
   }
 }
