@@ -34,7 +34,7 @@ class Kill : public ::testing::Test {
   }
   void expect_nothing_left() const { EXPECT_EQ(footprint_.left_after(leftover_deadline()), ""); }
 
-  Footprint footprint_{{"mpirun", "mpiexec", "orterun", "orted", "sh"}};
+  Footprint footprint_{{"mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "sh"}};
   pid_t victim_ = 0;
 };
 

@@ -8,11 +8,13 @@
 
 namespace lockstep::e2e {
 
-// What Open MPI wants before it starts more ranks than cores, or anything for root.
+// What Open MPI wants before it starts more ranks than cores, 4 by the one variable and 5 by the other, or anything for
+// root.
 inline testing::Variables mpi_variables() {
   return {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
           {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-          {"OMPI_MCA_rmaps_base_oversubscribe", "1"}};
+          {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+          {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"}};
 }
 
 }  // namespace lockstep::e2e

@@ -24,9 +24,9 @@
 namespace lockstep::testing {
 namespace {
 
-constexpr std::array<std::string_view, 16> kLauncherPrefixes = {
-    "LOCKSTEP_", "OMPI_", "PMIX_", "PMI_", "MPI_LOCAL", "MV2_", "SLURM_", "TORCHELASTIC_",
-    "HOROVOD_",  "MLX_",  "PALS_", "JSM_", "FLUX_",     "PET_", "GROUP_", "ROLE_"};
+constexpr std::array<std::string_view, 17> kLauncherPrefixes = {
+    "LOCKSTEP_", "OMPI_", "PMIX_", "PRTE_", "PMI_",  "MPI_LOCAL", "MV2_",   "SLURM_", "TORCHELASTIC_",
+    "HOROVOD_",  "MLX_",  "PALS_", "JSM_",  "FLUX_", "PET_",      "GROUP_", "ROLE_"};
 constexpr std::array<std::string_view, 6> kLauncherNames = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
 

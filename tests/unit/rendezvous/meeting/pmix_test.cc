@@ -21,6 +21,7 @@
 #include "runtime/rendezvous/identity/identity.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/meeting/meet.h"
+#include "tests/e2e/mpi.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::rendezvous {
@@ -59,9 +60,7 @@ std::optional<int> under_mpirun(const char* body) {
   std::string folder = ::testing::TempDir() + "pmix.XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) return -1;
   environment.set(kFolderVariable, folder);
-  environment.set("OMPI_ALLOW_RUN_AS_ROOT", "1");
-  environment.set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-  environment.set("OMPI_MCA_rmaps_base_oversubscribe", "1");
+  for (const auto& [name, value] : e2e::mpi_variables()) environment.set(name, value);
   // What libpmix leaves allocated at its end, and does unseen by the sanitizers, is not what is tested.
   environment.set("ASAN_OPTIONS", "detect_leaks=0");
   environment.set("TSAN_OPTIONS", "ignore_noninstrumented_modules=1");
