@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Sourced: a root file system that holds Debian 12's minbase and nothing else, and commands in it.
+# Sourced: a root file system that holds Debian's minbase and nothing else, and commands in it.
 #
 # make_root needs root and debootstrap. What this machine says of how packages are reached (apt's sources of Debian, its
 # options, proxies, certificates, name servers) goes along; nothing else of this machine does.
 # SPDX-License-Identifier: Apache-2.0
-bare_suite=bookworm
+bare_suite=bookworm  # unless --debian names another
 
 # why_no_root: why none can be made here, as a sentence; nothing if one can.
 why_no_root() {
@@ -23,9 +23,10 @@ make_root() {
   local folder=$1 log=$1.log sources mirror name
   rm -rf --one-file-system "$folder"
   mkdir -p "$folder"
-  # The repositories of Debian that this machine's apt has read, where it is of the same release.
+  # The repositories of Debian that this machine's apt has read, of the wanted release.
   sources=$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null |
-    awk -v suite="$bare_suite" '$1 == "Debian" && $3 ~ "^" suite && $4 == "main" {print "deb", $2, $3, $4}' | sort -u)
+    awk -v here="$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)" -v suite="$bare_suite" \
+      '$1 == "Debian" && here && $4 == "main" && sub("^" here, suite, $3) {print "deb", $2, $3, $4}' | sort -u)
   mirror=$(awk -v suite="$bare_suite" '$3 == suite {print $2; exit}' <<<"$sources")
   if [[ -z $mirror ]]; then
     mirror=http://deb.debian.org/debian/

@@ -41,6 +41,7 @@ run_extras() {
   part "torch: Debian 13's LibTorch, in a bare root" scripts/test --extra bare --debian trixie --torch
   part "packages in a bare root" scripts/package --test
   part "bare: a stranger's machine" scripts/test --extra bare
+  part "bare: Debian 13" scripts/test --extra bare --debian trixie
   for engine in podman docker; do
     if ! is_wanted "image, by $engine"; then
       continue
