@@ -64,8 +64,9 @@ std::vector<at::Tensor> gradients_of(const ::torch::optim::Optimizer& optimizer,
 
 // Multiplies gradients of one device and dtype; `found_inf` becomes 1 if an Inf or NaN is in one of them.
 void multiply(const std::vector<at::Tensor>& gradients, const at::Tensor& factor, at::Tensor& found_inf) {
-  // LibTorch 1.13 has none for the CPU.
-  if (has_operator("aten::_amp_foreach_non_finite_check_and_unscale_", gradients.front())) {
+  // LibTorch 1.13 has none for the CPU, and none has one for CUDA in bfloat16.
+  const bool is_bfloat16_on_cuda = gradients.front().is_cuda() && gradients.front().scalar_type() == at::kBFloat16;
+  if (!is_bfloat16_on_cuda && has_operator("aten::_amp_foreach_non_finite_check_and_unscale_", gradients.front())) {
     at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, factor);
     return;
   }
