@@ -78,8 +78,12 @@ struct Side {
   }
 };
 
-// The program's own graphs where it has them; over the fakes, which make none, one that runs again.
+// On a GPU the program's own graphs where it has them; over the fakes, which make none, one that runs again.
+#ifdef LOCKSTEP_FAKE_NCCL_FILE
+using DeviceGraph = RunAgain;
+#else
 using DeviceGraph = std::conditional_t<LOCKSTEP_HAS_CUDA_GRAPHS, libtorch::CudaGraph, RunAgain>;
+#endif
 
 // Rank 1's loss has a collective, with which rank 0 keeps up as long as it is not captured.
 template <typename Graph>

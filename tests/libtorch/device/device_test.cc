@@ -135,12 +135,6 @@ TEST(Device, CapturedStepsTrainAsEagerOnes) {
   }
 }
 
-#if LOCKSTEP_HAS_CUDA_GRAPHS
-TEST(Device, ACollectiveWithinACaptureIsRefusedAndToldToTheOtherRanks) {
-  expect_collectives_are_refused<libtorch::CudaGraph>();
-}
-#endif
-
 // Torch accumulates in the stream of the first forward, which can't be captured.
 TEST(Device, ACapturedStepIsMadeBeforeTheFirstForward) {
   on_devices(1, [](const Group& group) {
@@ -164,12 +158,12 @@ TEST(Device, ACapturedStepIsMadeBeforeTheFirstForward) {
 TEST(Device, TrainsAsOneProcessOnTheCpu) { expect_training_like_alone<Net>(); }
 TEST(Device, TrainsWithSyncBatchNormAsOneProcessOnTheCpu) { expect_training_like_alone<NormNetImpl>(); }
 
-// With a scale on the device, a step that is left out, and in 16 bits (float32 masters where LibTorch has the
-// operators).
+// With a scale on the device, a step that is left out, and in 16 bits, with float32 masters.
 TEST(Device, AFusedOptimizerWithAScalerTrainsAsOnTheCpu) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const auto train = [&](auto& forward, nn::Module& net, at::Device device, std::int64_t begin, std::int64_t end) {
       libtorch::FusedAdamW optimizer(net.parameters(), ::torch::optim::AdamWOptions(0.01));
+      EXPECT_TRUE(optimizer.is_fused());
       libtorch::GradScaler scaler({.init_scale = 256});
       for (int step = 0; step < 8; ++step) {
         optimizer.zero_grad();

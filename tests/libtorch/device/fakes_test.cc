@@ -7,10 +7,12 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <barrier>
+#include <limits>
 #include <thread>
 #include <utility>
 
 #include "lockstep/libtorch/collectives.h"
+#include "runtime/libtorch/node.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/libtorch/device/device.h"
 
@@ -146,8 +148,13 @@ struct Thrower : ::torch::autograd::Function<Thrower> {
 // failed.
 struct HoldingEngine : ::torch::autograd::Engine {
   using GraphTask = ::torch::autograd::GraphTask;
+  // Torch starts the threads of one engine of a process: not of this one.
+  HoldingEngine() {
+    get_base_engine().initialize_device_threads_pool();
+    start_device_threads();
+  }
   c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(const std::shared_ptr<GraphTask>& task,
-                                                                 std::shared_ptr<::torch::autograd::Node> root,
+                                                                 libtorch::NodePtr root,
                                                                  ::torch::autograd::InputBuffer&& inputs) override {
     if (holds) held = task;
     return Engine::execute_with_graph_task(task, std::move(root), std::move(inputs));
@@ -218,6 +225,42 @@ TEST(Device, ABackwardThatTorchStillHoldsAfterItFailedIsToldToTheOtherRanks) {
     expect_text(text, {"rank 1 (host ", "failed in the backward of step 1: an exception of the program's own"});
   });
   ::torch::autograd::set_default_engine_stub(&::torch::autograd::Engine::get_base_engine);
+}
+
+// The imitation computes with the CPU's kernels, which would take all of this.
+TEST(Device, WhatKernelsOfCudaRefuseIsRefused) {
+  on_devices(1, [](const Group& group) {
+    const at::TensorOptions here(libtorch::device_of(*group));
+    const auto unscale = [&](at::ScalarType dtype, at::Tensor found_inf) {
+      return outcome_of([&] {
+        at::_amp_foreach_non_finite_check_and_unscale_({at::ones({3}, here.dtype(dtype))}, found_inf,
+                                                       at::ones({}, here));
+      });
+    };
+    EXPECT_EQ(unscale(at::kFloat, at::zeros({}, here)), "nothing");
+    EXPECT_EQ(unscale(at::kHalf, at::zeros({}, here)), "nothing");
+    expect_text(unscale(at::kBFloat16, at::zeros({}, here)),
+                {"\"_amp_foreach_non_finite_check_and_unscale_cuda\" not implemented for 'BFloat16'"});
+    expect_text(unscale(at::kFloat, at::zeros({})), {"Expected all tensors to be on the same device", "cuda:0", "cpu"});
+    const auto add = [&](const at::Tensor& other) { return outcome_of([&] { at::ones({3}, here).add_(other); }); };
+    EXPECT_EQ(add(at::ones({})), "nothing");
+    expect_text(add(at::ones({3})), {"Expected all tensors to be on the same device", "cuda:0", "cpu"});
+    expect_text(add(at::ones({3}, at::Device(at::kCUDA, 1))), {"Expected all tensors to be on the same device"});
+  });
+}
+
+// Fresh memory is written then, in the current stream.
+TEST(Device, DeterministicAlgorithmsFillFreshMemory) {
+  on_devices(1, [](const Group& group) {
+    const at::TensorOptions here(libtorch::device_of(*group));
+    const auto is_filled = [&] {
+      return at::empty({3}, here.dtype(at::kInt)).eq(std::numeric_limits<std::int32_t>::max()).all().item<bool>();
+    };
+    EXPECT_FALSE(is_filled());
+    at::globalContext().setDeterministicAlgorithms(true, false);
+    EXPECT_TRUE(is_filled());
+    at::globalContext().setDeterministicAlgorithms(false, false);
+  });
 }
 
 // That all of the above can fail: without the waits of a step somebody reads what is still being written.

@@ -14,4 +14,10 @@ void on_devices(int ranks, const RankBody& body) {
   body(std::move(group));
 }
 
+#if LOCKSTEP_HAS_CUDA_GRAPHS
+TEST(Device, ACollectiveWithinACaptureIsRefusedAndToldToTheOtherRanks) {
+  expect_collectives_are_refused<libtorch::CudaGraph>();
+}
+#endif
+
 }  // namespace lockstep::testing

@@ -9,11 +9,16 @@
 // An operator returns when it has run, since its result's shape is not known before. The fake does not count that as
 // a wait: two operators that nothing orders are found all the same, and host_synchronisations() stays true.
 //
-// Written for LibTorch 1.13; no view but as_strided, view and what torch makes of them.
+// The CPU's kernels would also compute what CUDA's refuse: `kLacking` lists dtypes, and tensors that an operator takes
+// must be on one device.
+//
+// Written for LibTorch 2.15, of which it takes libtorch_cpu.so alone: a build for GPUs keeps the places that are taken
+// here for libtorch_cuda.so. No view but as_strided, view and what torch makes of them.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/view_native.h>
@@ -27,6 +32,7 @@
 #include <cstring>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -150,25 +156,53 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
 // As torch's own: memory belongs to the order of the stream that was current.
 struct Allocator final : c10::Allocator {
-  c10::DataPtr allocate(std::size_t bytes) const override {
+  c10::DataPtr allocate(std::size_t bytes) override {
     parked_memory().release();
     auto* owner = new Owner(cuda().allocate(bytes, current_stream_of(current_device_index)));
     return {owner->data(), owner, &free_owner, {at::kCUDA, current_device_index}};
+  }
+  void copy_data(void*, const void*, std::size_t) const override {
+    throw std::logic_error("torch_on_fakes clones no storage");
   }
 } allocator;
 
 at::DispatchKeySet cuda_key() { return at::DispatchKeySet(at::DispatchKey::CUDA); }
 
-at::Tensor empty(at::IntArrayRef size, c10::optional<at::ScalarType> dtype, c10::optional<at::Layout>,
-                 c10::optional<at::Device> device, c10::optional<bool>, c10::optional<at::MemoryFormat> format) {
-  const c10::DeviceGuard guard(*device);
-  return at::detail::empty_generic(size, &allocator, cuda_key(), dtype.value_or(at::kFloat), format);
+// As CUDA's: under deterministic algorithms fresh memory is written, in the current stream.
+at::Tensor fresh(at::Tensor tensor) {
+  const at::Context& context = at::globalContext();
+  if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory()) {
+    at::native::fill_empty_deterministic_(tensor);
+  }
+  return tensor;
 }
-at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, c10::optional<at::ScalarType> dtype,
-                         c10::optional<at::Layout>, c10::optional<at::Device> device, c10::optional<bool>) {
+
+at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                 std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(*device);
-  return at::detail::empty_strided_generic(size, stride, &allocator, cuda_key(), dtype.value_or(at::kFloat));
+  return fresh(at::detail::empty_generic(size, &allocator, cuda_key(), dtype.value_or(at::kFloat), format));
 }
+at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
+  const c10::DeviceGuard guard(*device);
+  return fresh(at::detail::empty_strided_generic(size, stride, &allocator, cuda_key(), dtype.value_or(at::kFloat)));
+}
+
+// Operators of which programs ask whether the device has them, which a fallback does not answer.
+constexpr std::array kNamed{"aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_",
+                            "aten::_amp_foreach_non_finite_check_and_unscale_"};
+
+// A dtype for which the CPU has a kernel of an operator and CUDA has none, and what CUDA's calls itself. From the
+// symbols of libtorch_cuda.so 2.15.0, of the operators that runtime/libtorch calls on a device.
+struct Lacking {
+  const char* name;
+  at::ScalarType dtype;
+  const char* kernel;
+};
+constexpr std::array kLacking{
+    Lacking{"aten::_amp_foreach_non_finite_check_and_unscale_", at::kBFloat16,
+            "_amp_foreach_non_finite_check_and_unscale_cuda"},
+};
 
 // One call of an operator, on its way into a stream.
 class Call {
@@ -221,6 +255,16 @@ class Call {
   }
   at::Tensor on_host(const at::Tensor& tensor, bool writes) {
     if (!tensor.defined()) return tensor;
+    // A number may be on the CPU, but not for kernels that take its address.
+    const std::string& name = op_.schema().name();
+    const bool takes_address = std::count(kNamed.begin(), kNamed.end(), name) > 0;
+    const bool is_at_home = tensor.is_cuda() ? tensor.get_device() == device_ : tensor.dim() == 0 && !takes_address;
+    TORCH_CHECK(is_at_home || name == "aten::copy_", "Expected all tensors to be on the same device, but ", name,
+                " has one on ", at::Device(at::kCUDA, device_), " and one on ", tensor.device());
+    for (const Lacking& lacking : kLacking) {
+      TORCH_CHECK_NOT_IMPLEMENTED(name != lacking.name || tensor.scalar_type() != lacking.dtype, '"', lacking.kernel,
+                                  "\" not implemented for '", lacking.dtype, "'");
+    }
     if (!tensor.is_cuda()) {
       host_learns_ |= writes;
       return tensor;
@@ -306,18 +350,23 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("_reshape_alias", &at::native::_reshape_alias);
   // It has a kernel for any device, which asks for the device's own within.
   library.impl("copy_", torch::CppFunction::makeFromBoxedFunction<&call>());
+  for (const char* name : kNamed) library.impl(name, torch::CppFunction::makeFromBoxedFunction<&call>());
 }
 
 // What autograd asks before it keeps its streams in order with those of whoever called backward.
 struct CUDAHooks final : at::CUDAHooksInterface {
   explicit CUDAHooks(at::CUDAHooksArgs) {}
-  void initCUDA() const override {}
+  void init() const override {}
   bool hasCUDA() const override { return true; }
-  bool hasPrimaryContext(std::int64_t) const override { return true; }
-  std::int64_t current_device() const override { return current_device_index; }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(at::DeviceIndex) const override { return true; }
+  at::DeviceIndex current_device() const override { return current_device_index; }
+  at::DeviceIndex getCurrentDevice() const override { return current_device_index; }
+  at::DeviceIndex deviceCount() const override { return kDevices; }
   int getNumGPUs() const override { return kDevices; }
   // Generators of the CPU's, one for each device: nothing draws from them, and what seeds them is seen.
-  const at::Generator& getDefaultCUDAGenerator(at::DeviceIndex device_index) const override {
+  const at::Generator& getDefaultGenerator(at::DeviceIndex device_index) const override {
     static const auto generators = [] {
       std::array<at::Generator, kDevices> each;
       for (at::Generator& generator : each) generator = at::detail::createCPUGenerator();
