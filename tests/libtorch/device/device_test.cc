@@ -18,6 +18,7 @@
 #include "lockstep/libtorch/comm_hook.h"
 #include "lockstep/libtorch/fused_optimizers.h"
 #include "lockstep/libtorch/grad_scaler.h"
+#include "lockstep/libtorch/sharded_optimizer.h"
 #include "lockstep/libtorch/state_file.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
 #include "runtime/base/hash.h"
@@ -214,6 +215,64 @@ TEST(Device, AScalerOnTheCpuKnowsTheGradientsOfTheDevice) {
     }
     EXPECT_EQ(scaler.get_scale(), 4);
     EXPECT_TRUE(at::equal(parameter.detach().cpu(), at::full({3}, -1.0)));
+  });
+}
+
+// With clipping, whose norm is one of all shares.
+TEST(Device, AnOptimizerInSharesTrainsAsOneProcessOnTheCpu) {
+  const auto data = [](int step) { return random_tensor({6, 4}, 70 + static_cast<std::uint64_t>(step)); };
+  const ::torch::optim::AdamWOptions settings(0.01);
+  Net alone;
+  initialize(alone, 1);
+  ::torch::optim::AdamW of_all(alone.parameters(), settings);
+  std::vector<double> norms;
+  for (int step = 0; step < 6; ++step) {
+    of_all.zero_grad();
+    squares(alone.forward(data(step)) - 1).backward();
+    norms.push_back(nn::utils::clip_grad_norm_(alone.parameters(), 0.5));
+    of_all.step();
+  }
+  for (const int ranks : {1, 2, 3}) {
+    on_devices(ranks, [&](const Group& group) {
+      auto net = made_for(group);
+      libtorch::DdpOptions options = many_buckets();
+      options.shard = Shard::optimizer;
+      libtorch::DistributedDataParallel ddp(net, group, options);
+      libtorch::ShardedOptimizer<::torch::optim::AdamW> optimizer(ddp, settings);
+      for (std::size_t step = 0; step < norms.size(); ++step) {
+        optimizer.zero_grad();
+        const at::Tensor x = data(static_cast<int>(step)).chunk(ranks)[static_cast<std::size_t>(group->rank())];
+        ddp.backward(squares(ddp(x.to(libtorch::device_of(*group))) - 1));
+        EXPECT_NEAR(optimizer.clip_grad_norm(0.5), norms[step], 1e-4 * norms[step]) << "step " << step;
+        optimizer.step();
+      }
+      ddp.check_replicas();
+      expect_close(on_cpu(weights_of(*net)), weights_of(alone), std::to_string(ranks) + " ranks", 1e-4);
+    });
+  }
+}
+
+TEST(Device, AnInfOfOneRanksShareLeavesTheStepOutOnAll) {
+  on_devices(2, [](const Group& group) {
+    nn::Linear net(40, 1);
+    initialize(*net, 2);
+    net->to(libtorch::device_of(*group));
+    libtorch::DistributedDataParallel ddp(net, group, {.shard = Shard::optimizer});
+    libtorch::ShardedOptimizer<::torch::optim::SGD> optimizer(ddp, ::torch::optim::SGDOptions(0.1).momentum(0.9));
+    libtorch::GradScaler scaler({.init_scale = 4});
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      at::Tensor x = random_tensor({2, 40}, static_cast<std::uint64_t>(step));
+      // The gradient of a single element: the other rank's share is finite.
+      if (step == 1 && group->rank() == 1) x[0][39] = std::numeric_limits<float>::infinity();
+      const Tensors before = on_cpu(weights_of(*net));
+      scaler.scale(ddp(x.to(libtorch::device_of(*group))).sum()).backward();
+      EXPECT_EQ(scaler.step(optimizer).item<float>() != 0, step == 1);
+      scaler.update();
+      EXPECT_EQ(same_bits(on_cpu(weights_of(*net)), before), step == 1) << "step " << step;
+    }
+    EXPECT_EQ(scaler.get_scale(), 2);
+    ddp.check_replicas();
   });
 }
 
