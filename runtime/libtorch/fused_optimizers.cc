@@ -2,6 +2,7 @@
 #include "lockstep/libtorch/fused_optimizers.h"
 
 #include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
@@ -307,6 +308,7 @@ bool Fused<Base>::is_fused() const {
 
 template <typename Base>
 at::Tensor Fused<Base>::step(::torch::optim::Optimizer::LossClosure closure) {
+  at::autocast::clear_cache();  // of casts of the values before the step
   if (!is_fused()) {
     prepare_for_torch<Base>(*this);
     return Base::step(std::move(closure));

@@ -3,6 +3,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
@@ -147,6 +148,7 @@ void GradScaler::unscale_(::torch::optim::Optimizer& optimizer) {
 }
 
 at::Tensor GradScaler::step(::torch::optim::Optimizer& optimizer) {
+  at::autocast::clear_cache();  // of casts of the values before the step
   if (!options_.enabled) {
     optimizer.step();
     return at::zeros({});

@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -280,6 +281,8 @@ void ReplicaImpl::set_weight(const ::torch::nn::Module& module, std::int64_t wei
 }
 
 void ReplicaImpl::before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows) {
+  // In a scope of autocast casts may be older than the parameters' values, or, from an evaluation, lack a graph.
+  at::autocast::clear_cache();
   if (!at::GradMode::is_enabled()) return;
   forwards_ = {forwards_.count + 1, rows};
   if (in_capture_) return;

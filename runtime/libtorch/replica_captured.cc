@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A replica's part in a captured step: what a graph computes, and what the host does around each replay.
 #include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/variable.h>
@@ -40,6 +41,8 @@ void ReplicaImpl::begin_step() {
         trainer_->step()));
   }
   for (const Parameter& parameter : parameters_) parameter.tensor.mutable_grad() = at::Tensor();
+  // A graph would read the casts of an outer autocast scope, made outside of its memory, after they are freed.
+  at::autocast::clear_cache();
 }
 
 // On a device torch's threads run the backward, and begin it after this one has written in_capture_.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A replica's step: from the first gradient of a backward until all have been averaged, or until it is given up.
 #include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/engine.h>
 
@@ -124,6 +125,8 @@ void ReplicaImpl::end() {
     MutexLock lock(lost_);
     awaited_ = nullptr;
   }
+  // The optimizer writes the parameters next, and an evaluation may come after it.
+  at::autocast::clear_cache();
   if (!trainer_->in_step()) return;  // nothing of this module's got a gradient
   trainer_->spend_weight();
   try {

@@ -2,6 +2,7 @@
 #include "lockstep/libtorch/sharded_optimizer.h"
 
 #include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
@@ -63,6 +64,7 @@ OptimizerShares::Groups OptimizerShares::all_in_shares() const {
 }
 
 void OptimizerShares::step_shares(const std::function<void()>& step) {
+  at::autocast::clear_cache();  // of casts of the values before the step
   are_cut() ? replica_->update_shares(step) : step();
 }
 

@@ -5,11 +5,13 @@
 #include <ATen/autocast_mode.h>
 #include <torch/version.h>
 
+#include <array>
 #include <stdexcept>
 #include <thread>
 
 #include "lockstep/libtorch/fused_optimizers.h"
 #include "lockstep/libtorch/grad_scaler.h"
+#include "lockstep/libtorch/sharded_optimizer.h"
 #include "runtime/libtorch/operators.h"
 #include "tests/libtorch/common.h"
 
@@ -126,6 +128,110 @@ struct Net : ::torch::nn::Module {
   ::torch::nn::Linear out = register_module("out", ::torch::nn::Linear(8, 2));
   at::Tensor forward(const at::Tensor& x) { return out(at::tanh(in(x))); }
 };
+
+// Weights and biases are cast: the product is one operator.
+struct CastNet : ::torch::nn::Module {
+  ::torch::nn::Linear in = register_module("in", ::torch::nn::Linear(4, 8));
+  ::torch::nn::Linear out = register_module("out", ::torch::nn::Linear(8, 2));
+  at::Tensor forward(const at::Tensor& x) {
+    return at::linear(at::tanh(at::linear(x, in->weight, in->bias)), out->weight, out->bias);
+  }
+};
+
+// Where a program has its scopes, and what it does in them.
+struct Scopes {
+  bool around_loop = false;
+  bool around_forward = true;
+  bool evaluates = false;              // the module, before each micro-batch and on both sides of each update
+  bool evaluates_through_ddp = false;  // the same
+  bool keeps_casts = true;
+};
+
+struct Trained {
+  Tensors weights;
+  std::vector<double> evaluated;  // the mean output behind each step
+};
+
+using Options = ::torch::optim::AdamWOptions;
+
+// Two micro-batches to a step, or in virtual shards.
+Trained train_in(const Scopes& scopes, const Group& group, const libtorch::DdpOptions& options, const auto& made_for) {
+  CastNet net;
+  initialize(net, 3);
+  libtorch::DistributedDataParallel ddp(net, group, options);
+  auto optimizer = made_for(ddp);
+  libtorch::GradScaler scaler({.init_scale = 16});
+  const libtorch::AutocastOptions kept{.cache_enabled = scopes.keeps_casts};
+  std::optional<Autocast> outer, inner;
+  const auto evaluate = [&](const at::Tensor& x) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor y = scopes.evaluates_through_ddp ? ddp(x) : net.forward(x);
+    return y.mean().item<double>();
+  };
+  const auto loss_of = [&](const at::Tensor& x) {
+    if (scopes.evaluates || scopes.evaluates_through_ddp) evaluate(x);
+    if (scopes.around_forward) inner.emplace(at::kCPU, at::kBFloat16, kept);
+    const at::Tensor loss = at::mse_loss(ddp(x).to(at::kFloat), x.slice(1, 0, 2));
+    inner.reset();
+    return loss;
+  };
+  const std::int64_t rows = 12 / group->size();
+  Trained result;
+  if (scopes.around_loop) outer.emplace(at::kCPU, at::kBFloat16, kept);
+  for (int step = 0; step < 6; ++step) {
+    optimizer.zero_grad();
+    const at::Tensor x = random_tensor({rows, 4}, static_cast<std::uint64_t>(10 * step + group->rank()));
+    if (options.reproducible.is_on()) {
+      ddp.backward(rows, [&](std::int64_t begin, std::int64_t end) { return loss_of(x.slice(0, begin, end)); });
+      optimizer.step();
+    } else {
+      {
+        const auto local = ddp.no_sync();
+        scaler.scale(loss_of(x.slice(0, 0, 2))).backward();
+      }
+      scaler.scale(loss_of(x.slice(0, 2))).backward();
+      if (scopes.evaluates) evaluate(x);
+      scaler.step(optimizer);
+      scaler.update();
+    }
+    if (!scopes.around_loop) inner.emplace(at::kCPU, at::kBFloat16, kept);
+    result.evaluated.push_back(evaluate(x));
+    inner.reset();
+  }
+  ddp.check_replicas();
+  result.weights = weights_of(net);
+  return result;
+}
+
+// Casts that autocast keeps are those of the current weights, with a graph, wherever the scope is.
+void expect_the_same_in_any_scope(const auto& made_for, const libtorch::DdpOptions& options = {}) {
+  const std::array<Scopes, 6> all{{{.around_loop = true, .around_forward = false},
+                                   {.around_loop = true},
+                                   {.around_loop = true, .around_forward = false, .evaluates = true},
+                                   {.around_loop = true, .around_forward = false, .evaluates_through_ddp = true},
+                                   {.around_loop = true, .evaluates = true, .evaluates_through_ddp = true},
+                                   {.around_loop = true, .evaluates = true, .keeps_casts = false}}};
+  for (const int ranks : {1, 2}) {
+    run_torch_ranks(ranks, [&](const Group& group) {
+      const Trained wanted = train_in({}, group, options, made_for);
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const Trained seen = train_in(all[i], group, options, made_for);
+        EXPECT_TRUE(same_bits(seen.weights, wanted.weights)) << "scopes " << i << ", " << ranks << " ranks";
+        EXPECT_EQ(seen.evaluated, wanted.evaluated) << "scopes " << i << ", " << ranks << " ranks";
+      }
+    });
+  }
+}
+
+TEST(Autocast, AScopeMayBeAnywhereAroundSteps) {
+  using ::torch::optim::AdamW;
+  const auto torchs = [](auto& ddp) { return AdamW(ddp.parameters(), Options(0.05)); };
+  expect_the_same_in_any_scope(torchs);
+  expect_the_same_in_any_scope([](auto& ddp) { return libtorch::FusedAdamW(ddp.parameters(), Options(0.05)); });
+  expect_the_same_in_any_scope(torchs, {.reproducible = {.virtual_shards = 4, .batch_size = 12}});
+  expect_the_same_in_any_scope([](auto& ddp) { return libtorch::ShardedOptimizer<AdamW>(ddp, Options(0.05)); },
+                               {.shard = Shard::optimizer});
+}
 
 // A loop as in the headers' first lines, over ranks: it learns, replicas stay equal, and one rank's Inf is left out.
 TEST(Autocast, TrainsWithAGradScalerAndAFusedOptimizer) {
