@@ -82,6 +82,7 @@ void ReplicaImpl::after_replay() {
       if (!parameter.captured.defined()) continue;
       // A mean over no rows may be NaN.
       if (**trainer_->weight() == 0) parameter.captured.zero_();
+      parameter.is_used = true;
       parameter.taken = !trainer_->is_alone();
       if (parameter.taken) {
         const OnStream ordered(*group_, stream_);

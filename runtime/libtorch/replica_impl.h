@@ -104,6 +104,8 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
     bool is_set_aside = false;  // .grad has nothing of earlier steps
     bool taken = false;         // its gradient of this micro-batch is in the arena
     bool had_gradient = false;  // .grad was defined before the step
+    bool is_used = false;       // some rank's loss depends on it in this step
+    bool was_used = false;      // in an earlier step
   };
   // With Shard::optimizer, in a world of several: replica_sharded.cc.
   bool is_sharded() const { return !shares_.empty(); }
@@ -149,6 +151,10 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   static void refuse_norms(const ::torch::nn::Module& module);
   // Whether some rank's loss depended on the parameter. On a device it is asked for only if this rank can't tell.
   bool is_used(std::size_t parameter) const;
+  // At the end of a step, once Parameter::is_used is known: logs once the parameters that are used no more. A graph
+  // that is cut by mistake (a detach(), a cast that autocast has kept from an evaluation) would train less than it
+  // seems.
+  void tell_of_unused();
 
   // The writes to all parameters, frozen ones too, which must stay equal.
   std::uint64_t versions() const;
@@ -231,8 +237,9 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   bool has_outputs_ = false;                // the last forward: some that a backward passes
   // A gradient of them was taken as a function (create_graph): a loss of that alone passes none.
   bool is_differentiable_ = false;
-  StreamView stream_;           // the current step's
-  std::optional<Event> mark_;   // on a device
+  StreamView stream_;          // the current step's
+  std::optional<Event> mark_;  // on a device
+  bool unused_are_told_ = false;
   bool is_half_done_ = false;   // for good: buckets of a lost step may still be on their way through the arena
   trace::Time backward_began_;  // the begin of the current backward
   Forwards forwards_;

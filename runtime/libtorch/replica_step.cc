@@ -3,11 +3,14 @@
 #include <ATen/Functions.h>
 #include <ATen/autocast_mode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/logging.h"
 #include "runtime/libtorch/replica_impl.h"
 #include "runtime/trace/process_trace.h"
 
@@ -81,6 +84,7 @@ void ReplicaImpl::begin() {
   for (Parameter& parameter : parameters_) {
     parameter.taken = false;
     parameter.is_set_aside = false;
+    parameter.is_used = false;
     parameter.had_gradient = parameter.had_gradient && trainer_->accumulating();
   }
   if (!is_alone) planned_reducer();
@@ -93,6 +97,7 @@ void ReplicaImpl::before_gradient(std::size_t index, bool has_gradient) {
   try {
     if (!trainer_->in_step()) begin();
     if (has_gradient) trainer_->require_used(static_cast<int>(index));
+    parameters_[index].is_used |= has_gradient;
     // A mean over no rows, which may be NaN, goes nowhere.
     if (!trainer_->is_alone() || **trainer_->weight() == 0) stash_grad(parameters_[index]);
   } catch (...) {
@@ -164,10 +169,32 @@ void ReplicaImpl::end_with_arena() {
   // Torch leaves .grad undefined where no row depends on the parameter.
   for (const at::Tensor& share : shares_) share.mutable_grad().reset();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i].had_gradient && !is_used(i)) continue;
-    is_sharded() ? give_share(parameters_[i]) : restore_grad(parameters_[i]);
+    Parameter& parameter = parameters_[i];
+    // Beside an earlier gradient the answer is not worth a device's wait.
+    parameter.is_used = mark_ && parameter.had_gradient ? parameter.was_used : is_used(i);
+    if (!parameter.had_gradient && !parameter.is_used) continue;
+    is_sharded() ? give_share(parameter) : restore_grad(parameter);
   }
+  tell_of_unused();
   has_shares_ = is_sharded();
+}
+
+void ReplicaImpl::tell_of_unused() {
+  if (unused_are_told_ || std::ranges::none_of(parameters_, &Parameter::is_used)) return;  // or no rank has rows
+  std::vector<std::string> names;
+  for (Parameter& parameter : parameters_) {
+    if (parameter.was_used && !parameter.is_used) names.push_back("'" + parameter.name + "'");
+    parameter.was_used |= parameter.is_used;
+  }
+  if (names.empty() || group_->rank() != 0) return;
+  unused_are_told_ = true;
+  const std::size_t shown = std::min<std::size_t>(names.size(), 4);
+  log_warn(
+      "DistributedDataParallel: in step {} no rank's loss depends on {}{}, which had gradients in earlier steps. If "
+      "that is not meant, look for detach() and NoGradGuard, and evaluate outside of the Autocast scope in which you "
+      "train, for autocast keeps casts without a graph. This is logged once",
+      trainer_->step(), fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+      names.size() > shown ? fmt::format(" and {} more parameters", names.size() - shown) : "");
 }
 
 bool ReplicaImpl::is_used(std::size_t index) const {
@@ -187,6 +214,7 @@ void ReplicaImpl::restore_alone() {
       gradient.zero_();
     }
   }
+  tell_of_unused();
 }
 
 void ReplicaImpl::give_up() noexcept {

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/libtorch/small_net.h"
+#include "tests/libtorch/warnings.h"
 
 namespace lockstep::testing {
 namespace {
@@ -457,6 +458,45 @@ TEST(Gradients, ChangedInPlace) {
     train(net, [&](int step) { squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2) + step)).backward(); });
     expect_close(weights_of(net), weights_of(alone), "weights");
   });
+}
+
+// `use`: whether a rank's loss depends on the layer next to the others in a step (10 + step: in its second
+// micro-batch). Returns how often its loss is logged.
+std::int64_t lost_gradients(int ranks, const std::function<bool(int rank, int step)>& use,
+                            const libtorch::DdpOptions& options = many_buckets()) {
+  const Warnings warnings;
+  run_torch_ranks(ranks, [&](const Group& group) {
+    Net net;
+    libtorch::DistributedDataParallel ddp(net, group, options);
+    for (int step = 0; step < 6; ++step) {
+      net.zero_grad(/*set_to_none=*/step % 2 == 0);
+      net.use_side = use(group->rank(), step);
+      if (step == 2) {  // not the layer's fault: no rank has rows
+        ddp.step_without_data();
+        continue;
+      }
+      if (step == 3) {
+        const auto local = ddp.no_sync();
+        squares(ddp(rows(group->rank(), 2))).backward();
+        net.use_side = use(group->rank(), 10 + step);
+      }
+      squares(ddp(rows(group->rank(), 3))).backward();
+    }
+  });
+  return warnings.count("no rank's loss depends on 'side.weight', 'side.bias', which had gradients in earlier steps");
+}
+
+// As a graph that is cut by mistake would do.
+TEST(Gradients, ThatAParameterGetsNoMoreAreToldOnce) {
+  for (const int ranks : {1, 2}) {
+    EXPECT_EQ(lost_gradients(ranks, [](int, int step) { return step < 4; }), 1) << ranks << " ranks";
+    EXPECT_EQ(lost_gradients(ranks, [](int, int step) { return step % 2 == 0; }), 1) << ranks << " ranks";
+    EXPECT_EQ(lost_gradients(ranks, [](int, int) { return true; }), 0) << ranks << " ranks";
+    EXPECT_EQ(lost_gradients(ranks, [](int, int) { return false; }), 0) << ranks << " ranks";
+    EXPECT_EQ(lost_gradients(ranks, [](int, int step) { return step > 2; }), 0) << ranks << " ranks";
+    EXPECT_EQ(lost_gradients(ranks, [](int, int step) { return step != 13; }), 0) << "of one micro-batch";
+  }
+  EXPECT_EQ(lost_gradients(2, [](int rank, int step) { return (rank + step) % 2 == 0; }), 0) << "another rank's";
 }
 
 TEST(Weights, AreWhatTheProgramSays) {

@@ -9,9 +9,9 @@
 #include <set>
 
 #include "lockstep/libtorch/fused_optimizers.h"
-#include "runtime/base/logging.h"
 #include "tests/libtorch/run_again.h"
 #include "tests/libtorch/small_net.h"
+#include "tests/libtorch/warnings.h"
 
 namespace lockstep::testing {
 namespace {
@@ -131,28 +131,6 @@ void expect_as_eager(
     });
   }
 }
-
-// Lines of the log at or above a warning, while it lives.
-class Warnings {
- public:
-  Warnings() {
-    set_log_sink([this](LogLevel level, std::string_view text) {
-      const std::lock_guard lock(mutex_);
-      if (level >= LogLevel::warn) lines_.emplace_back(text);
-    });
-  }
-  ~Warnings() { set_log_sink({}); }
-  Warnings(const Warnings&) = delete;
-  Warnings& operator=(const Warnings&) = delete;
-  std::int64_t count(std::string_view part) const {
-    const std::lock_guard lock(mutex_);
-    return std::ranges::count_if(lines_, [&](const std::string& line) { return line.find(part) != std::string::npos; });
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::string> lines_;
-};
 
 TEST(CapturedStep, TrainsToTheBitsOfEagerSteps) {
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
