@@ -4,17 +4,13 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "lockstep/base/error.h"
-#include "lockstep/libtorch/fused_optimizers.h"
 #include "lockstep/libtorch/step_capture.h"
 #include "runtime/base/logging.h"
 #include "runtime/libtorch/collective_tensors.h"
-#include "runtime/libtorch/fused_state.h"
 
 namespace lockstep::libtorch {
 namespace {
@@ -40,55 +36,6 @@ class InStream {
   StreamView callers_;
   c10::StreamGuard guard_;
 };
-
-// All that a captured step of an optimizer keeps using: its settings, and where its tensors lie; and the parameters'
-// versions, for a master follows no write that others make. Empty if nothing is known of it.
-using Frozen = std::vector<std::uint64_t>;
-
-template <typename State, typename Options>
-Frozen frozen_in(::torch::optim::Optimizer& optimizer) {
-  Frozen frozen;
-  const auto add = [&]<typename T>(const char*, const T& value) {
-    if constexpr (std::is_same_v<T, at::Tensor>) {
-      const bool has_memory = value.defined() && value.layout() == at::kStrided;
-      frozen.push_back(has_memory ? reinterpret_cast<std::uintptr_t>(value.data_ptr()) : 0);
-    } else if constexpr (std::is_same_v<T, std::tuple<double, double>>) {
-      frozen.push_back(std::bit_cast<std::uint64_t>(std::get<0>(value)));
-      frozen.push_back(std::bit_cast<std::uint64_t>(std::get<1>(value)));
-    } else if constexpr (!std::is_same_v<T, std::int64_t>) {  // a count of steps, which the device has for itself
-      frozen.push_back(std::bit_cast<std::uint64_t>(static_cast<double>(value)));
-    }
-  };
-  for (auto& group : optimizer.param_groups()) {
-    each_setting(static_cast<Options&>(group.options()), add);
-    for (const at::Tensor& parameter : group.params()) {
-      add("parameter", parameter);
-      add("gradient", parameter.grad());
-      frozen.push_back(static_cast<std::uint64_t>(parameter._version()));
-    }
-  }
-  for (auto& [key, any] : optimizer.state()) {
-    if (auto* const state = dynamic_cast<State*>(any.get())) each_field(*state, add);
-    if (auto* const fused = dynamic_cast<FusedState<State>*>(any.get())) add("taken", fused->taken);
-  }
-  return frozen;
-}
-
-// torch's Adam and its like count steps on the host.
-Frozen frozen_of(::torch::optim::Optimizer& any) {
-  using namespace ::torch::optim;
-  if (dynamic_cast<SGD*>(&any) != nullptr) return frozen_in<SGDParamState, SGDOptions>(any);
-  const auto* const fused = dynamic_cast<const FusedOptimizer*>(&any);
-  if (fused == nullptr || !fused->is_fused()) return {};
-  if (dynamic_cast<AdamW*>(&any) != nullptr) return frozen_in<AdamWParamState, AdamWOptions>(any);
-  return frozen_in<AdamParamState, AdamOptions>(any);
-}
-
-std::vector<std::uint64_t> versions_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<std::uint64_t> result;
-  for (const at::Tensor& tensor : tensors) result.push_back(static_cast<std::uint64_t>(tensor._version()));
-  return result;
-}
 
 }  // namespace
 
@@ -136,7 +83,7 @@ at::Tensor StepCapture::run(const std::vector<at::Tensor>& inputs, const LossOf&
   if (was_replayed_) captured_kind_ = name;
   const at::Tensor loss = was_replayed_ ? replay(inputs, loss_of, kind) : step_eagerly(inputs, loss_of, kind);
   weight_.reset();
-  update();
+  optimizer_.step();
   return loss;
 }
 
@@ -182,39 +129,6 @@ at::Tensor StepCapture::replay(const std::vector<at::Tensor>& inputs, const Loss
   }
   replica_->after_replay();
   return loss;
-}
-
-// A replay writes parameters without torch's knowledge, and ranks compare how often each was written (_version()): it
-// is counted as an eager step is.
-void StepCapture::update() {
-  const std::vector<at::Tensor> parameters = replica_->parameters();
-  const std::vector<std::uint64_t> before = versions_of(parameters);
-  const Frozen frozen = graph_ == nullptr ? Frozen{} : frozen_of(optimizer_);
-  if (!frozen.empty() && frozen == last_frozen_) {
-    if (update_graph_ == nullptr) {
-      std::unique_ptr<StepGraph> graph = make_graph_();
-      graph->capture([this] { optimizer_.step(); });
-      update_graph_ = std::move(graph);
-    }
-    update_graph_->replay();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const std::uint64_t wanted = before[i] + writes_[i];
-      while (static_cast<std::uint64_t>(parameters[i]._version()) < wanted)
-        ::torch::autograd::impl::bump_version(parameters[i]);
-    }
-    for (auto& [key, any] : optimizer_.state()) {  // the host has not counted the step; see FusedState
-      auto* const adamw = dynamic_cast<FusedState<::torch::optim::AdamWParamState>*>(any.get());
-      auto* const adam = dynamic_cast<FusedState<::torch::optim::AdamParamState>*>(any.get());
-      if (adamw != nullptr) adamw->is_uncertain = true;
-      if (adam != nullptr) adam->is_uncertain = true;
-    }
-  } else {
-    update_graph_.reset();
-    optimizer_.step();
-    writes_ = versions_of(parameters);
-    for (std::size_t i = 0; i < writes_.size(); ++i) writes_[i] -= before[i];
-  }
-  last_frozen_ = graph_ == nullptr ? Frozen{} : frozen_of(optimizer_);
 }
 
 }  // namespace lockstep::libtorch

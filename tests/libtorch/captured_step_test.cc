@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 
+#include "lockstep/libtorch/autocast.h"
 #include "lockstep/libtorch/fused_optimizers.h"
 #include "tests/libtorch/run_again.h"
 #include "tests/libtorch/small_net.h"
@@ -138,11 +139,10 @@ TEST(CapturedStep, TrainsToTheBitsOfEagerSteps) {
       Training it;
       it.dtype = dtype;
       it.options.loss = loss;
-      expect_as_eager(it, loss == Loss::mean ? "mean" : "sum", [](const Group& group, const Seen& seen) {
+      expect_as_eager(it, loss == Loss::mean ? "mean" : "sum", [](const Group&, const Seen& seen) {
         EXPECT_EQ(seen.was_replayed, (std::vector<bool>{false, false, true, true, true, true, true, true, true}));
-        if (group->size() == 1) return;  // its gradients may lie elsewhere in each run of this graph
-        EXPECT_EQ(seen.captures, 2);
-        EXPECT_EQ(seen.replays, 7 + 6);
+        EXPECT_EQ(seen.captures, 1);
+        EXPECT_EQ(seen.replays, 7);
       });
     }
   }
@@ -225,63 +225,52 @@ TEST(CapturedStep, ALossOfNoWeightMayBeNan) {
   }
 }
 
-// An optimizer's graph has its numbers and places within; eager steps lie between two of them.
+// A rate of each step, and an optimizer that counts on the host.
 TEST(CapturedStep, TheOptimizersNumbersMayChange) {
   Training it;
-  it.steps = 16;
-  it.between = [](nn::Module&, ::torch::optim::Optimizer& optimizer, int step) {
-    for (auto& group : optimizer.param_groups()) group.options().set_lr(step < 6 ? 0.05 : step < 9 ? 0.02 : 0.05);
-  };
-  expect_as_eager(it, "two rates", [](const Group&, const Seen& seen) { EXPECT_EQ(seen.captures, 1 + 3); }, {2});
   it.between = [](nn::Module&, ::torch::optim::Optimizer& optimizer, int step) {
     for (auto& group : optimizer.param_groups()) group.options().set_lr(0.05 / (1 + step));
   };
-  expect_as_eager(it, "a rate of each step", [](const Group&, const Seen& seen) { EXPECT_EQ(seen.captures, 1); }, {2});
+  const auto captures_once = [](const Group&, const Seen& seen) { EXPECT_EQ(seen.captures, 1); };
+  expect_as_eager(it, "SGD", captures_once, {2});
+  expect_as_eager<NormNet, libtorch::FusedAdamW>(it, "FusedAdamW", captures_once, {2}, [](NormNet& net) {
+    return libtorch::FusedAdamW(net.parameters(), ::torch::optim::AdamWOptions(0.01));
+  });
 }
 
-TEST(CapturedStep, OptimizersThatCountOnTheHostStepEagerly) {
-  using ::torch::optim::AdamW;
-  expect_as_eager<NormNet, AdamW>(
-      {}, "AdamW", [](const Group&, const Seen& seen) { EXPECT_EQ(seen.captures, 1); }, {2},
-      [](NormNet& net) { return AdamW(net.parameters(), ::torch::optim::AdamWOptions(0.01)); });
-  expect_as_eager<NormNet, libtorch::FusedAdamW>(
-      {}, "FusedAdamW",
-      [](const Group&, const Seen& seen) {
-        NormNet net;
-        const libtorch::FusedAdamW any(net.parameters(), ::torch::optim::AdamWOptions(0.01));
-        EXPECT_EQ(seen.captures, any.is_fused() ? 2 : 1);
-      },
-      {2}, [](NormNet& net) { return libtorch::FusedAdamW(net.parameters(), ::torch::optim::AdamWOptions(0.01)); });
-}
-
-// Its writes are counted, which ranks compare in each step: replays count as eager steps do.
-struct CountedSgd : SGD {
-  using SGD::SGD;
-  at::Tensor step(::torch::optim::Optimizer::LossClosure = nullptr) override {
-    const at::NoGradGuard no_grad;
-    for (at::Tensor& parameter : param_groups().front().params()) {
-      if (parameter.grad().defined()) parameter.sub_(parameter.grad() * 0.05);
-    }
-    return {};
+// A scope of autocast around the loop, in which the program evaluates too, as one within the loss.
+TEST(CapturedStep, AScopeOfAutocastMaySurroundTheLoop) {
+  for (const int ranks : {1, 2}) {
+    run_torch_ranks(ranks, [](const Group& group) {
+      const auto train = [&](bool is_outer, bool evaluates) {
+        Net net;
+        initialize(net, 1);
+        libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+        SGD optimizer(ddp.parameters(), 0.1);
+        const auto loss_of = [&](const at::Tensor& x) {
+          std::optional<libtorch::Autocast> scope;
+          if (!is_outer) scope.emplace(at::kCPU, at::kBFloat16);
+          const at::Tensor decay = at::mm(x, net.side->weight.view({4, 3})).square().mean();  // ahead of the forward
+          return squares(ddp(x).to(at::kFloat)) + decay.to(at::kFloat);
+        };
+        libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of, {.warm_up = 2});
+        std::optional<libtorch::Autocast> outer;
+        if (is_outer) outer.emplace(at::kCPU, at::kBFloat16);
+        for (int i = 0; i < 6; ++i) {
+          if (evaluates) {
+            const at::NoGradGuard no_grad;
+            net.forward(rows(0, 2));
+          }
+          step(input_of(group->rank(), i, 3));
+        }
+        EXPECT_TRUE(step.was_replayed());
+        return weights_of(net);
+      };
+      const Tensors wanted = train(false, false);
+      EXPECT_TRUE(same_bits(train(true, false), wanted));
+      EXPECT_TRUE(same_bits(train(true, true), wanted));
+    });
   }
-};
-
-TEST(CapturedStep, CountsAReplaysWritesAsEagerOnes) {
-  Training it;
-  it.is_captured = [](int rank) { return rank != 1; };
-  expect_as_eager<NormNet, CountedSgd>(it, "counted writes",
-                                       [](const Group& group, const Seen& seen) {
-                                         EXPECT_EQ(seen.replays > 7, group->rank() != 1) << "the optimizer's too";
-                                         EXPECT_GE(*std::ranges::max_element(seen.versions), 9);
-                                       },
-                                       {2, 3});
-  // By somebody else's, a step of the optimizer is eager: it may keep what was written.
-  it.between = [](nn::Module& net, ::torch::optim::Optimizer&, int step) {
-    const at::NoGradGuard no_grad;
-    if (step == 7) net.parameters().front().mul_(0.5);
-  };
-  it.is_captured = [](int) { return true; };
-  expect_as_eager<NormNet, CountedSgd>(it, "a parameter was written", {}, {2});
 }
 
 // A layer that the captured loss leaves out, and that of another rank does not.

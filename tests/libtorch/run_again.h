@@ -3,11 +3,7 @@
 // DistributedDataParallel that is the same: nothing runs in the capture, and a replay writes to the same places.
 #pragma once
 
-#include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-
 #include <functional>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -24,10 +20,6 @@ class RunAgain final : public libtorch::StepGraph {
   }
   void replay() override {
     ++replays;
-    // An optimizer's writes are not counted by torch, as those of a device's graph. Forward and backward are replayed
-    // under a NoGradGuard.
-    std::optional<c10::impl::ExcludeDispatchKeyGuard> uncounted;
-    if (at::GradMode::is_enabled()) uncounted.emplace(c10::DispatchKey::ADInplaceOrView);
     body_();
   }
 

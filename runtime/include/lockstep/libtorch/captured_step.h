@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step of LibTorch that a GPU replays. Forward and backward are captured into one CUDA graph, the
-// optimizer's step into another; between the two the gradients are averaged as ever.
+// A training step of LibTorch that a GPU replays: forward and backward are captured into a CUDA graph. The gradients
+// are averaged, and the optimizer steps, as in any other step.
 //
 //   lockstep::libtorch::CapturedStep step(ddp, optimizer, [&](const torch::Tensor& x, const torch::Tensor& y) {
 //     return torch::nll_loss(ddp(x), y);
@@ -10,7 +10,7 @@
 // Make it before the first forward, and one for a ddp. A step clears the gradients of ddp's parameters, computes,
 // averages, and steps the optimizer. The first `warm_up` steps of one kind of input run eagerly, as if the program had
 // written them; then the step is captured once, and replayed for inputs of that kind: their dtypes, shapes and devices,
-// and whether the module trains. A replayed step costs the host two launches, the collectives, and little else.
+// and whether the module trains. A replayed step costs the host one launch, the collectives and the optimizer's step.
 //
 // The price: gradients leave when backward has ended, so no all-reduce runs behind it. It pays where the host is
 // slower than the device (small models and batches), and not where the all-reduces are long.
@@ -27,10 +27,8 @@
 //   - inputs of another kind than the captured one, such as a last batch of fewer rows, or of none;
 //   - inputs that are not on the group's device, or require a gradient;
 //   - a SyncBatchNorm of several ranks that trains, whose statistics are collectives.
-// The optimizer's step is captured for torch::optim::SGD and FusedSGD, and for FusedAdam and FusedAdamW where LibTorch
-// has their operators; others keep numbers on the host, and step eagerly. A captured one, too, steps eagerly where an
-// option (the learning rate), a gradient's place, its state or a parameter has changed since the last step: with a
-// schedule that changes the rate in each step, always.
+// The optimizer is any, and its numbers may change from step to step. FusedSGD, FusedAdam and FusedAdamW launch one to
+// three kernels, torch's own some for each parameter.
 // Not supported: no_sync() and DdpOptions::reproducible, for each backward is a step; DdpOptions::shard;
 // DdpOptions::weigh_outputs, whose factor is a number on the host; a GradScaler; clipping of gradients. In `loss_of`,
 // once it is captured: collectives on the device, ddp's set_weight() and record_loss(), .item(), copies to the host,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of CapturedStep that is compiled in lockstep's library: without the types of module and graph. Its sources
-// never see CudaGraph (captured_step.h): a compiler that sees a final class calls its functions directly, and the library
-// would need libtorch_cuda.so.
+// never see CudaGraph (captured_step.h): a compiler that sees a final class calls its functions directly, and the
+// library would need libtorch_cuda.so.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -60,7 +60,6 @@ class LOCKSTEP_API StepCapture {
   std::string why_eager(const std::vector<at::Tensor>& inputs, const std::string& kind) const;
   at::Tensor step_eagerly(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, Kind& kind);
   at::Tensor replay(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, const Kind& kind);
-  void update();
 
   std::shared_ptr<Replica> replica_;
   const ::torch::nn::Module& module_;
@@ -77,9 +76,6 @@ class LOCKSTEP_API StepCapture {
   std::string captured_kind_;
   std::vector<at::Tensor> inputs_;  // the graph's
   at::Tensor loss_;                 // the graph's
-  std::unique_ptr<StepGraph> update_graph_;
-  std::vector<std::uint64_t> last_frozen_;  // frozen_of() the optimizer behind its last step
-  std::vector<std::uint64_t> writes_;       // to each parameter in an eager step of the optimizer
 };
 
 }  // namespace lockstep::libtorch
