@@ -58,6 +58,7 @@
 // The first header is in every LibTorch for GPUs, and in no other.
 #if __has_include(<c10/cuda/impl/cuda_cmake_macros.h>) && __has_include(<cuda_runtime_api.h>)
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #define LOCKSTEP_HAS_CUDA_GRAPHS 1
 #else
 #define LOCKSTEP_HAS_CUDA_GRAPHS 0
@@ -75,6 +76,8 @@ class CudaGraph final : public StepGraph {
     return device.kind == DeviceKind::cuda ? "" : "the group is on the CPU, which has no CUDA graphs";
   }
   void capture(std::function<void()> body) override {
+    // The graph's memory pool can't use what eager steps have left in the allocator's cache, nor free it.
+    c10::cuda::CUDACachingAllocator::emptyCache();
     graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
     try {
       body();
