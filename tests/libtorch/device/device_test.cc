@@ -9,7 +9,9 @@
 #include <cstdlib>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "lockstep/comm/values.h"
@@ -456,9 +458,34 @@ TEST(Device, GradientsGoThroughCommunicationHooks) {
   }
 }
 
+// While it lives CUBLAS_WORKSPACE_CONFIG has another value, or none. LibTorch on a GPU reads the variable once, in the
+// process's first product: there the list of tests sets it before the program starts.
+class CublasWorkspaceConfig {
+ public:
+  explicit CublasWorkspaceConfig(const std::optional<std::string>& value) { set(value); }
+  ~CublasWorkspaceConfig() {
+    set(before_);
+    at::globalContext().setDeterministicAlgorithms(false, false);
+  }
+  CublasWorkspaceConfig(const CublasWorkspaceConfig&) = delete;
+  CublasWorkspaceConfig& operator=(const CublasWorkspaceConfig&) = delete;
+
+ private:
+  static constexpr const char* kName = "CUBLAS_WORKSPACE_CONFIG";
+  static std::optional<std::string> get() {
+    const char* const value = std::getenv(kName);
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  }
+  static void set(const std::optional<std::string>& value) {
+    value ? ::setenv(kName, value->c_str(), 1) : ::unsetenv(kName);
+  }
+
+  const std::optional<std::string> before_ = get();
+};
+
 // Its output tells a digest, for who compares several numbers of ranks.
 TEST(Device, TrainsInVirtualShards) {
-  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
+  const CublasWorkspaceConfig deterministic(":4096:8");
   std::set<std::string> digests;
   for (const int ranks : {1, 2, 3}) {
     on_devices(ranks, [&](const Group& group) {
@@ -490,11 +517,10 @@ TEST(Device, TrainsInVirtualShards) {
     });
   }
   EXPECT_LE(digests.size(), 1u);
-  at::globalContext().setDeterministicAlgorithms(false, false);
-  ::unsetenv("CUBLAS_WORKSPACE_CONFIG");
 }
 
 TEST(Device, VirtualShardsWantCublasToBeDeterministic) {
+  const CublasWorkspaceConfig none(std::nullopt);
   on_devices(1, [](const Group& group) {
     auto net = made_for(group);
     libtorch::DdpOptions options;
