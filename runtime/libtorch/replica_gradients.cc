@@ -37,7 +37,8 @@ bool ReplicaImpl::lies_in_arena(const Parameter& parameter) {
 
 // A gradient in the arena is about to be overwritten, so it is copied; most often it was zeroed, and is dropped. On a
 // device zeros can't be seen without a wait, and the copy has memory that stays: torch's allocator may give freed
-// memory to another stream's work at once.
+// memory to another stream's work at once. The copy is ordered after the step's stream, which has written the arena,
+// and before it, which writes the arena next.
 void ReplicaImpl::stash_grad(Parameter& parameter) {
   if (std::exchange(parameter.is_set_aside, true) || !parameter.tensor.grad().defined()) return;
   const at::NoGradGuard no_grad;
@@ -48,9 +49,11 @@ void ReplicaImpl::stash_grad(Parameter& parameter) {
     if (is_zero(old)) return;
     old = old.clone();
   } else if (is_in_arena) {
-    order(stream_, current_stream(group_->device()));
+    const StreamView here = current_stream(group_->device());
+    order(stream_, here);
     if (!parameter.scratch.defined()) parameter.scratch = at::empty_like(old);
     old = parameter.scratch.copy_(old);
+    order(here, stream_);
   }
   // A gradient of an earlier micro-batch may be set aside already.
   parameter.before = parameter.before.defined() ? parameter.before + old : old;

@@ -531,6 +531,28 @@ TEST(Device, VirtualShardsWantCublasToBeDeterministic) {
   });
 }
 
+// The copy of such a gradient lies between two steps' writes of the arena, which another stream makes.
+TEST(Device, AGradientThatNobodyClearsIsKeptWhereALossLeavesItsLayerOut) {
+  on_devices(2, [](const Group& group) {
+    auto net = made_for(group);
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+    const Side side(group);
+    const at::Tensor x = rows(group->rank(), 3).to(libtorch::device_of(*group));
+    side.follow();
+    std::optional<c10::StreamGuard> guard(side.of_torch());
+    at::Tensor first;
+    for (int step = 0; step < 4; ++step) {
+      net->use_side = step == 0;
+      squares(ddp(x)).backward();
+      if (step == 0) first = net->side->weight.grad().clone();
+    }
+    const at::Tensor last = net->side->weight.grad().clone();
+    guard.reset();
+    side.precede();
+    EXPECT_TRUE(at::equal(last.to(at::kCPU), first.to(at::kCPU)));
+  });
+}
+
 // Two backwards of a step, in two streams, over accumulators of a third; each is reduced once.
 TEST(Device, GradientsThatNobodyClearsAddUp) {
   for (const Loss kind : {Loss::mean, Loss::sum}) {
