@@ -183,6 +183,7 @@ void ReplicaImpl::detach() noexcept {
       if (parameter.accumulator) unhook(parameter);
       if (is_sharded() && parameter.tensor.grad().is_same(parameter.result)) parameter.tensor.mutable_grad().reset();
       if (!lies_in_arena(parameter)) continue;
+      order(stream_, current_stream(group_->device()));  // the last step may have been in another
       parameter.tensor.mutable_grad() = is_half_done_ ? at::Tensor() : parameter.view.clone();
     }
   } catch (const std::exception& error) {
