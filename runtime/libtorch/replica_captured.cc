@@ -49,6 +49,7 @@ void ReplicaImpl::begin_step() {
 at::Tensor ReplicaImpl::compute_captured(const std::function<at::Tensor()>& loss_of) {
   const std::shared_ptr<void> leave(nullptr, [this](void*) { in_capture_ = false; });
   in_capture_ = true;
+  refuse_without_weight();
   stream_ = current_stream(group_->device());
   begin_step();
   for (Parameter& parameter : parameters_) parameter.taken = false;

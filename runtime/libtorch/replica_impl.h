@@ -147,6 +147,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   // were set to none.
   std::optional<std::string> live_gradient() const;
   void refuse_late_loss() const;
+  void refuse_without_weight() const;
   void refuse_other_forward() const;
   static void refuse_norms(const ::torch::nn::Module& module);
   // Whether some rank's loss depended on the parameter. On a device it is asked for only if this rank can't tell.

@@ -91,6 +91,16 @@ void ReplicaImpl::refuse_late_loss() const {
                   trainer_->step()));
 }
 
+void ReplicaImpl::refuse_without_weight() const {
+  // Outputs of a forward whose backward has ended may still be gone back through.
+  if (trainer_->has_weight() || (*trainer_->weight() && passed_outputs_)) return;
+  throw InvalidArgument(
+      fmt::format("DistributedDataParallel: a gradient without a weight, in step {}: no forward went through this "
+                  "object since the last backward, or its arguments hold no tensor to count rows of; call ddp(x) "
+                  "instead of the module's forward, or set_weight() between forward and backward",
+                  trainer_->step()));
+}
+
 // The gradients are those of a forward that did not go through this object, and counted by the rows of one that did.
 void ReplicaImpl::refuse_other_forward() const {
   if (passed_outputs_ || !has_outputs_ || is_differentiable_) return;

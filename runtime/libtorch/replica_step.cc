@@ -57,16 +57,9 @@ void ReplicaImpl::begin() {
   refuse_thawed_or_converted();
   refuse_without_shards();
   refuse_without_sharded_optimizer();
-  const std::optional<std::int64_t>& weight = *trainer_->weight();
-  // Outputs of a forward whose backward has ended may still be gone back through.
-  if (!trainer_->has_weight() && !(weight && passed_outputs_)) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: a gradient without a weight, in step {}: no forward went through this "
-                    "object since the last backward, or its arguments hold no tensor to count rows of; call ddp(x) "
-                    "instead of the module's forward, or set_weight() between forward and backward",
-                    trainer_->step()));
-  }
-  if (options_.weigh_outputs && options_.loss == Loss::mean && !passed_outputs_ && *weight > 0 && group_->size() > 1) {
+  refuse_without_weight();
+  if (options_.weigh_outputs && options_.loss == Loss::mean && !passed_outputs_ && **trainer_->weight() > 0 &&
+      group_->size() > 1) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: step {} has a gradient that came through no output that is seen, so that "
                     "the weight is not in it; set DdpOptions::weigh_outputs to false, or let forward return tensors, "
