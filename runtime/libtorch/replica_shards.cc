@@ -7,6 +7,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
+#include "runtime/libtorch/operators.h"
 #include "runtime/libtorch/replica_impl.h"
 
 namespace lockstep::libtorch {
@@ -36,6 +37,9 @@ void ReplicaImpl::make_reproducible(const ::torch::nn::Module& module) {
         wanted.virtual_shards, group_->device().str(), cublas));
   }
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+#if LOCKSTEP_TORCH_AT_LEAST(2, 2)
+  at::globalContext().setDeterministicFillUninitializedMemory(false);  // with NaN, one kernel more for each tensor
+#endif
   at::globalContext().setBenchmarkCuDNN(false);
 }
 
