@@ -341,7 +341,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          Harm{"memory", 1, "allocate: no room for "},
                                          Harm{"nan", 1, "NaN in rank 1's gradient of 'a' in step 5"},
                                          Harm{"throw", 134, "rank 1 can't read its data"},
-                                         Harm{"hang", 75, " hangs: ", {"--hang-timeout", "2"}},
+                                         Harm{"hang", 75, " hangs: ", {"--hang-timeout", "8"}},
                                          Harm{"connect", 137, "SIGKILL"}),
                        ::testing::Values(2, 3)),
     [](const auto& test) {
