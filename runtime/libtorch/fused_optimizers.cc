@@ -6,10 +6,12 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/optim/serialize.h>
 #include <torch/serialize.h>
 
 #include <map>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -19,6 +21,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/libtorch/fused_state.h"
 #include "runtime/libtorch/operators.h"
+#include "runtime/libtorch/tensor_bytes.h"
 
 // All three operators, on CPUs too.
 #define LOCKSTEP_HAS_FUSED_OPERATORS LOCKSTEP_TORCH_AT_LEAST(2, 4)
@@ -92,7 +95,7 @@ Scaled scaled_on(const at::Tensor& like, const at::Tensor& grad_scale, const at:
 template <typename Base>
 struct Batch {
   std::vector<at::Tensor> parameters;
-  std::vector<at::Tensor> values;  // the parameters or their masters
+  std::vector<at::Tensor> values;  // the parameters, their masters, or copies of those that have gaps
   std::vector<StateOf<Base>*> states;
 
   template <typename Get>
@@ -118,12 +121,28 @@ const at::Tensor& master_of(const at::Tensor& parameter, State& state) {
   return state.master;
 }
 
-// Moments of a 16-bit parameter that torch's class has kept have its dtype.
+// Whether two tensors of the same sizes have one dtype, and their elements in the same order in memory. The operators
+// read nothing but memory.
+bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
+  bool alike = a.scalar_type() == b.scalar_type();
+  for (std::int64_t d = 0; d < a.dim(); ++d) alike = alike && (a.size(d) == 1 || a.stride(d) == b.stride(d));
+  return alike;
+}
+
+// The operators can't step a parameter with gaps in its memory, such as a column slice: a copy without them is stepped.
+template <typename State>
+at::Tensor value_of(const at::Tensor& parameter, State& state) {
+  if (is_narrow(parameter)) return master_of(parameter, state);
+  return parameter.is_non_overlapping_and_dense() ? parameter : parameter.contiguous();
+}
+
+// Moments that torch's class kept for a 16-bit parameter have its dtype. Moments of a file, and of a parameter that got
+// other strides, lie in another order.
 void make_moment(at::Tensor& field, const at::Tensor& value) {
   if (!field.defined()) {
     field = at::zeros_like(value);
-  } else if (field.scalar_type() != value.scalar_type()) {
-    field = field.to(value.scalar_type());
+  } else if (!lie_alike(field, value)) {
+    field = at::empty_like(value).copy_(field);
   }
 }
 
@@ -207,33 +226,70 @@ void run(const Batch<::torch::optim::SGD>& batch, const std::vector<at::Tensor>&
 template <typename Base>
 void step_batch(const Batch<Base>& batch, const typename Traits<Base>::Options& options, const Scaled& scaled,
                 const void* said) {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : batch.parameters) gradients.push_back(parameter.grad());
-  if (!is_narrow(batch.parameters.front())) return run<Base>(batch, gradients, options, scaled, said);
-  std::vector<at::Tensor> wide;
-  for (const at::Tensor& value : batch.values) wide.push_back(at::empty_like(value));
-  at::_foreach_copy_(wide, gradients);
-  run<Base>(batch, wide, options, scaled, said);
-  at::_foreach_copy_(batch.parameters, batch.values);
+  std::vector<at::Tensor> gradients, from, to;
+  for (std::size_t i = 0; i < batch.values.size(); ++i) {
+    gradients.push_back(batch.parameters[i].grad());
+    if (lie_alike(gradients.back(), batch.values[i])) continue;
+    from.push_back(std::exchange(gradients.back(), at::empty_like(batch.values[i])));
+    to.push_back(gradients.back());
+  }
+  if (!to.empty()) at::_foreach_copy_(to, from);
+  run<Base>(batch, gradients, options, scaled, said);
+  from.clear();
+  to.clear();
+  for (std::size_t i = 0; i < batch.values.size(); ++i) {
+    if (batch.values[i].is_same(batch.parameters[i])) continue;
+    from.push_back(batch.values[i]);
+    to.push_back(batch.parameters[i]);
+  }
+  if (!to.empty()) at::_foreach_copy_(to, from);
+  if (!is_narrow(batch.parameters.front())) return;
   for (std::size_t i = 0; i < batch.states.size(); ++i) {
     batch.states[i]->rounded_version = batch.parameters[i]._version();
   }
 }
 
 template <typename Base>
-void check_tensors(const Base& optimizer) {
-  each_parameter(optimizer, [](const at::Tensor& parameter) {
-    const auto check = [](const char* what, const at::Tensor& tensor) {
-      const bool is_dense = tensor.layout() == at::kStrided;
-      if (is_dense && at::isFloatingType(tensor.scalar_type())) return;
-      throw InvalidArgument(
-          fmt::format("{}: a {} is {}; its step takes dense floating-point tensors: give this one to "
-                      "an optimizer of torch's",
-                      Traits<Base>::kName, what, is_dense ? c10::toString(tensor.scalar_type()) : "sparse"));
-    };
-    check("parameter", parameter);
-    if (parameter.grad().defined()) check("gradient", parameter.grad());
-  });
+void check_tensors(Base& optimizer) {
+  auto& states = optimizer.state();
+  for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    const auto& parameters = optimizer.param_groups()[g].params();
+    for (std::size_t k = 0; k < parameters.size(); ++k) {
+      const at::Tensor& parameter = parameters[k];
+      const auto refuse = [&](std::string_view what, std::string_view remedy) {
+        throw InvalidArgument(
+            fmt::format("{}: {} (parameter {} of group {}); {}", Traits<Base>::kName, what, k, g, remedy));
+      };
+      const auto check = [&](const char* what, const at::Tensor& tensor) {
+        const bool is_dense = tensor.layout() == at::kStrided;
+        if (!is_dense || !at::isFloatingType(tensor.scalar_type())) {
+          refuse(fmt::format("a {} is {}", what, is_dense ? c10::toString(tensor.scalar_type()) : "sparse"),
+                 "its step takes dense floating-point tensors: give this one to an optimizer of torch's");
+        }
+        if (tensor.sizes() != parameter.sizes() || tensor.device() != parameter.device()) {
+          refuse(fmt::format("a {} has sizes [{}] on {}, and its parameter [{}] on {}", what,
+                             fmt::join(tensor.sizes(), ", "), tensor.device().str(), fmt::join(parameter.sizes(), ", "),
+                             parameter.device().str()),
+                 "give both the same, and a parameter that is changed an optimizer of its own");
+        }
+      };
+      check("parameter", parameter);
+      if (elements_share_memory(parameter)) {
+        refuse(fmt::format("elements of a parameter share memory (sizes [{}], strides [{}])",
+                           fmt::join(parameter.sizes(), ", "), fmt::join(parameter.strides(), ", ")),
+               "train its clone(at::MemoryFormat::Contiguous)");
+      }
+      if (!parameter.grad().defined()) continue;
+      check("gradient", parameter.grad());
+      const auto found = states.find(state_key<std::decay_t<decltype(states)>>(parameter));
+      if (found == states.end()) continue;
+      each_field(fused_state_in<typename Traits<Base>::State>(found->second), [&](const char* field, auto& value) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
+          if (value.defined()) check(field, value);
+        }
+      });
+    }
+  }
 }
 
 template <typename Base>
@@ -252,7 +308,7 @@ void step_fused(Base& optimizer, const at::Tensor& grad_scale, const at::Tensor&
       auto& states = optimizer.state();
       StateOf<Base>& state =
           fused_state_in<typename Traits<Base>::State>(states[state_key<std::decay_t<decltype(states)>>(tensor)]);
-      const at::Tensor value = is_narrow(tensor) ? master_of(tensor, state) : tensor;
+      const at::Tensor value = value_of(tensor, state);
       const void* const said = prepare(state, value, options, scaled);
       Batch<Base>& batch = batches[{device.type(), device.index(), tensor.scalar_type(), said}];
       batch.parameters.push_back(tensor);

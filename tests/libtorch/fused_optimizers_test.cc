@@ -275,6 +275,150 @@ TEST(FusedOptimizers, ARunResumesFromASnapshotBitByBit) {
   }
 }
 
+// How tensors lie in memory, which torch's optimizers never ask.
+struct Layout {
+  std::string name;
+  bool becomes_channels_last = false;  // after two steps
+  std::function<at::Tensor(at::Tensor)> of_parameter = [](at::Tensor values) { return values; };
+  std::function<at::Tensor(at::Tensor)> of_gradient = [](at::Tensor values) { return values; };
+};
+
+at::Tensor channels_last(const at::Tensor& values) {
+  return values.dim() == 4 ? values.contiguous(at::MemoryFormat::ChannelsLast) : values;
+}
+
+// The values in every other column of a wider array.
+at::Tensor columns(const at::Tensor& values) {
+  std::vector<std::int64_t> sizes = values.sizes().vec();
+  sizes.back() *= 2;
+  return at::full(sizes, 7.0, values.options()).slice(-1, 0, sizes.back(), 2).copy_(values);
+}
+
+std::vector<Layout> layouts() {
+  const auto turned = [](const at::Tensor& values) { return values.transpose(0, 1).contiguous().transpose(0, 1); };
+  const auto spread = [](const at::Tensor& values) { return values.mean().expand(values.sizes()); };
+  return {
+      {.name = "contiguous"},
+      {.name = "channels last", .of_parameter = channels_last},
+      {.name = "channels last after two steps", .becomes_channels_last = true},
+      {.name = "gradients channels last", .of_gradient = channels_last},
+      {.name = "gradients turned", .of_gradient = turned},
+      {.name = "gradients of one element", .of_gradient = spread},
+      {.name = "gradients with gaps", .of_gradient = columns},
+      {.name = "gradients of another dtype", .of_gradient = [](at::Tensor g) { return g.to(at::kDouble); }},
+      {.name = "columns", .of_parameter = columns},
+      {.name = "turned columns",
+       .of_parameter = [=](at::Tensor p) { return columns(p.transpose(0, 1)).transpose(0, 1); }},
+      {.name = "columns, then channels last", .becomes_channels_last = true, .of_parameter = columns},
+      {.name = "turned, gradients channels last", .of_parameter = turned, .of_gradient = channels_last},
+  };
+}
+
+List make_parameters(const Layout& layout, at::ScalarType dtype = at::kFloat) {
+  List parameters;
+  const std::vector<std::vector<std::int64_t>> shapes{{4, 3, 2, 2}, {5, 1, 3, 1}, {1, 4, 1, 2}, {6, 5}};
+  for (const auto& shape : shapes) {
+    const at::Tensor values = random_tensor(shape, parameters.size()).to(dtype);
+    parameters.push_back(layout.of_parameter(values).detach().requires_grad_());
+  }
+  return parameters;
+}
+
+void set_gradients(const List& parameters, const Layout& layout, int step, double factor = 1) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor values = random_tensor(parameters[i].sizes(), static_cast<std::uint64_t>(10 * step) + i) * factor;
+    List(parameters)[i].mutable_grad() = layout.of_gradient(values.to(parameters[i].scalar_type()));
+  }
+}
+
+void set_channels_last(const List& parameters) {
+  for (at::Tensor parameter : parameters) parameter.set_data(channels_last(parameter.detach()));
+}
+
+TEST(FusedOptimizers, StepAsTorchsOwnHoweverTensorsLieInMemory) {
+  for (const Kind& kind : kinds()) {
+    for (const Layout& layout : layouts()) {
+      const List theirs = make_parameters(layout), own = make_parameters(layout);
+      const auto torch = kind.torch(theirs), fused = kind.fused(own);
+      for (int step = 0; step < 5; ++step) {
+        if (step == 2 && layout.becomes_channels_last) {
+          set_channels_last(theirs);
+          set_channels_last(own);
+        }
+        set_gradients(theirs, layout, step);
+        set_gradients(own, layout, step);
+        torch->step();
+        fused->step();
+      }
+      expect_near(own, theirs, 2e-5, kind.name + ", " + layout.name);
+      for (const at::Tensor& parameter : own) {  // what lies between the columns
+        if (parameter.is_non_overlapping_and_dense()) continue;
+        const at::Tensor between = parameter.detach().as_strided(parameter.sizes(), parameter.strides(), 1);
+        EXPECT_TRUE(between.eq(7).all().item<bool>()) << kind.name << ", " << layout.name;
+      }
+    }
+  }
+}
+
+TEST(FusedOptimizers, FilesOfParametersThatLayOtherwiseAreRead) {
+  const Layout contiguous{.name = "contiguous"}, last{.name = "channels last", .of_parameter = channels_last};
+  for (const Kind& kind : kinds()) {
+    for (const auto& [first, second] : {std::pair{contiguous, last}, {last, contiguous}}) {
+      for (const auto make : {&Kind::torch, &Kind::fused}) {
+        List parameters = make_parameters(first);
+        const List alone = make_parameters(contiguous);
+        auto optimizer = (kind.*make)(parameters);
+        const auto torch = kind.torch(alone);
+        for (int step = 0; step < 6; ++step) {
+          if (step == 3) {
+            List others = make_parameters(second);
+            const at::NoGradGuard no_grad;
+            for (std::size_t i = 0; i < others.size(); ++i) others[i].copy_(parameters[i]);
+            auto other = kind.fused(others);
+            copy_state(*optimizer, *other);
+            parameters = others;
+            optimizer = std::move(other);
+          }
+          set_gradients(parameters, contiguous, step);
+          set_gradients(alone, contiguous, step);
+          torch->step();
+          optimizer->step();
+        }
+        expect_near(parameters, alone, 2e-5, kind.name + ", " + second.name);
+      }
+    }
+  }
+}
+
+// A step that is left out, and scaled gradients.
+TEST(FusedOptimizers, AGradScalerTakesGradientsHoweverTheyLie) {
+  for (const Kind& kind : kinds()) {
+    for (const Layout& layout : layouts()) {
+      if (layout.name == "gradients of one element") continue;  // torch's scaler writes to none
+      const List theirs = make_parameters(layout), own = make_parameters(layout);
+      const auto torch = kind.torch(theirs), fused = kind.fused(own);
+      GradScaler scaler({.init_scale = 64});
+      for (int step = 0; step < 4; ++step) {
+        if (step == 2 && layout.becomes_channels_last) {
+          set_channels_last(theirs);
+          set_channels_last(own);
+        }
+        set_gradients(theirs, layout, step);
+        torch->step();
+        set_gradients(own, layout, step, scaler.get_scale());
+        (void)scaler.scale(at::zeros({}));
+        EXPECT_EQ(scaler.step(*fused).item<float>(), 0);
+        scaler.update();
+        if (step != 2) continue;
+        set_gradients(own, layout, step, std::numeric_limits<double>::infinity());
+        EXPECT_GT(scaler.step(*fused).item<float>(), 0);
+        scaler.update();
+      }
+      expect_near(own, theirs, 2e-5, kind.name + ", " + layout.name);
+    }
+  }
+}
+
 #if HAS_FUSED_OPERATORS
 
 // A parameter of 16 bits is the float32 one that takes the same gradients, rounded once.
@@ -312,6 +456,35 @@ TEST(FusedOptimizers, SixteenBitParametersHaveFloat32Masters) {
   }
 }
 
+TEST(FusedOptimizers, MastersStepHoweverTensorsLieInMemory) {
+  const Layout contiguous{.name = "contiguous"};
+  for (const Kind& kind : kinds()) {
+    for (const Layout& layout : layouts()) {
+      const List narrow = make_parameters(layout, at::kBFloat16);
+      List wide;
+      for (const at::Tensor& parameter : narrow)
+        wide.push_back(parameter.detach().to(at::kFloat).contiguous().requires_grad_());
+      auto own = kind.fused(narrow);
+      const auto wanted = kind.torch(wide);
+      for (int step = 0; step < 6; ++step) {
+        if (step == 2 && layout.becomes_channels_last) set_channels_last(narrow);
+        if (step == 4) {
+          auto other = kind.fused(narrow);
+          copy_state(*own, *other);
+          own = std::move(other);
+        }
+        set_gradients(narrow, layout, step);
+        for (std::size_t i = 0; i < wide.size(); ++i) wide[i].mutable_grad() = narrow[i].grad().to(at::kFloat);
+        own->step();
+        wanted->step();
+      }
+      List rounded;
+      for (const at::Tensor& parameter : wide) rounded.push_back(parameter.detach().to(at::kBFloat16));
+      expect_near(narrow, rounded, 0.01, kind.name + ", " + layout.name);
+    }
+  }
+}
+
 // float16 gradients need not be unscaled by hand.
 TEST(FusedOptimizers, SixteenBitGradientsAreUnscaledInFloat32) {
   const List parameters{at::zeros({3}, at::kHalf).requires_grad_()};
@@ -340,6 +513,32 @@ TEST(FusedOptimizers, WhatTheyCantStepIsRefusedAndNothingChanged) {
   expect_same(parameters, make_parameters(), "refused");
   FusedSGD whole({at::zeros({2}, at::kLong)}, optim::SGDOptions(0.1));
   EXPECT_THAT(error_of([&] { whole.step(); }), ::testing::HasSubstr("FusedSGD: a parameter is Long"));
+  const at::Tensor expanded = at::zeros({1, 2}).expand({3, 2});
+  FusedSGD of_expanded({expanded}, optim::SGDOptions(0.1));
+  expanded.mutable_grad() = at::ones({3, 2});
+  EXPECT_THAT(error_of([&] { of_expanded.step(); }), ::testing::HasSubstr("parameter 0 of group 0"));
+}
+
+TEST(FusedOptimizers, TensorsOfOtherSizesAreRefusedAndNothingChanged) {
+  for (const Kind& kind : kinds()) {
+    const List parameters = make_parameters();
+    const auto optimizer = kind.fused(parameters);
+    set_gradients(parameters, 0);
+    List(parameters)[3].mutable_grad() = at::ones({1, 3});
+    EXPECT_THAT(error_of([&] { optimizer->step(); }),
+                ::testing::AllOf(::testing::HasSubstr("gradient"), ::testing::HasSubstr("parameter 1 of group 1"),
+                                 ::testing::HasSubstr("[1, 3]"), ::testing::HasSubstr("[12, 3]")))
+        << kind.name;
+    expect_same(parameters, make_parameters(), kind.name);
+    if (kind.name == "SGD") continue;  // without a state
+    set_gradients(parameters, 0);
+    optimizer->step();
+    List(parameters)[3].set_data(at::zeros({13, 3}));
+    set_gradients(parameters, 0);
+    const at::Tensor before = parameters[0].detach().clone();
+    EXPECT_THAT(error_of([&] { optimizer->step(); }), ::testing::HasSubstr("[12, 3]")) << kind.name;
+    EXPECT_TRUE(at::equal(parameters[0], before)) << kind.name;
+  }
 }
 
 int fused_calls = 0;

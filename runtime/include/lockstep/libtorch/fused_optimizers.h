@@ -20,8 +20,13 @@
 // is missing (LibTorch 1.13 has none) the step is that of torch's class, without masters, which the first step logs.
 // Source: PyTorch's torch/optim/{adam,adamw,sgd}.py, whose operators these call.
 //
-// Threads: one at a time. Failure: InvalidArgument for parameters that are sparse, complex or integers, and for sparse
-//   gradients; nothing is changed then.
+// Strides may be any, and may change between steps. The operators need parameter, gradient and moments in one order in
+// memory: a gradient in another order is copied, moments are moved once, and a parameter with gaps in its memory (a
+// column slice) is stepped in a copy.
+//
+// Threads: one at a time. Failure: InvalidArgument for parameters that are sparse, complex or integers or whose
+//   elements share memory, for sparse gradients, and for gradients and moments of other sizes or on another device than
+//   their parameter; nothing is changed then.
 #pragma once
 
 #include <torch/optim/adam.h>
@@ -39,8 +44,8 @@ class LOCKSTEP_API FusedOptimizer {
   // Whether this LibTorch has the operator for the devices of all parameters.
   virtual bool is_fused() const = 0;
   // step() on gradients that are multiplied by `grad_scale` (undefined: by 1), which it divides in place, except, with
-  // is_fused(), those of 16-bit parameters; does not step if `found_inf` is not 0. Both are float32 tensors of one
-  // element, on any device. Without is_fused() the host waits for them.
+  // is_fused(), those that it copies (of 16-bit parameters, of other strides); does not step if `found_inf` is not 0.
+  // Both are float32 tensors of one element, on any device. Without is_fused() the host waits for them.
   virtual void step_scaled(const at::Tensor& grad_scale, const at::Tensor& found_inf) = 0;
 };
 
