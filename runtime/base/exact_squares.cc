@@ -15,10 +15,19 @@ namespace {
 // The exponent of the lowest digit is a multiple of 32, two digits and more below the least float's square, 2^-298.
 // They reach to 2^352, which is 2^96 times the largest.
 constexpr int kLowestExponent = -384;
+// As far below the least double, 2^-1074; they reach to 2^1120.
+constexpr int kLowestOfDoubles = -1152;
 constexpr std::int64_t kNan = std::int64_t{1} << 32;
 constexpr std::uint32_t kNotFinite = 255;  // the exponent of infinities and NaNs
 // Squares of mantissas are below 2^48: as many have room in 63 bits.
 constexpr std::int64_t kBlock = std::int64_t{1} << 15;
+
+// Of a copy of the words.
+double nearest(auto words, int lowest) {
+  if (words.back() >= kNan) return std::numeric_limits<double>::quiet_NaN();
+  if (words.back() != 0) return std::numeric_limits<double>::infinity();
+  return exact::nearest({words.data(), words.size() - 1}, lowest);
+}
 
 }  // namespace
 
@@ -50,11 +59,26 @@ void ExactSquares::add(const float* a, std::int64_t count) {
   }
 }
 
-double ExactSquares::sum() const {
-  if (words.back() >= kNan) return std::numeric_limits<double>::quiet_NaN();
-  if (words.back() != 0) return std::numeric_limits<double>::infinity();
-  auto digits = words;
-  return exact::nearest({digits.data(), digits.size() - 1}, kLowestExponent);
+// Squares of doubles are not grouped by their exponents: what has them is small, or computes in float64 anyway.
+void ExactDoubleSquares::add(const double* a, std::int64_t count) {
+  const std::span<std::int64_t> digits(words.data(), words.size() - 1);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double square = a[i] * a[i];
+    if (!std::isfinite(square)) {
+      words.back() |= std::isnan(square) ? kNan : 1;
+      continue;
+    }
+    const auto bits = std::bit_cast<std::uint64_t>(square);
+    const auto exponent = static_cast<int>(bits >> 52);
+    const auto mantissa = static_cast<std::int64_t>((bits & 0xfffffffffffff) | (exponent == 0 ? 0 : 0x10000000000000));
+    // A double is mantissa * 2^(exponent - 1075), with 1 for an exponent of 0.
+    exact::add(digits, mantissa, static_cast<std::size_t>(std::max(exponent, 1) - 1075 - kLowestOfDoubles));
+    if (i % kBlock == 0) exact::carry(digits);
+  }
+  exact::carry(digits);
 }
+
+double ExactSquares::sum() const { return nearest(words, kLowestExponent); }
+double ExactDoubleSquares::sum() const { return nearest(words, kLowestOfDoubles); }
 
 }  // namespace lockstep

@@ -20,4 +20,12 @@ struct LOCKSTEP_INTERNAL_API ExactSquares {
   double sum() const;
 };
 
+// The same of doubles, whose squares are rounded to doubles first: 0 below 2^-1075, infinity from 2^1024 on.
+struct LOCKSTEP_INTERNAL_API ExactDoubleSquares {
+  std::array<std::int64_t, 72> words = {};
+
+  void add(const double* a, std::int64_t count);
+  double sum() const;
+};
+
 }  // namespace lockstep

@@ -80,22 +80,35 @@ double OptimizerShares::clip(const Groups& groups, double max_norm) const {
   const at::NoGradGuard no_grad;
   ProcessGroup& group = *replica_->group();
   std::vector<at::Tensor> gradients;  // by parameter, undefined without one
+  bool has_float64 = false;           // on all ranks
   for (const auto& some : groups) {
-    for (const at::Tensor& parameter : some.params()) gradients.push_back(parameter.grad());
+    for (const at::Tensor& parameter : some.params()) {
+      gradients.push_back(parameter.grad());
+      has_float64 = has_float64 || parameter.scalar_type() == at::kDouble;
+    }
   }
   double squares = 0;
   if (group.device().kind == DeviceKind::cpu) {
-    std::vector<ExactSquares> exact(gradients.size());
+    std::vector<ExactSquares> of_floats(gradients.size());
+    std::vector<ExactDoubleSquares> of_doubles(has_float64 ? gradients.size() : 0);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
-      if (!gradients[i].defined()) continue;
-      const at::Tensor values = gradients[i].to(at::kFloat).contiguous();
-      exact[i].add(values.data_ptr<float>(), values.numel());
+      const at::Tensor& gradient = gradients[i];
+      if (!gradient.defined()) continue;
+      if (gradient.scalar_type() == at::kDouble) {
+        of_doubles[i].add(gradient.contiguous().data_ptr<double>(), gradient.numel());
+      } else {
+        of_floats[i].add(gradient.to(at::kFloat).contiguous().data_ptr<float>(), gradient.numel());
+      }
     }
-    if (are_cut()) {
-      sum(group, "clip_grad_norm", exact.data(),
-          static_cast<std::int64_t>(exact.size() * sizeof(ExactSquares) / sizeof(std::int64_t)), DType::i64);
-    }
-    for (const ExactSquares& one : exact) squares += one.sum();
+    const auto add_up = [&](auto& exact) {
+      if (are_cut() && !exact.empty()) {
+        sum(group, "clip_grad_norm", exact.data(),
+            static_cast<std::int64_t>(exact.size() * sizeof(exact[0]) / sizeof(std::int64_t)), DType::i64);
+      }
+      for (const auto& one : exact) squares += one.sum();
+    };
+    add_up(of_floats);
+    add_up(of_doubles);
   } else {
     const at::Tensor all = at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(device_of(group)));
     for (const at::Tensor& gradient : gradients) {

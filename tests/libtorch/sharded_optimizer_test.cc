@@ -376,6 +376,36 @@ TEST(ShardedOptimizer, TrainsOverAGroupWithinTheJobs) {
   });
 }
 
+TEST(ShardedOptimizer, TheNormOfFloat64IsFloat64) {
+  for (const int ranks : {1, 2, 3}) {
+    run_torch_ranks(ranks, [&](const Group& group) {
+      for (const double factor : {1.0, 1e60}) {
+        nn::Linear whole(6, 5), cut(6, 5);
+        for (nn::Linear* const net : {&whole, &cut}) {
+          initialize(**net, 2);
+          (*net)->to(at::kDouble);
+        }
+        const at::Tensor x = random_tensor({3, 6}, 1).to(at::kDouble);
+        double wanted = 0;
+        for (const at::Tensor& gradient :
+             ::torch::autograd::grad({whole(x).square().mean() * factor}, whole->parameters())) {
+          wanted += gradient.square().sum().item<double>();
+        }
+        DistributedDataParallel ddp(cut, group, options(Shard::optimizer));
+        ShardedOptimizer<optim::SGD> optimizer(ddp, optim::SGDOptions(1));
+        (ddp(x).square().mean() * factor).backward();
+        EXPECT_NEAR(optimizer.clip_grad_norm(0.25) / std::sqrt(wanted), 1, 1e-14) << ranks;
+        optimizer.step();
+        double moved = 0;
+        for (const auto& [name, weights] : weights_of(*cut)) {
+          moved += (weights - weights_of(*whole).at(name)).square().sum().item<double>();
+        }
+        EXPECT_NEAR(std::sqrt(moved), 0.25, 1e-6) << ranks;
+      }
+    });
+  }
+}
+
 TEST(ShardedOptimizer, AGradientThatNoRankHasCannotBeReadByMistake) {
   run_torch_ranks(2, [](const Group& group) {
     Mixed net(1);

@@ -84,5 +84,46 @@ TEST(ExactSquares, WhatIsNotFiniteShowsInTheSumOfTheParts) {
   EXPECT_TRUE(std::isnan(of(many).sum()));
 }
 
+ExactDoubleSquares of_doubles(const std::vector<double>& values) {
+  ExactDoubleSquares squares;
+  squares.add(values.data(), std::ssize(values));
+  return squares;
+}
+
+TEST(ExactDoubleSquares, ReachAsFarAsSquaresOfDoubles) {
+  EXPECT_EQ(of_doubles({}).sum(), 0);
+  EXPECT_EQ(of_doubles({3, -4, -0.0}).sum(), 25);
+  EXPECT_EQ(of_doubles({1, std::ldexp(1.0, -27), std::ldexp(1.0, -27), std::ldexp(1.0, -537)}).sum(),
+            1 + std::ldexp(1.0, -52));
+  EXPECT_EQ(of_doubles({std::ldexp(1.0, -537)}).sum(), std::numeric_limits<double>::denorm_min());
+  EXPECT_EQ(of_doubles(std::vector<double>(1 << 10, 1e150)).sum(), std::ldexp(1e150 * 1e150, 10));
+  EXPECT_EQ(of_doubles(std::vector<double>(1 << 4, 1e154)).sum(), kInfinity) << "each square is finite";
+  EXPECT_EQ(of_doubles({1, 1e155}).sum(), kInfinity);
+  EXPECT_EQ(of_doubles({1, -kInfinity}).sum(), kInfinity);
+  EXPECT_TRUE(std::isnan(of_doubles({1, kInfinity, std::numeric_limits<double>::quiet_NaN()}).sum()));
+}
+
+TEST(ExactDoubleSquares, HaveTheSameBitsInAnyOrderAndHoweverTheyAreCut) {
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> mantissa;
+  std::uniform_int_distribution<int> exponent(-500, 500);
+  for (const std::size_t count : {1u, 17u, 100000u}) {
+    std::vector<double> values(count);
+    for (double& value : values) value = std::ldexp(mantissa(random), count == 17 ? exponent(random) : -7);
+    const double wanted = of_doubles(values).sum();
+    long double near = 0;
+    for (const double value : values) near += static_cast<long double>(value * value);
+    EXPECT_NEAR(wanted / static_cast<double>(near), 1, 1e-15);
+    for (int repetition = 0; repetition < 5; ++repetition) {
+      std::shuffle(values.begin(), values.end(), random);
+      const auto cut = values.begin() + static_cast<std::ptrdiff_t>(random() % count);
+      ExactDoubleSquares sum = of_doubles({values.begin(), cut});
+      const ExactDoubleSquares rest = of_doubles({cut, values.end()});
+      for (std::size_t i = 0; i < sum.words.size(); ++i) sum.words[i] += rest.words[i];
+      ASSERT_EQ(sum.sum(), wanted) << count;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

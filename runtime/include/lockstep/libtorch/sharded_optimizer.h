@@ -103,8 +103,9 @@ class ShardedOptimizer final : public OptimizerShares, public Base {
   // Leaves all parameters of the DistributedDataParallel without a gradient.
   void zero_grad() { drop_gradients(); }
   // Scales the gradients so that the norm of all of them is at most `max_norm`, as torch's clip_grad_norm_; returns
-  // what it was, the same on all ranks. On the CPU squares are added exactly, and each parameter's sum is rounded once,
-  // so that it depends neither on ranks nor on cuts. InvalidArgument if `max_norm` is not above 0.
+  // what it was, the same on all ranks. On the CPU squares (those of float64 rounded to float64) are added exactly, and
+  // each parameter's sum is rounded once, so that it depends neither on ranks nor on cuts. InvalidArgument if
+  // `max_norm` is not above 0.
   double clip_grad_norm(double max_norm) { return clip(this->param_groups(), max_norm); }
 
   void save(::torch::serialize::OutputArchive& archive) const override {
