@@ -141,6 +141,7 @@ void GradScaler::unscale_(::torch::optim::Optimizer& optimizer) {
                     "before step()",
                     seen.stage == Stage::unscaled ? "has been called for" : "comes after step() of"));
   }
+  if (const OptimizerShares* const shares = shares_of(optimizer)) shares->put_shares(optimizer.param_groups());
   const at::NoGradGuard no_grad;
   const at::Tensor factor = tensors_.scale.to(at::kDouble).reciprocal().to(at::kFloat);
   seen.found_inf = agreed(optimizer, multiply_all(gradients_of(optimizer, /*may_be_half=*/false), factor));

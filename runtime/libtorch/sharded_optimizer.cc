@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <unordered_map>
+#include <unordered_set>
 
 #include "lockstep/base/error.h"
 #include "lockstep/libtorch/torch_stream.h"
@@ -32,28 +32,36 @@ OptimizerShares::OptimizerShares(std::shared_ptr<Replica> replica) : replica_(st
         "ShardedOptimizer: its DistributedDataParallel has no shares; make it with {.shard = "
         "lockstep::Shard::optimizer}, or take the optimizer itself");
   }
+  const std::vector<at::Tensor> parameters = replica_->parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) index_.emplace(parameters[i].unsafeGetTensorImpl(), i);
+  for (std::size_t i = 0; i < replica_->shares().size(); ++i) {
+    index_.emplace(replica_->shares()[i].unsafeGetTensorImpl(), i);
+  }
   replica_->claim_shares(true);
 }
 
 OptimizerShares::~OptimizerShares() { replica_->claim_shares(false); }
 
-OptimizerShares::Groups OptimizerShares::in_shares(Groups groups) const {
-  const std::vector<at::Tensor> parameters = replica_->parameters();
-  std::unordered_map<const void*, std::size_t> index;
-  for (std::size_t i = 0; i < parameters.size(); ++i) index.emplace(parameters[i].unsafeGetTensorImpl(), i);
+// torch's add_param_group() is not virtual, and param_groups() is anybody's: whole parameters, whose .grad is NaN, may
+// come into the groups at any time.
+void OptimizerShares::put_shares(Groups& groups) const {
+  std::unordered_set<std::size_t> seen;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
       at::Tensor& parameter = groups[g].params()[k];
-      const auto found = index.find(parameter.unsafeGetTensorImpl());
-      if (found == index.end()) {
-        throw InvalidArgument(
-            fmt::format("ShardedOptimizer: parameter {} of group {} is none of its DistributedDataParallel's; give "
-                        "tensors of ddp.parameters()",
-                        k, g));
+      const auto found = index_.find(parameter.unsafeGetTensorImpl());
+      if (found == index_.end() || !seen.insert(found->second).second) {
+        throw InvalidArgument(fmt::format(
+            "ShardedOptimizer: parameter {} of group {} is {}; give each tensor of ddp.parameters() once", k, g,
+            found == index_.end() ? "none of its DistributedDataParallel's" : "in the optimizer's groups twice"));
       }
       if (are_cut()) parameter = replica_->shares()[found->second];
     }
   }
+}
+
+OptimizerShares::Groups OptimizerShares::in_shares(Groups groups) const {
+  put_shares(groups);
   return groups;
 }
 
@@ -63,9 +71,11 @@ OptimizerShares::Groups OptimizerShares::all_in_shares() const {
   return in_shares(std::move(groups));
 }
 
-void OptimizerShares::step_shares(const std::function<void()>& step) {
+void OptimizerShares::step_shares(Groups& groups, const std::function<void()>& step) {
   at::autocast::clear_cache();  // of casts of the values before the step
-  are_cut() ? replica_->update_shares(step) : step();
+  put_shares(groups);
+  if (!are_cut()) return step();
+  replica_->update_shares(step);
 }
 
 at::Tensor OptimizerShares::agreed(const at::Tensor& found_inf) const {
@@ -75,7 +85,8 @@ at::Tensor OptimizerShares::agreed(const at::Tensor& found_inf) const {
   return moved(all, found_inf.options());
 }
 
-double OptimizerShares::clip(const Groups& groups, double max_norm) const {
+double OptimizerShares::clip(Groups& groups, double max_norm) const {
+  put_shares(groups);
   if (!(max_norm > 0)) throw InvalidArgument(fmt::format("clip_grad_norm: max_norm {} is not above 0", max_norm));
   const at::NoGradGuard no_grad;
   ProcessGroup& group = *replica_->group();

@@ -130,6 +130,7 @@ void Snapshots::add(std::string_view name, ::torch::optim::Optimizer& optimizer)
     for (const NamedTensor& item : state_of(*module)) of_module[item.tensor.unsafeGetTensorImpl()] = item.name;
   }
   if (const auto* const shares = dynamic_cast<const OptimizerShares*>(&optimizer); shares && shares->are_cut()) {
+    shares->put_shares(optimizer.param_groups());
     const std::vector<at::Tensor> parameters = shares->replica().parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const auto found = of_module.find(parameters[i].unsafeGetTensorImpl());

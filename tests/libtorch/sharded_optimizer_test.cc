@@ -406,6 +406,108 @@ TEST(ShardedOptimizer, TheNormOfFloat64IsFloat64) {
   }
 }
 
+// torch's add_param_group() is not virtual, and param_groups() is anybody's.
+TEST(ShardedOptimizer, GroupsThatComeLateAreSteppedWhicheverWayTheyCome) {
+  using Way = void (*)(ShardedOptimizer<optim::AdamW>&, const optim::OptimizerParamGroup&);
+  const std::vector<Way> ways{
+      [](auto& optimizer, const auto& group) { optimizer.add_param_group(group); },
+      [](auto& optimizer, const auto& group) { static_cast<optim::Optimizer&>(optimizer).add_param_group(group); },
+      [](auto& optimizer, const auto& group) { optimizer.param_groups().push_back(group); },
+      [](auto& optimizer, const auto& group) {
+        auto& tensors = optimizer.param_groups()[0].params();
+        tensors.insert(tensors.end(), group.params().begin(), group.params().end());
+      },
+  };
+  for (const int ranks : {1, 2, 3}) {
+    for (const Way& add : ways) {
+      run_torch_ranks(ranks, [&](const Group& group) {
+        Mixed whole(1), cut(1);
+        DistributedDataParallel plain(whole, group, options(Shard::none));
+        DistributedDataParallel sharded(cut, group, options(Shard::optimizer));
+        optim::AdamW optimizer(whole.twice->parameters(), optim::AdamWOptions(0.01));
+        std::vector<optim::OptimizerParamGroup> first;
+        first.emplace_back(cut.twice->parameters());
+        ShardedOptimizer<optim::AdamW> of_shares(sharded, std::move(first), optim::AdamWOptions(0.01));
+        train(group, whole, plain, optimizer);
+        train(group, cut, sharded, of_shares);
+        optimizer.add_param_group({whole.first->parameters(), std::make_unique<optim::AdamWOptions>(0.01)});
+        add(of_shares, {cut.first->parameters(), std::make_unique<optim::AdamWOptions>(0.01)});
+        const auto wanted = train(group, whole, plain, optimizer);
+        const auto seen = train(group, cut, sharded, of_shares);
+        EXPECT_TRUE(same_bits(seen.back(), wanted.back())) << ranks;
+        EXPECT_FALSE(at::equal(seen.front().at("first.weight"), seen.back().at("first.weight")));
+        EXPECT_TRUE(at::equal(seen.front().at("conv.weight"), seen.back().at("conv.weight")));
+      });
+    }
+  }
+}
+
+TEST(ShardedOptimizer, AGroupThatComesLateIsClippedUnscaledAndSaved) {
+  run_torch_ranks(2, [](const Group& group) {
+    nn::Linear net(9, 4);
+    initialize(*net, 2);
+    DistributedDataParallel ddp(net, group, options(Shard::optimizer));
+    std::vector<optim::OptimizerParamGroup> first;
+    first.emplace_back(std::vector<at::Tensor>{net->bias});
+    ShardedOptimizer<optim::SGD> optimizer(ddp, std::move(first), optim::SGDOptions(1));
+    ddp(random_tensor({2, 9}, 1)).square().mean().backward();
+    optimizer.param_groups().emplace_back(std::vector<at::Tensor>{net->weight}, optimizer.defaults().clone());
+    const double norm = optimizer.clip_grad_norm(100);
+    EXPECT_TRUE(std::isfinite(norm)) << norm;
+    const at::Tensor before = net->weight.detach().clone();
+    optimizer.step();
+    EXPECT_TRUE(net->weight.isfinite().all().item<bool>());
+    EXPECT_FALSE(at::equal(net->weight, before));
+  });
+  run_torch_ranks(2, [](const Group& group) {
+    const TemporaryFolder folder;
+    nn::Linear net(9, 4);
+    initialize(*net, 2);
+    DistributedDataParallel ddp(net, group, options(Shard::optimizer));
+    std::vector<optim::OptimizerParamGroup> none;
+    ShardedOptimizer<optim::AdamW> optimizer(ddp, std::move(none), optim::AdamWOptions(0.1));
+    optimizer.param_groups().emplace_back(net->parameters(), optimizer.defaults().clone());
+    libtorch::Snapshots snapshots(folder / "run", ddp);
+    snapshots.add("optimizer", optimizer);
+    snapshots.restore();
+    libtorch::GradScaler scaler({.init_scale = 4});
+    scaler.scale(ddp(random_tensor({2, 9}, 1)).square().mean()).backward();
+    EXPECT_EQ(scaler.step(optimizer).item<float>(), 0);
+    snapshots.save();
+  });
+}
+
+TEST(ShardedOptimizer, ATensorThatIsNoShareIsRefusedOnEveryRankAtAnyNumber) {
+  for (const int ranks : {1, 2, 3}) {
+    run_torch_ranks(ranks, [](const Group& group) {
+      nn::Linear net(9, 4);
+      initialize(*net, 2);
+      DistributedDataParallel ddp(net, group, options(Shard::optimizer));
+      ShardedOptimizer<optim::SGD> optimizer(ddp, optim::SGDOptions(0.1));
+      const Tensors before = weights_of(*net);
+      const at::Tensor foreign = at::zeros({3}), own = net->weight;
+      expect_text(error_of([&] { optimizer.add_param_group({{foreign}}); }), {"parameter 0 of group 1 is none of its"});
+      expect_text(error_of([&] { optimizer.add_param_group({{own}}); }), {"parameter 0 of group 1", "twice"});
+      EXPECT_EQ(optimizer.param_groups().size(), 1u);
+      ddp(random_tensor({2, 9}, 1)).square().mean().backward();
+      for (const at::Tensor& tensor : {foreign, own}) {
+        optimizer.param_groups().emplace_back(std::vector<at::Tensor>{tensor}, optimizer.defaults().clone());
+        const char* const wanted = tensor.is_same(own) ? "twice" : "none of its";
+        expect_text(error_of([&] { optimizer.step(); }), {"parameter 0 of group 1", wanted});
+        expect_text(error_of([&] { optimizer.clip_grad_norm(1); }), {"parameter 0 of group 1", wanted});
+        optimizer.param_groups().pop_back();
+      }
+      at::Tensor& first = optimizer.param_groups()[0].params()[0];
+      const at::Tensor share = std::exchange(first, first.detach().clone());
+      expect_text(error_of([&] { optimizer.step(); }), {"parameter 0 of group 0 is none of its"});
+      first = share;
+      EXPECT_TRUE(same_bits(weights_of(*net), before));
+      optimizer.step();
+      EXPECT_FALSE(same_bits(weights_of(*net), before));
+    });
+  }
+}
+
 TEST(ShardedOptimizer, AGradientThatNoRankHasCannotBeReadByMistake) {
   run_torch_ranks(2, [](const Group& group) {
     Mixed net(1);

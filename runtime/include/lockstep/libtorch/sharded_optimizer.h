@@ -14,15 +14,16 @@
 //
 // It is the optimizer that it is made of: its param_groups() have this rank's shares, flat views of the parameters in
 // the groups' order, perhaps of 0 elements, whose .grad is the mean over ranks; settings, schedulers and GradScaler
-// work as ever. What it does must be element by element. Behind step() every rank has all weights; on the CPU those of
+// work as ever. A parameter that comes into them later, by add_param_group() or param_groups(), becomes its share at
+// the next step. What it does must be element by element. Behind step() every rank has all weights; on the CPU those of
 // a run without shards, bit by bit, if the optimizer's arithmetic does not depend on where an element lies
 // (docs/SHARDING.md). In a world of one it is the optimizer over whole parameters.
 //
 // Threads: one at a time, that of the training. Collective: step(), clip_grad_norm().
 // Failure: InvalidArgument from the constructor for a DistributedDataParallel without shards, one that has a
-//   ShardedOptimizer already, and for a parameter that is none of its own; from step() anywhere but behind a
-//   synchronised backward. The group's errors, sticky. save() and load() throw InvalidArgument: a rank has its share
-//   alone.
+//   ShardedOptimizer already; from it, step(), clip_grad_norm() and add_param_group() for a tensor in the groups that
+//   is none of its DistributedDataParallel's, or is there twice; from step() anywhere but behind a synchronised
+//   backward. The group's errors, sticky. save() and load() throw InvalidArgument: a rank has its share alone.
 // End: before or behind the DistributedDataParallel's; step() behind it throws InvalidArgument.
 #pragma once
 
@@ -33,8 +34,10 @@
 #include <torch/optim/sgd.h>
 
 #include <concepts>
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -56,20 +59,24 @@ class LOCKSTEP_API OptimizerShares {
   bool are_cut() const { return !replica_->shares().empty(); }
   // Collective: not 0 on any rank if `found_inf` is not 0 on one. For GradScaler.
   at::Tensor agreed(const at::Tensor& found_inf) const;
+  // Replaces whole parameters in the optimizer's groups by their shares. InvalidArgument for a tensor that is neither,
+  // or is there twice.
+  using Groups = std::vector<::torch::optim::OptimizerParamGroup>;
+  void put_shares(Groups& groups) const;
 
  protected:
-  using Groups = std::vector<::torch::optim::OptimizerParamGroup>;
   // The groups with shares in the place of parameters.
   Groups in_shares(Groups groups) const;
   // One group of all parameters.
   Groups all_in_shares() const;
-  void step_shares(const std::function<void()>& step);
+  void step_shares(Groups& groups, const std::function<void()>& step);
   void drop_gradients() { replica_->drop_gradients(); }
-  double clip(const Groups& groups, double max_norm) const;
+  double clip(Groups& groups, double max_norm) const;
   [[noreturn]] static void refuse_file(const char* call);
 
  private:
   std::shared_ptr<Replica> replica_;
+  std::unordered_map<const void*, std::size_t> index_;  // of parameters and of shares, by address
 };
 
 // Element by element: torch's SGD, Adam, AdamW, RMSprop and Adagrad, and lockstep's fused ones.
@@ -97,8 +104,14 @@ class ShardedOptimizer final : public OptimizerShares, public Base {
       const at::AutoGradMode grad(true);
       loss = closure();
     }
-    step_shares([&] { Base::step(); });
+    step_shares(this->param_groups(), [&] { Base::step(); });
     return loss;
+  }
+  void add_param_group(const ::torch::optim::OptimizerParamGroup& group) {
+    Groups all = this->param_groups();
+    all.push_back(group);
+    put_shares(all);
+    Base::add_param_group(all.back());
   }
   // Leaves all parameters of the DistributedDataParallel without a gradient.
   void zero_grad() { drop_gradients(); }
