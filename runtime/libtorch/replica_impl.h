@@ -81,7 +81,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   const std::vector<at::Tensor>& shares() const override { return shares_; }
   void claim_shares(bool is_claimed) override;
   void update_shares(const std::function<void()>& step) override;
-  void drop_gradients() override;
+  void clear_gradients(bool set_to_none) override;
   const trace::StepRecord& last_step() const override { return trainer_->last_step(); }
   bool is_step_over() const override { return trainer_->is_step_over(); }
 
@@ -146,6 +146,8 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   // The first parameter with a gradient that is not 0. On a device the host waits for the answer, unless the gradients
   // were set to none.
   std::optional<std::string> live_gradient() const;
+  // .grad; with shards, where that says nothing, the share's.
+  const at::Tensor& gradient_that_tells(std::size_t parameter) const;
   void refuse_late_loss() const;
   void refuse_without_weight() const;
   void refuse_other_forward() const;

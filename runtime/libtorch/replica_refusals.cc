@@ -5,7 +5,6 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <algorithm>
 #include <unordered_set>
 #include <utility>
 
@@ -70,17 +69,23 @@ void ReplicaImpl::refuse_replaced(const ::torch::nn::Module& module) const {
 
 std::optional<std::string> ReplicaImpl::live_gradient() const {
   std::vector<at::Tensor> is_live;
-  for (const Parameter& parameter : parameters_) {
-    const at::Tensor& gradient = parameter.tensor.grad();
-    if (is_sharded() && gradient.is_same(parameter.result)) return parameter.name;
-    if (gradient.defined()) is_live.push_back(gradient.detach().ne(0).any());
+  std::vector<std::size_t> of_parameter;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& gradient = gradient_that_tells(i);
+    if (!gradient.defined()) continue;
+    is_live.push_back(gradient.detach().ne(0).any());
+    of_parameter.push_back(i);
   }
   if (is_live.empty() || !at::stack(is_live).any().item<bool>()) return std::nullopt;
-  const auto first = std::find_if(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
-    const at::Tensor& gradient = parameter.tensor.grad();
-    return gradient.defined() && gradient.detach().ne(0).any().item<bool>();
-  });
-  return first->name;
+  std::size_t first = 0;
+  while (!is_live[first].item<bool>()) ++first;
+  return parameters_[of_parameter[first]].name;
+}
+
+const at::Tensor& ReplicaImpl::gradient_that_tells(std::size_t index) const {
+  const Parameter& parameter = parameters_[index];
+  const at::Tensor& gradient = parameter.tensor.grad();
+  return is_sharded() && gradient.is_same(parameter.result) ? shares_[index].grad() : gradient;
 }
 
 void ReplicaImpl::refuse_late_loss() const {

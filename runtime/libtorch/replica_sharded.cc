@@ -72,7 +72,8 @@ void ReplicaImpl::give_share(Parameter& parameter) {
   const at::NoGradGuard no_grad;
   const auto index = static_cast<std::size_t>(&parameter - parameters_.data());
   const at::Tensor mean = elements(parameter.view, parameter.share.begin, parameter.share.end);
-  shares_[index].mutable_grad() = mean.to(parameter.tensor.scalar_type());  // rounded once, or the view itself
+  // Rounded once, or the view itself. Detached, so that it is not a view to torch, which zeroes none in place.
+  shares_[index].mutable_grad() = mean.to(parameter.tensor.scalar_type()).detach();
   parameter.tensor.mutable_grad() = parameter.result;
   parameter.before.reset();  // zeros, or the backward was refused
 }
@@ -98,6 +99,16 @@ void ReplicaImpl::update_shares(const std::function<void()>& step) {
         fmt::format("ShardedOptimizer: '{}' has other memory than when it was wrapped; copy into a parameter instead "
                     "of replacing it, or wrap the module again",
                     parameter.name));
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& gradient = parameters_[i].tensor.grad();
+    const bool is_ours = !gradient.defined() || gradient.is_same(parameters_[i].result);
+    if (is_ours || trainer_->is_declared_unused(static_cast<int>(i))) continue;
+    throw InvalidArgument(fmt::format(
+        "ShardedOptimizer: the program has replaced the gradient of '{}' since the backward, and with Shard::optimizer "
+        "a step takes each rank's share of the mean alone: change that, the .grad of the tensors in param_groups(), or "
+        "clip with clip_grad_norm()",
+        parameters_[i].name));
   }
   const at::NoGradGuard no_grad;
   has_shares_ = false;
@@ -139,8 +150,18 @@ void ReplicaImpl::update_shares(const std::function<void()>& step) {
   }
 }
 
-void ReplicaImpl::drop_gradients() {
-  for (const Parameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+void ReplicaImpl::clear_gradients(bool set_to_none) {
+  const at::NoGradGuard no_grad;
+  for (const Parameter& parameter : parameters_) {
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (set_to_none || !gradient.defined()) {
+      gradient.reset();
+    } else if (is_sharded()) {
+      gradient = at::zeros({}, gradient.options()).expand(gradient.sizes());  // set aside by the next backward
+    } else {
+      gradient = gradient.detach().zero_();
+    }
+  }
   for (const at::Tensor& share : shares_) share.mutable_grad().reset();
   has_shares_ = false;
 }

@@ -74,11 +74,14 @@ void ReplicaImpl::begin() {
   const bool is_alone = needs_no_arena();
   // For each call of the Reducer's alone: the stream goes with its program, and a backward may have several replicas.
   const OnStream ordered(*group_, stream_);
-  for (Parameter& parameter : parameters_) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
     parameter.taken = false;
     parameter.is_set_aside = false;
     parameter.is_used = false;
     parameter.had_gradient = parameter.had_gradient && trainer_->accumulating();
+    // A zero_grad() of torch's class, which knows shares alone.
+    if (!gradient_that_tells(i).defined()) parameter.tensor.mutable_grad().reset();
   }
   if (!is_alone) planned_reducer();
   trainer_->begin(is_alone);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 #include <unordered_set>
 
 #include "lockstep/base/error.h"
@@ -75,7 +76,18 @@ void OptimizerShares::step_shares(Groups& groups, const std::function<void()>& s
   at::autocast::clear_cache();  // of casts of the values before the step
   put_shares(groups);
   if (!are_cut()) return step();
+  std::vector<at::Tensor> stepped;
+  for (const auto& group : groups) {
+    for (const at::Tensor& share : group.params()) {
+      if (share.grad().defined()) stepped.push_back(share);
+    }
+  }
   replica_->update_shares(step);
+  if (stepped.empty()) return;
+  // torch keeps gradients after a step. The next backward sees by this one whether zero_grad() of torch's class, which
+  // knows the shares alone, was called: it drops it, or writes 0 there. A rank whose shares are empty has it too.
+  const at::Tensor mark = at::full({1}, std::numeric_limits<double>::quiet_NaN(), stepped.front().options());
+  for (const at::Tensor& share : stepped) share.mutable_grad() = mark;
 }
 
 at::Tensor OptimizerShares::agreed(const at::Tensor& found_inf) const {

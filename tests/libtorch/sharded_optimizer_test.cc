@@ -508,6 +508,78 @@ TEST(ShardedOptimizer, ATensorThatIsNoShareIsRefusedOnEveryRankAtAnyNumber) {
   }
 }
 
+// A layer that no rank uses in some steps is stepped where torch's zero_grad() leaves zeros.
+template <typename Optimizer, typename Clear>
+Tensors train_with(DistributedDataParallel<Mixed>& ddp, Mixed& net, Optimizer& optimizer, const Clear& clear,
+                   bool leaves_out) {
+  for (int step = 0; step < 6; ++step) {
+    clear(optimizer);
+    net.uses_some = step % 3 == 1;
+    ddp(random_tensor({2, 3, 4, 4}, static_cast<std::uint64_t>(step))).square().mean().backward();
+    if (step != 3 || !leaves_out) optimizer.step();  // as a GradScaler leaves one out
+  }
+  return weights_of(net);
+}
+
+TEST(ShardedOptimizer, GradientsAreClearedAsTorchsClassClearsThem) {
+  const auto of_base = [](auto& optimizer) { static_cast<optim::Optimizer&>(optimizer).zero_grad(); };
+  const auto own = [](auto& optimizer) { optimizer.zero_grad(); };
+#if TORCH_VERSION_MAJOR >= 2
+  const auto zeros_of_base = [](auto& optimizer) { static_cast<optim::Optimizer&>(optimizer).zero_grad(false); };
+  const auto zeros = [](auto& optimizer) { optimizer.zero_grad(false); };
+#else
+  const auto zeros_of_base = of_base;
+  const auto zeros = own;
+#endif
+  for (const int ranks : {1, 2, 3}) {
+    run_torch_ranks(ranks, [&](const Group& group) {
+      const auto expect_same = [&](const auto& clear, const auto& as_torch, bool has_all) {
+        Mixed whole(1), cut(1);
+        DistributedDataParallel plain(whole, group, options(Shard::none));
+        DistributedDataParallel sharded(cut, group, options(Shard::optimizer));
+        const auto groups_of = [&](Mixed& net) {
+          std::vector<optim::OptimizerParamGroup> groups;
+          groups.emplace_back(net.some->parameters());
+          if (!has_all) return groups;
+          for (const auto& part : {net.first->parameters(), net.conv->parameters(), net.twice->parameters()}) {
+            groups.emplace_back(part);
+          }
+          groups.back().params().push_back(net.frozen->bias);
+          return groups;
+        };
+        optim::SGD optimizer(groups_of(whole), Settings<optim::SGD>::of());
+        ShardedOptimizer<optim::SGD> of_shares(sharded, groups_of(cut), Settings<optim::SGD>::of());
+        const Tensors wanted = train_with(plain, whole, optimizer, as_torch, has_all);
+        EXPECT_TRUE(same_bits(train_with(sharded, cut, of_shares, clear, has_all), wanted)) << ranks;
+      };
+      for (const bool has_all : {true, false}) {
+        expect_same(own, of_base, has_all);
+        expect_same(zeros, zeros_of_base, has_all);
+        expect_same(of_base, of_base, has_all);
+        expect_same(zeros_of_base, zeros_of_base, has_all);
+      }
+    });
+  }
+}
+
+TEST(ShardedOptimizer, AGradientThatTheProgramReplacesIsRefused) {
+  run_torch_ranks(2, [](const Group& group) {
+    nn::Linear net(2, 1);  // one of the ranks has no share of the bias
+    initialize(*net, 2);
+    DistributedDataParallel ddp(net, group, options(Shard::optimizer));
+    ShardedOptimizer<optim::SGD> optimizer(ddp, optim::SGDOptions(0.1));
+    ddp(random_tensor({3, 2}, 1)).square().mean().backward();
+    at::Tensor& gradient = net->bias.mutable_grad();
+    const at::Tensor given = std::exchange(gradient, at::ones({1}));
+    const Tensors before = weights_of(*net);
+    expect_text(error_of([&] { optimizer.step(); }), {"has replaced the gradient of 'bias'"});
+    EXPECT_TRUE(same_bits(weights_of(*net), before));
+    gradient = given;
+    optimizer.step();
+    EXPECT_FALSE(same_bits(weights_of(*net), before));
+  });
+}
+
 TEST(ShardedOptimizer, AGradientThatNoRankHasCannotBeReadByMistake) {
   run_torch_ranks(2, [](const Group& group) {
     Mixed net(1);
@@ -521,7 +593,9 @@ TEST(ShardedOptimizer, AGradientThatNoRankHasCannotBeReadByMistake) {
     EXPECT_TRUE(std::isnan(gradient.norm().item<float>()));
     EXPECT_ANY_THROW(::torch::nn::utils::clip_grad_norm_(net.parameters(), 1.0));
     optimizer.step();
-    optimizer.zero_grad();
+    optimizer.zero_grad(/*set_to_none=*/false);
+    EXPECT_TRUE(net.first->weight.grad().eq(0).all().item<bool>());
+    optimizer.zero_grad(/*set_to_none=*/true);
     EXPECT_FALSE(net.first->weight.grad().defined());
   });
 }

@@ -104,8 +104,8 @@ class LOCKSTEP_API Replica {
   // Collective, once behind a synchronised backward, else InvalidArgument: calls `step` for each bucket, whose shares
   // alone have a .grad then, and gives every rank the weights of all.
   virtual void update_shares(const std::function<void()>& step) = 0;
-  // Leaves parameters and shares without gradients.
-  virtual void drop_gradients() = 0;
+  // Leaves parameters without gradients, or with zeros where they had some; shares without.
+  virtual void clear_gradients(bool set_to_none) = 0;
   virtual const trace::StepRecord& last_step() const = 0;
   virtual bool is_step_over() const = 0;
 };

@@ -23,7 +23,8 @@
 // Failure: InvalidArgument from the constructor for a DistributedDataParallel without shards, one that has a
 //   ShardedOptimizer already; from it, step(), clip_grad_norm() and add_param_group() for a tensor in the groups that
 //   is none of its DistributedDataParallel's, or is there twice; from step() anywhere but behind a synchronised
-//   backward. The group's errors, sticky. save() and load() throw InvalidArgument: a rank has its share alone.
+//   backward, and for a parameter whose .grad the program has replaced. The group's errors, sticky. save() and load()
+//   throw InvalidArgument: a rank has its share alone.
 // End: before or behind the DistributedDataParallel's; step() behind it throws InvalidArgument.
 #pragma once
 
@@ -32,6 +33,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
+#include <torch/version.h>
 
 #include <concepts>
 #include <cstddef>
@@ -70,7 +72,7 @@ class LOCKSTEP_API OptimizerShares {
   // One group of all parameters.
   Groups all_in_shares() const;
   void step_shares(Groups& groups, const std::function<void()>& step);
-  void drop_gradients() { replica_->drop_gradients(); }
+  void clear_gradients(bool set_to_none) { replica_->clear_gradients(set_to_none); }
   double clip(Groups& groups, double max_norm) const;
   [[noreturn]] static void refuse_file(const char* call);
 
@@ -113,8 +115,9 @@ class ShardedOptimizer final : public OptimizerShares, public Base {
     put_shares(all);
     Base::add_param_group(all.back());
   }
-  // Leaves all parameters of the DistributedDataParallel without a gradient.
-  void zero_grad() { drop_gradients(); }
+  // As torch's, for all parameters of the DistributedDataParallel. The default is that of torch's zero_grad(), which
+  // writes zeros before 2.0: a parameter that had a gradient is stepped then although no rank used it.
+  void zero_grad(bool set_to_none = TORCH_VERSION_MAJOR >= 2) { clear_gradients(set_to_none); }
   // Scales the gradients so that the norm of all of them is at most `max_norm`, as torch's clip_grad_norm_; returns
   // what it was, the same on all ranks. On the CPU squares (those of float64 rounded to float64) are added exactly, and
   // each parameter's sum is rounded once, so that it depends neither on ranks nor on cuts. InvalidArgument if
