@@ -34,7 +34,7 @@ function(lockstep_export_api target)
   # Functions, their own statics, and of classes typeinfo and its name, vtables and the thunks in them. Not lockstep::cpu:
   # g++ exports the dispatchers of its target_clones whatever their visibility.
   string(APPEND text "${LOCKSTEP_PUBLIC_VERSION} {\n  global:\n    _ZN8lockstep[!3]*;\n    _ZN8lockstep3[!c]*;\n"
-         "    _ZN8lockstep3c[!p]*;\n    _ZNK8lockstep*;\n")
+         "    _ZN8lockstep3c[!p]*;\n    _ZNK8lockstep*;\n    _ZNKR8lockstep*;\n")
   foreach(kind _ZZN _ZZNK _ZGVN _ZGVZN _ZGVZNK _ZTIN _ZTSN _ZTVN _ZTTN _ZTh*_N _ZTh*_NK _ZTv*_N _ZTv*_NK)
     string(APPEND text "    ${kind}8lockstep*;\n")
   endforeach()

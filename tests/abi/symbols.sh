@@ -87,7 +87,7 @@ judged() {
       sub(/^(vtable|VTT|typeinfo name|typeinfo|non-virtual thunk|virtual thunk|covariant return thunk|guard variable|construction vtable)( for| to)? /, "", name)
       where = "foreign"
       # The name of a template begins with its return type.
-      if (name ~ /^lockstep::/ || $2 ~ /^(_ZNK?8lockstep|lockstep_plugin_)/) {
+      if (name ~ /^lockstep::/ || $2 ~ /^(_ZN(KR?)?8lockstep|lockstep_plugin_)/) {
         where = "internal"
         type = ""
         # Of the first parameter, and not of a function that a parameter is.

@@ -14,7 +14,7 @@ inline testing::Variables mpi_variables() {
   return {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
           {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
           {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
-          {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"}};
+          {"PRTE_MCA_rmaps_default_mapping_policy", "slot:oversubscribe"}};
 }
 
 }  // namespace lockstep::e2e

@@ -14,7 +14,7 @@ train() {
   if [[ $backend == mpi ]]; then
     # As root, and on few cores, Open MPI wants to be told twice.
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
-      PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe \
+      PRTE_MCA_rmaps_default_mapping_policy=slot:oversubscribe \
       mpirun --mca btl self,vader -n 2 "$program" --backend mpi "$work/mpi$1" "${@:2}" 2>&1 | tee "$work/log"
   else
     "$bin/lockstep" run -n 2 -- "$program" --backend "$backend" "$work/$backend$1" "${@:2}" 2>&1 | tee "$work/log"
