@@ -41,9 +41,10 @@ std::string prefix_between(const std::set<std::string>& shorter, const std::set<
 }
 
 struct Differences {
-  std::vector<std::string> missing;  // texts for the message, as are the next two
+  std::vector<std::string> missing;  // texts for the message, as are the next three
   std::vector<std::string> unexpected;
   std::vector<std::string> different;
+  std::vector<std::string> unequal;
   std::set<std::string> missing_names;  // in the file
   std::set<std::string> unexpected_names;
   bool dtypes_alone = true;  // each that is different has another dtype, and the wanted shape
@@ -51,7 +52,8 @@ struct Differences {
   std::string text() const {
     std::string all;
     for (const auto& [what, items] :
-         {std::pair("missing", &missing), std::pair("unexpected", &unexpected), std::pair("different", &different)}) {
+         {std::pair("missing", &missing), std::pair("unexpected", &unexpected), std::pair("different", &different),
+          std::pair("tied in the program and not equal in the file", &unequal)}) {
       if (!items->empty()) all += (all.empty() ? "" : "; ") + list(what, *items);
     }
     return all;
@@ -69,6 +71,9 @@ struct Differences {
           "each "
           "name",
           whose, in_quotes(less));
+    }
+    if (!unequal.empty()) {
+      return "tie them where the file is written, or pass a LoadOptions::name_in_file that gives both the name to read";
     }
     if (missing.empty() && different.empty()) {
       return fmt::format("leave out of the file what is not the {}'s, or pass LoadOptions::allow_unexpected", whose);
@@ -96,28 +101,22 @@ class Comparison {
       : files_(files), options_(options), whose_(whose) {}
 
   void take(const WantedTensor& wanted) {
-    const std::string name = options_.name_in_file ? options_.name_in_file(wanted.name) : wanted.name;
-    known_.insert(name);
-    const auto held = files_.tensors().find(name);
-    const auto foreign = files_.foreign().find(name);
-    plan_.sources.push_back(name);
-    if (held != files_.tensors().end()) {
-      const TensorEntry& entry = held->second;
-      if (entry.dtype != wanted.dtype || entry.shape != wanted.shape) {
-        differs(wanted, describe(entry.dtype, entry.shape), entry.shape);
-      }
-    } else if (foreign != files_.foreign().end()) {
-      const ForeignTensor& tensor = foreign->second;
-      if (!is_bool_of(tensor, wanted)) differs(wanted, describe(tensor), tensor.entry.shape);
-    } else {
-      plan_.sources.back().reset();
-      plan_.loaded.missing.push_back(wanted.name);
-      if (!options_.allow_missing) {
-        found_.missing_names.insert(name);
-        found_.missing.push_back(in_quotes(wanted.name) +
-                                 (name == wanted.name ? "" : fmt::format(" (in the file {})", in_quotes(name))));
-      }
+    std::set<std::string> in_file;  // the map may give one name to several
+    plan_.sources.emplace_back();
+    for (const std::string& own : wanted.names) {
+      const std::string name = name_in_file(own);
+      known_.insert(name);
+      if (in_file.insert(name).second && is_held(name)) take_held(wanted, own, name);
     }
+    if (plan_.sources.back()) return;
+    plan_.loaded.missing.insert(plan_.loaded.missing.end(), wanted.names.begin(), wanted.names.end());
+    if (options_.allow_missing) return;
+    found_.missing_names.merge(in_file);
+    const auto shown = [&](const std::string& own) {
+      const std::string name = name_in_file(own);
+      return in_quotes(own) + (name == own ? "" : fmt::format(" (in the file {})", in_quotes(name)));
+    };
+    found_.missing.push_back(joined(wanted.names, shown, " or "));
   }
 
   void look_for_unexpected() {
@@ -132,10 +131,34 @@ class Comparison {
   LoadPlan take_plan() { return std::move(plan_); }
 
  private:
-  void differs(const WantedTensor& wanted, const std::string& in_file, const std::vector<std::int64_t>& shape) {
-    found_.dtypes_alone = found_.dtypes_alone && shape == wanted.shape;
-    found_.different.push_back(fmt::format("{} (file {}, {} {})", in_quotes(wanted.name), in_file, whose_,
-                                           describe(wanted.dtype, wanted.shape)));
+  std::string name_in_file(const std::string& own) const {
+    return options_.name_in_file ? options_.name_in_file(own) : own;
+  }
+  bool is_held(const std::string& name) const {
+    return files_.tensors().contains(name) || files_.foreign().contains(name);
+  }
+  // `own`: the name of `wanted` that is `name` in the file, which has it.
+  void take_held(const WantedTensor& wanted, const std::string& own, const std::string& name) {
+    std::optional<std::string>& source = plan_.sources.back();
+    const auto foreign = files_.foreign().find(name);
+    const bool is_foreign = foreign != files_.foreign().end();
+    const TensorEntry& entry = is_foreign ? foreign->second.entry : files_.tensors().at(name);
+    if (is_foreign ? !is_bool_of(foreign->second, wanted)
+                   : entry.dtype != wanted.dtype || entry.shape != wanted.shape) {
+      found_.dtypes_alone = found_.dtypes_alone && entry.shape == wanted.shape;
+      found_.different.push_back(
+          fmt::format("{} (file {}, {} {})", in_quotes(own),
+                      is_foreign ? describe(foreign->second) : describe(entry.dtype, entry.shape), whose_,
+                      describe(wanted.dtype, wanted.shape)));
+    } else if (source && found_.different.empty() && bytes_of(*source, entry.bytes) != bytes_of(name, entry.bytes)) {
+      found_.unequal.push_back(fmt::format("{} and {}", in_quotes(*source), in_quotes(name)));
+    }
+    if (!source) source = name;
+  }
+  std::vector<std::byte> bytes_of(const std::string& name, std::uint64_t size) const {
+    std::vector<std::byte> bytes(size);
+    files_.read(name, bytes);
+    return bytes;
   }
   void unexpected(const std::string& name, const std::string& text) {
     if (known_.contains(name)) return;

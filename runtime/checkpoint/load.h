@@ -16,7 +16,8 @@
 namespace lockstep::checkpoint {
 
 struct WantedTensor {
-  std::string name;
+  // Several of a tied tensor: any of them will do, and those that a file has must have the same bits.
+  std::vector<std::string> names;
   DType dtype = DType::f32;
   std::vector<std::int64_t> shape;  // in the file
   bool is_bool = false;             // one byte for each element: lockstep's U8, or the format's BOOL
@@ -28,8 +29,8 @@ struct LoadPlan {
   Loaded loaded;
 };
 
-// Throws InvalidArgument that lists missing, unexpected and different tensors, and the remedy. `operation`,
-// "load_weights", and `whose`, "model", are words of that message.
+// Throws InvalidArgument that lists missing, unexpected and different tensors, and the remedy; reads tied tensors that
+// the files have several times. `operation`, "load_weights", and `whose`, "model", are words of that message.
 LOCKSTEP_INTERNAL_API LoadPlan plan_load(const TensorFiles& files, std::span<const WantedTensor> wanted,
                                          const LoadOptions& options, std::string_view operation,
                                          std::string_view whose);

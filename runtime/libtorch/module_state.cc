@@ -8,6 +8,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 
@@ -26,6 +28,29 @@ std::vector<NamedTensor> state_of(const ::torch::nn::Module& module) {
     if (tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second) {
       state.push_back({name, tensor, is_parameter});
     }
+  };
+  for (const auto& item : module.named_parameters()) add(item.key(), item.value(), true);
+  for (const auto& item : module.named_buffers()) add(item.key(), item.value(), false);
+  return state;
+}
+
+std::vector<TensorInFiles> state_in_files(const ::torch::nn::Module& module) {
+  using Place =
+      std::tuple<const void*, std::int64_t, at::ScalarType, std::vector<std::int64_t>, std::vector<std::int64_t>>;
+  std::vector<TensorInFiles> state;
+  std::map<Place, std::size_t> index;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor, bool is_parameter) {
+    if (!tensor.defined()) return;
+    Place place{tensor.unsafeGetTensorImpl(), 0, tensor.scalar_type(), {}, {}};
+    if (tensor.has_storage()) {
+      place = {tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), tensor.scalar_type(),
+               tensor.sizes().vec(), tensor.strides().vec()};
+    }
+    const auto [at, is_new] = index.try_emplace(std::move(place), state.size());
+    if (is_new) state.push_back({{}, tensor, is_parameter});
+    TensorInFiles& one = state[at->second];
+    one.names.push_back(name);
+    one.is_parameter = one.is_parameter && is_parameter;
   };
   for (const auto& item : module.named_parameters()) add(item.key(), item.value(), true);
   for (const auto& item : module.named_buffers()) add(item.key(), item.value(), false);

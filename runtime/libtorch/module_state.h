@@ -21,6 +21,16 @@ struct NamedTensor {
 // first name; undefined ones (a layer without bias) are left out.
 std::vector<NamedTensor> state_of(const ::torch::nn::Module& module);
 
+// A tensor of a module as files have it, under each of its names.
+struct TensorInFiles {
+  std::vector<std::string> names;  // the first one first
+  at::Tensor tensor;
+  bool is_parameter = true;  // under all of its names
+};
+
+// state_of() for files, with all names. Tensors of one storage, offset, dtype, sizes and strides are one: tied.
+std::vector<TensorInFiles> state_in_files(const ::torch::nn::Module& module);
+
 // The identities of the module's parts and of the tensors that each has registered, in one order: they differ once a
 // part or a tensor is replaced, added or removed. Without names, so that each step can compare them.
 std::vector<const void*> parts_of(const ::torch::nn::Module& module);

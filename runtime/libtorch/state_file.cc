@@ -27,11 +27,11 @@ ProcessGroup& require_group(const char* operation, const std::shared_ptr<Process
       fmt::format("{}: the process group is null; pass what init_process_group returned, or none", operation));
 }
 
-std::vector<checkpoint::WantedTensor> wanted_by(const std::vector<NamedTensor>& state) {
+std::vector<checkpoint::WantedTensor> wanted_by(const std::vector<TensorInFiles>& state) {
   std::vector<checkpoint::WantedTensor> wanted;
-  for (const NamedTensor& item : state) {
-    const bool is_bool = item.tensor.scalar_type() == at::kBool;
-    wanted.push_back({item.name, file_dtype("load_state", item.name, item.tensor), item.tensor.sizes().vec(), is_bool});
+  for (const auto& [names, tensor, is_parameter] : state) {
+    const bool is_bool = tensor.scalar_type() == at::kBool;
+    wanted.push_back({names, file_dtype("load_state", names.front(), tensor), tensor.sizes().vec(), is_bool});
   }
   return wanted;
 }
@@ -39,13 +39,13 @@ std::vector<checkpoint::WantedTensor> wanted_by(const std::vector<NamedTensor>& 
 }  // namespace
 
 void save_state(const std::filesystem::path& path, const ModuleRef& module, const checkpoint::Metadata& metadata) {
-  const std::vector<NamedTensor> state = state_of(module.get());
   std::vector<at::Tensor> dense;
   std::vector<checkpoint::TensorSource> sources;
-  for (const NamedTensor& item : state) {
-    dense.push_back(item.tensor.detach().to(at::kCPU).contiguous());
-    sources.push_back({item.name, file_dtype("save_state", item.name, item.tensor), item.tensor.sizes().vec(),
-                       span_of(dense.back())});
+  for (const auto& [names, tensor, is_parameter] : state_in_files(module.get())) {
+    dense.push_back(tensor.detach().to(at::kCPU).contiguous());
+    for (const std::string& name : names) {
+      sources.push_back({name, file_dtype("save_state", name, tensor), tensor.sizes().vec(), span_of(dense.back())});
+    }
   }
   checkpoint::write_safetensors(path, sources, metadata);
 }
@@ -61,7 +61,7 @@ void save_state(const std::filesystem::path& path, const ModuleRef& module, cons
 checkpoint::Loaded load_state(const std::filesystem::path& path, const ModuleRef& module,
                               const checkpoint::LoadOptions& options) {
   const checkpoint::TensorFiles files(path);
-  const std::vector<NamedTensor> state = state_of(module.get());
+  const std::vector<TensorInFiles> state = state_in_files(module.get());
   const std::vector<checkpoint::WantedTensor> wanted = wanted_by(state);
   checkpoint::LoadPlan plan = checkpoint::plan_load(files, wanted, options, "load_state", "module");
   // All of it is read before any of it counts.

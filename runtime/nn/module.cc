@@ -47,14 +47,19 @@ struct Module::State {
     visit_below("", seen, f);
   }
 
+  // The same with each parameter, under each of its names.
+  template <typename F>
+  void visit_names(const F& f, const std::string& prefix = "") const {
+    for (const Parameter& parameter : parameters) f(parameter, prefix);
+    for (const Child& child : children) child.state->visit_names(f, prefix + child.name + ".");
+  }
+
   // The same with each parameter, a shared one at its first name.
   template <typename F>
-  void visit_parameters(const F& f) {
+  void visit_parameters(const F& f) const {
     std::unordered_set<const void*> seen;
-    visit([&](const State& state, const std::string& prefix) {
-      for (const Parameter& parameter : state.parameters) {
-        if (seen.insert(parameter.tensor.id()).second) f(parameter, prefix);
-      }
+    visit_names([&](const Parameter& parameter, const std::string& prefix) {
+      if (seen.insert(parameter.tensor.id()).second) f(parameter, prefix);
     });
   }
 
@@ -105,6 +110,17 @@ std::vector<NamedParameter> Module::named_parameters() const {
   std::vector<NamedParameter> result;
   state_->visit_parameters([&](const State::Parameter& parameter, const std::string& prefix) {
     result.push_back({prefix + parameter.name, parameter.tensor});
+  });
+  return result;
+}
+
+std::vector<std::vector<std::string>> Module::parameter_names() const {
+  std::unordered_map<const void*, std::size_t> index;
+  std::vector<std::vector<std::string>> result;
+  state_->visit_names([&](const State::Parameter& parameter, const std::string& prefix) {
+    const auto [at, is_new] = index.try_emplace(parameter.tensor.id(), result.size());
+    if (is_new) result.emplace_back();
+    result[at->second].push_back(prefix + parameter.name);
   });
   return result;
 }

@@ -37,9 +37,11 @@ Tensor in_file_layout(const Tensor& tensor, nn::FileLayout layout) {
 // The model's parameters, as files have them.
 std::vector<checkpoint::WantedTensor> wanted_by(const nn::Module& model) {
   const auto layouts = model.file_layouts();
+  const auto names = model.parameter_names();
   std::vector<checkpoint::WantedTensor> wanted;
-  for (const auto& [name, tensor] : model.named_parameters()) {
-    wanted.push_back({name, tensor.dtype(), shape_in_files(tensor, layouts[wanted.size()])});
+  for (const Tensor& tensor : model.parameters()) {
+    const std::size_t i = wanted.size();
+    wanted.push_back({names[i], tensor.dtype(), shape_in_files(tensor, layouts[i])});
   }
   return wanted;
 }
@@ -48,12 +50,15 @@ std::vector<checkpoint::WantedTensor> wanted_by(const nn::Module& model) {
 
 void save_weights(const std::filesystem::path& path, const nn::Module& model, const checkpoint::Metadata& metadata) {
   const auto layouts = model.file_layouts();
+  const auto names = model.parameter_names();
   std::vector<Tensor> hosts;
   std::vector<checkpoint::TensorSource> sources;
-  for (const auto& [name, tensor] : model.named_parameters()) {
-    const nn::FileLayout layout = layouts[sources.size()];
-    hosts.push_back(in_file_layout(tensor, layout));
-    sources.push_back({name, tensor.dtype(), shape_in_files(tensor, layout), bytes_of(hosts.back())});
+  for (const Tensor& tensor : model.parameters()) {
+    const std::size_t i = hosts.size();
+    hosts.push_back(in_file_layout(tensor, layouts[i]));
+    for (const std::string& name : names[i]) {
+      sources.push_back({name, tensor.dtype(), shape_in_files(tensor, layouts[i]), bytes_of(hosts.back())});
+    }
   }
   checkpoint::write_safetensors(path, sources, metadata);
 }

@@ -77,6 +77,100 @@ TEST(StateFile, TakesAModuleAsDistributedDataParallelDoes) {
   std::filesystem::remove_all(folder);
 }
 
+// One tensor of two names, one whose memory another has, a buffer of two, and a view that is none of these.
+struct TiedNet : ::torch::nn::Module {
+  struct Head : ::torch::nn::Module {
+    explicit Head(const at::Tensor& tied) : weight(register_parameter("weight", tied)) {}
+    at::Tensor weight;
+  };
+  ::torch::nn::Embedding wte = register_module("wte", ::torch::nn::Embedding(5, 5));
+  std::shared_ptr<Head> head = register_module("head", std::make_shared<Head>(wte->weight));
+  ::torch::nn::Linear same = register_module("same", ::torch::nn::Linear(::torch::nn::LinearOptions(5, 5).bias(false)));
+  at::Tensor table = register_buffer("table", at::arange(6).to(at::kFloat));
+  at::Tensor again = register_buffer("again", table);
+  at::Tensor half = register_buffer("half", table.slice(0, 0, 3));
+  at::Tensor turned = register_buffer("turned", wte->weight.detach().t());
+  TiedNet() { same->weight.set_data(wte->weight.data()); }
+};
+
+std::vector<std::string> names_in(const std::filesystem::path& path) {
+  const checkpoint::SafetensorsFile file(path);
+  std::vector<std::string> names;
+  for (const auto& [name, unused] : file.tensors()) names.push_back(name);
+  return names;
+}
+
+at::Tensor read_tensor(const std::filesystem::path& path, const std::string& name) {
+  const checkpoint::SafetensorsFile file(path);
+  const checkpoint::TensorEntry& entry = file.find(name);
+  at::Tensor values = at::empty(entry.shape);
+  file.read(entry, {static_cast<std::byte*>(values.data_ptr()), entry.bytes});
+  return values;
+}
+
+// Writes float32 tensors, as another program has them.
+void write_tensors(const std::filesystem::path& path, const Tensors& tensors) {
+  std::vector<checkpoint::TensorSource> sources;
+  for (const auto& [name, tensor] : tensors) {
+    sources.push_back(
+        {name, DType::f32, tensor.sizes().vec(), {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()}});
+  }
+  checkpoint::write_safetensors(path, sources);
+}
+
+TEST(StateFile, OfTiedTensorsHasEachNameAndIsReadFromAny) {
+  const auto folder = scratch();
+  run_torch_ranks(2, [&](const Group& group) {
+    const auto path = folder / "tied.safetensors";
+    TiedNet net;
+    net.wte->weight.detach().fill_(static_cast<float>(group->rank() + 2));
+    libtorch::save_state(path, net, group);
+    EXPECT_EQ(names_in(path), (std::vector<std::string>{"again", "half", "head.weight", "same.weight", "table",
+                                                        "turned", "wte.weight"}));
+    EXPECT_TRUE(at::equal(read_tensor(path, "head.weight"), at::full({5, 5}, 2.0f)));
+    group->barrier().wait();
+    const at::Tensor table = at::arange(6).to(at::kFloat), weight = random_tensor({5, 5}, 4);
+    for (const std::string name : {"wte.weight", "head.weight", "same.weight"}) {
+      if (group->rank() == 0) {
+        write_tensors(path, {{name, weight},
+                             {"again", table},
+                             {"half", table.slice(0, 0, 3).contiguous()},
+                             {"turned", weight.t().contiguous()}});
+      }
+      TiedNet read;
+      EXPECT_EQ(libtorch::load_state(path, read, group).missing, std::vector<std::string>()) << name;
+      EXPECT_TRUE(at::equal(read.wte->weight, weight)) << name;
+      EXPECT_TRUE(read.head->weight.is_same(read.wte->weight));
+    }
+  });
+  // Each name's value is compared, and a view is not taken for the tensor that it looks at.
+  const auto path = folder / "tied.safetensors";
+  TiedNet net;
+  const at::Tensor before = net.wte->weight.detach().clone(), table = at::arange(6).to(at::kFloat);
+  Tensors file{{"wte.weight", at::ones({5, 5})},
+               {"head.weight", at::ones({5, 5})},
+               {"again", table},
+               {"half", table.slice(0, 0, 3).contiguous()},
+               {"turned", at::ones({5, 5})}};
+  write_tensors(path, file);
+  libtorch::load_state(path, net);
+  EXPECT_TRUE(at::equal(net.head->weight, at::ones({5, 5})));
+  file["head.weight"] = at::ones({5, 5}).index_put_({at::tensor(4), at::tensor(4)}, at::tensor(2.0f));
+  write_tensors(path, file);
+  expect_text(outcome_of([&] { libtorch::load_state(path, net); }),
+              {"InvalidArgument", "not equal in the file 'wte.weight' and 'head.weight'"});
+  file.erase("head.weight");
+  file.erase("half");
+  write_tensors(path, file);
+  expect_text(outcome_of([&] { libtorch::load_state(path, net); }), {"InvalidArgument", "missing 'half'"});
+  file.erase("wte.weight");
+  write_tensors(path, file);
+  expect_text(outcome_of([&] { libtorch::load_state(path, net); }),
+              {"missing 'wte.weight' or 'head.weight' or 'same.weight'"});
+  EXPECT_TRUE(at::equal(net.wte->weight, at::ones({5, 5}))) << "nothing was changed";
+  std::filesystem::remove_all(folder);
+}
+
 TEST(StateFile, OfAPartOfAnotherModelIsReadWhereThatIsAllowed) {
   const auto folder = scratch();
   ::torch::nn::Linear saved(3, 2);

@@ -163,11 +163,64 @@ TEST_F(Weights, ThatAreSharedLieAsTheirOwnLayerHasThem) {
   } model;
   save_weights(folder_ / "w", model);
   const checkpoint::SafetensorsFile file(folder_ / "w");
-  ASSERT_EQ(file.tensors().size(), 1u);
-  std::vector<float> in_file(4);
-  file.read(file.tensors().begin()->second, std::as_writable_bytes(std::span(in_file)));
+  ASSERT_EQ(file.tensors().size(), 2u);
   const std::vector<float> w = model.layer.weight().to_vector();
-  EXPECT_EQ(in_file, (std::vector<float>{w[0], w[2], w[1], w[3]}));
+  for (const std::string name : {"shared", "layer.weight"}) {
+    std::vector<float> in_file(4);
+    file.read(file.find(name), std::as_writable_bytes(std::span(in_file)));
+    EXPECT_EQ(in_file, (std::vector<float>{w[0], w[2], w[1], w[3]})) << name;
+  }
+}
+
+// A module that is registered twice, and a parameter with a name more.
+struct TwiceAndTied : nn::Module {
+  nn::Linear in = register_module("in", nn::Linear(2, 2));
+  nn::Linear again = register_module("again", in);
+  Tensor tied = share_parameter("tied", in.weight());
+};
+
+TEST_F(Weights, ThatAreTiedAreWrittenUnderEachNameAndReadFromAny) {
+  TwiceAndTied model;
+  model.initialize(1);
+  save_weights(folder_ / "w", model);
+  const checkpoint::SafetensorsFile file(folder_ / "w");
+  std::vector<std::string> names;
+  for (const auto& [name, unused] : file.tensors()) names.push_back(name);
+  EXPECT_EQ(names, (std::vector<std::string>{"again.bias", "again.weight", "in.bias", "in.weight", "tied"}));
+
+  const std::vector<float> weight{1, 2, 3, 4}, bias{5, 6}, other{1, 2, 3, 5};
+  const auto source = [](const std::string& name, const std::vector<float>& values) {
+    const auto rows = static_cast<std::int64_t>(values.size()) / 2;
+    return checkpoint::TensorSource{name, DType::f32,
+                                    rows == 2 ? std::vector<std::int64_t>{2, 2} : std::vector<std::int64_t>{2},
+                                    std::as_bytes(std::span(values))};
+  };
+  for (const std::string name : {"tied", "in.weight", "again.weight"}) {
+    checkpoint::write_safetensors(folder_ / "one", {{source(name, weight), source("again.bias", bias)}});
+    model.initialize(2);
+    EXPECT_EQ(load_weights(folder_ / "one", model).missing, std::vector<std::string>()) << name;
+    EXPECT_EQ(model.in.weight().to_vector(), (std::vector<float>{1, 3, 2, 4})) << name;
+    EXPECT_EQ(model.in.bias().to_vector(), bias);
+  }
+  checkpoint::write_safetensors(folder_ / "both",
+                                {{source("tied", weight), source("again.weight", other), source("in.bias", bias)}});
+  model.initialize(3);
+  const std::vector<float> before = values(model);
+  expect_text(error_of([&] { load_weights(folder_ / "both", model); }),
+              {"tied in the program and not equal in the file 'tied' and 'again.weight'", "LoadOptions::name_in_file"});
+  EXPECT_EQ(values(model), before);
+  checkpoint::LoadOptions one{
+      .name_in_file =
+          [](const std::string& name) { return name == "tied" || name == "in.weight" ? "again.weight" : name; },
+      .allow_unexpected = true};
+  EXPECT_EQ(load_weights(folder_ / "both", model, one).unexpected, std::vector<std::string>{"tied"});
+  EXPECT_EQ(model.in.weight().to_vector(), (std::vector<float>{1, 3, 2, 5}));
+
+  checkpoint::write_safetensors(folder_ / "none", {{source("in.bias", bias)}});
+  expect_text(error_of([&] { load_weights(folder_ / "none", model); }),
+              {"missing 'tied' or 'in.weight' or 'again.weight'"});
+  EXPECT_EQ(load_weights(folder_ / "none", model, {.allow_missing = true}).missing,
+            (std::vector<std::string>{"tied", "in.weight", "again.weight"}));
 }
 
 TEST_F(Weights, OfOtherNamesAreFoundByAMap) {

@@ -2,6 +2,7 @@
 // The parameters and buffers of a module (itself, a shared_ptr or a holder) on disk, in safetensors files, under their
 // dotted names: PyTorch's safetensors.torch.load_file reads them as a state_dict.
 //
+// A tied tensor is written under each of its names, and read from any; if a file has several they must be equal.
 // bool is written as uint8, which the file's readers convert back; other dtypes that lockstep has no name for (int16,
 // complex) are refused.
 #pragma once

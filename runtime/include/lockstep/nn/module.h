@@ -85,6 +85,9 @@ class LOCKSTEP_API Module {
   // Every parameter once (a shared one under its first name), in the order of registration, children in theirs.
   std::vector<NamedParameter> named_parameters() const;
   std::vector<Tensor> parameters() const;
+  // All names of each of named_parameters(), in their order, the first name first: several of a parameter that is
+  // shared, or whose module is registered several times.
+  std::vector<std::vector<std::string>> parameter_names() const;
   // The layouts of named_parameters(), in their order.
   std::vector<FileLayout> file_layouts() const;
   // Elements of all parameters.

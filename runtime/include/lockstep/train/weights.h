@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights on disk, in safetensors files, as PyTorch has them: under the parameters' dotted names, a Linear's weight
 // [out, in]. PyTorch loads the files of save_weights with strict=True into a module of the same layers and names, and
-// the other way round; nn::Module::file_layouts() names the tensors that are transposed on the way.
+// the other way round; nn::Module::file_layouts() names the tensors that are transposed on the way. A shared parameter
+// is written under each of its names, and read from any; if a file has several they must be equal.
 #pragma once
 
 #include <filesystem>
