@@ -11,6 +11,9 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -32,35 +35,71 @@ namespace lockstep::libtorch {
 namespace {
 
 using checkpoint::in_quotes, checkpoint::SnapshotValues;
-using Names = std::vector<std::vector<std::string>>;
 
 std::string key_of(std::size_t group, std::string_view what) { return fmt::format("param_groups.{}.{}", group, what); }
 
-// InvalidArgument unless the groups had these parameters.
-void check_groups(const SnapshotValues& values, const Names& names) {
-  const auto groups = checkpoint::get_int(values, "groups");
-  if (std::cmp_not_equal(groups, names.size())) {
-    throw InvalidArgument(fmt::format("it has {} parameter groups, and the program's {}", groups, names.size()));
-  }
+SnapshotValues values_of(const ParameterNames& names) {
+  SnapshotValues values{{"groups", static_cast<std::int64_t>(names.size())}};
   for (std::size_t g = 0; g < names.size(); ++g) {
-    const auto were = checkpoint::get_texts(values, key_of(g, "params"));
-    if (were == names[g]) continue;
-    std::size_t first = 0;
-    while (first < were.size() && first < names[g].size() && were[first] == names[g][first]) ++first;
-    const auto shown = [first](const std::vector<std::string>& list) {
-      return first < list.size() ? in_quotes(list[first]) : "none";
-    };
-    throw InvalidArgument(
-        fmt::format("parameter {} of group {} was {}, and the program's is {}; give the optimizer its "
-                    "parameters in the order that it had",
-                    first, g, shown(were), shown(names[g])));
+    std::vector<std::string> first;
+    for (const auto& all : names[g]) first.push_back(all.front());
+    values[key_of(g, "params")] = first;
   }
+  return values;
 }
 
-SnapshotValues values_of(const Names& names) {
-  SnapshotValues values{{"groups", static_cast<std::int64_t>(names.size())}};
-  for (std::size_t g = 0; g < names.size(); ++g) values[key_of(g, "params")] = names[g];
-  return values;
+// By group, the names that the snapshot has.
+std::vector<std::vector<std::string>> saved_names(const SnapshotValues& values) {
+  std::vector<std::vector<std::string>> names;
+  const auto groups = checkpoint::get_int(values, "groups");
+  for (std::size_t g = 0; std::cmp_less(g, groups); ++g) {
+    names.push_back(checkpoint::get_texts(values, key_of(g, "params")));
+  }
+  return names;
+}
+
+// Where a snapshot has what the program's optimizer has.
+struct Match {
+  std::map<std::string, std::string> names;        // of parameters in the snapshot, by their first name
+  std::vector<std::optional<std::size_t>> groups;  // of the snapshot: that which had most of each group's parameters
+  std::vector<std::string> missing, unexpected;
+};
+
+Match match_names(const SnapshotValues& values, const ParameterNames& names) {
+  std::map<std::string, std::size_t> saved;  // the group, by parameter
+  const auto groups = saved_names(values);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const std::string& name : groups[g]) saved[name] = g;
+  }
+  Match result;
+  for (const auto& group : names) {
+    std::map<std::size_t, std::size_t> counts;
+    std::optional<std::size_t>& most = result.groups.emplace_back();
+    for (const std::vector<std::string>& all : group) {
+      const auto known = std::ranges::find_if(all, [&](const std::string& name) { return saved.contains(name); });
+      if (known == all.end()) {
+        result.missing.push_back(all.front());
+        continue;
+      }
+      result.names[all.front()] = *known;
+      const std::size_t from = saved.extract(*known).mapped();
+      ++counts[from];
+      if (!most || counts[from] > counts[*most]) most = from;
+    }
+  }
+  for (const auto& [name, group] : saved) result.unexpected.push_back(name);
+  return result;
+}
+
+// InvalidArgument unless the groups had these parameters, in this order.
+void check_same(const SnapshotValues& values, const ParameterNames& names) {
+  if (saved_names(values) == saved_names(values_of(names))) return;
+  const Match match = match_names(values, names);
+  check_names(
+      match.missing, match.unexpected,
+      {"its bytes fit the parameters that it had, in their order and groups; to begin without its state, add it "
+       "by another name, and allow what is missing and unexpected in SnapshotOptions::restore"},
+      {});
 }
 
 // The item of one of LibTorch's own optimizers, whose state is known.
@@ -68,7 +107,7 @@ template <typename Optimizer, typename State, typename Options>
 class KnownItem final : public SnapshotItem {
  public:
   // `shares`: null where parameters are whole.
-  KnownItem(Optimizer& optimizer, const char* type, Names names, const OptimizerShares* shares)
+  KnownItem(Optimizer& optimizer, const char* type, ParameterNames names, const OptimizerShares* shares)
       : optimizer_(optimizer), type_(type), names_(std::move(names)) {
     if (shares == nullptr) return;
     const std::vector<at::Tensor> parameters = shares->replica().parameters();
@@ -90,7 +129,8 @@ class KnownItem final : public SnapshotItem {
 
   SnapshotValues values() const override {
     SnapshotValues values;
-    each_option([&](const std::string& key, const auto& setting) {
+    each_option([&](std::size_t group, const char* name, const auto& setting) {
+      const std::string key = key_of(group, name);
       if constexpr (std::is_same_v<std::decay_t<decltype(setting)>, std::tuple<double, double>>) {
         values[key] = std::vector<double>{std::get<0>(setting), std::get<1>(setting)};
       } else {
@@ -128,12 +168,19 @@ class KnownItem final : public SnapshotItem {
     return tensors;
   }
 
-  void check(const SavedItem& saved, const RestoreOptions&) const override {
-    check_groups(saved.values(), names_);
-    each_option([&](const std::string& key, auto& setting) { (void)read_setting(saved.values(), key, setting); });
+  void check(const SavedItem& saved, const RestoreOptions& options) const override {
+    const Match match = match_names(saved.values(), names_);
+    check_names(match.missing, match.unexpected, {}, options);
+    each_setting_in(match, saved.values(), [](auto&, const auto&) {});
     std::set<std::string> known;
-    each_parameter(
-        [&](const std::string& name, const at::Tensor& parameter) { check_state(saved, name, parameter, known); });
+    for (const std::string& name : match.unexpected) {
+      State fresh;
+      each_field(fresh, [&](const char* field, auto&) { known.insert(field_name(name, field)); });
+    }
+    each_parameter([&](const std::string& name, const at::Tensor& parameter) {
+      const auto found = match.names.find(name);
+      if (found != match.names.end()) check_state(saved, found->second, parameter, known);
+    });
     for (const auto& [name, unused] : saved.tensors()) {
       if (!known.contains(name)) {
         throw InvalidArgument(fmt::format("it has {}, which is not a state of {}", in_quotes(name), type_));
@@ -142,14 +189,17 @@ class KnownItem final : public SnapshotItem {
   }
 
   void load(SavedItem& saved) override {
-    each_option([&](const std::string& key, auto& setting) { setting = read_setting(saved.values(), key, setting); });
+    const Match match = match_names(saved.values(), names_);
+    each_setting_in(match, saved.values(), [](auto& setting, const auto& value) { setting = value; });
     each_parameter([&](const std::string& name, const at::Tensor& parameter) {
+      const auto found = match.names.find(name);
+      if (found == match.names.end()) return;  // a new one keeps what it has
       auto& states = optimizer_.state();
       const auto key = state_key<std::decay_t<decltype(states)>>(parameter);
       auto state = std::make_unique<State>();
       bool has_any = false;
       each_field(*state, [&](const char* field, auto& value) {
-        const std::string saved_name = field_name(name, field);
+        const std::string saved_name = field_name(found->second, field);
         const auto entry = saved.tensors().find(saved_name);
         if (entry == saved.tensors().end()) return;
         has_any = true;
@@ -195,7 +245,7 @@ class KnownItem final : public SnapshotItem {
   void each_parameter(Visit visit) const {
     for (std::size_t g = 0; g < names_.size(); ++g) {
       const auto& parameters = optimizer_.param_groups()[g].params();
-      for (std::size_t i = 0; i < parameters.size(); ++i) visit(names_[g][i], parameters[i]);
+      for (std::size_t i = 0; i < parameters.size(); ++i) visit(names_[g][i].front(), parameters[i]);
     }
   }
 
@@ -203,8 +253,16 @@ class KnownItem final : public SnapshotItem {
   void each_option(Visit visit) const {
     for (std::size_t g = 0; g < names_.size(); ++g) {
       each_setting(static_cast<Options&>(optimizer_.param_groups()[g].options()),
-                   [&](const char* name, auto& setting) { visit(key_of(g, name), setting); });
+                   [&](const char* name, auto& setting) { visit(g, name, setting); });
     }
+  }
+
+  // visit(setting, saved value), but for the groups that are new.
+  template <typename Visit>
+  void each_setting_in(const Match& match, const SnapshotValues& values, Visit visit) const {
+    each_option([&](std::size_t group, const char* name, auto& setting) {
+      if (const auto& from = match.groups[group]) visit(setting, read_setting(values, key_of(*from, name), setting));
+    });
   }
 
   static double read_setting(const SnapshotValues& values, const std::string& key, double) {
@@ -266,7 +324,7 @@ class KnownItem final : public SnapshotItem {
 
   Optimizer& optimizer_;
   const char* type_;
-  Names names_;
+  ParameterNames names_;
   std::unordered_map<const void*, Cut> cut_;
 };
 
@@ -274,7 +332,7 @@ class KnownItem final : public SnapshotItem {
 class OpaqueItem final : public SnapshotItem {
  public:
   // An optimizer that its save() can't write is refused here, rather than in a step.
-  OpaqueItem(std::string_view name, ::torch::optim::Optimizer& optimizer, Names names)
+  OpaqueItem(std::string_view name, ::torch::optim::Optimizer& optimizer, ParameterNames names)
       : name_(name), optimizer_(optimizer), names_(std::move(names)) {
     // In its history of steps are tensors that are undefined until it is full.
     if (dynamic_cast<const ::torch::optim::LBFGS*>(&optimizer) != nullptr) {
@@ -304,7 +362,7 @@ class OpaqueItem final : public SnapshotItem {
     return {std::move(tensor)};
   }
   void check(const SavedItem& saved, const RestoreOptions&) const override {
-    check_groups(saved.values(), names_);
+    check_same(saved.values(), names_);
     if (checkpoint::get_texts(saved.values(), "shapes") != shapes()) {
       throw InvalidArgument("its parameters had other shapes, and its bytes fit no others");
     }
@@ -353,12 +411,13 @@ class OpaqueItem final : public SnapshotItem {
 
   std::string name_;
   ::torch::optim::Optimizer& optimizer_;
-  Names names_;
+  ParameterNames names_;
 };
 
 }  // namespace
 
-std::shared_ptr<SnapshotItem> optimizer_item(std::string_view name, ::torch::optim::Optimizer& optimizer, Names names) {
+std::shared_ptr<SnapshotItem> optimizer_item(std::string_view name, ::torch::optim::Optimizer& optimizer,
+                                             ParameterNames names) {
   using namespace ::torch::optim;
   const auto known =
       [&]<typename Type, typename State, typename Options>(const char* type) -> std::shared_ptr<SnapshotItem> {

@@ -13,9 +13,11 @@
 
 namespace lockstep::libtorch {
 
-// `name`: of the item. `names`: of each group's parameters, in their order. `optimizer` outlives it. InvalidArgument,
-// with the item's name, for one that can't be kept.
+// All names of each parameter of each group, in their order: several of a tied one.
+using ParameterNames = std::vector<std::vector<std::vector<std::string>>>;
+
+// `name`: of the item. `optimizer` outlives it. InvalidArgument, with the item's name, for one that can't be kept.
 std::shared_ptr<SnapshotItem> optimizer_item(std::string_view name, ::torch::optim::Optimizer& optimizer,
-                                             std::vector<std::vector<std::string>> names);
+                                             ParameterNames names);
 
 }  // namespace lockstep::libtorch

@@ -83,8 +83,10 @@ class Snapshots::ModuleItem final : public SnapshotItem {
     // Only optimizers write the parameters of a module that is trained.
     const bool is_trained = unit_.get != nullptr;
     std::vector<SnapshotTensor> tensors;
-    for (const NamedTensor& item : state_of(module_))
-      tensors.push_back(saved_tensor(item.name, item.tensor, item.is_parameter && is_trained));
+    for (const auto& [names, tensor, is_parameter] : state_in_files(module_)) {
+      tensors.push_back(saved_tensor(names.front(), tensor, is_parameter && is_trained));
+      tensors.back().other_names.assign(names.begin() + 1, names.end());
+    }
     return tensors;
   }
   void check(const SavedItem& saved, const RestoreOptions& options) const override {
@@ -92,8 +94,8 @@ class Snapshots::ModuleItem final : public SnapshotItem {
     unit_in(saved);
   }
   void load(SavedItem& saved) override {
-    for (const NamedTensor& item : state_of(module_)) {
-      if (saved.tensors().contains(item.name)) read_into(saved, item.name, item.tensor);
+    for (const TensorInFiles& item : state_in_files(module_)) {
+      if (const auto name = name_in(saved, item.names)) read_into(saved, *name, item.tensor);
     }
     if (const auto unit = unit_in(saved); unit && unit_.set) unit_.set(*unit);
   }
@@ -125,9 +127,13 @@ void Snapshots::add_module(std::string_view name, const ::torch::nn::Module& mod
 }
 
 void Snapshots::add(std::string_view name, ::torch::optim::Optimizer& optimizer) {
-  std::unordered_map<const void*, std::string> of_module;
+  std::unordered_map<const void*, std::vector<std::string>> of_module;
   for (const auto* module : modules_) {
-    for (const NamedTensor& item : state_of(*module)) of_module[item.tensor.unsafeGetTensorImpl()] = item.name;
+    const auto add_name = [&](const auto& item) {
+      of_module[item.value().unsafeGetTensorImpl()].push_back(item.key());
+    };
+    for (const auto& item : module->named_parameters()) add_name(item);
+    for (const auto& item : module->named_buffers()) add_name(item);
   }
   if (const auto* const shares = dynamic_cast<const OptimizerShares*>(&optimizer); shares && shares->are_cut()) {
     shares->put_shares(optimizer.param_groups());
@@ -135,11 +141,11 @@ void Snapshots::add(std::string_view name, ::torch::optim::Optimizer& optimizer)
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const auto found = of_module.find(parameters[i].unsafeGetTensorImpl());
       if (found != of_module.end()) {
-        of_module[shares->replica().shares()[i].unsafeGetTensorImpl()] = std::string(found->second);
+        of_module[shares->replica().shares()[i].unsafeGetTensorImpl()] = std::vector(found->second);
       }
     }
   }
-  std::vector<std::vector<std::string>> names;
+  ParameterNames names;
   for (const auto& group : optimizer.param_groups()) {
     names.emplace_back();
     for (const at::Tensor& parameter : group.params()) {

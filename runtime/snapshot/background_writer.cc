@@ -178,11 +178,13 @@ std::vector<checkpoint::ItemSource> BackgroundWriter::make_sources() {
       const SnapshotTensor& tensor = items_[i].tensors[t];
       const bool is_here = tensor.is_copy && !is_changed_in_file(tensor);
       const auto elements = static_cast<std::int64_t>(tensor.bytes.size() / size_of(tensor.dtype));
-      source.tensors.push_back(
-          {.name = tensor.name,
-           .dtype = tensor.dtype,
-           .shape = source.item.kind == checkpoint::ItemKind::sharded ? std::vector{elements} : tensor.shape,
-           .bytes = is_here ? tensor.bytes : std::span<const std::byte>(where[i][t])});
+      for (const std::string& name : tensor.names()) {
+        source.tensors.push_back(
+            {.name = name,
+             .dtype = tensor.dtype,
+             .shape = source.item.kind == checkpoint::ItemKind::sharded ? std::vector{elements} : tensor.shape,
+             .bytes = is_here ? tensor.bytes : std::span<const std::byte>(where[i][t])});
+      }
     }
     sources.push_back(std::move(source));
   }

@@ -113,12 +113,13 @@ void check_tensors(const SavedItem& saved, std::span<const SnapshotTensor> wante
   std::vector<std::string> missing, unexpected, different;
   std::set<std::string> names;
   for (const SnapshotTensor& tensor : wanted) {
-    names.insert(tensor.name);
-    const auto found = saved.tensors().find(tensor.name);
-    if (found == saved.tensors().end()) {
-      missing.push_back(tensor.name);
-    } else if (found->second.dtype != tensor.dtype || found->second.shape != tensor.shape) {
-      different.push_back(fmt::format("{} is {} and the program's {}", checkpoint::in_quotes(tensor.name),
+    if (!name_in(saved, tensor.names())) missing.push_back(tensor.name);
+    for (const std::string& name : tensor.names()) {
+      names.insert(name);
+      const auto found = saved.tensors().find(name);
+      if (found == saved.tensors().end()) continue;
+      if (found->second.dtype == tensor.dtype && found->second.shape == tensor.shape) continue;
+      different.push_back(fmt::format("{} is {} and the program's {}", checkpoint::in_quotes(name),
                                       checkpoint::describe(found->second.dtype, found->second.shape),
                                       checkpoint::describe(tensor.dtype, tensor.shape)));
     }
@@ -126,6 +127,11 @@ void check_tensors(const SavedItem& saved, std::span<const SnapshotTensor> wante
   for (const auto& [name, unused] : saved.tensors()) {
     if (!names.contains(name)) unexpected.push_back(name);
   }
+  check_names(missing, unexpected, different, options);
+}
+
+void check_names(const std::vector<std::string>& missing, const std::vector<std::string>& unexpected,
+                 const std::vector<std::string>& different, const RestoreOptions& options) {
   std::string text;
   const auto say = [&](std::string_view what) { text += fmt::format("{}{}", text.empty() ? "" : "; ", what); };
   if (!missing.empty() && !options.allow_missing) say(fmt::format("it lacks {}", names_of(missing)));
@@ -136,8 +142,16 @@ void check_tensors(const SavedItem& saved, std::span<const SnapshotTensor> wante
     say(joined(
         different, [](const std::string& it) { return it; }, "; ", kMostNames));
   if (text.empty()) return;
-  throw InvalidArgument(text + (different.empty() ? "; was the program changed? SnapshotOptions::restore can allow it"
-                                                  : "; was the program changed?"));
+  throw InvalidArgument(
+      text + (different.empty()
+                  ? "; was the program changed? allow_missing and allow_unexpected in SnapshotOptions::restore allow it"
+                  : "; was the program changed?"));
+}
+
+std::optional<std::string> name_in(const SavedItem& saved, std::span<const std::string> names) {
+  const auto has = [&](const std::string& name) { return saved.tensors().contains(name); };
+  const auto found = std::ranges::find_if(names, has);
+  return found == names.end() ? std::nullopt : std::optional(*found);
 }
 
 std::shared_ptr<SnapshotItem> BasicSnapshots::value_item(ValueAccess access) {

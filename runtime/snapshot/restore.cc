@@ -259,6 +259,32 @@ void BasicSnapshots::Impl::check(const Offer& offer, const Contents& contents) c
     }
   }
   agree(*group, fmt::format("snapshots: '{}' does not fit this program", offer.path), own);
+  compare_tied(offer, contents);
+}
+
+// Apart from check(), for the ranks read together: every rank has found by now that each item fits.
+void BasicSnapshots::Impl::compare_tied(const Offer& offer, const Contents& contents) const {
+  for (const Item& item : items) {
+    const auto saved = std::ranges::find(contents.manifest.items, item.name, &ManifestItem::name);
+    if (saved == contents.manifest.items.end()) continue;
+    SharedItem shared(*saved, {}, contents.tensors.at(saved->name), *contents.files, offer.readers, *group);
+    for (const SnapshotTensor& tensor : item.item->tensors()) {
+      if (tensor.other_names.empty()) continue;
+      std::optional<std::string> first;
+      std::vector<std::byte> bytes(tensor.bytes.size()), again(tensor.bytes.size());
+      for (const std::string& name : tensor.names()) {
+        if (!shared.tensors().contains(name)) continue;
+        shared.read(name, first ? again : bytes);
+        if (first && again != bytes) {
+          throw InvalidArgument(
+              fmt::format("snapshots: '{}' does not fit this program: {}: {} and {} are tied in the program, and not "
+                          "equal in the snapshot; was the program changed?",
+                          offer.path, item.name, checkpoint::in_quotes(*first), checkpoint::in_quotes(name)));
+        }
+        if (!first) first = name;
+      }
+    }
+  }
 }
 
 void BasicSnapshots::Impl::load(const Offer& offer, const Contents& contents) {

@@ -182,7 +182,9 @@ SnapshotValues BasicSnapshots::Impl::values_of(const Item& item) {
 std::uint64_t BasicSnapshots::Impl::state_bytes() const {
   std::uint64_t bytes = 0;
   for (const Item& item : items) {
-    for (const SnapshotTensor& tensor : item.item->tensors()) bytes += tensor.bytes.size();
+    for (const SnapshotTensor& tensor : item.item->tensors()) {
+      bytes += tensor.bytes.size() * (1 + tensor.other_names.size());
+    }
   }
   return bytes;
 }

@@ -142,6 +142,8 @@ struct BasicSnapshots::Impl {
   void compare_items() const;
   // Throws on every rank if the contents don't fit the state of some rank.
   void check(const Offer& offer, const Contents& contents) const;
+  // Throws on every rank if a tied tensor of the program has different bits under its names. Behind check().
+  void compare_tied(const Offer& offer, const Contents& contents) const;
   void begin_generation(std::optional<std::int64_t> from_step);
   void load(const Offer& offer, const Contents& contents);
   // On rank 0: if the disk lacks space for one snapshot, removes those that are older than `offer`.

@@ -19,10 +19,10 @@ namespace {
 
 using checkpoint::SnapshotValues;
 
-// The name of a tensor of the model, and its layout in files; of an optimizer in shares, this rank's share of its
+// The names of a tensor of the model, and its layout in files; of an optimizer in shares, this rank's share of its
 // state.
 struct NamedLayout {
-  std::string name;
+  std::vector<std::string> names;
   nn::FileLayout layout = nn::FileLayout::as_it_is;
   std::optional<SnapshotShare> share = std::nullopt;
 };
@@ -46,13 +46,14 @@ SnapshotTensor in_file(std::string name, const Tensor& tensor, const Shape& shap
 }
 
 // `tensor` has the elements of `share`, or all.
-void read_into(SavedItem& saved, const std::string& name, const Tensor& tensor, const Shape& shape,
+void read_into(SavedItem& saved, const std::vector<std::string>& names, const Tensor& tensor, const Shape& shape,
                nn::FileLayout layout, const std::optional<SnapshotShare>& share = std::nullopt) {
-  if (!saved.tensors().contains(name)) return;  // check() allowed it
+  const auto name = name_in(saved, names);
+  if (!name) return;  // check() allowed it
   const Tensor host = Tensor::empty(shape, tensor.dtype());
   const BufferView view = host.view();
   const std::span<std::byte> bytes{static_cast<std::byte*>(view.data), view.bytes()};
-  saved.read(name, bytes);
+  saved.read(*name, bytes);
   if (layout == nn::FileLayout::transposed)
     checkpoint::transpose(bytes, host.size(1), host.size(0), size_of(host.dtype()));
   tensor.copy_from(share ? host.view_as({host.count()}).view_rows(share->begin, share->end) : host);
@@ -65,9 +66,12 @@ class ModelItem final : public SnapshotItem {
   std::string type() const override { return "Module"; }
   std::vector<SnapshotTensor> tensors() const override {
     const auto layouts = model_.file_layouts();
+    const auto names = model_.parameter_names();
     std::vector<SnapshotTensor> tensors;
     for (const auto& [name, tensor] : model_.named_parameters()) {
-      tensors.push_back(in_file(name, tensor, tensor.shape(), layouts[tensors.size()]));
+      const std::size_t i = tensors.size();
+      tensors.push_back(in_file(name, tensor, tensor.shape(), layouts[i]));
+      tensors.back().other_names.assign(names[i].begin() + 1, names[i].end());
     }
     return tensors;
   }
@@ -76,9 +80,11 @@ class ModelItem final : public SnapshotItem {
   }
   void load(SavedItem& saved) override {
     const auto layouts = model_.file_layouts();
+    const auto names = model_.parameter_names();
     std::size_t i = 0;
-    for (const auto& [name, tensor] : model_.named_parameters()) {
-      read_into(saved, name, tensor, tensor.shape(), layouts[i++]);
+    for (const Tensor& tensor : model_.parameters()) {
+      read_into(saved, names[i], tensor, tensor.shape(), layouts[i]);
+      ++i;
     }
   }
 
@@ -103,7 +109,7 @@ class OptimizerItem final : public SnapshotItem {
     std::vector<std::string> parameters;
     std::vector<double> decays;
     for (std::size_t i = 0; i < names_.size(); ++i) {
-      parameters.push_back(names_[i].name);
+      parameters.push_back(names_[i].names.front());
       decays.push_back(optimizer_.weight_decay(i));
     }
     values["params"] = parameters;
@@ -113,7 +119,7 @@ class OptimizerItem final : public SnapshotItem {
   std::vector<SnapshotTensor> tensors() const override {
     std::vector<SnapshotTensor> tensors;
     for (const optim::NamedState& state : optimizer_.state()) {
-      tensors.push_back(in_file(name_of(state), state.tensor, shape_of(state), layout_of(state)));
+      tensors.push_back(in_file(names_of(state).front(), state.tensor, shape_of(state), layout_of(state)));
       tensors.back().share = share_of(state);
     }
     return tensors;
@@ -131,19 +137,30 @@ class OptimizerItem final : public SnapshotItem {
     checkpoint::get_int(saved.values(), "steps");
     checkpoint::get_double(saved.values(), "lr");
     check_decays(saved.values());
-    check_tensors(saved, tensors(), options);
+    std::vector<SnapshotTensor> wanted = tensors();
+    std::size_t i = 0;
+    for (const optim::NamedState& state : optimizer_.state()) {
+      const std::vector<std::string> names = names_of(state);
+      wanted[i++].other_names.assign(names.begin() + 1, names.end());
+    }
+    check_tensors(saved, wanted, options);
   }
   void load(SavedItem& saved) override {
     for (const optim::NamedState& state : optimizer_.state()) {
-      read_into(saved, name_of(state), state.tensor, shape_of(state), layout_of(state), share_of(state));
+      read_into(saved, names_of(state), state.tensor, shape_of(state), layout_of(state), share_of(state));
     }
     optimizer_.set_steps(checkpoint::get_int(saved.values(), "steps"));
     optimizer_.set_learning_rate(checkpoint::get_double(saved.values(), "lr"));
   }
 
  private:
-  std::string name_of(const optim::NamedState& state) const {
-    return fmt::format("state.{}.{}", names_[state.parameter].name, state.name);
+  // The names that a snapshot may have a state by: it is saved by the first name of a tied parameter.
+  std::vector<std::string> names_of(const optim::NamedState& state) const {
+    std::vector<std::string> names;
+    for (const std::string& name : names_[state.parameter].names) {
+      names.push_back(fmt::format("state.{}.{}", name, state.name));
+    }
+    return names;
   }
   // Counts are whole on every rank.
   std::optional<SnapshotShare> share_of(const optim::NamedState& state) const {
@@ -162,12 +179,13 @@ class OptimizerItem final : public SnapshotItem {
     std::map<std::string, double> was;
     for (std::size_t i = 0; i < std::min(names.size(), decays.size()); ++i) was[names[i]] = decays[i];
     for (std::size_t i = 0; i < names_.size(); ++i) {
-      const auto found = was.find(names_[i].name);
-      if (found == was.end() || found->second == optimizer_.weight_decay(i)) continue;
-      throw InvalidArgument(
-          fmt::format("the weight decay of {} was {} and the program's is {}; give the optimizer what "
-                      "it had",
-                      checkpoint::in_quotes(names_[i].name), found->second, optimizer_.weight_decay(i)));
+      for (const std::string& name : names_[i].names) {
+        const auto found = was.find(name);
+        if (found == was.end() || found->second == optimizer_.weight_decay(i)) continue;
+        throw InvalidArgument(
+            fmt::format("the weight decay of {} was {} and the program's is {}; give the optimizer what it had",
+                        checkpoint::in_quotes(name), found->second, optimizer_.weight_decay(i)));
+      }
     }
   }
 
@@ -200,9 +218,11 @@ void Snapshots::add(std::string_view name, optim::Optimizer& optimizer) {
   std::map<const void*, NamedLayout> of_model;
   for (const DistributedDataParallel* ddp : networks_) {
     const auto layouts = ddp->module().file_layouts();
+    const auto names_of = ddp->module().parameter_names();
     std::size_t next = 0;
-    for (const auto& [parameter, tensor] : ddp->module().named_parameters()) {
-      of_model[tensor.id()] = {parameter, layouts[next++]};
+    for (const Tensor& tensor : ddp->module().parameters()) {
+      of_model[tensor.id()] = {names_of[next], layouts[next]};
+      ++next;
     }
   }
   std::vector<NamedLayout> names;

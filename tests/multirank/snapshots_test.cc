@@ -10,9 +10,11 @@
 #include <numeric>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "runtime/base/mutex.h"
 #include "tests/multirank/snapshot_program.h"
 #include "tests/support/error_of.h"
@@ -328,6 +330,82 @@ TEST(Snapshots, ABitThatFlippedInAnyFileCostsThatSnapshotAlone) {
     EXPECT_EQ(last.restored, 4) << name;
     EXPECT_EQ(last.weights, undisturbed.weights) << name;
   }
+}
+
+// Weights of the listed names, all of them one tensor with `tied`.
+struct Vectors : nn::Module {
+  Vectors(const std::vector<std::string>& names, bool tied) {
+    for (const std::string& name : names) {
+      vectors.push_back(tied && !vectors.empty() ? share_parameter(name, vectors[0])
+                                                 : register_parameter(name, {1, 4}, nn::Init::uniform(1)));
+    }
+  }
+  Tensor forward(const Tensor& x) override {
+    Tensor y = x;
+    for (const Tensor& vector : vectors) y = y * vector;
+    return y;
+  }
+  std::vector<Tensor> vectors;
+};
+
+// The values of the first vector behind restore(), before a step that is saved.
+std::vector<float> go_on_with(const fs::path& folder, const std::vector<std::string>& names, bool tied, int ranks = 1,
+                              Shard shard = Shard::none) {
+  std::vector<float> values;
+  run_ranks(ranks, [&](const Group& group) {
+    Vectors model(names, tied);
+    model.initialize(1);
+    model.to(group->device());
+    DistributedDataParallel ddp(model, group, {.shard = shard});
+    optim::AdamW optimizer(ddp.parameters(), {.lr = 0.1});
+    Snapshots snapshots(folder, ddp);
+    snapshots.add("optimizer", optimizer);
+    snapshots.restore();
+    if (group->rank() == 0) values = model.vectors[0].to(DeviceId{}).to_vector();
+    const Tensor x = Tensor::full({1, 4}, 0.5f).to(group->device());
+    ddp.backward(mse_loss(ddp(x), x));
+    optimizer.step();
+    snapshots.step();
+    snapshots.save();
+  });
+  return values;
+}
+
+std::vector<float> tensor_in(const fs::path& folder, const std::string& item, const std::string& name) {
+  const checkpoint::SafetensorsFile file(folder / snapshots_in(folder).back() / (item + ".safetensors"));
+  std::vector<float> values(4);
+  file.read(file.find(name), std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+TEST(Snapshots, TiedTensorsAreSavedUnderEachNameAndRestoredFromAny) {
+  for (const bool was_tied : {false, true}) {
+    const TemporaryFolder folder;
+    // First one that was saved by one name, or by the other order of both.
+    go_on_with(folder / "run", was_tied ? std::vector<std::string>{"head", "wte"} : std::vector<std::string>{"head"},
+               was_tied);
+    std::vector<float> before = tensor_in(folder / "run", "model", "head");
+    const std::vector<float> moment = tensor_in(folder / "run", "optimizer", "state.head.exp_avg");
+    for (const auto& [ranks, shard] : {std::pair(1, Shard::none), {2, Shard::optimizer}, {3, Shard::none}}) {
+      EXPECT_EQ(go_on_with(folder / "run", {"wte", "head"}, true, ranks, shard), before) << ranks;
+      before = tensor_in(folder / "run", "model", "head");
+      EXPECT_EQ(tensor_in(folder / "run", "model", "wte"), before);
+    }
+    EXPECT_NE(tensor_in(folder / "run", "optimizer", "state.wte.exp_avg"), moment);
+  }
+}
+
+TEST(Snapshots, TensorsThatWereNotEqualAreNotTied) {
+  const TemporaryFolder folder;
+  go_on_with(folder / "run", {"wte", "head"}, false);
+  EXPECT_NE(tensor_in(folder / "run", "model", "wte"), tensor_in(folder / "run", "model", "head"));
+  for (const int ranks : {1, 2}) {
+    EXPECT_THAT(error_of([&] {
+                  go_on_with(folder / "run", {"wte", "head"}, true, ranks);
+                }),
+                AllOf(HasSubstr("model: 'wte' and 'head' are tied in the program, and not equal")));
+  }
+  go_on_with(folder / "run", {"wte", "head"}, false);
 }
 
 TEST(Snapshots, AModelOfAnotherSizeIsNamed) {

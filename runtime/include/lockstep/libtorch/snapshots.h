@@ -9,9 +9,9 @@
 //
 // model.safetensors is the module's state_dict, buffers too. Optimizers: SGD, Adam, AdamW, RMSprop and Adagrad are kept
 // under the parameters' names in PyTorch's terms, "state.PARAMETER.exp_avg", with the settings of their groups; the
-// snapshot's settings replace the program's, as in torch's load_state_dict(). Any other optimizer is kept as the bytes
-// that its save() makes, for the same parameters alone; add() refuses an optimizer whose save() makes none, and LBFGS,
-// which torch can't save.
+// snapshot's settings replace the program's, as in torch's load_state_dict(): a group takes those of the saved group
+// that had most of its parameters. Any other optimizer is kept as the bytes that its save() makes, for the same
+// parameters alone; add() refuses an optimizer whose save() makes none, and LBFGS, which torch can't save.
 //
 // A torch::optim::LRScheduler can't be kept: its counter is private. Let the learning rate be a function of
 // ddp.steps(), as lockstep::optim::Schedule is.

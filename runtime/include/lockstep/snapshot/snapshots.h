@@ -96,6 +96,15 @@ struct SnapshotTensor {
   std::optional<SnapshotShare> share = std::nullopt;
   // Changes with every write. Null: writes can't be told.
   std::function<std::uint64_t()> version = nullptr;
+  // Further names of a tied tensor. A file has its bytes under each name; to restore it any of them will do, and those
+  // that a snapshot has must have the same bits. None in a sharded item.
+  std::vector<std::string> other_names = {};
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> all{name};
+    all.insert(all.end(), other_names.begin(), other_names.end());
+    return all;
+  }
 };
 
 // What restore() may pass over. Items that the program has not added are said in the log.
@@ -145,6 +154,12 @@ class LOCKSTEP_API SnapshotItem {
 // For check(): that `saved` has exactly the tensors `wanted`, by name, shape and dtype.
 LOCKSTEP_API void check_tensors(const SavedItem& saved, std::span<const SnapshotTensor> wanted,
                                 const RestoreOptions& options);
+// For check(): that there are no `missing` names, which only the program has, or `unexpected` ones, which only the
+// snapshot has, that `options` don't allow, and no texts of what is `different`.
+LOCKSTEP_API void check_names(const std::vector<std::string>& missing, const std::vector<std::string>& unexpected,
+                              const std::vector<std::string>& different, const RestoreOptions& options);
+// For load(): the first of a tensor's names that `saved` has; nullopt if it has none.
+LOCKSTEP_API std::optional<std::string> name_in(const SavedItem& saved, std::span<const std::string> names);
 
 // Equal on all ranks.
 struct SnapshotOptions {

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+// Snapshots of LibTorch are matched by name: layers that are frozen, thawed or moved between two runs, groups that come
+// and go, tied weights.
+#include <gmock/gmock.h>
+#include <torch/optim.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/libtorch/grad_scaler.h"
+#include "lockstep/libtorch/sharded_optimizer.h"
+#include "lockstep/libtorch/snapshots.h"
+#include "tests/libtorch/common.h"
+#include "tests/support/error_of.h"
+#include "tests/support/snapshots_in.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace fs = std::filesystem;
+namespace nn = ::torch::nn;
+namespace optim = ::torch::optim;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Layers = std::vector<std::string>;
+
+constexpr RestoreOptions kAny{.allow_missing = true, .allow_unexpected = true};
+
+struct Net : nn::Module {
+  Net() {
+    for (const char* name : {"a", "b", "c", "d"}) layers.push_back(register_module(name, nn::Linear(3, 3)));
+    initialize(*this, 1);
+    for (const at::Tensor& parameter : parameters()) parameter.set_requires_grad(false);
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (nn::Linear& layer : layers) x = at::tanh(layer(x));
+    return x;
+  }
+  std::vector<nn::Linear> layers;
+};
+
+// A class of the program's own.
+struct OwnSgd : optim::SGD {
+  using SGD::SGD;
+};
+
+enum class Kind { adamw, fused, own };
+
+struct Job {
+  std::vector<Layers> groups;  // of the optimizer: the layers that are trained
+  std::vector<double> rates = {0.01, 0.02, 0.03};
+  int ranks = 1;
+  Shard shard = Shard::none;
+  RestoreOptions restore = {};
+  Kind kind = Kind::adamw;
+  int steps = 1;
+  double loss_scale = 0;  // 0: gradients of 0
+};
+
+template <typename Options>
+std::vector<optim::OptimizerParamGroup> groups_of(Net& net, const Job& job) {
+  std::vector<optim::OptimizerParamGroup> groups;
+  for (std::size_t g = 0; g < job.groups.size(); ++g) {
+    std::vector<at::Tensor> parameters;
+    for (const std::string& layer : job.groups[g]) {
+      for (const at::Tensor& parameter : net.named_children()[layer]->parameters()) parameters.push_back(parameter);
+    }
+    groups.emplace_back(parameters, std::make_unique<Options>(job.rates[g]));
+  }
+  return groups;
+}
+
+std::unique_ptr<optim::Optimizer> optimizer_of(Net& net, libtorch::DistributedDataParallel<Net>& ddp, const Job& job) {
+  const optim::AdamWOptions defaults(0.5);
+  if (job.kind == Kind::own) {
+    return std::make_unique<OwnSgd>(groups_of<optim::SGDOptions>(net, job), optim::SGDOptions(0.5));
+  }
+  auto groups = groups_of<optim::AdamWOptions>(net, job);
+  if (job.shard == Shard::optimizer && job.kind == Kind::fused) {
+    return std::make_unique<libtorch::ShardedOptimizer<libtorch::FusedAdamW>>(ddp, std::move(groups), defaults);
+  }
+  if (job.shard == Shard::optimizer) {
+    return std::make_unique<libtorch::ShardedOptimizer<optim::AdamW>>(ddp, std::move(groups), defaults);
+  }
+  if (job.kind == Kind::fused) return std::make_unique<libtorch::FusedAdamW>(std::move(groups), defaults);
+  return std::make_unique<optim::AdamW>(std::move(groups), defaults);
+}
+
+// Resumes, trains, and saves. Returns the groups' learning rates behind restore().
+std::vector<double> go_on(const fs::path& folder, const Job& job) {
+  std::vector<double> rates;
+  run_torch_ranks(job.ranks, [&](const Group& group) {
+    Net net;
+    for (const Layers& layers : job.groups) {
+      for (const std::string& layer : layers) {
+        for (const at::Tensor& parameter : net.named_children()[layer]->parameters()) parameter.set_requires_grad(true);
+      }
+    }
+    libtorch::DistributedDataParallel<Net> ddp(net, group, {.shard = job.shard});
+    const auto optimizer = optimizer_of(net, ddp, job);
+    libtorch::GradScaler scaler;
+    libtorch::Snapshots snapshots(folder, ddp, {.restore = job.restore});
+    snapshots.add("optimizer", *optimizer);
+    snapshots.add("scaler", scaler);
+    snapshots.restore();
+    if (group->rank() == 0) {
+      for (auto& it : optimizer->param_groups()) rates.push_back(it.options().get_lr());
+    }
+    for (int step = 0; step < job.steps; ++step) {
+      net.zero_grad();
+      ddp.backward(job.loss_scale * ddp(random_tensor({2, 3}, 3)).square().mean());
+      optimizer->step();
+      snapshots.step();
+    }
+    snapshots.save();
+  });
+  return rates;
+}
+
+// The optimizer's tensors in the newest snapshot.
+Tensors state_in(const fs::path& folder) {
+  const checkpoint::SafetensorsFile file(folder / snapshots_in(folder).back() / "optimizer.safetensors");
+  Tensors state;
+  for (const auto& [name, entry] : file.tensors()) {
+    at::Tensor values = at::empty(entry.shape, entry.dtype == DType::i64 ? at::kLong : at::kFloat);
+    file.read(entry, {static_cast<std::byte*>(values.data_ptr()), entry.bytes});
+    state[name] = values;
+  }
+  return state;
+}
+
+// `saved` takes two steps, `then` one without gradients, and one process without shards another: layers that were
+// trained before have their moments twice decayed, the others those of two steps without gradients.
+void expect_by_name(Job saved, Job then) {
+  const TemporaryFolder folder;
+  saved.steps = 2;
+  saved.loss_scale = 100;
+  if (saved.shard == Shard::none) {
+    go_on(folder / "run", saved);
+  } else {
+    // The same bits, in a file.
+    Job whole = saved;
+    whole.shard = Shard::none;
+    go_on(folder / "whole", whole);
+    go_on(folder / "run", saved);
+  }
+  const Tensors before = state_in(folder / (saved.shard == Shard::none ? "run" : "whole"));
+  then.kind = saved.kind;
+  go_on(folder / "run", then);
+  go_on(folder / "run", {.groups = then.groups, .kind = saved.kind});
+  const Tensors after = state_in(folder / "run");
+  std::size_t states = 0;
+  for (const Layers& layers : then.groups) {
+    for (const std::string& layer : layers) {
+      for (const std::string name : {"weight", "bias"}) {
+        const std::string key = "state." + layer + "." + name + ".";
+        const bool is_old = before.contains(key + "step");
+        ASSERT_TRUE(after.contains(key + "step")) << key;
+        EXPECT_EQ(after.at(key + "step").item<int>(), is_old ? 4 : 2) << key;
+        const at::Tensor wanted =
+            is_old ? before.at(key + "exp_avg") * (0.9 * 0.9) : at::zeros_like(after.at(key + "exp_avg"));
+        EXPECT_TRUE(at::allclose(after.at(key + "exp_avg"), wanted, 1e-5, 0)) << key;
+        EXPECT_TRUE(!is_old || wanted.abs().max().item<float>() > 0) << key;
+        states += 3;
+      }
+    }
+  }
+  EXPECT_EQ(after.size(), states) << "no state of a layer that is frozen";
+}
+
+const std::vector<Layers> kMiddle{{"b", "c"}};
+
+TEST(SnapshotNames, ALayerThatIsThawedOrFrozenKeepsTheOthersState) {
+  const std::vector<std::vector<Layers>> others{{{"a", "b", "c"}}, {{"b", "c", "d"}}, {{"b"}},
+                                                {{"c"}},           {{"a", "c"}},      {{"c", "b"}},
+                                                {{"d", "c", "b"}}, {{"a", "d"}},      {{"a", "b", "c", "d"}}};
+  for (const std::vector<Layers>& groups : others)
+    expect_by_name({.groups = kMiddle}, {.groups = groups, .restore = kAny});
+}
+
+TEST(SnapshotNames, GroupsAreMatchedByTheirParameters) {
+  expect_by_name({.groups = kMiddle}, {.groups = {{"b", "c"}, {"a"}}, .restore = kAny});
+  expect_by_name({.groups = {{"a"}, {"b", "c"}}}, {.groups = {{"b", "c"}, {"a", "d"}}, .restore = kAny});
+  expect_by_name({.groups = {{"a", "b"}, {"c"}}}, {.groups = {{"a"}, {"c", "b"}}});
+  expect_by_name({.groups = {{"a"}, {"b"}, {"c"}}}, {.groups = {{"a", "b", "c"}}});
+  expect_by_name({.groups = {{"a", "b", "c"}}}, {.groups = {{"c"}, {"b"}, {"a"}}});
+}
+
+TEST(SnapshotNames, AreThoseOfAnyNumberOfRanksWithShardsOrWithout) {
+  constexpr Shard kNone = Shard::none, kShards = Shard::optimizer;
+  for (const auto& [writer, reader] : {std::pair(kShards, kNone), {kNone, kShards}, {kShards, kShards}}) {
+    for (const Kind kind : {Kind::adamw, Kind::fused}) {
+      expect_by_name({.groups = {{"a", "b"}, {"c"}}, .ranks = 2, .shard = writer, .kind = kind},
+                     {.groups = {{"c", "d"}, {"b"}}, .ranks = 3, .shard = reader, .restore = kAny});
+    }
+  }
+}
+
+TEST(SnapshotNames, AGroupTakesTheSettingsThatItsParametersHad) {
+  const auto rates_of = [](const Job& then) {
+    const TemporaryFolder folder;
+    go_on(folder / "run", {.groups = {{"a"}, {"b", "c"}}, .rates = {0.1, 0.2}});
+    return go_on(folder / "run", then);
+  };
+  using Rates = std::vector<double>;
+  EXPECT_EQ(rates_of({.groups = {{"a"}, {"b", "c"}}}), (Rates{0.1, 0.2}));
+  EXPECT_EQ(rates_of({.groups = {{"b", "c"}, {"a"}}}), (Rates{0.2, 0.1}));
+  EXPECT_EQ(rates_of({.groups = {{"d"}, {"c", "b"}, {"a"}}, .restore = kAny}), (Rates{0.01, 0.2, 0.1}))
+      << "d's are new";
+  EXPECT_EQ(rates_of({.groups = {{"a", "b", "c"}}}), (Rates{0.2})) << "of most of its parameters";
+}
+
+TEST(SnapshotNames, WhatIsNotAllowedIsNamedAndChangesNothing) {
+  const TemporaryFolder folder;
+  go_on(folder / "run", {.groups = kMiddle});
+  const auto error_of_run = [&](const Job& job) {
+    return error_of<InvalidArgument>([&] { go_on(folder / "run", job); });
+  };
+  constexpr RestoreOptions kMissing{.allow_missing = true}, kUnexpected{.allow_unexpected = true};
+  for (const RestoreOptions& restore : {RestoreOptions{}, kUnexpected}) {
+    EXPECT_THAT(error_of_run({.groups = {{"a", "b", "c"}}, .restore = restore}),
+                AllOf(HasSubstr("lacks 'a.weight', 'a.bias'"), HasSubstr("allow_missing")));
+  }
+  for (const RestoreOptions& restore : {RestoreOptions{}, kMissing}) {
+    EXPECT_THAT(error_of_run({.groups = {{"c"}}, .restore = restore}),
+                AllOf(HasSubstr("has 'b.bias', 'b.weight'"), HasSubstr("allow_unexpected")));
+  }
+  EXPECT_THAT(error_of_run({.groups = {{"a", "c"}}}), AllOf(HasSubstr("lacks 'a.weight'"), HasSubstr("has 'b.bias'")));
+  go_on(folder / "run", {.groups = kMiddle});
+}
+
+TEST(SnapshotNames, OfAnOptimizerWithoutStateNeedTheSameOptions) {
+  const TemporaryFolder folder;
+  go_on(folder / "run", {.groups = kMiddle, .steps = 0});
+  EXPECT_THAT(error_of<InvalidArgument>([&] {
+                go_on(folder / "run", {.groups = {{"a", "b", "c"}}});
+              }),
+              HasSubstr("lacks 'a.weight'"));
+  go_on(folder / "run", {.groups = {{"a", "c"}}, .restore = kAny});
+  EXPECT_EQ(state_in(folder / "run").at("state.a.weight.step").item<int>(), 1);
+}
+
+TEST(SnapshotNames, AnOptimizerThatIsKeptAsItsBytesFitsItsOwnParametersOnly) {
+  const TemporaryFolder folder;
+  go_on(folder / "run", {.groups = kMiddle, .kind = Kind::own});
+  EXPECT_THAT(error_of<InvalidArgument>([&] {
+                go_on(folder / "run", {.groups = {{"a", "b", "c"}}, .restore = kAny, .kind = Kind::own});
+              }),
+              AllOf(HasSubstr("lacks 'a.weight', 'a.bias'"), HasSubstr("by another name")));
+  go_on(folder / "run", {.groups = kMiddle, .kind = Kind::own});
+}
+
+// Vectors of the listed names; all of them one tensor with `tied`.
+struct Vectors : nn::Module {
+  Vectors(const std::vector<std::string>& names, bool tied) {
+    for (const std::string& name : names) {
+      vectors.push_back(register_parameter(name, tied && !vectors.empty() ? vectors.front() : at::ones({4})));
+      tables.push_back(register_buffer(name + "_table", tied && !tables.empty() ? tables.front() : at::ones({2})));
+      if (tied) continue;
+      vectors.back().detach().add_(static_cast<float>(vectors.size()));
+    }
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = x;
+    for (const at::Tensor& vector : vectors) y = y * vector;
+    return y;
+  }
+  std::vector<at::Tensor> vectors, tables;
+};
+
+struct Vector {
+  at::Tensor values, moment;
+};
+
+// Resumes, takes a step and saves; returns the first vector, and its moment, behind restore().
+Vector go_on_with(const fs::path& folder, const std::vector<std::string>& names, bool tied, int ranks = 1,
+                  Shard shard = Shard::none, const RestoreOptions& restore = {}) {
+  Vector seen;
+  run_torch_ranks(ranks, [&](const Group& group) {
+    Vectors net(names, tied);
+    libtorch::DistributedDataParallel<Vectors> ddp(net, group, {.shard = shard});
+    const optim::AdamWOptions options(0.01);
+    std::unique_ptr<optim::Optimizer> optimizer;
+    if (shard == Shard::optimizer) {
+      optimizer = std::make_unique<libtorch::ShardedOptimizer<optim::AdamW>>(ddp, options);
+    } else {
+      optimizer = std::make_unique<optim::AdamW>(ddp.parameters(), options);
+    }
+    libtorch::Snapshots snapshots(folder, ddp, {.restore = restore});
+    snapshots.add("optimizer", *optimizer);
+    const auto restored = snapshots.restore();
+    if (group->rank() == 0) {
+      seen.values = net.vectors[0].detach().clone();
+      if (restored && shard == Shard::none) {
+        auto& state = *optimizer->state().begin()->second;
+        seen.moment = static_cast<optim::AdamWParamState&>(state).exp_avg().clone();
+      }
+    }
+    net.tables[0].fill_(3);
+    ddp.backward(ddp(random_tensor({2, 4}, 3)).square().mean());
+    optimizer->step();
+    snapshots.step();
+    snapshots.save();
+  });
+  return seen;
+}
+
+at::Tensor tensor_in(const fs::path& folder, const std::string& item, const std::string& name) {
+  const checkpoint::SafetensorsFile file(folder / snapshots_in(folder).back() / (item + ".safetensors"));
+  const checkpoint::TensorEntry& entry = file.find(name);
+  at::Tensor values = at::empty(entry.shape);
+  file.read(entry, {static_cast<std::byte*>(values.data_ptr()), entry.bytes});
+  return values;
+}
+
+TEST(SnapshotNames, TiedTensorsAreSavedUnderEachNameAndRestoredFromAny) {
+  for (const bool is_tied : {false, true}) {
+    for (const std::vector<std::string>& before : {std::vector<std::string>{"wte"}, {"head"}, {"head", "wte"}}) {
+      if (!is_tied && before.size() == 2) continue;  // see below
+      const TemporaryFolder folder;
+      go_on_with(folder / "run", before, is_tied);
+      const at::Tensor values = tensor_in(folder / "run", "model", before[0]);
+      const at::Tensor moment = tensor_in(folder / "run", "optimizer", "state." + before[0] + ".exp_avg");
+      const Vector seen = go_on_with(folder / "run", {"wte", "head"}, true);
+      EXPECT_TRUE(at::equal(seen.values, values)) << before[0];
+      EXPECT_TRUE(at::equal(seen.moment, moment)) << before[0];
+      EXPECT_TRUE(at::equal(tensor_in(folder / "run", "model", "head"), tensor_in(folder / "run", "model", "wte")));
+      EXPECT_TRUE(at::equal(tensor_in(folder / "run", "model", "head_table"), at::full({2}, 3.0f)));
+      EXPECT_TRUE(at::equal(tensor_in(folder / "run", "model", "wte_table"), at::full({2}, 3.0f)));
+    }
+  }
+}
+
+TEST(SnapshotNames, TiedTensorsAreRestoredAtAnyNumberOfRanksWithShardsOrWithout) {
+  const TemporaryFolder folder;
+  go_on_with(folder / "run", {"head"}, false);
+  at::Tensor before = tensor_in(folder / "run", "model", "head");
+  for (const auto& [ranks, shard] : {std::pair(3, Shard::optimizer), {2, Shard::none}, {1, Shard::optimizer}}) {
+    const Vector seen = go_on_with(folder / "run", {"wte", "head"}, true, ranks, shard);
+    EXPECT_TRUE(at::equal(seen.values, before)) << ranks;
+    before = tensor_in(folder / "run", "model", "head");
+  }
+}
+
+TEST(SnapshotNames, TensorsThatWereNotEqualAreNotTied) {
+  const TemporaryFolder folder;
+  go_on_with(folder / "run", {"wte", "head"}, false);
+  for (const int ranks : {1, 2}) {
+    EXPECT_THAT(error_of<InvalidArgument>([&] {
+                  go_on_with(folder / "run", {"wte", "head"}, true, ranks, {}, kAny);
+                }),
+                AllOf(HasSubstr("'wte' and 'head'"), HasSubstr("not equal")));
+  }
+  go_on_with(folder / "run", {"wte", "head"}, false);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
