@@ -107,8 +107,8 @@ template <typename Optimizer, typename State, typename Options>
 class KnownItem final : public SnapshotItem {
  public:
   // `shares`: null where parameters are whole.
-  KnownItem(Optimizer& optimizer, const char* type, ParameterNames names, const OptimizerShares* shares)
-      : optimizer_(optimizer), type_(type), names_(std::move(names)) {
+  KnownItem(Optimizer& optimizer, const char* type, NamesOf names_of, const OptimizerShares* shares)
+      : optimizer_(optimizer), type_(type), names_of_(std::move(names_of)) {
     if (shares == nullptr) return;
     const std::vector<at::Tensor> parameters = shares->replica().parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -140,7 +140,7 @@ class KnownItem final : public SnapshotItem {
     return values;
   }
 
-  SnapshotValues fixed_values() const override { return values_of(names_); }
+  SnapshotValues fixed_values() const override { return values_of(names_of_()); }
   bool is_sharded() const override { return !cut_.empty(); }
 
   std::vector<SnapshotTensor> tensors() const override {
@@ -169,7 +169,7 @@ class KnownItem final : public SnapshotItem {
   }
 
   void check(const SavedItem& saved, const RestoreOptions& options) const override {
-    const Match match = match_names(saved.values(), names_);
+    const Match match = match_names(saved.values(), names_of_());
     check_names(match.missing, match.unexpected, {}, options);
     each_setting_in(match, saved.values(), [](auto&, const auto&) {});
     std::set<std::string> known;
@@ -189,7 +189,7 @@ class KnownItem final : public SnapshotItem {
   }
 
   void load(SavedItem& saved) override {
-    const Match match = match_names(saved.values(), names_);
+    const Match match = match_names(saved.values(), names_of_());
     each_setting_in(match, saved.values(), [](auto& setting, const auto& value) { setting = value; });
     each_parameter([&](const std::string& name, const at::Tensor& parameter) {
       const auto found = match.names.find(name);
@@ -243,15 +243,16 @@ class KnownItem final : public SnapshotItem {
 
   template <typename Visit>
   void each_parameter(Visit visit) const {
-    for (std::size_t g = 0; g < names_.size(); ++g) {
+    const ParameterNames names = names_of_();
+    for (std::size_t g = 0; g < names.size(); ++g) {
       const auto& parameters = optimizer_.param_groups()[g].params();
-      for (std::size_t i = 0; i < parameters.size(); ++i) visit(names_[g][i].front(), parameters[i]);
+      for (std::size_t i = 0; i < parameters.size(); ++i) visit(names[g][i].front(), parameters[i]);
     }
   }
 
   template <typename Visit>
   void each_option(Visit visit) const {
-    for (std::size_t g = 0; g < names_.size(); ++g) {
+    for (std::size_t g = 0; g < optimizer_.param_groups().size(); ++g) {
       each_setting(static_cast<Options&>(optimizer_.param_groups()[g].options()),
                    [&](const char* name, auto& setting) { visit(g, name, setting); });
     }
@@ -324,7 +325,7 @@ class KnownItem final : public SnapshotItem {
 
   Optimizer& optimizer_;
   const char* type_;
-  ParameterNames names_;
+  NamesOf names_of_;
   std::unordered_map<const void*, Cut> cut_;
 };
 
@@ -332,8 +333,8 @@ class KnownItem final : public SnapshotItem {
 class OpaqueItem final : public SnapshotItem {
  public:
   // An optimizer that its save() can't write is refused here, rather than in a step.
-  OpaqueItem(std::string_view name, ::torch::optim::Optimizer& optimizer, ParameterNames names)
-      : name_(name), optimizer_(optimizer), names_(std::move(names)) {
+  OpaqueItem(std::string_view name, ::torch::optim::Optimizer& optimizer, NamesOf names_of)
+      : name_(name), optimizer_(optimizer), names_of_(std::move(names_of)) {
     // In its history of steps are tensors that are undefined until it is full.
     if (dynamic_cast<const ::torch::optim::LBFGS*>(&optimizer) != nullptr) {
       refuse("torch's save() of it fails once it has a history",
@@ -349,7 +350,7 @@ class OpaqueItem final : public SnapshotItem {
 
   std::string type() const override { return c10::demangle(typeid(optimizer_).name()); }
   SnapshotValues fixed_values() const override {
-    SnapshotValues values = values_of(names_);
+    SnapshotValues values = values_of(names_of_());
     values["shapes"] = shapes();
     return values;
   }
@@ -362,7 +363,7 @@ class OpaqueItem final : public SnapshotItem {
     return {std::move(tensor)};
   }
   void check(const SavedItem& saved, const RestoreOptions&) const override {
-    check_same(saved.values(), names_);
+    check_same(saved.values(), names_of_());
     if (checkpoint::get_texts(saved.values(), "shapes") != shapes()) {
       throw InvalidArgument("its parameters had other shapes, and its bytes fit no others");
     }
@@ -411,13 +412,13 @@ class OpaqueItem final : public SnapshotItem {
 
   std::string name_;
   ::torch::optim::Optimizer& optimizer_;
-  ParameterNames names_;
+  NamesOf names_of_;
 };
 
 }  // namespace
 
 std::shared_ptr<SnapshotItem> optimizer_item(std::string_view name, ::torch::optim::Optimizer& optimizer,
-                                             ParameterNames names) {
+                                             NamesOf names_of) {
   using namespace ::torch::optim;
   const auto known =
       [&]<typename Type, typename State, typename Options>(const char* type) -> std::shared_ptr<SnapshotItem> {
@@ -425,7 +426,7 @@ std::shared_ptr<SnapshotItem> optimizer_item(std::string_view name, ::torch::opt
     const auto* const shares = dynamic_cast<const OptimizerShares*>(&optimizer);
     auto* const it = dynamic_cast<Type*>(&optimizer);
     if (it == nullptr || (shares == nullptr && typeid(optimizer) != typeid(Type))) return nullptr;
-    return std::make_shared<KnownItem<Type, State, Options>>(*it, type, names,
+    return std::make_shared<KnownItem<Type, State, Options>>(*it, type, names_of,
                                                              shares != nullptr && shares->are_cut() ? shares : nullptr);
   };
   if (auto item = known.operator()<FusedAdamW, FusedState<AdamWParamState>, AdamWOptions>("AdamW")) return item;
@@ -436,7 +437,7 @@ std::shared_ptr<SnapshotItem> optimizer_item(std::string_view name, ::torch::opt
   if (auto item = known.operator()<AdamW, AdamWParamState, AdamWOptions>("AdamW")) return item;
   if (auto item = known.operator()<RMSprop, RMSpropParamState, RMSpropOptions>("RMSprop")) return item;
   if (auto item = known.operator()<Adagrad, AdagradParamState, AdagradOptions>("Adagrad")) return item;
-  return std::make_shared<OpaqueItem>(name, optimizer, std::move(names));
+  return std::make_shared<OpaqueItem>(name, optimizer, std::move(names_of));
 }
 
 }  // namespace lockstep::libtorch

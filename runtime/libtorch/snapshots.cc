@@ -12,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/libtorch/sharded_optimizer.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/optimizer_item.h"
 #include "runtime/libtorch/saved_tensor.h"
@@ -67,6 +68,44 @@ class ScalerItem final : public SnapshotItem {
   GradScaler& scaler_;
   mutable GradScaler::Tensors kept_;
 };
+
+// The names in `modules` of the parameters of `optimizer`, the item `name`, as its groups are now.
+ParameterNames names_in(const std::string& name, ::torch::optim::Optimizer& optimizer,
+                        const std::vector<const ::torch::nn::Module*>& modules) {
+  std::unordered_map<const void*, std::vector<std::string>> of_module;
+  for (const auto* module : modules) {
+    const auto add_name = [&](const auto& item) {
+      of_module[item.value().unsafeGetTensorImpl()].push_back(item.key());
+    };
+    for (const auto& item : module->named_parameters()) add_name(item);
+    for (const auto& item : module->named_buffers()) add_name(item);
+  }
+  if (const auto* const shares = dynamic_cast<const OptimizerShares*>(&optimizer); shares && shares->are_cut()) {
+    shares->put_shares(optimizer.param_groups());
+    const std::vector<at::Tensor> parameters = shares->replica().parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto found = of_module.find(parameters[i].unsafeGetTensorImpl());
+      if (found != of_module.end()) {
+        of_module[shares->replica().shares()[i].unsafeGetTensorImpl()] = std::vector(found->second);
+      }
+    }
+  }
+  ParameterNames names;
+  for (const auto& group : optimizer.param_groups()) {
+    names.emplace_back();
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = of_module.find(parameter.unsafeGetTensorImpl());
+      if (found == of_module.end()) {
+        throw InvalidArgument(
+            fmt::format("Snapshots: add({}): parameter {} of the optimizer's group {} is none of the "
+                        "module's; add the module that it is of before",
+                        checkpoint::in_quotes(name), names.back().size(), names.size() - 1));
+      }
+      names.back().push_back(found->second);
+    }
+  }
+  return names;
+}
 
 }  // namespace
 
@@ -127,39 +166,9 @@ void Snapshots::add_module(std::string_view name, const ::torch::nn::Module& mod
 }
 
 void Snapshots::add(std::string_view name, ::torch::optim::Optimizer& optimizer) {
-  std::unordered_map<const void*, std::vector<std::string>> of_module;
-  for (const auto* module : modules_) {
-    const auto add_name = [&](const auto& item) {
-      of_module[item.value().unsafeGetTensorImpl()].push_back(item.key());
-    };
-    for (const auto& item : module->named_parameters()) add_name(item);
-    for (const auto& item : module->named_buffers()) add_name(item);
-  }
-  if (const auto* const shares = dynamic_cast<const OptimizerShares*>(&optimizer); shares && shares->are_cut()) {
-    shares->put_shares(optimizer.param_groups());
-    const std::vector<at::Tensor> parameters = shares->replica().parameters();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const auto found = of_module.find(parameters[i].unsafeGetTensorImpl());
-      if (found != of_module.end()) {
-        of_module[shares->replica().shares()[i].unsafeGetTensorImpl()] = std::vector(found->second);
-      }
-    }
-  }
-  ParameterNames names;
-  for (const auto& group : optimizer.param_groups()) {
-    names.emplace_back();
-    for (const at::Tensor& parameter : group.params()) {
-      const auto found = of_module.find(parameter.unsafeGetTensorImpl());
-      if (found == of_module.end()) {
-        throw InvalidArgument(
-            fmt::format("Snapshots: add({}): parameter {} of the optimizer's group {} is none of the "
-                        "module's; add the module that it is of before",
-                        checkpoint::in_quotes(name), names.back().size(), names.size() - 1));
-      }
-      names.back().push_back(found->second);
-    }
-  }
-  auto item = optimizer_item(name, optimizer, std::move(names));
+  auto item = optimizer_item(name, optimizer, [item = std::string(name), &optimizer, modules = modules_] {
+    return names_in(item, optimizer, modules);
+  });
   item->tensors();  // refuses here, rather than in a step, an optimizer that can't be kept
   add(name, std::move(item));
 }

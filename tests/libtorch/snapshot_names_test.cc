@@ -59,6 +59,7 @@ struct Job {
   Kind kind = Kind::adamw;
   int steps = 1;
   double loss_scale = 0;  // 0: gradients of 0
+  std::size_t late = 0;   // the last groups, which are added once the optimizer is in the snapshots
 };
 
 template <typename Options>
@@ -101,11 +102,15 @@ std::vector<double> go_on(const fs::path& folder, const Job& job) {
       }
     }
     libtorch::DistributedDataParallel<Net> ddp(net, group, {.shard = job.shard});
-    const auto optimizer = optimizer_of(net, ddp, job);
+    Job early = job;
+    early.groups.resize(job.groups.size() - job.late);
+    const auto optimizer = optimizer_of(net, ddp, early);
     libtorch::GradScaler scaler;
     libtorch::Snapshots snapshots(folder, ddp, {.restore = job.restore});
     snapshots.add("optimizer", *optimizer);
     snapshots.add("scaler", scaler);
+    auto groups = groups_of<optim::AdamWOptions>(net, job);
+    for (std::size_t g = early.groups.size(); g < groups.size(); ++g) optimizer->add_param_group(groups[g]);
     snapshots.restore();
     if (group->rank() == 0) {
       for (auto& it : optimizer->param_groups()) rates.push_back(it.options().get_lr());
@@ -188,6 +193,13 @@ TEST(SnapshotNames, GroupsAreMatchedByTheirParameters) {
   expect_by_name({.groups = {{"a", "b"}, {"c"}}}, {.groups = {{"a"}, {"c", "b"}}});
   expect_by_name({.groups = {{"a"}, {"b"}, {"c"}}}, {.groups = {{"a", "b", "c"}}});
   expect_by_name({.groups = {{"a", "b", "c"}}}, {.groups = {{"c"}, {"b"}, {"a"}}});
+}
+
+TEST(SnapshotNames, GroupsThatAreAddedLateAreKept) {
+  for (const auto& [writer, reader] : {std::pair(Shard::none, Shard::none), {Shard::optimizer, Shard::optimizer}}) {
+    expect_by_name({.groups = {{"a"}, {"b", "c"}, {"d"}}, .ranks = 2, .shard = writer, .late = 2},
+                   {.groups = {{"d"}, {"a"}, {"b", "c"}}, .ranks = 2, .shard = reader, .late = 1});
+  }
 }
 
 TEST(SnapshotNames, AreThoseOfAnyNumberOfRanksWithShardsOrWithout) {
