@@ -456,6 +456,27 @@ TEST(CapturedStep, AWeightWithinItIsRefused) {
   }
 }
 
+// Its forward has no tensor to count rows of, and the first steps a weight that the program gives.
+TEST(CapturedStep, AReplayWithoutAWeightIsRefusedInOurWords) {
+  struct Scaled : Net {
+    at::Tensor forward(double factor) { return Net::forward(rows(0, 3)) * factor; }
+  };
+  run_torch_ranks(2, [](const Group& group) {
+    Scaled net;
+    libtorch::DistributedDataParallel ddp(net, group);
+    SGD optimizer(ddp.parameters(), 0.1);
+    const auto loss_of = [&](const at::Tensor&) { return squares(ddp(2.0)); };
+    libtorch::CapturedStep<decltype(loss_of), RunAgain> step(ddp, optimizer, loss_of, {.warm_up = 2});
+    const std::string text = outcome_of([&] {
+      for (int i = 0; i < 3; ++i) {
+        if (i < 2 || group->rank() == 0) step.set_weight(3);
+        step(rows(group->rank(), 3));
+      }
+    });
+    expect_text(text, {"DistributedDataParallel: a gradient without a weight, in step 2"});  // rank 0 hears of it
+  });
+}
+
 TEST(CapturedStep, MisuseIsRefusedInTheFirstStep) {
   const auto first = [](const libtorch::DdpOptions& options, int forwards = 1, bool local = false) {
     std::string text;

@@ -553,6 +553,25 @@ TEST(Device, AGradientThatNobodyClearsIsKeptWhereALossLeavesItsLayerOut) {
   });
 }
 
+TEST(Device, EndsInAnotherStreamThanItTrainedIn) {
+  const Tensors wanted = gradients_alone({5, 2});
+  on_devices(2, [&](const Group& group) {
+    auto net = made_for(group);
+    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(libtorch::device_of(*group));
+    const Side side(group);
+    std::optional<libtorch::DistributedDataParallel<Net>> ddp;
+    side.follow();
+    {
+      const c10::StreamGuard guard(side.of_torch());
+      ddp.emplace(*net, group, many_buckets());
+      squares((*ddp)(x)).backward();
+    }
+    ddp.reset();
+    expect_close(on_cpu(gradients_of(*net)), wanted, "behind its end");
+    side.precede();
+  });
+}
+
 // Two backwards of a step, in two streams, over accumulators of a third; each is reduced once.
 TEST(Device, GradientsThatNobodyClearsAddUp) {
   for (const Loss kind : {Loss::mean, Loss::sum}) {
