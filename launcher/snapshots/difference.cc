@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "lockstep/device/dtype.h"
+#include "runtime/base/printable.h"
 #include "runtime/checkpoint/snapshot/item_tensors.h"
 #include "runtime/checkpoint/snapshot/series.h"
 
@@ -184,7 +185,7 @@ std::string as_text(const Difference& difference) {
   for (const std::string& line : difference.structure) text += line + "\n";
   for (const ValueDifference& it : difference.values) {
     const auto shown = [](const std::string& value) { return value.empty() ? "not there" : value; };
-    text += fmt::format("{}: value {}: {} in A, {} in B\n", it.item, it.name, shown(it.a), shown(it.b));
+    text += fmt::format("{}: value {}: {} in A, {} in B\n", it.item, printable(it.name), shown(it.a), shown(it.b));
   }
   for (const TensorDifference& it : difference.tensors) {
     text += fmt::format("{}: tensor {}: {} of {} elements differ, by at most {:.6g}{}\n", it.item,

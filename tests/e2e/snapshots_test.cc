@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -187,6 +188,35 @@ TEST(SnapshotsCommand, SaysWhatTwoDifferInAndByHowMuch) {
   const Result damaged = snapshots({"diff", a, b});
   EXPECT_EQ(damaged.exit_code, 2);
   EXPECT_THAT(damaged.err, HasSubstr("model.safetensors is damaged"));
+}
+
+TEST(SnapshotsCommand, WritesNothingOutsideOfItsFolderForAManifestThatSaysSo) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "run");
+  const fs::path snapshot = two_steps(folder / "run"), manifest = snapshot / "manifest.json";
+  folder.write("model.safetensors", "the user's");
+  constexpr SealedFormat kFormat{.name = "lockstep snapshot", .version = 1};
+  const Json good = unseal(read_text(manifest), kFormat, "it");
+  for (const std::string& name : {std::string("../model"), (folder / "model").string()}) {
+    Json forged = good;
+    forged["items"][0]["name"] = name;
+    write_text(manifest, seal(forged, kFormat));
+    const Result result = snapshots({"export", snapshot.string(), (folder / "out").string()});
+    EXPECT_EQ(result.exit_code, 2) << result.out;
+    EXPECT_THAT(result.err, HasSubstr("is not an item's name"));
+    std::ifstream users(folder / "model.safetensors");
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(users), {}), "the user's");
+  }
+  Json forged = good;
+  forged["world_size"] = 0;
+  forged["items"][0] = {{"name", "model"},           {"type", "Module"},        {"kind", "per_rank"},
+                        {"at_another_size", "drop"}, {"values", Json::array()}, {"tensors", "model.safetensors"}};
+  write_text(manifest, seal(forged, kFormat));
+  EXPECT_EQ(snapshots({"export", snapshot.string(), (folder / "out").string()}).exit_code, 2);
+  forged = good;
+  forged["reason"] = "x\n9     2026-11-23T03:00:00Z  224 bytes  1  1  -  test  whole";
+  write_text(manifest, seal(forged, kFormat));
+  EXPECT_EQ(lines_of(snapshots({(folder / "run").string()}).out).size(), 3u);
 }
 
 TEST(SnapshotsCommand, ListsComparesAndExportsWhatRanksHaveInShares) {

@@ -37,9 +37,12 @@ std::string name_of(std::int64_t number) { return fmt::format("{}{:06}{}", kPref
 Generation read_generation(const fs::path& path, std::int64_t number) {
   try {
     const nlohmann::json json = unseal(read_text(path, kMostOfRecord), kGenerationFormat, "the record");
-    Generation generation{.number = json.at("generation").get<std::int64_t>(),
-                          .writer = json.at("writer").get<std::string>(),
-                          .time = json.at("time").get<std::string>()};
+    const auto words = [&](const char* name) {
+      const std::string text = json.at(name).get<std::string>();
+      return printable(text, text.size());
+    };
+    Generation generation{
+        .number = json.at("generation").get<std::int64_t>(), .writer = words("writer"), .time = words("time")};
     if (json.contains("from_step")) generation.from_step = json.at("from_step").get<std::int64_t>();
     if (generation.number != number) throw CorruptData(fmt::format("it is that of generation {}", generation.number));
     return generation;

@@ -91,6 +91,21 @@ std::string text_at(const Json& json, const char* name, const std::string& where
   return found.get<std::string>();
 }
 
+// A text for people alone: a line of a listing can't be made by a newline in it.
+std::string words_at(const Json& json, const char* name, const std::string& where) {
+  const std::string text = text_at(json, name, where);
+  return printable(text, text.size());
+}
+
+// A name that becomes a file's, here or where items are exported: in one folder and nowhere else, and as it is shown.
+std::string file_name_at(const Json& json, const std::string& where, const char* wanted) {
+  std::string name = text_at(json, "name", where);
+  if (name.empty() || name.front() == '.' || name.find('/') != name.npos || printable(name, name.size()) != name) {
+    refuse(fmt::format("{}: 'name', {},", where, in_quotes(name)), wanted);
+  }
+  return name;
+}
+
 // A number of 0 or more that fits a T.
 template <typename T>
 T count_at(const Json& json, const char* name, const std::string& where) {
@@ -178,16 +193,10 @@ SnapshotValues values_of(const Json& json, const std::string& where) {
 }
 
 ManifestFile file_of(const Json& json, const std::string& where) {
-  ManifestFile file{.name = text_at(json, "name", where),
-                    .bytes = count_at<std::uint64_t>(json, "bytes", where),
-                    .xxh3 = hash_at(json, "xxh3", where),
-                    .owner = count_at<int>(json, "owner", where)};
-  // A reader opens the file by this name, in the snapshot's folder and nowhere else.
-  if (file.name.empty() || file.name.front() == '.' ||
-      file.name.find_first_of(std::string_view("/\0", 2)) != file.name.npos) {
-    refuse(fmt::format("{}: 'name', {},", where, in_quotes(file.name)), "the name of a file in this folder");
-  }
-  return file;
+  return {.name = file_name_at(json, where, "the name of a file in this folder"),
+          .bytes = count_at<std::uint64_t>(json, "bytes", where),
+          .xxh3 = hash_at(json, "xxh3", where),
+          .owner = count_at<int>(json, "owner", where)};
 }
 
 template <typename T, typename Read>
@@ -227,7 +236,7 @@ SlicedTensor sliced_of(const Json& json, const std::string& where) {
 }
 
 ManifestItem item_of(const Json& json, const std::string& where) {
-  ManifestItem item{.name = text_at(json, "name", where), .type = text_at(json, "type", where)};
+  ManifestItem item{.name = file_name_at(json, where, "an item's name"), .type = text_at(json, "type", where)};
   item.kind = static_cast<ItemKind>(choice_at(json, "kind", where, kItemKinds));
   if (item.kind == ItemKind::per_rank) {
     item.at_another_size = static_cast<AtAnotherSize>(choice_at(json, "at_another_size", where, kAtAnotherSize));
@@ -373,11 +382,12 @@ Manifest part_from_text(std::string_view text) {
   Manifest manifest{.step = count_at<std::int64_t>(json, "step", "it"),
                     .generation = count_at<std::int64_t>(json, "generation", "it"),
                     .world_size = count_at<int>(json, "world_size", "it"),
-                    .time = text_at(json, "time", "it"),
-                    .writer = text_at(json, "writer", "it"),
-                    .reason = text_at(json, "reason", "it"),
+                    .time = words_at(json, "time", "it"),
+                    .writer = words_at(json, "writer", "it"),
+                    .reason = words_at(json, "reason", "it"),
                     .files = list_at<ManifestFile>(json, "files", "it", file_of),
                     .items = list_at<ManifestItem>(json, "items", "it", item_of)};
+  if (manifest.world_size == 0) refuse("it: 'world_size'", "1 or more");
   if (json.contains("value")) {
     manifest.value = number_of(json["value"]);
     if (!manifest.value) refuse("it: 'value'", "a number");

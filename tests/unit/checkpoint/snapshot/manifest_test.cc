@@ -224,6 +224,29 @@ TEST(Manifest, NamesNoFileOutsideItsFolder) {
   }
 }
 
+// Items are exported to files of their names.
+TEST(Manifest, NamesNoItemThatIsNoFilesName) {
+  for (const char* name :
+       {"", ".", "..", "../../evil", "/etc/evil", "sub/evil", ".hidden", "a\nb", "a\tb", "\x1b[2J"}) {
+    expect_text(refusal_of([&](Json& json) { json["items"][1]["name"] = name; }), {"items[1]", "an item's name"});
+  }
+  expect_text(refusal_of([](Json& json) { json["files"][0]["name"] = "a\nb"; }), {"files[0]", "name of a file"});
+}
+
+TEST(Manifest, OfNoRanksIsRefused) {
+  expect_text(refusal_of([](Json& json) {
+                json["world_size"] = 0;
+                json["items"][2]["values"] = Json::array();
+              }),
+              {"'world_size'", "1 or more"});
+}
+
+TEST(Manifest, WordsOfAProgramMakeNoLinesInAListing) {
+  Manifest manifest = sample();
+  manifest.reason = "epoch 3\n9  2026-11-23T03:00:00Z  whole";
+  EXPECT_EQ(manifest_from_text(to_text(manifest)).reason, "epoch 3 9  2026-11-23T03:00:00Z  whole");
+}
+
 TEST(Manifest, NamesEachThingOnceAndWhatIsThere) {
   expect_text(refusal_of([](Json& json) { json["items"][0]["tensors"] = "other.safetensors"; }),
               {"'model'", "'other.safetensors'", "none of its files"});
