@@ -161,21 +161,28 @@ void BasicSnapshots::Impl::begin_generation(std::optional<std::int64_t> from_ste
                               .writer = group->roster().front().describe(),
                               .time = broadcast_value(std::string_view(checkpoint::utc_now()), *group)};
   generation = next.number;
+  unrecorded = next;
   on_rank0("Snapshots::restore", *group, [&] {
-    checkpoint::record_generation(folder, next);
+    with_room([&] { record_start(); });
     return std::string();
   });
-  keeps_disk = group->rank() == 0;
   // A run of before may still write to a disk of another host's.
   std::error_code ignored;
   std::string failure;
   if (group->rank() != 0 && (is_sharded() || std::filesystem::is_directory(folder, ignored))) {
     try {
-      if (is_sharded()) checkpoint::make_folders(folder);
-      keeps_disk = checkpoint::record_generation(folder, next);  // else rank 0 does, or another rank of this host
+      if (is_sharded()) {
+        with_room([&] { record_start(); });
+      } else {
+        record_start();
+      }
     } catch (const Error& error) {
       failure = error.what();
-      if (!is_sharded()) log_warn("snapshots: the folder of this host does not know of this run: {}", failure);
+      const auto* const system = dynamic_cast<const SystemError*>(&error);
+      if (!is_sharded() || (system != nullptr && is_full(*system))) {
+        log_warn("snapshots: the folder of {} does not know of this run{}: {}", who(),
+                 is_sharded() ? ", and no step is saved until its disk has room" : "", std::exchange(failure, ""));
+      }
     }
   }
   if (is_sharded()) agree(*group, "Snapshots::restore", failure);
@@ -189,7 +196,16 @@ void BasicSnapshots::Impl::begin_generation(std::optional<std::int64_t> from_ste
   }
 }
 
-void BasicSnapshots::Impl::check_room(const std::optional<Offer>& offer) const {
+void BasicSnapshots::Impl::record_start() {
+  if (!unrecorded) return;
+  if (is_sharded()) checkpoint::make_folders(folder);
+  // Else rank 0 keeps it, or another rank of this host.
+  keeps_disk = checkpoint::record_generation(folder, *unrecorded);
+  unrecorded.reset();
+  resumes_from.clear();
+}
+
+void BasicSnapshots::Impl::check_room(bool is_resumed) const {
   const auto free_bytes = [&] {
     struct statvfs disk {};
     if (::statvfs(folder.c_str(), &disk) != 0) {
@@ -201,15 +217,8 @@ void BasicSnapshots::Impl::check_room(const std::optional<Offer>& offer) const {
   };
   const std::uint64_t one = state_bytes();
   std::uint64_t free = free_bytes();
-  if (free < one && offer) {
-    // The snapshot that the job resumes from stays. Those before it in the order, which may look whole, are damaged.
-    const auto found = checkpoint::list_snapshots(folder);
-    const auto newer = std::count_if(found.begin(), found.end(), [&](const checkpoint::FoundSnapshot& it) {
-      return it.is_saved() && it.path.filename() != std::filesystem::path(offer->path).filename() &&
-             std::pair(it.step, it.generation) >= std::pair(offer->step, offer->generation);
-    });
-    for (int keep = options.keep; keep > newer && free < one; --keep, free = free_bytes()) clean(keep);
-  }
+  // The snapshot that the job resumes from stays, and those before it in the order, which may look whole.
+  for (int keep = options.keep; is_resumed && keep > 0 && free < one; --keep, free = free_bytes()) clean(keep);
   const auto mib = [](std::uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   if (free < one) {
     throw InvalidArgument(
@@ -312,11 +321,17 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     return std::string();
   });
   self.compare_items();
-  const Impl::Choice choice = self.choose(self.gather_offers("Snapshots::restore"), "Snapshots::restore");
+  const std::vector<Impl::Offer> offers = self.gather_offers("Snapshots::restore");
+  const Impl::Choice choice = self.choose(offers, "Snapshots::restore");
   const auto& offer = choice.offer;
+  if (offer) self.resumes_from = offer->own_path.filename().string();
+  // The others are those that this start will fence.
+  for (const Impl::Offer& it : offers) {
+    if (it.manifest != 0 && offer && it.step <= offer->step) self.saved_elsewhere.emplace(it.step, it.generation);
+  }
   const auto check_room = [&] {
     on_rank0("Snapshots::restore", group, [&] {
-      self.check_room(offer);
+      self.check_room(offer.has_value());
       return std::string();
     });
   };

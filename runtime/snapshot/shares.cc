@@ -61,7 +61,7 @@ void BasicSnapshots::Impl::take_slices(CapturedItem& item) const {
   item.tensors = std::move(own);
 }
 
-std::string BasicSnapshots::Impl::open_step(Manifest head) const {
+std::string BasicSnapshots::Impl::open_step(Manifest head) {
   head.writer = group->roster().front().describe();  // as the generation's record has it
   std::string own = writer->is_busy() ? kBusy : "";
   fs::path made;
@@ -69,6 +69,7 @@ std::string BasicSnapshots::Impl::open_step(Manifest head) const {
     // An attempt before this one at the same step may have left them.
     const fs::path path = folder / checkpoint::name_of_snapshot(head.step, head.generation);
     for (const char* key : {kWritten, kManifest}) group->store().erase(key_of(path, group->rank(), key));
+    if (own.empty()) record_start();
     if (own.empty() && keeps_disk) made = checkpoint::begin_snapshot(folder, head);
   } catch (const Error& error) {
     own = error.what();
@@ -92,7 +93,7 @@ std::string BasicSnapshots::Impl::key_of(const fs::path& snapshot, int rank, con
 }
 
 void BasicSnapshots::Impl::write_slices(Manifest head, std::span<const checkpoint::ItemSource> sources,
-                                        const std::exception_ptr& why_not) const {
+                                        const std::exception_ptr& why_not) {
   const fs::path path = folder / checkpoint::name_of_snapshot(head.step, head.generation);
   std::string failure;
   try {
@@ -135,7 +136,7 @@ void BasicSnapshots::Impl::join_slices(const fs::path& snapshot, Manifest manife
   std::exception_ptr reason;
   try {
     if (!failures.empty()) throw Error(joined(failures, std::identity(), "; ", kMostNamed));
-    checkpoint::finish_snapshot(snapshot, manifest);
+    with_room([&] { checkpoint::finish_snapshot(snapshot, manifest); }, manifest.step);
   } catch (...) {
     reason = std::current_exception();
     checkpoint::abandon_snapshot(snapshot);
@@ -147,7 +148,7 @@ void BasicSnapshots::Impl::join_slices(const fs::path& snapshot, Manifest manife
   clean(options.keep);
 }
 
-void BasicSnapshots::Impl::copy_manifest(const fs::path& snapshot) const {
+void BasicSnapshots::Impl::copy_manifest(const fs::path& snapshot) {
   // Rank 0 begins to wait for the others within a timeout, and waits as long again. If it does not answer the files
   // stay: the snapshot is whole if its manifest is on rank 0's disk.
   const std::string key = key_of(snapshot, group->rank(), kManifest);
@@ -156,8 +157,24 @@ void BasicSnapshots::Impl::copy_manifest(const fs::path& snapshot) const {
   group->store().erase(key);
   if (text == kNotAwaited) return;
   if (text.empty()) return checkpoint::abandon_snapshot(snapshot);  // rank 0 logs why
-  checkpoint::finish_snapshot(snapshot, checkpoint::manifest_from_text(text));
+  const Manifest manifest = checkpoint::manifest_from_text(text);
+  // From here on the files are part of a saved snapshot, whether this disk takes the copy or not.
+  saved_elsewhere.emplace(manifest.step, manifest.generation);
+  std::string failure;
+  const auto copy = [&] {
+    try {
+      failure.clear();
+      checkpoint::finish_snapshot(snapshot, manifest);
+    } catch (const SystemError& error) {
+      failure = error.what();
+    }
+  };
+  copy();
   clean(options.keep);
+  if (!failure.empty()) copy();  // which may have room now
+  if (failure.empty()) return;
+  log_warn("snapshots: step {} is saved, but for the copy of its manifest on the disk of {}: {}", manifest.step, who(),
+           failure);
 }
 
 void BasicSnapshots::Impl::give_up_waiting() const {

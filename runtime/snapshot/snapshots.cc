@@ -343,7 +343,13 @@ checkpoint::Retention BasicSnapshots::Impl::retention() const {
   return {.keep = options.keep,
           .keep_every = options.keep_every,
           .keep_best = options.keep_best,
-          .higher_is_better = options.higher_is_better};
+          .higher_is_better = options.higher_is_better,
+          .saved_elsewhere = saved_elsewhere,
+          .resumes_from = resumes_from};
+}
+
+bool BasicSnapshots::Impl::is_full(const SystemError& error) {
+  return error.error_number() == ENOSPC || error.error_number() == EDQUOT;
 }
 
 void BasicSnapshots::Impl::with_room(const std::function<void()>& write, std::int64_t being_written_now) const {
@@ -351,7 +357,7 @@ void BasicSnapshots::Impl::with_room(const std::function<void()>& write, std::in
     try {
       return write();
     } catch (const SystemError& error) {
-      if ((error.error_number() != ENOSPC && error.error_number() != EDQUOT) || keep == 0) throw;
+      if (!is_full(error) || keep == 0) throw;
     }
     clean(keep, being_written_now);
   }

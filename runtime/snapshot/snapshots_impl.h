@@ -6,15 +6,18 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/snapshot/snapshots.h"
 #include "runtime/base/at_fatal_error.h"
 #include "runtime/base/unwind_guard.h"
+#include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/checkpoint/snapshot/retention.h"
 #include "runtime/checkpoint/snapshot/series.h"
 #include "runtime/checkpoint/snapshot/series_lock.h"
@@ -38,6 +41,7 @@ struct BasicSnapshots::Impl {
   // `being_written`: the step whose folder other ranks write to now.
   void clean(int keep, std::int64_t being_written = -1) const;
   checkpoint::Retention retention() const;
+  static bool is_full(const SystemError& error);
   // Calls `write`. On a full disk it removes older snapshots, but not the newest, and calls it again.
   void with_room(const std::function<void()>& write, std::int64_t being_written = -1) const;
   void start(std::string_view reason, std::optional<double> value);
@@ -63,15 +67,15 @@ struct BasicSnapshots::Impl {
   void take_slices(CapturedItem& item) const;
   // Collective: makes the step's folder on each disk. Empty, or why it can't be saved now, on every rank; then it has
   // gone again. kBusy if a rank still writes the step before.
-  std::string open_step(checkpoint::Manifest head) const;
+  std::string open_step(checkpoint::Manifest head);
   static constexpr const char* kBusy = "busy";
   // On the writer's thread of each rank, behind open_step(): writes this rank's files. Rank 0 then waits until all have
   // told it that theirs are durable, writes the manifest, and tells the ranks that keep a disk.
   // `why_not`: null, or why there is nothing to write.
   void write_slices(checkpoint::Manifest head, std::span<const checkpoint::ItemSource> sources,
-                    const std::exception_ptr& why_not) const;
+                    const std::exception_ptr& why_not);
   void join_slices(const std::filesystem::path& snapshot, checkpoint::Manifest manifest, std::string failure) const;
-  void copy_manifest(const std::filesystem::path& snapshot) const;
+  void copy_manifest(const std::filesystem::path& snapshot);
   // On a rank that ends by itself: ends its thread's waits for others, whose copies end with a backward that this rank
   // does not come to.
   void give_up_waiting() const;
@@ -145,9 +149,11 @@ struct BasicSnapshots::Impl {
   // Throws on every rank if a tied tensor of the program has different bits under its names. Behind check().
   void compare_tied(const Offer& offer, const Contents& contents) const;
   void begin_generation(std::optional<std::int64_t> from_step);
+  // Records this start on this rank's disk, unless it is recorded there.
+  void record_start();
   void load(const Offer& offer, const Contents& contents);
-  // On rank 0: if the disk lacks space for one snapshot, removes those that are older than `offer`.
-  void check_room(const std::optional<Offer>& offer) const;
+  // On rank 0: if the disk lacks space for one snapshot, and the job resumes from one, removes older ones.
+  void check_room(bool is_resumed) const;
 
   std::filesystem::path folder;
   std::shared_ptr<ProcessGroup> group;
@@ -177,10 +183,14 @@ struct BasicSnapshots::Impl {
   // Whether this rank is the one of those on its disk that makes and removes folders there: rank 0, and on another disk
   // that has the folder the first to record the generation.
   bool keeps_disk = false;
-  std::unique_ptr<checkpoint::SeriesLock> lock;  // rank 0's
+  std::optional<checkpoint::Generation> unrecorded;  // this start, until this disk has its record
+  std::string resumes_from;                          // as Retention has it
+  std::unique_ptr<checkpoint::SeriesLock> lock;      // rank 0's
   // Rank 0's; if an item is sharded every rank's.
   std::unique_ptr<BackgroundWriter> writer;
   std::int64_t being_written = -1;
+  // As Retention has it. The writer's thread owns it from restore() on.
+  std::set<std::pair<std::int64_t, std::int64_t>> saved_elsewhere;
   // Rank 0's.
   std::int64_t left_out = 0;  // since the line that said so
   Deadline next_left_out = Deadline::after({});

@@ -145,19 +145,20 @@ TEST(SnapshotsInShares, AShareThatIsMissingOrDamagedCostsThatSnapshotAlone) {
   EXPECT_TRUE(fs::exists(alone / kStep8)) << "to be mended";
 }
 
-// Fails each file of rank 1's share while `fails`, for a scope, with `error`; counts them.
-class FailingShare {
+// Fails each file of that name below a folder while `fails`, for a scope, with `error`; counts them.
+class FailingFile {
  public:
-  FailingShare(const std::atomic<bool>& fails, int error, std::atomic<int>& failed) {
-    checkpoint::set_storage_observer([&fails, error, &failed](const checkpoint::StorageOperation& operation) {
-      if (!fails || operation.to.filename() != "optimizer.r0001.safetensors") return;
+  FailingFile(const std::atomic<bool>& fails, int error, std::atomic<int>& failed, const fs::path& folder,
+              const char* name = "optimizer.r0001.safetensors") {
+    checkpoint::set_storage_observer([&, error, folder, name](const checkpoint::StorageOperation& operation) {
+      if (!fails || operation.to.filename() != name || !operation.to.string().starts_with(folder.string())) return;
       ++failed;
       throw SystemError("writing the share of rank 1: write", error);
     });
   }
-  ~FailingShare() { checkpoint::set_storage_observer(nullptr); }
-  FailingShare(const FailingShare&) = delete;
-  FailingShare& operator=(const FailingShare&) = delete;
+  ~FailingFile() { checkpoint::set_storage_observer(nullptr); }
+  FailingFile(const FailingFile&) = delete;
+  FailingFile& operator=(const FailingFile&) = delete;
 };
 
 TEST(SnapshotsInShares, ARankThatCanNotWriteCostsSnapshotsAndNoTraining) {
@@ -167,7 +168,7 @@ TEST(SnapshotsInShares, ARankThatCanNotWriteCostsSnapshotsAndNoTraining) {
     const auto disks = is_shared ? std::vector<fs::path>(3, folder / "run") : disks_in(folder, 3);
     std::atomic<bool> fails = false;
     std::atomic<int> failed = 0;
-    const FailingShare failing(fails, EIO, failed);
+    const FailingFile failing(fails, EIO, failed, folder / "");
     Values weights;
     ::testing::internal::CaptureStderr();
     run_ranks(3, [&](const Group& group) {
@@ -202,7 +203,7 @@ TEST(SnapshotsInShares, OnAFullDiskOlderOnesGoAndNotWhatOtherRanksWrite) {
   const TemporaryFolder folder;
   std::atomic<bool> fails = false;
   std::atomic<int> failed = 0;
-  const FailingShare failing(fails, ENOSPC, failed);
+  const FailingFile failing(fails, ENOSPC, failed, folder / "");
   run_ranks(2, [&](const Group& group) {
     Program it(group, folder / "run", {.every = 2}, kSharded);
     it.snapshots.restore();
@@ -218,6 +219,76 @@ TEST(SnapshotsInShares, OnAFullDiskOlderOnesGoAndNotWhatOtherRanksWrite) {
   EXPECT_THAT(snapshots_in(folder / "run"), ElementsAre("step-000000000006-g000001", "step-000000000010-g000001"))
       << "the newest stayed";
   EXPECT_EQ(run(2, folder / "run", kSteps, {.every = 2}, kSharded).restored, 10);
+}
+
+// Rank 0's manifest makes them a snapshot, wherever it lies.
+TEST(SnapshotsInShares, ADiskThatTakesNoCopyOfTheManifestKeepsTheSharesOfTheNewestAndNoMore) {
+  for (const int error : {ENOSPC, EIO}) {
+    const Saved saved(2);
+    const TemporaryFolder folder;
+    const std::vector<fs::path> disks = disks_in(folder, 2);
+    const SnapshotOptions options{.every = 2, .keep = 2};
+    {
+      const std::atomic<bool> fails = true;
+      std::atomic<int> failed = 0;
+      const FailingFile failing(fails, error, failed, disks[1], "manifest.json");
+      run_on(disks, 9, options, kSharded);
+      EXPECT_GT(failed, 3);
+    }
+    const auto newest = ElementsAre("step-000000000006-g000001", kStep8);
+    EXPECT_THAT(snapshots_in(disks[0]), newest);
+    EXPECT_THAT(snapshots_in(disks[1]), newest);
+    const Outcome last = run_on(disks, kSteps, options, kSharded);
+    EXPECT_EQ(last.restored, 8);
+    EXPECT_EQ(last.weights, saved.undisturbed.weights);
+  }
+}
+
+// Neither what this run has saved nor what it has resumed from makes room, as long as nothing newer is durable.
+TEST(SnapshotsInShares, OnAFullDiskAShareOfTheNewestStaysThoughItsManifestLiesElsewhere) {
+  const Saved saved(2);
+  const TemporaryFolder folder;
+  const std::vector<fs::path> disks = disks_in(folder, 2);
+  const SnapshotOptions options{.every = 4, .keep = 1};
+  run_on(disks, 5, options, kSharded);
+  fs::remove(disks[1] / kStep4 / "manifest.json");
+  for (int run = 0; run < 2; ++run) {
+    const std::atomic<bool> fails = true;
+    std::atomic<int> failed = 0;
+    const FailingFile failing(fails, ENOSPC, failed, folder / "");
+    EXPECT_EQ(run_on(disks, 9, options, kSharded).restored, 4);
+    EXPECT_EQ(failed, 2) << "once more with what could be removed";
+    EXPECT_THAT(files_in(disks[1] / kStep4), ElementsAre("optimizer.r0001.safetensors"));
+  }
+  EXPECT_EQ(run_on(disks, kSteps, options, kSharded).weights, saved.undisturbed.weights);
+  for (const fs::path& disk : disks) EXPECT_THAT(snapshots_in(disk), ElementsAre("step-000000000012-g000004"));
+}
+
+TEST(SnapshotsInShares, ADiskThatIsFullAtAStartCostsSnapshotsUntilItHasRoom) {
+  const Saved saved(2);
+  const TemporaryFolder folder;
+  const std::vector<fs::path> disks = disks_in(folder, 2);
+  run_on(disks, 5, kEvery4, kSharded);
+  std::atomic<bool> fails = true;
+  std::atomic<int> failed = 0;
+  const FailingFile failing(fails, ENOSPC, failed, disks[1], "generation-000002.json");
+  Values weights;
+  ::testing::internal::CaptureStderr();
+  run_ranks(2, [&](const Group& group) {
+    Program it(group, disks[static_cast<std::size_t>(group->rank())], kEvery4, kSharded);
+    EXPECT_EQ(it.snapshots.restore()->step, 4);
+    it.behind_step = [&](std::int64_t step) {
+      group->barrier().wait();
+      if (step == 9) fails = false;
+    };
+    it.train(kSteps);
+    if (group->rank() == 0) weights = weights_of(it.model);
+  });
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, AllOf(HasSubstr("no step is saved until its disk has room"), HasSubstr("step 8 was not saved"),
+                         HasSubstr("step 12 is saved in")));
+  EXPECT_EQ(weights, saved.undisturbed.weights);
+  for (const fs::path& disk : disks) EXPECT_THAT(snapshots_in(disk), ElementsAre(kStep4, "step-000000000012-g000002"));
 }
 
 TEST(SnapshotsInShares, ADeadRankCostsTheStepsSinceTheLastSave) {

@@ -67,19 +67,27 @@ void clean(const fs::path& folder, const Retention& retention) {
   const std::vector<FoundSnapshot> snapshots = list_snapshots(folder);
   const std::set<Valued> best = best_of(snapshots, retention);
   const std::int64_t newest = newest_generation(folder);
+  const auto resumed = numbers_of(retention.resumes_from);
   int whole = 0;
   bool has_removed = false;
   std::exception_ptr failure;
   for (const FoundSnapshot& snapshot : snapshots) {
-    const bool is_whole = snapshot.is_saved();
+    const bool is_unfinished = snapshot.state == SnapshotState::unfinished;
+    const std::string name = snapshot.path.filename().string();
+    const bool is_survivors = numbers_of(name)->survivor.has_value();
+    const bool is_passed_over =
+        resumed && name != retention.resumes_from &&
+        std::pair(snapshot.step, snapshot.generation) >= std::pair(resumed->step, resumed->generation);
+    const bool is_whole =
+        snapshot.is_saved() ||
+        (is_unfinished && !is_survivors && retention.saved_elsewhere.contains({snapshot.step, snapshot.generation}));
     const bool is_kept = snapshot.state == SnapshotState::damaged || snapshot.state == SnapshotState::later ||
-                         (is_whole && (whole++ < retention.keep ||
+                         (is_whole && (is_passed_over || whole++ < retention.keep ||
                                        (retention.keep_every > 0 && snapshot.step % retention.keep_every == 0) ||
                                        (has_value(snapshot) && best.contains(valued(snapshot, retention)))));
     // A survivor of this run may be writing it now, without this process's knowing.
-    const bool is_under_way = snapshot.state == SnapshotState::unfinished && snapshot.generation == newest &&
-                              (snapshot.step == retention.being_written ||
-                               numbers_of(snapshot.path.filename().string())->survivor.has_value());
+    const bool is_under_way =
+        is_unfinished && snapshot.generation == newest && (snapshot.step == retention.being_written || is_survivors);
     if (is_kept || is_under_way) continue;
     try {
       remove_snapshot(snapshot.path);
