@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <tuple>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/base/record.h"
 #include "runtime/base/text.h"
+#include "runtime/checkpoint/header.h"
 #include "runtime/checkpoint/snapshot/files.h"
 #include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/checkpoint/snapshot/series.h"
@@ -30,18 +32,35 @@ constexpr std::size_t kOfferFields = 7;
 constexpr std::size_t kGenerationFields = 2;
 constexpr std::size_t kTensorFields = 5;
 
+[[noreturn]] void refuse_texts(std::string_view of) {
+  throw CorruptData(fmt::format("snapshots: what {} offers can't be read; do all ranks run the same build?", of));
+}
+
+// A number in the texts of another rank.
+template <typename T>
+T number_of(std::string_view text) {
+  T number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) refuse_texts("a rank");
+  return number;
+}
+
 // Snapshots of the folder to resume from, for this lockstep or a later one, perhaps together with other ranks' disks,
 // and why not from the rest.
 std::vector<FoundSnapshot> offered(const std::filesystem::path& folder, int rank) {
   std::vector<FoundSnapshot> found;
   for (FoundSnapshot& snapshot : checkpoint::list_snapshots(folder)) {
     const bool is_later = snapshot.state == SnapshotState::later;
-    const bool is_unfinished = snapshot.state == SnapshotState::unfinished &&
+    // Another rank's manifest may make the files that are good here a snapshot, where this disk's copy is not there or
+    // damaged.
+    const bool is_damaged = snapshot.state == SnapshotState::damaged;
+    const bool is_unfinished = (is_damaged || snapshot.state == SnapshotState::unfinished) &&
                                !checkpoint::numbers_of(snapshot.path.filename().string())->survivor;
     if (!snapshot.is_saved() && rank == 0) {
       log_warn("snapshots: '{}' {}: {}", snapshot.path.string(), is_later ? "can't be read" : "is passed over",
                snapshot.why_not);
     }
+    if (is_damaged) snapshot.manifest.reset();
     if (snapshot.is_saved() || is_later || is_unfinished) found.push_back(std::move(snapshot));
   }
   return found;
@@ -53,10 +72,7 @@ std::vector<std::vector<std::string>> gather(ProcessGroup& group, const std::vec
   std::vector<std::vector<std::string>> all;
   for (const std::string& text : all_gather_text(group, write_texts(own))) {
     auto texts = read_texts(text);
-    if (!texts || texts->size() % fields != 0) {
-      throw CorruptData(fmt::format("snapshots: what {} offers can't be read; do all ranks run the same build?",
-                                    group.roster()[all.size()].describe()));
-    }
+    if (!texts || texts->size() % fields != 0) refuse_texts(group.roster()[all.size()].describe());
     all.push_back(*std::move(texts));
   }
   return all;
@@ -78,7 +94,8 @@ std::vector<Generation> gather_generations(ProcessGroup& group, const std::vecto
   std::vector<Generation> generations;
   for (const auto& of_rank : gather(group, texts, kGenerationFields)) {
     for (std::size_t i = 0; i < of_rank.size(); i += kGenerationFields) {
-      generations.push_back({.number = std::stoll(of_rank[i]), .from_step = std::stoll(of_rank[i + 1])});
+      generations.push_back(
+          {.number = number_of<std::int64_t>(of_rank[i]), .from_step = number_of<std::int64_t>(of_rank[i + 1])});
     }
   }
   return generations;
@@ -121,10 +138,10 @@ std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers(std
     for (std::size_t i = 0; i < all[rank].size(); i += kOfferFields) {
       const std::string* const texts = &all[rank][i];
       Offer offer{.rank = static_cast<int>(rank),
-                  .step = std::stoll(texts[0]),
-                  .generation = std::stoll(texts[1]),
-                  .manifest = std::stoull(texts[2]),
-                  .value = texts[3].empty() ? std::nullopt : std::optional(std::stod(texts[3])),
+                  .step = number_of<std::int64_t>(texts[0]),
+                  .generation = number_of<std::int64_t>(texts[1]),
+                  .manifest = number_of<std::uint64_t>(texts[2]),
+                  .value = texts[3].empty() ? std::nullopt : std::optional(number_of<double>(texts[3])),
                   .path = texts[4],
                   .later = texts[5]};
       for (const std::string_view name : split(texts[6], '/')) offer.files.emplace(name);
@@ -266,15 +283,19 @@ BasicSnapshots::Impl::Contents BasicSnapshots::Impl::read(const Offer& offer) co
     const auto reader = offer.readers.find(*item.tensors);
     if (reader == offer.readers.end() || reader->second != group->rank()) continue;
     for (const checkpoint::SlicedTensor& tensor : contents.files->tensors_of(item)) {
-      own.insert(own.end(), {item.name, tensor.name, std::to_string(static_cast<int>(tensor.dtype)),
+      own.insert(own.end(), {item.name, tensor.name, std::string(checkpoint::format_name(tensor.dtype)),
                              fmt::format("{}", fmt::join(tensor.shape, ",")), *item.tensors});
     }
   }
   for (const auto& of_rank : gather(*group, own, kTensorFields)) {
     for (std::size_t i = 0; i < of_rank.size(); i += kTensorFields) {
-      checkpoint::SlicedTensor tensor{.name = of_rank[i + 1], .dtype = static_cast<DType>(std::stoi(of_rank[i + 2]))};
+      const auto dtype = checkpoint::dtype_of_format(of_rank[i + 2]);
+      if (!dtype) refuse_texts("a rank");
+      checkpoint::SlicedTensor tensor{.name = of_rank[i + 1], .dtype = *dtype};
       if (const std::string& shape = of_rank[i + 3]; !shape.empty()) {
-        for (const std::string_view extent : split(shape, ',')) tensor.shape.push_back(std::stoll(std::string(extent)));
+        for (const std::string_view extent : split(shape, ',')) {
+          tensor.shape.push_back(number_of<std::int64_t>(extent));
+        }
       }
       tensor.slices.push_back({.file = of_rank[i + 4], .begin = 0, .end = tensor.count().value_or(0)});
       contents.tensors[of_rank[i]].emplace(tensor.name, std::move(tensor));
@@ -292,7 +313,7 @@ void BasicSnapshots::Impl::refuse_damaged(const std::vector<Offer>& damaged) con
     }
     if (count > 0) {
       own = fmt::format(
-          "'{}' has {} snapshot{}, damaged, and none that is whole; mend one, or move them away to begin "
+          "'{}' has {} snapshot{}, damaged, and none that is whole; mend one, or give another folder to begin "
           "anew; `lockstep snapshots --verify {}` says what is wrong",
           folder.string(), count, count == 1 ? "" : "s", folder.string());
     }

@@ -291,6 +291,26 @@ TEST(SnapshotsInShares, ADiskThatIsFullAtAStartCostsSnapshotsUntilItHasRoom) {
   for (const fs::path& disk : disks) EXPECT_THAT(snapshots_in(disk), ElementsAre(kStep4, "step-000000000012-g000002"));
 }
 
+TEST(SnapshotsInShares, ADamagedCopyOfTheManifestIsNoWorseThanNone) {
+  const Saved saved(3);
+  const TemporaryFolder folder;
+  const std::vector<fs::path> disks = disks_in(folder, 3);
+  const SnapshotOptions options{.every = 4, .keep = 1};
+  run_on(disks, 9, options, kSharded);
+  for (const int disk : {0, 1}) {  // and one that is good is enough
+    std::ofstream(disks[static_cast<std::size_t>(disk)] / kStep8 / "manifest.json", std::ios::app) << "x";
+    const fs::path copy = folder / ("copy" + std::to_string(disk));
+    std::vector<fs::path> copies;
+    for (const fs::path& from : disks) {
+      fs::create_directories(copy);
+      fs::copy(from, copies.emplace_back(copy / from.filename()), fs::copy_options::recursive);
+    }
+    const Outcome last = run_on(copies, kSteps, options, kSharded);
+    EXPECT_EQ(last.restored, 8);
+    EXPECT_EQ(last.weights, saved.undisturbed.weights);
+  }
+}
+
 TEST(SnapshotsInShares, ADeadRankCostsTheStepsSinceTheLastSave) {
   for (int dead = 0; dead < 3; ++dead) {
     const Saved saved(3);
