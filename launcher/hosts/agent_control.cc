@@ -153,6 +153,7 @@ std::vector<Order> CoordinatorControl::take_orders() {
   }
   if (is_concluded_ && !is_over_) {
     if (arbiter_.left_out()) agents_.exclude_host(*arbiter_.left_out());
+    if (!arbiter_.awaits_host().empty()) agents_.await_newcomer(arbiter_.awaits_host());
     // It follows the last order: a worker that reads it obeys no further order of this start.
     agents_.send(StartOver{.exit_code = arbiter_.exit_code(), .again = arbiter_.again().has_value()});
     is_over_ = true;

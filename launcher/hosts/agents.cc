@@ -166,6 +166,7 @@ void Agents::publish(JobPlan& plan) {
   meeting_.begin(plan.hosts);
   last_hosts_ = plan.hosts;
   returns_ = false;
+  awaits_newcomer_.clear();
   store_.add(kStart, 1);
 }
 
@@ -195,6 +196,11 @@ JobPlan Agents::await_hosts(JobPlan draft) {
           .problems = {fmt::format("{} is lost, and `lockstep run -H` starts no other launcher in its place; "
                                    "start the job again; exit code {}",
                                    lost_hosts(), kExitPeerLost)}};
+    }
+    if (deadline.expired() && !awaits_newcomer_.empty()) {
+      return JobPlan{.exit_code = kExitPeerLost,
+                     .problems = {fmt::format("no other host has joined, {}: {}; exit code {}", deadline.progress(),
+                                              awaits_newcomer_, kExitPeerLost)}};
     }
     if (deadline.expired()) {
       auto plan = plan_without(meeting_.hosts(), meeting_.needed(), deadline.progress(), lost_hosts());

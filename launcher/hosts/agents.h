@@ -113,6 +113,11 @@ class Agents {
   void host_left(const Cause& cause);
   // The job continues permanently without this host. Call it between two starts.
   void exclude_host(const HostSlots& host) { meeting_.exclude_host(host.agent, host.name); }
+  // The next start needs a host that this one does not have, for the reason in `why`. Call it between two starts.
+  void await_newcomer(const std::string& why) {
+    meeting_.await_newcomer();
+    awaits_newcomer_ = why;
+  }
   // True if hosts may come and go, and a host waits that could be added.
   bool has_newcomer() const { return options_.most > options_.least && meeting_.has_newcomer(); }
 
@@ -138,13 +143,14 @@ class Agents {
   store::TcpStore inbox_;  // this object's end cancels its waits
   int agent_ = 0;          // number of this agent
   int node_rank_ = 0;
-  bool is_late_ = false;      // this host joined while the job's ranks ran
-  HostFacts own_;             // facts with which this host joined last
-  int start_ = 0;             // number of the start that is next or under way
-  bool has_started_ = false;  // the plan of start_ included this host
-  int next_word_ = 1;         // number of node rank 0's next message
-  HostMeeting meeting_;       // used on node rank 0
-  RankMap last_hosts_;        // hosts of the last plan; used on node rank 0
+  bool is_late_ = false;         // this host joined while the job's ranks ran
+  HostFacts own_;                // facts with which this host joined last
+  int start_ = 0;                // number of the start that is next or under way
+  bool has_started_ = false;     // the plan of start_ included this host
+  int next_word_ = 1;            // number of node rank 0's next message
+  HostMeeting meeting_;          // used on node rank 0
+  RankMap last_hosts_;           // hosts of the last plan; used on node rank 0
+  std::string awaits_newcomer_;  // why the next start needs another host; empty: it does not
   // the launcher of a host that is gone has reported that the host rejoins
   bool returns_ = false;
   std::unique_ptr<membership::MemberRelay> relay_;  // relays this host's ranks over the link

@@ -44,7 +44,7 @@ bool HostMeeting::has(int count) const {
 }
 
 bool HostMeeting::is_complete(bool has_waited) const {
-  if (static_cast<int>(here_.size()) < needed()) return false;
+  if (static_cast<int>(here_.size()) < needed() || (awaits_newcomer_ && !has_newcomer())) return false;
   for (const auto& [agent, node] : last_) {
     if (gone_.contains(agent)) continue;
     const auto host = here_.find(agent);
@@ -53,7 +53,10 @@ bool HostMeeting::is_complete(bool has_waited) const {
   return has(needed()) && (start_ > 0 || has_waited || has(most_));
 }
 
-int HostMeeting::missing() const { return start_ == 0 ? 0 : std::max(0, needed() - static_cast<int>(here_.size())); }
+int HostMeeting::missing() const {
+  const int awaited = awaits_newcomer_ && !has_newcomer() ? 1 : 0;
+  return start_ == 0 ? 0 : std::max(awaited, needed() - static_cast<int>(here_.size()));
+}
 
 std::vector<HostFacts> HostMeeting::hosts() const {
   std::vector<HostFacts> hosts = ready();
@@ -65,6 +68,7 @@ std::vector<HostFacts> HostMeeting::hosts() const {
 void HostMeeting::begin(const RankMap& hosts) {
   last_.clear();
   for (std::size_t node = 0; node < hosts.size(); ++node) last_[hosts[node].agent] = static_cast<int>(node);
+  awaits_newcomer_ = false;
   ++start_;
 }
 

@@ -30,6 +30,9 @@ class HostMeeting {
 
   // The job continues without the host, as if it had never joined, and without any agent that comes from `host`.
   void exclude_host(int agent, const std::string& host);
+  // The next start needs a host that was not part of the last one.
+  void await_newcomer() { awaits_newcomer_ = true; }
+
   // Names of the excluded hosts.
   const std::set<std::string>& left_out() const { return left_out_; }
 
@@ -45,7 +48,7 @@ class HostMeeting {
   int start() const { return start_; }
   // The number of hosts that each start needs.
   int needed() const { return least_; }
-  // The number of hosts that a later start lacks because others are gone; any host may take their places.
+  // The number of hosts that a later start lacks because others are gone, or awaited; any host may take their places.
   int missing() const;
   // True if a host waits that could be added.
   bool has_newcomer() const;
@@ -69,6 +72,7 @@ class HostMeeting {
   std::map<int, int> last_;   // node ranks in the last start, by agent; gone hosts are included
   std::set<int> gone_;        // agents that are gone
   std::set<std::string> left_out_;
+  bool awaits_newcomer_ = false;
 };
 
 }  // namespace lockstep::launcher

@@ -210,6 +210,7 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
           .requeue_exit_code = requeue_exit_code_,
           .stop_timeout = stop_timeout_of(options_, environment_),
           .least_hosts = options_.hosts_may_change() ? options_.least_nodes : 0,
+          .may_grow = options_.hosts_may_change() && std::cmp_less(plan.hosts.size(), options_.nodes),
           .scope = scope,
           .restarts = &restarts_,
           .members = [this, scope] { return stores_->members(scope); },

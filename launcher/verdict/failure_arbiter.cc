@@ -256,9 +256,7 @@ StartEnd FailureArbiter::judge_end() {
   }
   if (root_cause_.first_failure()) {
     say(summarise_failure(root_cause_, killed_after_failure_, options_.grace));
-    return {.kind = stop_.signal() == 0 ? Kind::failed : Kind::over,
-            .exit_code = root_cause_.exit_code(),
-            .culprit = culprit()};
+    return {.kind = judge_failure(), .exit_code = root_cause_.exit_code(), .culprit = culprit()};
   }
   if (running() == 0 && std::all_of(ended_.begin(), ended_.end(), [](const auto& rank) { return rank.ending.ok(); })) {
     return {};
@@ -275,6 +273,16 @@ StartEnd FailureArbiter::judge_end() {
   }
   say(fmt::format("stopped by {}; exit code {}", signal_name(stop_.signal()), 128 + stop_.signal()));
   return {.exit_code = 128 + stop_.signal()};
+}
+
+// Where no host can be added, another start would fail in the same way.
+StartEnd::Kind FailureArbiter::judge_failure() {
+  using Kind = StartEnd::Kind;
+  const Cause* const absent = root_cause_.absent_host();
+  if (stop_.signal() != 0 || (absent != nullptr && !options_.may_grow)) return Kind::over;
+  if (absent == nullptr) return Kind::failed;
+  awaits_host_ = absent->text;
+  return Kind::awaits_host;
 }
 
 // The first host has the store, so the job can't continue without it.

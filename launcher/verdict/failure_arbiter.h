@@ -33,7 +33,8 @@ class FailureArbiter {
     int requeue_exit_code = kExitRequeue;
     // Time from a signal that is passed on to the end of a step; afterwards the signal ends the ranks.
     std::chrono::nanoseconds stop_timeout = std::chrono::seconds(25);
-    int least_hosts = 0;  // the fewest hosts with which the job can continue; 0: all of them
+    int least_hosts = 0;    // the fewest hosts with which the job can continue; 0: all of them
+    bool may_grow = false;  // a host that joins can be added to these
     // Prefix of the names of the ranks' scopes (rendezvous::attempt_prefix); other scopes are ignored.
     std::string scope = {};
     RestartPolicy* restarts = nullptr;  // outlives the arbiter
@@ -79,10 +80,14 @@ class FailureArbiter {
   std::optional<std::chrono::milliseconds> again() const { return decision_.pause; }
   // Result of conclude(): the host that the next start leaves out, if there is one.
   const std::optional<HostSlots>& left_out() const { return decision_.left_out; }
+  // Result of conclude(): why the next start needs a host that this one did not have; empty: it does not.
+  const std::string& awaits_host() const { return awaits_host_; }
 
  private:
   // Sets only kind, exit code and culprit.
   StartEnd judge_end();
+  // The kind of an end by root_cause_.first_failure().
+  StartEnd::Kind judge_failure();
   std::optional<HostSlots> culprit() const;
   void decide(int complaint);
   VerdictRecord record() const;
@@ -124,6 +129,7 @@ class FailureArbiter {
   int killed_after_failure_ = 0;  // ranks that outlived the grace period
   StartEnd steps_;                // only its steps are used
   RestartPolicy::Decision decision_;
+  std::string awaits_host_;
   std::string summary_;  // the outcome in one line, set by judge_end()
 };
 

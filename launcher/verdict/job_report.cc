@@ -53,7 +53,9 @@ FailureReport describe_failure(const RootCause& root_cause, const RankFacts& ran
   FailureReport report;
   const Cause* const cause = root_cause.cause();
   if (const Cause* const difference = root_cause.disagreement()) {
-    report.message = fmt::format("the ranks disagree: {}{}", difference->text, ending_of_others(running));
+    const bool is_absent = root_cause.absent_host() != nullptr;
+    report.message = is_absent ? difference->text : fmt::format("the ranks disagree: {}", difference->text);
+    report.message += ending_of_others(running);
     return report;
   }
   // For a rank that still runs, or ended before it joined, the report of the store or the launcher is the whole
@@ -107,7 +109,9 @@ std::string summarise_failure(const RootCause& root_cause, int killed, std::chro
   if (others > 0) rest = fmt::format("; {} ended after it", count_of(others, "other rank"));
   if (killed > 0) rest += fmt::format(" ({} of them by SIGKILL, {} ms after SIGTERM)", killed, grace.count());
   if (root_cause.disagreement() != nullptr) {
-    return fmt::format("the ranks disagree, as said above; exit code {}", root_cause.exit_code());
+    return fmt::format("{}, as said above; exit code {}",
+                       root_cause.absent_host() != nullptr ? "a host is missing" : "the ranks disagree",
+                       root_cause.exit_code());
   }
   return fmt::format("rank {} failed first: it {}{}; exit code {}", *root_cause.first_failure(),
                      how_it_failed(root_cause), rest, root_cause.exit_code());

@@ -12,6 +12,10 @@ namespace lockstep::launcher {
 
 RestartPolicy::Decision RestartPolicy::decide(const StartEnd& end) {
   if (end.kind == StartEnd::Kind::over) return {.exit_code = end.exit_code};
+  // Nothing has been tried yet, so it counts neither as a restart nor as one without a step.
+  if (end.kind == StartEnd::Kind::awaits_host) {
+    return {.pause = std::chrono::milliseconds(0), .text = "the ranks start again once another host has joined"};
+  }
   const bool is_free = end.kind == StartEnd::Kind::resized || (end.kind == StartEnd::Kind::host_lost && may_resize_);
   if (most_ == 0 && !is_free) return {.exit_code = end.exit_code};
   reports_steps_ = reports_steps_ || end.reports_steps;

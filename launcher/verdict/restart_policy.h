@@ -14,10 +14,11 @@ namespace lockstep::launcher {
 // The end of one start of a job's ranks.
 struct StartEnd {
   enum class Kind {
-    over,       // all ranks ended with 0, or as requested: the job is not started again
-    failed,     // a rank failed
-    host_lost,  // a host was lost with all of its ranks
-    resized,    // the ranks have stopped so that a host can be added
+    over,         // all ranks ended with 0, or as requested: the job is not started again
+    failed,       // a rank failed
+    host_lost,    // a host was lost with all of its ranks
+    resized,      // the ranks have stopped so that a host can be added
+    awaits_host,  // the ranks can't resume without a host that is not among theirs
   };
   Kind kind = Kind::over;
   int exit_code = 0;

@@ -151,7 +151,13 @@ const Cause* RootCause::disagreement() const {
   return first.is_witness && (first.accuses < 0 || at(first.accuses).is_witness) ? &*disagreement_ : nullptr;
 }
 
+const Cause* RootCause::absent_host() const {
+  const Cause* const difference = disagreement();
+  return difference != nullptr && difference->error_number == kHostAbsent ? difference : nullptr;
+}
+
 int RootCause::exit_code() const {
+  if (absent_host() != nullptr) return kExitPeerLost;
   if (!ending_) return kExitPeerLost;
   return ending_->ok() ? 1 : ending_->exit_code();
 }

@@ -59,6 +59,8 @@ class RootCause {
   // Returns the difference that the ranks found among them, if every failed rank failed because of it: then no rank is
   // to blame, and first_failure() is only the first that ended. Usually null.
   const Cause* disagreement() const;
+  // disagreement(), if it is that the ranks lack files of a host that is not among theirs (kHostAbsent).
+  const Cause* absent_host() const;
   // Other ranks that were roots when the first failure was named: they failed by themselves.
   const std::vector<int>& other_roots() const { return other_roots_; }
   // Ranks that accuse each other in a circle, so that none of them is the root; usually empty.

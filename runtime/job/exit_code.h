@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exit codes that mean something between a rank and its launcher.
+// Numbers that mean something between a rank and its launcher: exit codes, and one of a Cause.
 #pragma once
+
+#include <cerrno>
 
 #include "lockstep/base/environment.h"
 
@@ -18,6 +20,9 @@ inline constexpr int kExitAbortBlocked = 76;
 // LOCKSTEP_REQUEUE_EXIT_CODE says another. It equals kExitPeerLost, for it means the same to a scheduler that starts
 // the job again; the launcher tells them apart by the ranks' reports.
 inline constexpr int kExitRequeue = kExitPeerLost;
+// Cause::error_number of ranks that can't resume, on which they agree: files are on the disk of a host that is not
+// among theirs. A start with more hosts may succeed.
+inline constexpr int kHostAbsent = EHOSTDOWN;
 // Above it shells have codes of their own.
 inline constexpr int kMostRequeueCode = 125;
 // InvalidArgument if the variable is not a code from 1 to kMostRequeueCode.

@@ -163,13 +163,13 @@ std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers(std
 std::optional<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::find_readers(std::span<const Offer> offers,
                                                                               std::string_view call,
                                                                               std::string_view only,
-                                                                              std::string& said) const {
+                                                                              Choice& choice) const {
   std::vector<Offer> members(offers.begin(), offers.end());
   const auto say = [&](const Offer& offer, std::string_view why_not) {
     const std::string text = fmt::format("snapshots: '{}' is passed over: {}", offer.path, why_not);
-    if (group->rank() == 0 && text != std::exchange(said, text)) log_warn("{}", text);
+    if (group->rank() == 0 && text != std::exchange(choice.said, text)) log_warn("{}", text);
   };
-  std::set<std::string> verified;
+  std::set<std::string> verified, lost;
   while (!members.empty() && !members.front().is_unfinished()) {
     Offer lead = members.front();
     // The first rank that has the manifest tells it.
@@ -209,6 +209,13 @@ std::optional<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::find_readers(st
       }
       if (reader == nullptr) {
         say(lead, fmt::format("no rank has an undamaged {}, which rank {} wrote", file.name, file.owner));
+        const bool is_host_here =
+            !file.host.empty() && std::ranges::count(group->roster(), file.host, &rendezvous::Member::host) > 0;
+        if (lost.contains(file.name) || is_host_here) {
+          choice.damaged.insert(choice.damaged.end(), offers.begin(), offers.end());
+        } else if (!choice.absent) {
+          choice.absent = AbsentFile{.file = file, .step = lead.step, .snapshot = lead.path};
+        }
         return std::nullopt;
       }
       lead.readers[file.name] = reader->rank;
@@ -239,18 +246,19 @@ std::optional<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::find_readers(st
       for (std::size_t i = 0; i < of_rank.size(); i += 2) {
         say(member, of_rank[i + 1]);
         member.files.erase(of_rank[i]);
+        lost.insert(of_rank[i]);
         is_whole = false;
       }
     }
     if (is_whole) return lead;
   }
+  choice.damaged.insert(choice.damaged.end(), offers.begin(), offers.end());
   return std::nullopt;
 }
 
 BasicSnapshots::Impl::Choice BasicSnapshots::Impl::choose(const std::vector<Offer>& offers, std::string_view call,
                                                           std::string_view only) const {
   Choice choice;
-  std::string said;  // several ranks may offer one
   for (auto offer = offers.begin(); offer != offers.end(); ++offer) {
     const auto is_same = [&](const Offer& other) {
       return std::tuple(other.step, other.generation, other.manifest, other.later.empty()) ==
@@ -264,10 +272,10 @@ BasicSnapshots::Impl::Choice BasicSnapshots::Impl::choose(const std::vector<Offe
              std::pair(other.step, other.generation) == std::pair(offer->step, offer->generation) &&
              std::ranges::count(same, other.rank, &Offer::rank) == 0;
     });
-    choice.offer = find_readers(same, call, only, said);
-    if (choice.offer) return choice;
-    std::ranges::copy_if(same, std::back_inserter(choice.damaged), [](const Offer& it) { return !it.is_unfinished(); });
+    choice.offer = find_readers(same, call, only, choice);
+    if (choice.offer) break;
   }
+  std::erase_if(choice.damaged, [](const Offer& it) { return it.is_unfinished(); });
   return choice;
 }
 

@@ -45,10 +45,19 @@ struct BasicSnapshots::Impl::Offer {
   }
 };
 
+// A file of a snapshot that lies on the disk of a host that is not among the group's.
+struct BasicSnapshots::Impl::AbsentFile {
+  checkpoint::ManifestFile file;
+  std::int64_t step = 0;
+  std::filesystem::path snapshot = {};  // the folder of a rank that has the manifest
+};
+
 // The result of choose().
 struct BasicSnapshots::Impl::Choice {
   std::optional<Offer> offer = std::nullopt;
-  std::vector<Offer> damaged = {};
+  std::vector<Offer> damaged = {};                  // of those before it
+  std::optional<AbsentFile> absent = std::nullopt;  // of the newest before it that lacks such a file
+  std::string said = {};                            // the last logged text: several ranks may offer one snapshot
 };
 
 // The contents of a snapshot, as every rank knows them.

@@ -15,6 +15,7 @@
 #include "lockstep/comm/stop.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/ddp/on_rank0.h"
+#include "lockstep/job/cause.h"
 #include "runtime/base/logging.h"
 #include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/snapshot/generations.h"
@@ -24,6 +25,8 @@
 #include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/disagreement.h"
 #include "runtime/comm/group_internals.h"
+#include "runtime/comm/roster_cause.h"
+#include "runtime/job/exit_code.h"
 #include "runtime/snapshot/offers.h"
 
 namespace lockstep {
@@ -205,6 +208,30 @@ void BasicSnapshots::Impl::record_start() {
   resumes_from.clear();
 }
 
+void BasicSnapshots::Impl::refuse_absent(const Choice& choice) const {
+  if (!choice.absent) return;
+  const checkpoint::ManifestFile& file = choice.absent->file;
+  const std::string host = file.host.empty() ? "the host" : "host " + file.host;
+  const std::string without =
+      choice.offer ? fmt::format(
+                         "Without it the job would resume from step {} ('{}') and do {} steps again: only if "
+                         "that host is gone for good, remove '{}' on each host",
+                         choice.offer->step, choice.offer->path, choice.absent->step - choice.offer->step,
+                         choice.absent->snapshot.filename().string())
+                   : "No older snapshot is whole without it";
+  const std::string text = fmt::format(
+      "snapshots: nothing is damaged, but step {} is not whole on the hosts of this job: {} is on the disk of {}, "
+      "where rank {} wrote it. Bring that host back, or copy its file to '{}'. {}",
+      choice.absent->step, file.name, host, file.owner, choice.absent->snapshot.string(), without);
+  barrier_before_throw(*group);
+  Cause cause = comm::cause_about(group->roster(), Cause::Kind::mismatch, -1, group->rank(), text);
+  cause.error_number = kHostAbsent;
+  cause.step = choice.absent->step;
+  cause.ends_group = false;
+  group->internals().report_failure(cause);
+  throw InvalidArgument(text);
+}
+
 void BasicSnapshots::Impl::check_room(bool is_resumed) const {
   const auto free_bytes = [&] {
     struct statvfs disk {};
@@ -324,6 +351,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
   const std::vector<Impl::Offer> offers = self.gather_offers("Snapshots::restore");
   const Impl::Choice choice = self.choose(offers, "Snapshots::restore");
   const auto& offer = choice.offer;
+  self.refuse_absent(choice);
   if (offer) self.resumes_from = offer->own_path.filename().string();
   // The others are those that this start will fence.
   for (const Impl::Offer& it : offers) {

@@ -127,6 +127,7 @@ struct BasicSnapshots::Impl {
 
   // offers.cc: all of it collective; `call` is for messages.
   struct Offer;
+  struct AbsentFile;
   struct Choice;
   struct Contents;
   // Newest first.
@@ -134,9 +135,12 @@ struct BasicSnapshots::Impl {
   // The first snapshot that the ranks that offer it can read to its end, and the offers before it. Throws on every rank
   // if one before it is a later lockstep's. `only`: the one file that is needed; empty: all.
   Choice choose(const std::vector<Offer>& offers, std::string_view call, std::string_view only = {}) const;
-  // Finds for each file a rank that has it undamaged; `offers` are of one snapshot. `said`: the last logged text.
+  // Finds for each file a rank that has it undamaged; `offers` are of one snapshot. If a file has none, `choice` says
+  // whether it is damaged or on the disk of an absent host.
   std::optional<Offer> find_readers(std::span<const Offer> offers, std::string_view call, std::string_view only,
-                                    std::string& said) const;
+                                    Choice& choice) const;
+  // Throws on every rank, and tells the job's launcher that a host is awaited, if `choice` has an absent file.
+  void refuse_absent(const Choice& choice) const;
   // Throws on every rank if a rank has `damaged` ones.
   void refuse_damaged(const std::vector<Offer>& damaged) const;
   Contents read(const Offer& offer) const;

@@ -269,6 +269,63 @@ TEST_F(RestartedHosts, WhichAreLessThanHalfOfTheLastStartResumeWhereTheStoreIs) 
   expect_stop(launchers[0], {&launchers[1], &launchers[2]});
 }
 
+// Each host has a disk of its own, with the shares of its ranks.
+class HostsOfShares : public RestartedHosts {
+ protected:
+  void SetUp() override {
+    RestartedHosts::SetUp();
+    nnodes_ = "2:3";
+    lets_store_give_ranks_ = true;
+  }
+  Process training_in(const std::string& name, int host, int steps, Words flags = {}) {
+    Words command = program(name, steps);
+    command[1] += "." + std::to_string(host);
+    flags.insert(flags.end(), {"--max-restarts", "1"});
+    return launch(host, 2, command, flags, {{"LOCKSTEP_LIVENESS", "on"}, {"LOCKSTEP_TEST_SHARD", "1"}});
+  }
+};
+
+TEST_F(HostsOfShares, WaitForTheOneThatIsLostAndEndWithTheSameBits) {
+  constexpr int kSteps = 400;
+  for (const std::string name : {"undisturbed", "lost"}) {
+    std::vector<Process> launchers;
+    for (int host = 0; host < kHosts; ++host) launchers.push_back(training_in(name, host, kSteps));
+    if (name == "lost") {
+      ASSERT_TRUE(launchers[0].await_output("at 150\n"));
+      launchers[1].send(SIGKILL);
+      launchers[1].wait();
+      ASSERT_TRUE(launchers[0].await_output("waiting for 1 host (--rdzv-timeout 300 s)"));
+      EXPECT_THAT(launchers[0].err(),
+                  AllOf(HasSubstr("nothing is damaged, but step "), HasSubstr(" on the disk of host host1"),
+                        HasSubstr("the ranks start again once another host has joined")));
+      launchers.push_back(training_in(name, 1, kSteps));
+    }
+    for (Process& launcher : launchers) {
+      if (name == "lost" && &launcher == &launchers[1]) continue;
+      const Result result = launcher.wait();
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+    }
+  }
+  EXPECT_FALSE(weights("undisturbed").empty());
+  EXPECT_EQ(weights("lost"), weights("undisturbed"));
+}
+
+TEST_F(HostsOfShares, EndInTimeIfTheOneThatIsLostDoesNotComeBackAndCallNothingDamaged) {
+  std::vector<Process> launchers;
+  for (const int host : {1, 2}) launchers.push_back(training_in("job", host, kEndless));
+  launchers.push_back(training_in("job", 0, kEndless, {"--rdzv-timeout", "8"}));
+  ASSERT_TRUE(launchers[2].await_output("at 50\n"));
+  launchers[0].send(SIGKILL);
+  launchers[0].wait();
+  for (const int i : {1, 2}) {
+    const Result result = launchers[static_cast<std::size_t>(i)].wait();
+    EXPECT_EQ(result.exit_code, kExitPeerLost) << result.err;
+    EXPECT_THAT(result.err,
+                AllOf(HasSubstr("no other host has joined, elapsed 8"), HasSubstr("on the disk of host host1"),
+                      HasSubstr("nothing is damaged"), Not(HasSubstr("begin anew"))));
+  }
+}
+
 TEST_F(RestartedHosts, AreNotHarmedByOneThatWasToldAnotherNumber) {
   nnodes_ = "2:3";
   lets_store_give_ranks_ = true;

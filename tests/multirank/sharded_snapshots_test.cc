@@ -9,12 +9,14 @@
 #include <cerrno>
 #include <chrono>
 #include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/stop.h"
+#include "runtime/checkpoint/snapshot/manifest.h"
 #include "runtime/checkpoint/snapshot/series.h"
 #include "runtime/checkpoint/storage.h"
 #include "tests/multirank/snapshot_program.h"
@@ -306,6 +308,35 @@ TEST(SnapshotsInShares, ADamagedCopyOfTheManifestIsNoWorseThanNone) {
       fs::copy(from, copies.emplace_back(copy / from.filename()), fs::copy_options::recursive);
     }
     const Outcome last = run_on(copies, kSteps, options, kSharded);
+    EXPECT_EQ(last.restored, 8);
+    EXPECT_EQ(last.weights, saved.undisturbed.weights);
+  }
+}
+
+// The manifest as if another host, or an earlier lockstep, had written rank 1's share.
+void set_host(const fs::path& snapshot, const std::string& host) {
+  const fs::path path = snapshot / "manifest.json";
+  std::ifstream in(path);
+  checkpoint::Manifest manifest = checkpoint::manifest_from_text(std::string(std::istreambuf_iterator<char>(in), {}));
+  for (checkpoint::ManifestFile& file : manifest.files) {
+    if (file.owner == 1) file.host = host;
+  }
+  std::ofstream(path) << checkpoint::to_text(manifest);
+}
+
+TEST(SnapshotsInShares, AFileOfAHostThatIsNotHereIsWaitedForAndNoOlderSnapshotTaken) {
+  const Saved saved(3);
+  for (const std::string host : {"elsewhere", ""}) {
+    const fs::path folder = saved.copy("shares", "absent " + host);
+    set_host(folder / kStep8, host);
+    const fs::path file = folder / kStep8 / "optimizer.r0001.safetensors", away = saved.folder / ("away " + host);
+    fs::rename(file, away);
+    EXPECT_THAT(
+        error_of([&] { run(2, folder, kSteps, kEvery4, kSharded); }),
+        AllOf(HasSubstr("nothing is damaged, but step 8 is not whole"), HasSubstr("optimizer.r0001.safetensors"),
+              HasSubstr(host), HasSubstr("resume from step 4"), HasSubstr("do 4 steps again")));
+    fs::rename(away, file);
+    const Outcome last = run(3, folder, kSteps, kEvery4, kSharded);
     EXPECT_EQ(last.restored, 8);
     EXPECT_EQ(last.weights, saved.undisturbed.weights);
   }

@@ -196,7 +196,8 @@ ManifestFile file_of(const Json& json, const std::string& where) {
   return {.name = file_name_at(json, where, "the name of a file in this folder"),
           .bytes = count_at<std::uint64_t>(json, "bytes", where),
           .xxh3 = hash_at(json, "xxh3", where),
-          .owner = count_at<int>(json, "owner", where)};
+          .owner = count_at<int>(json, "owner", where),
+          .host = json.contains("host") ? words_at(json, "host", where) : ""};
 }
 
 template <typename T, typename Read>
@@ -345,6 +346,7 @@ std::string to_text(const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files) {
     json["files"].push_back(
         {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hex(file.xxh3)}, {"owner", file.owner}});
+    if (!file.host.empty()) json["files"].back()["host"] = file.host;
   }
   for (const ManifestItem& item : manifest.items) {
     Json one = {{"name", item.name}, {"type", item.type}, {"kind", kItemKinds[static_cast<std::size_t>(item.kind)]}};

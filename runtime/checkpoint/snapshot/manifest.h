@@ -28,6 +28,7 @@ struct ManifestFile {
   std::uint64_t bytes = 0;
   std::uint64_t xxh3 = 0;  // the whole file's
   int owner = 0;           // the rank that wrote it
+  std::string host = {};   // that rank's; empty: an earlier lockstep has not noted it
 };
 
 // Elements [begin, end) of a tensor. In the file they are a tensor of one dimension, by the whole one's name.

@@ -14,6 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/host.h"
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/checkpoint/snapshot/files.h"
@@ -226,7 +227,11 @@ void write_items(const fs::path& snapshot, Manifest& part, std::span<const ItemS
     if (!source.tensors.empty()) {
       const std::string name = is_sharded ? name_of_share(item.name, rank) : item.name + ".safetensors";
       const WrittenFile written = write_tensors(snapshot / name, source.tensors, {{"format", "pt"}});
-      files.push_back({.name = name, .bytes = written.bytes, .xxh3 = written.xxh3, .owner = is_sharded ? rank : 0});
+      files.push_back({.name = name,
+                       .bytes = written.bytes,
+                       .xxh3 = written.xxh3,
+                       .owner = is_sharded ? rank : 0,
+                       .host = host_name()});
       if (!is_sharded) item.tensors = name;
     }
     written_items.push_back(std::move(item));

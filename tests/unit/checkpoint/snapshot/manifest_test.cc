@@ -247,6 +247,14 @@ TEST(Manifest, WordsOfAProgramMakeNoLinesInAListing) {
   EXPECT_EQ(manifest_from_text(to_text(manifest)).reason, "epoch 3 9  2026-11-23T03:00:00Z  whole");
 }
 
+TEST(Manifest, HasTheHostOfEachFileWhereItIsKnown) {
+  Manifest manifest = sample();
+  manifest.files[1].host = "node8";
+  const Manifest read = manifest_from_text(to_text(manifest));
+  EXPECT_EQ(read.files[0].host, "") << "as earlier locksteps write it";
+  EXPECT_EQ(read.files[1].host, "node8");
+}
+
 TEST(Manifest, NamesEachThingOnceAndWhatIsThere) {
   expect_text(refusal_of([](Json& json) { json["items"][0]["tensors"] = "other.safetensors"; }),
               {"'model'", "'other.safetensors'", "none of its files"});

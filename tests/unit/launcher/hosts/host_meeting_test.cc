@@ -72,6 +72,22 @@ TEST(HostMeeting, TheNextStartWaitsForTheHostsOfTheLastThatAreThere) {
   EXPECT_EQ(meeting.hosts()[1].node, 1);
 }
 
+TEST(HostMeeting, AStartThatNeedsAnotherHostWaitsForOne) {
+  HostMeeting meeting(2, 3);
+  for (const int agent : {0, 1}) meeting.host_joined(host(agent), 0);
+  begin(meeting);
+  meeting.await_newcomer();
+  for (const int agent : {0, 1}) meeting.host_joined(host(agent), 1);
+  EXPECT_FALSE(meeting.is_complete(true));
+  EXPECT_EQ(meeting.missing(), 1);
+  meeting.host_joined(host(2), 0);
+  EXPECT_TRUE(meeting.is_complete(false));
+  EXPECT_EQ(meeting.missing(), 0);
+  begin(meeting);
+  for (const int agent : {0, 1, 2}) meeting.host_joined(host(agent), 2);
+  EXPECT_TRUE(meeting.is_complete(false)) << "once";
+}
+
 TEST(HostMeeting, TheLeastOfTheLastStartIsEnoughAndOneHostLessIsNot) {
   HostMeeting meeting(2, 4);
   for (const int agent : {0, 1, 2, 3}) meeting.host_joined(host(agent), 0);

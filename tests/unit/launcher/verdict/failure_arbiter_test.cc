@@ -541,6 +541,34 @@ TEST_F(RestartVerdict, AHostIsTakenInAfterAStepByAnAgreedStop) {
   ASSERT_TRUE(judged.again());
 }
 
+TEST(Arbiter, RanksThatLackFilesOfAnAbsentHostWaitForItWhereOneCanBeAdded) {
+  for (const bool may_grow : {true, false}) {
+    RestartPolicy restarts(9, true);
+    FailureArbiter judged({.hosts = with_first_ranks({{.name = "a", .ranks = 1}, {.name = "b", .ranks = 1}}),
+                           .least_hosts = 2,
+                           .may_grow = may_grow,
+                           .restarts = &restarts,
+                           .facts = [](int rank) { return RankFacts{.rank = rank}; }});
+    for (int rank = 0; rank < 2; ++rank) {
+      judged.heard({.kind = Cause::Kind::mismatch,
+                    .reporter = rank,
+                    .error_number = kHostAbsent,
+                    .ends_group = false,
+                    .text = "a file is on host c"});
+    }
+    for (int rank = 0; rank < 2; ++rank) {
+      RankEnd end;
+      end.rank = rank;
+      end.ending = {.value = 1};
+      judged.rank_ended(std::move(end));
+    }
+    judged.conclude(0);
+    EXPECT_EQ(judged.again().has_value(), may_grow);
+    EXPECT_EQ(judged.awaits_host(), may_grow ? "a file is on host c" : "");
+    EXPECT_EQ(judged.exit_code(), may_grow ? 0 : kExitPeerLost);
+  }
+}
+
 // Ranks 0 and 1 on host a, 2 on b; rank `first` fails in four starts, of which only the first finishes a step.
 std::optional<HostSlots> left_out_after_failures_of(int first, int least_hosts, std::string* json = nullptr) {
   RestartPolicy restarts(9, true);

@@ -52,6 +52,14 @@ TEST(RestartPolicy, EachStartThatGetsFurtherIsFollowedByAnotherAtOnceUntilTheyAr
   EXPECT_EQ(decision.text, "not started again: 2 of --max-restarts 2 are used up");
 }
 
+TEST(RestartPolicy, AStartThatLacksAHostCountsNeitherAsARestartNorAsOneWithoutAStep) {
+  RestartPolicy policy(1, true);
+  for (int start = 0; start < 5; ++start) {
+    EXPECT_EQ(policy.decide({.kind = Kind::awaits_host, .exit_code = 75}).pause, 0ms) << start;
+  }
+  EXPECT_EQ(policy.decide(failed_after(57)).text, "restart 1 of 1 (--max-restarts); 57 steps done");
+}
+
 TEST(RestartPolicy, AFailureBeforeTheFirstStepIsForAPersonToMend) {
   RestartPolicy policy(3, false);
   const auto decision = policy.decide(failed_after(0, 1h));
