@@ -256,10 +256,16 @@ TEST(Device, DeterministicAlgorithmsFillFreshMemory) {
     const auto is_filled = [&] {
       return at::empty({3}, here.dtype(at::kInt)).eq(std::numeric_limits<std::int32_t>::max()).all().item<bool>();
     };
+    at::Context& context = at::globalContext();
+    const bool fills = context.deterministicFillUninitializedMemory();  // other tests may have left it off
     EXPECT_FALSE(is_filled());
-    at::globalContext().setDeterministicAlgorithms(true, false);
+    context.setDeterministicAlgorithms(true, false);
+    context.setDeterministicFillUninitializedMemory(false);
+    EXPECT_FALSE(is_filled());
+    context.setDeterministicFillUninitializedMemory(true);
     EXPECT_TRUE(is_filled());
-    at::globalContext().setDeterministicAlgorithms(false, false);
+    context.setDeterministicFillUninitializedMemory(fills);
+    context.setDeterministicAlgorithms(false, false);
   });
 }
 
