@@ -59,6 +59,7 @@ BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<Pro
 BasicSnapshots::~BasicSnapshots() {
   try {
     if (impl_->unwinding.is_unwinding()) {
+      impl_->is_open = false;
       impl_->give_up_waiting();
       if (impl_->options.rescue) impl_->rescue("the job has failed");
     } else if (impl_->kept_step != impl_->saved_for_stop) {
@@ -263,6 +264,7 @@ void BasicSnapshots::Impl::start(std::string_view reason, std::optional<double> 
   const std::string why_not = is_sharded() ? open_step(manifest) : writer->is_busy() ? kBusy : "";
   if (why_not.empty()) {
     being_written = count;
+    is_open = is_sharded();
     return writer->start(std::move(manifest), std::move(now));
   }
   if (group->rank() != 0) return;
@@ -316,6 +318,7 @@ void BasicSnapshots::Impl::save_now(const checkpoint::Manifest& head, std::vecto
     on_rank0(kCall, *group, [&] { return is_durable(head.step) ? std::string() : write_on_rank0(); });
     return;
   }
+  meet_to_wait(kCall);
   if (group->rank() != 0) writer->wait();
   report();
   const auto say_durable = [&] { return std::string(is_durable(head.step) ? "durable" : ""); };
@@ -326,8 +329,19 @@ void BasicSnapshots::Impl::save_now(const checkpoint::Manifest& head, std::vecto
   report();
 }
 
+void BasicSnapshots::Impl::meet_to_wait(const char* call) {
+  if (!std::exchange(is_open, false)) return;
+  try {
+    comm::within_call(call, [&] { group->barrier().wait(); });
+  } catch (...) {
+    give_up_waiting();
+    throw;
+  }
+}
+
 void BasicSnapshots::wait() {
   if (!impl_->writer) return;
+  impl_->meet_to_wait("Snapshots::wait, or its destructor");
   impl_->writer->wait();
   impl_->report();
 }

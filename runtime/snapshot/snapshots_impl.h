@@ -79,6 +79,9 @@ struct BasicSnapshots::Impl {
   // On a rank that ends by itself: ends its thread's waits for others, whose copies end with a backward that this rank
   // does not come to.
   void give_up_waiting() const;
+  // Before a rank waits for its thread: a rank that does something else meanwhile is named, for the copies of the
+  // others end with a backward that this rank does not come to. Collective once for each step that was opened.
+  void meet_to_wait(const char* call);
   // The key under which a rank says that its files are durable, or gets the manifest.
   std::string key_of(const std::filesystem::path& snapshot, int rank, const char* what) const;
 
@@ -193,6 +196,7 @@ struct BasicSnapshots::Impl {
   // Rank 0's; if an item is sharded every rank's.
   std::unique_ptr<BackgroundWriter> writer;
   std::int64_t being_written = -1;
+  bool is_open = false;  // open_step() has opened one since meet_to_wait(), the same on every rank
   // As Retention has it. The writer's thread owns it from restore() on.
   std::set<std::pair<std::int64_t, std::int64_t>> saved_elsewhere;
   // Rank 0's.

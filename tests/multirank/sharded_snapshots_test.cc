@@ -391,6 +391,30 @@ TEST(SnapshotsInShares, ARankThatThrowsWhileOneIsWrittenDoesNotWaitForTheOthers)
   }
 }
 
+// The others' copies end with their next backward here, too.
+TEST(SnapshotsInShares, ARankThatReturnsOrSavesAloneWhileOneIsWrittenIsNamedBeforeTheTimeout) {
+  for (const bool saves : {false, true}) {
+    for (int leaver = 0; leaver < 3; ++leaver) {
+      const TemporaryFolder folder;
+      const std::string error = error_of<Error>([&] {
+        run_ranks(3,
+                  [&](const Group& group) {
+                    Program it(group, folder / "run", {.every = 4}, kSharded);
+                    it.waits = false;
+                    it.snapshots.restore();
+                    it.train(4);
+                    if (group->rank() != leaver) return it.train(kSteps);
+                    if (saves) it.snapshots.save();
+                  },
+                  {.timeout = std::chrono::hours(1)});
+      });
+      EXPECT_THAT(error, HasSubstr("barrier")) << saves << leaver;
+      const auto restored = run(3, folder / "run", kSteps, kEvery4, kSharded).restored;
+      EXPECT_TRUE(!restored || restored == 4) << "whole or not there";
+    }
+  }
+}
+
 TEST(SnapshotsInShares, AnAgreedStopIsSavedByStepAndBehindAnEvaluation) {
   const Saved saved(3);
   for (const bool is_in_evaluation : {false, true}) {

@@ -257,8 +257,9 @@ class LOCKSTEP_API BasicSnapshots {
   // value that any rank has; nothing if none has one. Then nothing more is saved: step() and save() throw
   // InvalidArgument. Failure: as restore(), but that a damaged one is passed over.
   std::optional<RestoredSnapshot> load_best_model();
-  // Until what is being written is durable, or has failed, as the log says. Rank 0's alone takes time;
-  // if an item is sharded it is to be called on every rank, for rank 0 waits for the others' shares.
+  // Until what is being written is durable, or has failed, as the log says. Rank 0's alone takes time. Collective if an
+  // item is sharded, as is the destructor: each rank's share ends with those of the others. PeerLost and the like from
+  // the group.
   void wait();
 
  protected:
