@@ -17,7 +17,7 @@ namespace lockstep::libtorch {
 // All names of each parameter of each group, in their order: several of a tied one.
 using ParameterNames = std::vector<std::vector<std::vector<std::string>>>;
 
-// They are asked for whenever they are needed: groups and parameters may be added to an optimizer that is in a snapshot.
+// Called whenever they are needed: groups and parameters may be added to an optimizer that is in a snapshot.
 using NamesOf = std::function<ParameterNames()>;
 
 // `name`: of the item. `optimizer` outlives it. InvalidArgument, with the item's name, for one that can't be kept.

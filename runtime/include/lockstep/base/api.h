@@ -13,15 +13,15 @@
 #error "lockstep needs C++20: compile with -std=c++20, or in CMake target_compile_features(TARGET PRIVATE cxx_std_20)"
 #endif
 
-// The libraries, and spdlog which they link, are built without these: containers or std::string would have another layout in
-// the program than in the library.
+// With these macros std::vector, std::string and others have another layout. lockstep's libraries, and spdlog which they
+// link, are built without the one and with the other: a program would compile, and crash.
+//
+// _GLIBCXX_ASSERTIONS checks what can be checked in the same layout.
 #ifdef _GLIBCXX_DEBUG
-#error "_GLIBCXX_DEBUG changes the layout of std::vector and others, and lockstep's libraries are built without it: \
-compile without it; _GLIBCXX_ASSERTIONS checks what the layout allows"
+#error "lockstep's libraries are built without _GLIBCXX_DEBUG: compile without it, or with _GLIBCXX_ASSERTIONS"
 #endif
 #if defined(_GLIBCXX_USE_CXX11_ABI) && !_GLIBCXX_USE_CXX11_ABI
-#error "_GLIBCXX_USE_CXX11_ABI=0 changes the layout of std::string and others, and lockstep's libraries are built with 1: \
-compile with 1, the default"
+#error "lockstep's libraries are built with _GLIBCXX_USE_CXX11_ABI=1, the default: compile with it, not with 0"
 #endif
 
 #define LOCKSTEP_API __attribute__((visibility("default")))
