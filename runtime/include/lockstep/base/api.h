@@ -13,8 +13,8 @@
 #error "lockstep needs C++20: compile with -std=c++20, or in CMake target_compile_features(TARGET PRIVATE cxx_std_20)"
 #endif
 
-// With these macros std::vector, std::string and others have another layout. lockstep's libraries, and spdlog which they
-// link, are built without the one and with the other: a program would compile, and crash.
+// With these macros std::vector, std::string and others have another layout. lockstep's libraries, and spdlog which
+// they link, are built without the one and with the other: a program would compile, and crash.
 //
 // _GLIBCXX_ASSERTIONS checks what can be checked in the same layout.
 #ifdef _GLIBCXX_DEBUG
