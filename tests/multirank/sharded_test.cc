@@ -347,6 +347,7 @@ TEST(Sharded, OneOptimizerMakesTheStepOfADistributedDataParallel) {
 }
 
 TEST(Sharded, ABackwardOfAnotherNetworkAddsNothingToSharesThatWaitForTheirStep) {
+  std::latch both_steps_over(2);  // else one rank would hear of the other's failure in its own step
   std::latch refused(1);
   run_ranks(2, [&](const Group& group) {
     Pair it(group);
@@ -360,6 +361,7 @@ TEST(Sharded, ABackwardOfAnotherNetworkAddsNothingToSharesThatWaitForTheirStep) 
     it.net.zero_grad();
     front.zero_grad();
     it.backward();
+    both_steps_over.arrive_and_wait();
     if (group->rank() == 1) return refused.wait();  // it fails the group
     expect_text(error_of(through), {"backward: the loss depends on a parameter float32", "waits for its step"});
     refused.count_down();
