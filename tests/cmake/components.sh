@@ -24,7 +24,8 @@ try() {
     { while (match($0, /"[^"]*"/)) {
         file = substr($0, RSTART + 1, RLENGTH - 2)
         $0 = substr($0, RSTART + RLENGTH)
-        if (index(file, build) == 1 && file !~ /[:$]/) print component, substr(file, length(build) + 1)  # no path to search
+        # No path to search, and not the list that CMake 3.31 writes for an installation of one folder.
+        if (index(file, build) == 1 && file !~ /[:$]|install_local_manifest\.txt$/) print component, substr(file, length(build) + 1)
       } }' {} + | sort -u | while read -r component file; do [[ -e $build/$file ]] || echo "$component $file"; done >"$build.files"
   for component in $(cut -d' ' -f1 "$build.files" | sort -u); do
     words_of "$build" "install_${component}_targets"
