@@ -23,13 +23,13 @@ for package in "$packages"/lockstep*.deb; do
   case $name in
     lockstep) wanted='libc6 libspdlog libdnnl' ;;
     lockstep-plugin-mpi) wanted='lockstep libopenmpi' ;;
-    lockstep-libtorch) wanted='lockstep lockstep-dev libtorch-dev libtorch1' ;;
+    lockstep-libtorch) wanted='lockstep lockstep-dev libtorch-dev libtorch[0-9]' ;;
     *) wanted=lockstep ;;
   esac
   depends=$(field "$package" Depends)
   for other in $wanted; do
     [[ $other == lockstep* ]] && other="$other (= $(field "$package" Version))"
-    [[ ", $depends" == *", $other"* ]] || fail "$name does not depend on $other, but on $depends"
+    [[ ", $depends" == *", "$other* ]] || fail "$name does not depend on $other, but on $depends"
   done
 done
 
