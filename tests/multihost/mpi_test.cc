@@ -36,10 +36,12 @@ class MpiHosts : public ::testing::Test {
       ASSERT_EQ(run(hosts_->command(host, {"ip", "addr", "del", address, "dev", "eth0"})).exit_code, 0);
     }
     write_agent();
+    is_open_mpi_4_ = run({"mpirun", "--version"}).out.find("(Open MPI) 4.") != std::string::npos;
   }
 
-  // mpirun on host 0, with a rank on each host.
-  ProcessOptions job(const std::vector<std::string>& program) const {
+  // mpirun on host 0, with a rank on each host. From Open MPI 5 on, MPI starts where the ranks have not met over PMIx.
+  ProcessOptions job(const std::vector<std::string>& program) const { return job(program, !is_open_mpi_4_); }
+  ProcessOptions job(const std::vector<std::string>& program, bool meets_at_address) const {
     std::string hosts;
     for (int host = 0; host < kHosts; ++host) hosts += (host == 0 ? "" : ",") + NetworkHosts::address(host) + ":1";
     std::vector<std::string> command = {"mpirun",
@@ -59,9 +61,18 @@ class MpiHosts : public ::testing::Test {
                                         "--mca",
                                         "oob_tcp_if_include",
                                         "10.77.0.0/24"};
+    if (meets_at_address) {
+      for (const std::string& variable :
+           {std::string("LOCKSTEP_BOOTSTRAP=address"), "MASTER_ADDR=" + NetworkHosts::address(0),
+            std::string("MASTER_PORT=29411")}) {
+        command.insert(command.end(), {"-x", variable});
+      }
+    }
     command.insert(command.end(), program.begin(), program.end());
     return {.command = hosts_->command(0, command), .environment = e2e::mpi_variables()};
   }
+
+  bool is_open_mpi_4_ = false;
 
  private:
   std::string agent() const { return (folder_ / "agent").string(); }
@@ -85,12 +96,19 @@ class MpiHosts : public ::testing::Test {
   const TemporaryFolder folder_;
 };
 
-// Nobody asks for mpi: the ranks are on several hosts, and mpirun started them.
+// Nobody asks for a backend: the ranks are on several hosts, and mpirun started them.
 TEST_F(MpiHosts, TrainAsOneProcessDoes) {
-  const Result result = run_process(job({RAW_GRADIENTS}));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("2 replicas, all bit-equal; weights equal those of one process"));
-  EXPECT_THAT(result.err, AllOf(HasSubstr("backend mpi (auto; "), HasSubstr("rank 1/2 (local 0/1) from Open MPI")));
+  for (const bool meet_at_address : {true, false}) {
+    const Result result = run_process(job({RAW_GRADIENTS}, meet_at_address));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("2 replicas, all bit-equal; weights equal those of one process"));
+    EXPECT_THAT(result.err, HasSubstr("rank 1/2 (local 0/1) from Open MPI"));
+    if (is_open_mpi_4_ || meet_at_address) {
+      EXPECT_THAT(result.err, HasSubstr("backend mpi (auto; "));
+    } else {
+      EXPECT_THAT(result.err, AllOf(HasSubstr("backend tcp (auto; "), HasSubstr("open PMIx session")));
+    }
+  }
 }
 
 TEST_F(MpiHosts, PassTheConformanceSuite) {
@@ -114,7 +132,10 @@ TEST_F(MpiHosts, AKilledRankEndsTheJobOnEveryHost) {
     const Result result = mpirun.wait();
     EXPECT_NE(result.exit_code, 0);
     EXPECT_THAT(result.out + result.err, HasSubstr("at step 100"));
-    EXPECT_THAT(result.err, HasSubstr("noticed that process rank 1")) << result.out;
+    // 5 aborts the survivor when the dead rank's connection closes, perhaps before anything has named the dead.
+    if (is_open_mpi_4_) {
+      EXPECT_THAT(result.err, HasSubstr("noticed that process rank 1")) << result.out;
+    }
   }
   EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
 }

@@ -6,11 +6,13 @@
 #include <map>
 #include <memory>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/device/device_runtime.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/plugin.h"
 #include "runtime/comm/plugin.h"
+#include "runtime/rendezvous/meeting/pmix.h"
 
 namespace lockstep {
 namespace {
@@ -30,7 +32,13 @@ std::string mpi_why_not(const GroupContext& context) {
     return fmt::format("backend 'mpi' computes on the CPU, this rank's device is {}; use device 'cpu'",
                        context.device.str());
   }
-  if (context.identity.source == "Open MPI") return {};
+  if (context.identity.source == "Open MPI") {
+    // Set by the mpirun of Open MPI 5.
+    if (!Environment::of_process().has("OMPI_VERSION") || !rendezvous::PmixSession::is_any_open()) return {};
+    return "backend 'mpi': Open MPI 5 can't start MPI in a process with an open PMIx session, over which these ranks "
+           "have "
+           "met; set LOCKSTEP_BOOTSTRAP=address, MASTER_ADDR to rank 0's host and MASTER_PORT, or use backend 'tcp'";
+  }
   return fmt::format(
       "backend 'mpi' needs ranks that mpirun started, and {}; start with mpirun, or use backend 'tcp'",
       context.identity.source == "alone" ? "this one was started alone" : "these are from " + context.identity.source);

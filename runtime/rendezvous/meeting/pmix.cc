@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <atomic>
 #include <climits>
 
 #include "lockstep/base/error.h"
@@ -17,6 +18,8 @@ namespace {
 constexpr std::string_view kRemedy =
     "install Open MPI's PMIx library (Debian: libpmix2), start with `lockstep run`, or set MASTER_ADDR and MASTER_PORT "
     "and pass init_method tcp://host:port";
+
+std::atomic<int> open_sessions{0};
 
 // Open MPI's server ends a question about a rank that has published nothing after 2 s; it is asked again then.
 bool is_not_yet(int status) { return status == pmix::kNotFound || status == pmix::kTimedOut; }
@@ -71,7 +74,9 @@ struct PmixSession::Library {
   }
 };
 
-PmixSession::PmixSession(std::unique_ptr<Library> library) : library_(std::move(library)) {}
+PmixSession::PmixSession(std::unique_ptr<Library> library) : library_(std::move(library)) { ++open_sessions; }
+
+bool PmixSession::is_any_open() { return open_sessions > 0; }
 
 std::unique_ptr<PmixSession> PmixSession::open(const char* library) {
   // Never unloaded: it leaves threads and exit handlers behind, and Open MPI may use the same copy.
@@ -96,6 +101,7 @@ PmixSession::~PmixSession() {
   if (!owner_.is_here()) return;
   // Nothing to do about a failure: the server is gone, and with it what there was to say.
   static_cast<void>(library_->finalize(nullptr, 0));
+  --open_sessions;
 }
 
 int PmixSession::rank() const { return static_cast<int>(library_->self.rank); }

@@ -6,7 +6,8 @@
 //
 // The session stays open until it is destroyed: Open MPI 4.1 can't initialise MPI in a process that has closed its PMIx
 // session, and mpirun takes the end of a process with an open one for a failure. That is also why a job on one host
-// does not use this (local_meeting.h).
+// does not use this (local_meeting.h). Open MPI 5.0 can't initialise MPI beside an open one, and one that is closed and
+// opened again hangs now and then: is_any_open() is for those who would.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,8 @@ class PmixSession {
   static std::unique_ptr<PmixSession> open(const char* library = "libpmix.so.2");
   // Disconnects.
   ~PmixSession();
+  // Whether this process has a session open.
+  static bool is_any_open();
   PmixSession(const PmixSession&) = delete;
   PmixSession& operator=(const PmixSession&) = delete;
 
