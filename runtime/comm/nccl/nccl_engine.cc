@@ -266,14 +266,33 @@ void NcclEngine::wait_on(PendingCall& call, StreamView stream, const Deadline& d
   core_.runtime.check_not_captured("wait_on", stream);
   // The host writes the result: no stream can wait for that.
   if (call.is_for_host()) return wait_for(call, deadline);
-  wait_until(call, deadline, [&] {
-    check();
-    return call.has_reached(State::launched);
-  });
+  try {
+    wait_until(call, deadline, [&] {
+      check();
+      return call.has_reached(State::launched);
+    });
+  } catch (const Error&) {
+    block_behind_all(stream);
+    throw;
+  }
   call.handed_on.store(true, std::memory_order_relaxed);
   // Under no lock: where the stream's queue is full this waits for the device, and the other threads must not wait with
   // it. They may ask for the same event meanwhile, which CUDA allows.
   core_.runtime.block(stream, call.finished.get());
+}
+
+// The device may do parts of a failed group's calls after the failure was thrown: what is freed in `stream` from now on
+// is not taken from them. A launch that is under way gets a moment to put its part there.
+void NcclEngine::block_behind_all(StreamView stream) noexcept {
+  if (!core_.stream) return;  // closed
+  try {
+    const CommunicatorLock lock(core_.communicator, Deadline::after(GroupCore::kLook));
+    const auto event = core_.runtime.create_event(core_.context.device, false);
+    core_.runtime.record(event.get(), core_.launch_context().stream);
+    core_.runtime.block(stream, event.get());
+  } catch (const std::exception& error) {
+    log_debug("nccl: {} has no order with its failed group: {}", stream.device.str(), error.what());
+  }
 }
 
 void NcclEngine::throw_failure() const {

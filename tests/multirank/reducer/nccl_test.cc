@@ -503,6 +503,31 @@ TEST(NcclReducer, AHookThatThrowsFailsTheOthersToo) {
   });
 }
 
+// The device computes what comes before the exchange for longer than the failure waits.
+TEST(NcclReducer, MemoryOfAHooksExchangeGoesBackAfterItThoughTheGroupHasFailed) {
+  std::atomic<bool> go = false;
+  std::latch sent(2), left(2);
+  run_ranks(2, [&](const Group& group) {
+    const Compute compute(group);
+    {
+      Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .comm_hook = bf16_compress_hook()});
+      for (int step = 0; step < 3; ++step) {  // from then on the host waits for no announcement
+        reducer.begin_step({.weight = 1});
+        backward(group, reducer, 1);
+        reducer.finish_step();
+      }
+      reducer.begin_step({.weight = 1});
+      launch<float>(group->stream(), "a long backward", reducer.gradient<float>(5), 16, [&](float*, std::int64_t) {
+        while (!go) std::this_thread::yield();
+      });
+      for (const int p : {5, 4}) reducer.mark_ready(p);
+      sent.arrive_and_wait();
+    }
+    left.arrive_and_wait();
+    go = true;
+  });
+}
+
 TEST(NcclReducer, AHookThatGivesBackHostMemoryIsToldWhatIsWanted) {
   run_ranks(1, [](const Group& group) {
     const Compute compute(group);
