@@ -40,3 +40,4 @@ where = "agent's store" if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "Tr
 # One write, so that ranks that share a pipe do not mix their lines.
 sys.stdout.write(f"rank {rank} of {world}, {where}: weights {hashlib.sha256(weights.numpy().tobytes()).hexdigest()}\n")
 sys.stdout.flush()
+dist.destroy_process_group()
