@@ -35,9 +35,8 @@ std::string mpi_why_not(const GroupContext& context) {
   if (context.identity.source == "Open MPI") {
     // Set by the mpirun of Open MPI 5.
     if (!Environment::of_process().has("OMPI_VERSION") || !rendezvous::PmixSession::is_any_open()) return {};
-    return "backend 'mpi': Open MPI 5 can't start MPI in a process with an open PMIx session, over which these ranks "
-           "have "
-           "met; set LOCKSTEP_BOOTSTRAP=address, MASTER_ADDR to rank 0's host and MASTER_PORT, or use backend 'tcp'";
+    return "backend 'mpi': these ranks have met over PMIx, and Open MPI 5 can't start MPI beside an open PMIx session; "
+           "set LOCKSTEP_BOOTSTRAP=address, MASTER_ADDR to rank 0's host and MASTER_PORT, or use backend 'tcp'";
   }
   return fmt::format(
       "backend 'mpi' needs ranks that mpirun started, and {}; start with mpirun, or use backend 'tcp'",
