@@ -109,6 +109,7 @@ class KnownItem final : public SnapshotItem {
   // `shares`: null where parameters are whole.
   KnownItem(Optimizer& optimizer, const char* type, NamesOf names_of, const OptimizerShares* shares)
       : optimizer_(optimizer), type_(type), names_of_(std::move(names_of)) {
+    look_at_groups();
     if (shares == nullptr) return;
     const std::vector<at::Tensor> parameters = shares->replica().parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -128,6 +129,7 @@ class KnownItem final : public SnapshotItem {
   std::string type() const override { return type_; }
 
   SnapshotValues values() const override {
+    look_at_groups();
     SnapshotValues values;
     each_option([&](std::size_t group, const char* name, const auto& setting) {
       const std::string key = key_of(group, name);
@@ -140,7 +142,8 @@ class KnownItem final : public SnapshotItem {
     return values;
   }
 
-  SnapshotValues fixed_values() const override { return values_of(names_of_()); }
+  // Of the groups of the last values(): a group that has come since is not in what a rescue has kept of that step.
+  SnapshotValues fixed_values() const override { return values_of(names_); }
   bool is_sharded() const override { return !cut_.empty(); }
 
   std::vector<SnapshotTensor> tensors() const override {
@@ -169,7 +172,8 @@ class KnownItem final : public SnapshotItem {
   }
 
   void check(const SavedItem& saved, const RestoreOptions& options) const override {
-    const Match match = match_names(saved.values(), names_of_());
+    look_at_groups();
+    const Match match = match_names(saved.values(), names_);
     check_names(match.missing, match.unexpected, {}, options);
     each_setting_in(match, saved.values(), [](auto&, const auto&) {});
     std::set<std::string> known;
@@ -189,7 +193,7 @@ class KnownItem final : public SnapshotItem {
   }
 
   void load(SavedItem& saved) override {
-    const Match match = match_names(saved.values(), names_of_());
+    const Match match = match_names(saved.values(), names_);
     each_setting_in(match, saved.values(), [](auto& setting, const auto& value) { setting = value; });
     each_parameter([&](const std::string& name, const at::Tensor& parameter) {
       const auto found = match.names.find(name);
@@ -243,16 +247,32 @@ class KnownItem final : public SnapshotItem {
 
   template <typename Visit>
   void each_parameter(Visit visit) const {
-    const ParameterNames names = names_of_();
-    for (std::size_t g = 0; g < names.size(); ++g) {
-      const auto& parameters = optimizer_.param_groups()[g].params();
-      for (std::size_t i = 0; i < parameters.size(); ++i) visit(names[g][i].front(), parameters[i]);
+    const auto& groups = optimizer_.param_groups();
+    for (std::size_t g = 0; g < std::min(names_.size(), groups.size()); ++g) {
+      const auto& parameters = groups[g].params();
+      for (std::size_t i = 0; i < std::min(names_[g].size(), parameters.size()); ++i)
+        visit(names_[g][i].front(), parameters[i]);
     }
+  }
+
+  // Names are looked up anew only if other tensors are in the groups: values() is called in each step.
+  void look_at_groups() const {
+    const auto all = [this] {
+      std::vector<std::vector<const void*>> tensors;
+      for (const auto& group : optimizer_.param_groups()) {
+        tensors.emplace_back();
+        for (const at::Tensor& parameter : group.params()) tensors.back().push_back(parameter.unsafeGetTensorImpl());
+      }
+      return tensors;
+    };
+    if (all() == in_groups_) return;
+    names_ = names_of_();
+    in_groups_ = all();  // in which names_of_() has put shares in the place of parameters
   }
 
   template <typename Visit>
   void each_option(Visit visit) const {
-    for (std::size_t g = 0; g < optimizer_.param_groups().size(); ++g) {
+    for (std::size_t g = 0; g < names_.size(); ++g) {
       each_setting(static_cast<Options&>(optimizer_.param_groups()[g].options()),
                    [&](const char* name, auto& setting) { visit(g, name, setting); });
     }
@@ -326,6 +346,8 @@ class KnownItem final : public SnapshotItem {
   Optimizer& optimizer_;
   const char* type_;
   NamesOf names_of_;
+  mutable ParameterNames names_;  // of the parameters in the groups, as look_at_groups() last saw them
+  mutable std::vector<std::vector<const void*>> in_groups_;  // their addresses
   std::unordered_map<const void*, Cut> cut_;
 };
 

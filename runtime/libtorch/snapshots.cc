@@ -97,8 +97,8 @@ ParameterNames names_in(const std::string& name, ::torch::optim::Optimizer& opti
       const auto found = of_module.find(parameter.unsafeGetTensorImpl());
       if (found == of_module.end()) {
         throw InvalidArgument(
-            fmt::format("Snapshots: add({}): parameter {} of the optimizer's group {} is none of the "
-                        "module's; add the module that it is of before",
+            fmt::format("Snapshots: {}: parameter {} of the optimizer's group {} belongs to no module that was added; "
+                        "add its module first",
                         checkpoint::in_quotes(name), names.back().size(), names.size() - 1));
       }
       names.back().push_back(found->second);
@@ -166,6 +166,7 @@ void Snapshots::add_module(std::string_view name, const ::torch::nn::Module& mod
 }
 
 void Snapshots::add(std::string_view name, ::torch::optim::Optimizer& optimizer) {
+  // A copy of the modules: the item is asked while this object ends, too.
   auto item = optimizer_item(name, optimizer, [item = std::string(name), &optimizer, modules = modules_] {
     return names_in(item, optimizer, modules);
   });

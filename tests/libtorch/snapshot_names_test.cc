@@ -13,6 +13,7 @@
 #include "lockstep/libtorch/grad_scaler.h"
 #include "lockstep/libtorch/sharded_optimizer.h"
 #include "lockstep/libtorch/snapshots.h"
+#include "runtime/libtorch/optimizer_item.h"
 #include "tests/libtorch/common.h"
 #include "tests/support/error_of.h"
 #include "tests/support/snapshots_in.h"
@@ -91,7 +92,7 @@ std::unique_ptr<optim::Optimizer> optimizer_of(Net& net, libtorch::DistributedDa
   return std::make_unique<optim::AdamW>(std::move(groups), defaults);
 }
 
-// Resumes, trains, and saves. Returns the groups' learning rates behind restore().
+// Resumes, trains, and saves. Returns the groups' learning rates after restore().
 std::vector<double> go_on(const fs::path& folder, const Job& job) {
   std::vector<double> rates;
   run_torch_ranks(job.ranks, [&](const Group& group) {
@@ -202,6 +203,29 @@ TEST(SnapshotNames, GroupsThatAreAddedLateAreKept) {
   }
 }
 
+// A rescue has the values of the last step's end, and asks for the rest when a rank has died.
+TEST(SnapshotNames, AGroupThatComesWithinAStepIsNotPartOfTheStepBefore) {
+  std::vector<at::Tensor> early{at::ones({2}).requires_grad_()}, late{at::ones({3}).requires_grad_()};
+  optim::SGD optimizer(early, optim::SGDOptions(0.1));
+  const auto item = libtorch::optimizer_item("optimizer", optimizer, [&] {
+    libtorch::ParameterNames names;
+    for (const auto& group : optimizer.param_groups()) {
+      names.push_back({{group.params().front().is_same(early.front()) ? "early" : "late"}});
+    }
+    return names;
+  });
+  auto before = item->values();
+  optimizer.add_param_group(optim::OptimizerParamGroup(late));
+  before.merge(item->fixed_values());
+  EXPECT_EQ(checkpoint::get_int(before, "groups"), 1);
+  EXPECT_FALSE(before.contains("param_groups.1.params"));
+  auto after = item->values();
+  after.merge(item->fixed_values());
+  EXPECT_EQ(checkpoint::get_int(after, "groups"), 2);
+  EXPECT_THAT(checkpoint::get_texts(after, "param_groups.1.params"), ::testing::ElementsAre("late"));
+  EXPECT_EQ(checkpoint::get_double(after, "param_groups.1.lr"), 0.1);
+}
+
 TEST(SnapshotNames, AreThoseOfAnyNumberOfRanksWithShardsOrWithout) {
   constexpr Shard kNone = Shard::none, kShards = Shard::optimizer;
   for (const auto& [writer, reader] : {std::pair(kShards, kNone), {kNone, kShards}, {kShards, kShards}}) {
@@ -288,7 +312,7 @@ struct Vector {
   at::Tensor values, moment;
 };
 
-// Resumes, takes a step and saves; returns the first vector, and its moment, behind restore().
+// Resumes, takes a step and saves; returns the first vector, and its moment, after restore().
 Vector go_on_with(const fs::path& folder, const std::vector<std::string>& names, bool tied, int ranks = 1,
                   Shard shard = Shard::none, const RestoreOptions& restore = {}) {
   Vector seen;
