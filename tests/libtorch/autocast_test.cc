@@ -149,7 +149,7 @@ struct Scopes {
 
 struct Trained {
   Tensors weights;
-  std::vector<double> evaluated;  // the mean output behind each step
+  std::vector<double> evaluated;  // the mean output after each step
 };
 
 using Options = ::torch::optim::AdamWOptions;

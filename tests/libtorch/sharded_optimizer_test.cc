@@ -341,7 +341,7 @@ TEST(ShardedOptimizer, TheNormIsThatOfTheWholeMean) {
 
 TEST(ShardedOptimizer, AnInfOfOneRanksShareLeavesTheStepOutOnAll) {
   run_torch_ranks(3, [](const Group& group) {
-    nn::Linear net(9, 4);
+    nn::Linear net(9, 1);
     initialize(*net, 2);
     DistributedDataParallel ddp(net, group, options(Shard::optimizer));
     ShardedOptimizer<optim::SGD> optimizer(ddp, optim::SGDOptions(0.1));
@@ -349,7 +349,7 @@ TEST(ShardedOptimizer, AnInfOfOneRanksShareLeavesTheStepOutOnAll) {
     for (int step = 0; step < 3; ++step) {
       optimizer.zero_grad();
       at::Tensor x = random_tensor({2, 9}, static_cast<std::uint64_t>(step));
-      // A gradient of the weights of one input alone: one rank's share has it.
+      // A gradient of one weight alone: one rank's share has it.
       if (step == 1 && group->rank() == 1) x[0][8] = std::numeric_limits<float>::infinity();
       const Tensors before = weights_of(*net);
       scaler.scale(ddp(x).sum()).backward();

@@ -567,7 +567,7 @@ TEST(Device, EndsInAnotherStreamThanItTrainedIn) {
       squares((*ddp)(x)).backward();
     }
     ddp.reset();
-    expect_close(on_cpu(gradients_of(*net)), wanted, "behind its end");
+    expect_close(on_cpu(gradients_of(*net)), wanted, "after its end");
     side.precede();
   });
 }
