@@ -22,7 +22,7 @@ constexpr std::uint32_t kNotFinite = 255;  // the exponent of infinities and NaN
 // Squares of mantissas are below 2^48: as many have room in 63 bits.
 constexpr std::int64_t kBlock = std::int64_t{1} << 15;
 
-// Of a copy of the words.
+// The sum in `words`, a copy, rounded once.
 double nearest(auto words, int lowest) {
   if (words.back() >= kNan) return std::numeric_limits<double>::quiet_NaN();
   if (words.back() != 0) return std::numeric_limits<double>::infinity();

@@ -8,8 +8,8 @@
 
 namespace lockstep::e2e {
 
-// What Open MPI wants before it starts more ranks than cores, 4 by the one variable and 5 by the other, or anything for
-// root.
+// Open MPI starts more ranks than cores only with a variable (another in 4 than in 5), and nothing for root without
+// two.
 inline testing::Variables mpi_variables() {
   return {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
           {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},

@@ -348,7 +348,7 @@ struct Vectors : nn::Module {
   std::vector<Tensor> vectors;
 };
 
-// The values of the first vector behind restore(), before a step that is saved.
+// The values of the first vector after restore(), before a step that is saved.
 std::vector<float> go_on_with(const fs::path& folder, const std::vector<std::string>& names, bool tied, int ranks = 1,
                               Shard shard = Shard::none) {
   std::vector<float> values;

@@ -31,12 +31,11 @@ struct Retention {
 // equal values is better. False for NaN.
 bool is_among_best(std::span<const FoundSnapshot> snapshots, std::int64_t step, double value,
                    const Retention& retention);
-// Removes whole and partial snapshots that `retention` does not keep, unfinished and fenced ones, unless a manifest
-// elsewhere makes them parts of a saved one. A damaged one stays
-// to be looked at: no run resumes from it, and a step written anew takes its place. A snapshot that a later lockstep
-// has written stays too. Only the holder of the lock, and on a disk that is not rank 0's, or is full, the ranks that
-// write there; not while another snapshot than `being_written` is being written. Removes what it can, then throws
-// SystemError for the first that it could not.
+// Removes snapshots that `retention` does not keep, whole and partial ones, and unfinished and fenced ones, unless a
+// manifest elsewhere makes them parts of a saved one. A damaged one stays to be looked at: no run resumes from it, and
+// a step written anew takes its place. A snapshot that a later lockstep has written stays too. Only the holder of the
+// lock, and on a disk that is not rank 0's, or is full, the ranks that write there; not while another snapshot than
+// `being_written` is being written. Removes what it can, then throws SystemError for the first that it could not.
 void clean(const std::filesystem::path& folder, const Retention& retention);
 // Cleans a disk that is not rank 0's, which nobody else cleans, in start `generation` of the job, which resumes from
 // `from_step`: removes snapshots that survivors of earlier starts have saved of steps before that, and those of

@@ -15,7 +15,7 @@
 // outermost scope ends, so that a parameter which is used twice is cast once. A forward through a
 // DistributedDataParallel begins without casts, and so does what follows its backward or the step of one of lockstep's
 // optimizers: a scope may surround the loop of a training, evaluations in it too. Where a program writes parameters
-// elsewhere within a scope, or trains on a module's own forward behind an evaluation, casts are stale, as in Python.
+// elsewhere within a scope, or trains on a module's own forward after an evaluation, casts are stale, as in Python.
 // Exceptions: an exception that unwinds a scope restores the settings, as its end does.
 // Threads: settings are of the thread that made the scope, which must also end it. A scope can't be moved or allocated.
 // Failure: InvalidArgument for a device or a dtype that this LibTorch has no autocast for; the settings are unchanged.

@@ -22,7 +22,7 @@
 // Threads: one at a time, that of the training. Collective: step(), clip_grad_norm().
 // Failure: InvalidArgument from the constructor for a DistributedDataParallel without shards, one that has a
 //   ShardedOptimizer already; from it, step(), clip_grad_norm() and add_param_group() for a tensor in the groups that
-//   is none of its DistributedDataParallel's, or is there twice; from step() anywhere but behind a synchronised
+//   does not belong to its DistributedDataParallel, or is there twice; from step() anywhere but after a synchronised
 //   backward, and for a parameter whose .grad the program has replaced. The group's errors, sticky. save() and load()
 //   throw InvalidArgument: a rank has its share alone.
 // End: before or behind the DistributedDataParallel's; step() behind it throws InvalidArgument.
@@ -61,9 +61,9 @@ class LOCKSTEP_API OptimizerShares {
   bool are_cut() const { return !replica_->shares().empty(); }
   // Collective: not 0 on any rank if `found_inf` is not 0 on one. For GradScaler.
   at::Tensor agreed(const at::Tensor& found_inf) const;
+  using Groups = std::vector<::torch::optim::OptimizerParamGroup>;
   // Replaces whole parameters in the optimizer's groups by their shares. InvalidArgument for a tensor that is neither,
   // or is there twice.
-  using Groups = std::vector<::torch::optim::OptimizerParamGroup>;
   void put_shares(Groups& groups) const;
 
  protected:
