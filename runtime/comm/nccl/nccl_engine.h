@@ -78,6 +78,7 @@ class NcclEngine final : public LaunchClient, public std::enable_shared_from_thi
   bool poll(PendingCall& call);
   void wait_for(PendingCall& call, const Deadline& deadline);
   void wait_on(PendingCall& call, StreamView stream, const Deadline& deadline);
+  // `stream` waits for all that the group has put on the device.
   void block_behind_all(StreamView stream) noexcept;
   // Pushes the process's other groups, and sleeps until holds(); throws the cause of a failure, and at the deadline
   // fails the group for what holds up the call.

@@ -79,7 +79,9 @@ class [[nodiscard]] Work {
     if (state_) state_->wait(deadline);
   }
   // Work put into `stream` from now on starts after the collective. The host waits until the collective is in the queue
-  // of its device, never for the device's work; but on the CPU, and for a result in host memory, this is wait().
+  // of its device, never for the device's work; but on the CPU, and for a result in host memory, this is wait(). Where
+  // it throws that the group has failed, that work starts after what the device still does for the group, all the same:
+  // memory that is freed in `stream` is in no collective's use.
   void wait_on(StreamView stream) const {
     owner_.require("a wait for a collective");
     if (state_) state_->wait_on(stream, Deadline::after(timeout_));
