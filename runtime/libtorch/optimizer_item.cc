@@ -142,7 +142,7 @@ class KnownItem final : public SnapshotItem {
     return values;
   }
 
-  // Of the groups of the last values(): a group that has come since is not in what a rescue has kept of that step.
+  // Names the groups that the last values() saw: what a rescue has kept of that step lacks groups that came later.
   SnapshotValues fixed_values() const override { return values_of(names_); }
   bool is_sharded() const override { return !cut_.empty(); }
 
@@ -250,8 +250,9 @@ class KnownItem final : public SnapshotItem {
     const auto& groups = optimizer_.param_groups();
     for (std::size_t g = 0; g < std::min(names_.size(), groups.size()); ++g) {
       const auto& parameters = groups[g].params();
-      for (std::size_t i = 0; i < std::min(names_[g].size(), parameters.size()); ++i)
+      for (std::size_t i = 0; i < std::min(names_[g].size(), parameters.size()); ++i) {
         visit(names_[g][i].front(), parameters[i]);
+      }
     }
   }
 
@@ -272,7 +273,7 @@ class KnownItem final : public SnapshotItem {
 
   template <typename Visit>
   void each_option(Visit visit) const {
-    for (std::size_t g = 0; g < names_.size(); ++g) {
+    for (std::size_t g = 0; g < std::min(names_.size(), optimizer_.param_groups().size()); ++g) {
       each_setting(static_cast<Options&>(optimizer_.param_groups()[g].options()),
                    [&](const char* name, auto& setting) { visit(g, name, setting); });
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What users combine, in one program: an autocast scope around the loop, evaluations in it, accumulation over uneven
-// rows, tied weights, a layer that joins the optimizer late, clipping, shards, and a run that is resumed.
+// Features that users combine, tried in one program: an autocast scope around the loop, evaluations in it, accumulation
+// over uneven rows, tied weights, a layer that joins the optimizer late, clipping, shards, and a run that resumes.
 #include <torch/optim.h>
 
 #include <filesystem>
