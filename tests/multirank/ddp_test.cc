@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -142,8 +143,9 @@ TEST(Ddp, AParameterOfOneRankOnlyGetsItsGradientOnAllRanks) {
     DistributedDataParallel ddp(model, group);
     for (int step = 0; step < 3; ++step) {
       ddp.backward(mean(ddp(Tensor::full({2, 5}, 1.0f + static_cast<float>(step), group->device()))));
+      Values own = gradients_of(model);  // on a device it waits for the other ranks, which may want the lock
       const std::scoped_lock lock(mutex);
-      seen.push_back(gradients_of(model));
+      seen.push_back(std::move(own));
     }
   });
   ASSERT_EQ(seen.size(), 9u);
