@@ -50,12 +50,11 @@ int examine_gpus(const DoctorOptions& options, const Environment& environment) {
                               .bad = "these GPUs don't train together, or not as they should"};
   Findings findings = {{"report", "lockstep",
                         fmt::format("{}, {:%Y-%m-%d %H:%M} UTC", LOCKSTEP_VERSION, fmt::gmtime(std::time(nullptr)))}};
-  SeenGpus seen;
   if (options.run.starts_launchers()) {
     append(findings, examine_hosts(options, environment));
   } else {
     findings.push_back(gpu_findings({}, "/proc/driver/nvidia/version", nullptr).back());
-    seen = ask_gpus();
+    const SeenGpus seen = ask_gpus();
     if (!seen.reason.empty()) {
       findings.push_back(problem_of("GPUs", "none", seen.reason, "run it where there are GPUs"));
     } else if (seen.gpus.size() == 1) {
@@ -64,7 +63,7 @@ int examine_gpus(const DoctorOptions& options, const Environment& environment) {
     }
   }
   if (count_problems(findings) > 0) return tell(options, findings, nullptr, conclusion);
-  const auto trial = try_gpus(options, static_cast<int>(seen.gpus.size()));
+  const auto trial = try_gpus(options);
   append(findings, gpu_trial_findings(trial));
   return tell(options, findings, trial, conclusion);
 }

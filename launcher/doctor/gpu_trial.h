@@ -4,8 +4,6 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "launcher/doctor/finding.h"
 #include "launcher/flags/command_line.h"
@@ -13,18 +11,16 @@
 
 namespace lockstep::launcher::doctor {
 
-// Starts `lockstep run` with ranks of `lockstep-probe gpu-rank` (launcher/probe/gpu_rank.h) on this host's `gpus` GPUs,
-// or on all GPUs of the hosts that `options` names. If that job can't come to its end, a job of its own tries each pair
-// of this host's GPUs, so that one which hangs hides nothing else. Takes DoctorOptions::probe_timeout twice, and a few
-// seconds. Returns {"jobs": [as read_gpu_job() has it, with "gpus"]}. Main thread; throws ExecError, SystemError.
-nlohmann::json try_gpus(const DoctorOptions& options, int gpus);
+// Starts `lockstep run` with ranks of `lockstep-probe gpu-rank` (launcher/probe/gpu_rank.h) on this host's GPUs, or on
+// all GPUs of the hosts that `options` names. Takes DoctorOptions::probe_timeout twice, and a few seconds. Returns
+// read_gpu_job()'s object. Main thread; throws ExecError, SystemError.
+nlohmann::json try_gpus(const DoctorOptions& options);
 
-// Reads what a job's ranks have written. Returns {"nccl": version or "", "said": [a rank's object, with "rank"; of sums
-// also the transports that NCCL has named there since those before, "via"], "problem": how the job ended, if not as it
+// Reads what a job's ranks have written. Returns {"said": [a rank's object], "problem": how the job ended, if not as it
 // is meant to, else ""}. Pure.
 nlohmann::json read_gpu_job(const HelperResult& result);
 
-// Returns the findings of the jobs. Bandwidths are nccl-tests' (its doc/PERFORMANCE.md): algbw is bytes over time,
+// Returns the findings of the job. Bandwidths are nccl-tests' (its doc/PERFORMANCE.md): algbw is bytes over time,
 // busbw that times 2(n-1)/n. Pure.
 Findings gpu_trial_findings(const nlohmann::json& trial);
 

@@ -121,9 +121,9 @@ address of its ranks, and tries to connect to every other host at that address.
 It listens at a port of LOCKSTEP_PORT_RANGE, if that is set.
 
 With --gpus a job of lockstep-probe, one rank a GPU, runs over NCCL as NCCL
-chooses its transports: sums and bandwidths of all GPUs and of each pair, 20
-steps of a Reducer beside those of a rank alone, and a rank that is killed. With
--H it has the GPUs of all hosts. It takes a minute or two, of idle GPUs.
+chooses its transports: sums and bandwidth of all GPUs, 20 steps of a Reducer
+beside those of a rank alone, and a rank that is killed. With -H it has the GPUs
+of all hosts. It takes a minute or two, of idle GPUs.
 
 Exit codes:
   0        a rank could start here, or a job on the hosts, or the GPUs do it all

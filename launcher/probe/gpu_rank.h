@@ -6,21 +6,18 @@
 
 namespace lockstep::probe {
 
-// Joins the job's group, and prints a JSON object on a line of stdout for each result. "ranks" are those of the job:
+// Joins the job's group, and prints a JSON object with its "rank" on a line of stdout for each result:
 //   {"what": "rank", "host", "gpu", "uuid"}
-//   {"what": "sums", "ranks", "bytes", "seconds", "wrong"}: an all-reduce in place, whose result was compared, and the
-//     device's time of one, as the mean of several; "wrong" is empty if all elements were right. With "error" in place
-//     of these the group of these ranks has failed, and the job continues
-//   {"what": "steps", "ranks", "steps", "seconds", "hidden", "waited", "wrong"}: a Reducer's steps, each with the time
-//     of its communication before and after the last gradient, by the device
+//   {"what": "sums", "bytes", "seconds", "wrong"}: an all-reduce in place by all ranks, whose result was compared, and
+//     the device's time of one, as the mean of several; "wrong" is empty if all elements were right
+//   {"what": "steps", "ranks", "steps", "seconds", "hidden", "waited", "wrong"}: a Reducer's steps in a group of so
+//     many ranks, each with the time of its communication before and after the last gradient, by the device
 //   {"what": "death", "named", "seconds", "text"}: of each survivor of the last rank, which ends by SIGKILL: the rank
 //     that the error names, and the time since its last collective, an upper bound of the time since the death
 //   {"what": "failed", "error"}: this rank can't continue
-// Each group's sums come first, of all ranks and then of each pair until `limit` has passed; with `sums_only` nothing
-// else. NCCL writes its version and transports on stdout too, unless NCCL_DEBUG is set.
 //
 // Returns the exit code. A collective may take a sixth of `limit`; after twice the limit SIGALRM ends the process,
 // whatever a driver does. SIGTERM is ignored: a survivor says what it has seen.
-int gpu_rank(std::chrono::seconds limit, bool sums_only);
+int gpu_rank(std::chrono::seconds limit);
 
 }  // namespace lockstep::probe

@@ -2,8 +2,8 @@
 // lockstep-probe: tries the library's backends on this host, and prints the results as one JSON object on stdout.
 // `lockstep-probe devices`: the library's devices only, without trying anything. `lockstep-probe tensors`: a comparison
 // of tensor kernels on the first GPU with the CPU's; a separate call, since a GPU on which a kernel hangs or crashes
-// must not hide the rest. `lockstep-probe gpu-use`: the utilization of the GPUs. `lockstep-probe gpu-rank SECONDS
-// [sums]`: a rank of a job that tries GPUs together (gpu_rank.h).
+// must not hide the rest. `lockstep-probe gpu-use`: the utilization of the GPUs. `lockstep-probe gpu-rank
+// SECONDS`: a rank of a job that tries GPUs together (gpu_rank.h).
 //
 // It is a separate program, so that `lockstep doctor` need not load the library or a GPU's driver, and survives if that
 // hangs or crashes. Errors of the library are part of the answer; any exit code except 0 is a crash.
@@ -104,13 +104,13 @@ int main(int count, char** arguments) {
   const int known = devices_only || what == "tensors" || what == "gpu-use" ? 2 : 1;
   if (count == 2 && std::string_view(arguments[1]) == "--help") {
     fmt::print(
-        "Usage: lockstep-probe [devices|tensors|gpu-use|gpu-rank SECONDS [sums]]\nAnswers lockstep doctor and top, in "
+        "Usage: lockstep-probe [devices|tensors|gpu-use|gpu-rank SECONDS]\nAnswers lockstep doctor and top, in "
         "one JSON object: devices, or kernels of tensors on the first GPU, or how busy GPUs are, and without an "
         "argument devices, backends and plug-ins. gpu-rank is a rank of lockstep doctor --gpus.\n");
     return std::fflush(stdout) == 0 ? 0 : 1;
   }
-  if (what == "gpu-rank" && (count == 3 || (count == 4 && std::string_view(arguments[3]) == "sums"))) {
-    _exit(gpu_rank(std::chrono::seconds(std::max(1, std::atoi(arguments[2]))), count == 4));
+  if (what == "gpu-rank" && count == 3) {
+    _exit(gpu_rank(std::chrono::seconds(std::max(1, std::atoi(arguments[2])))));
   }
   if (count > known) {
     fmt::print(stderr, "lockstep-probe: unknown argument '{}'; usage: lockstep-probe [devices|tensors|gpu-use]\n",

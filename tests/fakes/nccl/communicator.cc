@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -114,11 +113,6 @@ void Communicator::join(Effect effect) {
     }
     world_ = std::make_unique<World>(id_, size_);
     std::strncpy(world_->shared().places[rank_], place_of(device_).c_str(), 127);
-    if (const char* const debug = std::getenv("NCCL_DEBUG"); debug != nullptr && std::strcmp(debug, "INFO") == 0) {
-      std::printf("host:%d:1 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n", ::getpid());
-      std::printf("host:%d:1 [0] NCCL INFO Channel 00/0 : %d[%d] -> %d[0] via P2P/CUMEM\n", ::getpid(), rank_, gpu_,
-                  (rank_ + 1) % size_);
-    }
     if (effect == Effect::hang) {
       world_->wait([] { return false; }, aborted_);
       return ncclInternalError;

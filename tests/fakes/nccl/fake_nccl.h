@@ -38,8 +38,6 @@
 //    mem_alloc=error, register=error, deregister=error
 //  version=21700                what ncclGetVersion says
 //
-// With NCCL_DEBUG=INFO it says its version and transport as NCCL 2.28 does.
-//
 // Values are combined in rank order, in the element's type for 16-bit floats each step: which real NCCL does not
 // promise. Facts of real GPUs are none of its business.
 #pragma once

@@ -172,32 +172,23 @@ TEST(DoctorOfGpus, ReportsTwoTogether) {
   const auto result = doctor_of_gpus(2);
   EXPECT_EQ(result.exit_code, 0) << result.out;
   EXPECT_EQ(result.err, "");
-  expect_text(result.out, {" UTC", "GPUs 0, 1", "Fake GPU", "2.28.9+cuda13.0", "of 256.0 KiB: sums are right; ",
-                           " GB/s busbw (P2P/CUMEM)", "20 steps of a Reducer: ", " % ran behind backward",
+  expect_text(result.out, {" UTC", "GPUs 0, 1", "Fake GPU", "of 256.0 KiB: sums are right; ", " GB/s busbw",
+                           "20 steps of a Reducer: ", " % ran behind backward",
                            "rank 1 (SIGKILL) is named by 1 of 1 others", "these GPUs train together"});
   EXPECT_LE(lines_of(result.out).size(), 24u) << "it is one screen";
-}
-
-TEST(DoctorOfGpus, ReportsEachPairOfThree) {
-  const auto result = doctor_of_gpus(3);
-  EXPECT_EQ(result.exit_code, 0) << result.out;
-  expect_text(result.out, {"GPU 0 with", "GPU 1 with", "rank 2 (SIGKILL) is named by 2 of 2 others"});
 }
 
 TEST(DoctorOfGpus, NamesTheOneWhoseSumsAreWrong) {
   const auto result = doctor_of_gpus(3, "all_reduce=wrong:gpu1");
   EXPECT_EQ(result.exit_code, 1) << result.out;
-  expect_text(result.out, {"GPUs 0, 1     PROBLEM: GPU 1 has a wrong sum: element 65535 of 65536 is ",
-                           "GPUs 1, 2     PROBLEM: GPU 1 has a wrong sum", "GPU 0 with",
-                           "GPU 1         is in each pair that has a problem", "don't train together"});
+  expect_text(result.out, {"PROBLEM: GPU 1 has a wrong sum: element 65535 of 65536 is ", "don't train together"});
 }
 
-TEST(DoctorOfGpus, NamesTheOneThatHangs) {
+TEST(DoctorOfGpus, SaysWhyTheJobEndsEarly) {
   const auto result = doctor_of_gpus(3, "all_reduce=hang:gpu1", {"--probe-timeout", "12"});
   EXPECT_EQ(result.exit_code, 1) << result.out;
   expect_text(result.out,
-              {"GPUs 0, 1     PROBLEM: rank ", "GPUs 1, 2     PROBLEM: rank ", " timed out, elapsed 2 s of 2 s",
-               "GPU 1         is in each pair that has a problem", "all 3         PROBLEM: "});
+              {"PROBLEM: the job has not come to its end: rank ", " timed out, elapsed 2 s of 2 s", "nccl-tests"});
 }
 
 TEST(DoctorOfGpus, SaysWhereThereIsNoneOrOnlyOne) {
