@@ -77,17 +77,13 @@ std::optional<at::Tensor> optional_of(const at::Tensor& tensor) {
 struct Scaled {
   at::Tensor grad_scale;  // undefined: 1
   at::Tensor found_inf;  // undefined: nothing was looked for; else 0 or 1, the value by which the operators skip a step
-  at::Tensor none_taken;  // 0: FusedState::taken of SGD's states that begin with this step
 };
 
 Scaled scaled_on(const at::Tensor& like, const at::Tensor& grad_scale, const at::Tensor& found_inf) {
   Scaled result;
   const auto options = like.options().dtype(at::kFloat);
   if (grad_scale.defined()) result.grad_scale = moved(grad_scale, options).reshape({});
-  if (found_inf.defined()) {
-    result.found_inf = moved(found_inf, options).reshape({}).ne(0).to(at::kFloat);
-    result.none_taken = at::zeros({}, options);
-  }
+  if (found_inf.defined()) result.found_inf = moved(found_inf, options).reshape({}).ne(0).to(at::kFloat);
   return result;
 }
 
@@ -107,7 +103,7 @@ struct Batch {
 };
 
 // The place of a parameter among the batches: device, dtype, and the result of prepare().
-using BatchKey = std::tuple<at::DeviceType, at::DeviceIndex, at::ScalarType, const void*>;
+using BatchKey = std::tuple<at::DeviceType, at::DeviceIndex, at::ScalarType, bool>;
 
 // If a parameter is not its rounded master any more, other code has written it, and the master takes its value.
 template <typename State>
@@ -146,38 +142,31 @@ void make_moment(at::Tensor& field, const at::Tensor& value) {
   }
 }
 
-// Makes the tensors that the first step of a state needs. Parameters for which it returns the same value are stepped
-// together.
+// Makes the tensors that the first step of a state needs. Returns whether momentum_buffer is to become this gradient.
 template <typename State>
 requires requires(State& state) { state.exp_avg(); }
-const void* prepare(State& state, const at::Tensor& value, const auto& options, const Scaled&) {
+bool prepare(State& state, const at::Tensor& value, const auto& options) {
   make_moment(state.exp_avg(), value);
   make_moment(state.exp_avg_sq(), value);
   if (options.amsgrad()) make_moment(state.max_exp_avg_sq(), value);
   if (!state.taken.defined()) {
     state.taken = at::full({}, static_cast<double>(state.step()), value.options().dtype(at::kFloat));
   }
-  return nullptr;
+  return false;
 }
 
-constexpr char kFirstStep = 0;  // its address says that SGD's momentum_buffer is the gradient of this step
-
-const void* prepare(FusedState<::torch::optim::SGDParamState>& state, const at::Tensor& value,
-                    const ::torch::optim::SGDOptions& options, const Scaled& scaled) {
-  if (options.momentum() == 0) return nullptr;
+bool prepare(FusedState<::torch::optim::SGDParamState>& state, const at::Tensor& value,
+             const ::torch::optim::SGDOptions& options) {
+  if (options.momentum() == 0) return false;
   const bool is_first = !state.momentum_buffer().defined();
   make_moment(state.momentum_buffer(), value);
   // Without dampening a buffer of zeros gives the first step's result, whether or not a step was left out before.
-  if (is_first && options.dampening() != 0) {
-    if (!scaled.found_inf.defined()) return &kFirstStep;
-    state.taken = scaled.none_taken;
-  }
-  return state.taken.defined() ? state.taken.unsafeGetTensorImpl() : nullptr;
+  return is_first && options.dampening() != 0;
 }
 
 template <typename Base>
 void run(const Batch<Base>& batch, const std::vector<at::Tensor>& gradients,
-         const typename Traits<Base>::Options& options, const Scaled& scaled, const void*) {
+         const typename Traits<Base>::Options& options, const Scaled& scaled, bool) {
   const auto taken = batch.of_states([](auto& state) { return state.taken; });
   std::vector<at::Tensor> largest;
   if (options.amsgrad()) largest = batch.of_states([](auto& state) { return state.max_exp_avg_sq(); });
@@ -202,30 +191,17 @@ void run(const Batch<Base>& batch, const std::vector<at::Tensor>& gradients,
 
 template <>
 void run(const Batch<::torch::optim::SGD>& batch, const std::vector<at::Tensor>& gradients,
-         const ::torch::optim::SGDOptions& options, const Scaled& scaled, const void* said) {
+         const ::torch::optim::SGDOptions& options, const Scaled& scaled, bool is_first) {
   std::vector<at::Tensor> buffers;
   if (options.momentum() != 0) buffers = batch.of_states([](auto& state) { return state.momentum_buffer(); });
-  const auto call = [&](bool is_first, const at::Tensor& skips) {
-    at::_fused_sgd_(batch.values, gradients, buffers, options.weight_decay(), options.momentum(), options.lr(),
-                    options.dampening(), options.nesterov(), /*maximize=*/false, is_first,
-                    optional_of(scaled.grad_scale), optional_of(skips));
-  };
-  if (said == nullptr || said == &kFirstStep) return call(said == &kFirstStep, scaled.found_inf);
-  // Only the device knows whether this is the first step that is taken: one of the two calls is skipped there.
-  const at::Tensor taken = batch.states.front()->taken;
-  const at::Tensor skips = scaled.found_inf.defined() ? scaled.found_inf : at::zeros_like(taken);
-  call(true, at::maximum(skips, taken));
-  call(false, at::maximum(skips, 1 - taken));
-  const at::Tensor now = at::maximum(taken, 1 - skips);  // not in place: other batches may have `taken`
-  for (auto* const state : batch.states) {
-    state->taken = now;
-    state->is_uncertain = true;
-  }
+  at::_fused_sgd_(batch.values, gradients, buffers, options.weight_decay(), options.momentum(), options.lr(),
+                  options.dampening(), options.nesterov(), /*maximize=*/false, is_first, optional_of(scaled.grad_scale),
+                  optional_of(scaled.found_inf));
 }
 
 template <typename Base>
 void step_batch(const Batch<Base>& batch, const typename Traits<Base>::Options& options, const Scaled& scaled,
-                const void* said) {
+                bool is_first) {
   std::vector<at::Tensor> gradients, from, to;
   for (std::size_t i = 0; i < batch.values.size(); ++i) {
     gradients.push_back(batch.parameters[i].grad());
@@ -234,7 +210,7 @@ void step_batch(const Batch<Base>& batch, const typename Traits<Base>::Options& 
     to.push_back(gradients.back());
   }
   if (!to.empty()) at::_foreach_copy_(to, from);
-  run<Base>(batch, gradients, options, scaled, said);
+  run<Base>(batch, gradients, options, scaled, is_first);
   from.clear();
   to.clear();
   for (std::size_t i = 0; i < batch.values.size(); ++i) {
@@ -292,8 +268,22 @@ void check_tensors(Base& optimizer) {
   }
 }
 
+// Only the device knows whether the first step is taken, after which dampening counts; the operator asks the host.
+void check_dampening(::torch::optim::SGD& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    const auto& options = static_cast<const ::torch::optim::SGDOptions&>(group.options());
+    if (options.momentum() == 0 || options.dampening() == 0) continue;
+    throw InvalidArgument(fmt::format(
+        "FusedSGD: dampening is {} in a step with found_inf, such as a GradScaler's; take 0, or torch's SGD",
+        options.dampening()));
+  }
+}
+
 template <typename Base>
 void step_fused(Base& optimizer, const at::Tensor& grad_scale, const at::Tensor& found_inf) {
+  if constexpr (std::is_same_v<Base, ::torch::optim::SGD>) {
+    if (found_inf.defined()) check_dampening(optimizer);
+  }
   check_tensors(optimizer);
   const at::NoGradGuard no_grad;
   std::map<std::pair<at::DeviceType, at::DeviceIndex>, Scaled> by_device;
@@ -309,8 +299,8 @@ void step_fused(Base& optimizer, const at::Tensor& grad_scale, const at::Tensor&
       StateOf<Base>& state =
           fused_state_in<typename Traits<Base>::State>(states[state_key<std::decay_t<decltype(states)>>(tensor)]);
       const at::Tensor value = value_of(tensor, state);
-      const void* const said = prepare(state, value, options, scaled);
-      Batch<Base>& batch = batches[{device.type(), device.index(), tensor.scalar_type(), said}];
+      const bool is_first = prepare(state, value, options);
+      Batch<Base>& batch = batches[{device.type(), device.index(), tensor.scalar_type(), is_first}];
       batch.parameters.push_back(tensor);
       batch.values.push_back(value);
       batch.states.push_back(&state);

@@ -2,6 +2,7 @@
 // The state of a parameter in a fused optimizer: the state of torch's class, and the parts that torch's class lacks.
 #pragma once
 
+#include <ATen/Functions.h>
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/archive.h>
 
@@ -9,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "runtime/libtorch/optimizer_fields.h"
 
@@ -22,8 +24,7 @@ struct FusedState final : State {
   at::Tensor master;
   // The parameter's _version() when it was last the rounded master. nullopt after the state was read from a file.
   std::optional<std::uint32_t> rounded_version;
-  // A float32 scalar on the parameter's device. For Adam and AdamW the number of steps taken. For SGD 1 once
-  // momentum_buffer holds a gradient, and undefined once the host knows that it does.
+  // Adam's and AdamW's number of steps taken, a float32 scalar on the parameter's device.
   at::Tensor taken;
   // Whether the device may have left out a step that the host has counted.
   bool is_uncertain = false;
@@ -61,20 +62,23 @@ FusedState<State>& fused_state_in(std::unique_ptr<::torch::optim::OptimizerParam
   return result;
 }
 
-// Corrects the host's counts, which include steps that the device left out. The host waits for the device if there may
-// be such a step. `states`: an optimizer's.
+// Corrects the host's counts, which include steps that the device left out. The host waits once for the device if there
+// may be such a step. `states`: an optimizer's.
 template <typename State, typename States>
 void correct_counts(States& states) {
-  for (auto& [key, any] : states) {
-    auto* const state = dynamic_cast<FusedState<State>*>(any.get());
-    if (state == nullptr || !state->is_uncertain) continue;
-    state->is_uncertain = false;
-    const auto taken = static_cast<std::int64_t>(state->taken.template item<float>());
-    if constexpr (requires { state->step(); }) {
-      state->step(taken);
-    } else {
-      if (taken == 0) state->momentum_buffer(at::Tensor());
-      state->taken = at::Tensor();  // the host knows now
+  if constexpr (requires(State & state) { state.step(); }) {
+    std::vector<FusedState<State>*> uncertain;
+    std::vector<at::Tensor> taken;
+    for (auto& [key, any] : states) {
+      auto* const state = dynamic_cast<FusedState<State>*>(any.get());
+      if (state == nullptr || !std::exchange(state->is_uncertain, false)) continue;
+      uncertain.push_back(state);
+      taken.push_back(state->taken.to(taken.empty() ? state->taken.device() : taken.front().device()));
+    }
+    if (taken.empty()) return;
+    const at::Tensor counts = at::stack(taken).cpu();
+    for (std::size_t i = 0; i < uncertain.size(); ++i) {
+      uncertain[i]->step(static_cast<std::int64_t>(counts.data_ptr<float>()[i]));
     }
   }
 }

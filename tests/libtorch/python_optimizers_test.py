@@ -83,8 +83,11 @@ class PythonOptimizers(support.Case):
         self.each(compare)
 
     def test_with_a_scaler_and_steps_that_are_left_out(self):
-        # Python's SGD reads a momentum buffer that nothing has written where the first step is left out.
+        # Python's SGD reads a momentum buffer that nothing has written where the first step is left out. FusedSGD refuses
+        # dampening there.
         def compare(name, options):
+            if "dampening" in options:
+                return
             start, gradients = self.make(bad=(3, 4, 50))
             own = self.own(name, {**options, "scale": 1024}, start, gradients)
             parameters = [p.clone().requires_grad_() for p in start]

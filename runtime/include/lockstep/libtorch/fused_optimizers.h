@@ -25,8 +25,8 @@
 // column slice) is stepped in a copy.
 //
 // Threads: one at a time. Failure: InvalidArgument for parameters that are sparse, complex or integers or whose
-//   elements share memory, for sparse gradients, and for gradients and moments of other sizes or on another device than
-//   their parameter; nothing is changed then.
+//   elements share memory, for sparse gradients, for gradients and moments of other sizes or on another device than
+//   their parameter, and for FusedSGD with dampening in a GradScaler's step; nothing is changed then.
 #pragma once
 
 #include <torch/optim/adam.h>
