@@ -40,14 +40,9 @@ class ScalerItem final : public SnapshotItem {
     return tensors;
   }
   void check(const SavedItem& saved, const RestoreOptions& options) const override {
-    if (is_of_values(saved)) {
-      (void)values_in(saved);
-    } else {
-      check_tensors(saved, tensors(), options);
-    }
+    check_tensors(saved, tensors(), options);
   }
   void load(SavedItem& saved) override {
-    if (is_of_values(saved)) return scaler_.set_state(values_in(saved));
     const at::Tensor scale = at::zeros({}, at::kDouble), tracker = at::zeros({}, at::kLong);
     read_into(saved, kScale, scale);
     read_into(saved, kTracker, tracker);
@@ -57,13 +52,6 @@ class ScalerItem final : public SnapshotItem {
  private:
   static constexpr const char* kScale = "scale";
   static constexpr const char* kTracker = "_growth_tracker";
-
-  // Whether lockstep 0.2 or older wrote the item: they kept the scaler as values.
-  static bool is_of_values(const SavedItem& saved) { return saved.values().contains(kScale); }
-  static GradScaler::State values_in(const SavedItem& saved) {
-    return {.scale = checkpoint::get_double(saved.values(), kScale),
-            .growth_tracker = checkpoint::get_int(saved.values(), kTracker)};
-  }
 
   GradScaler& scaler_;
   mutable GradScaler::Tensors kept_;
