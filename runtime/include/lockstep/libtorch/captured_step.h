@@ -60,6 +60,7 @@
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #define LOCKSTEP_HAS_CUDA_GRAPHS 1
+static_assert(CUDART_VERSION >= 12040, "with a CUDA before 12.4 LibTorch's CUDAGraph has another size");
 #else
 #define LOCKSTEP_HAS_CUDA_GRAPHS 0
 #endif
