@@ -38,6 +38,7 @@ all_skipped() {
 
 expect help 0 '^scripts/test-gpu \[--prebuilt DIR\]' --help
 expect unknown 1 "unknown argument '--bogus'; usage: scripts/test-gpu" --bogus
+expect first_of_nothing 1 '--first wants --pack DIR, or on a machine with a GPU --prebuilt DIR' --first
 expect no_folder 1 '--prebuilt wants a folder' --prebuilt
 expect not_there 1 'there is no .*/nowhere/bin/gpu_suite' --prebuilt nowhere
 expect no_such_test 1 "no test is called 'Nothing" --prebuilt "$build" --filter 'Nothing.*'
