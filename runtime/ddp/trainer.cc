@@ -68,7 +68,8 @@ void Trainer::refuse_live_gradients(std::string_view where) const {
 void Trainer::begin_forward(std::optional<std::int64_t> weight) {
   failure_.forget();
   if (is_in_no_sync() && !accumulating()) refuse_live_gradients("at the first micro-batch of no_sync()");
-  *weight_ = weight;
+  weight_is_ahead_ = weight_is_ahead_ && !weight_is_spent_;
+  if (!weight_is_ahead_) *weight_ = weight;
   weight_is_spent_ = false;
   losses_.begin_forward();
 }
@@ -79,6 +80,7 @@ void Trainer::set_weight(std::int64_t weight) {
         fmt::format("DistributedDataParallel: weight {}; give the number of rows or loss terms, at least 0", weight));
   }
   *weight_ = weight;
+  weight_is_ahead_ |= weight_is_spent_;
   weight_is_spent_ = false;
   weights_are_told_ = true;
 }

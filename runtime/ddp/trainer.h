@@ -97,14 +97,16 @@ class LOCKSTEP_INTERNAL_API Trainer {
   // The replicas are equal now, on all ranks.
   void adopt(Replica replica);
 
-  // Begins a micro-batch of this rank's `weight`; nullopt: set_weight() will give the weight. InvalidArgument if it is
-  // the first micro-batch of no_sync() and gradients are not cleared, which would be weighed with it.
+  // Begins a micro-batch of this rank's `weight`, unless set_weight() has given another since the last backward;
+  // nullopt: set_weight() will give the weight. InvalidArgument if it is the first micro-batch of no_sync() and
+  // gradients are not cleared, which would be weighed with it.
   void begin_forward(std::optional<std::int64_t> weight);
   void set_weight(std::int64_t weight);
   // Whether a forward's or set_weight()'s weight waits for a backward.
   bool has_weight() const { return weight_->has_value() && !weight_is_spent_; }
   // The weight that waits, or the last backward's. Layers may share it.
   const std::shared_ptr<std::optional<std::int64_t>>& weight() const { return weight_; }
+  // The weight that waits, if one does, is not for the next forward.
   void spend_weight() { weight_is_spent_ = true; }
   // See LossRecord::record().
   void record_loss(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner);
@@ -198,7 +200,8 @@ class LOCKSTEP_INTERNAL_API Trainer {
   mutable GlobalBatch last_batch_;
 
   std::shared_ptr<std::optional<std::int64_t>> weight_ = std::make_shared<std::optional<std::int64_t>>();
-  bool weight_is_spent_ = false;  // by a backward
+  bool weight_is_spent_ = true;   // by a backward; also before the first forward
+  bool weight_is_ahead_ = false;  // set_weight() gave it before the forwards of its backward
   std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   std::optional<StepShard> shard_;
   std::int64_t step_rows_ = 0;  // of this rank's shards

@@ -257,6 +257,7 @@ void ReplicaImpl::run_without_data(const ::torch::nn::Module& module) {
   enter(module);
   refuse_norms(module);
   broadcast_buffers(module.is_training());
+  trainer_->spend_weight();
   try {
     trainer_->begin_forward(0);
   } catch (...) {

@@ -265,6 +265,7 @@ void DistributedDataParallel::step_without_data() {
     backward(0, LossOf());
     return;
   }
+  trainer_->spend_weight();
   try {
     trainer_->begin_forward(0);
   } catch (...) {

@@ -260,12 +260,25 @@ TYPED_TEST_P(DdpContract, AGivenWeightCountsInPlaceOfRows) {
       }
     }
     const RowsOf part = part_of(rank, ranks);
-    const auto loss = Fixture::loss_of(ddp(TypeParam::rows(part.begin, part.end)), Loss::mean);
-    ddp.set_weight(weight_of(rank, ranks));
-    ddp.backward(loss);
-    expect_near(TypeParam::gradients(net), wanted);
-    EXPECT_EQ(ddp.last_weight(), total);
-    EXPECT_NEAR(ddp.last_loss().value(), loss_wanted, 1e-6 * std::abs(loss_wanted));
+    for (const bool is_ahead : {false, true}) {
+      TypeParam::clear(net);
+      if (is_ahead) {
+        ddp.set_weight(weight_of(rank, ranks));
+        ddp(TypeParam::rows(0, 7));  // goes nowhere
+      }
+      const auto loss = Fixture::loss_of(ddp(TypeParam::rows(part.begin, part.end)), Loss::mean);
+      if (!is_ahead) ddp.set_weight(weight_of(rank, ranks));
+      ddp.backward(loss);
+      expect_near(TypeParam::gradients(net), wanted);
+      EXPECT_EQ(ddp.last_weight(), total);
+      EXPECT_NEAR(ddp.last_loss().value(), loss_wanted, 1e-6 * std::abs(loss_wanted));
+    }
+    // Of one step: the next forward counts rows, and of no forward there are none.
+    ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(0, 3)), Loss::mean));
+    EXPECT_EQ(ddp.last_weight(), 3 * ranks);
+    ddp.set_weight(5);
+    ddp.step_without_data();
+    EXPECT_EQ(ddp.last_weight(), 0);
     EXPECT_NE(outcome_of([&] { ddp.set_weight(-1); }).find("InvalidArgument: DistributedDataParallel: weight -1"),
               std::string::npos);
   });
