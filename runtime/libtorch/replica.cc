@@ -32,6 +32,9 @@ namespace lockstep::libtorch {
 
 using ::torch::autograd::variable_list;
 
+// So many forwards may be in one loss, as of an episode.
+constexpr int kManyForwards = 1000;
+
 struct ReplicaImpl::PreHook : ::torch::autograd::FunctionPreHook {
   PreHook(std::weak_ptr<ReplicaImpl> the_replica, std::size_t the_index)
       : replica(std::move(the_replica)), index(the_index) {}
@@ -178,7 +181,9 @@ void ReplicaImpl::detach() noexcept {
   settle_lost();  // torch's threads may hold a step that an exception has ended for longer than its caller holds this
   trainer_->tell_if_unwinding();
   has_shares_ = false;
+  const int unreached = forwards_without_step_.value_or(0);
   try {
+    if (unreached > 0 && unreached < kManyForwards && std::uncaught_exceptions() == 0) tell_of_no_backward();
     for (Parameter& parameter : parameters_) {
       if (parameter.accumulator) unhook(parameter);
       if (is_sharded() && parameter.tensor.grad().is_same(parameter.result)) parameter.tensor.mutable_grad().reset();
@@ -288,8 +293,10 @@ void ReplicaImpl::before_forward(const ::torch::nn::Module& module, std::optiona
   forwards_ = {forwards_.count + 1, rows};
   if (in_capture_) return;
   give_signal_stack();  // oneDNN's kernels run on this thread
+  trains_ = module.is_training();
   try {
     enter(module);
+    if (trains_) refuse_updates_without_backward();
     trainer_->begin_forward(rows);
     broadcast_buffers(module.is_training());
     seed_generators(module.is_training());
@@ -311,6 +318,10 @@ void ReplicaImpl::after_forward(std::span<at::Tensor* const> outputs) {
   has_outputs_ = std::ranges::any_of(
       outputs, [](const at::Tensor* output) { return output->defined() && output->requires_grad(); });
   is_differentiable_ = false;
+  if (trains_ && has_outputs_) {
+    if (group_->size() > 1) unreached_ = trained_versions();
+    if (forwards_without_step_ && ++*forwards_without_step_ == kManyForwards) tell_of_no_backward();
+  }
   if (order_.empty()) {
     std::vector<at::Tensor> roots;
     for (const at::Tensor* output : outputs) {
@@ -392,8 +403,15 @@ std::uint64_t ReplicaImpl::versions() const {
   const auto add = [&](const at::Tensor& tensor) {
     if (!tensor.is_inference()) sum += static_cast<std::uint64_t>(tensor._version());  // which have none
   };
-  for (const Parameter& parameter : parameters_) add(parameter.tensor);
   for (const NamedTensor& item : frozen_) add(item.tensor);
+  return sum + trained_versions();
+}
+
+std::uint64_t ReplicaImpl::trained_versions() const {
+  std::uint64_t sum = 0;
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.tensor.is_inference()) sum += static_cast<std::uint64_t>(parameter.tensor._version());
+  }
   return sum;
 }
 

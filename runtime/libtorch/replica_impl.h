@@ -151,6 +151,10 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void refuse_late_loss() const;
   void refuse_without_weight() const;
   void refuse_other_forward() const;
+  // Before a forward that trains. One or two writes without a backward may be a load or an average of weights; a third
+  // in a row is an update with gradients that were not averaged.
+  void refuse_updates_without_backward();
+  void tell_of_no_backward() const;
   static void refuse_norms(const ::torch::nn::Module& module);
   // Whether some rank's loss depended on the parameter. On a device it is asked for only if this rank can't tell.
   bool is_used(std::size_t parameter) const;
@@ -161,6 +165,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
 
   // The writes to all parameters, frozen ones too, which must stay equal.
   std::uint64_t versions() const;
+  std::uint64_t trained_versions() const;
   DivergenceCheck::Replica::State dense_state() const;
 
   // At any number of ranks: a hook is called, and virtual shards are added up. A hook that lacks its name or function
@@ -240,8 +245,13 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   bool has_outputs_ = false;                // the last forward: some that a backward passes
   // A gradient of them was taken as a function (create_graph): a loss of that alone passes none.
   bool is_differentiable_ = false;
-  StreamView stream_;          // the current step's
-  std::optional<Event> mark_;  // on a device
+  bool trains_ = false;  // the module, in the last forward
+  // With several ranks: trained_versions() after a forward that trains, until a backward reaches a parameter.
+  std::optional<std::uint64_t> unreached_;
+  int writes_without_backward_ = 0;               // between such forwards, since the last backward
+  std::optional<int> forwards_without_step_ = 0;  // those that train; nullopt from the first backward on
+  StreamView stream_;                             // the current step's
+  std::optional<Event> mark_;                     // on a device
   bool unused_are_told_ = false;
   bool is_half_done_ = false;   // for good: buckets of a lost step may still be on their way through the arena
   trace::Time backward_began_;  // the begin of the current backward

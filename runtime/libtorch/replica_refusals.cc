@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
+#include "runtime/base/logging.h"
 #include "runtime/libtorch/replica_impl.h"
 
 namespace lockstep::libtorch {
@@ -114,6 +115,26 @@ void ReplicaImpl::refuse_other_forward() const {
       "its loss was made by the module's own forward, or does not depend on them; call ddp(x) instead, evaluate under "
       "NoGradGuard, and call set_weight() where the loss is meant to be so",
       trainer_->step()));
+}
+
+void ReplicaImpl::refuse_updates_without_backward() {
+  const std::uint64_t now = trained_versions();
+  if (!unreached_ || std::exchange(*unreached_, now) == now || ++writes_without_backward_ < 3) return;
+  throw InvalidArgument(fmt::format(
+      "DistributedDataParallel: in step {} weights were written after each of the last {} forwards that train, and no "
+      "backward() reached a parameter: gradients of torch::autograd::grad are not averaged, so that the replicas come "
+      "apart. Call backward() on the loss; where each rank's weights are to be its own, or the program averages, call "
+      "the module's own forward, and evaluate in eval() or under NoGradGuard",
+      trainer_->step(), writes_without_backward_));
+}
+
+void ReplicaImpl::tell_of_no_backward() const {
+  if (group_->rank() != 0) return;
+  log_warn(
+      "DistributedDataParallel: {} forwards that train, and no backward() has reached a parameter: is the loss cut off "
+      "from ddp's outputs (detach(), NoGradGuard), or backward() left out? Evaluate in eval() or under NoGradGuard. "
+      "This is logged once",
+      *forwards_without_step_);
 }
 
 void ReplicaImpl::check_gradient(const Parameter& parameter) const {

@@ -54,6 +54,9 @@ void ReplicaImpl::await_end() {
 }
 
 void ReplicaImpl::begin() {
+  unreached_.reset();
+  writes_without_backward_ = 0;
+  forwards_without_step_.reset();
   refuse_thawed_or_converted();
   refuse_without_shards();
   refuse_without_sharded_optimizer();

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tests/libtorch/small_net.h"
+#include "tests/libtorch/warnings.h"
 #include "tests/support/nine_rows.h"
 
 namespace lockstep::testing {
@@ -156,6 +157,76 @@ TEST(OwnForward, APenaltyOnTheSlopeAloneCameThroughDdp) {
         .backward();
     expect_close(gradients_of(net), wanted, "rank " + std::to_string(group->rank()));
   });
+}
+
+void write_weights(const Net& net) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& parameter : net.parameters()) parameter.mul_(0.5);
+}
+
+TEST(NoBackward, UpdatesWithGradientsOfAutogradGradAreRefused) {
+  for (const int ranks : {1, 2}) {
+    run_torch_ranks(ranks, [&](const Group& group) {
+      Net net;
+      initialize(net, 1);
+      libtorch::DistributedDataParallel ddp(net, group);
+      int updates = 0;
+      const std::string thrown = outcome_of([&] {
+        for (; updates < 5; ++updates) {
+          const auto parameters = net.parameters();
+          const auto gradients = ::torch::autograd::grad({squares(ddp(rows(group->rank(), 3)))}, parameters);
+          const at::NoGradGuard no_grad;
+          for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].sub_(gradients[i], 0.1);
+        }
+      });
+      EXPECT_EQ(updates, ranks == 1 ? 5 : 3);  // alone there is nothing to average
+      if (ranks == 1) return;
+      expect_text(thrown, {"InvalidArgument: DistributedDataParallel: in step 0 weights were written after each of the "
+                           "last 3 forwards that train, and no backward() reached a parameter",
+                           "Call backward()", "the module's own forward", "NoGradGuard"});
+    });
+  }
+}
+
+// Outputs that are only looked at, in training too, between any writes of a step.
+TEST(NoBackward, ForwardsThatGoNowhereAreAllowed) {
+  const Warnings warnings;
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    initialize(net, 1);
+    libtorch::DistributedDataParallel ddp(net, group);
+    for (int step = 0; step < 3; ++step) {
+      net.zero_grad();
+      for (int i = 0; i < 3; ++i) ddp(rows(0, 7));
+      write_weights(net);
+      squares(ddp(rows(group->rank(), 3))).backward();
+      ddp(rows(0, 7));  // before the update
+      write_weights(net);
+      net.eval();
+      for (int i = 0; i < 3; ++i) {
+        ddp(rows(0, 7));
+        write_weights(net);
+      }
+      net.train();
+    }
+    EXPECT_EQ(ddp.steps(), 3);
+    ddp.check_replicas();
+  });
+  EXPECT_EQ(warnings.count("no backward() has reached"), 0);
+}
+
+TEST(NoBackward, AtAllIsToldAtTheEnd) {
+  for (const int ranks : {1, 2}) {
+    const Warnings warnings;
+    run_torch_ranks(ranks, [](const Group& group) {
+      Net net;
+      libtorch::DistributedDataParallel ddp(net, group);
+      for (int step = 0; step < 3; ++step) squares(ddp(rows(group->rank(), 3)).detach());
+      const at::NoGradGuard no_grad;
+      ddp(rows(0, 7));
+    });
+    EXPECT_EQ(warnings.count("3 forwards that train, and no backward() has reached a parameter"), 1) << ranks;
+  }
 }
 
 }  // namespace
