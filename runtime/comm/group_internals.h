@@ -48,10 +48,13 @@ class LOCKSTEP_INTERNAL_API GroupInternals {
   const std::shared_ptr<CoordinatedStop>& coordinated_stop() const { return coordinated_stop_; }
   // Number of a call of split() or new_group(), from 1: the same on every rank.
   int next_subgroup_call() { return ++subgroup_calls_; }
+  // Number of a model that the ranks begin to train together, from 1: the same on every rank.
+  int next_model() { return ++models_; }
 
  private:
   std::shared_ptr<CoordinatedStop> coordinated_stop_;
   int subgroup_calls_ = 0;
+  int models_ = 0;
 };
 
 }  // namespace comm

@@ -487,6 +487,28 @@ TYPED_TEST_P(DdpContract, ReplicasThatCameApartAreFoundWhenAskedAndBySteps) {
   });
 }
 
+// Of one shape: nothing else tells their buckets apart.
+TYPED_TEST_P(DdpContract, ModelsThatAreSteppedInAnotherOrderOnOneRankAreFound) {
+  using Fixture = DdpContract<TypeParam>;
+  for (const int ranks : {2, 3}) {
+    Fixture::on(ranks, {}, [&](auto&, auto& ddp) {
+      typename TypeParam::Net other;
+      TypeParam::initialize(other);
+      const auto second = TypeParam::wrap(other, ddp.group(), {});
+      const auto step = [](auto& one) { one.backward(Fixture::loss_of(one(TypeParam::rows(0, 3)), Loss::mean)); };
+      for (int i = 0; i < 2; ++i) {
+        step(ddp);
+        step(*second);
+      }
+      step(ddp);
+      expect_text(
+          outcome_of([&] { step(ddp.group()->rank() == 1 ? *second : ddp); }),
+          {"Mismatch: DistributedDataParallel: the ranks averaged the gradients of different models",
+           ranks == 2 ? "from 1, rank 0 has 1; rank 1 has 2. Step" : "ranks 0 and 2 have 1; rank 1 has 2. Step"});
+    });
+  }
+}
+
 TYPED_TEST_P(DdpContract, IsUsedAsTheModuleIs) {
   using Fixture = DdpContract<TypeParam>;
   Fixture::on_ranks({}, [&](auto& net, auto& ddp) {
@@ -553,6 +575,7 @@ REGISTER_TYPED_TEST_SUITE_P(DdpContract, GivesGradientsAndLossOfOneProcess, Micr
                             ARankWithoutDataTakesPart, ALossThatIsNotFiniteIsNotANumberOnEveryRank,
                             ANanIsRaisedOnEveryRankUnderTheNameOfWhoseItIs, DeclaredUnusedParametersAreHeldToIt,
                             GivesTheSameWithAndWithoutOverlap, ReplicasThatCameApartAreFoundWhenAskedAndBySteps,
-                            IsUsedAsTheModuleIs, ABackwardWithoutAForwardOfItsIsRefused, TellsAProgressBar);
+                            ModelsThatAreSteppedInAnotherOrderOnOneRankAreFound, IsUsedAsTheModuleIs,
+                            ABackwardWithoutAForwardOfItsIsRefused, TellsAProgressBar);
 
 }  // namespace lockstep::testing

@@ -8,40 +8,43 @@
 
 #include "runtime/base/hash.h"
 #include "runtime/comm/disagreement.h"
+#include "runtime/comm/group_internals.h"
 #include "runtime/ddp/equality/compare_parameters.h"
 #include "runtime/ddp/equality/gather_numbers.h"
 
 namespace lockstep {
 namespace {
 
-// How many there are, and the values.
-constexpr std::size_t kWords = 1 + kMostDataNumbers;
+// The model's number, how many numbers of the data there are, and these.
+constexpr std::size_t kWords = 2 + kMostDataNumbers;
 
-std::vector<std::uint64_t> words_of(const DataNumbers& numbers) {
+std::vector<std::uint64_t> words_of(int model, const DataNumbers& numbers) {
   if (numbers.size() > kMostDataNumbers) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: watch() of a loader whose identity has {} numbers; there may be {}",
                     numbers.size(), kMostDataNumbers));
   }
-  std::vector<std::uint64_t> words{numbers.size()};
+  std::vector<std::uint64_t> words{static_cast<std::uint64_t>(model), numbers.size()};
   for (const auto& [name, value] : numbers) words.push_back(value);
   words.resize(kWords);
   return words;
 }
 
-// The differences, as a sentence; empty without one. `all`: kWords of each rank.
+// Which ranks have which value of a word; empty if all have the same. `all`: kWords of each rank.
+std::string difference(std::span<const std::uint64_t> all, std::size_t word) {
+  std::vector<std::string> values;
+  for (std::size_t at = word; at < all.size(); at += kWords) values.push_back(fmt::format("{}", all[at]));
+  return describe_values(values);
+}
+
+// The differences of the data, as a sentence; empty without one.
 std::string differences(const DataNumbers& mine, std::span<const std::uint64_t> all) {
-  const auto values_at = [&](std::size_t word) {
-    std::vector<std::string> values;
-    for (std::size_t at = word; at < all.size(); at += kWords) values.push_back(fmt::format("{}", all[at]));
-    return values;
-  };
-  if (const std::string text = describe_values(values_at(0)); !text.empty()) {
+  if (const std::string text = difference(all, 1); !text.empty()) {
     return fmt::format("the number of values that watch() was given to compare: {}", text);
   }
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < mine.size(); ++i) {
-    const std::string text = describe_values(values_at(1 + i));
+    const std::string text = difference(all, 2 + i);
     if (!text.empty()) texts.push_back(fmt::format("{}: {}", mine[i].first, text));
   }
   return fmt::format("{}", fmt::join(texts, "; "));
@@ -49,10 +52,13 @@ std::string differences(const DataNumbers& mine, std::span<const std::uint64_t> 
 
 }  // namespace
 
+DataCheck::DataCheck(std::shared_ptr<ProcessGroup> group)
+    : group_(std::move(group)), model_(group_->internals().next_model()) {}
+
 std::int64_t DataCheck::digest(std::int64_t step) {
   DataNumbers numbers = identity_ ? identity_() : DataNumbers{};
-  const std::vector<std::uint64_t> words = words_of(numbers);
-  const std::uint64_t digest = numbers.empty() ? 0 : hash64(words.data(), words.size() * sizeof(words[0]));
+  const std::vector<std::uint64_t> words = words_of(model_, numbers);
+  const std::uint64_t digest = hash64(words.data(), words.size() * sizeof(words[0]));
   steps_.push_back({step, std::move(numbers)});
   return static_cast<std::int64_t>(digest);
 }
@@ -64,7 +70,16 @@ void DataCheck::judge(const NotedStep& noted) {
     steps_.pop_front();
   }
   if (noted.of_all.data != 0) return;
-  const std::string text = differences(mine, gather_numbers(*group_, words_of(mine)));
+  const std::vector<std::uint64_t> all = gather_numbers(*group_, words_of(model_, mine));
+  if (const std::string models = difference(all, 0); !models.empty()) {
+    comm::throw_disagreement(
+        *group_,
+        fmt::format("DistributedDataParallel: the ranks averaged the gradients of different models. By their order of "
+                    "construction in this group, from 1, {}. Step them in the same order on every rank",
+                    models),
+        -1, noted.step);
+  }
+  const std::string text = differences(mine, all);
   comm::throw_disagreement(
       *group_,
       fmt::format(

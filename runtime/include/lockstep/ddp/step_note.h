@@ -15,7 +15,7 @@ namespace lockstep {
 // One rank's values; after the step, their reduction over all ranks, by each field's operation.
 struct StepNote {
   std::int64_t versions = 0;  // writes to this rank's parameters since found equal; of all: 1 if equal, else 0
-  std::int64_t data = 0;      // a digest of the numbers that choose the samples; of all: 1 if equal, else 0
+  std::int64_t data = 0;      // a digest of the model's number and those that choose the samples; of all: 1 if equal
   std::int64_t digest = 0;    // a digest of the parameters' bytes, 0 if none is asked for; of all: 1 if equal, else 0
   // For GlobalBatch: the number of terms behind this rank's loss, and the loss summed over them, as
   // runtime/ddp/loss_record.h splits it; of all: the sums.
