@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader in Python of docs/SNAPSHOTS.md, as a user copies it, reads what 02_char_gpt saves."""
+"""The reader in Python of docs/SNAPSHOTS.md, as a user copies it, reads what 02_char_gpt and 04_libtorch_mnist save."""
 import importlib.util
 import json
 import os
@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import tempfile
+import time
 import unittest
 
 from plain import environment, need, program
@@ -37,7 +38,43 @@ def train(folder, *flags):
         check=True, capture_output=True, timeout=300, env=environment())
 
 
+def load_as_the_page_does(page, lines, snapshot, folder, optimizer):
+    """Exports `snapshot` into `folder`, and runs the page's lines there."""
+    subprocess.run([program("lockstep"), "snapshots", "export", snapshot, folder / "out"], check=True, capture_output=True,
+                   env=environment())
+    page["optimizer"] = optimizer
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        exec(lines, page)
+    finally:
+        os.chdir(before)
+
+
 class Reader(unittest.TestCase):
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "python3-torch is not installed")
+    @unittest.skipUnless(os.access(pathlib.Path(os.environ["LOCKSTEP_BIN"]) / "04_libtorch_mnist", os.X_OK), "no LibTorch")
+    def test_libtorchs_optimizer_becomes_one_of_pytorch(self):
+        import torch
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            run = subprocess.Popen([program("04_libtorch_mnist"), "--snapshot-dir", folder / "run", "--snapshot-every", "2"],
+                                   stdout=subprocess.DEVNULL, env=environment())
+            deadline = time.monotonic() + 300
+            while run.poll() is None and time.monotonic() < deadline and not any((folder / "run").glob("step-*")):
+                time.sleep(0.1)
+            run.terminate()
+            self.assertEqual(run.wait(300), 75)
+            page, lines = reader()
+            newest = max((folder / "run").glob("step-*"))
+            items = page["snapshot"](newest)
+            names, model = items["optimizer"][0]["param_groups.0.params"], items["model"][1]
+            parameters = [torch.nn.Parameter(torch.from_numpy(model[name].copy())) for name in names]
+            load_as_the_page_does(page, lines, newest, folder, torch.optim.SGD(parameters, 0.01, momentum=0.5))
+            for parameter, name in zip(parameters, names):
+                numpy.testing.assert_array_equal(page["optimizer"].state[parameter]["momentum_buffer"].numpy(),
+                                                 items["optimizer"][1][f"state.{name}.momentum_buffer"], err_msg=name)
+
     @unittest.skipUnless(importlib.util.find_spec("torch"), "python3-torch is not installed")
     def test_an_optimizer_in_shares_becomes_one_of_pytorch(self):
         import torch
@@ -50,16 +87,8 @@ class Reader(unittest.TestCase):
             page, lines = reader()
             values, state = page["snapshot"](whole / newest)["optimizer"]
             model = page["snapshot"](shares / newest)["model"][1]
-            subprocess.run([program("lockstep"), "snapshots", "export", shares / newest, shares / "out"], check=True,
-                           capture_output=True, env=environment())
             parameters = [torch.nn.Parameter(torch.from_numpy(model[name].copy())) for name in values["params"]]
-            page["optimizer"] = torch.optim.AdamW(parameters)
-            before = os.getcwd()
-            os.chdir(shares)
-            try:
-                exec(lines, page)
-            finally:
-                os.chdir(before)
+            load_as_the_page_does(page, lines, shares / newest, shares, torch.optim.AdamW(parameters))
             for parameter, name in zip(parameters, values["params"]):
                 loaded = page["optimizer"].state[parameter]
                 self.assertEqual(loaded["step"].item(), STEPS)
