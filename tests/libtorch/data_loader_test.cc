@@ -90,6 +90,33 @@ TEST(LibtorchDataLoader, GoesOnBehindWhatWasHandedOut) {
   }
 }
 
+TEST(LibtorchDataLoader, ResumesInALoopOverItsEpochs) {
+  const BatchShardSampler sampler(50, 0, 1, {.batch = 6, .seed = 2});
+  for (const std::int64_t consumed : {0, 18, 50}) {
+    libtorch::DataLoader loader(numbers(50), BatchShardSampler(50, 0, 1, {.batch = 6, .seed = 2}));
+    EXPECT_EQ(loader.epoch(), 0);
+    SamplerState place = loader.state();
+    place.epoch = 1;
+    place.consumed = consumed;
+    loader.resume(place);
+    Samples wanted = epoch_of(sampler, 1);
+    wanted.erase(wanted.begin(), wanted.begin() + consumed);
+    for (const std::int64_t sample : epoch_of(sampler, 2)) wanted.push_back(sample);
+    Samples read;
+    int passes = 0;
+    for (std::int64_t epoch = loader.epoch(); epoch < 3; ++epoch, ++passes) {
+      loader.set_epoch(epoch);
+      for (const std::int64_t sample : take(loader)) read.push_back(sample);
+      EXPECT_EQ(loader.epoch(), epoch);
+    }
+    EXPECT_EQ(read, wanted) << consumed;
+    EXPECT_EQ(passes, 2);
+    loader.end_when([] { return true; });
+    loader.set_epoch(7);
+    EXPECT_EQ(loader.state().epoch, 2);
+  }
+}
+
 // Its copies, one in each worker, share what the test releases.
 struct Hanging : ::torch::data::datasets::Dataset<Hanging> {
   ::torch::data::Example<> get(std::size_t) override {

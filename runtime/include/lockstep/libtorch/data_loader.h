@@ -62,6 +62,11 @@ void remove_rows(::torch::data::Example<Data, ::torch::data::example::NoTarget>&
   remove_rows(batch.data);
 }
 
+template <typename Batch>
+concept HasRemovableRows = requires(Batch& batch) {
+  remove_rows(batch);
+};
+
 // InvalidArgument where batches are dropped by this rank's rows, or handed out in another order than they were drawn.
 LOCKSTEP_API ::torch::data::DataLoaderOptions require_common(::torch::data::DataLoaderOptions options);
 
@@ -88,6 +93,9 @@ class DataLoader {
 
  public:
   using Batch = typename Dataset::BatchType;
+  static_assert(HasRemovableRows<Batch>,
+                "a rank may have no rows of a batch: write void remove_rows(Batch&) in the namespace of the dataset's "
+                "batch type, which leaves the batch without rows");
 
   // `options.batch_size` counts this rank's rows, and only for a DistributedSampler.
   DataLoader(Dataset dataset, ShardSampler sampler, ::torch::data::DataLoaderOptions options = {})
@@ -144,7 +152,8 @@ class DataLoader {
     // Torch reads the first batch when it is compared, the others when it is incremented.
     void arrive() {
       reading([&] { loader_->is_over_ = *batch_ == loader_->inner_->end(); });
-      if (!loader_->is_over_ && !loader_->sampler_.took_batch()) remove_rows(**batch_);
+      if (loader_->is_over_ || loader_->sampler_.took_batch()) return;
+      if constexpr (HasRemovableRows<Batch>) remove_rows(**batch_);  // else the class says so
     }
 
     DataLoader* loader_;
@@ -163,6 +172,17 @@ class DataLoader {
     return Iterator(*this, true);
   }
   std::default_sentinel_t end() const { return {}; }
+
+  // The sampler's place, and a resumed run's loop, as with lockstep's own loader:
+  //   loader.resume(place);
+  //   for (std::int64_t epoch = loader.epoch(); epoch < 10; ++epoch) {
+  //     loader.set_epoch(epoch);  // keeps the place in its epoch; does nothing once the training is over
+  data::SamplerState state() const { return sampler_.state(); }
+  std::int64_t epoch() const { return state().epoch; }
+  void resume(const data::SamplerState& place) { sampler_.resume(place); }
+  void set_epoch(std::int64_t epoch) {
+    if (!training_is_over_()) sampler_.set_epoch(epoch);
+  }
 
   // Batches of the pass that the next begin() starts, equal on all ranks.
   std::size_t num_batches() const { return sampler_.num_batches(options_.batch_size()); }
