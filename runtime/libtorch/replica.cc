@@ -352,23 +352,41 @@ void ReplicaImpl::broadcast_buffers(bool is_training) {
 void ReplicaImpl::seed_generators(bool is_training) {
   // With virtual shards there is always one: else noise would depend on which shards this rank had before.
   if (!is_training || !(options_.seed || options_.reproducible.is_on())) return;
-  const std::uint64_t seed_of_all = options_.seed.value_or(0);
-  const int stream = trainer_->shard() ? trainer_->shard()->index : group_->rank();
+  const int stream = random_stream();
   const bool goes_on =
       std::exchange(seeded_step_, steps()) == steps() && std::exchange(seeded_stream_, stream) == stream;
   seeded_stream_ = stream;
   seeded_forwards_ = goes_on ? seeded_forwards_ + 1 : 0;
-  const auto step = static_cast<std::uint64_t>(steps());
-  const auto bits = philox({static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32), seeded_forwards_,
-                            static_cast<std::uint32_t>(stream)},
-                           {static_cast<std::uint32_t>(seed_of_all), static_cast<std::uint32_t>(seed_of_all >> 32)});
   const auto seed = [&](const at::Device& device) {
     at::Generator generator = at::globalContext().defaultGenerator(device);
     const std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_current_seed(bits[0] | std::uint64_t{bits[1]} << 32);
+    generator.set_current_seed(random_seed(seeded_forwards_));
   };
   seed(at::kCPU);
   if (const at::Device device = device_of(*group_); !device.is_cpu()) seed(device);
+}
+
+int ReplicaImpl::random_stream() const { return trainer_->shard() ? trainer_->shard()->index : group_->rank(); }
+
+std::uint64_t ReplicaImpl::random_seed(std::uint32_t number) const {
+  const std::uint64_t seed = options_.seed.value_or(0);
+  const auto step = static_cast<std::uint64_t>(steps());
+  const auto bits = philox({static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32), number,
+                            static_cast<std::uint32_t>(random_stream())},
+                           {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+  return bits[0] | std::uint64_t{bits[1]} << 32;
+}
+
+at::Generator ReplicaImpl::generator(std::uint32_t draw) const {
+  constexpr std::uint32_t kNotAForward = 1u << 31;
+  at::Generator of_process = at::globalContext().defaultGenerator(device_of(*group_));
+  at::Generator own;
+  {
+    const std::lock_guard<std::mutex> lock(of_process.mutex());
+    own = of_process.clone();
+  }
+  own.set_current_seed(random_seed(kNotAForward | draw));
+  return own;
 }
 
 void ReplicaImpl::record_loss(const at::Tensor& loss) {

@@ -74,6 +74,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
     trainer_->set_steps(steps);
     seeded_step_ = -1;  // the next forward is the first of its step, as in a fresh process
   }
+  at::Generator generator(std::uint32_t draw) const override;
   std::int64_t last_weight() const override { return trainer_->last_weight(); }
   const GlobalBatch& last_batch() const override { return trainer_->last_batch(); }
   void check_replicas(const ::torch::nn::Module& module) override;
@@ -132,6 +133,10 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
 
   void broadcast_buffers(bool is_training);
   void seed_generators(bool is_training);
+  // The virtual shard that is under way, or the rank.
+  int random_stream() const;
+  // Of the step and random_stream().
+  std::uint64_t random_seed(std::uint32_t number) const;
   // Refuses, on every way to a step, a parameter that was thawed, converted or moved, or a part or tensor that is new
   // to the module: it would not be averaged or broadcast.
   void refuse_changed(const ::torch::nn::Module& module);

@@ -63,6 +63,54 @@ TEST(Seed, MakesEveryStepMicroBatchAndRankADifferentNoiseAndARunThatGoesOnTheSam
   for (std::size_t i = 0; i < of_ranks[0].size(); ++i) EXPECT_FALSE(at::equal(of_ranks[0][i], of_ranks[1][i])) << i;
 }
 
+// The program's own noise of steps [begin, end), two draws in each.
+std::vector<at::Tensor> drawn(const Group& group, const libtorch::DdpOptions& options, int begin, int end) {
+  Noisy net;
+  Ddp ddp(net, group, options);
+  ddp.set_steps(begin);
+  std::vector<at::Tensor> result;
+  for (int step = begin; step < end; ++step) {
+    for (const std::uint32_t draw : {0, 1}) {
+      at::Generator generator = ddp.generator(draw);
+      result.push_back(at::rand({4}, generator));
+      EXPECT_TRUE(at::equal(at::rand({4}, ddp.generator(draw)), result.back()));
+      EXPECT_FALSE(at::equal(at::rand({4}, generator), result.back())) << "one generator continues";
+    }
+    at::rand({step + 1});  // of the process's
+    ddp(at::ones({3, 4})).sum().backward();
+  }
+  return result;
+}
+
+TEST(Generator, DrawsTheSameInARunThatResumesAndOthersOnEachRankAndInEachStep) {
+  std::vector<std::vector<at::Tensor>> of_ranks(2);
+  run_torch_ranks(2, [&](const Group& group) {
+    auto& all = of_ranks[static_cast<std::size_t>(group->rank())];
+    all = drawn(group, {.seed = 7}, 0, 4);
+    const std::vector<at::Tensor> later = drawn(group, {.seed = 7}, 2, 4);
+    ASSERT_EQ(later.size(), 4u);
+    for (std::size_t i = 0; i < later.size(); ++i) EXPECT_TRUE(at::equal(later[i], all[4 + i])) << i;
+    EXPECT_FALSE(at::equal(drawn(group, {.seed = 8}, 0, 1)[0], all[0]));
+  });
+  std::vector<at::Tensor> all = of_ranks[0];
+  all.insert(all.end(), of_ranks[1].begin(), of_ranks[1].end());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(at::equal(all[i], all[j])) << i << ' ' << j;
+  }
+}
+
+TEST(Generator, LeavesTheProcesssAlone) {
+  run_torch_ranks(1, [](const Group& group) {
+    Noisy net;
+    const Ddp ddp(net, group);
+    ::torch::manual_seed(5);
+    const at::Tensor wanted = at::rand({4});
+    ::torch::manual_seed(5);
+    at::rand({4}, ddp.generator());
+    EXPECT_TRUE(at::equal(at::rand({4}), wanted));
+  });
+}
+
 TEST(Seed, BeginsItsStepAnewWhereTheProgramGoesBackToOne) {
   run_torch_ranks(1, [](const Group& group) {
     Noisy net;

@@ -203,6 +203,11 @@ class DistributedDataParallel {
   // Sets the steps that a resumed run has done before. steps() counts from there, and so does randomness; records and
   // messages count this run's. Between steps, equal on all ranks. InvalidArgument if it is negative.
   void set_steps(std::int64_t steps) { replica_->set_steps(steps); }
+  // A new generator on the group's device for the program's own draws of this step, such as noise and latents, seeded
+  // from (DdpOptions::seed or 0, steps(), rank, `draw`); with virtual shards, in loss_of, from the shard in place of
+  // the rank. A run that resumes draws the same numbers. The same `draw` in the same step, such as for two
+  // micro-batches, repeats them. Torch's default generators are left alone.
+  at::Generator generator(std::uint32_t draw = 0) const { return replica_->generator(draw); }
   // The unit of the gradients' weights (Reducer::weight_unit), which decides their last bits: rank 0's first weight, or
   // the value of set_weight_unit() before the first backward; a later call changes nothing. nullopt while it is not
   // known. Equal on all ranks. For Snapshots.

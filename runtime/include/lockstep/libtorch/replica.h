@@ -87,6 +87,7 @@ class LOCKSTEP_API Replica {
   virtual const std::shared_ptr<ProcessGroup>& group() const = 0;
   virtual std::int64_t steps() const = 0;
   virtual void set_steps(std::int64_t steps) = 0;
+  virtual at::Generator generator(std::uint32_t draw) const = 0;
   virtual std::optional<std::int64_t> weight_unit() const = 0;
   virtual void set_weight_unit(std::int64_t unit) = 0;
   virtual void before_update(std::function<void()> action) = 0;
