@@ -37,7 +37,10 @@ std::string ExitStatus::hint() const {
   }
   if (!by_signal) {
     if (value == kExitPeerLost) return "75 says that it lost another rank; its own line above says which and why";
-    if (value == 127) return "127 is what a shell says for a command that was not found";
+    if (value == 127) {
+      return "127 is what a shell says for a command that was not found, and the dynamic loader for a library: its own "
+             "line above names it, and ldd lists a program's";
+    }
     if (value == 126) return "126 is what a shell says for a command that can't be executed";
     return {};
   }

@@ -32,6 +32,7 @@ TEST(ExitStatus, SpeaksAsShellsCount) {
   EXPECT_EQ(killed.exit_code(), 137);
   EXPECT_EQ(killed.describe(), "was killed by signal 9 (SIGKILL)");
   EXPECT_NE(killed.hint().find("out of memory"), std::string::npos);
+  EXPECT_NE(ExitStatus({.by_signal = false, .value = 127}).hint().find("dynamic loader"), std::string::npos);
   EXPECT_EQ(dumped.describe(), "was killed by signal 11 (SIGSEGV), core dumped");
   EXPECT_EQ(signal_name(SIGUSR1), "SIGUSR1");
   const ExitStatus heard_of_it{.by_signal = false, .value = kExitPeerLost};
