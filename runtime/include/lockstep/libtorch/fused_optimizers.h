@@ -10,7 +10,9 @@
 // 16-bit parameters (bfloat16, float16) get a float32 master each, which the step updates; the parameter is the master
 // rounded once. Moments are float32 too. Masters cost 4 bytes an element, and are in save() and in snapshots. A write
 // to a 16-bit parameter that is not the optimizer's (weights that are loaded, a broadcast) is taken over into its
-// master by the next step, where torch counts it (_version()).
+// master by the next step, where torch counts it (_version()). Writes that torch does not count, through
+// parameter.data(), data_ptr() or set_data(), are undone by the next step: write the parameter itself, under a
+// torch::NoGradGuard.
 //
 // The step waits for no device. With a GradScaler, scale and found_inf stay on the device (step_scaled): where an Inf
 // or NaN was found, parameters, moments and step counts keep their values. The step counts in state() include such
