@@ -20,7 +20,8 @@ class HeldMemory;
 
 namespace lockstep::optim {
 
-// Parameters with settings of their own; what is not set is the optimizer's.
+// Parameters and their weight decay. The optimizer ignores its own options' weight decay when it is given groups, so a
+// group that sets none has 0.
 struct ParameterGroup {
   std::vector<Tensor> parameters = {};
   double weight_decay = 0;  // 0 or more
