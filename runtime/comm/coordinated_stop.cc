@@ -52,7 +52,7 @@ std::string reason_of_signal(const ProcessGroup& group) {
 
 void CoordinatedStop::listen(const ProcessGroup& group, const StopOptions& options) {
   StopSignals::Options wanted{.timeout = timeout_of(options)};
-  if (!options.signals.empty()) wanted.signals = options.signals;
+  if (!options.on_signals.empty()) wanted.signals = options.on_signals;
   if (group.size() > 1) wanted.who = fmt::format("rank {}", job_rank(group));
   wanted.launcher = static_cast<pid_t>(Environment::of_process().get_int("LOCKSTEP_LAUNCHER_PID").value_or(0));
   requeue_exit_code(Environment::of_process());  // a bad value is found now, and not at the end

@@ -94,7 +94,7 @@ HookedBucket BucketHook::start(std::size_t bucket, const BufferView& buffer) {
   scale_down(buffer);
   std::vector<GradBucket::Slice> slices;
   for (const int parameter : it.parameters) {
-    const std::size_t bytes = plan_->slots[static_cast<std::size_t>(parameter)].offset - it.offset;
+    const std::size_t bytes = plan_->gradient_slots[static_cast<std::size_t>(parameter)].offset - it.offset;
     slices.push_back(
         {specs_[static_cast<std::size_t>(parameter)], static_cast<std::int64_t>(bytes / size_of(it.dtype))});
   }

@@ -63,7 +63,7 @@ void FiniteCheck::look_at_shards(std::size_t bucket) {
   for (const int parameter : it.parameters) {
     if (static_cast<std::size_t>(parameter) >= gradients_) continue;
     const ParameterSpec& spec = specs_[static_cast<std::size_t>(parameter)];
-    const std::size_t offset = plan_->slots[static_cast<std::size_t>(parameter)].offset;
+    const std::size_t offset = plan_->gradient_slots[static_cast<std::size_t>(parameter)].offset;
     for (const std::byte* node : shards_->nodes(memory_.at(offset))) {
       const std::int64_t at = first_not_finite_on_host(node, spec.count(), spec.dtype);
       if (at == kAllFinite) continue;
@@ -110,7 +110,7 @@ const ParameterSpec& FiniteCheck::parameter_at(std::size_t bucket, std::int64_t 
   const std::size_t offset = it.offset + static_cast<std::size_t>(element) * size_of(it.dtype);
   // The slices lie one behind the other, and the bytes between them are zero.
   const auto behind = std::ranges::find_if(
-      it.parameters, [&](int parameter) { return plan_->slots[static_cast<std::size_t>(parameter)].offset > offset; });
+      it.parameters, [&](int parameter) { return plan_->gradient_slots[static_cast<std::size_t>(parameter)].offset > offset; });
   return specs_[static_cast<std::size_t>(*std::prev(behind))];
 }
 

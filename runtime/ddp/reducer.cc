@@ -231,7 +231,7 @@ void* Reducer::Impl::gradient_data(int parameter, DType dtype) {
                     "its own dtype",
                     parameter, specs[at].describe(), name_of(dtype), step()));
   }
-  return memory.at(plan.slots[at].offset);
+  return memory.at(plan.gradient_slots[at].offset);
 }
 
 void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used) {
@@ -252,10 +252,10 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
   if (!synchronize) return;
   accumulate(at);
   if (!order_is_known) observed.push_back(parameter);
-  in_group([&] { queue.gradient_ready(plan.slots[at].bucket); });
+  in_group([&] { queue.gradient_ready(plan.gradient_slots[at].bucket); });
 }
 
-void Reducer::Impl::zero(std::size_t parameter) { memory.zero(plan.slots[parameter].offset, specs[parameter].bytes()); }
+void Reducer::Impl::zero(std::size_t parameter) { memory.zero(plan.gradient_slots[parameter].offset, specs[parameter].bytes()); }
 
 // Zeros the slices that this micro-batch should have overwritten and did not, for they are stale. Slices that
 // accumulate stay.
@@ -272,11 +272,11 @@ void Reducer::Impl::accumulate(std::size_t parameter) {
   if (!shards) return;
   if (digests) digests->shard(shards->shard_under_way(), parameter, slice(parameter));
   const ParameterSpec& spec = specs[parameter];
-  in_group([&] { shards->accumulate(memory.at(plan.slots[parameter].offset), spec.count(), spec.dtype); });
+  in_group([&] { shards->accumulate(memory.at(plan.gradient_slots[parameter].offset), spec.count(), spec.dtype); });
 }
 
 std::span<const std::byte> Reducer::Impl::slice(std::size_t parameter) const {
-  return {memory.at(plan.slots[parameter].offset), specs[parameter].bytes()};
+  return {memory.at(plan.gradient_slots[parameter].offset), specs[parameter].bytes()};
 }
 
 void Reducer::Impl::keep_shard() {
@@ -314,7 +314,7 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
     ++micro_batches;
     return weight;
   }
-  const std::size_t map_offset = used_map ? plan.slots[specs.size()].offset : 0;
+  const std::size_t map_offset = used_map ? plan.gradient_slots[specs.size()].offset : 0;
   std::optional<std::int64_t> total;
   in_group([&] {
     if (used_map) used_map->write(map_offset, used);

@@ -84,6 +84,18 @@ for macro in _GLIBCXX_DEBUG _GLIBCXX_USE_CXX11_ABI=0; do
   fi
 done
 
+# Macros of Qt, curses, X11, the C library and glog, which a program may have before our headers.
+foreign=(signals=public slots= emit= 'foreach(a,b)=for (a : b)' 'timeout(delay)=wtimeout(stdscr, delay)' OK=0 ERR=-1
+  TRUE=1 FALSE=0 None=0L Bool=int Status=int Success=0 True=1 False=0 Always=2 'major(x)=gnu_dev_major(x)'
+  'minor(x)=gnu_dev_minor(x)' linux=1 unix=1 I=_Complex_I 'CHECK(x)=if (!(x)) abort()' 'LOG(x)=log_stream(x)' DEBUG=1
+  INFO=1 ERROR=0)
+if ! "$cxx" -std=c++20 -fsyntax-only "${foreign[@]/#/-D}" -I "$source/runtime/include" -include lockstep/lockstep.h \
+  -x c++ /dev/null 2>output.log; then
+  echo "wrong: lockstep.h does not compile with other libraries' macros"
+  grep -m3 'error:' output.log
+  failed=1
+fi
+
 # What follows the first error comes from the standard library, which has no <span> there.
 refused c++17 10000 'lockstep needs C++20: compile with -std=c++20' 'int main() {}'
 exit $failed

@@ -158,7 +158,7 @@ BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const in
   }
   BucketPlan plan;
   std::size_t end = 0;
-  plan.slots.resize(specs.size());
+  plan.gradient_slots.resize(specs.size());
   for (Group& group : group_parameters(specs, order, options)) {
     Bucket bucket;
     bucket.dtype = specs[static_cast<std::size_t>(group.parameters.front())].dtype;
@@ -166,7 +166,7 @@ BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const in
     const std::size_t bytes = padded(group.bytes, options.parts);
     bucket.count = static_cast<std::int64_t>(bytes / size_of(bucket.dtype));
     for (const int parameter : group.parameters) {
-      plan.slots[static_cast<std::size_t>(parameter)] = {static_cast<int>(plan.buckets.size()), end};
+      plan.gradient_slots[static_cast<std::size_t>(parameter)] = {static_cast<int>(plan.buckets.size()), end};
       end += slot_bytes(specs[static_cast<std::size_t>(parameter)]);
       plan.arena_bytes += slot_bytes(specs[static_cast<std::size_t>(parameter)]);
     }
@@ -186,7 +186,7 @@ std::vector<ParameterShare> shares_of(const BucketPlan& plan, std::span<const Pa
   for (const int parameter : it.parameters) {
     const auto index = static_cast<std::size_t>(parameter);
     if (index >= specs.size()) continue;  // the map of used parameters
-    const auto first = static_cast<std::int64_t>((plan.slots[index].offset - it.offset) / size_of(it.dtype));
+    const auto first = static_cast<std::int64_t>((plan.gradient_slots[index].offset - it.offset) / size_of(it.dtype));
     const std::int64_t begin = std::max<std::int64_t>(part * rank - first, 0);
     const std::int64_t end = std::min(part * (rank + 1) - first, specs[index].count());
     if (begin < end) shares.push_back({parameter, begin, end});
@@ -196,7 +196,7 @@ std::vector<ParameterShare> shares_of(const BucketPlan& plan, std::span<const Pa
 
 void append_bucket(BucketPlan& plan, const ParameterSpec& spec, int index) {
   const std::size_t bytes = slot_bytes(spec);
-  plan.slots.push_back({static_cast<int>(plan.buckets.size()), plan.arena_bytes});
+  plan.gradient_slots.push_back({static_cast<int>(plan.buckets.size()), plan.arena_bytes});
   plan.buckets.push_back({.dtype = spec.dtype,
                           .offset = plan.arena_bytes,
                           .count = static_cast<std::int64_t>(bytes / size_of(spec.dtype)),

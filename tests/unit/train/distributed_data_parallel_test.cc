@@ -76,9 +76,9 @@ TEST(DistributedDataParallel, GradientsAreSlicesOfTheReducersArena) {
     addresses.push_back(gradient.data<float>());
   }
   const BucketPlan& plan = ddp.reducer().plan();
-  const auto* arena = reinterpret_cast<const std::byte*>(addresses[0]) - plan.slots[0].offset;
+  const auto* arena = reinterpret_cast<const std::byte*>(addresses[0]) - plan.gradient_slots[0].offset;
   for (std::size_t i = 0; i < addresses.size(); ++i) {
-    EXPECT_EQ(reinterpret_cast<const std::byte*>(addresses[i]), arena + plan.slots[i].offset) << i;
+    EXPECT_EQ(reinterpret_cast<const std::byte*>(addresses[i]), arena + plan.gradient_slots[i].offset) << i;
   }
   model.zero_grad();
   ddp.backward(loss_of(ddp(input(4))));

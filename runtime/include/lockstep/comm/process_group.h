@@ -102,7 +102,7 @@ class LOCKSTEP_API ProcessGroup {
   // of a node has the largest power of two of ranks below their number, as in ((0+1)+(2+3))+4.
   virtual bool sums_in_rank_order() const { return false; }
   // Time limit of each collective that is waited for without a deadline of its own.
-  virtual std::chrono::nanoseconds timeout() const = 0;
+  virtual std::chrono::nanoseconds(timeout)() const = 0;
   // The members of the group, by rank; each under the number that it has in the job.
   virtual const rendezvous::Roster& roster() const = 0;
   // The name that another group gave this one; empty for the group of init_process_group.

@@ -37,7 +37,7 @@
 namespace lockstep {
 
 struct StopOptions {
-  std::vector<int> signals = {};  // empty: SIGTERM, SIGINT and SIGUSR1
+  std::vector<int> on_signals = {};  // empty: SIGTERM, SIGINT and SIGUSR1
   // The time from the first signal to the end of a step, above 0. nullopt: LOCKSTEP_STOP_TIMEOUT (seconds), else 25 s,
   // which is 5 s less than Kubernetes gives a process before it kills it.
   std::optional<std::chrono::nanoseconds> timeout = {};

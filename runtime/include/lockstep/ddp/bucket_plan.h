@@ -61,7 +61,7 @@ struct Bucket {
 
 struct BucketPlan {
   std::vector<Bucket> buckets;      // in launch order: that in which they become full
-  std::vector<GradientSlot> slots;  // by parameter
+  std::vector<GradientSlot> gradient_slots;  // by parameter
   std::size_t arena_bytes = 0;      // the same for every order; of one part also for all caps
 };
 

@@ -65,9 +65,9 @@ TEST(BucketPlan, ClosesAtTheCapAndFollowsTheOrder) {
   const std::vector<int> order{6, 5, 4, 3, 2, 1, 0};
   const BucketPlan plan = plan_buckets(specs, order, {.cap_bytes = 192, .first_cap_bytes = 128});
   EXPECT_EQ(members(plan), (std::vector<std::vector<int>>{{6, 5}, {4, 3, 2}, {1, 0}}));
-  EXPECT_EQ(plan.slots[6].offset, 0u);
-  EXPECT_EQ(plan.slots[0].offset, 6u * 64);
-  EXPECT_EQ(plan.slots[0].bucket, 2);
+  EXPECT_EQ(plan.gradient_slots[6].offset, 0u);
+  EXPECT_EQ(plan.gradient_slots[0].offset, 6u * 64);
+  EXPECT_EQ(plan.gradient_slots[0].bucket, 2);
   EXPECT_EQ(plan.arena_bytes, 7u * 64);
 }
 
@@ -155,8 +155,8 @@ void check_random_plan(std::uint64_t seed) {
     for (const int p : bucket.parameters) {
       const auto at = static_cast<std::size_t>(p);
       ++seen[at];
-      EXPECT_EQ(plan.slots[at].bucket, static_cast<int>(b));
-      EXPECT_EQ(plan.slots[at].offset, end);
+      EXPECT_EQ(plan.gradient_slots[at].bucket, static_cast<int>(b));
+      EXPECT_EQ(plan.gradient_slots[at].offset, end);
       EXPECT_EQ(specs[at].dtype, bucket.dtype);
       before_last = end - bucket.offset;
       end += std::max<std::size_t>((specs[at].bytes() + 63) / 64, 1) * 64;
