@@ -77,8 +77,11 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
   if (!contract.requeue_exit_code.empty()) result.set("LOCKSTEP_REQUEUE_EXIT_CODE", contract.requeue_exit_code);
   if (!contract.timeout.empty()) result.set("LOCKSTEP_TIMEOUT", contract.timeout);
   if (contract.visible_devices) result.set("CUDA_VISIBLE_DEVICES", *contract.visible_devices);
-  if (!contract.bindings.empty() && !result.has("OMP_NUM_THREADS")) {
-    result.set("OMP_NUM_THREADS", number(contract.bindings[static_cast<std::size_t>(local_rank)].cores));
+  if (!contract.bindings.empty()) {
+    const auto& binding = contract.bindings[static_cast<std::size_t>(local_rank)];
+    if (!result.has("OMP_NUM_THREADS")) result.set("OMP_NUM_THREADS", number(binding.cores));
+    // GNU's OpenMP would take the rank to the first of them, wherever it is bound.
+    if (result.has("GOMP_CPU_AFFINITY")) result.set("GOMP_CPU_AFFINITY", describe_processors(binding.processors));
   }
   if (contract.share_gpus) {
     for (const auto& [name, value] : shared_gpu_environment(contract.run_id, rank)) {

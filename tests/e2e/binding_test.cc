@@ -2,11 +2,15 @@
 // --bind of `lockstep run`: which processors the ranks are on.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "launcher/placement/binding.h"
 #include "tests/e2e/launch.h"
 #include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::e2e {
 namespace {
@@ -34,6 +38,38 @@ TEST(Bind, EachRankHasCoresOfItsOwn) {
                              launcher::describe_processors(bindings[rank].processors) + ", threads "});
   }
   expect_text(result.err, {"lockstep run: --bind core: " + launcher::describe_bindings(bindings, 0) + "\n"});
+}
+
+// A rank loads an OpenMP runtime, which binds its first thread before main().
+TEST(Bind, OpenMpTakesNoProcessorsAway) {
+  const auto allowed = launcher::allowed_processors();
+  if (allowed.size() < 2) GTEST_SKIP() << "one core has nothing to take away";
+  const testing::TemporaryFolder folder;
+  const std::string all = launcher::describe_processors(allowed);
+  const auto train = [&](const Words& flags, const std::string& name, const std::string& value) {
+    const auto run_once = (folder / name).string() + std::to_string(flags.size());
+    const auto ran = run(run_command(flags, TRAINING_PROGRAM, {run_once, run_once + ".weights", "1"}), {{name, value}});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    return ran.err;
+  };
+  const std::vector<std::pair<std::string, std::string>> settings = {
+      {"OMP_PROC_BIND", "true"}, {"OMP_PLACES", "cores"}, {"GOMP_CPU_AFFINITY", all}};
+  for (const auto& [name, value] : settings) {
+    SCOPED_TRACE(name);
+    expect_text(train({"-n", "2"}, name, value),
+                {"had bound this thread to a part of " + std::to_string(allowed.size()) + " processors"});
+  }
+  // Ranks that are bound stay where the launcher has them.
+  const auto told = run(tell({"-n", "2", "--bind", "core"}), {{"GOMP_CPU_AFFINITY", all}});
+  const auto bindings = launcher::bind_ranks(launcher::Binding::core, topology(), 2);
+  const auto affinity = run(joined(joined({LOCKSTEP_PROGRAM, "run"}, {"-n", "2", "--bind", "core"}),
+                                   {"--", "sh", "-c", "echo places $GOMP_CPU_AFFINITY."}),
+                            {{"GOMP_CPU_AFFINITY", all}});
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const std::string own = launcher::describe_processors(bindings[rank].processors);
+    expect_text(told.out, {"[rank " + std::to_string(rank) + "] on " + own + ", "});
+    expect_text(affinity.out, {"[rank " + std::to_string(rank) + "] places " + own + "."});
+  }
 }
 
 TEST(Bind, WithinTheProcessorsOfTheCommand) {
