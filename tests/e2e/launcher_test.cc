@@ -292,6 +292,18 @@ TEST(Launcher, ABackendIsAskedForByVariableOrFlagUnlessTheProgramDoes) {
   expect_text(by_program.err, {"LOCKSTEP_BACKEND has no effect: the program itself asks for backend 'shm'"});
 }
 
+TEST(Launcher, AutoTakesTcpWhereARankGetsNoSharedMemory) {
+  const auto started = [](const Words& flags) {
+    return run(run_command(flags, "sh", {"-c", "[ $RANK = 0 ] && ulimit -f 16; exec \"$0\" init", RANK_PROGRAM}));
+  };
+  const auto by_auto = started({"-n", "2"});
+  EXPECT_EQ(by_auto.exit_code, 0) << by_auto.err;
+  expect_text(by_auto.err, {"backend tcp (auto; ", "the limit on a file's size", ", backend tcp, "});
+  const auto by_flag = started({"-n", "2", "--backend", "shm"});
+  EXPECT_NE(by_flag.exit_code, 0);
+  expect_text(by_flag.err, {"the limit on a file's size", "raise it with 'ulimit -f unlimited', or use backend 'tcp'"});
+}
+
 TEST(Launcher, ARankHasNoSignalBlockedThatIsPassedOnToIt) {
   sigset_t blocked;
   sigset_t before;

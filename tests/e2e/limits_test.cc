@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Limits,
 TEST_P(Limits, AreNamedByTheRankThatMeetsThem) {
   const testing::Footprint footprint;
   Process launcher(
-      {.command = run_command({"-n", "2", "--grace", "20"}, "sh",
+      {.command = run_command({"-n", "2", "--grace", "20", "--backend", "shm"}, "sh",
                               {"-c", GetParam().shell + " && exec \"$0\" ignore:15 init sum", RANK_PROGRAM})});
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 1) << result.err;

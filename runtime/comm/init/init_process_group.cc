@@ -46,6 +46,12 @@ namespace {
 
 // Ranks of one host share its cores. A user who sets OMP_NUM_THREADS has decided.
 void share_cores(const Environment& environment, int local_world_size) {
+  if (const int processors = leave_openmp_place(); processors > 0) {
+    log_info(
+        "environment: OpenMP (OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY) had bound this thread to a part of {} "
+        "processors; it may use them all",
+        processors);
+  }
   if (threads_by_variable(environment)) return;
   const int share = std::max(1, allowed_cores() / std::max(1, local_world_size));
   if (const auto text = environment.get("OMP_NUM_THREADS")) {
@@ -153,9 +159,21 @@ std::shared_ptr<ProcessGroup> start_among_others(const InitOptions& options, con
   if (identity.rank == 0 && !device.why_not_gpu.empty()) {
     log_info("device cpu (auto; {})", device.why_not_gpu.substr(0, device.why_not_gpu.find(';')));
   }
-  const BackendChoice choice = choose_backend(options.backend, backends(), context, deadline);
-  context.make_group = group_maker(*choice.backend, watched);
-  auto group = choice.backend->create(context, deadline);
+  BackendChoice choice = choose_backend(options.backend, backends(), context, deadline);
+  const auto create = [&] {
+    context.make_group = group_maker(*choice.backend, watched);
+    return choice.backend->create(context, deadline);
+  };
+  std::shared_ptr<ProcessGroup> group;
+  try {
+    group = create();
+  } catch (const BackendUnavailable& error) {  // on every rank
+    if (options.backend != "auto" || choice.backend->name != "shm") throw;
+    const std::string reason = error.what();
+    choice = choose_backend("tcp", backends(), context, deadline);
+    choice.why = "auto; " + reason.substr(0, reason.find(';'));
+    group = create();
+  }
   // The line below names the backend; why it is this one is news where another was passed over.
   if (identity.rank == 0 && choice.why.starts_with("auto; "))
     log_info("backend {} ({})", choice.backend->name, choice.why);
