@@ -164,7 +164,7 @@ std::string coloured(const std::string& line, const char* colour) {
 
 std::optional<Screen> terminal() {
   winsize size{};
-  if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;
+  if (!can_draw_on(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;
   const bool has_colours = Environment::of_process().get("NO_COLOR").value_or("").empty();
   return Screen{.columns = size.ws_col, .rows = size.ws_row, .has_colours = has_colours};
 }

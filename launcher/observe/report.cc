@@ -54,6 +54,16 @@ int write_comparison(const ReportOptions& options) {
   return 0;
 }
 
+// Writes what is beside a report's page.
+void write_into(const fs::path& folder, const RunReport& report) {
+  write_file((folder / "report.jsonl").native(), as_json_lines(report));
+  const fs::path events = folder / kEventFile;
+  std::error_code made;
+  fs::create_directories(events.parent_path(), made);
+  if (made) throw SystemError("make the folder " + events.parent_path().native(), made.value());
+  write_file(events.native(), as_event_file(report));
+}
+
 }  // namespace
 
 int report_command(const ReportOptions& options) {
@@ -64,14 +74,14 @@ int report_command(const ReportOptions& options) {
     const std::string page = options.file.empty() ? (folder / "report.html").native() : options.file;
     using Name = checkpoint::AtomicFile::Name;
     write_file(page, as_page(report), options.file.empty() ? Name::of_lockstep : Name::of_user);
-    write_file((folder / "report.jsonl").native(), as_json_lines(report));
-    const fs::path events = folder / kEventFile;
-    std::error_code made;
-    fs::create_directories(events.parent_path(), made);
-    if (made) throw SystemError("make the folder " + events.parent_path().native(), made.value());
-    write_file(events.native(), as_event_file(report));
     std::string text =
         fmt::format("{}: {}, {}\n", page, count_of(report.world_size, "rank"), count_of(report.totals().steps, "step"));
+    try {
+      write_into(folder, report);
+    } catch (const Error& error) {  // the page that was asked for elsewhere is there
+      if (options.file.empty()) throw;
+      text += fmt::format("without report.jsonl and {}: {}\n", kEventFile, error.what());
+    }
     for (const std::string& problem : report.problems) text += printable(problem) + "\n";
     for (const std::string& line : news_of(report)) text += line + "\n";
     write_to_stdout(text);

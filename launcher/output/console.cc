@@ -43,8 +43,8 @@ Console::Console(int out_fd, int err_fd) {
   for (const int number : {SIGPIPE, SIGXFSZ}) {
     if (signal(number, SIG_IGN) == SIG_ERR) throw SystemError("ignore SIGPIPE and SIGXFSZ", errno);
   }
-  out_ = {.fd = out_fd, .terminal = isatty(out_fd) == 1, .broken = false, .lost = false, .pending = {}};
-  err_ = {.fd = err_fd, .terminal = isatty(err_fd) == 1, .broken = false, .lost = false, .pending = {}};
+  out_ = {.fd = out_fd, .terminal = lockstep::can_draw_on(out_fd), .broken = false, .lost = false, .pending = {}};
+  err_ = {.fd = err_fd, .terminal = lockstep::can_draw_on(err_fd), .broken = false, .lost = false, .pending = {}};
   shared_ = same_file(out_fd, err_fd);
 }
 

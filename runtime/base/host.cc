@@ -15,14 +15,14 @@ namespace lockstep {
 std::string host_name() {
   char name[HOST_NAME_MAX + 1] = {};
   if (gethostname(name, HOST_NAME_MAX) != 0) throw SystemError("gethostname", errno);
-  return printable(name);
+  return *name == '\0' ? "localhost" : printable(name);
 }
 
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string text;
   if (!std::getline(file, text) || text.empty()) {
-    throw SystemError("read /proc/sys/kernel/random/boot_id (is /proc mounted?)", errno);
+    throw SystemError("read /proc/sys/kernel/random/boot_id (is /proc mounted, without subset=pid?)", errno);
   }
   return text;
 }
@@ -30,7 +30,7 @@ std::string boot_id() {
 std::string network_namespace() {
   char name[64];
   const ssize_t size = readlink("/proc/self/ns/net", name, sizeof name);
-  if (size < 0) throw SystemError("read /proc/self/ns/net (is /proc mounted?)", errno);
+  if (size < 0) throw SystemError("read /proc/self/ns/net (is /proc mounted, without subset=pid?)", errno);
   return {name, static_cast<std::size_t>(size)};
 }
 

@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// The host's name as gethostname(2) has it, in one line that a message may show.
+// The host's name as gethostname(2) has it, in one line that a message may show; "localhost" where it has none.
 LOCKSTEP_INTERNAL_API std::string host_name();
 // Changes at each boot and differs between machines: /proc/sys/kernel/random/boot_id.
 // Equal on two processes exactly if they share a kernel, whatever their host names are.

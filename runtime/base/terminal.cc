@@ -2,8 +2,16 @@
 #include "runtime/base/terminal.h"
 
 #include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
 
 namespace lockstep {
+
+bool can_draw_on(int fd) noexcept {
+  const char* const term = std::getenv("TERM");
+  return ::isatty(fd) == 1 && term != nullptr && *term != '\0' && std::string_view(term) != "dumb";
+}
 
 std::string_view first_columns(std::string_view text, std::size_t columns) noexcept {
   for (std::size_t i = 0; i < text.size(); ++i) {

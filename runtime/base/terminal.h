@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of a text that fits into one line of a terminal.
+// What can be drawn on a terminal, and the part of a text that fits into one of its lines.
 #pragma once
 
 #include <cstddef>
 #include <string_view>
 
 namespace lockstep {
+
+// Whether `fd` is a terminal that understands escape sequences: one whose TERM is set, and not "dumb".
+bool can_draw_on(int fd) noexcept;
 
 // The beginning of `text` of at most so many letters of UTF-8, each a column.
 std::string_view first_columns(std::string_view text, std::size_t columns) noexcept;

@@ -200,7 +200,7 @@ TEST(Launcher, ProgressOfRankZeroStaysABarOnATerminal) {
   ASSERT_EQ(openpty(&terminal, &program, nullptr, nullptr, nullptr), 0);
   const std::string device = ttyname(program);
   // A terminal that nobody has open any more reads as an error, so `program` is kept until the end.
-  Process launcher({.command = {"sh", "-c", "exec \"$0\" run -n 2 -- \"$1\" bar:3 eprint:done 2>\"$2\"",
+  Process launcher({.command = {"sh", "-c", "TERM=xterm exec \"$0\" run -n 2 -- \"$1\" bar:3 eprint:done 2>\"$2\"",
                                 LOCKSTEP_PROGRAM, PLAIN_PROGRAM, device}});
   EXPECT_EQ(launcher.wait().exit_code, 0);
   // The kernel brings it to the other end in parts and later. What is written last comes last.

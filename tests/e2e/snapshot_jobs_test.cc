@@ -72,6 +72,7 @@ struct Terminal {
     words.push_back(nullptr);
     child = ::forkpty(&fd, nullptr, nullptr, nullptr);
     if (child == 0) {
+      ::setenv("TERM", "xterm", 1);
       ::execv(words.front(), words.data());
       ::_exit(127);
     }

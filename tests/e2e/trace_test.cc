@@ -186,6 +186,13 @@ TEST_F(Trace, WhatRanksHaveLoggedIsInTheReport) {
   expect_text(compared.out, {file("both.html") + ": 2 runs side by side\n"});
   EXPECT_EQ(testing::fault_of_markup(text_of("both.html")), "");
   expect_text(text_of("both.html"), {"data-points=\"120\"><title>loss by step</title>"});
+  // A page that was asked for elsewhere needs nothing of the folder.
+  std::filesystem::remove(file("logs/report.jsonl"));
+  std::filesystem::create_directory(file("logs/report.jsonl"));
+  const auto elsewhere = run({LOCKSTEP_PROGRAM, "report", "-o", file("page.html"), file("logs")});
+  EXPECT_EQ(elsewhere.exit_code, 0) << elsewhere.err;
+  expect_text(elsewhere.out, {file("page.html") + ": ", "without report.jsonl and ", file("logs/report.jsonl")});
+  EXPECT_EQ(run({LOCKSTEP_PROGRAM, "report", file("logs")}).exit_code, 2);
 }
 
 // The first start is killed after step 1, the second one after step 48, most likely behind the snapshot of step 25.

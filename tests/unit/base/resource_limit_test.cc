@@ -64,6 +64,11 @@ TEST(ResourceLimit, AThreadThatCannotBeHadIsAnErrorOfOurs) {
       EXPECT_NE(text.find(part), std::string::npos) << text;
     }
   }
+  try {
+    throw_no_thread(EPERM);
+  } catch (const SystemError& error) {
+    EXPECT_NE(std::string(error.what()).find("a seccomp filter refuses clone3"), std::string::npos) << error.what();
+  }
 }
 
 }  // namespace

@@ -128,6 +128,14 @@ TEST(ConsoleOnATerminal, KeepsTheBarAtTheBottom) {
   ASSERT_EQ(openpty(&terminal, &program, nullptr, nullptr, nullptr), 0);
   const UniqueFd terminal_end(terminal);
   const UniqueFd program_end(program);
+  ::setenv("TERM", "dumb", 1);
+  Console plain(program, program);
+  plain.redraw(Stream::err, "5%");
+  plain.line(Stream::out, 1, "hello");
+  const std::string seen = drain(terminal);
+  EXPECT_EQ(seen.find('\x1b'), std::string::npos) << seen;
+  EXPECT_NE(seen.find("5%"), std::string::npos) << seen;
+  ::setenv("TERM", "xterm", 1);
   Console console(program, program);
   console.redraw(Stream::err, "10%");
   EXPECT_EQ(drain(terminal), "10%\x1b[K\r");
