@@ -175,6 +175,15 @@ TEST_P(Sanitized, KernelsOfTensorsHaveNoFault) {
                             .wait(Deadline::after(kLimit));
   EXPECT_EQ(result.exit_code, 0) << said(result);
 }
+
+// NCCL asks the driver for what this one may not have, and goes by the answer.
+TEST_P(Sanitized, KernelsOfARanksGroupHaveNoFault) {
+  const std::string tool = compute_sanitizer();
+  if (tool.empty()) GTEST_SKIP() << "there is no compute-sanitizer: it comes with the CUDA toolkit";
+  const Result result = run(
+      1, {tool, "--tool", GetParam(), "--error-exitcode", "9", "--report-api-errors", "no", program(GPU_RANK), "sums"});
+  EXPECT_EQ(times(result.out, "sums are those of the host"), 1) << said(result);
+}
 #endif
 
 class Ranks : public Gpu, public ::testing::WithParamInterface<int> {};
