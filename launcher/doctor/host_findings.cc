@@ -104,7 +104,8 @@ Finding ports(const HostFolders& folders) {
   std::istringstream range(first_line(folders.proc + "/sys/net/ipv4/ip_local_port_range"));
   int low = 0;
   int high = 0;
-  if (!(range >> low >> high)) return {kLimits, "free ports are from", "unknown", Health::note, "is /proc mounted, without subset=pid?"};
+  if (!(range >> low >> high))
+    return {kLimits, "free ports are from", "unknown", Health::note, "is /proc mounted, without subset=pid?"};
   Finding finding{kLimits, "free ports are from", fmt::format("{} to {}", low, high)};
   if (high - low < 1000) {
     finding.health = Health::note;

@@ -109,8 +109,9 @@ const ParameterSpec& FiniteCheck::parameter_at(std::size_t bucket, std::int64_t 
   const Bucket& it = plan_->buckets[bucket];
   const std::size_t offset = it.offset + static_cast<std::size_t>(element) * size_of(it.dtype);
   // The slices lie one behind the other, and the bytes between them are zero.
-  const auto behind = std::ranges::find_if(
-      it.parameters, [&](int parameter) { return plan_->gradient_slots[static_cast<std::size_t>(parameter)].offset > offset; });
+  const auto behind = std::ranges::find_if(it.parameters, [&](int parameter) {
+    return plan_->gradient_slots[static_cast<std::size_t>(parameter)].offset > offset;
+  });
   return specs_[static_cast<std::size_t>(*std::prev(behind))];
 }
 

@@ -255,7 +255,9 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
   in_group([&] { queue.gradient_ready(plan.gradient_slots[at].bucket); });
 }
 
-void Reducer::Impl::zero(std::size_t parameter) { memory.zero(plan.gradient_slots[parameter].offset, specs[parameter].bytes()); }
+void Reducer::Impl::zero(std::size_t parameter) {
+  memory.zero(plan.gradient_slots[parameter].offset, specs[parameter].bytes());
+}
 
 // Zeros the slices that this micro-batch should have overwritten and did not, for they are stale. Slices that
 // accumulate stay.

@@ -46,9 +46,9 @@ struct Progress::Impl {
 };
 
 Progress::Progress(const ProcessGroup& group, std::int64_t total, std::int64_t last_batch, std::int64_t last_record)
-    : impl_(new Impl{
-          .line = {choose_progress_mode(Environment::of_process(), group.rank(), can_draw_on(STDERR_FILENO)), total,
-                   ProgressLine::Clock::now(), write_stderr, last_batch, last_record, trace::newest_scalars}}) {}
+    : impl_(new Impl{.line = {choose_progress_mode(Environment::of_process(), group.rank(), can_draw_on(STDERR_FILENO)),
+                              total, ProgressLine::Clock::now(), write_stderr, last_batch, last_record,
+                              trace::newest_scalars}}) {}
 
 Progress::~Progress() {
   trace::keep_left(impl_->outer_left);  // also after an exception

@@ -60,9 +60,9 @@ struct Bucket {
 };
 
 struct BucketPlan {
-  std::vector<Bucket> buckets;      // in launch order: that in which they become full
+  std::vector<Bucket> buckets;               // in launch order: that in which they become full
   std::vector<GradientSlot> gradient_slots;  // by parameter
-  std::size_t arena_bytes = 0;      // the same for every order; of one part also for all caps
+  std::size_t arena_bytes = 0;               // the same for every order; of one part also for all caps
 };
 
 // `order` is the order in which gradients become ready: a permutation of the parameters' indices. A parameter is never
