@@ -217,6 +217,13 @@ TEST(Schedule, RisesFallsAndStays) {
   EXPECT_NEAR(flat(-3), 0.5, 1e-12);
 }
 
+TEST(Schedule, ThatWouldTrainNothingIsRefused) {
+  EXPECT_THROW(Schedule{.peak = 0.1}(0), InvalidArgument);
+  const Schedule short_of_steps{.peak = 1, .warmup = 4, .total = 4};  // a trial run of it trains
+  EXPECT_NEAR(short_of_steps(3), 1, 1e-12);
+  EXPECT_THROW(short_of_steps(4), InvalidArgument);
+}
+
 TEST(Clip, ScalesByTheGlobalNormAndOnlyDownwards) {
   const Tensor a = Tensor::zeros({1}).set_requires_grad(), b = Tensor::zeros({2}).set_requires_grad();
   const Tensor none = Tensor::zeros({2}).set_requires_grad();

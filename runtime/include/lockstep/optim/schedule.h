@@ -6,27 +6,37 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+#include <string>
+
+#include "lockstep/base/error.h"
 
 namespace lockstep::optim {
 
 enum class Decay : std::uint8_t { none, linear, cosine };
 
 // Rises linearly over the first `warmup` steps to `peak`, then falls to `floor` at step `total` and stays there; with
-// Decay::none it stays at `peak`. A warm-up of `total` steps or more is followed by `floor`.
+// Decay::none it stays at `peak`, and `total` is not read.
 //
 //   optimizer.set_learning_rate(schedule(ddp.steps()));   // steps count from 0, and continue after a resume
 struct Schedule {
   double peak = 1e-3;
   double floor = 0;
   std::int64_t warmup = 0;
-  std::int64_t total = 1;  // steps, warm-up included
+  std::int64_t total = 0;  // steps, warm-up included: set it, except with Decay::none
   Decay decay = Decay::cosine;
 
-  // peak (step + 1) / warmup while step < warmup. A step below 0 counts as 0.
+  // peak (step + 1) / warmup while step < warmup. A step below 0 counts as 0. InvalidArgument for a step after the
+  // warm-up if that has `total` steps or more: the rate would be `floor` from there on.
   double operator()(std::int64_t step) const {
     step = std::max<std::int64_t>(step, 0);
     if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
     if (decay == Decay::none) return peak;
+    if (total <= warmup) {
+      throw InvalidArgument(
+          "optim::Schedule: step " + std::to_string(step) + " follows a warm-up of " + std::to_string(warmup) +
+          " steps, and total is " + std::to_string(total) +
+          "; set total to the number of steps of the whole run, above warmup, or decay to Decay::none");
+    }
     if (step >= total) return floor;
     const double done = static_cast<double>(step - warmup) / static_cast<double>(total - warmup);
     const double left = decay == Decay::linear ? 1.0 - done : 0.5 * (1.0 + std::cos(std::numbers::pi * done));
