@@ -16,6 +16,10 @@ namespace lockstep::launcher {
 
 bool ExitStatus::is_consequence() const { return !by_signal && value == kExitPeerLost; }
 
+bool ExitStatus::may_be_killed() const {
+  return by_signal ? value == SIGKILL : ok() || has_no_code || value == 128 + SIGKILL;
+}
+
 std::string ExitStatus::describe() const {
   if (program != 0 && has_no_code) {
     return fmt::format("lost its program (pid {}; the command around it returned 0) to a signal or _exit()", program);

@@ -24,6 +24,8 @@ struct ExitStatus {
   // Returns true if the rank's exit code reports that another rank failed first.
   bool is_consequence() const;
   bool ok() const { return !by_signal && value == 0; }
+  // Returns true if SIGKILL ended the program, or may have: a command around it hides signals.
+  bool may_be_killed() const;
   // Returns the code as a shell reports it: 128 + N for signal N.
   int exit_code() const { return by_signal ? 128 + value : value; }
   // Returns "exited with code 3", "was killed by signal 9 (SIGKILL)".

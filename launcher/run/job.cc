@@ -293,13 +293,12 @@ void Job::on_rank_end(RankProcess& process) {
 
 RankFacts Job::facts_of(const RankProcess& process) const {
   const bool is_asked = !process.ending || !process.ending->ok();
-  const bool by_sigkill = process.ending && process.ending->by_signal && process.ending->value == SIGKILL;
   return {.rank = process.rank,
           .host = host_,
           .pid = process.pid,
           .log = process.err.path(),
           .last_lines = is_asked ? process.err.last_lines() : std::vector<std::string>{},
-          .memory_kills = by_sigkill ? memory_kills_.since_start() : 0,
+          .memory_kills = process.ending && process.ending->may_be_killed() ? memory_kills_.since_start() : 0,
           .steps_done = steps_.steps_done(local_rank_of(process))};
 }
 

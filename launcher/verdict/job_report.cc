@@ -65,7 +65,7 @@ FailureReport describe_failure(const RootCause& root_cause, const RankFacts& ran
       (is_told ? cause->text
                : fmt::format("{} {:.1f} s after the start", who(rank, how_it_failed(root_cause)), age.count())) +
       ending_of_others(root_cause.ending() ? running : running - 1);
-  if (root_cause.ending() && !is_told) {
+  if (root_cause.ending() && (!is_told || rank.memory_kills > 0)) {
     const std::string hint = rank.memory_kills > 0 ? describe_memory_kills(rank) : root_cause.ending()->hint();
     if (!hint.empty()) report.details.push_back("  hint: " + hint);
   }

@@ -194,20 +194,27 @@ TEST_F(Output, WhatIsNoFileOfTheLaunchersOwnIsRefusedByName) {
 // A folder that looks like /sys/fs/cgroup, in a mount namespace of the job's own.
 TEST_F(Output, OutOfMemoryIsSaidWithTheKernelsCount) {
   if (geteuid() != 0) GTEST_SKIP() << "only root may mount over /sys/fs/cgroup";
-  folder_.write("cgroup/memory.events", "oom 1\noom_kill 1\n");
-  folder_.write("cgroup/memory/memory.oom_control", "oom_kill_disable 0\noom_kill 1\n");
-  const std::string rank =
-      "if [ $RANK = 1 ]; then sed -i 's/oom_kill 1/oom_kill 3/' \"$0\"/memory.events \"$0\"/memory/memory.oom_control; "
-      "kill -9 $$; fi; sleep 1000";
-  const auto result =
-      run({"unshare", "-m", "sh", "-c",
-           "mount --bind \"$1\" /sys/fs/cgroup || exit 99; exec \"$0\" run -n 2 --log-dir \"$2\" -- sh -c "
-           "\"$3\" \"$1\"",
-           LOCKSTEP_PROGRAM, (folder_ / "cgroup").native(), folder_.native(), rank});
-  if (result.exit_code == 99) GTEST_SKIP() << "mount: " << result.err;
-  EXPECT_EQ(result.exit_code, 137) << result.err;
-  expect_text(result.err, {"rank 1 (host ", "memory ran out: the kernel has killed 2 processes of this control group"});
-  EXPECT_EQ(verdict()["first_failure"]["memory_kills"], 2);
+  const std::string begin =
+      "if [ $RANK = 1 ]; then sed -i 's/oom_kill 1/oom_kill 3/' \"$0\"/memory.events "
+      "\"$0\"/memory/memory.oom_control; ";
+  // By itself, behind a shell, and in front of a pipe.
+  for (const std::string end : {"kill -9 $$", "$1 init raise:9; exit $?", "$1 init raise:9 | cat; exit 0",
+                                "sh -c \"kill -9 \\$\\$\" | cat; exit 0"}) {
+    SCOPED_TRACE(end);
+    folder_.write("cgroup/memory.events", "oom 1\noom_kill 1\n");
+    folder_.write("cgroup/memory/memory.oom_control", "oom_kill_disable 0\noom_kill 1\n");
+    const auto result =
+        run({"unshare", "-m", "sh", "-c",
+             "mount --bind \"$1\" /sys/fs/cgroup || exit 99; exec \"$0\" run -n 2 --log-dir \"$2\" -- sh -c "
+             "\"$3\" \"$1\" \"$4\"",
+             LOCKSTEP_PROGRAM, (folder_ / "cgroup").native(), folder_.native(),
+             begin + end + "; fi; $1 ignore:15 init hang", RANK_PROGRAM});
+    if (result.exit_code == 99) GTEST_SKIP() << "mount: " << result.err;
+    EXPECT_NE(result.exit_code, 0) << result.err;
+    expect_text(result.err,
+                {"rank 1 (host ", "memory ran out: the kernel has killed 2 processes of this control group"});
+    EXPECT_EQ(verdict()["first_failure"]["memory_kills"], 2);
+  }
 }
 
 TEST_F(Output, AKillByAnotherHandIsNotBlamedOnMemory) {
