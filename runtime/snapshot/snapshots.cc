@@ -290,12 +290,7 @@ void BasicSnapshots::save(std::string_view reason) {
 }
 
 bool BasicSnapshots::Impl::is_durable(std::int64_t step) {
-  const bool is_under_way = being_written == step;
   writer->wait();
-  if (is_under_way) {
-    being_written = -1;
-    return !writer->take_failure();
-  }
   report();
   return last_saved == step && find_durable(step);
 }

@@ -302,6 +302,24 @@ TEST(Snapshots, AStopThatIsAgreedOnBehindTheLastStepIsSavedAtTheEnd) {
   EXPECT_EQ(last.weights, undisturbed.weights);
 }
 
+TEST(Snapshots, ASaveOfAStepThatIsBeingWrittenIsLoggedOnce) {
+  for (const Shard shard : {Shard::none, Shard::optimizer}) {
+    const TemporaryFolder folder;
+    ::testing::internal::CaptureStderr();
+    run_ranks(2, [&](const Group& group) {
+      Program it(group, folder / "run", {.every = 4}, shard);
+      it.snapshots.restore();
+      it.waits = false;
+      it.train(4);
+      it.snapshots.save();
+    });
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    const auto first = log.find("step 4 is saved in");
+    ASSERT_NE(first, log.npos) << log;
+    EXPECT_EQ(log.find("step 4 is saved in", first + 1), log.npos) << log;
+  }
+}
+
 TEST(Snapshots, ASecondJobInTheFolderIsRefused) {
   const TemporaryFolder folder;
   run_ranks(1, [&](const Group& group) {
