@@ -21,11 +21,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_verdict(const fs::path& file) {
+struct Verdict {
+  std::string text = "its verdict can't be read";
+  std::string run_id = {};  // empty: not known
+  bool starts_again = false;
+};
+
+Verdict read_verdict(const fs::path& file) {
+  Verdict verdict;
   const auto json = nlohmann::json::parse(read_regular(file, std::size_t{1} << 24), nullptr, false);
-  if (!json.is_object() || !json.contains("outcome") || !json.contains("summary")) return "its verdict can't be read";
-  const auto text = [&](const char* key) { return json[key].is_string() ? json[key].get<std::string>() : "?"; };
-  return fmt::format("{}: {}", text("outcome"), text("summary"));
+  if (!json.is_object() || !json.contains("outcome") || !json.contains("summary")) return verdict;
+  const auto text = [&](const char* key, const char* otherwise) {
+    return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : otherwise;
+  };
+  verdict.text = fmt::format("{}: {}", text("outcome", "?"), text("summary", "?"));
+  verdict.run_id = text("run_id", "");
+  verdict.starts_again = json.contains("starts_again") && json["starts_again"] == true;
+  return verdict;
 }
 
 // Parses "TIME WHO: TEXT"; WHO must be the launcher, or a rank whose text is about snapshots.
@@ -54,14 +66,16 @@ void read_log(const fs::path& file, std::deque<HistoryLine>& lines) {
 
 }  // namespace
 
-JobHistory read_history(const fs::path& folder) {
+JobHistory read_history(const fs::path& folder, std::string_view run_id) {
   JobHistory history;
   for (int generation = 0; fs::is_directory(log_folder(folder.native(), generation)); ++generation) {
     const fs::path file = verdict_file(log_folder(folder.native(), generation));
-    history.is_over = fs::is_regular_file(file);
-    const std::string verdict = history.is_over ? read_verdict(file) : "";
-    history.has_failed = verdict.starts_with("failed:") || verdict.starts_with("host lost:");
-    if (history.is_over) history.verdicts.push_back({.text = fmt::format("start {}: {}", generation + 1, verdict)});
+    const bool is_over = fs::is_regular_file(file);
+    const Verdict verdict = is_over ? read_verdict(file) : Verdict();
+    if (!verdict.run_id.empty() && verdict.run_id != run_id) break;  // an earlier run's in the same folder
+    history.is_over = is_over && !verdict.starts_again;
+    history.has_failed = verdict.text.starts_with("failed:") || verdict.text.starts_with("host lost:");
+    if (is_over) history.verdicts.push_back({.text = fmt::format("start {}: {}", generation + 1, verdict.text)});
   }
   std::deque<HistoryLine> lines;
   std::set<fs::path> logs;

@@ -225,7 +225,7 @@ RunReport read_report(const std::filesystem::path& folder) {
   }
   RunReport report = report_of(traces);
   for (std::string& line : missing_traces(traces)) report.problems.push_back(std::move(line));
-  report.history = read_history(folder);
+  report.history = read_history(folder, report.run_id);
   return report;
 }
 

@@ -328,21 +328,32 @@ TEST(RunReport, HasTheVerdictsAndTheLaunchersWords) {
                "2026-11-23T13:28:24.1Z lockstep run: restart 1 of 2\n"
                "2026-11-23T13:28:25.1Z rank0.err: [lockstep rank 0] info: snapshots: step 25 is saved in 'run7'\n"
                "no time\n");
-  const JobHistory history = read_history(folder);
+  const JobHistory history = read_history(folder, "run");
   ASSERT_EQ(history.verdicts.size(), 2u);
   EXPECT_EQ(history.verdicts[0].text, "start 1: failed: rank 1 failed first");
   EXPECT_EQ(history.verdicts[1].text, "start 2: its verdict can't be read");
   EXPECT_FALSE(history.has_failed);
   folder.write("generation2/verdict.json", R"({"outcome": "host lost", "summary": "host b is gone"})");
-  EXPECT_TRUE(read_history(folder).has_failed);
+  EXPECT_TRUE(read_history(folder, "run").has_failed);
   // While another start runs, the run has not failed.
   folder.write("generation3/rank0.out", "");
   RunReport running = failed_report();
   EXPECT_EQ(lines_of(running)[0]["verdict"], "start 1: failed: rank 1 failed first");
-  running.history = read_history(folder);
+  running.history = read_history(folder, "run");
   EXPECT_EQ(running.history.verdicts.size(), 3u);
   EXPECT_EQ(lines_of(running)[0]["verdict"], json());
   expect_text(as_page(running), {"<td>verdict</td><td class=\"text\">none: it has not ended"});
+  // A second run in the folder, whose first start has failed, where the first run needed two.
+  folder.write("generation0/verdict.json",
+               R"({"run_id": "b", "outcome": "failed", "summary": "rank 0 failed first", "starts_again": false})");
+  folder.write("generation1/verdict.json", R"({"run_id": "a", "outcome": "finished", "summary": "in 5 s"})");
+  const JobHistory second = read_history(folder, "b");
+  ASSERT_EQ(second.verdicts.size(), 1u);
+  EXPECT_TRUE(second.is_over && second.has_failed);
+  folder.write("generation0/verdict.json",
+               R"({"run_id": "b", "outcome": "failed", "summary": "rank 0 failed first", "starts_again": true})");
+  EXPECT_FALSE(read_history(folder, "b").is_over);
+  EXPECT_TRUE(read_history(folder, "c").verdicts.empty());
   ASSERT_EQ(history.lines.size(), 2u);
   EXPECT_EQ(history.lines[0].time, "2026-11-23T13:28:24.1Z");
   EXPECT_EQ(history.lines[0].text, "restart 1 of 2");
