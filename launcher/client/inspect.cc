@@ -40,8 +40,7 @@ std::string here_of(pid_t pid) { return indented(threads_and_stacks(pid, Deadlin
 std::string describe(const ReportedRank& rank) {
   std::string text = fmt::format("\nrank {} (host {}, pid {}): {}", rank.rank, rank.host, rank.pid, rank.state);
   if (rank.collectives > 0) {
-    text +=
-        fmt::format(", collective {} ({}) started {:.1f} s ago", rank.collectives, rank.collective, rank.unchanged_s);
+    text += fmt::format(", last collective {}", describe_collective(rank));
   }
   return text + "\n";
 }

@@ -94,9 +94,7 @@ std::vector<std::string> row_of_rank(const ReportedRank& rank, bool is_slow, boo
   row.push_back(memory(rank.resident_bytes));
   if (has_gpus) row.push_back(gpu_of(rank));
   row.push_back(fmt::format("{}", rank.pid));
-  row.push_back(rank.collectives == 0
-                    ? "-"
-                    : fmt::format("{} {}, {}", rank.collectives, rank.collective, duration(rank.unchanged_s)));
+  row.push_back(rank.collectives == 0 ? "-" : describe_collective(rank));
   return row;
 }
 
@@ -143,7 +141,7 @@ std::vector<std::string> heading(const LiveReport& report) {
 
 // Removes columns, the least needed first, until the widest row fits into `room`; 0: `room` is unlimited.
 void narrow(std::vector<std::vector<std::string>>& rows, std::size_t room, bool has_one_host) {
-  for (const std::string_view name : {"LAST COLLECTIVE, AGO", has_one_host ? "HOST" : "", "OTHER", "OPTIM", "HIDDEN",
+  for (const std::string_view name : {"LAST COLLECTIVE", has_one_host ? "HOST" : "", "OTHER", "OPTIM", "HIDDEN",
                                       "WEIGHTS", "GRADS", "OPTSTATE", "BWD", "FWD", "HOST", "DATA", "TIME", "WAITED"}) {
     const auto table = in_columns(rows);
     const bool fits = std::all_of(table.begin(), table.end(), [&](const auto& line) { return line.size() <= room; });
@@ -238,7 +236,7 @@ std::string as_screen(const LiveReport& report, const Screen& screen) {
                                     [](const ReportedRank& rank) { return rank.gpu_use || rank.gpu_memory_bytes; });
   std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "STATE", "STEP", "TIME", "WAITED", "HIDDEN", "DATA",
                                                  "FWD", "BWD", "OPTIM", "OTHER", "WEIGHTS", "GRADS", "OPTSTATE",
-                                                 "MEMORY", "PID", "LAST COLLECTIVE, AGO"}};
+                                                 "MEMORY", "PID", "LAST COLLECTIVE"}};
   if (has_gpus) rows.front().insert(rows.front().end() - 2, "GPU");
   for (const ReportedRank* rank : ranks) rows.push_back(row_of_rank(*rank, rank->rank == report.straggler, has_gpus));
   narrow(rows, screen.columns, report.facts.hosts == 1);

@@ -31,15 +31,20 @@ std::string text_of_hostfile(const std::string& path) {
   constexpr std::size_t kMostBytes = std::size_t{1} << 20;
   constexpr int kSeconds = 10;
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  const auto refuse = [&](int error) {
+    throw InvalidArgument(fmt::format("--hostfile {}: {}; give a file that can be read", path, errno_text(error)));
+  };
+  if (!fd) refuse(errno);
   std::error_code none;
-  if (fd && !std::filesystem::is_fifo(path, none)) return read_regular(path, kMostBytes);
+  if (!std::filesystem::is_fifo(path, none)) return read_regular(path, kMostBytes);
   std::string text;
-  while (fd && !read_all(fd.get(), text, kMostBytes)) {
+  while (!read_all(fd.get(), text, kMostBytes)) {
+    if (errno != EAGAIN) refuse(errno);
     pollfd one{.fd = fd.get(), .events = POLLIN, .revents = 0};
-    if (errno != EAGAIN || poll(&one, 1, kSeconds * 1000) <= 0) fd.reset();
+    if (poll(&one, 1, kSeconds * 1000) > 0) continue;
+    throw InvalidArgument(fmt::format("--hostfile {}: it can't be read to its end within {} s", path, kSeconds));
   }
-  if (fd) return text;
-  throw InvalidArgument(fmt::format("--hostfile {}: it can't be read to its end within {} s", path, kSeconds));
+  return text;
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/live/live_report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -178,6 +180,11 @@ LiveReport report_from(const Json& json) {
 }
 
 }  // namespace
+
+std::string describe_collective(const ReportedRank& rank) {
+  const std::string last = fmt::format("{} {}", rank.collectives, rank.collective);
+  return rank.unchanged_s < 2 ? last : fmt::format("{}, none since {:.1f} s", last, rank.unchanged_s);
+}
 
 std::optional<trace::Finding> first_finding(const LiveReport& report) {
   std::optional<trace::Finding> first;

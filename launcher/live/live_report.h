@@ -25,7 +25,7 @@ struct ReportedRank {
   std::int64_t step = -1;        // -1: not known
   std::int64_t collectives = 0;  // number started
   std::string collective = {};   // the name of the last one started
-  double unchanged_s = 0;        // time since the rank started one
+  double unchanged_s = 0;        // for how long no heartbeat, which comes twice a second, has told of another one
   double resident_bytes = 0;
   std::array<double, trace::kHeld> held_bytes = {};  // by trace::Held; 0: not known
   double steps = 0;  // finished since the rank's start; it, rows, waited_s and hidden_s only grow
@@ -56,6 +56,10 @@ struct LiveReport {
   double straggler_share = 0;
   std::string straggler_text = {};
 };
+
+// Returns "812 all_reduce"; if it is 2 s old or older, ", none since 12.3 s" follows. Heartbeats can't tell younger
+// ones.
+std::string describe_collective(const ReportedRank& rank);
 
 // Returns the finding of all ranks that came first, by step; nullopt if there is none.
 std::optional<trace::Finding> first_finding(const LiveReport& report);

@@ -96,8 +96,8 @@ Tensor dropout(const Tensor& x, float p, const RandomSource& source) {
   const auto samples = source.sample_ids ? static_cast<std::int64_t>(source.sample_ids->size()) : 0;
   if (samples == 0 ? x.count() != 0 : x.count() % samples != 0) {
     throw InvalidArgument(
-        fmt::format("dropout: x of shape {} does not fall into {} equal samples; sample_ids must be "
-                    "the global ids of this batch's samples",
+        fmt::format("dropout: x of shape {} does not fall into {} equal samples; give the ids of the batch's rows: "
+                    "ddp(x, ids), or sample_ids of the model's set_context()",
                     x.shape().str(), samples));
   }
   const Tensor y = Tensor::empty(x.shape(), DType::f32, x.device());

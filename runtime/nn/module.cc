@@ -222,8 +222,9 @@ RandomSource Module::random_source() const {
   const std::shared_ptr<const ForwardContext>& context = state_->context;
   if (!context) {
     throw InvalidArgument(
-        "module: a layer draws random numbers in training, but its model has no ForwardContext; call "
-        "model.set_context({.seed, .step, .sample_ids}) before the forward, or model.eval()");
+        "module: a layer draws random numbers in training, and has no ids of samples to draw them by; call ddp(x, ids) "
+        "with the ids of the batch's rows, without a DistributedDataParallel model.set_context({.seed, .step, "
+        ".sample_ids}) before the forward, or model.eval()");
   }
   return {.key = {.seed = context->seed, .layer = state_->layer_key, .step = context->step},
           .sample_ids = {context, &context->sample_ids}};

@@ -259,10 +259,10 @@ void expect_hang_seen(const Words& job) {
   std::map<int, std::string> ranks;
   ASSERT_TRUE(wait_until([&] {
     ranks = inspected(id);
-    return ranks.size() == 3 && contains(ranks[0], "collective 2 (all_reduce)") &&
-           contains(ranks[2], "collective 2 (all_reduce)");
+    return ranks.size() == 3 && contains(ranks[0], "collective 2 all_reduce") &&
+           contains(ranks[2], "collective 2 all_reduce") && contains(ranks[1], "none since ");
   }));
-  expect_text(ranks[1], {", collective 1 (all_reduce) started ", "    thread ", ": sleeping"});
+  expect_text(ranks[1], {", last collective 1 all_reduce, none since ", "    thread ", ": sleeping"});
   if (has_stacks()) {
     EXPECT_TRUE(std::regex_search(ranks[1], std::regex("\n    #0 [^\n]*pause"))) << ranks[1];
     expect_text(ranks[1], {"perform", testing::line_of_hang()});
@@ -301,7 +301,7 @@ TEST_P(HangIn, APartOfAStepIsShownAtItsLineByInspect) {
     ranks = inspected(id);
     return !has_stacks() || contains(ranks[1], line);
   })) << ranks[1];
-  expect_text(ranks[0], {", collective "});
+  expect_text(ranks[0], {", last collective "});
   if (has_stacks()) {
     expect_text(ranks[1], {"sleep"});
     EXPECT_FALSE(contains(ranks[0], line)) << ranks[0];
@@ -339,7 +339,7 @@ TEST_F(Live, InspectSaysThatARankIsStopped) {
   std::map<int, std::string> ranks;
   ASSERT_TRUE(wait_until([&] {
     ranks = inspected(id);
-    return contains(ranks[1], ": stopped") && contains(ranks[0], "collective 2 (all_reduce)");
+    return contains(ranks[1], ": stopped") && contains(ranks[0], "collective 2 all_reduce");
   }));
   EXPECT_FALSE(contains(ranks[1], "#0 ")) << ranks[1];
   expect_text(ranks[1], {"no stacks: the process is stopped"});
