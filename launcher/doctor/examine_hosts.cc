@@ -11,15 +11,21 @@
 #include <csignal>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 
-#include "launcher/doctor/pair_findings.h"
+#include "launcher/doctor/host_trial.h"
 #include "launcher/hosts/remote_agents.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/printable.h"
+#include "runtime/net/address.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep::launcher::doctor {
 namespace {
 
+using nlohmann::json;
+
+constexpr std::size_t kMostLetters = 1000;  // of a text that another host wrote
 // Time for the trials to end after their inputs have ended.
 constexpr std::chrono::seconds kTrialsEnd{5};
 
@@ -50,11 +56,11 @@ class HostsExam {
 
   Findings run() {
     const auto limit = options_.probe_timeout;
-    await([this](std::size_t node) { return hosts_[node].facts.has_value(); }, Deadline::after(limit));
-    for (std::size_t node = 0; node < hosts_.size(); ++node) send_peers(static_cast<int>(node));
-    await([this](std::size_t node) { return !hosts_[node].facts || hosts_[node].is_done; }, Deadline::after(limit));
+    await([this](std::size_t node) { return hosts_[node].port != 0; }, Deadline::after(limit));
+    for (std::size_t node = 0; node < hosts_.size(); ++node) send_peers(node);
+    await([this](std::size_t node) { return hosts_[node].port == 0 || hosts_[node].is_done; }, Deadline::after(limit));
     auto findings =
-        pair_findings(hosts_, fmt::format("{:g} s (--probe-timeout)", std::chrono::duration<double>(limit).count()));
+        findings_of(hosts_, fmt::format("{:g} s (--probe-timeout)", std::chrono::duration<double>(limit).count()));
     for (const auto& process : processes_) process->close_input();
     await([](std::size_t) { return false; }, Deadline::after(kTrialsEnd));
     return findings;
@@ -80,32 +86,30 @@ class HostsExam {
     }
     for (std::size_t node = 0; node < processes_.size(); ++node) {
       RemoteHost& process = *processes_[node];
-      process.move(console_, true, [this, node](std::string_view line) { return on_line(hosts_[node], line); });
+      process.move(console_, true,
+                   [this, node](std::string_view line) { return line == kHereLine || read_trial(line, hosts_[node]); });
       if (process.ending() && !hosts_[node].is_done) hosts_[node].ending = process.ending()->describe();
     }
     console_.flush();
   }
 
-  // Returns true if the line is a message of the trial to this process, not for people.
-  static bool on_line(TriedHost& host, std::string_view line) {
-    if (line == kHereLine) return true;
-    if (line == kDoneLine) return host.is_done = true;
-    if (line.starts_with(kHostLine)) {
-      host.facts = decode_trial_host(line.substr(kHostLine.size()));
-      return host.facts.has_value();
+  // The hosts that answered: each other one by its address, the first also by the store's name.
+  void send_peers(std::size_t node) {
+    json peers = json::array();
+    for (std::size_t i = 0; i < hosts_.size(); ++i) {
+      const TriedHost& host = hosts_[i];
+      if (i == node || host.port == 0) continue;
+      std::vector<std::string> addresses{host.address};
+      if (const auto store = net::parse_host_port(endpoint_).host; i == 0 && store != host.address) {
+        addresses.push_back(store);
+      }
+      for (const std::string& address : addresses) {
+        if (address.empty()) continue;
+        const net::HostPort where{address, static_cast<std::uint16_t>(host.port)};
+        peers.push_back({{"node", i}, {"name", host.name}, {"address", where.to_string()}});
+      }
     }
-    if (!line.starts_with(kResultLine)) return false;
-    const auto result = decode_trial_result(line.substr(kResultLine.size()));
-    if (result) host.results.push_back(*result);
-    return result.has_value();
-  }
-
-  void send_peers(int node) {
-    RemoteHost& process = *processes_[static_cast<std::size_t>(node)];
-    for (const TrialPeer& peer : peers_of(hosts_, node, endpoint_)) {
-      process.send(fmt::format("{}{}\n", kPeerLine, encode(peer)));
-    }
-    process.send(fmt::format("{}\n", kTryLine));
+    processes_[node]->send(fmt::format("{}{}\n", kPeersLine, peers.dump()));
   }
 
   const DoctorOptions& options_;
@@ -115,7 +119,59 @@ class HostsExam {
   std::vector<std::unique_ptr<RemoteHost>> processes_;  // the remote shells of these hosts, in the same order
 };
 
+// Adds what the host itself could not say.
+void add_silence(const TriedHost& host, const TriedHost& first, const std::string& limit, Findings& findings) {
+  const auto add = [&](const std::string& value, const char* remedy) {
+    findings.push_back({"hosts", host.name, value, Health::problem, remedy});
+  };
+  if (host.port == 0) {
+    const std::string how = host.ending.empty() ? fmt::format("did not answer within {}", limit) : host.ending;
+    return add(fmt::format("`{}` {}", host.command, how),
+               "see what it wrote; let the remote shell in without a password, and have this lockstep installed there "
+               "at the same path");
+  }
+  if (host.build != first.build) {
+    add(fmt::format("it has another lockstep than {}: '{}' and '{}'", first.name, host.build, first.build),
+        "install the same build on both");
+  }
+  if (!host.is_done) {
+    add(host.ending.empty() ? fmt::format("did not try all others within {}", limit)
+                            : "its lockstep " + host.ending + " before it had tried all others",
+        "see what it wrote; try again");
+  }
+}
+
 }  // namespace
+
+bool read_trial(std::string_view line, TriedHost& host) {
+  if (!line.starts_with(kTrialLine)) return false;
+  try {
+    const json said = json::parse(line.substr(kTrialLine.size()));
+    for (const json& finding : said.at("findings")) {
+      const auto text = [&](const char* name) { return printable(finding.at(name).get<std::string>(), kMostLetters); };
+      host.findings.push_back({text("section"), host.name + text("name"), text("value"),
+                               text("health") == "problem" ? Health::problem : Health::ok, text("remedy")});
+    }
+    if (host.port != 0) return host.is_done = true;
+    host.build = printable(said.at("build").get<std::string>(), kMostLetters);
+    host.address = said.at("address").get<std::string>();
+    host.port = said.at("port").get<int>();
+    return true;
+  } catch (const json::exception&) {
+    return false;
+  }
+}
+
+Findings findings_of(const std::vector<TriedHost>& hosts, const std::string& limit) {
+  const auto first = std::ranges::find_if(hosts, [](const TriedHost& host) { return host.port != 0; });
+  Findings findings;
+  for (const TriedHost& host : hosts) {
+    findings.insert(findings.end(), host.findings.begin(), host.findings.end());
+    add_silence(host, first == hosts.end() ? host : *first, limit, findings);
+  }
+  std::ranges::stable_sort(findings, std::ranges::greater{}, &Finding::section);  // hosts, connections
+  return findings;
+}
 
 Findings examine_hosts(const DoctorOptions& options, const Environment& environment) {
   return HostsExam(options, environment).run();

@@ -37,8 +37,10 @@ struct Conclusion {
 
 // Returns sections with aligned names, and the conclusion.
 std::string as_text(const Findings& findings, const Conclusion& conclusion = {});
-// Returns the findings for programs: {"lockstep", "ok", "problems", "findings": [{section, name, value, health,
-// remedy}], "probe"}. `probe` is the answer of lockstep-probe, or null.
+// Returns [{section, name, value, health, remedy}].
+nlohmann::json as_json(const Findings& findings);
+// Returns the findings for programs: {"lockstep", "ok", "problems", "findings", "probe"}. `probe` is the answer of
+// lockstep-probe, or null.
 std::string as_json(const Findings& findings, const nlohmann::json& probe);
 
 }  // namespace lockstep::launcher::doctor

@@ -2,181 +2,145 @@
 #include "launcher/doctor/host_trial.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 
+#include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <span>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "launcher/base/exit_codes.h"
 #include "launcher/base/system.h"
-#include "launcher/doctor/trial_lines.h"
+#include "launcher/doctor/finding.h"
 #include "launcher/process/find_program.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
-#include "runtime/base/event_fd.h"
 #include "runtime/base/host.h"
-#include "runtime/base/io.h"
-#include "runtime/base/logging.h"
 #include "runtime/base/plugin.h"
 #include "runtime/base/quiet_thread.h"
-#include "runtime/base/random_bytes.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/route.h"
-#include "runtime/net/stream.h"
-#include "runtime/net/tcp_socket.h"
+#include "runtime/store/client/tcp_store.h"
+#include "runtime/store/server/tcp_store_server.h"
 
 namespace lockstep::launcher::doctor {
 namespace {
 
-// Limit for connecting, and for receiving the bytes. A reachable host answers in milliseconds.
+using nlohmann::json;
+
+constexpr const char* kHosts = "hosts";
+constexpr const char* kConnections = "connections";
+// Limit for connecting, and for each way of the bytes. A reachable host answers in milliseconds.
 constexpr std::chrono::seconds kTrialLimit{3};
-// Bytes behind the token: more than one packet, to detect a path that passes only small ones.
+// More than one packet, to detect a path that passes only small ones.
 constexpr std::size_t kBulk = std::size_t{64} << 10;
 constexpr std::size_t kMostAtOnce = 32;
-constexpr std::chrono::milliseconds kNoRoom{100};  // pause before accepting again, when descriptors are used up
 
-// Sends the token and kBulk bytes to each client that connects.
-class Greeter {
- public:
-  explicit Greeter(const std::string& token)
-      : bytes_(token + std::string(kBulk, '.')),
-        listener_(net::tcp_listen({"", 0})),
-        thread_(start_quiet_thread([this] { serve(); })) {}
-  ~Greeter() {
-    leaving_.notify();
-    thread_.join();
-    for (std::thread& greeting : greetings_) greeting.join();
-  }
-  Greeter(const Greeter&) = delete;
-  Greeter& operator=(const Greeter&) = delete;
-
-  int port() const { return net::local_address(listener_.get()).port; }
-
- private:
-  void serve() {
-    while (is_asked_within(-1)) {
-      try {
-        if (UniqueFd client = net::tcp_try_accept(listener_.get())) greet(std::move(client));
-      } catch (const SystemError& error) {
-        log_warn("doctor: {}", error.what());
-        pollfd pause{leaving_.fd(), POLLIN, 0};
-        uninterrupted([&] { return poll(&pause, 1, static_cast<int>(kNoRoom.count())); });
-      }
-    }
-  }
-  // Returns false once this object is being destroyed.
-  bool is_asked_within(int milliseconds) const {
-    pollfd entries[] = {{leaving_.fd(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-    uninterrupted([&] { return poll(entries, 2, milliseconds); });
-    return entries[0].revents == 0;
-  }
-  void greet(UniqueFd client) {
-    greetings_.push_back(start_quiet_thread([this, fd = std::move(client)] {
-      try {
-        net::send_all(fd.get(), bytes_, Deadline::after(kTrialLimit));
-      } catch (const Error& error) {  // the client reports it
-        log_debug("doctor: {}", error.what());
-      }
-    }));
-  }
-
-  const std::string bytes_;
-  const UniqueFd listener_;
-  EventFd leaving_;
-  std::vector<std::thread> greetings_;  // used by thread_ only
-  std::thread thread_;
-};
-
-TrialResult try_peer(const TrialPeer& peer) {
-  using Outcome = TrialResult::Outcome;
-  TrialResult result{.node = peer.node, .address = peer.address, .outcome = Outcome::unreached};
-  const auto began = std::chrono::steady_clock::now();
-  const Deadline deadline = Deadline::after(kTrialLimit);
-  try {
-    const UniqueFd fd = net::tcp_connect_once(net::parse_host_port(peer.address), deadline);
-    result.from = net::local_address(fd.get()).host;
-    result.outcome = Outcome::cut;
-    std::string bytes(peer.token.size() + kBulk, '\0');
-    const auto all = std::as_writable_bytes(std::span(bytes));
-    net::recv_exact(fd.get(), all.first(peer.token.size()), deadline);
-    result.outcome = bytes.starts_with(peer.token) ? Outcome::cut : Outcome::stranger;
-    if (result.outcome == Outcome::stranger) {
-      result.problem = "somebody else than that host's lockstep answers there";
-      return result;
-    }
-    net::recv_exact(fd.get(), all.subspan(peer.token.size()), deadline);
-    result.outcome = Outcome::reached;
-  } catch (const Error& error) {
-    result.problem = error.what();
-  }
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  return result;
+void say(const json& line) {
+  print_error(std::string(kTrialLine) + line.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
-// Tries all peers in parallel. The results are in the order of `peers`.
-std::vector<TrialResult> try_all(const std::vector<TrialPeer>& peers) {
-  std::vector<TrialResult> results(peers.size());
+// A run of its own for each host's store, so that a host which has another's address is found out.
+std::string run_id_of(int node) { return fmt::format("doctor of node {}", node); }
+
+Finding try_peer(const json& peer, const store::Secret& secret) {
+  const auto address = peer.at("address").get<std::string>();
+  Finding finding{kConnections, " to " + peer.at("name").get<std::string>(), address};
+  const auto fail = [&](const Error& error, const char* remedy) {
+    finding.value += fmt::format(": {}", error.what());
+    finding.health = Health::problem;
+    finding.remedy = remedy;
+  };
+  bool is_connected = false;
+  try {
+    store::TcpStore store({.address = net::parse_host_port(address),
+                           .secret = secret,
+                           .run_id = run_id_of(peer.at("node").get<int>()),
+                           .role = "doctor"},
+                          Deadline::after(kTrialLimit), {.request_timeout = kTrialLimit});
+    is_connected = true;
+    store.set("bulk", std::string(kBulk, '.'));
+    store.get("bulk", Deadline::after(kTrialLimit));
+  } catch (const StoreError& error) {
+    fail(error, is_connected ? "small packets get through, and large ones don't: compare the MTU of the interfaces and "
+                               "of what is between (ip link; ping -M do -s 1472)"
+                             : "two hosts may have this address, such as that of a bridge of containers: name an "
+                               "interface in NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME");
+  } catch (const Error& error) {
+    fail(error,
+         "let the hosts reach each other there: a firewall has to let LOCKSTEP_PORT_RANGE through; another interface "
+         "is named by NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME");
+  }
+  return finding;
+}
+
+// Tries all peers in parallel. Returns how many were reached, then the problems.
+Findings try_all(const json& peers, const store::Secret& secret) {
+  Findings results(peers.size());
   std::atomic<std::size_t> next{0};
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < std::min(kMostAtOnce, peers.size()); ++i) {
     threads.push_back(start_quiet_thread([&] {
-      for (std::size_t at = next++; at < peers.size(); at = next++) results[at] = try_peer(peers[at]);
+      for (std::size_t at = next++; at < peers.size(); at = next++) results[at] = try_peer(peers[at], secret);
     }));
   }
   for (std::thread& thread : threads) thread.join();
+  const auto reached = std::erase_if(results, [](const Finding& result) { return result.health == Health::ok; });
+  results.insert(results.begin(),
+                 {kConnections, " to the others", fmt::format("{} of {} reached", reached, peers.size())});
   return results;
 }
 
 // Chooses the address in the same way as a rank's backends: comm/tcp/own_address.h, net/route.h.
-void choose_address(const std::string& endpoint, TrialHost& host) {
+net::InterfaceChoice choose_address(const std::string& endpoint) {
   const auto environment = Environment::of_process();
   const auto interfaces = net::interfaces_of_this_host();
-  try {
-    if (environment.has("NCCL_SOCKET_IFNAME") || environment.has("GLOO_SOCKET_IFNAME")) {
-      const auto choice = net::choose_interface(interfaces, environment);
-      host.address = choice.address;
-      host.why = fmt::format("{}: {}", choice.name, choice.why);
-      return;
-    }
-    const std::string first = net::HostPort{net::parse_host_port(endpoint).host, kRendezvousPort}.to_string();
-    host.address = net::own_address(first, true, interfaces, environment);
-    host.why = fmt::format("by the way to {}", net::parse_host_port(endpoint).host);
-  } catch (const Error& error) {
-    host.problems.emplace_back(error.what());
+  if (environment.has("NCCL_SOCKET_IFNAME") || environment.has("GLOO_SOCKET_IFNAME")) {
+    auto choice = net::choose_interface(interfaces, environment);
+    choice.why = choice.name + ": " + choice.why;
+    return choice;
   }
+  const std::string host = net::parse_host_port(endpoint).host;
+  const std::string first = net::HostPort{host, kRendezvousPort}.to_string();
+  return {
+      .name = "", .address = net::own_address(first, true, interfaces, environment), .why = "by the way to " + host};
 }
 
-TrialHost look_around(const AgentInput& input, const DoctorOptions& options) {
-  TrialHost host{.name = host_name(), .build = std::string(build_stamp()), .token = random_hex(16)};
-  choose_address(input.start().endpoint, host);
-  if (!input.problem.empty()) host.problems.push_back(input.problem);
+json look_around(const AgentInput& input, const DoctorOptions& options) {
+  Findings findings;
+  std::string address;
+  const auto add_problem = [&](const std::string& problem) {
+    findings.push_back(problem_of(kHosts, "", problem, "see docs/RUN.md"));
+  };
+  try {
+    const auto choice = choose_address(input.start().endpoint);
+    address = choice.address;
+    findings.push_back({kHosts, "", fmt::format("{}, {} ({})", host_name(), address, choice.why)});
+  } catch (const Error& error) {
+    add_problem(error.what());
+  }
+  if (!input.problem.empty()) add_problem(input.problem);
   if (!options.program.empty()) {
     const auto program = find_program(options.program, Environment::of_process());
-    if (program.path.empty()) host.problems.push_back(program.problem);
+    if (program.path.empty()) add_problem(program.problem);
   }
-  return host;
+  return {{"build", build_stamp()}, {"address", address}, {"findings", as_json(findings)}};
 }
 
 }  // namespace
 
 int run_host_trial(AgentInput& input, const DoctorOptions& options) {
-  TrialHost host = look_around(input, options);
-  const Greeter greeter(host.token);
-  host.port = greeter.port();
-  print_error(fmt::format("{}{}", kHostLine, encode(host)));
-  std::vector<TrialPeer> peers;
-  for (std::string line = input.read_line(); line != kTryLine; line = input.read_line()) {
-    if (line.empty()) return kExitInternal;  // the process that asked has ended
-    if (!line.starts_with(kPeerLine)) continue;
-    if (auto peer = decode_trial_peer(std::string_view(line).substr(kPeerLine.size()))) peers.push_back(*peer);
-  }
-  for (const TrialResult& result : try_all(peers)) print_error(fmt::format("{}{}", kResultLine, encode(result)));
-  print_error(kDoneLine);
+  const store::TcpStoreServer server(
+      {.listen = {"", 0}, .secret = input.secret(), .run_id = run_id_of(input.start().node_rank)});
+  json host = look_around(input, options);
+  host["port"] = server.address().port;
+  say(host);
+  const std::string line = input.read_line();
+  const json peers =
+      line.starts_with(kPeersLine) ? json::parse(line.substr(kPeersLine.size()), nullptr, false) : json();
+  if (!peers.is_array()) return kExitInternal;  // the process that asked has ended
+  say({{"findings", as_json(try_all(peers, input.secret()))}});
   // The other hosts may not have connected yet.
   while (!input.read_line().empty()) {
   }

@@ -31,9 +31,9 @@ ProbeAnswer without_answer(std::string what, std::string remedy) {
           .findings = {{kBackends, "lockstep-probe", std::move(what), Health::problem, std::move(remedy)}}};
 }
 
-void add_backends(const nlohmann::json& json, Findings& findings) {
+void add_backends(const nlohmann::json& probe, Findings& findings) {
   int most = 0;
-  for (const auto& backend : json.at("backends")) {
+  for (const auto& backend : probe.at("backends")) {
     const int ranks = backend.at("ranks_tried").get<int>();
     const auto name = backend.at("name").get<std::string>();
     most = std::max(most, ranks);
@@ -52,8 +52,8 @@ void add_backends(const nlohmann::json& json, Findings& findings) {
                       most == 1 ? "run one rank, or mend what is said above" : "mend what is said above"});
 }
 
-void add_plugins(const nlohmann::json& json, Findings& findings) {
-  for (const auto& plugin : json.at("plugins")) {
+void add_plugins(const nlohmann::json& probe, Findings& findings) {
+  for (const auto& plugin : probe.at("plugins")) {
     const bool usable = plugin.at("usable").get<bool>();
     findings.push_back(
         {kPlugins, plugin.at("name").get<std::string>(),
@@ -61,22 +61,22 @@ void add_plugins(const nlohmann::json& json, Findings& findings) {
   }
 }
 
-// Checks that `json` has the fields that gpu_findings() reads.
-void check_devices(const nlohmann::json& json) {
-  for (const auto& device : json.at("devices")) {
+// Checks that `probe` has the fields that gpu_findings() reads.
+void check_devices(const nlohmann::json& probe) {
+  for (const auto& device : probe.at("devices")) {
     device.at("name").get_ref<const std::string&>();
     if (!device.contains("uuid")) continue;
     for (const auto* text : {"gpu", "uuid", "compute_capability"}) device.at(text).get_ref<const std::string&>();
     device.at("memory_bytes").get<std::uint64_t>();
     for (const auto* number : {"driver_cuda_version", "runtime_cuda_version"}) device.at(number).get<int>();
   }
-  if (json.contains("no_gpu")) json.at("no_gpu").get_ref<const std::string&>();
+  if (probe.contains("no_gpu")) probe.at("no_gpu").get_ref<const std::string&>();
 }
 
 constexpr const char* kFirstGpu = "cuda:0";
 
-bool has_gpu(const nlohmann::json& json) {
-  const auto& devices = json.at("devices");
+bool has_gpu(const nlohmann::json& probe) {
+  const auto& devices = probe.at("devices");
   return std::any_of(devices.begin(), devices.end(), [](const auto& device) { return device.at("name") == kFirstGpu; });
 }
 

@@ -238,10 +238,9 @@ class ExaminedHosts : public RemoteHosts {
 TEST_F(ExaminedHosts, ThatReachEachOtherAreFitForAJob) {
   const Result result = examine(all(), {"--program", "true"}, {{"LOCKSTEP_PORT_RANGE", "29500-29502"}});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  EXPECT_THAT(result.out,
-              AllOf(ContainsRegex("10.77.0.11 +host1, 10.77.0.11 .by the way to 10.77.0.10."),
-                    ContainsRegex("10.77.0.12 to the others +2 of 2 tried, the slowest [0-9.]+ ms"),
-                    ContainsRegex(" at 10.77.0.1[012]:2950[012]"), HasSubstr("a job could start on these hosts\n")));
+  EXPECT_THAT(result.out, AllOf(ContainsRegex("10.77.0.11 +host1, 10.77.0.11 .by the way to 10.77.0.10."),
+                                ContainsRegex("10.77.0.12 to the others +2 of 2 reached"),
+                                HasSubstr("a job could start on these hosts\n")));
 }
 
 TEST_F(ExaminedHosts, OneWhoseCableIsOutIsNamedInEachPair) {
@@ -262,6 +261,14 @@ TEST_F(ExaminedHosts, WhoseInterfaceLeadsNowhereReachNobody) {
   EXPECT_THAT(result.out,
               AllOf(HasSubstr("host1, 127.0.0.1 (lo: NCCL_SOCKET_IFNAME=lo wants it)"),
                     ContainsRegex("10.77.0.10 to 10.77.0.11 +PROBLEM: 127.0.0.1:"), HasSubstr("2 problems")));
+}
+
+TEST_F(ExaminedHosts, WhoseAddressesLeadToAnotherHostAreTold) {
+  const Result result = examine({NetworkHosts::address(0), NetworkHosts::address(1)}, {"-x", "NCCL_SOCKET_IFNAME=lo"},
+                                {{"LOCKSTEP_PORT_RANGE", "29500-29500"}});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, AllOf(ContainsRegex("10.77.0.11 to 10.77.0.10 +PROBLEM: 127.0.0.1:29500: .*is of run"),
+                                HasSubstr("two hosts may have this address"), HasSubstr("2 problems")));
 }
 
 TEST_F(ExaminedHosts, WithoutARemoteShellOrTheProgramAreNamed) {
