@@ -136,29 +136,12 @@ Finding kernel() {
   return finding;
 }
 
-// BBR is the algorithm that runtime/net/congestion_control.h replaces for ranks that are near.
-Finding congestion_control(const HostFolders& folders) {
-  const std::string name = first_line(folders.proc + "/sys/net/ipv4/tcp_congestion_control");
-  constexpr const char* kNear =
-      "; ranks that are less than 0.5 ms apart take reno, unless LOCKSTEP_TCP_CONGESTION says otherwise";
-  return {kHost, "TCP congestion control", name.empty() ? "unknown" : name + (name.starts_with("bbr") ? kNear : "")};
-}
-
 }  // namespace
 
 Findings host_findings(const HostFolders& folders) {
   return {
-      {kHost, "name", host_name()},
-      boot(),
-      kernel(),
-      congestion_control(folders),
-      cores(folders),
-      memory(folders),
-      shared_memory(folders.shm),
-      open_files(),
-      processes(),
-      locked_memory(),
-      ports(folders),
+      {kHost, "name", host_name()}, boot(),       kernel(),    cores(folders),  memory(folders),
+      shared_memory(folders.shm),   open_files(), processes(), locked_memory(), ports(folders),
   };
 }
 

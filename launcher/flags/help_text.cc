@@ -51,7 +51,6 @@ Variables of the ranks (docs/ENVIRONMENT.md; lockstep doctor shows what is set):
   LOCKSTEP_DEVICE             cpu, cuda or auto, if the program asks for none
   LOCKSTEP_LOG_LEVEL          trace, debug, info, warn, error or off
   LOCKSTEP_PROGRESS           bar, lines or off
-  LOCKSTEP_TCP_CONGESTION     between hosts: auto, system or a name
   LOCKSTEP_PLUGIN_PATH        folders of plug-ins, separated by :
   LOCKSTEP_NCCL_LIB           the NCCL to load
   LOCKSTEP_CUBLASLT_LIB       the cuBLASLt to load, for tensors on GPUs

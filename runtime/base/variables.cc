@@ -13,7 +13,7 @@ namespace lockstep {
 namespace {
 
 // The test check_environment holds them to docs/ENVIRONMENT.md.
-constexpr std::array<std::string_view, 31> kKnown = {
+constexpr std::array<std::string_view, 30> kKnown = {
     "LOCKSTEP_ALLOW_TF32",        "LOCKSTEP_BACKEND",       "LOCKSTEP_BOOTSTRAP",        "LOCKSTEP_CHECK_COLLECTIVES",
     "LOCKSTEP_CUBLASLT_LIB",      "LOCKSTEP_DEVICE",        "LOCKSTEP_FAILURE_WATCHDOG", "LOCKSTEP_HANG_TIMEOUT",
     "LOCKSTEP_LAUNCHER_FD",       "LOCKSTEP_LAUNCHER_PID",  "LOCKSTEP_LIVENESS",         "LOCKSTEP_LOG_LEVEL",
@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 31> kKnown = {
     "LOCKSTEP_OVERSUBSCRIBE_GPU", "LOCKSTEP_PLUGIN_PATH",   "LOCKSTEP_PORT_RANGE",       "LOCKSTEP_PROGRESS",
     "LOCKSTEP_REQUEUE_EXIT_CODE", "LOCKSTEP_RESTART_COUNT", "LOCKSTEP_RUN_ID",           "LOCKSTEP_STEP_DIGESTS",
     "LOCKSTEP_STOP_TIMEOUT",      "LOCKSTEP_STORE",         "LOCKSTEP_STORE_SECRET",     "LOCKSTEP_STORE_SECRET_FILE",
-    "LOCKSTEP_TCP_CONGESTION",    "LOCKSTEP_TIMEOUT",       "LOCKSTEP_TRACE_DIR"};
+    "LOCKSTEP_TIMEOUT",           "LOCKSTEP_TRACE_DIR"};
 
 }  // namespace
 

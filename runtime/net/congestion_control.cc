@@ -1,29 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/net/congestion_control.h"
 
-#include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <array>
-#include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
-
-#include "lockstep/base/error.h"
-#include "runtime/base/printable.h"
-#include "runtime/base/unique_fd.h"
 
 namespace lockstep::net {
 namespace {
 
 constexpr std::size_t kMostLetters = 16;  // TCP_CA_NAME_MAX
-
-bool grants(int socket, const std::string& name) {
-  return ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size())) == 0;
-}
 
 // Empty where the kernel does not say: not every sandbox has all of Linux's TCP.
 std::string name_of(int socket) {
@@ -48,43 +38,18 @@ std::chrono::microseconds round_trip_of(int socket) {
   return least == 0 ? std::chrono::microseconds::max() : std::chrono::microseconds(least);
 }
 
-std::string allowed() {
-  std::ifstream file("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
-  std::string names;
-  return std::getline(file, names) ? names : "reno";
-}
-
 }  // namespace
 
-CongestionControl CongestionControl::of(const Environment& environment) {
-  CongestionControl control(environment.get("LOCKSTEP_TCP_CONGESTION").value_or("auto"));
-  if (control.name_ == "auto" || control.name_ == "system") return control;
-  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket) throw SystemError("socket", errno);
-  if (!grants(socket.get(), control.name_)) {
-    throw InvalidArgument(
-        fmt::format("environment: LOCKSTEP_TCP_CONGESTION='{}' is not a congestion control that the kernel lets this "
-                    "process take; auto, system, or one of those that every process may take: {}",
-                    printable(control.name_), allowed()));
-  }
-  return control;
+bool takes_reno(std::string_view current, std::chrono::microseconds round_trip) {
+  return current.starts_with("bbr") && round_trip < kNear;
 }
 
-std::optional<std::string> CongestionControl::instead_of(std::string_view current,
-                                                         std::chrono::microseconds round_trip) const {
-  if (name_ == "system" || current == name_) return std::nullopt;
-  if (name_ != "auto") return name_;
-  if (!current.starts_with("bbr") || round_trip >= kNear) return std::nullopt;
-  return "reno";
-}
-
-std::string CongestionControl::apply(int socket) const {
+std::string choose_congestion_control(int socket) {
+  constexpr std::string_view kReno = "reno";
   const std::string current = name_of(socket);
-  const auto other = instead_of(current, round_trip_of(socket));
-  if (!other) return current;
-  if (grants(socket, *other)) return *other;
-  if (name_ != "auto") throw SystemError(fmt::format("setsockopt(TCP_CONGESTION, {})", *other), errno);
-  return current;
+  if (!takes_reno(current, round_trip_of(socket))) return current;
+  const bool is_granted = ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, kReno.data(), kReno.size()) == 0;
+  return is_granted ? std::string(kReno) : current;
 }
 
 }  // namespace lockstep::net

@@ -10,35 +10,19 @@
 #pragma once
 
 #include <chrono>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-
-#include "lockstep/base/environment.h"
 
 namespace lockstep::net {
 
-class CongestionControl {
- public:
-  // Peers whose round trip takes less are near. Behind a pause Reno begins anew with ten segments, and needs some round
-  // trips to fill the path again: little beside BBR's pacing while they are short.
-  static constexpr std::chrono::microseconds kNear{500};
+// Peers whose round trip takes less are near. After a pause Reno begins again with ten segments, and needs some round
+// trips to fill the path again: little next to BBR's pacing while they are short.
+inline constexpr std::chrono::microseconds kNear{500};
 
-  // LOCKSTEP_TCP_CONGESTION: "auto" (the default) is what is said above, "system" what the system has, and any other
-  // name that one, for all connections. InvalidArgument if the kernel does not let this process take it.
-  static CongestionControl of(const Environment& environment);
-
-  // The algorithm to take in place of `current`; nothing if that stays.
-  std::optional<std::string> instead_of(std::string_view current, std::chrono::microseconds round_trip) const;
-  // For what this end of a connected TCP socket sends. Returns the one that it has now, as far as the kernel says.
-  // SystemError if it no longer grants the one that was named.
-  std::string apply(int socket) const;
-
- private:
-  explicit CongestionControl(std::string name) : name_(std::move(name)) {}
-
-  std::string name_;  // auto and system, too
-};
+// Returns true if a connection that has the algorithm `current` takes Reno instead.
+bool takes_reno(std::string_view current, std::chrono::microseconds round_trip);
+// Chooses for what this end of a connected TCP socket sends. Returns the algorithm that it has now, as far as the
+// kernel tells.
+std::string choose_congestion_control(int socket);
 
 }  // namespace lockstep::net

@@ -17,6 +17,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/base/resource_limit.h"
 #include "runtime/comm/wire/frame.h"
+#include "runtime/net/congestion_control.h"
 #include "runtime/net/epoll.h"
 
 namespace lockstep::tcp {
@@ -47,7 +48,6 @@ WireTcp::WireTcp(GroupContext context, std::vector<int> first)
       rank_(context_.identity.rank),
       first_(std::move(first)),
       address_(choose_own_address(Environment::of_process(), context_.local_address)),
-      congestion_control_(net::CongestionControl::of(Environment::of_process())),
       look_(look_on(context_.roster, rank_)),
       epoll_(net::make_epoll()),
       peers_(context_.roster.size()) {}
@@ -98,7 +98,7 @@ void WireTcp::open(wire::Listener& listener, const Deadline& deadline) {
 void WireTcp::attach(int rank, UniqueFd socket) {
   Peer* const peer = find(rank);
   if (peer == nullptr) return;  // lost, by another way
-  const std::string control = congestion_control_.apply(socket.get());
+  const std::string control = net::choose_congestion_control(socket.get());
   log_debug("TCP: to {} with {}", context_.roster[static_cast<std::size_t>(rank)].describe(), control);
   peer->connection().attach(std::move(socket));
   net::watch(epoll_.get(), EPOLL_CTL_ADD, peer->connection().fd(), EPOLLIN, static_cast<std::uint64_t>(rank));

@@ -25,7 +25,6 @@
 #include "runtime/comm/tcp/own_address.h"
 #include "runtime/comm/wire/authenticated_connector.h"
 #include "runtime/comm/wire/wire.h"
-#include "runtime/net/congestion_control.h"
 
 namespace lockstep::tcp {
 
@@ -96,7 +95,6 @@ class WireTcp final : public wire::Wire {
   const int rank_;
   const std::vector<int> first_;
   const OwnAddress address_;
-  const net::CongestionControl congestion_control_;
   // How long it looks before it sleeps.
   const std::chrono::nanoseconds look_;
   UniqueFd epoll_;

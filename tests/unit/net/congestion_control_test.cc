@@ -7,34 +7,20 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <string>
 
-#include "lockstep/base/error.h"
 #include "runtime/base/unique_fd.h"
-#include "tests/support/error_of.h"
 
 namespace lockstep::net {
 namespace {
 
 using std::chrono_literals::operator""us;
 
-CongestionControl of(const std::string& value) {
-  return CongestionControl::of(Environment({{"LOCKSTEP_TCP_CONGESTION", value}}));
-}
-
-TEST(CongestionControl, BetweenNearHostsItIsNotBbr) {
-  const CongestionControl chosen = CongestionControl::of(Environment());
-  EXPECT_EQ(chosen.instead_of("bbr", 70us), "reno");
-  EXPECT_EQ(chosen.instead_of("bbr2", 499us), "reno");
-  EXPECT_EQ(chosen.instead_of("bbr", 500us), std::nullopt) << "a long path is what it is for";
-  for (const char* other : {"cubic", "reno", "dctcp"}) EXPECT_EQ(chosen.instead_of(other, 70us), std::nullopt);
-}
-
-TEST(CongestionControl, TheVariableDecides) {
-  EXPECT_EQ(of("system").instead_of("bbr", 70us), std::nullopt);
-  EXPECT_EQ(of("reno").instead_of("bbr", 70'000us), "reno");
-  EXPECT_EQ(of("reno").instead_of("reno", 70us), std::nullopt);
-  const std::string text = testing::error_of<InvalidArgument>([] { of("renno"); });
-  testing::expect_text(text, {"LOCKSTEP_TCP_CONGESTION='renno'", "auto, system, or one of", "reno"});
+TEST(CongestionControl, BetweenNearHostsIsNotBbr) {
+  EXPECT_TRUE(takes_reno("bbr", 70us));
+  EXPECT_TRUE(takes_reno("bbr2", 499us));
+  EXPECT_FALSE(takes_reno("bbr", 500us)) << "a long path is what it is for";
+  for (const char* other : {"cubic", "reno", "dctcp"}) EXPECT_FALSE(takes_reno(other, 70us));
 }
 
 class Loopback : public ::testing::Test {
@@ -66,20 +52,9 @@ class Loopback : public ::testing::Test {
   UniqueFd other_;
 };
 
-TEST_F(Loopback, GetsTheOneThatIsNamed) {
-  EXPECT_EQ(of("reno").apply(socket_.get()), "reno");
-  EXPECT_EQ(has(), "reno");
-}
-
-TEST_F(Loopback, KeepsTheSystems) {
-  const std::string before = has();
-  EXPECT_EQ(of("system").apply(socket_.get()), before);
-  EXPECT_EQ(has(), before);
-}
-
 TEST_F(Loopback, IsLeftWithoutBbr) {
   const std::string before = has();
-  const std::string now = of("auto").apply(socket_.get());
+  const std::string now = choose_congestion_control(socket_.get());
   EXPECT_EQ(has(), now);
   const bool was_bbr = before.starts_with("bbr");
   EXPECT_FALSE(now.starts_with("bbr"));

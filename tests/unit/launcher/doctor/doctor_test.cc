@@ -55,22 +55,15 @@ TEST_F(HostFindings, ReadTheFilesTheyAreTold) {
   write("proc/self/cgroup", "0::/job\n");
   write("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable:   1048576 kB\n");
   write("proc/sys/net/ipv4/ip_local_port_range", "40000\t40010\n");
-  write("proc/sys/net/ipv4/tcp_congestion_control", "reno\n");
   write("cgroup/job/memory.max", "67108864\n");
   write("cgroup/job/cpu.max", "150000 100000\n");
   const auto findings = host_findings({.proc = path("proc"), .cgroup = path("cgroup"), .shm = path("absent")});
-  EXPECT_EQ(named(findings, "TCP congestion control").value, "reno");
   EXPECT_EQ(named(findings, "memory").value, "1.0 GiB available; cgroup limit 64.0 MiB");
   EXPECT_EQ(named(findings, "memory").health, Health::note) << "64 MiB is little";
   EXPECT_NE(named(findings, "cores").value.find("cgroup quota 1.5"), std::string::npos);
   EXPECT_EQ(named(findings, "free ports are from").value, "40000 to 40010");
   EXPECT_EQ(named(findings, "free ports are from").health, Health::note);
   EXPECT_NE(named(findings, path("absent")).value.find("not there"), std::string::npos);
-  write("proc/sys/net/ipv4/tcp_congestion_control", "bbr\n");
-  const auto with_bbr = host_findings({.proc = path("proc"), .cgroup = path("cgroup"), .shm = path("absent")});
-  EXPECT_NE(
-      named(with_bbr, "TCP congestion control").value.find("bbr; ranks that are less than 0.5 ms apart take reno"),
-      std::string::npos);
   write("cgroup/job/memory.max", "1048576\n");
   EXPECT_EQ(
       named(host_findings({.proc = path("proc"), .cgroup = path("cgroup"), .shm = path("absent")}), "memory").health,
@@ -92,6 +85,13 @@ TEST(VariableFindings, ShowWhatIsSetAndNoteWhatNothingReads) {
   EXPECT_NE(findings[2].remedy.find("did you mean LOCKSTEP_TIMEOUT?"), std::string::npos) << findings[2].remedy;
   EXPECT_EQ(count_problems(findings), 0);
   EXPECT_EQ(variable_findings(Environment()).at(0).value, "none of lockstep's is set");
+}
+
+TEST(VariableFindings, TellThatAVariableOfAnOlderLockstepIsNotRead) {
+  Environment environment;
+  environment.set("LOCKSTEP_TCP_CONGESTION", "system");
+  const auto findings = variable_findings(environment);
+  EXPECT_EQ(named(findings, "LOCKSTEP_TCP_CONGESTION").value, "set, and nothing reads it");
 }
 
 TEST(VariableFindings, APortRangeThatIsNoneIsAProblemWithItsRemedy) {
