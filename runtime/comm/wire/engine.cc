@@ -355,11 +355,19 @@ void WireEngine::execute(const comm::CollectiveArgs& args, const Arrivals& arriv
   if (args.record.kind == comm::OpKind::allocate && shares_memory()) {
     return allocate(static_cast<std::size_t>(args.record.count));
   }
-  if (!fits_inline(args)) return move(args, *wire_, scratch_);
+  const Hosts* const hosts = sums_in_rank_order() ? nullptr : &hosts_;
+  if (!fits_inline(args)) return move(args, hosts, *wire_, scratch_);
+  const std::size_t stride = args.count() * args.element_bytes();
   std::vector<const std::byte*> sources;
   for (const auto& arrival : arrivals) sources.push_back(arrival->payload.data());
+  const comm::OpKind kind = args.record.kind;
+  if (hosts != nullptr && (comm::is_reduction_in_place(kind) || kind == comm::OpKind::reduce_scatter)) {
+    if (stride == 0 || (kind == comm::OpKind::reduce && rank_ != args.record.root)) return;
+    for (const std::byte*& source : sources) source += comm::part_read(kind, rank_) * stride;
+    return reduce_by_hosts(args.reduction, hosts, sources, static_cast<std::byte*>(args.output.data), args.count());
+  }
   comm::Scratch scratch;
-  comm::pull(args, {0, args.count()}, {sources, args.count() * args.element_bytes()}, scratch);
+  comm::pull(args, {0, args.count()}, {sources, stride}, scratch);
 }
 
 void WireEngine::allocate(std::size_t bytes) {

@@ -2,6 +2,8 @@
 #include "runtime/comm/wire/movement.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace lockstep::wire {
 namespace {
@@ -98,7 +100,7 @@ void broadcast(const CollectiveArgs& args, Wire& wire) {
   spread.go(wire);
 }
 
-void reduce_scatter(const CollectiveArgs& args, Wire& wire, ScratchBuffer& scratch) {
+void reduce_scatter(const CollectiveArgs& args, const Hosts* hosts, Wire& wire, ScratchBuffer& scratch) {
   const std::size_t element = args.element_bytes();
   const std::size_t most = std::max<std::size_t>(1, kReductionBytes / static_cast<std::size_t>(args.size) / element);
   const auto part_of = [&](int r, std::size_t offset) {
@@ -118,7 +120,7 @@ void reduce_scatter(const CollectiveArgs& args, Wire& wire, ScratchBuffer& scrat
       pieces.recv(r, place, length * element);
     });
     pieces.go(wire);
-    comm::reduce(args.reduction, sources, bytes_of(args.output) + offset * element, length);
+    reduce_by_hosts(args.reduction, hosts, sources, bytes_of(args.output) + offset * element, length);
   }
 }
 
@@ -148,7 +150,23 @@ void pass_on(const CollectiveArgs& args, Wire& wire) {
 
 }  // namespace
 
-void move(const CollectiveArgs& args, Wire& wire, ScratchBuffer& scratch) {
+void reduce_by_hosts(const comm::Reduction& reduction, const Hosts* hosts, std::span<const std::byte* const> sources,
+                     std::byte* result, std::size_t count) {
+  if (hosts == nullptr) return comm::reduce(reduction, sources, result, count);
+  const std::size_t stride = (count * size_of(comm::dtype_of_partials(reduction)) + 63) / 64 * 64;
+  ScratchBuffer scratch;
+  std::byte* partial = scratch.take(stride * hosts->ranks.size());
+  std::vector<const std::byte*> partials, of_host;
+  for (const std::vector<int>& ranks : hosts->ranks) {
+    of_host.clear();
+    for (const int rank : ranks) of_host.push_back(sources[static_cast<std::size_t>(rank)]);
+    comm::reduce_to_partial(reduction, of_host, partial, count);
+    partials.push_back(std::exchange(partial, partial + stride));
+  }
+  comm::reduce_partials(reduction, partials, std::span(&result, 1), count);
+}
+
+void move(const CollectiveArgs& args, const Hosts* hosts, Wire& wire, ScratchBuffer& scratch) {
   switch (args.record.kind) {
     case OpKind::barrier:
     case OpKind::allocate:
@@ -161,7 +179,7 @@ void move(const CollectiveArgs& args, Wire& wire, ScratchBuffer& scratch) {
       return;
     }
     case OpKind::broadcast: return broadcast(args, wire);
-    case OpKind::reduce_scatter: return reduce_scatter(args, wire, scratch);
+    case OpKind::reduce_scatter: return reduce_scatter(args, hosts, wire, scratch);
     case OpKind::all_gather:
     case OpKind::gather:
     case OpKind::scatter:

@@ -9,8 +9,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 
+#include "runtime/comm/reduction.h"
 #include "runtime/comm/transfer.h"
+#include "runtime/comm/wire/host_memory.h"
 #include "runtime/comm/wire/wire.h"
 
 namespace lockstep::wire {
@@ -34,7 +37,12 @@ class ScratchBuffer {
   std::size_t bytes_ = 0;
 };
 
-// Moves all of it. Called on every rank, on the communication thread. Throws Broken.
-void move(const comm::CollectiveArgs& args, Wire& wire, ScratchBuffer& scratch);
+// Reduces the ranks' `sources` into `result` in the order of the segments: over the ranks of each of `hosts`, then over
+// the hosts. Null: over all ranks in their order.
+void reduce_by_hosts(const comm::Reduction& reduction, const Hosts* hosts, std::span<const std::byte* const> sources,
+                     std::byte* result, std::size_t count);
+
+// Moves all of it. Called on every rank, on the communication thread. `hosts`: as reduce_by_hosts(). Throws Broken.
+void move(const comm::CollectiveArgs& args, const Hosts* hosts, Wire& wire, ScratchBuffer& scratch);
 
 }  // namespace lockstep::wire

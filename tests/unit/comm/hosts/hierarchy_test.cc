@@ -480,6 +480,44 @@ TEST(Hierarchy, AReduceScatterGivesTheBitsOfAnAllReduce) {
   }
 }
 
+// A few elements travel with the announcement, more in segments: the order of addition is the same.
+template <typename T>
+void expect_the_same_bits_of_all_sizes(const std::vector<int>& hosts, ReductionOptions options) {
+  SCOPED_TRACE(text_of(hosts) + ", " + std::string(name_of(dtype_of<T>())));
+  on_hosts(hosts, [&](ProcessGroup& group, const Hub&) {
+    const auto size = static_cast<std::size_t>(group.size());
+    const std::vector<T> input = values_of<T>(group.rank(), 513 * size);
+    std::vector<T> whole = input;
+    group.all_reduce(BufferView(std::span(whole)), options).wait();
+    for (const std::size_t count : {1, 7, 16, 60, 255, 256, 257, 300, 511, 513}) {
+      std::vector<T> part(input.begin(), input.begin() + static_cast<std::ptrdiff_t>(count));
+      group.all_reduce(BufferView(std::span(part)), options).wait();
+      EXPECT_EQ(std::memcmp(part.data(), whole.data(), count * sizeof(T)), 0) << count;
+      std::copy_n(input.begin(), count, part.begin());
+      if (!options.weight) {
+        group.reduce(BufferView(std::span(part)), 1, options.op).wait();
+        if (group.rank() == 1) {
+          EXPECT_EQ(std::memcmp(part.data(), whole.data(), count * sizeof(T)), 0) << "reduce " << count;
+        }
+      }
+      std::vector<T> row(count);
+      const std::size_t begin = static_cast<std::size_t>(group.rank()) * count;
+      std::vector<T> rows(input.begin(), input.begin() + static_cast<std::ptrdiff_t>(count * size));
+      group.reduce_scatter(BufferView(std::span(rows)), BufferView(std::span(row)), options).wait();
+      EXPECT_EQ(std::memcmp(row.data(), whole.data() + begin, count * sizeof(T)), 0) << "reduce_scatter " << count;
+    }
+  });
+}
+
+TEST(Hierarchy, SumsOfAnySizeAddUpInOneOrder) {
+  for (const std::vector<int>& hosts : {std::vector<int>{1, 2}, {1, 3}, {3, 2}, {3, 3}, {2, 2}, {1, 1, 1}}) {
+    expect_the_same_bits_of_all_sizes<float>(hosts, {});
+    expect_the_same_bits_of_all_sizes<double>(hosts, {.weight = 3});
+    expect_the_same_bits_of_all_sizes<bfloat16>(hosts, {.op = ReduceOp::avg});
+    expect_the_same_bits_of_all_sizes<float16>(hosts, {});
+  }
+}
+
 const ReductionOptions kWeighted{.weight = 3};
 const ReductionOptions kMean{.op = ReduceOp::avg};
 
