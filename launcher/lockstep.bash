@@ -49,7 +49,7 @@ _lockstep() {
       top) words="--help --json --once --interval" ;;
       trace) words="--help --steps -o --output" ;;
       logs) words="--help -f --follow -n --lines" ;;
-      doctor) words="--help --json --gpus --probe-timeout -H --host --hostfile --rsh -x --rdzv-endpoint --program" ;;
+      doctor) words="--help --json --gpus --probe-timeout -H --host --hostfile --rsh -x --rdzv-endpoint" ;;
       snapshots) words="--help --verify --json" ;;
       store)
         words="--help --host --port --secret-file --store-auth --max-clients --max-memory --max-keys --max-key --max-value

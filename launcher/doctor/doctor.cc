@@ -18,7 +18,6 @@
 #include "launcher/doctor/variable_findings.h"
 #include "launcher/placement/rank_count.h"
 #include "launcher/placement/seen_gpus.h"
-#include "launcher/process/find_program.h"
 #include "lockstep/base/environment.h"
 #include "runtime/base/printable.h"
 
@@ -29,12 +28,6 @@ using namespace doctor;
 
 void append(Findings& all, Findings more) {
   all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-}
-
-Finding program_finding(const std::string& name, const Environment& environment) {
-  const auto program = find_program(name, environment);
-  if (program.path.empty()) return problem_of("host", "program", program.problem, "give its path, such as ./train");
-  return {"host", "program", program.path};
 }
 
 // Prints the findings and returns the exit code.
@@ -79,7 +72,6 @@ int examine(const DoctorOptions& options) {
   Findings findings = rendezvous_findings(environment);
   append(findings, variable_findings(environment));
   append(findings, host_findings());
-  if (!options.program.empty()) append(findings, {program_finding(options.program, environment)});
   auto probe = ask_probe(probe_path(), options.probe_timeout);
   append(findings, std::move(probe.findings));
   append(findings, gpu_findings(find_gpus("/proc/driver/nvidia/gpus", "/dev", environment),

@@ -42,7 +42,6 @@ class HostsExam {
                      .nodes = static_cast<int>(entries.size()),
                      .nproc_per_node = "1",
                      .endpoint = endpoint_};
-    if (!options.program.empty()) start.arguments.insert(start.arguments.end(), {"--program", options.program});
     sigset_t mask;
     sigprocmask(SIG_BLOCK, nullptr, &mask);
     for (const HostEntry& entry : entries) {

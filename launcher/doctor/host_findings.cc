@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -57,23 +56,6 @@ Finding open_files() {
 Finding processes() {
   const auto limit = resource_limit(RLIMIT_NPROC).value_or(RLIM_INFINITY);
   return {kLimits, "processes and threads", fmt::format("{} for this user", limit_text(limit))};
-}
-
-Finding locked_memory() {
-  const auto limit = resource_limit(RLIMIT_MEMLOCK);
-  return {kLimits, "locked memory",
-          limit ? readable_bytes(*limit) + " (enough for the CPU; RDMA wants more)" : "unlimited"};
-}
-
-Finding shared_memory(const std::string& folder) {
-  struct statvfs status {};
-  if (statvfs(folder.c_str(), &status) != 0) {
-    return {kLimits, folder, fmt::format("not there ({}); lockstep doesn't use it", errno_text(errno))};
-  }
-  return {kLimits, folder,
-          fmt::format("{}, {} free; lockstep doesn't use it, its shared memory has no name and counts as memory",
-                      readable_bytes(std::uint64_t{status.f_blocks} * status.f_frsize),
-                      readable_bytes(std::uint64_t{status.f_bavail} * status.f_frsize))};
 }
 
 Finding memory(const HostFolders& folders) {
@@ -139,10 +121,14 @@ Finding kernel() {
 }  // namespace
 
 Findings host_findings(const HostFolders& folders) {
-  return {
-      {kHost, "name", host_name()}, boot(),       kernel(),    cores(folders),  memory(folders),
-      shared_memory(folders.shm),   open_files(), processes(), locked_memory(), ports(folders),
-  };
+  return {{kHost, "name", host_name()},
+          boot(),
+          kernel(),
+          cores(folders),
+          memory(folders),
+          open_files(),
+          processes(),
+          ports(folders)};
 }
 
 }  // namespace lockstep::launcher::doctor

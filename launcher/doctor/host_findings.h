@@ -12,7 +12,6 @@ namespace lockstep::launcher::doctor {
 struct HostFolders {
   std::string proc = "/proc";
   std::string cgroup = "/sys/fs/cgroup";
-  std::string shm = "/dev/shm";
 };
 
 Findings host_findings(const HostFolders& folders = {});

@@ -13,7 +13,6 @@
 #include "launcher/base/exit_codes.h"
 #include "launcher/base/system.h"
 #include "launcher/doctor/finding.h"
-#include "launcher/process/find_program.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
@@ -107,7 +106,7 @@ net::InterfaceChoice choose_address(const std::string& endpoint) {
       .name = "", .address = net::own_address(first, true, interfaces, environment), .why = "by the way to " + host};
 }
 
-json look_around(const AgentInput& input, const DoctorOptions& options) {
+json look_around(const AgentInput& input) {
   Findings findings;
   std::string address;
   const auto add_problem = [&](const std::string& problem) {
@@ -121,19 +120,15 @@ json look_around(const AgentInput& input, const DoctorOptions& options) {
     add_problem(error.what());
   }
   if (!input.problem.empty()) add_problem(input.problem);
-  if (!options.program.empty()) {
-    const auto program = find_program(options.program, Environment::of_process());
-    if (program.path.empty()) add_problem(program.problem);
-  }
   return {{"build", build_stamp()}, {"address", address}, {"findings", as_json(findings)}};
 }
 
 }  // namespace
 
-int run_host_trial(AgentInput& input, const DoctorOptions& options) {
+int run_host_trial(AgentInput& input) {
   const store::TcpStoreServer server(
       {.listen = {"", 0}, .secret = input.secret(), .run_id = run_id_of(input.start().node_rank)});
-  json host = look_around(input, options);
+  json host = look_around(input);
   host["port"] = server.address().port;
   say(host);
   const std::string line = input.read_line();

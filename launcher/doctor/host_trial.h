@@ -5,7 +5,6 @@
 
 #include <string_view>
 
-#include "launcher/flags/command_line.h"
 #include "launcher/hosts/agent_input.h"
 
 namespace lockstep::launcher::doctor {
@@ -18,6 +17,6 @@ inline constexpr std::string_view kTrialLine = "lockstep-doctor ";
 inline constexpr std::string_view kPeersLine = "peers ";
 
 // Returns the exit code. Main thread.
-int run_host_trial(AgentInput& input, const DoctorOptions& options);
+int run_host_trial(AgentInput& input);
 
 }  // namespace lockstep::launcher::doctor

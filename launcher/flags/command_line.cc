@@ -256,7 +256,6 @@ struct DoctorCommand {
         ->allow_extra_args(false);
     text_flag(app, "--rdzv-endpoint", raw.rdzv_endpoint, "HOST[:PORT]",
               "With -H: another address of the first host, for the others");
-    text_flag(app, "--program", options.program, "PROGRAM", "A program that must exist, with -H on each host");
   }
 
   Command result() {

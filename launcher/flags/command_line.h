@@ -31,7 +31,6 @@ struct DoctorOptions {
   // of this one.
   RunOptions run;
   std::vector<std::string> host_flags;  // the flags that `run` was read from, for a `lockstep run` on the same hosts
-  std::string program;                  // a program that must be found; empty: none
   bool gpus = false;                    // tries GPUs together in place of the rest, on several hosts beside it
 };
 

@@ -115,9 +115,9 @@ remedy. lockstep-probe, the program beside this one, loads drivers and plug-ins,
 and may hang or crash without harm.
 
 With -H or --hostfile it examines those hosts instead. Each runs lockstep
-through the remote shell, reports its build, whether --program exists, and the
-address of its ranks, and tries to connect to every other host at that address.
-It listens at a port of LOCKSTEP_PORT_RANGE, if that is set.
+through the remote shell, reports its build and the address of its ranks, and
+tries to connect to every other host at that address. It listens at a port of
+LOCKSTEP_PORT_RANGE, if that is set.
 
 With --gpus a job of lockstep-probe, one rank a GPU, runs over NCCL as NCCL
 chooses its transports: sums and bandwidth of all GPUs, 20 steps of a Reducer

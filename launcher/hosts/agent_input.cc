@@ -113,9 +113,9 @@ int agent_command(const AgentTasks& tasks) {
           start.folder, errno_text(errno));
     }
     auto command = parse_command_line(start.arguments);
-    if (const auto* exam = std::get_if<DoctorOptions>(&command)) {
+    if (std::holds_alternative<DoctorOptions>(command)) {
       print_error(kHereLine);
-      return tasks.examine(input, *exam);
+      return tasks.examine(input);
     }
     auto* options = std::get_if<RunOptions>(&command);
     if (options == nullptr) throw not_ours();

@@ -50,7 +50,7 @@ class AgentInput {
 // The tasks of an agent; each returns the exit code.
 struct AgentTasks {
   std::function<int(AgentInput& input, const RunOptions& options)> run;
-  std::function<int(AgentInput& input, const DoctorOptions& options)> examine;
+  std::function<int(AgentInput& input)> examine;
 };
 // Runs `lockstep agent`.
 int agent_command(const AgentTasks& tasks);

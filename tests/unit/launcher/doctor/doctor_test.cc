@@ -57,17 +57,14 @@ TEST_F(HostFindings, ReadTheFilesTheyAreTold) {
   write("proc/sys/net/ipv4/ip_local_port_range", "40000\t40010\n");
   write("cgroup/job/memory.max", "67108864\n");
   write("cgroup/job/cpu.max", "150000 100000\n");
-  const auto findings = host_findings({.proc = path("proc"), .cgroup = path("cgroup"), .shm = path("absent")});
+  const auto findings = host_findings({.proc = path("proc"), .cgroup = path("cgroup")});
   EXPECT_EQ(named(findings, "memory").value, "1.0 GiB available; cgroup limit 64.0 MiB");
   EXPECT_EQ(named(findings, "memory").health, Health::note) << "64 MiB is little";
   EXPECT_NE(named(findings, "cores").value.find("cgroup quota 1.5"), std::string::npos);
   EXPECT_EQ(named(findings, "free ports are from").value, "40000 to 40010");
   EXPECT_EQ(named(findings, "free ports are from").health, Health::note);
-  EXPECT_NE(named(findings, path("absent")).value.find("not there"), std::string::npos);
   write("cgroup/job/memory.max", "1048576\n");
-  EXPECT_EQ(
-      named(host_findings({.proc = path("proc"), .cgroup = path("cgroup"), .shm = path("absent")}), "memory").health,
-      Health::problem);
+  EXPECT_EQ(named(host_findings({.proc = path("proc"), .cgroup = path("cgroup")}), "memory").health, Health::problem);
 }
 
 TEST(VariableFindings, ShowWhatIsSetAndNoteWhatNothingReads) {

@@ -524,13 +524,12 @@ TEST(CommandLine, ReadsTheDoctorsFlags) {
   refused({"doctor", "./train"});
   refused({"doctor", "--probe-timeout", "0"});
   refused({"doctor", "--", "x"});
-  const auto hosts = std::get<DoctorOptions>(parse_command_line(
-      {"doctor", "-H", "a,b", "--rsh", "my sh", "-x", "MINE", "--rdzv-endpoint", "a0", "--program", "p"}));
+  const auto hosts = std::get<DoctorOptions>(
+      parse_command_line({"doctor", "-H", "a,b", "--rsh", "my sh", "-x", "MINE", "--rdzv-endpoint", "a0"}));
   EXPECT_EQ(hosts.run.hosts, (std::vector<HostEntry>{{"a", {}}, {"b", {}}}));
   EXPECT_EQ(hosts.run.rsh, "my sh");
   EXPECT_EQ(hosts.run.exported, (Arguments{"MINE"}));
   EXPECT_EQ(hosts.run.endpoint.host, "a0");
-  EXPECT_EQ(hosts.program, "p");
   EXPECT_EQ(hosts.host_flags, (Arguments{"-H", "a,b", "--rsh", "my sh", "--rdzv-endpoint", "a0", "-x", "MINE"}));
   EXPECT_FALSE(hosts.gpus);
   const auto gpus = std::get<DoctorOptions>(parse_command_line({"doctor", "--gpus"}));
