@@ -40,6 +40,7 @@ struct Flags {
 
 void add_flags(CLI::App& app, Flags& flags) {
   const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 24).description("");
+  const auto above_zero = CLI::Range(1e-9, 1e9).description("");
   app.add_option("--text", flags.text, "File to learn")->capture_default_str();
   app.add_option("--out", flags.out, "Write the weights to this file (safetensors)");
   app.add_option("--steps", flags.train.steps, "Optimizer steps")->check(positive)->capture_default_str();
@@ -57,17 +58,15 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(0.0, 0.999))
       ->capture_default_str();
   app.add_option("--lr", flags.train.learning_rate, "Learning rate after the warm-up")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero)
       ->capture_default_str();
   app.add_option("--warmup", flags.train.warmup, "Steps of warm-up")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1 << 24).description(""))
       ->capture_default_str();
   app.add_option("--weight-decay", flags.train.weight_decay, "Of matrices")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0.0, 1e9).description(""))
       ->capture_default_str();
-  app.add_option("--clip", flags.train.clip, "Largest norm of all gradients")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  app.add_option("--clip", flags.train.clip, "Largest norm of all gradients")->check(above_zero)->capture_default_str();
   app.add_option("--workers", flags.train.workers, "Loader threads")->check(CLI::Range(0, 64))->capture_default_str();
   app.add_option("--virtual-shards", flags.train.virtual_shards,
                  "Of a step: the same bits at any number of ranks up to this; 0: as fast as may be")
@@ -93,7 +92,7 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--prompt", flags.prompt, "Its beginning")->needs(generate)->capture_default_str();
   app.add_option("--temperature", flags.temperature, "Below 1: more of the likely")
       ->needs(generate)
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero)
       ->capture_default_str();
   generate->needs("--load");
 }

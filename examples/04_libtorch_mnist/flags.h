@@ -16,7 +16,7 @@ struct Flags {
         app.add_option("--snapshot-dir", snapshot_dir, "Go on from the newest snapshot in this folder, and save there");
     app.add_option("--snapshot-every", snapshot_every, "Steps between snapshots")
         ->needs(snapshots)
-        ->check(CLI::PositiveNumber)
+        ->check(CLI::Range(1, 1 << 24).description(""))
         ->capture_default_str();
     app.add_option("--virtual-shards", virtual_shards,
                    "Of a step: the same bits at any number of ranks up to this; 0: as fast as may be")

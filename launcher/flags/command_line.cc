@@ -419,7 +419,11 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   CLI::App& store = add_command(app, "store", "Run a rendezvous store: lockstep store serve");
   ServeCommand serve(store);
 
-  if (arguments == std::vector<std::string>{"help"}) return parse_command_line({"--help"}, environment);
+  if (!arguments.empty() && arguments.front() == "help") {  // help run all: run --help all
+    std::vector<std::string> asked(arguments.begin() + 1, arguments.end());
+    asked.insert(asked.end() - (!asked.empty() && asked.back() == "all" ? 1 : 0), "--help");
+    return parse_command_line(asked, environment);
+  }
   if (arguments == std::vector<std::string>{"version"}) return parse_command_line({"--version"}, environment);
   const bool is_run = !arguments.empty() && arguments.front() == "run";
   const auto is_first = [&](const CLI::App* known) { return known->get_name() == arguments.front(); };

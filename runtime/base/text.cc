@@ -8,15 +8,17 @@
 namespace lockstep {
 namespace {
 
+// Letters to add, remove, change, or swap with the next one.
 std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
+  std::vector<std::size_t> older(b.size() + 1), old(b.size() + 1), row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
+    older = std::exchange(old, row);
+    row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
+      row[j] = std::min({old[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1), old[j] + 1, row[j - 1] + 1});
+      const bool is_swap = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (is_swap) row[j] = std::min(row[j], older[j - 2] + 1);
     }
   }
   return row.back();

@@ -77,6 +77,10 @@ InitSettings resolve(const InitOptions& options, const Environment& environment)
   settings.overrides.world_size = merge(options.world_size, settings.method.world_size, "world_size");
   const std::string device = device_asked_for(options, environment);
   settings.device_is_auto = device == "auto";
+  // Though the program asks for a device by itself: else a misspelt one would be taken for an order.
+  if (const auto text = environment.get("LOCKSTEP_DEVICE").value_or("auto"); !text.empty() && text != "auto") {
+    parse_device(text, "environment: LOCKSTEP_DEVICE");
+  }
   if (!settings.device_is_auto) {
     settings.device =
         parse_device(device, options.device.empty() ? "environment: LOCKSTEP_DEVICE" : "init_process_group");

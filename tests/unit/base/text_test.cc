@@ -38,6 +38,8 @@ TEST(Text, TheNearestNameHasFewOtherLettersOrIsLonger) {
   EXPECT_EQ(nearest("--trace", kNames), std::nullopt);
   EXPECT_EQ(nearest("-y", kNames), "-n") << "half of the letters may differ";
   EXPECT_EQ(nearest("", kNames), std::nullopt);
+  constexpr std::array<std::string_view, 2> kShort = {"top", "run"};
+  EXPECT_EQ(nearest("rnu", kShort), "run") << "letters that are swapped are one mistake";
 }
 
 TEST(Text, ListsAreCutWhereToldTo) {

@@ -65,7 +65,7 @@ namespace lockstep {
 class ShardedParameters;
 class Trainer;
 
-// Equal on all ranks. lockstep::libtorch::DdpOptions has the same members but `shard`, and some of torch's.
+// Equal on all ranks. lockstep::libtorch::DdpOptions has the same members, and some of torch's.
 struct DdpOptions {
   BucketOptions buckets = {};
   // How backward()'s loss combines its terms: their mean or their sum.

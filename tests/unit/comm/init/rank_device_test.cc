@@ -80,7 +80,9 @@ TEST(RankDevice, TheyShareWhereTheyWereToldTo) {
 TEST(RankDevice, AWrongDeviceIsRefusedWithWhereItIsFrom) {
   Environment environment;
   environment.set("LOCKSTEP_DEVICE", "gpu");
-  expect_text(error_of([&] { resolve({}, environment); }), {"environment: LOCKSTEP_DEVICE", "'gpu'"});
+  for (const char* const asked : {"", "cpu", "auto"}) {
+    expect_text(error_of([&] { resolve({.device = asked}, environment); }), {"environment: LOCKSTEP_DEVICE", "'gpu'"});
+  }
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ TEST(CommandLine, RefusesUnknownFlagsByName) {
 
 TEST(CommandLine, NamesTheFlagOrCommandThatWasMeant) {
   const std::vector<std::pair<Arguments, std::string>> table = {
-      {{"rnu", "p"}, ""},  // the commands are all named
+      {{"rnu", "p"}, "; did you mean run?\n"},
       {{"isnpect"}, "; did you mean inspect?\n"},
       {{"snap"}, "; did you mean snapshots?\n"},
       {{"run", "--log-dri=x", "p"}, "; did you mean --log-dir?\n"},
@@ -390,6 +390,15 @@ TEST(CommandLine, ReadsWhatIsAskedOfARun) {
   EXPECT_NE(refused({"stop", "a", "b"}).find("give one run: lockstep stop RUN"), std::string::npos);
   EXPECT_NE(refused({"stop", ""}).find("give one run: lockstep stop RUN"), std::string::npos);
   EXPECT_NE(std::get<Answer>(parse_command_line({"help"}, {})).out.find("Usage: lockstep"), std::string::npos);
+  for (const Arguments& words : {Arguments{"run"}, {"top"}, {"store", "serve"}, {"run", "all"}}) {
+    Arguments help = words, flag = words;
+    help.insert(help.begin(), "help");
+    flag.insert(flag.end() - (words.back() == "all" ? 1 : 0), "--help");
+    const auto answer = std::get<Answer>(parse_command_line(help, {}));
+    EXPECT_EQ(answer.exit_code, 0);
+    EXPECT_EQ(answer.out, std::get<Answer>(parse_command_line(flag, {})).out);
+  }
+  EXPECT_NE(std::get<Answer>(parse_command_line({"help", "rnu"}, {})).err.find("did you mean run?"), std::string::npos);
   EXPECT_EQ(std::get<Answer>(parse_command_line({"version"}, {})).out, "lockstep " LOCKSTEP_VERSION "\n");
   EXPECT_NE(refused({"logs", "r", "-n", "-3"}).find("--lines"), std::string::npos);
   EXPECT_NE(refused({"logs", "r", "-n", "x"}).find("--lines x: give a number from 0 to 1000000"), std::string::npos);
