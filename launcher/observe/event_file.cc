@@ -6,8 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cstddef>
+#include <system_error>
 #include <utility>
+
+#include "launcher/base/system.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -61,7 +66,9 @@ std::string record_of(const std::string& message) {
 class EventWriter {
  public:
   explicit EventWriter(double wall_time) {
-    text_ = record_of(double_field(1, wall_time) + text_field(3, "brain.Event:2"));
+    constexpr std::uint64_t kStart = 1;  // SessionLog.status
+    text_ = record_of(double_field(1, wall_time) + text_field(3, "brain.Event:2")) +
+            record_of(double_field(1, wall_time) + text_field(7, integer_field(1, kStart)));
   }
   void scalar(const std::string& tag, std::int64_t step, double wall_time, double value) {
     const std::string entry = text_field(1, tag) + float_field(2, static_cast<float>(value));
@@ -101,6 +108,28 @@ std::string as_event_file(const RunReport& report) {
     }
   }
   return writer.take();
+}
+
+void write_event_file(const std::filesystem::path& folder, const RunReport& report) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw SystemError("make the folder " + folder.native(), error.value());
+  const auto now = std::chrono::system_clock::now();
+  const auto name_at = [](auto time) {
+    const auto since = std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch());
+    return fmt::format("events.out.tfevents.{}.lockstep", since.count());
+  };
+  write_file((folder / name_at(now)).native(), as_event_file(report));
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string other = entry.path().filename().native();
+    if (!other.starts_with("events.out.tfevents.") || !other.ends_with(".lockstep") || other >= name_at(now)) continue;
+    if (other < name_at(now - std::chrono::hours(1))) {
+      fs::remove(entry.path(), error);
+    } else {
+      fs::resize_file(entry.path(), 0, error);
+    }
+  }
 }
 
 }  // namespace lockstep::launcher

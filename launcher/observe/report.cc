@@ -57,11 +57,7 @@ int write_comparison(const ReportOptions& options) {
 // Writes what is beside a report's page.
 void write_into(const fs::path& folder, const RunReport& report) {
   write_file((folder / "report.jsonl").native(), as_json_lines(report));
-  const fs::path events = folder / kEventFile;
-  std::error_code made;
-  fs::create_directories(events.parent_path(), made);
-  if (made) throw SystemError("make the folder " + events.parent_path().native(), made.value());
-  write_file(events.native(), as_event_file(report));
+  write_event_file(folder / kEventFolder, report);
 }
 
 }  // namespace
@@ -80,7 +76,7 @@ int report_command(const ReportOptions& options) {
       write_into(folder, report);
     } catch (const Error& error) {  // the page that was asked for elsewhere is there
       if (options.file.empty()) throw;
-      text += fmt::format("without report.jsonl and {}: {}\n", kEventFile, error.what());
+      text += fmt::format("without report.jsonl and {}: {}\n", kEventFolder, error.what());
     }
     for (const std::string& problem : report.problems) text += printable(problem) + "\n";
     for (const std::string& line : news_of(report)) text += line + "\n";

@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <vector>
 
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/launcher/observe/traces.h"
 
 namespace lockstep::launcher {
@@ -53,6 +57,10 @@ std::map<std::string, std::vector<Scalar>> scalars_in(const std::string& text) {
                 "brain.Event:2");
       continue;
     }
+    if (record == 1) {
+      EXPECT_EQ(message.substr(9), "\x3a\x02\x08\x01") << "a restart, of step 0";
+      continue;
+    }
     EXPECT_EQ(message[9], 0x10);
     const std::int64_t step = message[10];
     EXPECT_EQ(message[11], 0x2a);
@@ -91,6 +99,24 @@ TEST(EventFile, HasTheCurvesOfAllStartsByTheStepsThatTheyHaveDone) {
   EXPECT_EQ(scalars.at("val/loss")[0].value, 0.5f) << "the mean over the ranks";
   EXPECT_DOUBLE_EQ(scalars.at("val/loss")[0].time, 6);
   EXPECT_NEAR(loss[0].time, 5 + 0.021, 1e-9);
+}
+
+TEST(EventFile, OfALaterReportIsReadAfterTheEarlierOne) {
+  const testing::TemporaryFolder folder;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+  folder.write("events/events.out.tfevents." + std::to_string(micros - 3'700'000'000) + ".lockstep", "an hour old");
+  folder.write("events/events.out.tfevents.of.another", "kept");
+  write_event_file(folder / "events", {});
+  write_event_file(folder / "events", {});
+  std::map<std::string, std::uintmax_t> sizes;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "events")) {
+    sizes[entry.path().filename().native()] = entry.file_size();
+  }
+  ASSERT_EQ(sizes.size(), 3u);
+  EXPECT_EQ(sizes.begin()->second, 0u);
+  EXPECT_EQ(std::next(sizes.begin())->second, as_event_file({}).size());
+  EXPECT_EQ(sizes["events.out.tfevents.of.another"], 4u);
 }
 
 TEST(EventFile, OfNothingHasItsVersion) { EXPECT_TRUE(scalars_in(as_event_file({})).empty()); }
