@@ -11,7 +11,7 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr auto kEndFields = [](auto& end, auto& fields) {
-  fields.kind("rank end 2");
+  fields.kind("rank end 3");
   fields("rank", end.rank, 0);
   fields("host", end.host);
   fields("pid", end.pid, 0);
@@ -24,6 +24,7 @@ constexpr auto kEndFields = [](auto& end, auto& fields) {
   fields("killed", end.killed);
   fields("memory-kills", end.memory_kills, std::int64_t{0});
   fields("steps-done", end.steps_done);
+  fields("saved-step", end.saved_step);
   fields.items("texts", end.log, end.last_lines);
 };
 

@@ -25,9 +25,10 @@ struct RankFacts {
   std::string log = {};                      // file of its stderr; empty: stderr goes to the console
   std::vector<std::string> last_lines = {};  // the end of its stderr, at most kShownLines
   // Processes that the kernel has killed for lack of memory in the launcher's control group while the job ran, for a
-  // rank that SIGKILL ended; else 0.
+  // rank whose process or program SIGKILL may have ended; else 0.
   std::int64_t memory_kills = 0;
   std::optional<std::int64_t> steps_done = {};  // job/step_board.h
+  std::optional<std::int64_t> saved_step = {};  // the same
 };
 
 struct RankEnd : RankFacts {

@@ -299,7 +299,8 @@ RankFacts Job::facts_of(const RankProcess& process) const {
           .log = process.err.path(),
           .last_lines = is_asked ? process.err.last_lines() : std::vector<std::string>{},
           .memory_kills = process.ending && process.ending->may_be_killed() ? memory_kills_.since_start() : 0,
-          .steps_done = steps_.steps_done(local_rank_of(process))};
+          .steps_done = steps_.steps_done(local_rank_of(process)),
+          .saved_step = steps_.saved_step(local_rank_of(process))};
 }
 
 RankFacts Job::facts_of(int rank) const {

@@ -21,6 +21,8 @@ namespace {
 // may be noticed a heartbeat later.
 constexpr std::chrono::milliseconds kHostPatience{1500};
 constexpr std::chrono::seconds kAloneSteps{5};
+// Time in which the other ranks may report the error that the first one ended with.
+constexpr std::chrono::milliseconds kSameErrorLimit{300};
 // Limit for a rank's stacks, for which its host's launcher takes at most kHungLimit (launcher/process/stacks.h).
 constexpr std::chrono::seconds kStacksCome = kHungLimit + std::chrono::seconds(3);
 
@@ -56,6 +58,7 @@ void FailureArbiter::rank_ended(RankEnd end) {
   if (!rank.ending.ok() && blame_standstill()) return;
   if (rank.killed && rank.rank != root_cause_.first_failure()) ++killed_after_failure_;
   obey(root_cause_.ended(rank.rank, rank.ending));
+  if (running() == 0) tell_failure_without_stacks();
 }
 
 void FailureArbiter::heard(const Cause& cause) {
@@ -147,7 +150,7 @@ void FailureArbiter::resize() {
 
 std::optional<Deadline> FailureArbiter::due() const {
   std::optional<Deadline> next;
-  for (const auto& timer : {judge_at_, stop_late_at_, stacks_until_}) {
+  for (const auto& timer : {judge_at_, stop_late_at_, tell_at_}) {
     if (timer && (!next || timer->remaining() < next->remaining())) next = timer;
   }
   return next;
@@ -170,7 +173,7 @@ void FailureArbiter::say_who_has_not_stopped() {
 
 void FailureArbiter::check_timers() {
   if (stop_late_at_ && stop_late_at_->expired()) say_who_has_not_stopped();
-  if (stacks_until_ && stacks_until_->expired()) tell_failure_without_stacks();
+  if (tell_at_ && tell_at_->expired()) tell_failure_without_stacks();
   if (!judge_at_ || !judge_at_->expired()) return;
   judge_at_.reset();
   obey(root_cause_.overdue());
@@ -183,14 +186,17 @@ void FailureArbiter::obey(RootCause::Step step) {
   }
   if (step != RootCause::Step::end_others) return;
   judge_at_.reset();
-  const auto age = std::chrono::steady_clock::now() - started_;
+  failed_after_ = std::chrono::steady_clock::now() - started_;
+  if (root_cause_.ending()) {
+    if (root_cause_.own_error() == nullptr || running() == 0) return tell_failure({});
+    tell_at_ = Deadline::after(kSameErrorLimit);
+    return;
+  }
   const RankFacts failed = facts_of(*root_cause_.first_failure());
-  failure_ = describe_failure(root_cause_, failed, age, running());
-  if (root_cause_.ending()) return tell_failure({});
   // The stacks of a rank that still runs are wanted. Its process may be behind a wrapper.
   const Cause* const cause = root_cause_.cause();
   const bool names_it = cause != nullptr && cause->rank == failed.rank && cause->pid > 0;
-  stacks_until_ = Deadline::after(kStacksCome);
+  tell_at_ = Deadline::after(kStacksCome);
   orders_.push_back({.kind = Order::Kind::take_stacks, .rank = failed.rank, .pid = names_it ? cause->pid : failed.pid});
 }
 
@@ -202,18 +208,20 @@ void FailureArbiter::stacks_taken(const std::vector<std::string>& lines) {
 }
 
 void FailureArbiter::tell_failure(const std::vector<std::string>& where) {
-  if (!failure_) return;
-  stacks_until_.reset();
-  say(failure_->message);
-  std::vector<std::string> details = std::move(failure_->details);
-  details.insert(details.end(), where.begin(), where.end());
-  for (const auto& line : details) orders_.push_back({.kind = Order::Kind::detail, .text = line});
+  if (!failed_after_) return;
+  tell_at_.reset();
+  FailureReport failure =
+      describe_failure(root_cause_, facts_of(*root_cause_.first_failure()), *failed_after_, running());
+  failed_after_.reset();
+  say(failure.message);
+  failure.details.insert(failure.details.end(), where.begin(), where.end());
+  for (const auto& line : failure.details) orders_.push_back({.kind = Order::Kind::detail, .text = line});
   orders_.push_back({.kind = Order::Kind::end_ranks});
-  failure_.reset();
 }
 
 void FailureArbiter::tell_failure_without_stacks() {
-  if (!failure_) return;
+  if (!failed_after_) return;
+  if (root_cause_.ending()) return tell_failure({});
   const int node = node_of(options_.hosts, *root_cause_.first_failure());
   tell_failure(
       {fmt::format("  where it is: the launcher of {} has not told yet", describe_host(options_.hosts, node))});
@@ -248,14 +256,14 @@ void FailureArbiter::list_consequences() {
 
 StartEnd FailureArbiter::judge_end() {
   using Kind = StartEnd::Kind;
-  if (several_hosts() && is_given()) list_consequences();
+  if (several_hosts() && is_given() && !root_cause_.is_on_all_ranks()) list_consequences();
   if (lost_host_) {
     say(fmt::format("{} was lost first; {} ended after it; exit code {}", describe_host(options_.hosts, *lost_host_),
                     count_of(static_cast<int>(ended_.size()), "rank"), kExitPeerLost));
     return {.kind = stop_.signal() == 0 ? Kind::host_lost : Kind::over, .exit_code = kExitPeerLost};
   }
   if (root_cause_.first_failure()) {
-    say(summarise_failure(root_cause_, killed_after_failure_, options_.grace));
+    say(summarise_failure(root_cause_, facts_of(*root_cause_.first_failure()), killed_after_failure_, options_.grace));
     return {.kind = judge_failure(), .exit_code = root_cause_.exit_code(), .culprit = culprit()};
   }
   if (running() == 0 && std::all_of(ended_.begin(), ended_.end(), [](const auto& rank) { return rank.ending.ok(); })) {
@@ -287,6 +295,7 @@ StartEnd::Kind FailureArbiter::judge_failure() {
 
 // The first host has the store, so the job can't continue without it.
 std::optional<HostSlots> FailureArbiter::culprit() const {
+  if (root_cause_.is_on_all_ranks()) return std::nullopt;
   const int node = node_of(options_.hosts, *root_cause_.first_failure());
   const int hosts = static_cast<int>(options_.hosts.size());
   if (node <= 0 || options_.least_hosts == 0 || hosts <= options_.least_hosts) return std::nullopt;
@@ -300,9 +309,20 @@ void FailureArbiter::count_steps(const membership::MemberPosition& position) {
   steps_.steps_done = std::max(steps_.steps_done, position.steps_done);
 }
 
+std::int64_t FailureArbiter::saved_step() const {
+  std::int64_t step = -1;
+  for (const RankEnd& rank : ended_) step = std::max(step, rank.saved_step.value_or(-1));
+  return step;
+}
+
 void FailureArbiter::conclude(int complaint) {
   tell_failure_without_stacks();
   decide(complaint);
+  if (!decision_.pause && (is_given() || decision_.exit_code != 0) && !orders_.empty()) {
+    const std::int64_t step = saved_step();
+    if (step >= 0) hint_ = fmt::format("step {} is saved: run the same command to resume", step);
+    if (step >= 0) orders_.back().text += "; " + hint_;
+  }
   if (options_.on_conclusion) options_.on_conclusion(record());
 }
 
@@ -329,8 +349,11 @@ VerdictRecord::FirstFailure FailureArbiter::first_failure() const {
 
 VerdictRecord FailureArbiter::record() const {
   using Outcome = VerdictRecord::Outcome;
-  VerdictRecord result{
-      .exit_code = decision_.exit_code, .starts_again = decision_.pause.has_value(), .summary = summary_};
+  VerdictRecord result{.exit_code = decision_.exit_code,
+                       .starts_again = decision_.pause.has_value(),
+                       .summary = summary_,
+                       .saved_step = saved_step(),
+                       .hint = hint_};
   if (decision_.left_out) result.left_out_host = decision_.left_out->name;
   if (lost_host_) {
     result.outcome = Outcome::host_lost;
@@ -338,6 +361,7 @@ VerdictRecord FailureArbiter::record() const {
   } else if (root_cause_.first_failure()) {
     result.outcome = Outcome::failed;
     result.first = first_failure();
+    if (root_cause_.is_on_all_ranks()) result.first->rank = {.rank = -1};
   } else {
     const bool all_well =
         running() == 0 && std::all_of(ended_.begin(), ended_.end(), [](const auto& rank) { return rank.ending.ok(); });

@@ -92,6 +92,8 @@ class FailureArbiter {
   void decide(int complaint);
   VerdictRecord record() const;
   VerdictRecord::FirstFailure first_failure() const;
+  // The last step that a rank has seen saved; -1: none is known.
+  std::int64_t saved_step() const;
   void count_steps(const membership::MemberPosition& position);
   void obey(RootCause::Step step);
   // Reports the first failure and orders the ranks' end, unless it has done so. `where` are the rank's stacks, or
@@ -112,9 +114,10 @@ class FailureArbiter {
   Options options_;
   std::chrono::steady_clock::time_point started_;
   RootCause root_cause_;
-  std::optional<Deadline> judge_at_;              // the root must have shown its ending by then
-  std::optional<FailureReport> failure_;          // the report that waits for its rank's stacks
-  std::optional<Deadline> stacks_until_;          // the end of that wait
+  std::optional<Deadline> judge_at_;  // the root must have shown its ending by then
+  // The first failure's time from the start, until tell_failure().
+  std::optional<std::chrono::duration<double>> failed_after_;
+  std::optional<Deadline> tell_at_;               // the end of the wait for its stacks, or for the others' errors
   StopRequest stop_{Deadline::Duration::zero()};  // each host merges signals of one request itself
   std::optional<Deadline> stop_late_at_;          // when the ranks that have not stopped are named
   std::chrono::nanoseconds stood_still_{0};       // length of the last standstill
@@ -131,6 +134,7 @@ class FailureArbiter {
   RestartPolicy::Decision decision_;
   std::string awaits_host_;
   std::string summary_;  // the outcome in one line, set by judge_end()
+  std::string hint_;     // how to resume; set by conclude(), empty if nothing is saved or the ranks start again
 };
 
 }  // namespace lockstep::launcher

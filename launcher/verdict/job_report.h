@@ -28,8 +28,9 @@ std::string ending_of_others(int others);
 // Describes a rank whose ending differs from the signal with which the job was asked to stop.
 std::string describe_later_end(const RankEnd& rank, int stop_signal);
 
-// Returns the last line. Of the ranks that ended after the first failure, `killed` were ended by SIGKILL, `grace` after
-// SIGTERM.
-std::string summarise_failure(const RootCause& root_cause, int killed, std::chrono::milliseconds grace);
+// Returns the last line, which names the cause again: people paste it without the others. `rank` is the first failure.
+// Of the ranks that ended after it, `killed` were ended by SIGKILL, `grace` after SIGTERM.
+std::string summarise_failure(const RootCause& root_cause, const RankFacts& rank, int killed,
+                              std::chrono::milliseconds grace);
 
 }  // namespace lockstep::launcher

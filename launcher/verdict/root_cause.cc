@@ -37,6 +37,7 @@ std::chrono::milliseconds RootCause::patience(std::chrono::milliseconds grace) c
 }
 
 RootCause::Step RootCause::heard(const Cause& cause) {
+  if (first_failure_ && is_rank(cause.rank) && cause.reporter == cause.rank) at(cause.rank).word = cause;
   if (first_failure_ || (!is_rank(cause.rank) && !is_rank(cause.reporter))) return Step::go_on;
   if (is_rank(cause.reporter) && cause.reporter != cause.rank) {
     Rank& witness = at(cause.reporter);
@@ -142,6 +143,16 @@ const Cause* RootCause::cause() const {
   if (it.word && it.word->kind == Cause::Kind::silent) return &*it.word;
   if (it.accusation) return &*it.accusation;
   return it.word ? &*it.word : nullptr;
+}
+
+std::vector<int> RootCause::same_error() const {
+  std::vector<int> result;
+  const Cause* const error = own_error();
+  for (int r = 0; error != nullptr && is_rank(r); ++r) {
+    const auto& word = at(r).word;
+    if (word && word->reporter == r && word->text == error->text) result.push_back(r);
+  }
+  return result;
 }
 
 const Cause* RootCause::disagreement() const {

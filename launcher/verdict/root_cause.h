@@ -54,6 +54,16 @@ class RootCause {
   const Cause* word_about(int rank) const {
     return at(rank).word && at(rank).word->ends_group ? &*at(rank).word : nullptr;
   }
+  // cause(), if it is the rank's own report; else null.
+  const Cause* own_error() const {
+    const Cause* const it = cause();
+    return it != nullptr && it->reporter == it->rank ? it : nullptr;
+  }
+  // Returns the ranks that reported own_error() of themselves, in the same words; the first failure is one of them.
+  // Empty without own_error().
+  std::vector<int> same_error() const;
+  // An error of the program on all ranks: none of them is to blame.
+  bool is_on_all_ranks() const { return ranks_.size() > 1 && same_error().size() == ranks_.size(); }
   // The ending of the first failure when it was named; nullopt: it was running.
   const std::optional<ExitStatus>& ending() const { return ending_; }
   // Returns the difference that the ranks found among them, if every failed rank failed because of it: then no rank is

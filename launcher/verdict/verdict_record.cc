@@ -35,7 +35,7 @@ Json or_null(Number number) {
 Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
 Json process_json(const RankFacts& rank, const std::optional<ExitStatus>& ending) {
-  return {{"rank", rank.rank},
+  return {{"rank", or_null(rank.rank)},
           {"host", or_null(rank.host)},
           {"pid", rank.pid == 0 ? Json() : Json(rank.pid)},
           {"ending", ending ? Json(ending->describe()) : Json()},
@@ -65,6 +65,8 @@ std::string as_json(const VerdictRecord& record, const std::string& run_id, int 
                {"exit_code", record.exit_code},
                {"starts_again", record.starts_again},
                {"summary", record.summary},
+               {"saved_step", or_null(record.saved_step)},
+               {"hint", or_null(record.hint)},
                {"first_failure", record.first ? first_json(*record.first) : Json()},
                {"lost_host", Json()},
                {"left_out_host", or_null(record.left_out_host)},

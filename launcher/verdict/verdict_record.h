@@ -23,7 +23,7 @@ struct VerdictRecord {
     host_lost,
   };
   struct FirstFailure {
-    RankFacts rank = {};
+    RankFacts rank = {};                    // rank -1: all ranks, with the same error
     std::optional<ExitStatus> ending = {};  // nullopt: it was running when its host was lost
     std::optional<Cause> cause = {};        // the report about it
     std::int64_t step = -1;                 // its step at that time; -1: not known
@@ -31,8 +31,10 @@ struct VerdictRecord {
 
   Outcome outcome = Outcome::finished;
   int exit_code = 0;
-  bool starts_again = false;  // --max-restarts starts the ranks again
-  std::string summary = {};   // the verdict in one line
+  bool starts_again = false;     // --max-restarts starts the ranks again
+  std::string summary = {};      // the verdict in one line
+  std::int64_t saved_step = -1;  // of the last snapshot; -1: none is known
+  std::string hint = {};         // how to resume, if the ranks do not start again; empty: nothing is known to be saved
   std::optional<FirstFailure> first = {};
   std::optional<std::pair<int, std::string>> lost_host = {};  // node rank and name
   std::string left_out_host = {};                             // the host that the next start leaves out; empty: none

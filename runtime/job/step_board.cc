@@ -20,9 +20,9 @@ namespace {
 using Word = std::atomic<std::uint64_t>;
 static_assert(Word::is_always_lock_free && sizeof(Word) == 8, "processes share it");
 
-constexpr const char* kName = "lockstep-board";  // "lockstep-steps" had no word of the launcher
+constexpr const char* kName = "lockstep-words";  // another name for each layout
 constexpr std::size_t kFirstRank = 1;            // word; before it lies the launcher's
-constexpr std::size_t kWords = 2;                // of a rank: steps, program
+constexpr std::size_t kWords = 3;                // of a rank: steps, program, snapshot
 // States of a program, beside its pid in the upper half of the word. An exit code is added to the last.
 constexpr std::uint64_t kJoined = 1;
 constexpr std::uint64_t kLeft = 2;
@@ -38,9 +38,10 @@ std::atomic<Word*> own_words = nullptr;
 std::atomic<Word*> launchers_word = nullptr;
 std::atomic<int> program_pid = 0;
 
-void raise_to(std::uint64_t value) noexcept {
-  Word* const word = own_words.load(std::memory_order_acquire);
-  if (word == nullptr) return;
+void raise_to(std::size_t which, std::uint64_t value) noexcept {
+  Word* const words = own_words.load(std::memory_order_acquire);
+  if (words == nullptr) return;
+  Word* const word = words + which;
   std::uint64_t old = word->load(std::memory_order_relaxed);
   while (old < value && !word->compare_exchange_weak(old, value, std::memory_order_relaxed)) {
   }
@@ -73,11 +74,14 @@ StepBoard::~StepBoard() {
   if (words_ != nullptr) ::munmap(words_, words_count_ * sizeof(Word));
 }
 
-std::optional<std::int64_t> StepBoard::steps_done(int local_rank) const {
-  const std::uint64_t value = word(local_rank, 0);
+std::optional<std::int64_t> StepBoard::number(int local_rank, std::size_t which) const {
+  const std::uint64_t value = word(local_rank, which);
   if (value == 0) return std::nullopt;
   return static_cast<std::int64_t>(value - 1);
 }
+
+std::optional<std::int64_t> StepBoard::steps_done(int local_rank) const { return number(local_rank, 0); }
+std::optional<std::int64_t> StepBoard::saved_step(int local_rank) const { return number(local_rank, 2); }
 
 void StepBoard::set_stop(LauncherStop why) {
   if (words_ != nullptr) words_[0].store(static_cast<std::uint64_t>(why), std::memory_order_release);
@@ -117,8 +121,9 @@ void open_step_board(int launcher_pid, int local_rank) {
 
 void keep_program_left() noexcept { keep_state(kLeft); }
 void keep_exit_code(int code) noexcept { keep_state(kExited + static_cast<unsigned>(code & 0xff)); }
-void keep_step_begun() noexcept { raise_to(1); }
-void keep_steps_done(std::int64_t steps) noexcept { raise_to(static_cast<std::uint64_t>(steps) + 1); }
+void keep_step_begun() noexcept { raise_to(0, 1); }
+void keep_steps_done(std::int64_t steps) noexcept { raise_to(0, static_cast<std::uint64_t>(steps) + 1); }
+void keep_saved_step(std::int64_t step) noexcept { raise_to(2, static_cast<std::uint64_t>(step) + 1); }
 
 LauncherStop launcher_stop() noexcept {
   const Word* const word = launchers_word.load(std::memory_order_acquire);

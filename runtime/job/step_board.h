@@ -9,8 +9,9 @@
 // The program of a rank may be behind a command that the launcher started, such as `sh -c './train | tee log'`, whose
 // exit code is another one. The program writes its own exit code as it calls exit() or returns from main().
 //
-// A rank has two words: one of its steps, 0 before the first one, then one more than those that it has seen done; and
-// one of its program, 0 before it has come to init_process_group, then its pid and its state. Before them lies the
+// A rank has three words: one of its steps, 0 before the first one, then one more than those that it has seen done; one
+// of its program, 0 before it has come to init_process_group, then its pid and its state; and one of the last snapshot,
+// 0 before the first one, then one more than its step. Before them lies the
 // launcher's own word: the meaning of a SIGTERM that the launcher sends for a reason of its own (docs/adr/0072).
 #pragma once
 
@@ -45,6 +46,9 @@ class StepBoard {
   // The steps done in all starts of the job, as the rank counts; 0: it has begun its first. nullopt: it has begun none,
   // or does not reach this memory.
   std::optional<std::int64_t> steps_done(int local_rank) const;
+  // The step of the last snapshot that the rank knows of, as written by it or resumed from; nullopt: none, or it does
+  // not reach this memory.
+  std::optional<std::int64_t> saved_step(int local_rank) const;
   // The rank's program; nullopt: no program has come as that rank, or it does not reach this memory.
   std::optional<RankProgram> program(int local_rank) const;
   // Sets the reason of the next SIGTERM to the ranks. Call it before the signal is sent.
@@ -52,6 +56,7 @@ class StepBoard {
 
  private:
   std::uint64_t word(int local_rank, std::size_t which) const;
+  std::optional<std::int64_t> number(int local_rank, std::size_t which) const;
 
   UniqueFd file_;  // open for the sake of the ranks, which look for it in this process
   std::size_t words_count_;
@@ -69,6 +74,7 @@ void keep_exit_code(int code) noexcept;
 void keep_step_begun() noexcept;
 // The largest of several numbers stays.
 void keep_steps_done(std::int64_t steps) noexcept;
+void keep_saved_step(std::int64_t step) noexcept;
 // The launcher's word; `none` without a board.
 LauncherStop launcher_stop() noexcept;
 

@@ -9,6 +9,7 @@
 
 #include "runtime/base/logging.h"
 #include "runtime/checkpoint/snapshot/rescue_claim.h"
+#include "runtime/job/step_board.h"
 #include "runtime/job/stop_signals.h"
 #include "runtime/snapshot/gather_values.h"
 #include "runtime/snapshot/snapshots_impl.h"
@@ -176,6 +177,7 @@ void BasicSnapshots::Impl::rescue(std::string_view why, bool all_live) noexcept 
     survivor.start(std::move(manifest), capture_kept(std::move(of_ranks)));
     survivor.wait();
     if (const std::exception_ptr failure = survivor.take_failure()) std::rethrow_exception(failure);
+    keep_saved_step(kept_step);
     log_info("snapshots: {}, and step {}, the last that {} had finished, is saved in '{}'", why, kept_step, who(),
              folder.string());
   } catch (const std::exception& error) {

@@ -27,6 +27,7 @@
 #include "runtime/comm/group_internals.h"
 #include "runtime/comm/roster_cause.h"
 #include "runtime/job/exit_code.h"
+#include "runtime/job/step_board.h"
 #include "runtime/snapshot/offers.h"
 
 namespace lockstep {
@@ -373,6 +374,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     group.internals().coordinated_stop()->set_steps_before(offer->step - self.steps.count());
     self.steps.set(offer->step);
     self.last_saved = offer->step;
+    keep_saved_step(offer->step);
     restored = {.step = offer->step,
                 .path = offer->path,
                 .rank = offer->rank,
@@ -397,6 +399,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
       if (self.is_sharded()) return self.write_slices(head, items, why_not);
       if (why_not) std::rethrow_exception(why_not);
       self.with_room([&] { checkpoint::write_snapshot(self.folder, head, items); });
+      keep_saved_step(head.step);
       self.clean(self.options.keep);
     };
     self.writer = std::make_unique<BackgroundWriter>(write);

@@ -15,6 +15,7 @@
 #include "runtime/base/record.h"
 #include "runtime/base/text.h"
 #include "runtime/comm/collective_call.h"
+#include "runtime/job/step_board.h"
 #include "runtime/snapshot/snapshots_impl.h"
 
 namespace lockstep {
@@ -145,6 +146,7 @@ void BasicSnapshots::Impl::join_slices(const fs::path& snapshot, Manifest manife
     group->store().set(key_of(snapshot, rank, kManifest), reason ? std::string() : checkpoint::to_text(manifest));
   }
   if (reason) std::rethrow_exception(reason);
+  keep_saved_step(manifest.step);
   clean(options.keep);
 }
 

@@ -169,7 +169,7 @@ TEST(BadInput, RanksWithDifferentModelsAllSaySoUnderTheLauncher) {
     EXPECT_TRUE(contains(word, "the ranks train different models")) << word << "\n" << result.err;
     EXPECT_TRUE(contains(word, "rank 2")) << word << "\n" << result.err;
   }
-  EXPECT_EQ(lines_of(result.err).back(), "lockstep run: the ranks disagree, as said above; exit code 1") << result.err;
+  EXPECT_TRUE(lines_of(result.err).back().starts_with("lockstep run: the ranks disagree: ")) << result.err;
 }
 
 TEST(BadInput, ARankThatThrowsIsNamedByTheLauncherAndToldToTheOthers) {

@@ -28,13 +28,13 @@ struct Harm {
 void PrintTo(const Harm& harm, std::ostream* out) { *out << harm.name; }
 
 const std::vector<Harm> kHarms = {
-    {"Stop", "raise:19", 75, "it did not continue, as said above", {"--liveness", "on"}},
+    {"Stop", "raise:19", 75, "it did not continue: rank ", {"--liveness", "on"}},
     {"Kill", "kill", 128 + SIGKILL, "it was killed by signal 9 (SIGKILL)"},
     {"Segfault", "raise:11", 128 + SIGSEGV, "it was killed by signal 11 (SIGSEGV)"},
     {"ExitWithZero", "exit:0", 1, "it exited with code 0 while the others still needed it"},
     {"ExitWithSeven", "exit:7", 7, "it exited with code 7"},
     {"Exception", "throw:lost my way", 128 + SIGABRT, "it was killed by signal 6 (SIGABRT)"},
-    {"EndlessLoop", "hang", 75, "it did not continue, as said above", {"--hang-timeout", "2"}},
+    {"EndlessLoop", "hang", 75, "it did not continue: rank ", {"--hang-timeout", "2"}},
 };
 
 class HarmTo : public ::testing::TestWithParam<std::tuple<std::string, int, Harm>> {

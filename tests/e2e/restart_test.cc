@@ -17,6 +17,7 @@ namespace lockstep::e2e {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::wait_until;
@@ -105,7 +106,8 @@ TEST_F(RestartedJob, EndsWithTheCodeOfTheFailureWhenItsRestartsAreUsedUp) {
   }
   const Result result = running.wait();
   EXPECT_EQ(result.exit_code, 128 + SIGKILL);
-  EXPECT_THAT(result.err, HasSubstr("not started again: 1 of --max-restarts 1 are used up"));
+  EXPECT_THAT(result.err, HasSubstr("not started again: 1 of --max-restarts 1 are used up; step "));
+  EXPECT_THAT(result.err, EndsWith(" is saved: run the same command to resume\n"));
   EXPECT_FALSE(has_ended("killed"));
 }
 
@@ -136,6 +138,7 @@ TEST_F(RestartedJob, ThatIsAskedToStopIsNotStartedAgain) {
   const Result result = running.wait();
   EXPECT_EQ(result.exit_code, 75) << result.err;
   EXPECT_THAT(result.err, Not(HasSubstr("restart ")));
+  EXPECT_THAT(result.err, EndsWith(" is saved: run the same command to resume\n"));
 }
 
 TEST_F(RestartedJob, BeforeItsFirstStepIsForAPersonToMend) {

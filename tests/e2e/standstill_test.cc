@@ -41,7 +41,7 @@ TEST(Standstill, ARankThatIsStoppedBeforeItComesEndsTheJobUnderItsName) {
   expect_part(result.err, "lockstep run: rank 1 (host ");
   expect_part(result.err, ") is stopped (SIGSTOP) for ");
   expect_part(result.err, "; ending the other 2 ranks");
-  expect_part(result.err, "rank 1 failed first: it did not continue, as said above; 2 other ranks ended after it");
+  expect_part(result.err, "rank 1 failed first: it did not continue: rank 1 (host ");
   EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
 }
 
@@ -73,7 +73,7 @@ TEST(Standstill, ARankThatIsStoppedInACollectiveIsNamedAndNotWhoWaitsForIt) {
   kill(live_ranks(RANK_PROGRAM).at(1), SIGSTOP);
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 75) << result.err;
-  expect_part(result.err, "rank 1 failed first: it did not continue, as said above");
+  expect_part(result.err, "rank 1 failed first: it did not continue: rank 1 (host ");
 }
 
 TEST(Standstill, WithoutLivenessAStoppedRankIsSaidAndWaitedForAndSoAreTheMissing) {
@@ -114,7 +114,7 @@ TEST(Standstill, AHungRankFailsTheJobUnderItsName) {
   EXPECT_EQ(result.exit_code, 75) << result.err;
   expect_part(result.err, "lockstep run: rank 1 (host ");
   expect_part(result.err, ") hangs: the last that it started is collective 1 (all_reduce), and nothing since for ");
-  expect_part(result.err, "rank 1 failed first: it did not continue, as said above");
+  expect_part(result.err, "rank 1 failed first: it did not continue: rank 1 (host ");
   if (testing::has_program("gdb") || testing::has_program("eu-stack")) {
     expect_part(result.err, "\n  where it is:\n");
     EXPECT_TRUE(std::regex_search(result.err, std::regex("\n  \\| #0 [^\n]*pause"))) << result.err;

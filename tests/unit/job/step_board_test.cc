@@ -26,6 +26,7 @@ TEST(StepBoard, HasTheLastStepOfARankThatWasKilled) {
   Child rank([](const Line& line) {
     open_step_board(::getppid(), 1);
     for (int steps = 57; steps <= 59; ++steps) keep_steps_done(steps);
+    keep_saved_step(40);
     line.tell(true);
     return Child::stay();
   });
@@ -33,6 +34,8 @@ TEST(StepBoard, HasTheLastStepOfARankThatWasKilled) {
   ASSERT_EQ(::kill(rank.pid(), SIGKILL), 0);
   rank.wait();
   EXPECT_EQ(board.steps_done(1), 59);
+  EXPECT_EQ(board.saved_step(1), 40);
+  EXPECT_EQ(board.saved_step(0), std::nullopt);
   EXPECT_EQ(board.steps_done(0), std::nullopt) << "another rank's word";
   EXPECT_EQ(board.steps_done(2), std::nullopt);
 }

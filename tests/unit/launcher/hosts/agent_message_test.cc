@@ -32,6 +32,7 @@ TEST(AgentMessage, ARankSEndKeepsWhatAReportSaysOfIt) {
   end.killed = true;
   end.memory_kills = 3;
   end.steps_done = 570;
+  end.saved_step = 560;
   const auto read = round_trip(end);
   EXPECT_EQ(read.rank, 5);
   EXPECT_EQ(read.host, "b");
@@ -43,6 +44,7 @@ TEST(AgentMessage, ARankSEndKeepsWhatAReportSaysOfIt) {
   EXPECT_TRUE(read.killed);
   EXPECT_EQ(read.memory_kills, 3);
   EXPECT_EQ(read.steps_done, 570);
+  EXPECT_EQ(read.saved_step, 560);
   end.ending = {.value = 1, .program = 4712, .has_no_code = true, .cpu_limit = 60};
   EXPECT_EQ(round_trip(end).ending.program, 4712);
   EXPECT_TRUE(round_trip(end).ending.has_no_code);

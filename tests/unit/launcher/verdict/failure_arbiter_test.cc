@@ -214,7 +214,7 @@ TEST_F(HungVerdict, HasItsHostsLauncherTakeItsStacksAndSaysWhereItIs) {
   EXPECT_GT(verdict_.due()->remaining(), kHungLimit);
   verdict_.stacks_taken({"Thread 1:", "#0  main"});
   // The cause's own text: the store has seen it, and it says it all.
-  EXPECT_THAT(said(), ElementsAre("rank 3 (host b) hangs; ending the other 4 ranks",
+  EXPECT_THAT(said(), ElementsAre("rank 3 (host b) hangs; ending the other 3 ranks",
                                   "  where it is:", "  | Thread 1:", "  | #0  main"));
   EXPECT_EQ(ends_, 1);
   EXPECT_FALSE(verdict_.due());
@@ -283,6 +283,7 @@ class Conclusion : public ::testing::Test {
     end.pid = 1000 + rank;
     end.ending = ending;
     end.memory_kills = memory_kills;
+    end.saved_step = saved_step_;
     end.last_lines = {"the \xff end"};
     verdict_.rank_ended(std::move(end));
   }
@@ -292,9 +293,36 @@ class Conclusion : public ::testing::Test {
     return nlohmann::json::parse(as_json(record_, "run-1", 3));
   }
 
+  std::optional<std::int64_t> saved_step_;
   VerdictRecord record_;
   FailureArbiter verdict_;
 };
+
+TEST_F(Conclusion, SaysWhichStepIsSavedAndHowToResume) {
+  saved_step_ = 65;
+  end(2, {.by_signal = true, .value = SIGSEGV});
+  end(0, kLostAnother);
+  end(1, kLostAnother);
+  const auto verdict = json(139);
+  EXPECT_THAT(verdict_.take_orders().back().text,
+              HasSubstr("; exit code 139; step 65 is saved: run the same command to resume"));
+  EXPECT_EQ(verdict["saved_step"], 65);
+  EXPECT_EQ(verdict["hint"], "step 65 is saved: run the same command to resume");
+}
+
+TEST_F(Conclusion, OfTheSameErrorOnAllRanksBlamesNone) {
+  for (const int rank : {1, 0, 2}) {
+    verdict_.heard({.kind = Cause::Kind::failed, .rank = rank, .reporter = rank, .text = "no such file"});
+    end(rank, {.value = 1});
+    EXPECT_EQ(verdict_.take_orders().empty(), rank != 2) << "the others may report the same";
+  }
+  const auto verdict = json(1);
+  EXPECT_EQ(verdict["summary"], "all 3 ranks failed with the same error: no such file; exit code 1");
+  EXPECT_TRUE(verdict["first_failure"]["rank"].is_null());
+  EXPECT_EQ(verdict["first_failure"]["cause"], "no such file");
+  EXPECT_TRUE(verdict["hint"].is_null());
+  EXPECT_TRUE(verdict["saved_step"].is_null());
+}
 
 TEST_F(Conclusion, OfAFailureHasTheFirstRankAndItsConsequences) {
   end(2, {.by_signal = true, .value = SIGKILL}, 2);
