@@ -37,8 +37,10 @@ constexpr std::uint64_t kDescriptorsPerRank = 12;
 constexpr std::uint64_t kSpareDescriptors = 1024;
 constexpr std::size_t kRanksWithLargePipes = 32;  // ranks on this host
 
-// Returns true for the ending by an uncaught exception other than the failure of another rank.
-bool is_of_fatal_error(const ExitStatus& ending) { return ending.value == (ending.by_signal ? SIGABRT : 1); }
+// Returns true for the ending by an uncaught exception other than the failure of another rank, also behind a shell.
+bool is_of_fatal_error(const ExitStatus& ending) {
+  return ending.exit_code() == 128 + SIGABRT || (!ending.by_signal && ending.value == 1);
+}
 
 // Describes the output of the ranks that is missing in their files, after `others`, which may be empty. Returns an
 // empty string if both are complete.

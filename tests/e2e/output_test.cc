@@ -13,6 +13,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/unique_fd.h"
 #include "tests/e2e/launch.h"
@@ -213,6 +216,9 @@ TEST_F(Output, OutOfMemoryIsSaidWithTheKernelsCount) {
     EXPECT_NE(result.exit_code, 0) << result.err;
     expect_text(result.err,
                 {"rank 1 (host ", "memory ran out: the kernel has killed 2 processes of this control group"});
+    if (std::string_view(end).find("raise") != std::string_view::npos) {
+      expect_text(lines_of(result.err).back(), {": memory ran out; "});
+    }
     EXPECT_EQ(verdict()["first_failure"]["memory_kills"], 2);
   }
 }

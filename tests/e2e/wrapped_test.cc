@@ -62,6 +62,14 @@ TEST(Wrapped, RanksThatEndWithZeroHaveNotFailed) {
   }
 }
 
+TEST(Wrapped, AnExceptionIsSaidThoughAShellReturnsItsSignalAsACode) {
+  const auto result = testing::run(run_command(
+      {"-n", "2"}, "sh", {"-c", "\"$@\"; exit $?", "sh", RANK_PROGRAM, "init", "sum", "throw:mine@1", "loop@0"}));
+  EXPECT_EQ(result.exit_code, 134) << result.err;
+  EXPECT_TRUE(contains(lines_of(result.err).back(), "it exited with code 134: 'std::runtime_error': mine;"))
+      << result.err;
+}
+
 TEST(Wrapped, ARankThatFailsIsStartedAgain) {
   const auto result = in_a_pipe(2, {"init", "train:5", "exit:3@1"}, {"--max-restarts", "1"});
   EXPECT_EQ(result.exit_code, 3) << result.err;
