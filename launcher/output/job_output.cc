@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/output/job_output.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <utility>
 
 #include "launcher/output/log_folder.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/regular_file.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -17,10 +20,30 @@ LogFile file_of_job(const OutputOptions& options) {
   return LogFile(job_log(options.log_dir, options.hosts, options.generation, options.node_rank));
 }
 
+// Locks the job's file, before it is emptied, until the lock is closed. Throws InvalidArgument if another process has
+// it. A file system without locks grants none.
+UniqueFd lock_log_dir(const OutputOptions& options) {
+  if (options.log_dir.empty()) return {};
+  UniqueFd file = open_regular(job_log(options.log_dir, options.hosts, options.generation, options.node_rank),
+                               O_WRONLY | O_CREAT | O_NOFOLLOW, 0644);
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  if (!file || fcntl(file.get(), F_SETLK, &lock) == 0 || (errno != EAGAIN && errno != EACCES)) return file;
+  fcntl(file.get(), F_GETLK, &lock);
+  throw InvalidArgument(
+      fmt::format("--log-dir {}: another lockstep run (pid {}) writes its files there; give this one a folder of its "
+                  "own, or end that one",
+                  options.log_dir, lock.l_pid));
+}
+
 }  // namespace
 
 JobOutput::JobOutput(OutputOptions options, Console& console)
-    : options_(std::move(options)), console_(console), log_(recent_, file_of_job(options_)) {
+    : options_(std::move(options)),
+      console_(console),
+      lock_(lock_log_dir(options_)),
+      log_(recent_, file_of_job(options_)) {
   console_.record([this](std::string_view text) {
     // A write failure is reported once; the report is itself a message that arrives here again.
     if (const auto problem = log_.message(text); !problem.empty()) console_.message(problem);

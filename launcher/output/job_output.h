@@ -9,6 +9,7 @@
 #include "launcher/output/job_log.h"
 #include "launcher/output/rank_output.h"
 #include "launcher/output/recent_lines.h"
+#include "runtime/base/unique_fd.h"
 
 namespace lockstep::launcher {
 
@@ -25,7 +26,7 @@ struct OutputOptions {
 class JobOutput {
  public:
   // Opens the job's log, which gets the console's later and earlier messages. `console` outlives it. Throws
-  // SystemError.
+  // SystemError, and InvalidArgument if another process writes to the log.
   JobOutput(OutputOptions options, Console& console);
   ~JobOutput();
   JobOutput(const JobOutput&) = delete;
@@ -43,6 +44,7 @@ class JobOutput {
 
   OutputOptions options_;
   Console& console_;
+  UniqueFd lock_;  // of the job's log file, which a second run must not empty
   RecentLines recent_;
   JobLog log_;
 };

@@ -200,6 +200,7 @@ std::string_view other_format(std::string_view begin) {
       {"<", "it is an HTML or XML page, such as a login or an error of a server: download it again"},
       {"\x1f\x8b\x08", "it is compressed: unpack it first"},
       {"\x28\xb5\x2f\xfd", "it is compressed: unpack it first"},
+      {"\x93NUMPY", "it is a NumPy array (.npy): save it with safetensors.numpy.save_file"},
       {"GGUF", "it is a GGUF file, as llama.cpp has them: take the model's safetensors files"},
       {"\x89HDF", "it is an HDF5 file, as Keras writes them: save its arrays with safetensors.numpy.save_file"}};
   // The length of a header has zeros at its end, and may begin as a pickle does.

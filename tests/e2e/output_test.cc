@@ -106,6 +106,19 @@ TEST_F(Output, TheLaunchersWordsAreInTheLogToo) {
   expect_text(log, {"rank 1 failed first"});
 }
 
+TEST_F(Output, TwoRunsAtOnceDoNotShareAFolder) {
+  Process first({.command = plain(1, {"eprint:the first", "hang"}, with_files({"--tee"}))});
+  ASSERT_TRUE(first.await_output("the first"));
+  const auto second = run(plain(1, {"eprint:the second"}, with_files()));
+  EXPECT_EQ(second.exit_code, 2);
+  expect_text(second.err, {"--log-dir " + folder_.native() + ": another lockstep run (pid " +
+                           std::to_string(first.pid()) + ") writes its files there"});
+  expect_text(content(folder_ / "job.log"), {"the first"});
+  first.send(SIGTERM);
+  first.wait();
+  EXPECT_EQ(run(plain(1, {"eprint:the third"}, with_files())).exit_code, 0);
+}
+
 TEST_F(Output, TheVerdictIsThereAsJson) {
   folder_.write("verdict.json", "of another run");
   auto result = run(plain(2, {"env:LOCKSTEP_RUN_ID", "eprint:the reason@1", "raise:6@1", "hang@0"}, with_files()));

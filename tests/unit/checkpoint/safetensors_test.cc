@@ -415,6 +415,7 @@ TEST_F(Safetensors, AFileOfAnotherFormatIsCalledWhatItIs) {
       {"<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code>" + rest, "an HTML or XML page"},
       {std::string("\x1f\x8b\x08\0\0\0\0\0", 8) + rest, "compressed"},
       {"\x28\xb5\x2f\xfd" + rest, "compressed"},
+      {"\x93NUMPY\x01" + rest, "a NumPy array"},
       {"GGUF" + rest, "a GGUF file"},
       {"\x89HDF\r\n\x1a\n" + rest, "an HDF5 file"}};
   for (const auto& [bytes, name] : kFiles) expect_text(why_corrupt(bytes), {name});
