@@ -237,8 +237,9 @@ bool HostOfSeveral::joins_again() {
 }
 
 int HostOfSeveral::say_store_is_gone(const std::string& how) {
-  parts_.console.message(fmt::format("the host of the job's store is gone: {}; start the job again; exit code {}", how,
-                                     requeue_exit_code_));
+  parts_.console.message(fmt::format(
+      "the host of the job's store is gone: {}; start the job again, unless it has ended there; exit code {}", how,
+      requeue_exit_code_));
   return requeue_exit_code_;
 }
 

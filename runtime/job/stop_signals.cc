@@ -19,6 +19,7 @@
 #include "runtime/base/signal_name.h"
 #include "runtime/base/signal_stack.h"
 #include "runtime/base/write_at_once.h"
+#include "runtime/job/step_board.h"
 
 namespace lockstep {
 namespace {
@@ -112,7 +113,9 @@ void report_timeout(int signal) noexcept {
   Line line;
   line << "[lockstep";
   if (seen.who[0] != '\0') line << " " << std::string_view(seen.who.data());
-  line << "] did not stop: it got SIG" << name_in_handler(signal) << ", and no step of its training has ended in the "
+  line << "] did not stop: "
+       << (launcher_stop() == LauncherStop::ends_ranks ? "its launcher ends all ranks, by" : "it got") << " SIG"
+       << name_in_handler(signal) << ", and no step of its training has ended in the "
        << seen.timeout_ns.load() / 1'000'000'000 << "." << seen.timeout_ns.load() / 100'000'000 % 10 << " s since; ";
   if (begun < 0) {
     line << "it has begun none";

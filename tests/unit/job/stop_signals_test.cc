@@ -9,6 +9,7 @@
 #include <csignal>
 #include <thread>
 
+#include "runtime/job/step_board.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::testing {
@@ -122,6 +123,10 @@ TEST(StopSignalsDeathTest, TheTimerSaysWhereTheProcessIsAndEndsItByTheFirstSigna
   EXPECT_EXIT(
       stands([] {}), ::testing::KilledBySignal(SIGINT),
       R"(^\[lockstep rank 2\] did not stop: it got SIGINT, and no step .* in the 0.0 s since; it has begun none;)");
+  StepBoard board(1);
+  board.set_stop(LauncherStop::ends_ranks);
+  EXPECT_EXIT(stands([] { open_step_board(getppid(), 0); }), ::testing::KilledBySignal(SIGINT),
+              "did not stop: its launcher ends all ranks, by SIGINT, and no step");
   EXPECT_EXIT(stands([] {
                 StopSignals::step_begun(15);
                 StopSignals::step_ended(16);
