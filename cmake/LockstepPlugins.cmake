@@ -19,7 +19,7 @@ set(plugin_headers
     runtime/include/lockstep/base/error.h runtime/base/mutex.h runtime/base/observed_clock.h
     runtime/include/lockstep/base/owner_process.h runtime/base/unwind_guard.h runtime/comm/arguments.h
     runtime/comm/backend.h runtime/comm/inline_scalars.h runtime/comm/subgroups.h runtime/store/secret.h
-    runtime/comm/group_internals.h runtime/comm/progress.h runtime/comm/op_record.h runtime/comm/p2p_op.h
+    runtime/comm/group_internals.h runtime/comm/progress.h runtime/comm/op_record.h
     runtime/include/lockstep/comm/process_group.h runtime/comm/reduction.h runtime/comm/process_group_base.h
     runtime/comm/transfer.h runtime/include/lockstep/comm/work.h runtime/include/lockstep/device/buffer_view.h
     runtime/include/lockstep/device/device.h runtime/include/lockstep/device/device_runtime.h

@@ -18,7 +18,6 @@
 #include "runtime/base/cgroup.h"
 #include "runtime/base/cpu.h"
 #include "runtime/base/host.h"
-#include "runtime/base/memory_limit.h"
 #include "runtime/base/procfs.h"
 #include "runtime/base/resource_limit.h"
 #include "runtime/net/open_files.h"

@@ -15,7 +15,6 @@
 #include "launcher/flags/flag_values.h"
 #include "launcher/flags/help_format.h"
 #include "launcher/flags/help_text.h"
-#include "launcher/flags/optional_value.h"
 #include "launcher/flags/run_flags.h"
 #include "launcher/flags/serve_flags.h"
 #include "runtime/base/text.h"

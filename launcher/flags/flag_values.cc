@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/flags/flag_values.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "lockstep/base/environment.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::launcher {
 
@@ -49,6 +51,72 @@ std::chrono::milliseconds seconds_above_0(std::string_view flag, const std::stri
   const auto seconds = parse_seconds(text);
   const bool is_above_0 = seconds && seconds->count() > 0;
   return required(is_above_0 ? seconds : std::nullopt, flag, text, "give seconds above 0 and at most 86400");
+}
+
+std::optional<Tee> Tee::parse(std::string_view text) {
+  if (text.size() != 1 || text.front() < '0' || text.front() > '3') return std::nullopt;
+  const int streams = text.front() - '0';
+  return Tee{.out = (streams & 1) != 0, .err = (streams & 2) != 0};
+}
+
+namespace {
+
+// An empty word is probably an unset variable of a script; it is taken as the value, and then rejected.
+bool may_be_value(const std::string& word) { return word.empty() || (word.front() >= '0' && word.front() <= '9'); }
+
+// Returns true if the flag `word`, as written, takes the next word as its value.
+bool takes_next_word(const CLI::App& app, const std::string& word) {
+  const CLI::Option* const option = app.get_option_no_throw(word);  // "--flag=value" is not the name of an option
+  return option != nullptr && option->get_items_expected_min() > 0;
+}
+
+}  // namespace
+
+void complete_optional_value(const CLI::App& app, const std::vector<std::string>& names, const std::string& value,
+                             std::vector<std::string>& arguments) {
+  for (std::size_t i = 1; i < arguments.size() && arguments[i].size() > 1 && arguments[i].front() == '-'; ++i) {
+    if (std::find(names.begin(), names.end(), arguments[i]) != names.end()) {
+      if (i + 1 == arguments.size() || !may_be_value(arguments[i + 1])) {
+        arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, value);
+      }
+      ++i;
+    } else if (takes_next_word(app, arguments[i])) {
+      ++i;
+    }
+  }
+}
+
+namespace {
+
+std::optional<int> rank_of(std::string_view text) {
+  const auto rank = parse_int(text);
+  if (!rank || *rank < 0 || *rank > std::numeric_limits<int>::max()) return std::nullopt;
+  return static_cast<int>(*rank);
+}
+
+}  // namespace
+
+std::optional<RankSet> RankSet::parse(std::string_view text) {
+  RankSet set;
+  set.text_ = text;
+  for (const std::string_view item : split(text, ',')) {
+    const auto dash = item.find('-');
+    const auto first = rank_of(item.substr(0, dash));
+    const auto last = dash == item.npos ? first : rank_of(item.substr(dash + 1));
+    if (!first || !last || *last < *first) return std::nullopt;
+    set.ranges_.emplace_back(*first, *last);
+  }
+  if (set.ranges_.empty()) return std::nullopt;
+  return set;
+}
+
+bool RankSet::contains(int rank) const {
+  return is_all() || std::any_of(ranges_.begin(), ranges_.end(),
+                                 [rank](const auto& range) { return range.first <= rank && rank <= range.second; });
+}
+
+bool RankSet::fits(int ranks) const {
+  return std::all_of(ranges_.begin(), ranges_.end(), [ranks](const auto& range) { return range.second < ranks; });
 }
 
 }  // namespace lockstep::launcher

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <CLI/App.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -12,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 
@@ -55,5 +57,42 @@ auto parsed_as(std::string_view flag, Parse parse) {
     refuse("{}: {}", flag, error.what());
   }
 }
+
+// The flag --tee: the streams of a rank that are shown on the console in addition to their files, numbered as in
+// torchrun.
+struct Tee {
+  bool out = false;
+  bool err = false;
+
+  // Parses "0", "1", "2" or "3"; nullopt for another text.
+  static std::optional<Tee> parse(std::string_view text);
+};
+
+// For flags whose value is optional and that stand in front of PROGRAM, which CLI11 would take for the value.
+// `arguments` are a subcommand's name and the words behind it. Inserts `value` behind each of `names` that is not
+// followed by a number or an empty word, among the flags and their values in front of the first other word.
+void complete_optional_value(const CLI::App& app, const std::vector<std::string>& names, const std::string& value,
+                             std::vector<std::string>& arguments);
+
+// A set of ranks as flags write it: "0,3" or "0-2,7".
+class RankSet {
+ public:
+  // Makes the set of all ranks.
+  RankSet() = default;
+  // Parses numbers and ranges, with ',' between them; a range names its lower rank first. Returns nullopt for any other
+  // text.
+  static std::optional<RankSet> parse(std::string_view text);
+
+  // Returns the text that was parsed.
+  const std::string& text() const { return text_; }
+  bool is_all() const { return ranges_.empty(); }
+  bool contains(int rank) const;
+  // Returns true if a job of `ranks` ranks, from 0, has every rank that is named.
+  bool fits(int ranks) const;
+
+ private:
+  std::string text_;
+  std::vector<std::pair<int, int>> ranges_;  // first and last rank of each
+};
 
 }  // namespace lockstep::launcher

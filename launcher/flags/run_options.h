@@ -8,10 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "launcher/flags/flag_values.h"
 #include "launcher/flags/host_list.h"
 #include "launcher/flags/placement_flags.h"
-#include "launcher/flags/rank_set.h"
-#include "launcher/flags/tee.h"
 #include "runtime/net/address.h"
 
 namespace lockstep::launcher {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "launcher/flags/run_options.h"
-#include "launcher/hosts/agent_start.h"
+#include "launcher/hosts/agent_input.h"
 #include "launcher/hosts/remote_host.h"
 #include "lockstep/base/environment.h"
 

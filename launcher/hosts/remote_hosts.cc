@@ -13,7 +13,7 @@
 
 #include "launcher/base/exit_codes.h"
 #include "launcher/base/signals.h"
-#include "launcher/hosts/agent_start.h"
+#include "launcher/hosts/agent_input.h"
 #include "launcher/hosts/remote_agents.h"
 #include "lockstep/base/error.h"
 #include "runtime/net/address.h"

@@ -10,7 +10,7 @@
 #include "launcher/base/exit_codes.h"
 #include "launcher/base/system.h"
 #include "launcher/hosts/agent_control.h"
-#include "launcher/hosts/agent_start.h"
+#include "launcher/hosts/agent_input.h"
 #include "launcher/hosts/join_job.h"
 #include "launcher/run/host_parts.h"
 #include "lockstep/base/error.h"

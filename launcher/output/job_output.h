@@ -4,8 +4,7 @@
 
 #include <string>
 
-#include "launcher/flags/rank_set.h"
-#include "launcher/flags/tee.h"
+#include "launcher/flags/flag_values.h"
 #include "launcher/output/job_log.h"
 #include "launcher/output/rank_output.h"
 #include "launcher/output/recent_lines.h"

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "launcher/placement/rank_map.h"
-#include "launcher/verdict/agreed_stop.h"
 #include "launcher/verdict/job_control.h"
 #include "launcher/verdict/job_report.h"
 #include "launcher/verdict/restart_policy.h"

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "lockstep/base/owner_process.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/unique_fd.h"
 
@@ -53,5 +54,14 @@ class AtomicFile {
   Hasher64 hash_;
   OwnerProcess owner_;  // the process that may remove the file
 };
+
+struct WrittenFile {
+  std::uint64_t bytes = 0;
+  std::uint64_t xxh3 = 0;  // the whole file's
+};
+
+// write_safetensors() that returns the size and hash of the written file.
+WrittenFile write_tensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
+                          const Metadata& metadata = {}, AtomicFile::Name name = AtomicFile::Name::of_lockstep);
 
 }  // namespace lockstep::checkpoint

@@ -18,7 +18,6 @@
 #include "runtime/checkpoint/atomic_file.h"
 #include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/header.h"
-#include "runtime/checkpoint/written_file.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/device/buffer_view.h"
 #include "runtime/base/internal_api.h"
 #include "runtime/comm/inline_scalars.h"
 
@@ -56,5 +57,24 @@ LOCKSTEP_INTERNAL_API std::string describe_mismatch(std::uint64_t sequence, cons
 // Describes a weighted collective whose weights overflow. `weights`: "7 of rank 0 (...), ...".
 LOCKSTEP_INTERNAL_API std::string describe_too_heavy(const OpRecord& record, std::uint64_t sequence,
                                                      const std::string& weights);
+
+// One side of a message between two ranks, and what all backends say of it.
+struct P2pOp {
+  bool is_send = false;
+  ConstBufferView buffer;
+  int peer = 0;
+  int tag = 0;
+  void* target = nullptr;  // of a recv: the buffer's memory, which it writes
+  bool done = false;
+  // The number of the message among those from sender to receiver, from 1; a recv has it once it is matched, 0 before.
+  std::uint64_t number = 0;
+
+  // "send of 10 x float32 to rank 1 with tag 7".
+  std::string describe() const;
+};
+
+// The text of a Mismatch: `who` called `recv`, and `sender` sent `count` elements of `dtype`.
+std::string describe_mismatch(const P2pOp& recv, const std::string& who, const std::string& sender, std::int64_t count,
+                              DType dtype);
 
 }  // namespace lockstep::comm

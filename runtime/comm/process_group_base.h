@@ -14,7 +14,7 @@
 #include "runtime/base/unwind_guard.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/group_internals.h"
-#include "runtime/comm/p2p_op.h"
+#include "runtime/comm/op_record.h"
 #include "runtime/comm/transfer.h"
 
 namespace lockstep::comm {

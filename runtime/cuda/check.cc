@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/cuda/outside_captures.h"
@@ -105,6 +109,22 @@ bool check_quietly(cudaError_t error, std::string_view operation, DeviceId devic
     return false;
   }
   return false;
+}
+
+bool poll(const std::function<bool()>& done, const Deadline& deadline) {
+  constexpr int kLooks = 100;
+  constexpr std::chrono::microseconds kLongest{500};
+  std::chrono::microseconds pause{10};
+  for (int looks = 1; !done(); ++looks) {
+    if (deadline.expired()) return false;
+    if (looks < kLooks) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(pause);
+      pause = std::min(kLongest, pause * 2);
+    }
+  }
+  return true;
 }
 
 }  // namespace lockstep::cuda

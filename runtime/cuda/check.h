@@ -6,9 +6,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/deadline.h"
 #include "lockstep/device/device.h"
 
 namespace lockstep::cuda {
@@ -34,5 +36,9 @@ bool is_idle(cudaStream_t stream, DeviceId device);
 // For destructors: a line in the log instead. True if there was no error. Silent while the process ends and CUDA has
 // gone already.
 bool check_quietly(cudaError_t error, std::string_view operation, DeviceId device) noexcept;
+
+// The wait for the device, for CUDA's own has no deadline. Asks `done` until it says yes. Short work is met by the
+// first looks, long work costs no core. False once the deadline has passed.
+bool poll(const std::function<bool()>& done, const Deadline& deadline);
 
 }  // namespace lockstep::cuda

@@ -11,7 +11,6 @@
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/current_device.h"
 #include "runtime/cuda/outside_captures.h"
-#include "runtime/cuda/poll.h"
 
 namespace lockstep::cuda {
 

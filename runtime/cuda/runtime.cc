@@ -11,7 +11,6 @@
 #include "runtime/cuda/current_device.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/no_device.h"
-#include "runtime/cuda/poll.h"
 #include "runtime/device/convert.h"
 #include "runtime/device/sum_rows.h"
 

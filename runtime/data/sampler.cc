@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <string_view>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/permutation.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/logging.h"
+#include "runtime/data/alias_table.h"
 
 namespace lockstep::data {
 namespace {
@@ -205,6 +209,90 @@ Sampler::Rows BatchShardSampler::next_rows(std::int64_t left, std::int64_t batch
                             ? chunk(std::min(batch_size, left), rank(), world())
                             : rows_in_shards(std::min(batch_size, left), batch_size, virtual_shards_, rank(), world());
   return {.first = mine.begin, .stride = 1, .count = mine.count};
+}
+
+EpochOrder::EpochOrder(std::int64_t size, std::uint64_t seed, std::uint64_t digest, OfEpoch of_epoch)
+    : size_(size), seed_(seed), digest_(digest), of_epoch_(std::move(of_epoch)) {
+  if (size < 0) throw InvalidArgument(fmt::format("sampler: length {}; it must be at least 0", size));
+  if (size == 0) log_warn("sampler: length 0: the dataset has no samples, and every epoch is over at once");
+  lookup_ = of_epoch_(0);
+}
+
+void EpochOrder::set_epoch(std::int64_t epoch) {
+  if (epoch < 0) throw InvalidArgument(fmt::format("sampler: epoch {}; it must be at least 0", epoch));
+  if (epoch == epoch_) return;
+  lookup_ = of_epoch_(epoch);
+  epoch_ = epoch;
+}
+
+EpochOrder EpochOrder::in_order(std::int64_t length) {
+  return {length, 0, hash64("in order"), [](std::int64_t) { return [](std::span<std::int64_t>) {}; }};
+}
+
+EpochOrder EpochOrder::shuffled(std::int64_t length, std::uint64_t seed) {
+  return {length, seed, hash64("shuffled"), [length, seed](std::int64_t epoch) {
+            return
+                [order = Permutation(length, seed, epoch)](std::span<std::int64_t> positions) { order.map(positions); };
+          }};
+}
+
+EpochOrder EpochOrder::weighted(std::span<const double> weights, std::int64_t draws, std::uint64_t seed) {
+  const auto table = std::make_shared<const AliasTable>(weights);
+  const std::uint64_t digest = hash64(weights.data(), weights.size_bytes(), hash64("weighted"));
+  return {draws, seed, digest, [table, seed](std::int64_t epoch) {
+            return [table, seed, epoch](std::span<std::int64_t> positions) {
+              for (std::int64_t& position : positions) {
+                position = table->draw(seed, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(position));
+              }
+            };
+          }};
+}
+
+EpochOrder EpochOrder::within(std::vector<std::int64_t> samples) const {
+  const std::uint64_t digest = hash64(samples.data(), samples.size() * sizeof(samples[0]), digest_);
+  const auto list = std::make_shared<const std::vector<std::int64_t>>(std::move(samples));
+  EpochOrder order(size_, seed_, digest, [list, of_epoch = of_epoch_](std::int64_t epoch) {
+    return [list, inner = of_epoch(epoch)](std::span<std::int64_t> positions) {
+      inner(positions);
+      for (std::int64_t& position : positions) {
+        if (static_cast<std::uint64_t>(position) >= list->size()) {
+          throw InvalidArgument(
+              fmt::format("sampler: sample {} of a subset of {}; an order within a subset is one of as "
+                          "many samples as the subset has",
+                          position, list->size()));
+        }
+        position = (*list)[static_cast<std::size_t>(position)];
+      }
+    };
+  });
+  order.set_epoch(epoch_);
+  return order;
+}
+
+ShardRun shards_of(int shards, int rank, int world) {
+  if (world < 1 || rank < 0 || rank >= world) {
+    throw InvalidArgument(
+        fmt::format("virtual shards: rank {} of world size {}; rank must be in [0, world size)", rank, world));
+  }
+  if (shards < world) {
+    throw InvalidArgument(
+        fmt::format("virtual shards: {} of them for {} ranks, so that one would have none; take at least {}, or fewer "
+                    "ranks",
+                    shards, world, world));
+  }
+  const auto cut = [&](std::int64_t before) { return static_cast<int>(before * shards / world); };
+  return {cut(rank), cut(rank + std::int64_t{1})};
+}
+
+std::int64_t shard_rows(std::int64_t batch_size, int shards) {
+  constexpr std::int64_t kMostRows = std::int64_t{1} << 40;  // times any number of shards it fits in 64 bits
+  if (batch_size < 1 || batch_size > kMostRows || shards < 1) {
+    throw InvalidArgument(
+        fmt::format("virtual shards: {} of them for a batch of {} rows; give the rows of a full step of all ranks "
+                    "together, from 1 to {}, and at least 1 shard",
+                    shards, batch_size, kMostRows));
+  }
+  return batch_size / shards + (batch_size % shards != 0 ? 1 : 0);
 }
 
 }  // namespace lockstep::data

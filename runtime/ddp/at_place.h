@@ -5,10 +5,12 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/buffer_view.h"
 #include "lockstep/job/cause.h"
 
 namespace lockstep {
@@ -29,6 +31,14 @@ auto at_place(Place place, Call call) {
     const StepPlace at = place();
     throw_again(error, fmt::format("step {}, {}: {}", at.step, at.what, error.what()), at.step, at.bucket);
   }
+}
+
+// The part of `rank` in a bucket that is cut into `size` equal ones.
+inline BufferView part_of(const BufferView& bucket, int rank, int size) {
+  const std::int64_t count = bucket.count / size;
+  auto* const data =
+      static_cast<std::byte*>(bucket.data) + static_cast<std::size_t>(count * rank) * size_of(bucket.dtype);
+  return {data, count, bucket.dtype, bucket.device};
 }
 
 }  // namespace lockstep

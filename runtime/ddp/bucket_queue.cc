@@ -7,7 +7,6 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/ddp/at_place.h"
-#include "runtime/ddp/part_of.h"
 #include "runtime/trace/process_trace.h"
 
 namespace lockstep {

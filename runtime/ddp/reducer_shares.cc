@@ -9,7 +9,6 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/ddp/at_place.h"
-#include "runtime/ddp/part_of.h"
 #include "runtime/ddp/reducer_impl.h"
 
 namespace lockstep {

@@ -3,12 +3,23 @@
 #include "lockstep/libtorch/collectives.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "lockstep/libtorch/torch_stream.h"
+#include "runtime/comm/row_counts.h"
 #include "runtime/libtorch/collective_tensors.h"
+#include "runtime/libtorch/node.h"
 #include "runtime/libtorch/tensor_bytes.h"
 
 namespace lockstep::libtorch {
@@ -186,6 +197,156 @@ void barrier(const Group& group) {
   const CollectiveCall call("barrier", group);
   const OnCurrentStream ordered(call.group());
   group->barrier().wait();
+}
+
+namespace {
+
+using Group = std::shared_ptr<ProcessGroup>;
+using ::torch::autograd::variable_list;
+// From the gradient of the result to that of the tensor, over all ranks.
+using Transpose = std::function<at::Tensor(const at::Tensor& gradient)>;
+
+struct CollectiveBackward : ::torch::autograd::Node {
+  variable_list apply(variable_list&& gradients) override;
+  std::string name() const override { return "LockstepCollectiveBackward"; }
+
+  std::string operation;
+  Group group;
+  GradientOptions options;
+  at::TensorOptions result_options;
+  std::vector<std::int64_t> result_sizes;
+  std::int64_t elements = 0;  // the tensor's number of elements
+  Transpose transpose;
+};
+
+variable_list CollectiveBackward::apply(variable_list&& gradients) {
+  const CollectiveCall call(operation, group);
+  if (options.before_backward) options.before_backward();
+  // Undefined where this rank's loss turned out not to depend on the result: the others' collective needs it all the
+  // same.
+  const at::Tensor gradient = gradients[0].defined() ? gradients[0] : at::zeros(result_sizes, result_options);
+  if (at::GradMode::is_enabled() && gradient.requires_grad()) {
+    call.refuse("its gradient can't be differentiated again (create_graph)");
+  }
+  const at::NoGradGuard no_grad;
+  if (!options.loss_weight) return {transpose(gradient)};
+  const std::int64_t weight = options.loss_weight->value_or(1);
+  if (weight == 0 && elements > 0) {
+    call.refuse(
+        fmt::format("this rank's loss weighs 0, but it gave {} elements that other ranks' losses depend on; "
+                    "give 0 rows, or a weight above 0",
+                    elements));
+  }
+  // Weights don't fit into 16 bits. 0 * NaN, of a mean over 0 rows, must not enter a sum.
+  const auto wide = at::promote_types(gradient.scalar_type(), at::kFloat);
+  const at::Tensor weighted = weight == 0 ? at::zeros_like(gradient, wide) : gradient.to(wide) * weight;
+  return {(transpose(weighted) / std::max<std::int64_t>(weight, 1)).to(gradient.scalar_type())};
+}
+
+bool is_recorded(const at::Tensor& tensor) { return at::GradMode::is_enabled() && tensor.requires_grad(); }
+
+void check_has_backward(const CollectiveCall& call, const at::Tensor& tensor, ReduceOp op) {
+  if (op == ReduceOp::sum || op == ReduceOp::avg || !tensor.defined() || !is_recorded(tensor)) return;
+  call.refuse(fmt::format(
+      "the tensor requires a gradient, and {} has no backward; use sum or avg, or pass tensor.detach()", name_of(op)));
+}
+
+// `result`, with the way back to `tensor` if that is recorded.
+at::Tensor recorded(const char* operation, const at::Tensor& tensor, const Group& group, const GradientOptions& options,
+                    at::Tensor result, Transpose transpose) {
+  if (!is_recorded(tensor)) return result;
+  const auto node = make_node<CollectiveBackward>();
+  node->operation = fmt::format("the backward of {}", operation);
+  node->group = group;
+  node->options = options;
+  node->result_options = result.options();
+  node->result_sizes = result.sizes().vec();
+  node->elements = tensor.numel();
+  node->transpose = std::move(transpose);
+  node->set_next_edges({::torch::autograd::impl::gradient_edge(tensor)});
+  ::torch::autograd::set_history(result, node);
+  return result;
+}
+
+// Rows of dimension 0, behind zeros or cut, so that there are `rows`.
+at::Tensor with_rows(const at::Tensor& tensor, std::int64_t rows) {
+  if (tensor.size(0) >= rows) return tensor.slice(0, 0, rows);
+  std::vector<std::int64_t> missing = tensor.sizes().vec();
+  missing.front() = rows - tensor.size(0);
+  return at::cat({tensor, at::zeros(missing, tensor.options())});
+}
+
+std::int64_t most_of(const std::vector<std::int64_t>& counts) { return *std::ranges::max_element(counts); }
+
+// Every rank's rows, of which rank r has counts[r]: as many of each travel.
+at::Tensor gather_rows(const at::Tensor& rows, const Group& group, const std::vector<std::int64_t>& counts) {
+  const std::int64_t longest = most_of(counts);
+  const at::Tensor all = all_gather_async(with_rows(rows, longest), group).wait();
+  std::vector<at::Tensor> parts;
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+    const auto begin = static_cast<std::int64_t>(rank) * longest;
+    parts.push_back(all.slice(0, begin, begin + counts[rank]));
+  }
+  return std::ranges::all_of(counts, [&](std::int64_t count) { return count == longest; }) ? all : at::cat(parts);
+}
+
+// The transpose of gather: the sum over the ranks of their parts for this rank's rows.
+at::Tensor scatter_sums(const at::Tensor& all, const Group& group, const std::vector<std::int64_t>& counts) {
+  const std::int64_t longest = most_of(counts);
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& part : all.split_with_sizes(counts)) parts.push_back(with_rows(part, longest));
+  const at::Tensor own = reduce_scatter_async(at::cat(parts), group).wait();
+  return own.slice(0, 0, counts[static_cast<std::size_t>(group->rank())]);
+}
+
+}  // namespace
+
+at::Tensor all_reduced(const at::Tensor& tensor, const Group& group, ReduceOp op, const GradientOptions& options) {
+  const CollectiveCall call("all_reduced", group);
+  call.check(tensor);
+  check_has_backward(call, tensor, op);
+  const auto reduce = [group, op](const at::Tensor& values) {
+    at::Tensor result = values.detach().clone(at::MemoryFormat::Contiguous);
+    return all_reduce_async(result, group, op).wait();
+  };
+  return recorded("all_reduced", tensor, group, options, reduce(tensor), reduce);
+}
+
+at::Tensor all_gather(const at::Tensor& tensor, const Group& group, const GradientOptions& options) {
+  at::Tensor result = all_gather_async(values_of(tensor), group).wait();
+  return recorded("all_gather", tensor, group, options, result, [group, sizes = tensor.sizes().vec()](const auto& dy) {
+    return reduce_scatter_async(dy, group).wait().view(sizes);
+  });
+}
+
+at::Tensor all_gather_rows(const at::Tensor& tensor, const Group& group, const GradientOptions& options) {
+  const CollectiveCall call("all_gather_rows", group);
+  call.check(tensor);
+  if (tensor.dim() == 0) call.refuse("the tensor has 0 dimensions, and so no rows; give tensor.view(1)");
+  const at::Tensor rows = dense_values(tensor);
+  std::vector<std::int64_t> row = rows.sizes().vec();
+  row.front() = -1;
+  // The backward is a collective: a rank that records none would let the others wait.
+  const std::string kind = fmt::format("{} [{}]{}", dtype_name(rows), fmt::join(row, ", "),
+                                       is_recorded(tensor) ? " that require a gradient" : "");
+  const std::vector<std::int64_t> counts = comm::row_counts(*group, "all_gather_rows", rows.size(0), kind);
+  return recorded("all_gather_rows", tensor, group, options, gather_rows(rows, group, counts),
+                  [group, counts](const at::Tensor& dy) { return scatter_sums(dy, group, counts); });
+}
+
+at::Tensor reduce_scatter(const at::Tensor& tensor, const Group& group, ReduceOp op, const GradientOptions& options) {
+  check_has_backward(CollectiveCall("reduce_scatter", group), tensor, op);
+  at::Tensor result = reduce_scatter_async(values_of(tensor), group, op).wait();
+  return recorded("reduce_scatter", tensor, group, options, result, [group, op](const at::Tensor& dy) {
+    const at::Tensor all = all_gather_async(dy, group).wait();
+    return op == ReduceOp::avg ? all / group->size() : all;
+  });
+}
+
+at::Tensor all_to_all(const at::Tensor& tensor, const Group& group, const GradientOptions& options) {
+  at::Tensor result = all_to_all_async(values_of(tensor), group).wait();
+  return recorded("all_to_all", tensor, group, options, result,
+                  [group](const at::Tensor& dy) { return all_to_all_async(dy, group).wait(); });
 }
 
 }  // namespace lockstep::libtorch

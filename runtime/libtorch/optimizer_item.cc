@@ -28,7 +28,6 @@
 #include "lockstep/libtorch/sharded_optimizer.h"
 #include "runtime/libtorch/fused_state.h"
 #include "runtime/libtorch/optimizer_fields.h"
-#include "runtime/libtorch/saved_tensor.h"
 #include "runtime/libtorch/tensor_bytes.h"
 
 namespace lockstep::libtorch {

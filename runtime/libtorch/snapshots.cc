@@ -15,7 +15,6 @@
 #include "lockstep/libtorch/sharded_optimizer.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/optimizer_item.h"
-#include "runtime/libtorch/saved_tensor.h"
 #include "runtime/libtorch/tensor_bytes.h"
 
 namespace lockstep::libtorch {

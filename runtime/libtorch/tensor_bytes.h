@@ -5,9 +5,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "lockstep/device/buffer_view.h"
+#include "lockstep/snapshot/snapshots.h"
 
 namespace lockstep::libtorch {
 
@@ -26,5 +28,11 @@ BufferView elements_of(const at::Tensor& contiguous);
 
 // Whether two elements lie in one place, as expand() makes them: such a tensor can't be written.
 bool elements_share_memory(const at::Tensor& tensor);
+
+// The tensor in its form in files: bool as U8. A tensor that is on a device, or not contiguous, is copied to host
+// memory. InvalidArgument as from file_dtype().
+SnapshotTensor saved_tensor(std::string name, const at::Tensor& tensor, bool only_optimizers_write);
+// Into the tensor's own memory.
+void read_into(SavedItem& saved, const std::string& name, const at::Tensor& tensor);
 
 }  // namespace lockstep::libtorch

@@ -11,7 +11,6 @@
 #include <cerrno>
 
 #include "lockstep/base/error.h"
-#include "runtime/net/socket_option.h"
 
 namespace lockstep::net {
 void end_when_host_is_silent(int fd, std::chrono::seconds limit) {
@@ -29,6 +28,14 @@ bool all_is_acknowledged(int fd) {
   int bytes = 0;
   if (::ioctl(fd, SIOCOUTQ, &bytes) != 0) throw SystemError("ioctl(SIOCOUTQ)", errno);
   return bytes == 0;
+}
+
+void disable_dead_peer_timeout(int fd) {
+  const int off = 0;
+  if (::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof(off)) != 0) throw SystemError("tcp: SO_KEEPALIVE", errno);
+  if (::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &off, sizeof(off)) != 0) {
+    throw SystemError("tcp: TCP_USER_TIMEOUT", errno);
+  }
 }
 
 }  // namespace lockstep::net

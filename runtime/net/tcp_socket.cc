@@ -26,8 +26,8 @@
 #include "runtime/net/backoff.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/port_range.h"
-#include "runtime/net/socket_option.h"
 #include "runtime/net/stream.h"
+#include "runtime/net/tcp_liveness.h"
 
 namespace lockstep::net {
 namespace {

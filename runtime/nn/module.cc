@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/hash.h"
@@ -228,6 +230,24 @@ RandomSource Module::random_source() const {
   }
   return {.key = {.seed = context->seed, .layer = state_->layer_key, .step = context->step},
           .sample_ids = {context, &context->sample_ids}};
+}
+
+Init Init::kaiming_uniform(std::int64_t fan_in) {
+  return uniform(fan_in > 0 ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(fan_in))) : 0.0f);
+}
+
+void initialize(const Tensor& tensor, const Init& init, Generator generator) {
+  if (init.kind == Init::Kind::constant) {
+    tensor.fill(init.value);
+    return;
+  }
+  // Drawn on the host, so that every device begins with the same numbers.
+  std::vector<float> values(static_cast<std::size_t>(tensor.count()));
+  for (float& value : values) {
+    value = init.kind == Init::Kind::uniform ? init.value * (2.0f * generator.uniform() - 1.0f)
+                                             : init.value * generator.normal();
+  }
+  tensor.copy_from(Tensor::of(tensor.shape(), values));
 }
 
 }  // namespace lockstep::nn

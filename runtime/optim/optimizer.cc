@@ -4,9 +4,13 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
+#include <optional>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/trace/span.h"
+#include "runtime/base/exact_squares.h"
 #include "runtime/tensor/kernels.h"
 #include "runtime/tensor/sharded_update.h"
 #include "runtime/trace/held_memory.h"
@@ -130,6 +134,178 @@ std::vector<Tensor> Optimizer::zeros_like_parameters() {
     held_->add(static_cast<std::int64_t>(result.back().view().bytes()));
   }
   return result;
+}
+
+namespace {
+
+struct Clip {
+  Tensor norm;
+  Tensor factor;
+};
+
+// The device of all of them; the CPU for none.
+DeviceId device_of(std::span<const Tensor> parameters) {
+  const DeviceId device = parameters.empty() ? DeviceId{} : parameters[0].device();
+  for (const Tensor& parameter : parameters) {
+    if (parameter.device() == device) continue;
+    throw InvalidArgument(fmt::format("grad_norm: parameters on {} and on {}; move the whole model to one device",
+                                      device.str(), parameter.device().str()));
+  }
+  return device;
+}
+
+// Null where gradients are whole on each rank.
+ShardedUpdate* shards_of(std::span<const Tensor> parameters) {
+  std::optional<ShardedUpdate*> shards;
+  for (const Tensor& parameter : parameters) {
+    if (!parameter.has_grad()) continue;
+    ShardedUpdate* its = parameter.sharded_update();
+    if (its != nullptr && its->holds() == ShardedUpdate::Holds::gradients) its = nullptr;
+    if (!shards) shards = its;
+    if (*shards == its) continue;
+    throw InvalidArgument(
+        "grad_norm: parameters of several DistributedDataParallels, of which one has Shard::optimizer; take the norm "
+        "of "
+        "each by itself");
+  }
+  if (shards && *shards != nullptr) (*shards)->require_shares("grad_norm");
+  return shards.value_or(nullptr);
+}
+
+// The part of a gradient that this rank reads and scales; undefined without a gradient.
+Tensor own_part(const Tensor& parameter, const ShardedUpdate* shards) {
+  if (shards == nullptr || !parameter.has_grad()) return parameter.grad();
+  return shards->share_of(parameter, parameter.grad_for_writing());
+}
+
+// By parameter: the sum of the squares of all ranks' shares.
+void sum_squares(const Tensor& squares, std::span<const Tensor> parameters, ShardedUpdate* shards) {
+  const bool is_exact = shards != nullptr && squares.device() == DeviceId{};
+  std::vector<ExactSquares> exact(is_exact ? parameters.size() : 0);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor gradient = own_part(parameters[i], shards);
+    if (!gradient) continue;
+    if (is_exact) {
+      exact[i].add(gradient.data<float>(), gradient.count());
+    } else {
+      kernels(squares.device()).sum_squares(squares.data<double>() + i, gradient.data<float>(), gradient.count());
+    }
+  }
+  if (shards == nullptr) return;
+  if (!is_exact) return shards->sum(squares.view());
+  static_assert(sizeof(ExactSquares) == sizeof(ExactSquares::words));
+  const std::size_t words = exact.size() * exact.front().words.size();
+  shards->sum({exact.data(), static_cast<std::int64_t>(words), DType::i64});
+  for (std::size_t i = 0; i < exact.size(); ++i) squares.data<double>()[i] = exact[i].sum();
+}
+
+Clip clip_of(std::span<const Tensor> parameters, double max_norm, ShardedUpdate* shards) {
+  const DeviceId device = device_of(parameters);
+  const Tensor squares = Tensor::zeros({static_cast<std::int64_t>(parameters.size())}, DType::f64, device);
+  sum_squares(squares, parameters, shards);
+  Clip clip{Tensor::empty({}, DType::f64, device), Tensor::empty({}, DType::f32, device)};
+  kernels(device).clip_factor(clip.norm.data<double>(), clip.factor.data<float>(), squares.data<double>(),
+                              squares.count(), max_norm);
+  return clip;
+}
+
+}  // namespace
+
+double GradNorm::value() const {
+  const Tensor norm = norm_.to(DeviceId{});
+  return norm.data<double>()[0];
+}
+
+GradNorm grad_norm(std::span<const Tensor> parameters) {
+  return GradNorm(clip_of(parameters, std::numeric_limits<double>::infinity(), shards_of(parameters)).norm);
+}
+
+GradNorm clip_grad_norm(std::span<const Tensor> parameters, double max_norm) {
+  if (!(max_norm > 0)) throw InvalidArgument(fmt::format("clip_grad_norm: max_norm {} is not above 0", max_norm));
+  ShardedUpdate* const shards = shards_of(parameters);
+  const Clip clip = clip_of(parameters, max_norm, shards);
+  for (const Tensor& parameter : parameters) {
+    const Tensor gradient = own_part(parameter, shards);
+    if (!gradient) continue;
+    kernels(gradient.device()).scale_by(gradient.data<float>(), clip.factor.data<float>(), gradient.count());
+  }
+  // A device's norm is known to the host only once it waits for it.
+  if (clip.norm.device() == DeviceId{}) trace::keep_scalar("grad_norm", clip.norm.data<double>()[0]);
+  return GradNorm(clip.norm);
+}
+
+AdamW::AdamW(std::vector<Tensor> parameters, const AdamWOptions& options)
+    : AdamW(std::vector<ParameterGroup>{{std::move(parameters), options.weight_decay}}, options) {}
+
+AdamW::AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options)
+    : Optimizer(std::move(groups), options.lr), options_(options) {
+  for (const double beta : {options.beta1, options.beta2}) {
+    if (!(beta >= 0 && beta < 1)) throw InvalidArgument(fmt::format("AdamW: beta {} is not in [0, 1)", beta));
+  }
+  if (!(options.epsilon > 0)) throw InvalidArgument(fmt::format("AdamW: epsilon {} is not above 0", options.epsilon));
+  for (std::size_t i = 0; i < parameters().size(); ++i) steps_taken_.push_back(Tensor::zeros({1}, DType::i64));
+  moment1_ = zeros_like_parameters();
+  moment2_ = zeros_like_parameters();
+}
+
+std::vector<std::pair<std::string, double>> AdamW::settings() const {
+  return {{"beta1", options_.beta1}, {"beta2", options_.beta2}, {"eps", options_.epsilon}};
+}
+
+std::vector<NamedState> AdamW::state() const {
+  std::vector<NamedState> result;
+  for (std::size_t i = 0; i < moment1_.size(); ++i) {
+    result.push_back({"step", i, steps_taken_[i]});
+    result.push_back({"exp_avg", i, moment1_[i]});
+    result.push_back({"exp_avg_sq", i, moment2_[i]});
+  }
+  return result;
+}
+
+void AdamW::update(std::size_t index, const Tensor& parameter, const Tensor& gradient) {
+  const auto taken = static_cast<double>(++*steps_taken_[index].data<std::int64_t>());
+  const AdamWStep step{.learning_rate = learning_rate(),
+                       .beta1 = options_.beta1,
+                       .beta2 = options_.beta2,
+                       .epsilon = options_.epsilon,
+                       .weight_decay = weight_decay(index),
+                       .correction1 = 1.0 - std::pow(options_.beta1, taken),
+                       .correction2 = 1.0 - std::pow(options_.beta2, taken)};
+  kernels(parameter.device())
+      .adamw(parameter.data<float>(), gradient.data<float>(), moment1_[index].data<float>(),
+             moment2_[index].data<float>(), parameter.count(), step);
+}
+
+SGD::SGD(std::vector<Tensor> parameters, const SgdOptions& options)
+    : SGD(std::vector<ParameterGroup>{{std::move(parameters), options.weight_decay}}, options) {}
+
+SGD::SGD(std::vector<ParameterGroup> groups, const SgdOptions& options)
+    : Optimizer(std::move(groups), options.lr), options_(options) {
+  if (!(options.momentum >= 0 && options.momentum < 1)) {
+    throw InvalidArgument(fmt::format("SGD: momentum {} is not in [0, 1)", options.momentum));
+  }
+  if (options.nesterov && options.momentum == 0) throw InvalidArgument("SGD: nesterov needs a momentum above 0");
+  if (options.momentum > 0) velocity_ = zeros_like_parameters();
+}
+
+std::vector<std::pair<std::string, double>> SGD::settings() const {
+  return {{"momentum", options_.momentum}, {"nesterov", options_.nesterov ? 1.0 : 0.0}};
+}
+
+std::vector<NamedState> SGD::state() const {
+  std::vector<NamedState> result;
+  for (std::size_t i = 0; i < velocity_.size(); ++i) result.push_back({"momentum_buffer", i, velocity_[i]});
+  return result;
+}
+
+void SGD::update(std::size_t index, const Tensor& parameter, const Tensor& gradient) {
+  const SgdStep step{.learning_rate = learning_rate(),
+                     .momentum = options_.momentum,
+                     .weight_decay = weight_decay(index),
+                     .nesterov = options_.nesterov};
+  kernels(parameter.device())
+      .sgd(parameter.data<float>(), gradient.data<float>(),
+           velocity_.empty() ? nullptr : velocity_[index].data<float>(), parameter.count(), step);
 }
 
 }  // namespace lockstep::optim

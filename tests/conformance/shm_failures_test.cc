@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
-#include "runtime/base/memory_limit.h"
+#include "runtime/base/resource_limit.h"
 #include "runtime/comm/shm/process_group_shm.h"
 #include "runtime/store/hash_store.h"
 #include "tests/conformance/errors.h"

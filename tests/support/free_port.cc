@@ -21,7 +21,7 @@ namespace lockstep::testing {
 namespace {
 
 // Below what Linux gives out by itself (32768 to 60999), and below the ports of jobs
-// (runtime/rendezvous/identity/port_of_job.h).
+// (runtime/rendezvous/identity/identity.h).
 constexpr int kFirstPort = 10000;
 constexpr int kPorts = 10000;
 

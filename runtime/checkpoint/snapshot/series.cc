@@ -17,12 +17,12 @@
 #include "runtime/base/host.h"
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
+#include "runtime/checkpoint/atomic_file.h"
 #include "runtime/checkpoint/snapshot/files.h"
 #include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/checkpoint/snapshot/item_tensors.h"
 #include "runtime/checkpoint/snapshot/sealed_json.h"
 #include "runtime/checkpoint/storage.h"
-#include "runtime/checkpoint/written_file.h"
 
 namespace lockstep::checkpoint {
 namespace {

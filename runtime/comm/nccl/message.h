@@ -9,7 +9,7 @@
 #include <string>
 
 #include "runtime/comm/nccl/pending_call.h"
-#include "runtime/comm/p2p_op.h"
+#include "runtime/comm/op_record.h"
 
 namespace lockstep::nccl {
 

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "runtime/base/memory_limit.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/resource_limit.h"
 

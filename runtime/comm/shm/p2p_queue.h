@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/p2p_op.h"
+#include "runtime/comm/op_record.h"
 #include "runtime/comm/shm/arena.h"
 #include "runtime/comm/shm/session.h"
 

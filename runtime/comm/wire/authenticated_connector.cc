@@ -14,10 +14,10 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/text.h"
 #include "runtime/net/address.h"
-#include "runtime/net/dead_peer_timeout.h"
 #include "runtime/net/epoll.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/stream.h"
+#include "runtime/net/tcp_liveness.h"
 #include "runtime/rendezvous/consensus.h"
 
 namespace lockstep::wire {

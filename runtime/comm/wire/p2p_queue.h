@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "lockstep/rendezvous/roster.h"
-#include "runtime/comm/p2p_op.h"
+#include "runtime/comm/op_record.h"
 #include "runtime/comm/wire/frame.h"
 
 namespace lockstep::wire {

@@ -8,7 +8,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/net/address.h"
 #include "runtime/rendezvous/identity/family_readers.h"
-#include "runtime/rendezvous/identity/port_of_job.h"
+#include "runtime/rendezvous/identity/identity.h"
 
 namespace lockstep::rendezvous {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/rendezvous/identity/family_readers.h"
-#include "runtime/rendezvous/identity/port_of_job.h"
+#include "runtime/rendezvous/identity/identity.h"
 #include "runtime/rendezvous/identity/slurm_lists.h"
 
 namespace lockstep::rendezvous {

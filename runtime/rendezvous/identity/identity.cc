@@ -8,6 +8,7 @@
 #include <climits>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/regular_file.h"
@@ -232,6 +233,11 @@ Identity identify(const Environment& environment, const IdentityOverrides& overr
   for (const Found& found : incomplete) add_ignored(identity, found);
   for (const Found& found : beside) add_ignored(identity, found);
   return identity;
+}
+
+int port_of_job(std::string_view job) {
+  constexpr int kPorts = kLastJobPort - kFirstJobPort + 1;
+  return kFirstJobPort + static_cast<int>(hash64(job) % kPorts);
 }
 
 }  // namespace lockstep::rendezvous

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
@@ -71,5 +72,13 @@ Identity identify(const Environment& environment, const IdentityOverrides& overr
 // Asks the launcher's PMIx server for what its variables did not say (size_from_pmix); else does nothing.
 // BackendUnavailable if it doesn't answer; Timeout.
 void ask_launcher(Identity& identity, const Deadline& deadline);
+
+// Ports for launchers that give the job a name and no port: below the ports that Linux gives out by itself (32768 to
+// 60999), above those of most services.
+inline constexpr int kFirstJobPort = 20000;
+inline constexpr int kLastJobPort = 31999;
+
+// The same on every host for the same name. Two jobs on one host may get the same one: 1 in 12,000 for each pair.
+int port_of_job(std::string_view job);
 
 }  // namespace lockstep::rendezvous

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "runtime/base/memory_limit.h"
+#include "runtime/base/resource_limit.h"
 #include "tests/support/temporary_folder.h"
 
 namespace lockstep {

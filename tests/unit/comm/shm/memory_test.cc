@@ -11,8 +11,8 @@
 #include <cerrno>
 
 #include "lockstep/base/error.h"
-#include "runtime/base/memory_limit.h"
 #include "runtime/base/process_token.h"
+#include "runtime/base/resource_limit.h"
 #include "runtime/comm/shm/arena.h"
 #include "runtime/comm/shm/control.h"
 #include "runtime/comm/shm/liveness.h"

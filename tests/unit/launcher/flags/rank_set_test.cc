@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/flags/rank_set.h"
+#include "launcher/flags/flag_values.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
-
-#include "launcher/flags/tee.h"
 
 namespace lockstep::launcher {
 namespace {

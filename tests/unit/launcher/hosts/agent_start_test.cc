@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/hosts/agent_start.h"
+#include "launcher/hosts/agent_input.h"
 
 #include <gtest/gtest.h>
 

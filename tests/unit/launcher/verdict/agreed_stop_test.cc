@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/verdict/agreed_stop.h"
+#include "launcher/verdict/stop_request.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,6 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/rendezvous/identity/identity.h"
-#include "runtime/rendezvous/identity/port_of_job.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::rendezvous {

@@ -50,4 +50,57 @@ Tensor TransformerBlock::forward(const Tensor& x) {
   return attended + dropout2_(narrow_(gelu(widen_(norm2_(attended)))));
 }
 
+Dropout::Dropout(float p) : p_(p) {
+  if (!(p >= 0 && p < 1)) throw InvalidArgument(fmt::format("Dropout: probability {} is not in [0, 1)", p));
+}
+
+Tensor Dropout::forward(const Tensor& x) { return is_training() && p_ > 0 ? dropout(x, p_, random_source()) : x; }
+
+Embedding::Embedding(std::int64_t rows, std::int64_t channels, const Init& init)
+    : weight_(register_parameter("weight", {rows, channels}, init)) {}
+
+Tensor Embedding::forward(const Tensor& indices) { return embedding(weight(), indices); }
+
+Tensor Embedding::first_rows(std::int64_t batch, std::int64_t count) const {
+  return repeat(rows(weight(), 0, count), batch);
+}
+
+Tensor Embedding::weight() const {
+  ensure_initialized();
+  return weight_;
+}
+
+LayerNorm::LayerNorm(std::int64_t channels, float epsilon)
+    : weight_(register_parameter("weight", {channels}, Init::ones())),
+      bias_(register_parameter("bias", {channels}, Init::zeros())),
+      epsilon_(epsilon) {}
+
+Tensor LayerNorm::forward(const Tensor& x) {
+  ensure_initialized();
+  return layer_norm(x, weight_, bias_, epsilon_);
+}
+
+Linear::Linear(std::int64_t in, std::int64_t out, const LinearOptions& options)
+    : weight_(register_parameter("weight", {in, out}, options.init.value_or(Init::kaiming_uniform(in)),
+                                 FileLayout::transposed)) {
+  if (options.bias) {
+    bias_ = register_parameter("bias", {out}, options.init ? Init::zeros() : Init::kaiming_uniform(in));
+  }
+}
+
+Tensor Linear::forward(const Tensor& x) {
+  ensure_initialized();
+  return linear(x, weight_, bias_);
+}
+
+Tensor Linear::weight() const {
+  ensure_initialized();
+  return weight_;
+}
+
+Tensor Linear::bias() const {
+  ensure_initialized();
+  return bias_;
+}
+
 }  // namespace lockstep::nn
