@@ -179,6 +179,11 @@ std::string Agents::lost_hosts() const {
   return fmt::format("{}", fmt::join(lost, ", "));
 }
 
+std::string Agents::why_no_start() const {
+  if (meeting_.missing() == 0 || options_.can_replace || returns_) return {};
+  return lost_hosts() + " is lost, and `lockstep run -H` starts no other launcher in its place; start the job again";
+}
+
 JobPlan Agents::await_hosts(JobPlan draft) {
   const auto deadline = Deadline::after(options_.meet_timeout);
   std::optional<Deadline> more_until;
@@ -190,12 +195,8 @@ JobPlan Agents::await_hosts(JobPlan draft) {
     const bool has_waited = (more_until && more_until->expired()) || (deadline.expired() && meeting_.has_least());
     if (meeting_.is_complete(has_waited)) return plan_job(std::move(draft), meeting_.hosts());
     if (const auto signal = asked_to_end()) return stopped_by(*signal, "");
-    if (meeting_.missing() > 0 && !options_.can_replace && !returns_) {
-      return JobPlan{
-          .exit_code = kExitPeerLost,
-          .problems = {fmt::format("{} is lost, and `lockstep run -H` starts no other launcher in its place; "
-                                   "start the job again; exit code {}",
-                                   lost_hosts(), kExitPeerLost)}};
+    if (const auto why = why_no_start(); !why.empty()) {
+      return JobPlan{.exit_code = kExitPeerLost, .problems = {fmt::format("{}; exit code {}", why, kExitPeerLost)}};
     }
     if (deadline.expired() && !awaits_newcomer_.empty()) {
       return JobPlan{.exit_code = kExitPeerLost,

@@ -118,6 +118,8 @@ class Agents {
     meeting_.await_newcomer();
     awaits_newcomer_ = why;
   }
+  // Returns why there can be no next start: a host is lost, and no other will replace it. Usually empty.
+  std::string why_no_start() const;
   // True if hosts may come and go, and a host waits that could be added.
   bool has_newcomer() const { return options_.most > options_.least && meeting_.has_newcomer(); }
 

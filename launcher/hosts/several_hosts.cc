@@ -213,6 +213,7 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
           .may_grow = options_.hosts_may_change() && std::cmp_less(plan.hosts.size(), options_.nodes),
           .scope = scope,
           .restarts = &restarts_,
+          .why_no_start = [this] { return agents_->why_no_start(); },
           .members = [this, scope] { return stores_->members(scope); },
           .facts = std::move(facts_of),
           .on_conclusion = verdict_writer(options_.log_dir, plan.run_id, plan.start, parts_.console)},

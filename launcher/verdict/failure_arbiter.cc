@@ -386,6 +386,7 @@ void FailureArbiter::decide(int complaint) {
   }
   end.reports_steps = steps_.reports_steps;
   end.steps_done = steps_.steps_done;
+  if (options_.why_no_start) end.why_no_start = options_.why_no_start();
   decision_ = options_.restarts->decide(end);
   if (!decision_.text.empty()) say(decision_.text);
 }

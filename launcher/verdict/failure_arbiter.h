@@ -37,6 +37,8 @@ class FailureArbiter {
     // Prefix of the names of the ranks' scopes (rendezvous::attempt_prefix); other scopes are ignored.
     std::string scope = {};
     RestartPolicy* restarts = nullptr;  // outlives the arbiter
+    // Returns why the ranks can't start again; empty: they can. May be null.
+    std::function<std::string()> why_no_start = {};
     // Returns the members that have registered with the job's store in this start; may be null.
     std::function<std::vector<membership::MemberView>()> members = {};
     // Returns the facts of a rank that has not ended.

@@ -18,6 +18,7 @@ RestartPolicy::Decision RestartPolicy::decide(const StartEnd& end) {
   }
   const bool is_free = end.kind == StartEnd::Kind::resized || (end.kind == StartEnd::Kind::host_lost && may_resize_);
   if (most_ == 0 && !is_free) return {.exit_code = end.exit_code};
+  if (!end.why_no_start.empty()) return refuse(end, fmt::format("{}; exit code {}", end.why_no_start, end.exit_code));
   reports_steps_ = reports_steps_ || end.reports_steps;
   const bool is_further = reports_steps_ ? end.steps_done > furthest_ : end.ran >= kLongEnough;
   furthest_ = std::max(furthest_, end.steps_done);

@@ -26,6 +26,7 @@ struct StartEnd {
   bool reports_steps = false;         // a rank has begun a step (lockstep's DistributedDataParallel, or a Reducer)
   // steps of all starts, as the ranks count them: Snapshots::restore() continues the count
   std::int64_t steps_done = 0;
+  std::string why_no_start = {};  // why the ranks can't start again; empty: they can
   // The host of the rank that failed first, if the job can continue without that host.
   std::optional<HostSlots> culprit = {};
 };

@@ -52,6 +52,15 @@ TEST(RestartPolicy, EachStartThatGetsFurtherIsFollowedByAnotherAtOnceUntilTheyAr
   EXPECT_EQ(decision.text, "not started again: 2 of --max-restarts 2 are used up");
 }
 
+TEST(RestartPolicy, ARestartThatCanNotComeIsNotPromised) {
+  RestartPolicy policy(5, false);
+  StartEnd end = failed_after(57);
+  end.why_no_start = "host b is lost";
+  const auto decision = policy.decide(end);
+  EXPECT_FALSE(decision.pause);
+  EXPECT_EQ(decision.text, "not started again: host b is lost; exit code 9");
+}
+
 TEST(RestartPolicy, AStartThatLacksAHostCountsNeitherAsARestartNorAsOneWithoutAStep) {
   RestartPolicy policy(1, true);
   for (int start = 0; start < 5; ++start) {
