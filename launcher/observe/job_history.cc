@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 struct Verdict {
   std::string text = "its verdict can't be read";
   std::string run_id = {};  // empty: not known
-  bool starts_again = false;
+  std::optional<bool> starts_again = {};
 };
 
 Verdict read_verdict(const fs::path& file) {
@@ -36,7 +36,7 @@ Verdict read_verdict(const fs::path& file) {
   };
   verdict.text = fmt::format("{}: {}", text("outcome", "?"), text("summary", "?"));
   verdict.run_id = text("run_id", "");
-  verdict.starts_again = json.contains("starts_again") && json["starts_again"] == true;
+  if (json.contains("starts_again")) verdict.starts_again = json["starts_again"] == true;
   return verdict;
 }
 
@@ -73,9 +73,10 @@ JobHistory read_history(const fs::path& folder, std::string_view run_id) {
     const bool is_over = fs::is_regular_file(file);
     const Verdict verdict = is_over ? read_verdict(file) : Verdict();
     if (!verdict.run_id.empty() && verdict.run_id != run_id) break;  // an earlier run's in the same folder
-    history.is_over = is_over && !verdict.starts_again;
+    history.is_over = is_over && !verdict.starts_again.value_or(false);
     history.has_failed = verdict.text.starts_with("failed:") || verdict.text.starts_with("host lost:");
     if (is_over) history.verdicts.push_back({.text = fmt::format("start {}: {}", generation + 1, verdict.text)});
+    if (history.is_over && verdict.starts_again) break;  // later folders are an earlier run's
   }
   std::deque<HistoryLine> lines;
   std::set<fs::path> logs;

@@ -350,6 +350,8 @@ TEST(RunReport, HasTheVerdictsAndTheLaunchersWords) {
   const JobHistory second = read_history(folder, "b");
   ASSERT_EQ(second.verdicts.size(), 1u);
   EXPECT_TRUE(second.is_over && second.has_failed);
+  std::filesystem::remove(folder / "generation1/verdict.json");  // as if the first run had been killed in it
+  EXPECT_TRUE(read_history(folder, "b").is_over);
   folder.write("generation0/verdict.json",
                R"({"run_id": "b", "outcome": "failed", "summary": "rank 0 failed first", "starts_again": true})");
   EXPECT_FALSE(read_history(folder, "b").is_over);
