@@ -10,7 +10,7 @@
 #include "lockstep/lockstep.h"
 #include "tests/abi/thrower.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::errors_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -116,4 +116,4 @@ TEST(AbiErrors, CoreThrowsThroughNnAndProgramCatchesByType) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::errors_test

@@ -6,7 +6,7 @@
 
 #include "lockstep/libtorch.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::libtorch_errors_test {
 namespace {
 
 TEST(AbiLibtorchErrors, LibtorchThrowsAndProgramCatchesByType) {
@@ -30,4 +30,4 @@ TEST(AbiLibtorchErrors, CoreThrowsThroughLibtorchAndProgramCatchesByType) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::libtorch_errors_test

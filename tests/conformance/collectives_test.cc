@@ -8,7 +8,7 @@
 #include "tests/conformance/suite.h"
 #include "tests/support/rank_threads.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::collectives_test {
 namespace {
 
 struct Place {
@@ -118,4 +118,4 @@ TEST(Notes, OfFourAndEightRanksComeToTheSame) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::collectives_test

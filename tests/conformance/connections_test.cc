@@ -26,7 +26,7 @@
 #include "tests/support/tcp_stranger.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::connections_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -318,4 +318,4 @@ TEST(Connections, ARankThatHasLeftIsNoDeathForWhoWantsToConnectWithIt) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::connections_test

@@ -16,7 +16,7 @@
 #include "tests/support/cause_of.h"
 #include "tests/support/rank_threads.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::failures_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -277,4 +277,4 @@ TEST(Failures, AMessageThatNobodySendsTimesOut) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::failures_test

@@ -14,7 +14,7 @@
 #include "tests/fakes/nccl/fake_nccl.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::fake_nccl_test {
 namespace {
 
 // A communicator of this rank alone.
@@ -155,4 +155,4 @@ TEST_P(NewNccl, KeepsCommunicatorsApart) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::fake_nccl_test

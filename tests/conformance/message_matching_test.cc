@@ -14,7 +14,7 @@
 #include "tests/support/cause_of.h"
 #include "tests/support/rank_threads.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::message_matching_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -105,4 +105,4 @@ TEST(Messages, OfDifferentSizesAreAMismatchOnBothSides) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::message_matching_test

@@ -9,7 +9,7 @@
 #include "tests/conformance/memory.h"
 #include "tests/support/rank_threads.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::messages_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -54,4 +54,4 @@ TEST(Messages, ACollectivePassesWhileARankWaitsForAMessage) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::messages_test

@@ -13,7 +13,7 @@
 #error "the path of the rank program"
 #endif
 
-namespace lockstep::testing {
+namespace lockstep::testing::mpi_processes_test {
 namespace {
 
 using ::testing::AllOf;
@@ -158,4 +158,4 @@ TEST(Mpi, AProcessWhoseGroupHasFailedGetsNoOther) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::mpi_processes_test

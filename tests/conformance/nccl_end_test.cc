@@ -21,7 +21,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::nccl_end_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -357,4 +357,4 @@ TEST_F(NcclEnd, WhatAHelperThrowsIsTheCallers) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::nccl_end_test

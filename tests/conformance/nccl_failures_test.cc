@@ -22,7 +22,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::nccl_failures_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -409,4 +409,4 @@ TEST_F(Nccl, ABufferIsWhereItSays) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::nccl_failures_test

@@ -17,7 +17,7 @@
 #include "tests/support/groups.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::nccl_groups_test {
 namespace {
 
 using Group = std::shared_ptr<ProcessGroup>;
@@ -153,4 +153,4 @@ TEST_F(NcclGroups, AHostThatWaitsPushesTheOthers) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::nccl_groups_test

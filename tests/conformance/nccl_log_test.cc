@@ -12,7 +12,7 @@
 #include "runtime/store/hash_store.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::nccl_log_test {
 namespace {
 
 // One that is in trouble: of some calls it says that they failed, and has done half of these.
@@ -94,4 +94,4 @@ TEST(NcclLog, HasNoHolesWhereTheStoreFails) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::nccl_log_test

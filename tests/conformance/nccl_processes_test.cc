@@ -8,7 +8,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/rank_processes.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::nccl_processes_test {
 namespace {
 
 RankProcesses start(int ranks, std::vector<std::string> what, Variables environment) {
@@ -123,4 +123,4 @@ TEST(NcclGpus, WhatIsMissingIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::nccl_processes_test

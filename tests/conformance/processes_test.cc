@@ -20,7 +20,7 @@
 #error "the path of the rank program"
 #endif
 
-namespace lockstep::testing {
+namespace lockstep::testing::processes_test {
 namespace {
 
 constexpr bool kIsShm = std::string_view(LOCKSTEP_TEST_BACKEND) == "shm";
@@ -194,4 +194,4 @@ TEST(Deaths, NothingIsLeftWhenAllAreKilled) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::processes_test

@@ -17,7 +17,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::progress_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -162,4 +162,4 @@ TEST(Progress, AGroupThatFailsDoesNotFailTheOthers) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::progress_test

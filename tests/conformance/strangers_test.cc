@@ -19,7 +19,7 @@
 #include "tests/support/own_sockets.h"
 #include "tests/support/tcp_stranger.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::strangers_test {
 namespace {
 
 // Ports at which this process listens on any other address than 127.0.0.1.
@@ -75,4 +75,4 @@ TEST(Strangers, WhoComesFirstWithTheWiresOwnBytesIsTurnedAway) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::strangers_test

@@ -14,7 +14,7 @@
 #include "tests/support/thrown_on.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::subgroup_failures_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -194,4 +194,4 @@ TEST(SubgroupFailures, GroupsOfTheSameRanksFailByThemselves) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::subgroup_failures_test

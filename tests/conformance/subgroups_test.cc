@@ -13,7 +13,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/thrown_on.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::subgroups_test {
 namespace {
 
 using Group = std::shared_ptr<ProcessGroup>;
@@ -213,4 +213,4 @@ TEST(Subgroups, RefuseWhatIsNoGroup) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::subgroups_test

@@ -14,7 +14,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/sanitized.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::windows_test {
 namespace {
 
 // Elements of a part around each boundary: the smallest slots, the largest, the window; for operations with one part
@@ -78,4 +78,4 @@ TEST(WindowSlots, TakeCollectivesOfAllSizesInTurns) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::windows_test

@@ -9,7 +9,7 @@
 #include "tests/deploy/deploy_files.h"
 #include "tests/support/network_namespaces.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::compose_test {
 namespace {
 
 using nlohmann::json;
@@ -116,4 +116,4 @@ TEST(DeployCompose, AServiceWithAnotherSecretIsTurnedAway) {
 #endif
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::compose_test

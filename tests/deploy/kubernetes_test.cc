@@ -10,7 +10,7 @@
 #include "tests/deploy/deploy_files.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::kubernetes_test {
 namespace {
 
 using nlohmann::json;
@@ -234,4 +234,4 @@ TEST(DeployKubernetes, TheMpiJobsSshFindsTheKeysThatTheOperatorMounts) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::kubernetes_test

@@ -11,7 +11,7 @@
 #include "tests/deploy/deploy_files.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::slurm_test {
 namespace {
 
 using rendezvous::Identity;
@@ -166,4 +166,4 @@ TEST_F(RestartScript, IsNotQueuedAgainAfterAFailureThatItsLaunchersCouldNotMend)
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::slurm_test

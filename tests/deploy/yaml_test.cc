@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::yaml_test {
 namespace {
 
 struct Refused {
@@ -35,4 +35,4 @@ TEST(Yaml, RefusesWithTheLine) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::yaml_test

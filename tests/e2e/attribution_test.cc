@@ -12,7 +12,7 @@
 #include "tests/support/fault_plan.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::attribution_test {
 namespace {
 
 // Three ranks that catch every error and return 1, as careful programs do.
@@ -174,4 +174,4 @@ TEST_P(Attribution, AStoppedRankIsNamedThoughTheOthersCatchEverything) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::attribution_test

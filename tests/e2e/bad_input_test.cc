@@ -13,7 +13,7 @@
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::bad_input_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -200,4 +200,4 @@ TEST(BadInput, ARankThatReturnsEarlyIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::bad_input_test

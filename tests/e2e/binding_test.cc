@@ -12,7 +12,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::binding_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -99,4 +99,4 @@ TEST(Bind, OmpNumThreadsIsTheUsersIfItIsSet) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::binding_test

@@ -19,7 +19,7 @@
 #define LIBTORCH_PROGRAM ""
 #endif
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::delayed_test {
 namespace {
 
 using testing::DelayedRank;
@@ -68,4 +68,4 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, Delayed,
                          [](const auto& test) { return std::get<0>(test.param) + "_" + std::get<1>(test.param); });
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::delayed_test

@@ -12,7 +12,7 @@
 #include "tests/support/rank_processes.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::doctor_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -305,4 +305,4 @@ TEST_F(DoctorFiles, ACopyOfBothFindsItsOwnProbe) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::doctor_test

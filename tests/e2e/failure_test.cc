@@ -13,7 +13,7 @@
 #include "tests/support/leftovers.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::failure_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -154,4 +154,4 @@ TEST(Failure, WhenAllFailAtOnceOneIsNamedAndTheOthersAreCounted) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::failure_test

@@ -8,7 +8,7 @@
 #include "tests/support/fault_plan.h"
 #include "tests/support/leftovers.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::faults_test {
 namespace {
 
 using testing::Fault;
@@ -127,4 +127,4 @@ TEST(Faults, APlanThatIsNoneIsSaid) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::faults_test

@@ -11,7 +11,7 @@
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::groups_test {
 namespace {
 
 using testing::RankProcesses;
@@ -166,4 +166,4 @@ TEST(Groups, AreTheirProcesssAndNoForkedChilds) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::groups_test

@@ -11,7 +11,7 @@
 #include "tests/support/leftovers.h"
 #include "tests/support/source_line.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::harm_test {
 namespace {
 
 using ::testing::AllOf;
@@ -85,4 +85,4 @@ TEST(HarmToAll, OfRankZerosFullDiskOverTcpOrSharedMemory) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::harm_test

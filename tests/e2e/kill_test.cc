@@ -9,7 +9,7 @@
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::kill_test {
 namespace {
 
 using testing::Footprint;
@@ -167,4 +167,4 @@ TEST_F(Kill, ARankStartedByHand) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::kill_test

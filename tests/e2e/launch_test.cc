@@ -9,7 +9,7 @@
 #include "tests/e2e/mpi.h"
 #include "tests/support/rank_processes.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::launch_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -116,4 +116,4 @@ TEST(Launch, TwoJobsAtOnceDoNotMeet) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::launch_test

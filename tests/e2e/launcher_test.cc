@@ -22,7 +22,7 @@
 #include "tests/support/leftovers.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::launcher_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -681,4 +681,4 @@ TEST(LauncherUsage, BashTakesNoRunIdForACommand) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::launcher_test

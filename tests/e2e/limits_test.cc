@@ -6,7 +6,7 @@
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::limits_test {
 namespace {
 
 struct Limit {
@@ -42,4 +42,4 @@ TEST_P(Limits, AreNamedByTheRankThatMeetsThem) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::limits_test

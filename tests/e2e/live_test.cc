@@ -17,7 +17,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/source_line.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::live_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -367,4 +367,4 @@ TEST_F(Live, APortThatIsTakenEndsTheJobBeforeItsStart) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::live_test

@@ -15,7 +15,7 @@
 #include "tests/support/rank_processes.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::liveness_test {
 namespace {
 
 using testing::live_ranks;
@@ -220,4 +220,4 @@ TEST(Liveness, WhoLeavesInWhateverOrderIsNotLost) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::liveness_test

@@ -11,7 +11,7 @@
 #include "tests/e2e/launch.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::lost_output_test {
 namespace {
 
 using testing::run;
@@ -109,4 +109,4 @@ TEST_F(LostOutput, NoCommandAbortsForWantOfRoomForItsOwnWords) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::lost_output_test

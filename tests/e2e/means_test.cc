@@ -8,7 +8,7 @@
 #include "tests/support/rank_processes.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::means_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -137,4 +137,4 @@ TEST(Means, ByHandWithASecretWhoHasAnotherOrNoneGetsNothingAndTheJobGoesOn) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::means_test

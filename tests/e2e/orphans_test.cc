@@ -7,7 +7,7 @@
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::orphans_test {
 namespace {
 
 using testing::Footprint;
@@ -218,4 +218,4 @@ TEST(Orphans, AsProcessOneItReapsForwardsAndReturnsTheCode) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::orphans_test

@@ -23,7 +23,7 @@
 #include "tests/support/leftovers.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::output_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -244,4 +244,4 @@ TEST_F(Output, AKillByAnotherHandIsNotBlamedOnMemory) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::output_test

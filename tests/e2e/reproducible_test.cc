@@ -12,7 +12,7 @@
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::reproducible_test {
 namespace {
 
 std::string bytes_of(const std::filesystem::path& file) {
@@ -50,4 +50,4 @@ TEST(ReproducibleJob, OfAnLstmWithDropoutHasTheSameBitsAtAnyNumberOfRanks) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::reproducible_test

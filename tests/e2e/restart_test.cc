@@ -13,7 +13,7 @@
 #include "tests/support/leftovers.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::restart_test {
 namespace {
 
 using ::testing::AllOf;
@@ -198,4 +198,4 @@ TEST_F(RestartedJob, WhoseLauncherIsKilledLeavesNothingThatTheHealthCheckHasStar
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::restart_test

@@ -11,7 +11,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::runs_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -159,4 +159,4 @@ TEST(Runs, OfAnotherUserAreNeitherShownNorReached) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::runs_test

@@ -15,7 +15,7 @@
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::secret_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -205,4 +205,4 @@ TEST_F(Secret, GoesBesideAnOpenTorchStore) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::secret_test

@@ -15,7 +15,7 @@
 #include "tests/support/leftovers.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::serve_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -282,4 +282,4 @@ TEST_F(Serve, RaisesItsLimitOfOpenFiles) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::serve_test

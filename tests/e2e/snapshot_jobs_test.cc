@@ -35,7 +35,7 @@
 #define LIBTORCH_PROGRAM ""
 #endif
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::snapshot_jobs_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -368,4 +368,4 @@ TEST_F(SnapshotJob, UnderMpirunIsStoppedByItsSigtermAndSaves) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::snapshot_jobs_test

@@ -14,7 +14,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/checkpoint/snapshot/job.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::snapshots_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -258,4 +258,4 @@ TEST(SnapshotsCommand, ListsComparesAndExportsWhatRanksHaveInShares) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::snapshots_test

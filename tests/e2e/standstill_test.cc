@@ -10,7 +10,7 @@
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::standstill_test {
 namespace {
 
 using testing::Footprint;
@@ -143,4 +143,4 @@ TEST(Standstill, AHangTimeoutThatIsNoneIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::standstill_test

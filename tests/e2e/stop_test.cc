@@ -13,7 +13,7 @@
 #include "tests/support/rank_processes.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::stop_test {
 namespace {
 
 using testing::live_ranks;
@@ -224,4 +224,4 @@ TEST(Stop, WithoutListeningASignalEndsTheProcess) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::stop_test

@@ -12,7 +12,7 @@
 #include "tests/e2e/training_job.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::terminal_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -169,4 +169,4 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Terminal, ::testing::Combine(::testing::Values(8
                          });
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::terminal_test

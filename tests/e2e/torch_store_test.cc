@@ -12,7 +12,7 @@
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::torch_store_test {
 namespace {
 
 using namespace std::string_literals;
@@ -114,4 +114,4 @@ TEST(TorchStore, TakesThePortItIsGivenOrSaysWhyNot) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::torch_store_test

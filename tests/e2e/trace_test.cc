@@ -15,7 +15,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/markup.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::trace_test {
 namespace {
 
 using lockstep::testing::count_of;
@@ -309,4 +309,4 @@ TEST_F(Trace, WhatHasNoneIsSaid) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::trace_test

@@ -8,7 +8,7 @@
 #include "tests/e2e/launch.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::wrapped_test {
 namespace {
 
 // `sh -c './train | cat'`, which returns 0 whatever becomes of the program.
@@ -77,4 +77,4 @@ TEST(Wrapped, ARankThatFailsIsStartedAgain) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::wrapped_test

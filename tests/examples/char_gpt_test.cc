@@ -17,7 +17,7 @@
 #include "tests/support/rank_processes.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::char_gpt_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -273,4 +273,4 @@ TEST_F(CharGptJob, ThatIsAskedToStopSavesAndIsToBeStartedAgain) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::char_gpt_test

@@ -18,7 +18,7 @@
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::gpt2_test {
 namespace {
 
 const std::string kLauncher = LOCKSTEP_BIN_DIR "/lockstep";
@@ -239,4 +239,4 @@ TEST_F(Gpt2Program, RefusesFlagsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::gpt2_test

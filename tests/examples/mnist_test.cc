@@ -9,7 +9,7 @@
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::mnist_test {
 namespace {
 
 const std::string kLauncher = LOCKSTEP_BIN_DIR "/lockstep";
@@ -74,4 +74,4 @@ TEST_F(MnistJob, ABadFlagIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::mnist_test

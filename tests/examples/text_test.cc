@@ -16,7 +16,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace char_gpt {
+namespace char_gpt::text_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -142,4 +142,4 @@ TEST(Gpt, LooksOnlyBack) {
 }
 
 }  // namespace
-}  // namespace char_gpt
+}  // namespace char_gpt::text_test

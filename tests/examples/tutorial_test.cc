@@ -15,7 +15,7 @@
 #include "tests/support/rank_processes.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::tutorial_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -111,4 +111,4 @@ TEST_F(Tutorial, BadFlagsAndFoldersAreSaidInALine) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::tutorial_test

@@ -25,7 +25,7 @@
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::suite_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -462,4 +462,4 @@ TEST_P(HurtRank, StoppedEndsTheJob) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::suite_test

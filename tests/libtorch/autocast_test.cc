@@ -15,7 +15,7 @@
 #include "runtime/libtorch/operators.h"
 #include "tests/libtorch/common.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::autocast_test {
 namespace {
 
 using libtorch::Autocast;
@@ -269,4 +269,4 @@ TEST(Autocast, TrainsWithAGradScalerAndAFusedOptimizer) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::autocast_test

@@ -7,7 +7,7 @@
 #include "tests/libtorch/small_net.h"
 #include "tests/libtorch/warnings.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::behaviour_test {
 namespace {
 
 // The same loss on 2 ranks of 5 and 2 rows equals that of one process.
@@ -660,4 +660,4 @@ TEST(Evaluation, SendsNothing) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::behaviour_test

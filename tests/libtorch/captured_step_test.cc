@@ -14,7 +14,7 @@
 #include "tests/libtorch/small_net.h"
 #include "tests/libtorch/warnings.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::captured_step_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -533,4 +533,4 @@ TEST(CapturedStep, RunsEagerlyOnTheCpuAndSaysSo) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::captured_step_test

@@ -3,7 +3,7 @@
 #include "lockstep/libtorch/collectives.h"
 #include "tests/libtorch/common.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::collective_gradients_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -237,4 +237,4 @@ TEST(CollectiveGradients, AreNotDifferentiatedAgain) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::collective_gradients_test

@@ -5,7 +5,7 @@
 #include "lockstep/libtorch/torch_stream.h"
 #include "tests/libtorch/common.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::collectives_test {
 namespace {
 
 using libtorch::all_gather;
@@ -255,4 +255,4 @@ TEST(TensorWork, AnExceptionLeavesTheTensorsOfWhatIsUnderWayAlive) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::collectives_test

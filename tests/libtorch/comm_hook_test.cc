@@ -6,7 +6,7 @@
 #include "lockstep/libtorch/collectives.h"
 #include "tests/libtorch/small_net.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::comm_hook_test {
 namespace {
 
 using Ddp = libtorch::DistributedDataParallel<Net>;
@@ -84,4 +84,4 @@ TEST(TensorHook, ThatReturnsSomethingElseIsTold) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::comm_hook_test

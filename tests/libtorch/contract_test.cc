@@ -10,7 +10,7 @@
 #include "tests/multirank/snapshots_contract.h"
 #include "tests/multirank/stop_contract.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::contract_test {
 namespace {
 
 struct TorchSide {
@@ -149,4 +149,4 @@ TEST(ProgressBar, TakesTorchsLoaders) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::contract_test

@@ -12,7 +12,7 @@
 #include "tests/libtorch/small_net.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::data_loader_test {
 namespace {
 
 TEST(LibtorchDataLoader, HasAsManyBatchesOnEveryRank) {
@@ -278,4 +278,4 @@ TEST(LibtorchDataDivergence, NamesWhatDiffersAndWhere) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::data_loader_test

@@ -16,7 +16,7 @@
 #include "tests/libtorch/common.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::features_together_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -133,4 +133,4 @@ TEST(FeaturesTogether, AdamW) { expect_same_bits_however_it_runs<optim::AdamW>()
 TEST(FeaturesTogether, FusedAdamW) { expect_same_bits_however_it_runs<libtorch::FusedAdamW>(); }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::features_together_test

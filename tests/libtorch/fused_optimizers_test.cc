@@ -19,7 +19,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::fused_optimizers_test {
 namespace {
 
 namespace optim = ::torch::optim;
@@ -600,4 +600,4 @@ TEST(FusedOptimizers, AStepWithAScalerReadsNothingFromTheDevice) {
 #endif
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::fused_optimizers_test

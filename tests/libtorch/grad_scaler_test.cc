@@ -7,7 +7,7 @@
 
 #include "tests/libtorch/common.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::grad_scaler_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -210,4 +210,4 @@ TEST(GradScaler, AnInfOnOneRankIsSeenByAll) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::grad_scaler_test

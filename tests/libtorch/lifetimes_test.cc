@@ -12,7 +12,7 @@
 #include "runtime/base/logging.h"
 #include "tests/libtorch/common.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::lifetimes_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -420,4 +420,4 @@ TEST(Memory, IsFlat) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::lifetimes_test

@@ -2,7 +2,7 @@
 // Losses that are means or sums over random partitions, in which ranks use different parts, or none: as in one process.
 #include "tests/libtorch/common.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::losses_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -153,4 +153,4 @@ TEST(Losses, ThatRanksTakeForDifferentThingsAreRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::losses_test

@@ -8,7 +8,7 @@
 #include "lockstep/libtorch/comm_hook.h"
 #include "tests/libtorch/common.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::low_precision_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -207,4 +207,4 @@ TEST(LowPrecision, SixteenBitsOnTheWireAddTheirRoundingsAlone) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::low_precision_test

@@ -4,7 +4,7 @@
 
 #include "tests/libtorch/common.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::random_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -151,4 +151,4 @@ TEST(Seed, LeavesTorchsGeneratorsAloneWhereItIsNotSetAndInEvaluation) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::random_test

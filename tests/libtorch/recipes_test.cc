@@ -11,7 +11,7 @@
 
 #include "tests/libtorch/common.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::recipes_test {
 namespace {
 
 struct Batch {
@@ -379,4 +379,4 @@ TEST(Recipes, FineTuningFromAFileOfRankZeros) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::recipes_test

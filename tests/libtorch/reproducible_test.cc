@@ -10,7 +10,7 @@
 #include "tests/libtorch/common.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::reproducible_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -280,4 +280,4 @@ TEST(Reproducible, WithoutShardsTheSameLoopIsOneBackward) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::reproducible_test

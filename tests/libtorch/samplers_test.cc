@@ -11,7 +11,7 @@
 
 #include "tests/libtorch/samplers.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::samplers_test {
 namespace {
 
 TEST(DistributedSampler, DealsOutEverySample) {
@@ -277,4 +277,4 @@ TEST(BatchShardSampler, ResumedInTheMiddleOfAPassGoesThereAtTheNextOne) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::samplers_test

@@ -6,7 +6,7 @@
 
 #include "tests/libtorch/common.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::script_module_test {
 namespace {
 
 using libtorch::ScriptModule;
@@ -100,4 +100,4 @@ TEST(ScriptModule, TrainsAsInOneProcessAndIsSaved) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::script_module_test

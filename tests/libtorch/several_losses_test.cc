@@ -7,7 +7,7 @@
 #include "tests/libtorch/warnings.h"
 #include "tests/support/nine_rows.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::several_losses_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -230,4 +230,4 @@ TEST(NoBackward, AtAllIsToldAtTheEnd) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::several_losses_test

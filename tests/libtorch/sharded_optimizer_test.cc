@@ -14,7 +14,7 @@
 #include "tests/libtorch/common.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::sharded_optimizer_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -687,4 +687,4 @@ TEST(ShardedOptimizer, EndsBeforeOrBehindItsDistributedDataParallel) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::sharded_optimizer_test

@@ -19,7 +19,7 @@
 #include "tests/support/snapshots_in.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::snapshot_names_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -395,4 +395,4 @@ TEST(SnapshotNames, TensorsThatWereNotEqualAreNotTied) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::snapshot_names_test

@@ -14,7 +14,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::snapshots_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -351,4 +351,4 @@ TEST(Snapshots, OfAnotherProgramAreRefusedAndSaidWhy) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::snapshots_test

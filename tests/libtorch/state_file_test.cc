@@ -6,7 +6,7 @@
 #include "lockstep/libtorch/state_file.h"
 #include "tests/libtorch/common.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::state_file_test {
 namespace {
 
 struct Net : ::torch::nn::Module {
@@ -218,4 +218,4 @@ TEST(StateFile, ThatDoesNotFitChangesNothingAndSaysWhy) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::state_file_test

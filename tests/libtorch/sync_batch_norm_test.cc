@@ -9,7 +9,7 @@
 
 #include "tests/libtorch/common.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::sync_batch_norm_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -369,4 +369,4 @@ TEST(ConvertSyncBatchNorm, NamesWhatCppCannotExchangeAndChangesNothing) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::sync_batch_norm_test

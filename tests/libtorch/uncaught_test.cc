@@ -5,7 +5,7 @@
 #include "lockstep/comm/init/init_process_group.h"
 #include "tests/libtorch/common.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::uncaught_test {
 namespace {
 
 TEST(UncaughtDeathTest, AnErrorOfLibTorchsIsOneLineWithItsCauseFirst) {
@@ -19,4 +19,4 @@ TEST(UncaughtDeathTest, AnErrorOfLibTorchsIsOneLineWithItsCauseFirst) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::uncaught_test

@@ -5,7 +5,7 @@
 #include "lockstep/libtorch/sync_batch_norm.h"
 #include "tests/libtorch/small_net.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::wrapping_test {
 namespace {
 
 TEST(Parameters, ThatNobodyUsesAreLeftAlone) {
@@ -626,4 +626,4 @@ TEST(Misuse, ASparseGradientIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::wrapping_test

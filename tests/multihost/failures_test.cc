@@ -16,7 +16,7 @@
 #include "tests/support/leftovers.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::failures_test {
 namespace {
 
 using ::testing::AllOf;
@@ -151,4 +151,4 @@ TEST_P(CutHosts, TheHostWithTheStoreIsALostHost) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::failures_test

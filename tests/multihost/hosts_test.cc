@@ -10,7 +10,7 @@
 #include "tests/support/network_namespaces.h"
 #include "tests/support/process.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::hosts_test {
 namespace {
 
 std::vector<pid_t> children_of(pid_t pid) {
@@ -112,4 +112,4 @@ TEST_F(Hosts, AreGoneWithATestThatIsKilled) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::hosts_test

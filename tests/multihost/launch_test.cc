@@ -26,7 +26,7 @@
 #include "tests/support/source_line.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::launch_test {
 namespace {
 
 using ::testing::AllOf;
@@ -608,4 +608,4 @@ TEST_F(LaunchedHosts, NeedASecret) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::launch_test

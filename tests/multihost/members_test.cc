@@ -8,7 +8,7 @@
 #include "tests/support/network_namespaces.h"
 #include "tests/support/process.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::members_test {
 namespace {
 
 constexpr int kPort = 29400;  // of namespaces of this test's own: nobody else listens there
@@ -134,4 +134,4 @@ TEST_F(ThreeHosts, TheStoreListensAtTheNamedAddressOnly) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::members_test

@@ -11,7 +11,7 @@
 #include "tests/multihost/launched_hosts.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::names_test {
 namespace {
 
 using ::testing::AllOf;
@@ -207,4 +207,4 @@ TEST_F(NamedHosts, FindAStoreThatServesByName) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::names_test

@@ -16,7 +16,7 @@
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::remote_test {
 namespace {
 
 using ::testing::AllOf;
@@ -287,4 +287,4 @@ TEST_F(RemoteHosts, AProgramThatTheyLackIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::remote_test

@@ -13,7 +13,7 @@
 #include "tests/support/process.h"
 #include "tests/support/rank_processes.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::rendezvous_test {
 namespace {
 
 using ::testing::AllOf;
@@ -159,4 +159,4 @@ TEST_F(Rendezvous, TheDeadlineNamesWhoNeverCameAndTheHostsOfThoseThatDid) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::rendezvous_test

@@ -15,7 +15,7 @@
 #include "tests/support/leftovers.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::restart_test {
 namespace {
 
 using ::testing::AllOf;
@@ -518,4 +518,4 @@ TEST_F(RestartedHosts, ThatAreTooFewWithoutTheLostEndTheJobInTime) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::restart_test

@@ -23,7 +23,7 @@
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::strangers_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -287,4 +287,4 @@ TEST_F(Strangers, GetNoDataAndAreNamedAndChangeNoSum) { play(End::delayed, false
 TEST_F(Strangers, WhoSayNothingAreNamedInTheEnd) { play(End::in_time, true); }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::strangers_test

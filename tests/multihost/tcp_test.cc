@@ -10,7 +10,7 @@
 #include "tests/support/network_namespaces.h"
 #include "tests/support/process.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::tcp_test {
 namespace {
 
 using ::testing::AllOf;
@@ -276,4 +276,4 @@ INSTANTIATE_TEST_SUITE_P(RanksOfEach, TcpHosts, ::testing::Values(1, 2));
 INSTANTIATE_TEST_SUITE_P(RanksOfEach, TcpHostsOfTwo, ::testing::Values(2));
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::tcp_test

@@ -16,7 +16,7 @@
 #include "tests/multirank/compare.h"
 #include "tests/support/rank_threads.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::char_gpt_test {
 namespace {
 
 using namespace char_gpt;
@@ -181,4 +181,4 @@ TEST(CharGpt, ValidationLossIsThatOfOneRank) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::char_gpt_test

@@ -10,7 +10,7 @@
 #include "tests/multirank/stop_contract.h"
 #include "tests/support/rank_threads.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::contract_test {
 namespace {
 
 struct OurSide {
@@ -72,4 +72,4 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, StopContract, OurSide);
 INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, SnapshotsContract, OurSide);
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::contract_test

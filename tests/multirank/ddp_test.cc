@@ -16,7 +16,7 @@
 #include "tests/multirank/compare.h"
 #include "tests/support/rank_threads.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::ddp_test {
 namespace {
 
 data::TensorDataset random_dataset(std::int64_t length) {
@@ -162,4 +162,4 @@ TEST(Ddp, AParameterOfOneRankOnlyGetsItsGradientOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::ddp_test

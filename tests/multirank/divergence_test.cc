@@ -18,7 +18,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/thrown_on.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::divergence_test {
 namespace {
 
 using Group = std::shared_ptr<ProcessGroup>;
@@ -214,4 +214,4 @@ TEST(Divergence, WhatIsWrittenToATensorCountsHoweverItIsReached) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::divergence_test

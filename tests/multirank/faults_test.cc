@@ -25,7 +25,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/thrown_on.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::faults_test {
 namespace {
 
 using Kind = Cause::Kind;
@@ -281,4 +281,4 @@ TEST(Faults, ASaveThatFailsOnRankZeroFailsEverywhereAndTheJobGoesOn) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::faults_test

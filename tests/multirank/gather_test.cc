@@ -18,7 +18,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::gather_test {
 namespace {
 
 TEST(GatherRows, IsTheOppositeOfChunk) {
@@ -67,4 +67,4 @@ TEST(Weights, AreReadByRankZeroAndReachAll) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::gather_test

@@ -20,7 +20,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/rank_threads.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::metrics_test {
 namespace {
 
 using Group = std::shared_ptr<ProcessGroup>;
@@ -327,4 +327,4 @@ TEST(OnRank0, GivesItsResultToAllAndRunsThereAlone) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::metrics_test

@@ -15,7 +15,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::recipes_test {
 namespace {
 
 using Group = std::shared_ptr<ProcessGroup>;
@@ -209,4 +209,4 @@ TEST(EngineRecipes, MappedTokens) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::recipes_test

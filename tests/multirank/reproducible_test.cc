@@ -16,7 +16,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::reproducible_test {
 namespace {
 
 constexpr int kShards = 8;
@@ -359,4 +359,4 @@ TEST(Reproducible, AnExceptionBetweenShardsFailsTheGroup) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::reproducible_test

@@ -13,7 +13,7 @@
 #include "tests/support/nine_rows.h"
 #include "tests/support/rank_threads.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::several_losses_test {
 namespace {
 
 constexpr int kSteps = 4;
@@ -175,4 +175,4 @@ TEST(GradientPenalty, IsRefusedForAGradientHasNoTape) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::several_losses_test

@@ -23,7 +23,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::sharded_snapshots_test {
 namespace {
 
 using ::testing::AllOf;
@@ -471,4 +471,4 @@ TEST(SnapshotsInShares, ARankWhoseFolderCanNotBeMadeIsNamedBeforeTheFirstStep) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::sharded_snapshots_test

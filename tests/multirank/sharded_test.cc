@@ -27,7 +27,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::sharded_test {
 namespace {
 
 const DdpOptions kSharded{.shard = Shard::optimizer};
@@ -508,4 +508,4 @@ TEST(Sharded, RanksCountTheSameWritesAndStopAfterTheSameStep) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::sharded_test

@@ -11,7 +11,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::snapshots_best_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -127,4 +127,4 @@ TEST(BestSnapshots, WhereNoneHasAValueThereIsNoBest) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::snapshots_best_test

@@ -12,7 +12,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/checkpoint/snapshot/job.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::snapshots_disks_test {
 namespace {
 
 using ::testing::AllOf;
@@ -191,4 +191,4 @@ TEST(Snapshots, OneThatMayNotBeReadIsAnErrorAndNoFreshStart) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::snapshots_disks_test

@@ -14,7 +14,7 @@
 #include "tests/support/child.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::snapshots_room_test {
 namespace {
 
 using ::testing::Contains;
@@ -104,4 +104,4 @@ TEST(SnapshotsRoom, ADiskThatDoesNotSayItsSizeIsNotCalledFull) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::snapshots_room_test

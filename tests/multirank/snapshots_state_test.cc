@@ -12,7 +12,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::snapshots_state_test {
 namespace {
 
 TEST(SnapshotsOfRanks, AStopThatAllHaveAgreedOnSavesWhatBelongsToEach) {
@@ -155,4 +155,4 @@ TEST(SnapshotsOfTwoNetworks, GoOnAsOneStateAlsoAfterADeathBetweenTheirUpdates) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::snapshots_state_test

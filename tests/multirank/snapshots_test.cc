@@ -21,7 +21,7 @@
 #include "tests/support/limited_to.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::snapshots_test {
 namespace {
 
 using ::testing::AllOf;
@@ -484,4 +484,4 @@ TEST(Snapshots, AFolderThatHasGoneCostsSnapshotsAndNoTraining) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::snapshots_test

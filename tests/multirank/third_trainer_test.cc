@@ -12,7 +12,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/rank_threads.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::third_trainer_test {
 namespace {
 
 using Group = std::shared_ptr<ProcessGroup>;
@@ -145,4 +145,4 @@ TEST(ThirdTrainer, TellsTheOthersOfAFailure) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::third_trainer_test

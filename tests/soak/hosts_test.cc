@@ -36,7 +36,7 @@
 #include "tests/support/leftovers.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::soak {
+namespace lockstep::soak::hosts_test {
 namespace {
 
 using testing::Footprint;
@@ -474,4 +474,4 @@ TEST_F(SoakDisks, ThatAreFullOrAwayForAWhileCostNoTraining) {
 }
 
 }  // namespace
-}  // namespace lockstep::soak
+}  // namespace lockstep::soak::hosts_test

@@ -18,7 +18,7 @@
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
 
-namespace lockstep::soak {
+namespace lockstep::soak::job_test {
 namespace {
 
 using e2e::contains;
@@ -172,4 +172,4 @@ TEST_P(SoakJob, WhoComesToHarmIsNamedAndNothingIsLeft) {
 }
 
 }  // namespace
-}  // namespace lockstep::soak
+}  // namespace lockstep::soak::job_test

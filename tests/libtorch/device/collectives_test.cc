@@ -6,7 +6,7 @@
 
 #include "tests/libtorch/device/device.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::collectives_test {
 namespace {
 
 using libtorch::all_gather;
@@ -136,4 +136,4 @@ TEST(DeviceCollectives, AContrastiveLossTrainsAsInOneProcessOnTheCpu) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::collectives_test

@@ -27,7 +27,7 @@
 #include "runtime/libtorch/node.h"
 #include "tests/libtorch/device/device.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::device_test {
 namespace {
 
 namespace nn = ::torch::nn;
@@ -782,4 +782,4 @@ TEST(Device, StateGoesToAFileAndBack) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::device_test

@@ -28,7 +28,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/sanitized.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::on_gpu_test {
 namespace {
 
 using Group = std::shared_ptr<ProcessGroup>;
@@ -431,4 +431,4 @@ TEST(OnGpu, GradientsOfTwoBackwardsAddUpAsOnTheCpu) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::on_gpu_test

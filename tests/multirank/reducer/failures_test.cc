@@ -6,7 +6,7 @@
 #include "tests/multirank/reducer/suite.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::failures_test {
 namespace {
 
 using Kind = Cause::Kind;
@@ -117,4 +117,4 @@ TEST(ReducerFailures, MisuseChangesNothing) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::failures_test

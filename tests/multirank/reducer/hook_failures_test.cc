@@ -8,7 +8,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/thrown_on.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::hook_failures_test {
 namespace {
 
 // A step of one parameter on `ranks`; the text of what it throws on rank 0.
@@ -202,4 +202,4 @@ TEST(CommHook, AWorldOfOneForgetsAStepThatIsAbandoned) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::hook_failures_test

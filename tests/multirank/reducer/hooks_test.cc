@@ -7,7 +7,7 @@
 #include "tests/multirank/reducer/partitions.h"
 #include "tests/support/sanitized.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::hooks_test {
 namespace {
 
 // How far rounding each rank's sum, and then the ranks', may move a mean: half a unit of the last of `bits` twice.
@@ -231,4 +231,4 @@ TEST_P(ReducerHooks, NobodyWithDataGivesZero) {
 INSTANTIATE_TEST_SUITE_P(Ranks, ReducerHooks, ::testing::Values(1, 2, 3, 4));
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::hooks_test

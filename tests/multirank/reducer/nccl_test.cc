@@ -21,7 +21,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::nccl_test {
 namespace {
 
 // The map has been zeroed with the gradients: every rank must take the same for used. Where some rank has data, only
@@ -639,4 +639,4 @@ TEST(NcclReducer, BucketsAreLargerOnADevice) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::nccl_test

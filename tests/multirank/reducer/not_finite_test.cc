@@ -14,7 +14,7 @@
 #include "tests/multirank/reducer/suite.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::not_finite_test {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -138,4 +138,4 @@ TEST_P(ReducerSuite, LooksForNoNanWhereNobodyWantsIt) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::not_finite_test

@@ -3,7 +3,7 @@
 #include "tests/multirank/reducer/partitions.h"
 #include "tests/support/sanitized.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::partitions_test {
 namespace {
 
 using ReducerPartitions = ReducerSuite;
@@ -24,4 +24,4 @@ TEST_P(ReducerPartitions, EqualTheMeanOfTheGlobalBatch) {
 INSTANTIATE_TEST_SUITE_P(Ranks, ReducerPartitions, ::testing::Values(1, 2, 3, 4, 8));
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::partitions_test

@@ -11,7 +11,7 @@
 #include "tests/multirank/reducer/suite.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::shards_test {
 namespace {
 
 const ReducerOptions kSharded{.buckets = kTwoEach.buckets, .shard = Shard::optimizer};
@@ -183,4 +183,4 @@ TEST_P(ReducerSuite, RanksThatDisagreeOnShardsAreNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::shards_test

@@ -7,7 +7,7 @@
 #include "tests/multirank/reducer/suite.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::shm_test {
 namespace {
 
 // An MLP's shapes: about 70,000 parameters, twelve tensors.
@@ -101,4 +101,4 @@ TEST(ReducerShm, ARankThatStopsTrainingEarlyIsNamedInTheOthersStep) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::shm_test

@@ -11,7 +11,7 @@
 #include "tests/multirank/reducer/suite.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::steps_test {
 namespace {
 
 TEST_P(ReducerSuite, TakesTheMeanOverUnevenShards) {
@@ -391,4 +391,4 @@ TEST_P(ReducerSuite, KeepsReplicasBitEqual) {
 INSTANTIATE_TEST_SUITE_P(Ranks, ReducerSuite, ::testing::ValuesIn(kWorldSizes));
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::steps_test

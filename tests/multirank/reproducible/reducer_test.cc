@@ -23,7 +23,7 @@
 #include "tests/support/sanitized.h"
 #include "tests/support/thrown_on.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::reducer_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -246,4 +246,4 @@ TEST(ReproducibleReducer, RanksThatWantOtherShardsAreTold) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::reducer_test

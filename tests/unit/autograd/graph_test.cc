@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::autograd {
+namespace lockstep::autograd::graph_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -174,4 +174,4 @@ TEST(Tape, IsRecordedOnlyWhereAGradientIsWanted) {
 }
 
 }  // namespace
-}  // namespace lockstep::autograd
+}  // namespace lockstep::autograd::graph_test

@@ -2,7 +2,7 @@
 #include "tests/unit/autograd/gradient_check.h"
 
 // Sizes: none, one, below, at and above the width of a vector, and with a remainder.
-namespace lockstep {
+namespace lockstep::ops_gradient_test {
 namespace {
 
 using testing::expect_gradients;
@@ -125,4 +125,4 @@ TEST(OpsGradient, CrossEntropy) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::ops_gradient_test

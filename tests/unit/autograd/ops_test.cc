@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "tests/unit/autograd/gradient_check.h"
 
-namespace lockstep {
+namespace lockstep::ops_test {
 namespace {
 
 using testing::random_tensor;
@@ -218,4 +218,4 @@ TEST(Dropout, NothingToDropIsTheIdentity) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::ops_test

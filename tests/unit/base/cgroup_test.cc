@@ -11,7 +11,7 @@
 #include "runtime/base/resource_limit.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep {
+namespace lockstep::cgroup_test {
 namespace {
 
 class CgroupFolder : public ::testing::Test {
@@ -177,4 +177,4 @@ TEST(AvailableOfMeminfo, NonsenseIsNone) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::cgroup_test

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
-namespace lockstep {
+namespace lockstep::cpu_test {
 namespace {
 
 TEST(AllowedCores, FollowsTheAffinityMask) {
@@ -23,4 +23,4 @@ TEST(AllowedCores, FollowsTheAffinityMask) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::cpu_test

@@ -5,7 +5,7 @@
 
 #include <climits>
 
-namespace lockstep {
+namespace lockstep::deadline_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -61,4 +61,4 @@ TEST(Deadline, SoonerTakesTheEarlier) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::deadline_test

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::environment_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -66,4 +66,4 @@ TEST(ParseInt, WholeDecimalTextsOnly) {
 TEST(ParseInt, StopsAtTheViewsEnd) { EXPECT_EQ(parse_int(std::string_view("123456").substr(0, 3)), 123); }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::environment_test

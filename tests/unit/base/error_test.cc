@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-namespace lockstep {
+namespace lockstep::error_test {
 namespace {
 
 TEST(Error, ErrnoTextHasWordsAndNumber) { EXPECT_EQ(errno_text(ECONNREFUSED), "Connection refused (errno 111)"); }
@@ -21,4 +21,4 @@ TEST(Error, SystemErrorNamesOperationAndReason) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::error_test

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::exact_squares_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -126,4 +126,4 @@ TEST(ExactDoubleSquares, HaveTheSameBitsInAnyOrderAndHoweverTheyAreCut) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::exact_squares_test

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-namespace lockstep {
+namespace lockstep::hash_test {
 namespace {
 
 // Values of the reference implementation: ranks of different builds compare these.
@@ -43,4 +43,4 @@ TEST(Hasher64, OfPiecesIsTheHashOfTheWhole) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::hash_test

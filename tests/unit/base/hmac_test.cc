@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::hmac_test {
 namespace {
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
@@ -61,4 +61,4 @@ TEST(Hmac, WipesAll) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::hmac_test

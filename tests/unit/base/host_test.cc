@@ -10,7 +10,7 @@
 
 #include "tests/support/child.h"
 
-namespace lockstep {
+namespace lockstep::host_test {
 namespace {
 
 TEST(Host, HasANameAndABootIdThatStays) {
@@ -37,4 +37,4 @@ TEST(Host, OfANameOfTwoLinesHasOneLine) {
 TEST(Host, IsInANetwork) { EXPECT_TRUE(network_namespace().starts_with("net:[")) << network_namespace(); }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::host_test

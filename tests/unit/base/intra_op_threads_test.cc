@@ -5,7 +5,7 @@
 
 #include <climits>
 
-namespace lockstep {
+namespace lockstep::intra_op_threads_test {
 namespace {
 
 std::optional<int> by(const std::string& text) { return threads_by_variable(Environment({{"OMP_NUM_THREADS", text}})); }
@@ -21,4 +21,4 @@ TEST(IntraOpThreads, TheVariableIsReadAsOpenMpReadsIt) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::intra_op_threads_test

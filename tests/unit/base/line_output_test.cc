@@ -27,7 +27,7 @@
 #include "tests/support/child.h"
 #include "tests/support/limited_to.h"
 
-namespace lockstep {
+namespace lockstep::line_output_test {
 namespace {
 
 using testing::Child;
@@ -316,4 +316,4 @@ TEST(StderrThatNobodyReads, KeepsNoProcessFromItsEnd) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::line_output_test

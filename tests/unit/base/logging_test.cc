@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::logging_test {
 namespace {
 
 class Logging : public testing::Test {
@@ -101,4 +101,4 @@ TEST_F(LoggingDeathTest, BadLevelIsReportedOnceAndCountsAsInfo) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::logging_test

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-namespace lockstep {
+namespace lockstep::mutex_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -57,4 +57,4 @@ TEST(Mutex, TryLockFailsWhileHeld) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::mutex_test

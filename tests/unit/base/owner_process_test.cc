@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/child.h"
 
-namespace lockstep {
+namespace lockstep::owner_process_test {
 namespace {
 
 // Whether `check` holds in a forked child.
@@ -71,4 +71,4 @@ TEST(OwnerProcess, ObjectsEndWhereTheyWereMade) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::owner_process_test

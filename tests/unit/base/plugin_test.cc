@@ -12,7 +12,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep {
+namespace lockstep::plugin_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -90,4 +90,4 @@ TEST(PluginStamp, AFileThatIsNotThereIsASystemError) { EXPECT_THROW(stamp_of_fil
 TEST(PluginModule, IsThisProgram) { expect_text(path_of_this_module(), {"unit_base"}); }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::plugin_test

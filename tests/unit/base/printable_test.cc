@@ -5,7 +5,7 @@
 
 #include "runtime/base/logging.h"
 
-namespace lockstep {
+namespace lockstep::printable_test {
 namespace {
 
 TEST(Printable, KeepsWhatIsText) {
@@ -53,4 +53,4 @@ TEST(Printable, EveryLineOfTheLogIs) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::printable_test

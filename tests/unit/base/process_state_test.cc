@@ -11,7 +11,7 @@
 
 #include "tests/support/child.h"
 
-namespace lockstep {
+namespace lockstep::process_state_test {
 namespace {
 
 TEST(ProcessState, OfATextOfTheKernel) {
@@ -55,4 +55,4 @@ TEST(ProcessState, OfThisProcess) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::process_state_test

@@ -8,7 +8,7 @@
 
 #include "tests/support/child.h"
 
-namespace lockstep {
+namespace lockstep::process_token_test {
 namespace {
 
 std::uint64_t token_of_a_child() {
@@ -33,4 +33,4 @@ TEST(ProcessToken, ForkedChildrenHaveTheirOwn) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::process_token_test

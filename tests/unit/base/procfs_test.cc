@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-namespace lockstep {
+namespace lockstep::procfs_test {
 namespace {
 
 TEST(ProcessStat, ReadsNamesWithParenthesesAndSpaces) {
@@ -47,4 +47,4 @@ TEST(HandlesSignal, SaysWhatTheMaskOfCaughtSignalsSays) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::procfs_test

@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace lockstep {
+namespace lockstep::quiet_thread_test {
 namespace {
 
 sigset_t mask_of_this_thread() {
@@ -52,4 +52,4 @@ TEST(QuietThread, LeavesTheCallersMaskAsItWas) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::quiet_thread_test

@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::random_bytes_test {
 namespace {
 
 TEST(RandomBytes, AreDrawnEachTime) {
@@ -33,4 +33,4 @@ TEST(RandomBytes, FillEveryByteOfALargeBuffer) {
 TEST(RandomBytes, NoneIsFine) { fill_random({}); }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::random_bytes_test

@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::random_test {
 namespace {
 
 // tests/kat_vectors of Random123 (D. E. Shaw Research), the lines "philox4x32 10".
@@ -83,4 +83,4 @@ TEST(Generator, NormalHasItsMoments) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::random_test

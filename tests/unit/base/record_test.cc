@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep {
+namespace lockstep::record_test {
 namespace {
 
 struct Example {
@@ -142,4 +142,4 @@ TEST(RecordReader, TakesLinesOfOneNameInTurn) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::record_test

@@ -13,7 +13,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep {
+namespace lockstep::regular_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -55,4 +55,4 @@ TEST_F(RegularFile, IsReadToALimit) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::regular_file_test

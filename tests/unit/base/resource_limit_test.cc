@@ -11,7 +11,7 @@
 #include "runtime/base/quiet_thread.h"
 #include "tests/support/limited_to.h"
 
-namespace lockstep {
+namespace lockstep::resource_limit_test {
 namespace {
 
 using testing::LimitedTo;
@@ -72,4 +72,4 @@ TEST(ResourceLimit, AThreadThatCannotBeHadIsAnErrorOfOurs) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::resource_limit_test

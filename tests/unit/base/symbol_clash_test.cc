@@ -6,7 +6,7 @@
 
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::symbol_clash_test {
 namespace {
 
 TEST(SymbolClash, AFunctionThatTheProcessHasNotIsNone) {
@@ -31,4 +31,4 @@ TEST(SymbolClash, AFunctionOfAnotherFileIsOne) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::symbol_clash_test

@@ -6,7 +6,7 @@
 
 #include <array>
 
-namespace lockstep {
+namespace lockstep::text_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -51,4 +51,4 @@ TEST(Text, ListsAreCutWhereToldTo) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::text_test

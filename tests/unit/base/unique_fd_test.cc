@@ -7,7 +7,7 @@
 
 #include <cerrno>
 
-namespace lockstep {
+namespace lockstep::unique_fd_test {
 namespace {
 
 int open_null() { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
@@ -76,4 +76,4 @@ TEST(UniqueFd, LeavesTheNumbersOfClosedStreamsAlone) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::unique_fd_test

@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-namespace lockstep {
+namespace lockstep::unwind_guard_test {
 namespace {
 
 struct Ended {
@@ -40,4 +40,4 @@ TEST(UnwindGuard, TellsAnExceptionFromAnEndInOrder) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::unwind_guard_test

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace lockstep {
+namespace lockstep::variables_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -36,4 +36,4 @@ TEST(Variables, EachThatNothingReadsIsTold) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::variables_test

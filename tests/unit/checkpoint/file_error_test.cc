@@ -9,7 +9,7 @@
 
 #include "tests/support/error_of.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::checkpoint::file_error_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -38,4 +38,4 @@ TEST(FileError, HasARemedyForEachReason) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::checkpoint::file_error_test

@@ -24,7 +24,7 @@
 #include "tests/support/limited_to.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::checkpoint::safetensors_test {
 namespace {
 
 using lockstep::testing::errno_of;
@@ -480,4 +480,4 @@ TEST(Header, SizesThatOverflowAreNoSizes) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::checkpoint::safetensors_test

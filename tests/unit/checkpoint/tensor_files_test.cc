@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::checkpoint::tensor_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -86,4 +86,4 @@ TEST_F(TensorFilesTest, AnIndexThatIsNoneOrSaysWhatIsNotSoIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::checkpoint::tensor_files_test

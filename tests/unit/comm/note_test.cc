@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-namespace lockstep::comm {
+namespace lockstep::comm::note_test {
 namespace {
 
 constexpr NoteField kFields[] = {{NoteOp::sum}, {NoteOp::any}, {NoteOp::equal}, {NoteOp::equal}};
@@ -87,4 +87,4 @@ TEST(Note, OfNoFieldsLeavesTheWordsAlone) {
 }
 
 }  // namespace
-}  // namespace lockstep::comm
+}  // namespace lockstep::comm::note_test

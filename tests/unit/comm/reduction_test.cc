@@ -15,7 +15,7 @@
 #include "lockstep/base/random.h"
 #include "lockstep/device/dtype.h"
 
-namespace lockstep::comm {
+namespace lockstep::comm::reduction_test {
 namespace {
 
 template <typename T>
@@ -263,4 +263,4 @@ TEST(Reduction, NothingIsWrittenForNoElements) {
 }
 
 }  // namespace
-}  // namespace lockstep::comm
+}  // namespace lockstep::comm::reduction_test

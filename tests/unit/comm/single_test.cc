@@ -12,7 +12,7 @@
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::single_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -112,4 +112,4 @@ TEST(Single, BuffersOfOneCallAreInOnePlace) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::single_test

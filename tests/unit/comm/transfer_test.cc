@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-namespace lockstep::comm {
+namespace lockstep::comm::transfer_test {
 namespace {
 
 CollectiveArgs args_of(OpKind kind, int rank, int size, std::int64_t count, DType dtype = DType::f32) {
@@ -89,4 +89,4 @@ TEST(Transfer, ChunksAddUpToTheWhole) {
 }
 
 }  // namespace
-}  // namespace lockstep::comm
+}  // namespace lockstep::comm::transfer_test

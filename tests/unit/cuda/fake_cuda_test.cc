@@ -13,7 +13,7 @@
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/fakes/cudart/settings.h"
 
-namespace lockstep::fake_cuda {
+namespace lockstep::fake_cuda::fake_cuda_test {
 namespace {
 
 using ::testing::AllOf;
@@ -455,4 +455,4 @@ TEST(FakeDevices, VisibleOnesAreChosenAsCudaDoes) {
 }
 
 }  // namespace
-}  // namespace lockstep::fake_cuda
+}  // namespace lockstep::fake_cuda::fake_cuda_test

@@ -9,7 +9,7 @@
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::e2e {
+namespace lockstep::e2e::launch_test {
 namespace {
 
 using fake_cuda::uuid_of;
@@ -204,4 +204,4 @@ TEST(DoctorOfGpus, SaysWhereThereIsNoneOrOnlyOne) {
 }
 
 }  // namespace
-}  // namespace lockstep::e2e
+}  // namespace lockstep::e2e::launch_test

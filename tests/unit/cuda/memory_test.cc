@@ -16,7 +16,7 @@
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::memory_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -333,4 +333,4 @@ TEST_F(CudaMemory, ServesManyThreadsAndStreams) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::memory_test

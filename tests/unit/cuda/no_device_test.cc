@@ -6,7 +6,7 @@
 
 #include "tests/support/error_of.h"
 
-namespace lockstep::cuda {
+namespace lockstep::cuda::no_device_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -25,4 +25,4 @@ TEST(NoDevice, IsASentenceWithARemedy) {
 }
 
 }  // namespace
-}  // namespace lockstep::cuda
+}  // namespace lockstep::cuda::no_device_test

@@ -16,7 +16,7 @@
 #include "runtime/comm/nccl/communicator.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::nccl {
+namespace lockstep::nccl::real_nccl_test {
 namespace {
 
 using lockstep::testing::wait_until;
@@ -78,4 +78,4 @@ TEST_F(RealNccl, CallsItsOwnFunctions) {
 }
 
 }  // namespace
-}  // namespace lockstep::nccl
+}  // namespace lockstep::nccl::real_nccl_test

@@ -22,7 +22,7 @@
 #include "runtime/device/sum_rows.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 
-namespace lockstep {
+namespace lockstep::runtime_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -510,4 +510,4 @@ TEST_F(Cuda, AStreamsWorkGoesOnWhenItsOwnerHasGone) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::runtime_test

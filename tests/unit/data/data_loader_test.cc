@@ -16,7 +16,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::data {
+namespace lockstep::data::data_loader_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -312,4 +312,4 @@ TEST(DataLoader, AnEmptyDatasetHasNoBatches) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep::data::data_loader_test

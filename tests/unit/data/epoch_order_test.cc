@@ -13,7 +13,7 @@
 #include "lockstep/data/permutation.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::data {
+namespace lockstep::data::epoch_order_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -172,4 +172,4 @@ TEST(EpochOrder, HasADigestOfAllItDependsOn) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep::data::epoch_order_test

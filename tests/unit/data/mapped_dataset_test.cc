@@ -36,7 +36,7 @@ extern "C" int madvise(void* begin, std::size_t bytes, int advice) noexcept {
   return static_cast<int>(result);
 }
 
-namespace lockstep::data {
+namespace lockstep::data::mapped_dataset_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -228,4 +228,4 @@ TEST_F(MappedDataset, StaysTheFileThatItWasWhereAnotherTakesItsName) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep::data::mapped_dataset_test

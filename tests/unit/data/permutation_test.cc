@@ -17,7 +17,7 @@
 #include "lockstep/base/random.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::data {
+namespace lockstep::data::permutation_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -294,4 +294,4 @@ TEST(PermutationStatistics, AsManySamplesStayInTheirPlacesAsByChance) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep::data::permutation_test

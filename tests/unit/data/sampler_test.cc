@@ -16,7 +16,7 @@
 #include "lockstep/data/permutation.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::data {
+namespace lockstep::data::sampler_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -365,4 +365,4 @@ TEST(Samplers, RefuseNumbersOutOfRangeByName) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep::data::sampler_test

@@ -11,7 +11,7 @@
 #include "tests/support/error_of.h"
 #include "tests/unit/ddp/fake_group.h"
 
-namespace lockstep {
+namespace lockstep::divergence_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -208,4 +208,4 @@ TEST(Divergence, RefusesAnIntervalBelowZero) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::divergence_test

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/random.h"
 
-namespace lockstep {
+namespace lockstep::loss_sum_test {
 namespace {
 
 struct Told {
@@ -146,4 +146,4 @@ TEST(GlobalBatch, BeforeTheFirstStepIsNone) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::loss_sum_test

@@ -14,7 +14,7 @@
 #include "tests/support/error_of.h"
 #include "tests/unit/ddp/fake_group.h"
 
-namespace lockstep {
+namespace lockstep::on_rank0_test {
 namespace {
 
 using lockstep::testing::thrown_by;
@@ -92,4 +92,4 @@ TEST(ArenaAgreement, ARanksOwnProblemGoesFirstWhateverBecomesOfTheGroup) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::on_rank0_test

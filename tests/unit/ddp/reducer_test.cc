@@ -11,7 +11,7 @@
 #include "tests/support/error_of.h"
 #include "tests/unit/ddp/fake_group.h"
 
-namespace lockstep {
+namespace lockstep::reducer_test {
 namespace {
 
 using testing::error_of;
@@ -243,4 +243,4 @@ TEST(Reducer, AStepWithoutCommunicationNoticesAFailedGroup) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::reducer_test

@@ -16,7 +16,7 @@
 #include "tests/support/error_of.h"
 #include "tests/unit/ddp/fake_group.h"
 
-namespace lockstep {
+namespace lockstep::replicas_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -180,4 +180,4 @@ TEST(FirstDifference, IsTheFirstOfAll) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::replicas_test

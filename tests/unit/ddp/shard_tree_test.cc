@@ -14,7 +14,7 @@
 #include "runtime/ddp/trainer.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::shard_tree_test {
 namespace {
 
 using testing::error_of;
@@ -164,4 +164,4 @@ TEST(VirtualShards, AreRefusedWithWhatToDo) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::shard_tree_test

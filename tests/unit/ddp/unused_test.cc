@@ -6,7 +6,7 @@
 #include "lockstep/ddp/reducer.h"
 #include "tests/unit/ddp/fake_group.h"
 
-namespace lockstep {
+namespace lockstep::unused_test {
 namespace {
 
 using testing::FakeWorld;
@@ -161,4 +161,4 @@ TEST(ReducerMemory, OutlivesTheReducer) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::unused_test

@@ -18,7 +18,7 @@
 #include "runtime/device/not_finite.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::cpu_runtime_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -225,4 +225,4 @@ TEST(Divide, OverZeroLeavesEverythingAsItIs) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::cpu_runtime_test

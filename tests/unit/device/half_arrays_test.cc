@@ -16,7 +16,7 @@
 #include "lockstep/base/random.h"
 #include "lockstep/device/dtype.h"
 
-namespace lockstep {
+namespace lockstep::half_arrays_test {
 namespace {
 
 std::vector<float16> all_halves() {
@@ -106,4 +106,4 @@ TEST(HalfArrays, TheProcessorsOwnInstructionsComeFirst) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::half_arrays_test

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/random.h"
 
-namespace lockstep {
+namespace lockstep::half_test {
 namespace {
 
 // The value of a 16-bit float with `mantissa_bits`, by its definition.
@@ -87,4 +87,4 @@ TYPED_TEST(Halves, TooLargeIsInfinityAndTooSmallIsZero) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::half_test

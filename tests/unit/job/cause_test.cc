@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::cause_test {
 namespace {
 
 using lockstep::testing::expect_cause;
@@ -165,4 +165,4 @@ TEST(Cause, TheMessageOfItsErrorIsTextThatATerminalOnlyShows) {
 TEST(Cause, AnErrorOfAMessageAloneHasNone) { EXPECT_EQ(Error("plain").cause(), nullptr); }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::cause_test

@@ -23,7 +23,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/unique_fd.h"
 
-namespace lockstep {
+namespace lockstep::launcher_guard_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -259,4 +259,4 @@ TEST(LauncherGuard, KillingAnAncestorEndsTheRankBehindAWrapper) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::launcher_guard_test

@@ -14,7 +14,7 @@
 #include "tests/support/child.h"
 #include "tests/support/limited_to.h"
 
-namespace lockstep {
+namespace lockstep::step_board_test {
 namespace {
 
 using lockstep::testing::Child;
@@ -179,4 +179,4 @@ TEST(StepBoard, UnderALimitOnFilesNothingIsKnownAndNobodyEnds) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::step_board_test

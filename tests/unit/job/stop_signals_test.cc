@@ -12,7 +12,7 @@
 #include "runtime/job/step_board.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::testing {
+namespace lockstep::testing::stop_signals_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -173,4 +173,4 @@ TEST(StopSignals, AForkedChildEndsByTheFirst) {
 }
 
 }  // namespace
-}  // namespace lockstep::testing
+}  // namespace lockstep::testing::stop_signals_test

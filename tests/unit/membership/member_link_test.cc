@@ -31,7 +31,7 @@
 #include "tests/support/error_of.h"
 #include "tests/unit/store/server/server_test.h"
 
-namespace lockstep::membership {
+namespace lockstep::membership::member_link_test {
 namespace {
 
 using lockstep::testing::accept_one;
@@ -468,4 +468,4 @@ TEST(StoppedStore, IsNotSilentForWhoWantsNoLiveness) {
 }
 
 }  // namespace
-}  // namespace lockstep::membership
+}  // namespace lockstep::membership::member_link_test

@@ -19,7 +19,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::membership {
+namespace lockstep::membership::member_relay_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -182,4 +182,4 @@ TEST_F(RelayedLinks, WithAnotherSecretAreTurnedAway) {
 }
 
 }  // namespace
-}  // namespace lockstep::membership
+}  // namespace lockstep::membership::member_relay_test

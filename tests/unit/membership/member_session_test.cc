@@ -7,7 +7,7 @@
 #include "proto/push.h"
 #include "tests/unit/membership/member_bench.h"
 
-namespace lockstep::membership {
+namespace lockstep::membership::member_session_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -138,4 +138,4 @@ TEST_F(MemberSessions, AGoodbyeAndAReport) {
 }
 
 }  // namespace
-}  // namespace lockstep::membership
+}  // namespace lockstep::membership::member_session_test

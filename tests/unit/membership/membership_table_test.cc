@@ -9,7 +9,7 @@
 
 #include "tests/support/error_of.h"
 
-namespace lockstep::membership {
+namespace lockstep::membership::membership_table_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -668,4 +668,4 @@ TEST_F(Table, ListsTheConnectionsOfTheSilentUntilTheyEnd) {
 }
 
 }  // namespace
-}  // namespace lockstep::membership
+}  // namespace lockstep::membership::membership_table_test

@@ -11,7 +11,7 @@
 #include "runtime/membership/store_event.h"
 #include "tests/support/cause_of.h"
 
-namespace lockstep::membership {
+namespace lockstep::membership::relay_table_test {
 namespace {
 
 using lockstep::testing::expect_cause;
@@ -369,4 +369,4 @@ TEST(Forwarding, AnIdLeadsToItsConnection) {
 }
 
 }  // namespace
-}  // namespace lockstep::membership
+}  // namespace lockstep::membership::relay_table_test

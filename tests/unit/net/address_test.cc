@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::net {
+namespace lockstep::net::address_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -74,4 +74,4 @@ TEST(HostPort, WritesWhatItReads) {
 }
 
 }  // namespace
-}  // namespace lockstep::net
+}  // namespace lockstep::net::address_test

@@ -11,7 +11,7 @@
 
 #include "runtime/base/unique_fd.h"
 
-namespace lockstep::net {
+namespace lockstep::net::congestion_control_test {
 namespace {
 
 using std::chrono_literals::operator""us;
@@ -62,4 +62,4 @@ TEST_F(Loopback, IsLeftWithoutBbr) {
 }
 
 }  // namespace
-}  // namespace lockstep::net
+}  // namespace lockstep::net::congestion_control_test

@@ -14,7 +14,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/net/stream.h"
 
-namespace lockstep::net {
+namespace lockstep::net::event_loop_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -195,4 +195,4 @@ TEST(EventLoop, NothingIsLeftOfAWatchThatCouldNotBeMade) {
 }
 
 }  // namespace
-}  // namespace lockstep::net
+}  // namespace lockstep::net::event_loop_test

@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::net {
+namespace lockstep::net::interfaces_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -98,4 +98,4 @@ TEST(LocalAddresses, HaveLoopbackLast) {
 }
 
 }  // namespace
-}  // namespace lockstep::net
+}  // namespace lockstep::net::interfaces_test

@@ -12,7 +12,7 @@
 #include "runtime/net/tcp_socket.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::net {
+namespace lockstep::net::port_range_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -96,4 +96,4 @@ TEST(PortRange, DoesNotConcernAPortThatIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::net
+}  // namespace lockstep::net::port_range_test

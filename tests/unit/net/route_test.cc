@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::net {
+namespace lockstep::net::route_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -49,4 +49,4 @@ TEST(Route, AnUnknownNameIsAnError) {
 }
 
 }  // namespace
-}  // namespace lockstep::net
+}  // namespace lockstep::net::route_test

@@ -17,7 +17,7 @@
 #include "tests/support/accept_one.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::net {
+namespace lockstep::net::tcp_socket_test {
 namespace {
 
 using lockstep::testing::accept_one;
@@ -221,4 +221,4 @@ TEST(TcpSocket, TryAcceptDoesNotWait) {
 }
 
 }  // namespace
-}  // namespace lockstep::net
+}  // namespace lockstep::net::tcp_socket_test

@@ -15,7 +15,7 @@
 #include "runtime/net/stream.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::net {
+namespace lockstep::net::unix_socket_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -206,4 +206,4 @@ TEST(UnixSocket, SendWaitsForASlowReaderAndTimesOutOnADeadOne) {
 }
 
 }  // namespace
-}  // namespace lockstep::net
+}  // namespace lockstep::net::unix_socket_test

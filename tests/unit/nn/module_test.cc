@@ -7,7 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/nn/nn.h"
 
-namespace lockstep::nn {
+namespace lockstep::nn::module_test {
 namespace {
 
 std::vector<std::string> names(const Module& module) {
@@ -108,4 +108,4 @@ TEST(Module, AnMlpLearns) {
 }
 
 }  // namespace
-}  // namespace lockstep::nn
+}  // namespace lockstep::nn::module_test

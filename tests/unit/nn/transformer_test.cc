@@ -10,7 +10,7 @@
 #include "tests/support/error_of.h"
 #include "tests/unit/autograd/gradient_check.h"
 
-namespace lockstep::nn {
+namespace lockstep::nn::transformer_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -188,4 +188,4 @@ TEST(Transformer, BadSizesAreRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::nn
+}  // namespace lockstep::nn::transformer_test

@@ -13,7 +13,7 @@
 #include "runtime/trace/process_trace.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::optim {
+namespace lockstep::optim::optim_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -272,4 +272,4 @@ TEST(Scalars, AStepLogsItsLearningRateAndAClipItsNorm) {
 }
 
 }  // namespace
-}  // namespace lockstep::optim
+}  // namespace lockstep::optim::optim_test

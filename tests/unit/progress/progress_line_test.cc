@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::progress_line_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -174,4 +174,4 @@ TEST_F(ProgressLineTest, ARankThatDoesNotDrawWritesNothing) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::progress_line_test

@@ -8,7 +8,7 @@
 #include "runtime/trace/process_trace.h"
 #include "tests/unit/train/single_group.h"
 
-namespace lockstep {
+namespace lockstep::progress_test {
 namespace {
 
 std::int64_t time_left() { return trace::totals().left; }
@@ -44,4 +44,4 @@ TEST(Progress, OfALoopThatAnExceptionEndsHasNoTimeLeft) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::progress_test

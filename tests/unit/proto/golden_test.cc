@@ -15,7 +15,7 @@
 #include "proto/request.h"
 #include "tests/golden/golden.h"
 
-namespace lockstep::proto {
+namespace lockstep::proto::golden_test {
 namespace {
 
 using golden::Conversation;
@@ -271,4 +271,4 @@ TEST(GoldenReader, RefusesWhatItDoesNotUnderstand) {
 }
 
 }  // namespace
-}  // namespace lockstep::proto
+}  // namespace lockstep::proto::golden_test

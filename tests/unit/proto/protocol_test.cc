@@ -12,7 +12,7 @@
 #include "proto/reply.h"
 #include "proto/request.h"
 
-namespace lockstep::proto {
+namespace lockstep::proto::protocol_test {
 namespace {
 
 using testing::ElementsAreArray;
@@ -251,4 +251,4 @@ TEST(Proof, SidesSignDifferentTextsInWhichNothingCanBeMoved) {
 }
 
 }  // namespace
-}  // namespace lockstep::proto
+}  // namespace lockstep::proto::protocol_test

@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::init_method_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -64,4 +64,4 @@ TEST(InitMethod, BadOnesAreRefusedWithTheRemedy) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::init_method_test

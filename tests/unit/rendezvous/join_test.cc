@@ -15,7 +15,7 @@
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::join_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -427,4 +427,4 @@ TEST(Roster, OfAPartOfTheJob) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::join_test

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::published_roster_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -78,4 +78,4 @@ TEST(PublishedRoster, WhatIsNoneIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::published_roster_test

@@ -7,7 +7,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::records_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -68,4 +68,4 @@ TEST(Claim, RoundTrip) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::records_test

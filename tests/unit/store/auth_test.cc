@@ -14,7 +14,7 @@
 #include "runtime/base/hmac.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::store {
+namespace lockstep::store::auth_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -197,4 +197,4 @@ TEST(Auth, NoncesAreDrawnAnew) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::store::auth_test

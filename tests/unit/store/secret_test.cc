@@ -19,7 +19,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::store {
+namespace lockstep::store::secret_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -145,4 +145,4 @@ TEST_F(SecretFile, ThatIsAPipeHoldsNobodyUp) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::store::secret_test

@@ -10,7 +10,7 @@
 #include "runtime/tensor/kernels.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::tensor_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -136,4 +136,4 @@ TEST(Tensor, MayBeFreedByAnotherThreadThanMadeIt) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::tensor_test

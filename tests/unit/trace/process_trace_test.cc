@@ -10,7 +10,7 @@
 #include "runtime/trace/rank_trace.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::trace {
+namespace lockstep::trace::process_trace_test {
 namespace {
 
 RankTrace kept() { return decode(*contents_of_trace()); }
@@ -119,4 +119,4 @@ TEST(ProcessTrace, HasWhatTheProcessDoesFromTheFirstGroupOn) {
 }
 
 }  // namespace
-}  // namespace lockstep::trace
+}  // namespace lockstep::trace::process_trace_test

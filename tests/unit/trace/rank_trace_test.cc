@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-namespace lockstep::trace {
+namespace lockstep::trace::rank_trace_test {
 namespace {
 
 TraceRing::Contents contents_of(std::vector<TraceRing::Words> events) {
@@ -118,4 +118,4 @@ TEST(RankTrace, WhatIsNoEventCountsAsLost) {
 }
 
 }  // namespace
-}  // namespace lockstep::trace
+}  // namespace lockstep::trace::rank_trace_test

@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-namespace lockstep::trace {
+namespace lockstep::trace::scalar_table_test {
 namespace {
 
 // The words that a trace's file has for it.
@@ -198,4 +198,4 @@ TEST_F(ScalarTableTest, AReaderSeesWholePointsMeanwhile) {
 }
 
 }  // namespace
-}  // namespace lockstep::trace
+}  // namespace lockstep::trace::scalar_table_test

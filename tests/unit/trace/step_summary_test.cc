@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep::trace {
+namespace lockstep::trace::step_summary_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -75,4 +75,4 @@ TEST(FormatDuration, ReadsWell) {
 }
 
 }  // namespace
-}  // namespace lockstep::trace
+}  // namespace lockstep::trace::step_summary_test

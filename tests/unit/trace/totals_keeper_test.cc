@@ -10,7 +10,7 @@
 #include "runtime/trace/rank_totals.h"
 #include "runtime/trace/scalar_table.h"
 
-namespace lockstep::trace {
+namespace lockstep::trace::totals_keeper_test {
 namespace {
 
 StepRecord step_of(std::int64_t begin, std::int64_t end, std::int64_t waited, std::int64_t hidden) {
@@ -136,4 +136,4 @@ TEST(RankTotals, WhatIsNoneOfThemIsNotTaken) {
 }
 
 }  // namespace
-}  // namespace lockstep::trace
+}  // namespace lockstep::trace::totals_keeper_test

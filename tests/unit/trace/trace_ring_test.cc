@@ -21,7 +21,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::trace {
+namespace lockstep::trace::trace_ring_test {
 namespace {
 
 const TraceIdentity kRank{.rank = 3, .world_size = 8, .pid = 4711, .host = "n1", .run_id = "run-1"};
@@ -243,4 +243,4 @@ TEST(TraceRing, SeveralThreadsPutWithoutLosingAny) {
 }
 
 }  // namespace
-}  // namespace lockstep::trace
+}  // namespace lockstep::trace::trace_ring_test

@@ -12,7 +12,7 @@
 #include "tests/support/error_of.h"
 #include "tests/unit/train/single_group.h"
 
-namespace lockstep {
+namespace lockstep::distributed_data_parallel_test {
 namespace {
 
 nn::Sequential mlp() {
@@ -314,4 +314,4 @@ TEST(DistributedDataParallel, WhenItGoesTheModelKeepsNoGradientOfTheArena) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::distributed_data_parallel_test

@@ -15,7 +15,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/train/single_group.h"
 
-namespace lockstep {
+namespace lockstep::weights_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -296,4 +296,4 @@ TEST_F(Weights, ThatAreDamagedLeaveTheModelAlone) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::weights_test

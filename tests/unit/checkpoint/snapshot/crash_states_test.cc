@@ -23,7 +23,7 @@
 #include "tests/unit/checkpoint/snapshot/disk_model.h"
 #include "tests/unit/checkpoint/snapshot/job.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::checkpoint::crash_states_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -337,4 +337,4 @@ TEST_F(CrashStates, AManifestThatIsWrittenFirstIsFound) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::checkpoint::crash_states_test

@@ -21,7 +21,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/checkpoint/snapshot/job.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::checkpoint::faults_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -195,4 +195,4 @@ TEST(SnapshotFaults, FilesAreAsTheUsersUmaskSays) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::checkpoint::faults_test

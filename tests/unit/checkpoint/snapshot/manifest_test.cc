@@ -15,7 +15,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/sanitized.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::checkpoint::manifest_test {
 namespace {
 
 using lockstep::testing::error_of, lockstep::testing::expect_text, lockstep::testing::kNextBit;
@@ -399,4 +399,4 @@ TEST(Manifest, OfTextThatIsNotUtf8IsNotWritten) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::checkpoint::manifest_test

@@ -28,7 +28,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/checkpoint/snapshot/job.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::checkpoint::series_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -523,4 +523,4 @@ TEST(SeriesLock, AFileIsNoFolder) {
 }
 
 }  // namespace
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::checkpoint::series_test

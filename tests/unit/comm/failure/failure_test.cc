@@ -12,7 +12,7 @@
 #include "tests/support/error_of.h"
 #include "tests/unit/comm/failure/hooked_store.h"
 
-namespace lockstep::comm {
+namespace lockstep::comm::failure_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -111,4 +111,4 @@ TEST(TimeBoundedStore, AnswersAndSwallowsNoMoreThanItSays) {
 }
 
 }  // namespace
-}  // namespace lockstep::comm
+}  // namespace lockstep::comm::failure_test

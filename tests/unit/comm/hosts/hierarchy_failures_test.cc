@@ -12,7 +12,7 @@
 #include "tests/support/cause_of.h"
 #include "tests/unit/comm/hosts/fake_hosts.h"
 
-namespace lockstep::wire {
+namespace lockstep::wire::hierarchy_failures_test {
 namespace {
 
 using lockstep::testing::cause_of;
@@ -333,4 +333,4 @@ TEST(Hierarchy, AFailureEndsWhoWaitsInTheMemoryAndOnTheWire) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire
+}  // namespace lockstep::wire::hierarchy_failures_test

@@ -17,7 +17,7 @@
 #include "tests/support/error_of.h"
 #include "tests/unit/comm/hosts/fake_hosts.h"
 
-namespace lockstep::wire {
+namespace lockstep::wire::hierarchy_test {
 namespace {
 
 using lockstep::testing::expect_failure;
@@ -612,4 +612,4 @@ TEST(Hierarchy, WhereNoMemoryCanBeSharedAllGoesOverTheWire) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire
+}  // namespace lockstep::wire::hierarchy_test

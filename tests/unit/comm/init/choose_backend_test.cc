@@ -12,7 +12,7 @@
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::choose_backend_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -253,4 +253,4 @@ TEST(ChooseBackend, TheBuiltInOnesServeAnyNumberOfHosts) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::choose_backend_test

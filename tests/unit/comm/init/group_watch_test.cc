@@ -14,7 +14,7 @@
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::group_watch_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -292,4 +292,4 @@ TEST(GroupWatch, AGroupThatCantBeFailedKeepsNoOtherFromItsFailureAndEnds) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::group_watch_test

@@ -16,7 +16,7 @@
 #include "runtime/net/tcp_socket.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::init_process_group_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -141,4 +141,4 @@ TEST_F(InitProcessGroup, OmpNumThreadsThatIsNoNumberDecidesNothing) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::init_process_group_test

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::rank_device_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -86,4 +86,4 @@ TEST(RankDevice, AWrongDeviceIsRefusedWithWhereItIsFrom) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::rank_device_test

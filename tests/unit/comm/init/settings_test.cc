@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::settings_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -120,4 +120,4 @@ TEST(StartLine, SaysWhoHowWhereAndWithWhat) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::settings_test

@@ -25,7 +25,7 @@
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/server/tcp_store_server.h"
 
-namespace lockstep {
+namespace lockstep::start_up_deaths_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -188,4 +188,4 @@ INSTANTIATE_TEST_SUITE_P(AtStart, RankThatDies,
                          name_of);
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::start_up_deaths_test

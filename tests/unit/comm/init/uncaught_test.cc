@@ -12,7 +12,7 @@
 #include "lockstep/job/cause.h"
 #include "runtime/job/exit_code.h"
 
-namespace lockstep {
+namespace lockstep::uncaught_test {
 namespace {
 
 class UncaughtDeathTest : public ::testing::Test {
@@ -88,4 +88,4 @@ TEST_F(UncaughtDeathTest, OtherExceptionsEndAsTheyWouldWithoutUs) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::uncaught_test

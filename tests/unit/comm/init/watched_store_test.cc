@@ -18,7 +18,7 @@
 #include "tests/support/child.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::watched_store_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -190,4 +190,4 @@ TEST_F(StoreOfAnotherProcess, AFailureCancelsWhatWaitsThereAndLeavesWhatIsThere)
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::watched_store_test

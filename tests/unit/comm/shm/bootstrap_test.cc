@@ -22,7 +22,7 @@
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::shm {
+namespace lockstep::shm::bootstrap_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -147,4 +147,4 @@ TEST(Meet, ARankThatDiesWhileBellsGoRoundIsNamedByTheOthers) {
 }
 
 }  // namespace
-}  // namespace lockstep::shm
+}  // namespace lockstep::shm::bootstrap_test

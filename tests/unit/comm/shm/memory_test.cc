@@ -19,7 +19,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/limited_to.h"
 
-namespace lockstep::shm {
+namespace lockstep::shm::memory_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -124,4 +124,4 @@ TEST(Liveness, RanksOfThisProcessAreAlive) {
 }
 
 }  // namespace
-}  // namespace lockstep::shm
+}  // namespace lockstep::shm::memory_test

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep::shm {
+namespace lockstep::shm::window_writer_test {
 namespace {
 
 // `copies` on a machine where a piece takes so long by ordinary and by streaming stores.
@@ -100,4 +100,4 @@ TEST(WindowWriter, CopiesAllWhateverIsTimed) {
 }
 
 }  // namespace
-}  // namespace lockstep::shm
+}  // namespace lockstep::shm::window_writer_test

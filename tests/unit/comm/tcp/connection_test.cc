@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::tcp {
+namespace lockstep::tcp::connection_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -343,4 +343,4 @@ TEST_F(ConnectionTest, AnEndComesAfterWhatWasSentBefore) {
 }
 
 }  // namespace
-}  // namespace lockstep::tcp
+}  // namespace lockstep::tcp::connection_test

@@ -7,7 +7,7 @@
 
 #include "tests/support/error_of.h"
 
-namespace lockstep::wire {
+namespace lockstep::wire::arrival_table_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -92,4 +92,4 @@ TEST_F(Compare, OnlyWhoGivesSomethingHasToSendIt) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire
+}  // namespace lockstep::wire::arrival_table_test

@@ -25,7 +25,7 @@
 #include "tests/support/accept_one.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::wire {
+namespace lockstep::wire::authenticated_connector_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -513,4 +513,4 @@ TEST(AuthenticatedConnector, AWaitEndsWhenTheCheckThrows) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire
+}  // namespace lockstep::wire::authenticated_connector_test

@@ -8,7 +8,7 @@
 
 #include "lockstep/job/cause.h"
 
-namespace lockstep::wire {
+namespace lockstep::wire::frame_test {
 namespace {
 
 constexpr NoteField kFields[] = {{NoteOp::equal}, {NoteOp::sum}, {NoteOp::any},  {NoteOp::sum},
@@ -82,4 +82,4 @@ TEST(Frames, WhatIsNoneIsRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire
+}  // namespace lockstep::wire::frame_test

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-namespace lockstep::wire {
+namespace lockstep::wire::host_status_table_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -59,4 +59,4 @@ TEST_F(HostStatusTableTest, AFailureIsToldWithItsCause) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire
+}  // namespace lockstep::wire::host_status_table_test

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <thread>
 
-namespace lockstep::wire {
+namespace lockstep::wire::op_header_table_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -125,4 +125,4 @@ TEST(Doorbell, EndsAWaitThatBeganBeforeAndAfter) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire
+}  // namespace lockstep::wire::op_header_table_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep::wire {
+namespace lockstep::wire::p2p_queue_test {
 namespace {
 
 class P2pQueueTest : public ::testing::Test {
@@ -82,4 +82,4 @@ TEST_F(P2pQueueTest, AMessageThatIsShorterThanItSaysIsAMismatch) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire
+}  // namespace lockstep::wire::p2p_queue_test

@@ -19,7 +19,7 @@
 #include "tests/unit/comm/failure/hooked_store.h"
 #include "tests/unit/comm/wire/memory_wire.h"
 
-namespace lockstep::wire {
+namespace lockstep::wire::process_group_wire_test {
 namespace {
 
 using lockstep::testing::cause_of;
@@ -397,4 +397,4 @@ TEST(ProcessGroupWire, ALibraryThatWaitsForEverIsLeftToItself) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire
+}  // namespace lockstep::wire::process_group_wire_test

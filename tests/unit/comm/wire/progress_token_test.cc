@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-namespace lockstep::wire {
+namespace lockstep::wire::progress_token_test {
 namespace {
 
 // Runs the communication thread's part until it has been told to end: whenever it has the token it calls `what`.
@@ -116,4 +116,4 @@ TEST(ProgressTokenTest, NobodyHasItOnceItIsOver) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire
+}  // namespace lockstep::wire::progress_token_test

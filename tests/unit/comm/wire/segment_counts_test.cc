@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-namespace lockstep::wire {
+namespace lockstep::wire::segment_counts_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -72,4 +72,4 @@ TEST_F(SegmentCountsTest, WhoHasNotFilledHisWindowIsAwaitedFirst) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire
+}  // namespace lockstep::wire::segment_counts_test

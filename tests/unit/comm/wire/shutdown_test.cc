@@ -13,7 +13,7 @@
 #include "runtime/store/hash_store.h"
 #include "tests/unit/comm/failure/hooked_store.h"
 
-namespace lockstep::wire {
+namespace lockstep::wire::shutdown_test {
 namespace {
 
 using ::testing::AllOf;
@@ -243,4 +243,4 @@ TEST_F(ShutdownTest, FramesAboutOtherThingsAreNotTaken) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire
+}  // namespace lockstep::wire::shutdown_test

@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::data {
+namespace lockstep::data::batch_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -72,4 +72,4 @@ TEST(Collate, ASampleUnlikeTheFirstIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep::data::batch_test

@@ -11,7 +11,7 @@
 #include "lockstep/base/random.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::bucket_plan_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -185,4 +185,4 @@ TEST(BucketPlan, KeepsItsPromisesForRandomInput) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::bucket_plan_test

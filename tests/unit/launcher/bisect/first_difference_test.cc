@@ -14,7 +14,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::launcher::bisect {
+namespace lockstep::launcher::bisect::first_difference_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -142,4 +142,4 @@ TEST_F(FirstDifferenceTest, RefusesWhatCannotBeCompared) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher::bisect
+}  // namespace lockstep::launcher::bisect::first_difference_test

@@ -5,7 +5,7 @@
 
 #include "tests/unit/launcher/observe/traces.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::live_trace_test {
 namespace {
 
 using testing_traces::trace_of;
@@ -34,4 +34,4 @@ TEST(LiveTrace, HasTheLastStepsThatAllRanksHaveEnded) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::live_trace_test

@@ -21,7 +21,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::launcher::doctor {
+namespace lockstep::launcher::doctor::doctor_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -316,4 +316,4 @@ TEST(HelperProgram, OneThatIsNotThereIsAnError) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher::doctor
+}  // namespace lockstep::launcher::doctor::doctor_test

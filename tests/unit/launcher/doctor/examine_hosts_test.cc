@@ -9,7 +9,7 @@
 
 #include "launcher/doctor/host_trial.h"
 
-namespace lockstep::launcher::doctor {
+namespace lockstep::launcher::doctor::examine_hosts_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -68,4 +68,4 @@ TEST(TriedHosts, ShowTheUserWhatIsNotATrials) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher::doctor
+}  // namespace lockstep::launcher::doctor::examine_hosts_test

@@ -7,7 +7,7 @@
 
 #include <csignal>
 
-namespace lockstep::launcher::doctor {
+namespace lockstep::launcher::doctor::gpu_trial_test {
 namespace {
 
 using nlohmann::json;
@@ -65,4 +65,4 @@ TEST(GpuTrial, NamesTheGpuWithAWrongSumAndTheRankThatCouldNotContinue) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher::doctor
+}  // namespace lockstep::launcher::doctor::gpu_trial_test

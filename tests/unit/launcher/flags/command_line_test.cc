@@ -15,7 +15,7 @@
 #include "launcher/flags/run_flags.h"
 #include "launcher/flags/serve_flags.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::command_line_test {
 namespace {
 
 using Arguments = std::vector<std::string>;
@@ -671,4 +671,4 @@ TEST(Help, IsWrappedAtBlanks) {
 TEST(CommandLine, AnswersVersion) { EXPECT_EQ(answered({"--version"}).out, "lockstep " LOCKSTEP_VERSION "\n"); }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::command_line_test

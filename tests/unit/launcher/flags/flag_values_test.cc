@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::flag_values_test {
 namespace {
 
 TEST(FlagValues, SizesHaveUnits) {
@@ -34,4 +34,4 @@ TEST(FlagValues, SecondsMayHaveFractions) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::flag_values_test

@@ -6,7 +6,7 @@
 
 #include "tests/support/error_of.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::host_list_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -61,4 +61,4 @@ TEST(FirstSlots, FillTheHostsInOrder) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::host_list_test

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::rank_set_test {
 namespace {
 
 std::vector<int> below(int ranks, const RankSet& set) {
@@ -56,4 +56,4 @@ TEST(Tee, HasTorchrunsNumbers) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::rank_set_test

@@ -7,7 +7,7 @@
 
 #include "launcher/process/stacks.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::agent_message_test {
 namespace {
 
 template <typename Message>
@@ -102,4 +102,4 @@ TEST(AgentMessage, AnythingElseIsNone) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::agent_message_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::agent_start_test {
 namespace {
 
 TEST(AgentStart, TravelsWhole) {
@@ -41,4 +41,4 @@ TEST(AgentStart, AnythingElseIsNone) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::agent_start_test

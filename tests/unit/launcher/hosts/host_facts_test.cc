@@ -8,7 +8,7 @@
 #include "launcher/base/exit_codes.h"
 #include "lockstep/base/error.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::host_facts_test {
 namespace {
 
 using ::testing::AllOf;
@@ -145,4 +145,4 @@ TEST(JobPlan, OfALaterStartNamesWhoIsLost) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::host_facts_test

@@ -14,7 +14,7 @@
 #include "tests/support/scarce_memory.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::metrics_server_test {
 namespace {
 
 using lockstep::testing::kPatience;
@@ -94,4 +94,4 @@ TEST_F(MetricsServerTest, APortThatIsTakenIsAnError) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::metrics_server_test

@@ -23,7 +23,7 @@
 #include "tests/support/scarce_memory.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::run_server_test {
 namespace {
 
 using lockstep::testing::Child;
@@ -302,4 +302,4 @@ TEST_F(RunServerTest, IsGoneWithItsRun) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::run_server_test

@@ -7,7 +7,7 @@
 #include "launcher/live/run_client.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::run_socket_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -117,4 +117,4 @@ TEST(ListOfRuns, HasARowForEachAndNamesWhoIsSilent) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::run_socket_test

@@ -14,7 +14,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/launcher/observe/traces.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::event_file_test {
 namespace {
 
 using testing_traces::trace_of;
@@ -122,4 +122,4 @@ TEST(EventFile, OfALaterReportIsReadAfterTheEarlierOne) {
 TEST(EventFile, OfNothingHasItsVersion) { EXPECT_TRUE(scalars_in(as_event_file({})).empty()); }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::event_file_test

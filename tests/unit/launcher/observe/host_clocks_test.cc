@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::host_clocks_test {
 namespace {
 
 constexpr std::int64_t kUs = 1000;
@@ -112,4 +112,4 @@ TEST(HostClocks, WithoutACommonBucketTheWallClocksCount) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::host_clocks_test

@@ -16,7 +16,7 @@
 #include "launcher/live/metrics_text.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::live_run_test {
 namespace {
 
 using lockstep::testing::expect_text;
@@ -414,4 +414,4 @@ TEST(Metrics, AreAnsweredToHttp) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::live_run_test

@@ -17,7 +17,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/launcher/observe/traces.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::run_report_test {
 namespace {
 
 using nlohmann::json;
@@ -387,4 +387,4 @@ TEST(RunReport, AFolderWithoutTracesIsSaid) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::run_report_test

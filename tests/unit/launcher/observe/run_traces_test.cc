@@ -10,7 +10,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::run_traces_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -88,4 +88,4 @@ TEST(TraceFolder, IsThatOfTheLogsOrBesideTheTimeline) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::run_traces_test

@@ -5,7 +5,7 @@
 
 #include "tests/unit/launcher/observe/traces.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::step_table_test {
 namespace {
 
 using testing_traces::Rhythm;
@@ -167,4 +167,4 @@ TEST(RowsByStep, AreThoseThatEveryRankHas) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::step_table_test

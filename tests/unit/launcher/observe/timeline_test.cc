@@ -10,7 +10,7 @@
 
 #include "tests/unit/launcher/observe/traces.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::timeline_test {
 namespace {
 
 using nlohmann::json;
@@ -156,4 +156,4 @@ TEST(Timeline, EachOfSeveralHostsHasAFileOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::timeline_test

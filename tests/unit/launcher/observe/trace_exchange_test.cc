@@ -10,7 +10,7 @@
 #include "runtime/store/hash_store.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::trace_exchange_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -113,4 +113,4 @@ TEST(TraceExchange, AskedForWhatItHasNotOfferedAHostGivesNothing) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::trace_exchange_test

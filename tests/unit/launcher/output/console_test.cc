@@ -11,7 +11,7 @@
 
 #include "launcher/base/system.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::console_test {
 namespace {
 
 std::string drain(int fd) {
@@ -157,4 +157,4 @@ TEST(ConsoleOnATerminal, KeepsTheBarAtTheBottom) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::console_test

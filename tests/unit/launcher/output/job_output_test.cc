@@ -16,7 +16,7 @@
 #include "runtime/base/io.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::job_output_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -235,4 +235,4 @@ TEST_F(JobOutputTest, NoLineIsDroppedWhereEverRanksWriteMuch) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::job_output_test

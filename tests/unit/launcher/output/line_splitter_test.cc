@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::line_splitter_test {
 namespace {
 
 class LineSplitterTest : public ::testing::Test {
@@ -101,4 +101,4 @@ TEST_F(LineSplitterTest, DoesNotDependOnThePieces) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::line_splitter_test

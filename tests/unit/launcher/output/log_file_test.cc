@@ -14,7 +14,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::log_file_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -73,4 +73,4 @@ TEST_F(LogFileTest, SaysOnceThatThereIsNoRoomAndGoesOnBehindAMarkOnceThereIs) {
 TEST_F(LogFileTest, AFolderThatIsNotThereIsAnError) { EXPECT_THROW(LogFile("/no/such/folder/x"), SystemError); }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::log_file_test

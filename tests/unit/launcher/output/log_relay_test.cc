@@ -7,7 +7,7 @@
 
 #include "runtime/net/stream.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::log_relay_test {
 namespace {
 
 using Lines = std::vector<std::string>;
@@ -48,4 +48,4 @@ TEST(LogRelay, WhatNobodyTookGoesToStderr) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::log_relay_test

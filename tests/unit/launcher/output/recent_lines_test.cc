@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::recent_lines_test {
 namespace {
 
 TEST(RecentLines, AReaderGoesOnWhereItWas) {
@@ -73,4 +73,4 @@ TEST(RecentLines, TellsItsListener) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::recent_lines_test

@@ -8,7 +8,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::binding_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -115,4 +115,4 @@ TEST(Binding, OfThisMachineHasEveryAllowedProcessorOnce) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::binding_test

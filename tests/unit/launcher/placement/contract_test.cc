@@ -8,7 +8,7 @@
 
 #include "runtime/rendezvous/identity/identity.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::contract_test {
 namespace {
 
 TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
@@ -148,4 +148,4 @@ TEST(Contract, TimeoutOfTheCommandLineWins) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::contract_test

@@ -12,7 +12,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::gpu_choice_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -155,4 +155,4 @@ TEST(SeenGpus, AProbeThatFailsIsAReason) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::gpu_choice_test

@@ -11,7 +11,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::rank_count_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -122,4 +122,4 @@ TEST(Crowd, OnGpusIsOfRanksAlone) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::rank_count_test

@@ -17,7 +17,7 @@
 #include "runtime/job/exit_code.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::exit_status_test {
 namespace {
 
 TEST(ExitStatus, SpeaksAsShellsCount) {
@@ -110,4 +110,4 @@ TEST(ProcessTable, FollowsDescendantsAndLeavesOutSubtrees) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::exit_status_test

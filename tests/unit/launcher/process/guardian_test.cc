@@ -13,7 +13,7 @@
 #include "launcher/process/spawn.h"
 #include "runtime/net/stream.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::guardian_test {
 namespace {
 
 // Of this process: another test that runs beside it has a guardian too.
@@ -89,4 +89,4 @@ TEST_F(GuardianTest, KillsNobodyOnceAllIsWell) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::guardian_test

@@ -8,7 +8,7 @@
 #include "runtime/store/client/tcp_store.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::run_stores_test {
 namespace {
 
 TEST(RunStores, ForgetTheKeysOfAStartThatIsOver) {
@@ -25,4 +25,4 @@ TEST(RunStores, ForgetTheKeysOfAStartThatIsOver) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::run_stores_test

@@ -5,7 +5,7 @@
 
 #include <csignal>
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::agreed_stop_test {
 namespace {
 
 constexpr ExitStatus kFine;
@@ -48,4 +48,4 @@ TEST(AgreedStop, OfAWorldOfOneGoesByTheCode) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::agreed_stop_test

@@ -13,7 +13,7 @@
 #include "launcher/process/stacks.h"
 #include "runtime/job/exit_code.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::failure_arbiter_test {
 namespace {
 
 using ::testing::Contains;
@@ -652,4 +652,4 @@ TEST_F(RestartVerdict, RanksThatCameToTheirEndMeanwhileAreOver) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::failure_arbiter_test

@@ -6,7 +6,7 @@
 
 #include "launcher/base/exit_codes.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::restart_policy_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -198,4 +198,4 @@ TEST(RestartPolicy, AHostIsLeftOutByARestartLikeAnyOther) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::restart_policy_test

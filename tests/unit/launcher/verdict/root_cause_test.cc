@@ -9,7 +9,7 @@
 
 #include "runtime/job/exit_code.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::root_cause_test {
 namespace {
 
 using Step = RootCause::Step;
@@ -351,4 +351,4 @@ TEST(RootCause, NobodyIsNamedWhenAllEndWell) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::root_cause_test

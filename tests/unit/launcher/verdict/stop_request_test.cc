@@ -7,7 +7,7 @@
 
 #include "runtime/job/exit_code.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::stop_request_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -49,4 +49,4 @@ TEST(StopRequest, ExplainsWhatItBringsAbout) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::stop_request_test

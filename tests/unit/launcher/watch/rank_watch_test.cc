@@ -14,7 +14,7 @@
 #include "launcher/process/process_table.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::rank_watch_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -263,4 +263,4 @@ TEST(MissingText, OfAnotherHostSaysWhichHostOrHowTheRankEnded) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::rank_watch_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep::launcher {
+namespace lockstep::launcher::slow_rank_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -25,4 +25,4 @@ TEST(SlowRank, IsSaidOnceAndAgainAfterAWhileOrForAnotherCause) {
 }
 
 }  // namespace
-}  // namespace lockstep::launcher
+}  // namespace lockstep::launcher::slow_rank_test

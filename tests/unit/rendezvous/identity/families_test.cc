@@ -11,7 +11,7 @@
 #include "runtime/rendezvous/identity/identity.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::families_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -443,4 +443,4 @@ TEST(PortOfJob, IsOneAndOutsideTheEphemeralRange) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::families_test

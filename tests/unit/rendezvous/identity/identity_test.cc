@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::identity_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -242,4 +242,4 @@ TEST(Identify, PmiVariablesAloneAreRead) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::identity_test

@@ -4,7 +4,7 @@
 
 #include "runtime/rendezvous/identity/slurm_lists.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::slurm_lists_test {
 namespace {
 
 TEST(SlurmLists, TheFirstHost) {
@@ -33,4 +33,4 @@ TEST(SlurmLists, TasksOnANode) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::slurm_lists_test

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::describe_test {
 namespace {
 
 using ::testing::AllOf;
@@ -56,4 +56,4 @@ TEST(DescribeRendezvous, ProblemsAreFacts) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::describe_test

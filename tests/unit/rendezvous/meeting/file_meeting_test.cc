@@ -20,7 +20,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::file_meeting_test {
 namespace {
 
 using lockstep::testing::Child;
@@ -231,4 +231,4 @@ TEST_F(FileMeetingTest, WhatCantBeWrittenOrReadIsSaid) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::file_meeting_test

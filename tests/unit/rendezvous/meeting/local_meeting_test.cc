@@ -23,7 +23,7 @@
 #include "tests/support/signal_masks.h"
 #include "tests/support/wait_until.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::local_meeting_test {
 namespace {
 
 using lockstep::testing::errno_of;
@@ -148,4 +148,4 @@ TEST(LocalMeeting, ItsThreadAndTheStoresTakeNoSignalOfTheProgram) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::local_meeting_test

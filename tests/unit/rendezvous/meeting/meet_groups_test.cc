@@ -15,7 +15,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/rendezvous/meeting/meeting_ranks.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::meet_groups_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -187,4 +187,4 @@ TEST(MeetingEnd, ARankThatStoppedAnsweringIsNotWaitedFor) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::meet_groups_test

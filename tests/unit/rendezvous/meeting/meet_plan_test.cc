@@ -6,7 +6,7 @@
 #include "runtime/rendezvous/meeting/meet.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::meet_plan_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -173,4 +173,4 @@ TEST(MeetingPlan, BadVariablesAreRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::meet_plan_test

@@ -28,7 +28,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/rendezvous/meeting/meeting_ranks.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::meet_test {
 namespace {
 
 using lockstep::testing::accept_one;
@@ -407,4 +407,4 @@ TEST_F(MeetAtFile, ALoopbackStoreOfAnotherHostIsRefusedInOneSentence) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::meet_test

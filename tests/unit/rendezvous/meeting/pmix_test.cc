@@ -24,7 +24,7 @@
 #include "tests/e2e/mpi.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::pmix_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -218,4 +218,4 @@ const bool registered = [] {
 }();
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::pmix_test

@@ -12,7 +12,7 @@
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::rendezvous {
+namespace lockstep::rendezvous::traps_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -231,4 +231,4 @@ TEST(Trap, T15_WhatDevicesAreVisibleIsNoPartOfTheIdentity) {
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::rendezvous::traps_test

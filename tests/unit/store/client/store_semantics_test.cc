@@ -19,7 +19,7 @@
 #include "runtime/store/server/tcp_store_server.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::store {
+namespace lockstep::store::store_semantics_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -331,4 +331,4 @@ TEST_P(StoreTest, ListsItsKeys) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::store::store_semantics_test

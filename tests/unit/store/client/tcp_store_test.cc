@@ -25,7 +25,7 @@
 #include "tests/support/wait_until.h"
 #include "tests/unit/store/server/server_test.h"
 
-namespace lockstep::store {
+namespace lockstep::store::tcp_store_test {
 namespace {
 
 using lockstep::testing::accept_one;
@@ -390,4 +390,4 @@ TEST(TcpStoreServer, StopsListeningAndServesWhoIsThere) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::store::tcp_store_test

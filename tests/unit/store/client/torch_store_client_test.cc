@@ -20,7 +20,7 @@
 #include "tests/support/error_of.h"
 #include "tests/unit/store/server/server_test.h"
 
-namespace lockstep::store {
+namespace lockstep::store::torch_store_client_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -132,4 +132,4 @@ TEST(TorchStoreClient, NamesTheServerThatHasGone) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::store::torch_store_client_test

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace lockstep::store {
+namespace lockstep::store::barrier_table_test {
 namespace {
 
 using testing::ElementsAre;
@@ -66,4 +66,4 @@ TEST(BarrierTable, WhoLeavesAfterItsReleaseIsNotReleasedIntoItsNextBarrier) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::store::barrier_table_test

@@ -13,7 +13,7 @@
 #include "tests/golden/golden.h"
 #include "tests/unit/store/server/session_bench.h"
 
-namespace lockstep::store {
+namespace lockstep::store::golden_session_test {
 namespace {
 
 using golden::Conversation;
@@ -164,4 +164,4 @@ TEST(GoldenSession, ProofsAreThoseOfTheTranscript) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::store::golden_session_test

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::store {
+namespace lockstep::store::key_table_test {
 namespace {
 
 using testing::ElementsAre;
@@ -288,4 +288,4 @@ TEST(KeyTable, TheObserverSeesEachChangeAndWhatWasBefore) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::store::key_table_test

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::store {
+namespace lockstep::store::legacy_clients_test {
 namespace {
 
 using testing::ElementsAre;
@@ -52,4 +52,4 @@ TEST(LegacyClients, KnowsTheirHosts) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::store::legacy_clients_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep::store {
+namespace lockstep::store::log_limit_test {
 namespace {
 
 using std::chrono::seconds;
@@ -22,4 +22,4 @@ TEST(LogLimit, AdmitsSoManyLinesInATimeAndCountsTheRest) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::store::log_limit_test

@@ -16,7 +16,7 @@
 #include "proto/reply.h"
 #include "tests/unit/store/server/server_test.h"
 
-namespace lockstep::store {
+namespace lockstep::store::server_session_test {
 namespace {
 
 using proto::Dialect;
@@ -508,4 +508,4 @@ TEST_F(ServerSessionTest, RequestsAreHeldBehindUnreadReplies) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::store::server_session_test

@@ -17,7 +17,7 @@
 #include "tests/support/error_of.h"
 #include "tests/unit/store/server/server_test.h"
 
-namespace lockstep::store {
+namespace lockstep::store::tcp_auth_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -156,4 +156,4 @@ TEST_F(TcpAuthTest, WhoOnlySaysHelloIsClosedInTime) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::store::tcp_auth_test

@@ -24,7 +24,7 @@
 #include "tests/support/scarce_memory.h"
 #include "tests/unit/store/server/server_test.h"
 
-namespace lockstep::store {
+namespace lockstep::store::tcp_limits_test {
 namespace {
 
 using lockstep::testing::error_of;
@@ -387,4 +387,4 @@ TEST_F(TcpLimitsTest, OfMemoryAreOneClientsAlone) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::store::tcp_limits_test

@@ -7,7 +7,7 @@
 
 // Every kernel whose elements do not depend on their neighbours. NaN and infinity are what PyTorch 1.13 gives on the
 // CPU.
-namespace lockstep {
+namespace lockstep::elementwise_sweep_test {
 namespace {
 
 using testing::kSizes;
@@ -264,4 +264,4 @@ TEST(ElementwiseSweep, DropoutScalesAndHidesNoNan) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::elementwise_sweep_test

@@ -20,7 +20,7 @@
 #include "runtime/tensor/cpu/cpu_kernels.h"
 
 // What finite differences do not see: products against a plain loop, edges of vectors, NaN, memory.
-namespace lockstep {
+namespace lockstep::kernels_test {
 namespace {
 
 Kernels& k = cpu_kernels();
@@ -227,4 +227,4 @@ TEST(Allocator, DoesNotPileUpWhatOtherThreadsMade) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::kernels_test

@@ -6,7 +6,7 @@
 
 // layer_norm against double. Where PyTorch's variance overflows (1.13 on the CPU: from 1e19 on) and its row becomes
 // NaN, ours is the number.
-namespace lockstep {
+namespace lockstep::layer_norm_sweep_test {
 namespace {
 
 using testing::in_double;
@@ -147,4 +147,4 @@ TEST(LayerNormSweep, LayerNormShowsNanAndInfinityInTheWholeRowAndNoOther) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::layer_norm_sweep_test

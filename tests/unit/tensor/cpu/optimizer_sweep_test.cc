@@ -3,7 +3,7 @@
 #include "tests/unit/tensor/cpu/sweep.h"
 
 // A step of each optimizer against double.
-namespace lockstep {
+namespace lockstep::optimizer_sweep_test {
 namespace {
 
 using testing::in_double;
@@ -142,4 +142,4 @@ TEST(OptimizerSweep, OptimizersHideNoNan) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::optimizer_sweep_test

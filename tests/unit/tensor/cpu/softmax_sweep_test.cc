@@ -5,7 +5,7 @@
 #include "tests/unit/tensor/cpu/sweep.h"
 
 // What holds a softmax, against double. NaN and infinity are what PyTorch 1.13 gives on the CPU.
-namespace lockstep {
+namespace lockstep::softmax_sweep_test {
 namespace {
 
 using testing::in_double;
@@ -169,4 +169,4 @@ TEST(SoftmaxSweep, AttentionShowsNanFromItsPositionOn) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::softmax_sweep_test

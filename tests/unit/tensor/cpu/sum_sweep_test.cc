@@ -5,7 +5,7 @@
 #include "tests/unit/tensor/cpu/sweep.h"
 
 // Plain sums, products and tables against the same sums in double.
-namespace lockstep {
+namespace lockstep::sum_sweep_test {
 namespace {
 
 using testing::in_double;
@@ -142,4 +142,4 @@ TEST(SumSweep, AnEmbeddingsGradientEqualsDouble) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::sum_sweep_test

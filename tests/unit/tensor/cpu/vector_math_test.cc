@@ -6,7 +6,7 @@
 
 #include "tests/unit/tensor/cpu/sweep.h"
 
-namespace lockstep::cpu {
+namespace lockstep::cpu::vector_math_test {
 namespace {
 
 // Every 1009th float of either sign, so that no binade is left out.
@@ -43,4 +43,4 @@ TEST(VectorMath, EndsAreExactAndNanStays) {
 }
 
 }  // namespace
-}  // namespace lockstep::cpu
+}  // namespace lockstep::cpu::vector_math_test

@@ -6,7 +6,7 @@
 #include "tests/unit/tensor/cuda/both.h"
 
 // What a device refuses leaves its kernels usable.
-namespace lockstep {
+namespace lockstep::errors_test {
 namespace {
 
 using testing::random_floats;
@@ -29,4 +29,4 @@ TEST(KernelErrors, NoRoomForWhatACallKeepsIsAnErrorAndTheNextCallIsRight) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::errors_test

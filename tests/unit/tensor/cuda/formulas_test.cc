@@ -7,7 +7,7 @@
 
 // Each operation of a GPU beside its formula in double: shapes, offsets in memory and strides are drawn, no rows among
 // them; results hold NaN before.
-namespace lockstep {
+namespace lockstep::formulas_test {
 namespace {
 
 using testing::gpu_kernels;
@@ -429,4 +429,4 @@ TEST_P(Formula, OptimizersAndClipping) {
 INSTANTIATE_TEST_SUITE_P(Drawn, Formula, ::testing::Range(0, 6));
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::formulas_test

@@ -8,7 +8,7 @@
 
 // Indices past 2^31. The arrays are address space; GPUs with so many multiprocessors that each element has a thread of
 // its own run the last blocks alone.
-namespace lockstep {
+namespace lockstep::huge_test {
 namespace {
 
 const int set = [] {
@@ -246,4 +246,4 @@ TEST_F(Huge, CrossEntropy) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::huge_test

@@ -8,7 +8,7 @@
 #include "tests/unit/tensor/cuda/both.h"
 
 // Each operation of a GPU beside the CPU's. The CPU's own are held to formulas in double by tests/unit/tensor/cpu.
-namespace lockstep {
+namespace lockstep::kernels_test {
 namespace {
 
 using testing::expect_alike;
@@ -386,4 +386,4 @@ TEST(Findings, IndicesOutOfRangeAreLeftOut) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::kernels_test

@@ -6,7 +6,7 @@
 #include "tests/fakes/cudart/fake_cuda.h"
 
 // What `lockstep doctor` asks of a GPU's kernels, through the shared libraries.
-namespace lockstep {
+namespace lockstep::library_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -31,4 +31,4 @@ TEST(KernelTrial, NamesTheOperationThatDiffers) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::library_test

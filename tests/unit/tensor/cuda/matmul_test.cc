@@ -9,7 +9,7 @@
 #include "tests/unit/tensor/cuda/both.h"
 
 // How cuBLASLt is found and asked; its products are beside the CPU's in kernels_test.cc.
-namespace lockstep::cuda {
+namespace lockstep::cuda::matmul_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -169,4 +169,4 @@ TEST_F(FakeCublasLt, FindsSumsWithoutAnOrder) {
 }
 
 }  // namespace
-}  // namespace lockstep::cuda
+}  // namespace lockstep::cuda::matmul_test

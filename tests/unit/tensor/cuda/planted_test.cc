@@ -7,7 +7,7 @@
 #include "tests/unit/tensor/cuda/both.h"
 
 // Faults that were put into kernels on purpose: each is found, in every order of the threads.
-namespace lockstep::cuda {
+namespace lockstep::cuda::planted_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -200,4 +200,4 @@ TEST_F(Planted, AKernelThatWasNotLoaded) {
 }
 
 }  // namespace
-}  // namespace lockstep::cuda
+}  // namespace lockstep::cuda::planted_test

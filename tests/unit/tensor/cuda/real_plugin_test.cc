@@ -6,7 +6,7 @@
 #include "runtime/tensor/kernels.h"
 
 // The plug-in that nvcc has made: it loads where there is no GPU, and says why it has none.
-namespace lockstep {
+namespace lockstep::real_plugin_test {
 namespace {
 
 TEST(RealKernels, SayWhyThereAreNone) {
@@ -24,4 +24,4 @@ TEST(RealKernels, SayWhyThereAreNone) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::real_plugin_test
