@@ -16,8 +16,10 @@ namespace lockstep::rendezvous {
 namespace {
 
 constexpr std::string_view kRemedy =
-    "install Open MPI's PMIx library (Debian: libpmix2), start with `lockstep run`, or set MASTER_ADDR and MASTER_PORT "
-    "and pass init_method tcp://host:port";
+    "install Open MPI's PMIx library (Debian: libpmix2), start with `lockstep run`, or set LOCKSTEP_BOOTSTRAP=address, "
+    "and MASTER_ADDR and MASTER_PORT to rank 0's host and a free port there (mpirun -x), on every rank";
+
+constexpr std::string_view kLibrary = "libpmix.so.2";
 
 std::atomic<int> open_sessions{0};
 
@@ -78,10 +80,28 @@ PmixSession::PmixSession(std::unique_ptr<Library> library) : library_(std::move(
 
 bool PmixSession::is_any_open() { return open_sessions > 0; }
 
-std::unique_ptr<PmixSession> PmixSession::open(const char* library) {
-  // Never unloaded: it leaves threads and exit handlers behind, and Open MPI may use the same copy.
-  void* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (handle == nullptr) throw BackendUnavailable(fmt::format("PMIx: {}; {}", dlerror(), kRemedy));
+std::vector<std::string> PmixSession::libraries(const Environment& environment) {
+  std::vector<std::string> result;
+  for (const char* name : {"PMIX_PREFIX", "OPAL_PREFIX"}) {
+    const auto prefix = environment.get(name);
+    if (!prefix) continue;
+    result.push_back(fmt::format("{}/lib/{}", *prefix, kLibrary));
+    result.push_back(fmt::format("{}/lib/openmpi/{}", *prefix, kLibrary));  // in the Python package `openmpi`
+  }
+  result.emplace_back(kLibrary);
+  return result;
+}
+
+std::unique_ptr<PmixSession> PmixSession::open(const std::vector<std::string>& libraries) {
+  void* handle = nullptr;
+  std::string library, failure;
+  for (auto candidate = libraries.begin(); handle == nullptr && candidate != libraries.end(); ++candidate) {
+    library = *candidate;
+    // Never unloaded: it leaves threads and exit handlers behind, and Open MPI may use the same copy.
+    handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (handle == nullptr) failure = dlerror();
+  }
+  if (handle == nullptr) throw BackendUnavailable(fmt::format("PMIx: {}; {}", failure, kRemedy));
   auto loaded = std::make_unique<Library>();
   const auto load = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));

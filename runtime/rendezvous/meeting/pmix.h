@@ -18,15 +18,21 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/owner_process.h"
 
 namespace lockstep::rendezvous {
 
 class PmixSession {
  public:
-  // Connects to the server that the environment names. Throws BackendUnavailable if the library can't be loaded or
-  // doesn't get an answer; the library has its own limit for that.
-  static std::unique_ptr<PmixSession> open(const char* library = "libpmix.so.2");
+  // The files to load the library from, the best first: the launcher's own copies, and what the loader finds. Of an
+  // older library than the launcher's, the launcher prints PMIX ERROR. Open MPI 5 sets PMIX_PREFIX for the ranks of
+  // mpirun's host, and where it was moved OPAL_PREFIX for all.
+  static std::vector<std::string> libraries(const Environment& environment);
+  // Loads the first of `libraries` that can be loaded, and connects to the server that the environment names. Throws
+  // BackendUnavailable if none can be loaded or there is no answer; the library has its own limit for that.
+  static std::unique_ptr<PmixSession> open(
+      const std::vector<std::string>& libraries = PmixSession::libraries(Environment::of_process()));
   // Disconnects.
   ~PmixSession();
   // Whether this process has a session open.

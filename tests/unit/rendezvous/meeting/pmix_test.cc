@@ -35,13 +35,30 @@ constexpr int kRanks = 3;
 constexpr const char* kBodyVariable = "LOCKSTEP_TEST_PMIX_BODY";
 constexpr const char* kFolderVariable = "LOCKSTEP_TEST_PMIX_FOLDER";
 
-std::string refusal(const char* library) {
-  return error_of<BackendUnavailable>([&] { PmixSession::open(library); });
+std::string refusal(const std::vector<std::string>& libraries) {
+  return error_of<BackendUnavailable>([&] { PmixSession::open(libraries); });
 }
 
 TEST(Pmix, ALibraryThatIsNotThereOrIsAnotherOneIsSaidWithTheRemedy) {
-  expect_text(refusal("libno-such-pmix.so.2"), {"libno-such-pmix.so.2", "libpmix2"});
-  expect_text(refusal("libm.so.6"), {"libm.so.6 has no PMIx_Init"});
+  expect_text(refusal({"libno-such-pmix.so.2"}),
+              {"libno-such-pmix.so.2", "libpmix2", "LOCKSTEP_BOOTSTRAP=address", "MASTER_ADDR and MASTER_PORT"});
+  expect_text(refusal({"libm.so.6"}), {"libm.so.6 has no PMIx_Init"});
+}
+
+TEST(Pmix, TheFirstLibraryThatCanBeLoadedIsTaken) {
+  expect_text(refusal({"/no-such-prefix/lib/libpmix.so.2", "libm.so.6", "libc.so.6"}), {"libm.so.6 has no PMIx_Init"});
+  expect_text(refusal({"/no-such-prefix/lib/libpmix.so.2", "libno-such-pmix.so.2"}), {"libno-such-pmix.so.2"});
+}
+
+TEST(Pmix, TheLaunchersOwnLibraryComesFirst) {
+  Environment environment;
+  EXPECT_EQ(PmixSession::libraries(environment), std::vector<std::string>{"libpmix.so.2"});
+  environment.set("OPAL_PREFIX", "/opt/openmpi");
+  EXPECT_EQ(PmixSession::libraries(environment),
+            (std::vector<std::string>{"/opt/openmpi/lib/libpmix.so.2", "/opt/openmpi/lib/openmpi/libpmix.so.2",
+                                      "libpmix.so.2"}));
+  environment.set("PMIX_PREFIX", "/opt/pmix");
+  EXPECT_EQ(PmixSession::libraries(environment).front(), "/opt/pmix/lib/libpmix.so.2");
 }
 
 // Runs `body` in kRanks ranks of mpirun, each this binary. How many got to its end, -1 if mpirun or one of them failed,
