@@ -31,7 +31,7 @@ run_extras() {
   part "fuzz, 5 minutes each" scripts/test --extra fuzz --seconds 300
   part "libtorch under sanitizers" scripts/test --extra libtorch-sanitizers
   part "cuda: names and architectures of the plug-in" scripts/test --extra cuda
-  part "launchers: Slurm and MPICH" scripts/test --extra launchers
+  part "launchers: Slurm, Open MPI, MPICH, Intel MPI" scripts/test --extra launchers
   part "ssh: jobs over OpenSSH" scripts/test --extra ssh
   part "torch-failures: PyTorch on gloo in the failure matrix" scripts/test --extra torch-failures
   part "the same bits on other processors" scripts/test --extra processors
