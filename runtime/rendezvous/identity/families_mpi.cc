@@ -74,7 +74,7 @@ MaybeReading read_mvapich(const Environment& environment, const FileReader&) {
   return reading;
 }
 
-// Hydra of MPICH and of Intel MPI, which have the same names. I_MPI_* are its inputs and say nothing about a process.
+// Hydra of MPICH and of Intel MPI, which have the same names. I_MPI_* and HYDRA_* are settings, or describe the host.
 MaybeReading read_hydra(const Environment& environment, const FileReader&) {
   if (!environment.has("MPI_LOCALRANKID") && !environment.has("MPI_LOCALNRANKS")) return std::nullopt;
   const std::string variables = list_set(

@@ -140,6 +140,23 @@ const Case kCases[] = {
         PMIX_RANK=2
         PMIX_SERVER_URI3=86409216.0;tcp4://127.0.0.1:46529)",
      {"Open MPI", 2, 4, 0, 2, -1, "86409217", "", "mpirun 86409217", true}},
+    {"OpenMpi5",
+     R"(OMPI_COMM_WORLD_RANK=2
+        OMPI_COMM_WORLD_SIZE=4
+        OMPI_COMM_WORLD_LOCAL_RANK=0
+        OMPI_COMM_WORLD_LOCAL_SIZE=2
+        OMPI_COMM_WORLD_NODE_RANK=0
+        OMPI_WORLD_SIZE=4
+        OMPI_WORLD_LOCAL_SIZE=2
+        OMPI_UNIVERSE_SIZE=4
+        OMPI_MCA_num_procs=4
+        OMPI_VERSION=5.0.11
+        PMIX_NAMESPACE=prterun-host1-36@1
+        PMIX_RANK=2
+        PMIX_HOSTNAME=host2
+        PMIX_SERVER_URI41=prterun-host1-36@0.1;tcp4://127.0.0.1:47671
+        PRTE_LAUNCHED=1)",
+     {"Open MPI", 2, 4, 0, 2, -1, "prterun-host1-36@1", "", "mpirun prterun-host1-36@1", true}},
     {"AzureMl",
      R"(OMPI_COMM_WORLD_RANK=2
         OMPI_COMM_WORLD_SIZE=4
@@ -187,6 +204,31 @@ const Case kCases[] = {
         HYDI_CONTROL_FD=7
         MPIR_CVAR_CH3_INTERFACE_HOSTNAME=node0)",
      {"Hydra (MPICH, Intel MPI)", 1, 2, 1, 2, -1, "", "", "hydra of hydra_pmi_proxy"}},
+    {"Mpich5",
+     R"(PMI_RANK=3
+        PMI_SIZE=4
+        PMI_FD=11
+        PMI_HOSTNAME=host2
+        MPI_LOCALRANKID=1
+        MPI_LOCALNRANKS=2
+        HYDI_CONTROL_FD=7)",
+     {"Hydra (MPICH, Intel MPI)", 3, 4, 1, 2, -1, "", "", "hydra of hydra_pmi_proxy"}},
+    {"IntelMpi2021",
+     R"(HYDRA_BSTRAP_LAUNCHER=ssh
+        HYDRA_BSTRAP_LOCALHOST=host2
+        HYDRA_BSTRAP_NODE_ID=1
+        HYDRA_BSTRAP_PROXY_ID=1
+        HYDRA_BSTRAP_PGID=0
+        I_MPI_HYDRA_UUID=471b0000-c78d-6421-6761-06000dc67648
+        I_MPI_INFO_LCPU=2
+        I_MPI_MPIRUN=mpirun
+        I_MPI_PIN_INFO=1
+        PMI_FD=11
+        PMI_RANK=3
+        PMI_SIZE=4
+        MPI_LOCALRANKID=1
+        MPI_LOCALNRANKS=2)",
+     {"Hydra (MPICH, Intel MPI)", 3, 4, 1, 2, -1, "", "", "hydra of hydra_pmi_proxy"}},
     {"IntelMpi",
      R"(I_MPI_ROOT=/opt/intel/oneapi/mpi/2021.12
         I_MPI_PERHOST=2
