@@ -112,7 +112,6 @@ meetings() {
   if [[ $mpi == Open* ]]; then
     run 0
     met "$mpi, two hosts, through PMIx" "$source" 2 4
-    ! grep 'PMIX ERROR' "$output" || fail "the PMIx library of the ranks is not the launcher's"
   else
     run '[1-9][0-9]*'
     says "\(from $(literal "$source")\) doesn't know where to meet the others: MASTER_ADDR and MASTER_PORT are not set"

@@ -81,14 +81,13 @@ PmixSession::PmixSession(std::unique_ptr<Library> library) : library_(std::move(
 bool PmixSession::is_any_open() { return open_sessions > 0; }
 
 std::vector<std::string> PmixSession::libraries(const Environment& environment) {
-  std::vector<std::string> result;
+  std::vector<std::string> result = {std::string(kLibrary)};
   for (const char* name : {"PMIX_PREFIX", "OPAL_PREFIX"}) {
     const auto prefix = environment.get(name);
     if (!prefix) continue;
     result.push_back(fmt::format("{}/lib/{}", *prefix, kLibrary));
     result.push_back(fmt::format("{}/lib/openmpi/{}", *prefix, kLibrary));  // in the Python package `openmpi`
   }
-  result.emplace_back(kLibrary);
   return result;
 }
 
@@ -99,7 +98,7 @@ std::unique_ptr<PmixSession> PmixSession::open(const std::vector<std::string>& l
     library = *candidate;
     // Never unloaded: it leaves threads and exit handlers behind, and Open MPI may use the same copy.
     handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (handle == nullptr) failure = dlerror();
+    if (handle == nullptr && failure.empty()) failure = dlerror();
   }
   if (handle == nullptr) throw BackendUnavailable(fmt::format("PMIx: {}; {}", failure, kRemedy));
   auto loaded = std::make_unique<Library>();

@@ -25,9 +25,10 @@ namespace lockstep::rendezvous {
 
 class PmixSession {
  public:
-  // The files to load the library from, the best first: the launcher's own copies, and what the loader finds. Of an
-  // older library than the launcher's, the launcher prints PMIX ERROR. Open MPI 5 sets PMIX_PREFIX for the ranks of
-  // mpirun's host, and where it was moved OPAL_PREFIX for all.
+  // The files to load the library from, the best first: what the loader finds, and copies in the launcher's own
+  // folders. Open MPI 5 names those in PMIX_PREFIX for the ranks of mpirun's host, and in OPAL_PREFIX for all if it was
+  // moved. Its copy comes last, since it can abort a process that closes its session and opens another one. An older
+  // one works, but mpirun prints PMIX ERROR.
   static std::vector<std::string> libraries(const Environment& environment);
   // Loads the first of `libraries` that can be loaded, and connects to the server that the environment names. Throws
   // BackendUnavailable if none can be loaded or there is no answer; the library has its own limit for that.
