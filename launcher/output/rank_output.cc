@@ -36,7 +36,9 @@ std::vector<std::string> RankOutput::last_lines() const {
   return lines;
 }
 
-// libstdc++ prints a line with the type and a line with the text.
+// libstdc++ prints a line with the type and a line with the text. Python prints a head, indented frames, and the
+// exception; torch.distributed puts "[rank1]: " before each line, and a DataLoader appends its worker's "Original
+// Traceback" to the text.
 void RankOutput::note_fatal_error(std::string_view line) {
   constexpr std::string_view kType = "terminate called after throwing an instance of ";
   constexpr std::string_view kText = "  what():  ";
@@ -44,6 +46,16 @@ void RankOutput::note_fatal_error(std::string_view line) {
   const auto ours = line.starts_with("[lockstep") ? line.find(kOurs) : line.npos;
   if (line.starts_with(kType)) fatal_error_ = printable(line.substr(kType.size()));
   if (line.starts_with(kText)) fatal_error_ += ": " + printable(line.substr(kText.size()), kMostKeptBytes);
+  const bool is_uncaught = line.starts_with("[rank") && line.find("]: ") != line.npos;
+  if (is_uncaught) line.remove_prefix(line.find("]: ") + 3);
+  // Of an exception without torch's mark it is not known whether the program went on, or Python ignored it at its end.
+  const bool is_head = line.ends_with("Traceback (most recent call last):") && (is_uncaught || !has_uncaught_);
+  has_uncaught_ = has_uncaught_ || (is_head && is_uncaught);
+  if (in_traceback_ && !is_head && !line.empty() && line.front() != ' ') {
+    fatal_error_ = printable(line, kMostKeptBytes);
+    in_traceback_ = false;
+  }
+  in_traceback_ = in_traceback_ || is_head;
   if (ours != line.npos) fatal_error_ = printable(line.substr(ours + kOurs.size()), kMostKeptBytes);
 }
 

@@ -51,8 +51,8 @@ class RankOutput {
   const std::string& path() const { return sinks_.file.path(); }
   // Returns the last kShownLines lines, without the redraws of a bar; the last of them may lack its end.
   std::vector<std::string> last_lines() const;
-  // Type and first line of the text of the last uncaught exception that the C++ runtime, or lockstep in the rank, has
-  // printed on this stream; empty: none.
+  // Type and first line of the text of the last uncaught exception that the C++ runtime, Python, or lockstep in the
+  // rank has printed on this stream; empty: none.
   const std::string& fatal_error() const { return fatal_error_; }
   // Bytes lost by the file so far.
   std::uint64_t lost_bytes() const { return sinks_.file.lost_bytes(); }
@@ -75,6 +75,8 @@ class RankOutput {
   LineSplitter splitter_;
   std::deque<std::string> kept_lines_;
   std::string fatal_error_;
+  bool in_traceback_ = false;  // Python's, whose last line is the exception
+  bool has_uncaught_ = false;  // torch has marked one as uncaught
 };
 
 }  // namespace lockstep::launcher

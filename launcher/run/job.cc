@@ -42,6 +42,11 @@ bool is_of_fatal_error(const ExitStatus& ending) {
   return ending.exit_code() == 128 + SIGABRT || (!ending.by_signal && ending.value == 1);
 }
 
+// Returns true for an error of torch's connections: another rank's end, or its silence, is the reason.
+bool is_of_lost_peer(std::string_view error) {
+  return error.find("gloo/transport/") != error.npos || error.find("DistNetworkError") != error.npos;
+}
+
 // Describes the output of the ranks that is missing in their files, after `others`, which may be empty. Returns an
 // empty string if both are complete.
 std::string describe_lost_output(std::span<const RankProcess> ranks, std::string others) {
@@ -282,12 +287,11 @@ void Job::on_rank_end(RankProcess& process) {
   process.out.read_available(console_);
   process.err.read_available(console_);
   if (const auto text = process.err.fatal_error(); !text.empty() && is_of_fatal_error(*process.ending)) {
-    control_.heard({.kind = Cause::Kind::failed,
-                    .rank = process.rank,
-                    .reporter = process.rank,
-                    .host = host_,
-                    .pid = process.pid,
-                    .text = text});
+    Cause cause{.rank = -1, .reporter = process.rank, .host = host_, .pid = process.pid, .text = text};
+    if (is_of_lost_peer(text)) control_.heard(cause);
+    cause.kind = Cause::Kind::failed;
+    cause.rank = process.rank;
+    control_.heard(cause);
   }
   control_.rank_ended(
       {facts_of(process), *process.ending, ending_.is_killing() && ending->by_signal && ending->value == SIGKILL});

@@ -30,9 +30,8 @@ std::string how_it_failed(const RootCause& root_cause) {
     if (has_not_come(cause)) return fmt::format("{} before it came to init_process_group", ending->describe());
     return ending->ok() ? "exited with code 0 while the others still needed it" : ending->describe();
   }
-  if (cause == nullptr) return "has failed and still runs";
-  if (cause->reporter < 0) return "did not continue";
-  if (cause->kind == Cause::Kind::timeout) return "did not arrive where the others waited for it";
+  if (cause != nullptr && cause->reporter < 0) return "did not continue";
+  if (cause == nullptr || cause->kind == Cause::Kind::timeout) return "did not arrive where the others waited for it";
   return "has failed and still runs";
 }
 

@@ -65,8 +65,8 @@ RestartPolicy::Decision RestartPolicy::refuse_first(const StartEnd& end) const {
   if (end.reports_steps) {
     return refuse(end, "it failed before it had finished a step; correct what is named above, and start the job again");
   }
-  return refuse(end, fmt::format("it ran for {:.1f} s and reported no step; a program that reports none (ranks "
-                                 "without DistributedDataParallel) is started again if it ran for {} s",
+  return refuse(end, fmt::format("it ran for {:.1f} s and reported no step; a program that reports none (such as a "
+                                 "Python script) is started again if it ran for {} s",
                                  std::chrono::duration<double>(end.ran).count(), kLongEnough.count()));
 }
 

@@ -103,6 +103,13 @@ RootCause::Step RootCause::overdue() {
   if (const auto candidates = roots(); !candidates.empty()) return name(candidates.front());
   find_circle();
   if (!circle_.empty()) return name(circle_.front());
+  // Witnesses that accuse nobody (torch's) missed a rank that had left, or the only one that runs.
+  const bool accuses_nobody = first_witness_ && at(*first_witness_).word;
+  for (const bool has_left : {true, false}) {
+    for (int r = 0; accuses_nobody && is_rank(r); ++r) {
+      if (has_left ? at(r).ending && at(r).ending->ok() : !at(r).ending && running_ == 1) return name(r);
+    }
+  }
   if (first_witness_) return name(*first_witness_);
   // The rank accused another and then fell silent.
   for (int r = 0; is_rank(r); ++r) {

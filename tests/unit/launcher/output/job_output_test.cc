@@ -149,6 +149,37 @@ TEST_F(JobOutputTest, AnUncaughtExceptionIsItsTypeAndTheFirstLineOfItsText) {
   EXPECT_EQ(fatal_error_, "");
 }
 
+TEST_F(JobOutputTest, AnUncaughtExceptionOfPythonIsTheLastLineOfItsTraceback) {
+  JobOutput output({}, console_);
+  const std::string head = "Traceback (most recent call last):\n";
+  const std::string frame = "  File \"train.py\", line 3, in <module>\n    main()\n";
+  const auto error_of = [&](const std::string& text) {
+    write(output, 0, Stream::err, text);
+    return fatal_error_;
+  };
+  EXPECT_EQ(error_of("epoch 1\n" + head + frame + "ModuleNotFoundError: No module named 'x'\nbye\n"),
+            "ModuleNotFoundError: No module named 'x'");
+  EXPECT_EQ(
+      error_of(head + frame + "KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n" +
+               head + frame + "ValueError: two\nlines\n"),
+      "ValueError: two");
+  EXPECT_EQ(error_of(frame), "") << "no traceback";
+  EXPECT_EQ(error_of(head + frame), "") << "cut off";
+}
+
+// torch.distributed marks what ends the program.
+TEST_F(JobOutputTest, AnExceptionThatTorchMarksAsUncaughtOutranksTheOthers) {
+  JobOutput output({}, console_);
+  const std::string other = "Traceback (most recent call last):\n  File \"a.py\", line 1\nOSError: of no account\n";
+  const std::string marked = "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"b.py\", line 2\n";
+  write(output, 1, Stream::err, other + marked + "[rank1]: ValueError: no label\nException ignored in: <f>\n" + other);
+  EXPECT_EQ(fatal_error_, "ValueError: no label");
+  write(output, 1, Stream::err,
+        marked + "[rank1]: ValueError: Caught ValueError in DataLoader worker process 0.\n[rank1]: Original " +
+            "Traceback (most recent call last):\n[rank1]:   File \"c.py\", line 3\n[rank1]: ValueError: no label\n\n");
+  EXPECT_EQ(fatal_error_, "ValueError: no label") << "the worker's";
+}
+
 TEST_F(JobOutputTest, TheLaunchersWordsAreInTheLogAndSoAreThoseBefore) {
   console_.message("before");
   JobOutput output({.log_dir = folder_}, console_);

@@ -85,6 +85,53 @@ TEST(RootCause, WithoutARootTheFirstWitnessIsNamed) {
   EXPECT_EQ(alone.ended(0, kHeard), Step::end_others);
 }
 
+// Of torch's connections: the error of a rank that has lost another does not say which.
+class LostSome : public ::testing::Test {
+ protected:
+  void lose(RootCause& root_cause, int rank) {
+    root_cause.heard(said(rank, -1));
+    root_cause.heard(said(rank, rank, Cause::Kind::failed));
+  }
+};
+
+TEST_F(LostSome, AndEndsFirstIsNotTheRoot) {
+  RootCause root_cause(3);
+  lose(root_cause, 0);
+  EXPECT_EQ(root_cause.ended(0, kCaughtAll), Step::await_root);
+  root_cause.heard(said(1, 1, Cause::Kind::failed));
+  EXPECT_EQ(root_cause.ended(1, kCaughtAll), Step::end_others);
+  EXPECT_EQ(root_cause.first_failure(), 1);
+}
+
+TEST_F(LostSome, NamesTheOneThatRunsOrHasLeft) {
+  RootCause hung(3);
+  for (const int rank : {0, 2}) {
+    lose(hung, rank);
+    hung.ended(rank, kCaughtAll);
+  }
+  EXPECT_EQ(hung.overdue(), Step::end_others);
+  EXPECT_EQ(hung.first_failure(), 1);
+  EXPECT_FALSE(hung.ending());
+
+  RootCause left(3);
+  left.ended(2, kFine);
+  lose(left, 0);
+  left.ended(0, kCaughtAll);
+  EXPECT_EQ(left.overdue(), Step::end_others) << "rank 1 runs too";
+  EXPECT_EQ(left.first_failure(), 2);
+  EXPECT_EQ(left.exit_code(), 1);
+}
+
+TEST_F(LostSome, AreAllThereAreAndTheFirstIsNamedWithItsError) {
+  RootCause root_cause(2);
+  for (const int rank : {1, 0}) {
+    lose(root_cause, rank);
+    root_cause.ended(rank, kCaughtAll);
+  }
+  EXPECT_EQ(root_cause.first_failure(), 1);
+  ASSERT_NE(root_cause.own_error(), nullptr);
+}
+
 TEST(RootCause, ARankThatEndedWithZeroBeforeItCameIsNamedWhenTheLauncherSaysSo) {
   RootCause root_cause(3);
   EXPECT_EQ(root_cause.ended(1, kFine), Step::go_on) << "nobody waits for it yet";
