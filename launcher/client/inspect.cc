@@ -101,29 +101,11 @@ class OthersStacks {
   std::map<int, Lines> taken_;
 };
 
-// Describes the ranks of this host that have not registered with the launcher: processes that have the variables it
-// gave them.
-std::string describe_others(const LiveReport& report, std::string_view here) {
-  const RunFacts& facts = report.facts;
-  std::string text;
-  const auto processes = descendants_of(facts.pid);
-  for (int rank = facts.first_rank; rank < facts.first_rank + facts.ranks; ++rank) {
-    const bool is_known = std::ranges::any_of(report.ranks, [rank](const ReportedRank& it) { return it.rank == rank; });
-    const auto process = std::ranges::find_if(
-        processes, [rank](const ProcessEntry& it) { return started_with(it.pid, fmt::format("RANK={}", rank)); });
-    if (is_known || process == processes.end()) continue;
-    text += fmt::format(
-        "\nrank {} (host {}, pid {}): {}\n{}", rank, here, process->pid,
-        facts.node_rank == 0 ? "has not come to init_process_group" : "reports to the launcher of node rank 0",
-        here_of(process->pid));
-  }
-  return text;
-}
-
 }  // namespace
 
 void inspect(const FoundRun& run) {
-  const LiveReport report = ask_launcher(run);
+  LiveReport report = ask_launcher(run);
+  add_ranks_in_no_group(report);
   const std::string here = membership::ProcessInfo::of_this_process().host;
   std::string text = report.facts.node_rank == 0 ? as_screen(report, {}) : std::string();
   const auto others = OthersStacks(run, report, here).take();
@@ -136,7 +118,6 @@ void inspect(const FoundRun& run) {
       text += here_of(process_of_rank(report.facts.pid, rank.rank, rank.pid));
     }
   }
-  text += describe_others(report, here);
   write_to_stdout(text);
 }
 

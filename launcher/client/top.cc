@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "launcher/base/signals.h"
 #include "launcher/base/system.h"
 #include "launcher/client/gpu_use.h"
+#include "launcher/process/process_table.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
@@ -72,9 +74,22 @@ std::string gpu_of(const ReportedRank& rank) {
                      memory(rank.gpu_memory_bytes.value_or(0)));
 }
 
-bool is_well(const ReportedRank& rank) { return rank.state == "training" || rank.state == "starting"; }
+// Returns a process's memory, and its part of what it shares with others: a rank's workers share most with it.
+double proportional_bytes(pid_t pid) {
+  const std::string text = read_kernel_file(fmt::format("/proc/{}/smaps_rollup", pid));
+  const auto at = text.find("\nPss:");
+  if (at == text.npos) return 0;
+  std::string_view rest = std::string_view(text).substr(text.find_first_of("0123456789", at));
+  return 1024.0 * static_cast<double>(parse_int(take_word(rest)).value_or(0));
+}
 
-std::vector<std::string> row_of_rank(const ReportedRank& rank, bool is_slow, bool has_gpus) {
+bool is_in_no_group(const ReportedRank& rank) { return rank.cpu_s.has_value(); }
+
+bool is_well(const ReportedRank& rank) {
+  return rank.state == "training" || rank.state == "starting" || is_in_no_group(rank);
+}
+
+std::vector<std::string> row_of_rank(const ReportedRank& rank, bool is_slow, bool has_gpus, bool has_cpu) {
   std::vector<std::string> row = {fmt::format("{}{}", rank.rank,
                                               !is_well(rank) ? " !"
                                               : is_slow      ? " *"
@@ -92,6 +107,7 @@ std::vector<std::string> row_of_rank(const ReportedRank& rank, bool is_slow, boo
                                   percent(rank, {Phase::snapshot, Phase::evaluation, Phase::other})};
   for (const double bytes : rank.held_bytes) row.push_back(memory(bytes));
   row.push_back(memory(rank.resident_bytes));
+  if (has_cpu) row.push_back(rank.cpu_s ? fmt::format("{:.1f} s", *rank.cpu_s) : "-");
   if (has_gpus) row.push_back(gpu_of(rank));
   row.push_back(fmt::format("{}", rank.pid));
   row.push_back(rank.collectives == 0 ? "-" : describe_collective(rank));
@@ -114,11 +130,12 @@ std::vector<std::string> heading(const LiveReport& report) {
       "{}  {} on {}, start {}, {:.0f} s: {}", facts.run_id, count_of(facts.world_size, "rank"),
       count_of(facts.hosts, "host"), facts.generation + 1, static_cast<double>(facts.age_ms) / 1000, facts.command)};
   const auto fastest = std::ranges::max_element(report.ranks, {}, &ReportedRank::step);
-  if (fastest == report.ranks.end()) {
-    lines.emplace_back("no rank has told of itself yet, as it does within a second of init_process_group");
+  const auto others = std::ranges::count_if(report.ranks, is_in_no_group);
+  if (others == std::ssize(report.ranks)) {
+    lines.emplace_back("no rank has told of itself, as it does within a second of lockstep's init_process_group");
   } else if (fastest->step_s <= 0) {
-    lines.push_back(
-        fmt::format("{} of {} ranks are here; no rates before the second step", report.ranks.size(), facts.world_size));
+    lines.push_back(fmt::format("{} of {} ranks are here; no rates before the second step",
+                                std::ssize(report.ranks) - others, facts.world_size));
   } else {
     std::string line = fmt::format("step {}, ", fastest->step);
     if (fastest->left_s) line += trace::format_left(nanoseconds(*fastest->left_s)) + " left, ";
@@ -237,8 +254,12 @@ std::string as_screen(const LiveReport& report, const Screen& screen) {
   std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "STATE", "STEP", "TIME", "WAITED", "HIDDEN", "DATA",
                                                  "FWD", "BWD", "OPTIM", "OTHER", "WEIGHTS", "GRADS", "OPTSTATE",
                                                  "MEMORY", "PID", "LAST COLLECTIVE"}};
+  const bool has_cpu = std::ranges::any_of(report.ranks, is_in_no_group);
+  if (has_cpu) rows.front().insert(rows.front().end() - 2, "CPU");
   if (has_gpus) rows.front().insert(rows.front().end() - 2, "GPU");
-  for (const ReportedRank* rank : ranks) rows.push_back(row_of_rank(*rank, rank->rank == report.straggler, has_gpus));
+  for (const ReportedRank* rank : ranks) {
+    rows.push_back(row_of_rank(*rank, rank->rank == report.straggler, has_gpus, has_cpu));
+  }
   narrow(rows, screen.columns, report.facts.hosts == 1);
   std::string text;
   for (const std::string& line : lines) {
@@ -277,6 +298,35 @@ LiveReport ask_for_report(const FoundRun& run) {
   return report;
 }
 
+void add_ranks_in_no_group(LiveReport& report) {
+  const RunFacts& facts = report.facts;
+  std::map<int, ReportedRank> others;
+  for (int rank = facts.first_rank; rank < facts.first_rank + facts.ranks; ++rank) {
+    if (std::ranges::find(report.ranks, rank, &ReportedRank::rank) != report.ranks.end()) continue;
+    others[rank] = {.rank = rank,
+                    .host = facts.host,
+                    .state = facts.node_rank == 0 ? "no group" : "reports to the launcher of node rank 0",
+                    .cpu_s = 0};
+  }
+  if (others.empty()) return;
+  std::map<pid_t, ReportedRank*> owners;  // a parent comes before its children
+  for (const ProcessEntry& process : descendants_of(facts.pid)) {
+    ReportedRank*& owner = owners[process.pid];
+    owner = owners[process.parent];
+    for (auto& [rank, other] : others) {
+      if (process.parent == facts.pid && started_with(process.pid, fmt::format("RANK={}", rank))) owner = &other;
+    }
+    if (owner == nullptr) continue;
+    if (owner->pid == 0) owner->pid = process.pid;
+    *owner->cpu_s += static_cast<double>(process.user + process.system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+    owner->resident_bytes += proportional_bytes(process.pid);
+  }
+  for (auto& [rank, other] : others) {
+    if (other.pid != 0) report.ranks.push_back(std::move(other));
+  }
+  std::ranges::sort(report.ranks, {}, &ReportedRank::rank);
+}
+
 namespace {
 
 // Adds the GPU use of this host to reports, as long as the host has GPUs.
@@ -284,6 +334,7 @@ class ReportWithGpus {
  public:
   LiveReport ask(const FoundRun& run) {
     LiveReport report = ask_for_report(run);
+    add_ranks_in_no_group(report);
     if (!has_gpus_) return report;
     const auto processes = ask_gpu_use();
     has_gpus_ = processes.has_value();

@@ -19,6 +19,9 @@ LiveReport ask_launcher(const FoundRun& run);
 // Returns the report of the run's launcher, with its ranks. Throws Error; if the store is on another host, the error
 // names the command to run there.
 LiveReport ask_for_report(const FoundRun& run);
+// Adds the ranks of this host that have not registered with the launcher: those of a program without lockstep, and
+// those that have not come to its init_process_group. CPU time and memory are those of all their processes.
+void add_ranks_in_no_group(LiveReport& report);
 
 struct Screen {
   std::size_t columns = 0;  // 0: no limit

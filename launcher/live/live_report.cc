@@ -92,6 +92,7 @@ void rank_fields(Rank& rank, Field field) {
   field("collective", rank.collective);
   field("unchanged_s", rank.unchanged_s);
   field("resident_bytes", rank.resident_bytes);
+  field("cpu_s", rank.cpu_s);
   field("weights_bytes", rank.held_bytes[0]);
   field("gradients_bytes", rank.held_bytes[1]);
   field("optimizer_state_bytes", rank.held_bytes[2]);

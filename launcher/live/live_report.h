@@ -21,12 +21,13 @@ struct ReportedRank {
   int rank = 0;
   std::string host = {};
   int pid = 0;
-  std::string state = {};        // training, starting, left, lost, silent, failed
+  std::string state = {};        // training, starting, left, lost, silent, failed; "no group": not known to the store
   std::int64_t step = -1;        // -1: not known
   std::int64_t collectives = 0;  // number started
   std::string collective = {};   // the name of the last one started
   double unchanged_s = 0;        // for how long no heartbeat, which comes twice a second, has told of another one
   double resident_bytes = 0;
+  std::optional<double> cpu_s = {};                  // CPU time of a rank in no group
   std::array<double, trace::kHeld> held_bytes = {};  // by trace::Held; 0: not known
   double steps = 0;  // finished since the rank's start; it, rows, waited_s and hidden_s only grow
   double rows = 0;   // rows of all ranks together

@@ -35,6 +35,7 @@ std::string read_kernel_file(const std::string& path) {
 
 std::optional<ProcessEntry> parse_process_stat(std::string_view text) {
   constexpr int kFieldBehindGroup = 6;
+  constexpr int kUserField = 14;
   constexpr int kStartField = 22;  // proc(5)
   const auto open = text.find('(');
   const auto close = text.rfind(')');
@@ -49,6 +50,7 @@ std::optional<ProcessEntry> parse_process_stat(std::string_view text) {
   rest.remove_prefix(2);
   if (!take_number(rest, entry.parent) || !take_number(rest, entry.group)) return std::nullopt;
   for (int field = kFieldBehindGroup; field < kStartField; ++field) {
+    if (field == kUserField && take_number(rest, entry.user) && take_number(rest, entry.system)) field += 2;
     const auto space = rest.find(' ', 1);
     rest.remove_prefix(space == rest.npos ? rest.size() : space);
   }

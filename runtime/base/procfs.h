@@ -20,9 +20,11 @@ struct ProcessEntry {
   pid_t pid = 0;
   pid_t parent = 0;
   pid_t group = 0;
-  char state = '?';        // as ps shows it: R, S, D, T, Z ...
-  std::string name = {};   // at most 15 characters, as the kernel keeps it
-  std::int64_t start = 0;  // in the kernel's ticks since boot: tells a process from a later one of its pid
+  char state = '?';         // as ps shows it: R, S, D, T, Z ...
+  std::string name = {};    // at most 15 characters, as the kernel keeps it
+  std::int64_t user = 0;    // CPU time in the kernel's ticks: of the program,
+  std::int64_t system = 0;  // and of the kernel for it
+  std::int64_t start = 0;   // in the kernel's ticks since boot: tells a process from a later one of its pid
 
   // A zombie is gone: nothing but its exit code is left.
   bool alive() const { return state != 'Z' && state != 'X'; }

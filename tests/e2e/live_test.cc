@@ -324,7 +324,7 @@ TEST_F(Live, InspectShowsARankThatHasNotComeToTheGroup) {
     ranks = inspected(id);
     return ranks.size() == 3 && contains(ranks[0], ": starting") && contains(ranks[2], ": starting");
   }));
-  expect_text(ranks[1], {"): has not come to init_process_group\n    thread "});
+  expect_text(ranks[1], {"): no group\n    thread "});
   if (has_stacks()) {
     EXPECT_TRUE(std::regex_search(ranks[1], std::regex("\n    #0 [^\n]*pause"))) << ranks[1];
   }
@@ -350,7 +350,9 @@ TEST_F(Live, AProgramThatIsNoneOfOursIsShownForWhatItIs) {
   Process launcher({.command = plain(2, {"ready", "hang"})});
   ASSERT_TRUE(launcher.await_output("ready", 2));
   const std::string id = id_of(launcher);
-  expect_text(run({LOCKSTEP_PROGRAM, "top", id}).out, {"no rank has told of itself yet"});
+  const auto top = run({LOCKSTEP_PROGRAM, "top", id}).out;
+  expect_text(top, {"no rank has told of itself"});
+  EXPECT_TRUE(std::regex_search(top, std::regex("\n1 +\\S+ +no group .* \\d+M +\\d+\\.\\d s +\\d+ +-\n"))) << top;
   const auto trace = run({LOCKSTEP_PROGRAM, "trace", id});
   EXPECT_EQ(trace.exit_code, 1);
   expect_text(trace.err, {"lockstep trace: " + id + ": no rank on this host has a trace yet"});

@@ -19,6 +19,8 @@ TEST(ProcessStat, ReadsNamesWithParenthesesAndSpaces) {
   EXPECT_EQ(entry->start, 123456);
   EXPECT_TRUE(entry->alive());
   EXPECT_FALSE(parse_process_stat("4711 (a) Z 12 4700 4700")->alive());
+  EXPECT_EQ(entry->user, 5);
+  EXPECT_EQ(entry->system, 6);
   EXPECT_EQ(parse_process_stat("4711 (a) S 12 4700 4700")->start, 0);
   for (const auto* bad : {"", "1", "1 (", "1 (a)", "1 (a) S", "1 (a) S x 2", "(a) S 1 2", "x (a) S 1 2", ")("}) {
     EXPECT_FALSE(parse_process_stat(bad)) << bad;

@@ -250,7 +250,18 @@ TEST(LiveReport, IsAScreenThatFitsItsTerminal) {
     EXPECT_LE(end - begin, 60u + 17u) << "with a colour";
     begin = end + 1;
   }
-  expect_text(as_screen(live_report({.run_id = "run-1"}, {}), {}), {"no rank has told of itself yet"});
+  expect_text(as_screen(live_report({.run_id = "run-1"}, {}), {}), {"no rank has told of itself"});
+}
+
+TEST(LiveReport, HasCpuTimeAndMemoryOfRanksInNoGroup) {
+  LiveReport report = report_of_three();
+  EXPECT_EQ(as_screen(report, {}).find("CPU"), std::string::npos);
+  report.ranks[1] = {.rank = 1, .host = "n0", .pid = 7, .state = "no group", .resident_bytes = 1 << 20, .cpu_s = 2.5};
+  EXPECT_EQ(read_live_report(as_json(report))->ranks[1].cpu_s, 2.5);
+  const std::string screen = as_screen(report, {});
+  expect_text(screen, {"MEMORY  CPU    PID", "1M      2.5 s  7  ", "64M     -      102"});
+  report.ranks[0] = report.ranks[2] = report.ranks[1];
+  expect_text(as_screen(report, {}), {"no rank has told of itself"});
 }
 
 // Hosts' names as containers have them, and the longest numbers of a job of many ranks.
