@@ -52,10 +52,15 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
   result.set("LOCAL_RANK", number(local_rank));
   result.set("LOCAL_WORLD_SIZE", number(contract.own().ranks));
   result.set("GROUP_RANK", number(contract.node_rank));
-  if (contract.hosts.size() > 1) {
-    result.set("GROUP_WORLD_SIZE", number(static_cast<int>(contract.hosts.size())));
-    result.set("NODE_RANK", number(contract.node_rank));
-  }
+  result.set("GROUP_WORLD_SIZE", number(static_cast<int>(contract.hosts.size())));
+  if (contract.hosts.size() > 1) result.set("NODE_RANK", number(contract.node_rank));
+  // The others of torchrun, for scripts. Torch itself looks for a store of the agent's only if that is said below.
+  result.set("ROLE_RANK", number(rank));
+  result.set("ROLE_WORLD_SIZE", number(world_size(contract.hosts)));
+  result.set("ROLE_NAME", "default");
+  result.set("TORCHELASTIC_RUN_ID", contract.run_id);
+  result.set("TORCHELASTIC_RESTART_COUNT", number(contract.restarts));
+  result.set("TORCHELASTIC_MAX_RESTARTS", number(contract.most_restarts));
   result.set("MASTER_ADDR", contract.master_addr);
   result.set("MASTER_PORT", number(contract.master_port));
   result.set("LOCKSTEP_STORE", contract.store_address);
@@ -65,10 +70,8 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
   result.set("LOCKSTEP_RESTART_COUNT", number(contract.restarts));
   result.set("LOCKSTEP_LAUNCHER_PID", number(contract.launcher_pid));
   result.set("LOCKSTEP_LAUNCHER_FD", contract.launcher_fd);
-  if (contract.torch_store) {  // as a torchrun agent does: rank 0 need not host a store, and the attempt's number
-    result.set("TORCHELASTIC_USE_AGENT_STORE", "True");
-    result.set("TORCHELASTIC_RESTART_COUNT", number(contract.restarts));
-  }
+  // As a torchrun agent does: rank 0 need not host a store.
+  if (contract.torch_store) result.set("TORCHELASTIC_USE_AGENT_STORE", "True");
   if (!contract.liveness.empty()) result.set("LOCKSTEP_LIVENESS", contract.liveness);
   if (!contract.backend.empty()) result.set("LOCKSTEP_BACKEND", contract.backend);
   if (!contract.hang_timeout.empty()) result.set("LOCKSTEP_HANG_TIMEOUT", contract.hang_timeout);

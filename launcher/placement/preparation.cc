@@ -113,6 +113,7 @@ int requeue_code_of(const RunOptions& options, const Environment& environment) {
 Contract contract_of(const RunOptions& options) {
   Contract contract;
   contract.master_addr = options.master_addr;
+  contract.most_restarts = options.max_restarts;
   contract.torch_store = options.torch_store;
   contract.liveness = options.liveness;
   contract.backend = options.backend;

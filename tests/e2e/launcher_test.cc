@@ -245,9 +245,9 @@ TEST(Launcher, RunsWithStandardStreamsClosed) {
 }
 
 TEST(Launcher, OuterLaunchersVariablesDoNotReachTheRanks) {
-  const auto result = run(plain(1, {"env:RANK", "env:WORLD_SIZE", "env:TORCHELASTIC_RUN_ID"}),
-                          {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"TORCHELASTIC_RUN_ID", "x"}});
-  EXPECT_EQ(result.out, "[rank 0] RANK=0\n[rank 0] WORLD_SIZE=1\n[rank 0] TORCHELASTIC_RUN_ID=(unset)\n");
+  const auto result = run(plain(1, {"env:RANK", "env:WORLD_SIZE", "env:TORCHELASTIC_ERROR_FILE"}),
+                          {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"TORCHELASTIC_ERROR_FILE", "x"}});
+  EXPECT_EQ(result.out, "[rank 0] RANK=0\n[rank 0] WORLD_SIZE=1\n[rank 0] TORCHELASTIC_ERROR_FILE=(unset)\n");
 }
 
 TEST(Launcher, ALimitOfTheHostComesWithItsRemedy) {

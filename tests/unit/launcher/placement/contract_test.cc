@@ -31,12 +31,14 @@ TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
   contract.store_address = "127.0.0.1:4000";
   contract.store_secret = store::Secret::parse(std::string(64, 'b'));
   contract.run_id = "run-1";
+  contract.most_restarts = 3;
   contract.launcher_pid = 12;
   contract.launcher_fd = "200:7";
   contract.relay_address = "127.0.0.1:7000";
   auto entries = rank_environment(inherited, contract, 2);
   std::sort(entries.begin(), entries.end());
   std::vector<std::string> expected = {"GROUP_RANK=0",
+                                       "GROUP_WORLD_SIZE=1",
                                        "LOCAL_RANK=2",
                                        "LOCAL_WORLD_SIZE=4",
                                        "LOCKSTEP_LAUNCHER_FD=200:7",
@@ -52,6 +54,12 @@ TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
                                        "OMP_NUM_THREADS=3",
                                        "PATH=/bin",
                                        "RANK=2",
+                                       "ROLE_NAME=default",
+                                       "ROLE_RANK=2",
+                                       "ROLE_WORLD_SIZE=4",
+                                       "TORCHELASTIC_MAX_RESTARTS=3",
+                                       "TORCHELASTIC_RESTART_COUNT=0",
+                                       "TORCHELASTIC_RUN_ID=run-1",
                                        "WORLD_SIZE=4"};
   EXPECT_EQ(entries, expected);
 }
@@ -111,14 +119,13 @@ TEST(Contract, TorchStoreAndLivenessAreSaidOnlyWhereTheyAreChosen) {
     const auto entries = rank_environment(inherited, contract, 0);
     return std::count_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.starts_with(prefix); });
   };
-  EXPECT_EQ(count("TORCHELASTIC_"), 0);
+  EXPECT_EQ(count("TORCHELASTIC_USE_AGENT_STORE"), 0);
   EXPECT_EQ(count("LOCKSTEP_LIVENESS"), 0);
   EXPECT_EQ(count("LOCKSTEP_STORE_SECRET"), 0);
   EXPECT_EQ(count("LOCKSTEP_MEMBERSHIP"), 0);
   contract.torch_store = true;
   contract.liveness = "off";
   EXPECT_EQ(count("TORCHELASTIC_USE_AGENT_STORE=True"), 1);
-  EXPECT_EQ(count("TORCHELASTIC_RESTART_COUNT=0"), 1);
   EXPECT_EQ(count("LOCKSTEP_LIVENESS=off"), 1);
   contract.liveness = "on";
   EXPECT_EQ(count("LOCKSTEP_LIVENESS=on"), 1);
