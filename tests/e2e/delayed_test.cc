@@ -7,18 +7,6 @@
 #include "tests/e2e/training_job.h"
 #include "tests/support/error_of.h"
 
-// What the build lacks, and why.
-#ifndef WHY_NO_NCCL
-#define WHY_NO_NCCL ""
-#else
-#define FAKE_NCCL ""
-#endif
-#ifndef WHY_NO_LIBTORCH
-#define WHY_NO_LIBTORCH ""
-#else
-#define LIBTORCH_PROGRAM ""
-#endif
-
 namespace lockstep::e2e::delayed_test {
 namespace {
 

@@ -28,13 +28,6 @@
 #include "tests/e2e/training_job.h"
 #include "tests/support/rank_processes.h"
 
-// Why the build has none; nothing if it does.
-#ifndef WHY_NO_LIBTORCH
-#define WHY_NO_LIBTORCH ""
-#else
-#define LIBTORCH_PROGRAM ""
-#endif
-
 namespace lockstep::e2e::snapshot_jobs_test {
 namespace {
 

@@ -115,11 +115,14 @@ add_test(skips sh -c "echo 'SKIPPED: no <such> thing'; exit 77")
 set_tests_properties(skips PROPERTIES SKIP_RETURN_CODE 77)
 add_test(skips_as_gtest sh -c "echo 'a_test.cc:7: Skipped'; echo 'no namespaces'; echo '[  SKIPPED ] a (0 ms)'")
 set_tests_properties(skips_as_gtest PROPERTIES SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+add_test(runs_several sh -c "echo 'a_test.cc:7: Skipped'; echo 'no disk'; echo; echo 'b_test.cc:9: Skipped'; echo 'no mount'")
 SUITE
 (cd "$work/suite" && ctest --output-junit "$work/suite/junit.xml" >/dev/null 2>&1) || true
 report() { awk "-vwant=$1" -vlines=40 -f "$source/scripts/junit.awk" "$work/suite/junit.xml"; }
 expect skip_reason 0 '^  skips: no <such> thing$' report skipped
 expect skip_reason_of_gtest 0 '^  skips_as_gtest: no namespaces$' report skipped
+expect skips_within_a_process 0 '^  runs_several: no disk$' report skipped
+expect the_process_ran 0 '^runs_several$' report ran
 expect failed_is_named 0 '^---- fails failed after' report failed
 expect failed_shows_the_end 0 '^<last> & "line"$' report failed
 expect crashed_is_named 0 '^---- crashes failed after' report failed
@@ -127,7 +130,7 @@ expect not_run_has_failed 0 '^---- absent failed .*: Unable to find executable$'
 lines=$(report failed | grep -c '^[0-9]*$')
 ((lines == 39)) || { echo "report failed: wanted 39 of the 60 numbers before the last line, got $lines"; failed=1; }
 lines=$(report skipped | wc -l)
-((lines == 2)) || { echo "report skipped: wanted 2 lines, got $lines"; failed=1; }
+((lines == 4)) || { echo "report skipped: wanted 4 lines, got $lines"; failed=1; }
 
 # scripts/test itself, over a project whose tests fail only in their first run, and always, and as nothing may fail.
 mkdir "$work/project"

@@ -225,7 +225,7 @@ TEST(NcclReducer, FollowsAStreamThatIsSetBetweenAStepAndTheUpdateOfItsShares) {
     const Stream after(group->device());
     auto before = std::make_unique<Stream>(group->device());
     group->set_stream(*before);
-    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .shard = Shard::optimizer});
+    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .shard = lockstep::Shard::optimizer});
     reducer.begin_step({.weight = 1});
     backward(group, reducer, 2);
     reducer.finish_step();
@@ -243,7 +243,7 @@ TEST(NcclReducer, AStepIsNotOverBeforeTheWeightsOfItsSharesHaveCome) {
   std::atomic<bool> go = false;
   run_ranks(2, [&](const Group& group) {
     const Compute compute(group);
-    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .shard = Shard::optimizer});
+    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .shard = lockstep::Shard::optimizer});
     reducer.begin_step({.weight = 1});
     backward(group, reducer, 2);
     reducer.finish_step();

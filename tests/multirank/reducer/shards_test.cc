@@ -14,7 +14,7 @@
 namespace lockstep::testing::shards_test {
 namespace {
 
-const ReducerOptions kSharded{.buckets = kTwoEach.buckets, .shard = Shard::optimizer};
+const ReducerOptions kSharded{.buckets = kTwoEach.buckets, .shard = lockstep::Shard::optimizer};
 
 double gradient_value(int rank, int step, int parameter, std::int64_t i) {
   return std::sin(1.0 + rank + 3 * step + 5 * parameter + 0.1 * static_cast<double>(i));
@@ -58,7 +58,7 @@ std::vector<std::vector<float>> trained(const Group& group, const ReducerOptions
   Reducer reducer(kSix, group, options);
   reducer.plan_order(kBackward);
   Adagrad adagrad(kSix);
-  const bool is_sharded = options.shard == Shard::optimizer;
+  const bool is_sharded = options.shard == lockstep::Shard::optimizer;
   if (is_sharded) adagrad.squares.resize(reducer.shares(group->rank()).size());
   for (int step = 0; step < 6; ++step) {
     if (step % 3 == 2) {  // a micro-batch before
@@ -91,7 +91,7 @@ TEST_P(ReducerSuite, AnOptimizerOfSharesTrainsTheSameWeights) {
       ReducerOptions options = kSharded;
       options.track_unused = tracks;
       const auto sharded = trained(group, options);
-      options.shard = Shard::none;
+      options.shard = lockstep::Shard::none;
       const auto whole = trained(group, options);
       EXPECT_EQ(sharded, whole);
     }

@@ -11,16 +11,16 @@
 namespace lockstep::logging_test {
 namespace {
 
-class Logging : public testing::Test {
+class Logging : public ::testing::Test {
  protected:
   ~Logging() override { set_log_label(""); }
 };
 
 template <typename Body>
 std::string logged(Body body) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   body();
-  return testing::internal::GetCapturedStderr();
+  return ::testing::internal::GetCapturedStderr();
 }
 
 TEST_F(Logging, OneLinePerEventWithLevelAndLabel) {
@@ -61,7 +61,7 @@ TEST_F(Logging, ASinkTakesTheLinesUntilItIsGivenUp) {
 }
 
 // The variable is read at the first line of a process: each case is a process of its own.
-class LoggingDeathTest : public testing::Test {
+class LoggingDeathTest : public ::testing::Test {
  protected:
   LoggingDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
@@ -76,9 +76,9 @@ class LoggingDeathTest : public testing::Test {
 }
 
 TEST_F(LoggingDeathTest, VariableChoosesTheLevel) {
-  EXPECT_EXIT(log_with_variable("debug"), testing::ExitedWithCode(0), "^\\[lockstep\\] debug: a debug line\n");
-  EXPECT_EXIT(log_with_variable("warning"), testing::ExitedWithCode(0), "^\\[lockstep\\] warning: a warning\n$");
-  EXPECT_EXIT(log_with_variable("off"), testing::ExitedWithCode(0), "^$");
+  EXPECT_EXIT(log_with_variable("debug"), ::testing::ExitedWithCode(0), "^\\[lockstep\\] debug: a debug line\n");
+  EXPECT_EXIT(log_with_variable("warning"), ::testing::ExitedWithCode(0), "^\\[lockstep\\] warning: a warning\n$");
+  EXPECT_EXIT(log_with_variable("off"), ::testing::ExitedWithCode(0), "^$");
 }
 
 // `warns`: whether lines of that level are written; those below it are not.
@@ -90,12 +90,12 @@ TEST_F(LoggingDeathTest, VariableChoosesTheLevel) {
 }
 
 TEST_F(LoggingDeathTest, LevelsBelowTheChosenAreSilent) {
-  EXPECT_EXIT(end_silently("warn", true), testing::ExitedWithCode(0), "^$");
-  EXPECT_EXIT(end_silently("off", false), testing::ExitedWithCode(0), "^$");
+  EXPECT_EXIT(end_silently("warn", true), ::testing::ExitedWithCode(0), "^$");
+  EXPECT_EXIT(end_silently("off", false), ::testing::ExitedWithCode(0), "^$");
 }
 
 TEST_F(LoggingDeathTest, BadLevelIsReportedOnceAndCountsAsInfo) {
-  EXPECT_EXIT(log_with_variable("loud"), testing::ExitedWithCode(0),
+  EXPECT_EXIT(log_with_variable("loud"), ::testing::ExitedWithCode(0),
               "^\\[lockstep\\] warning: LOCKSTEP_LOG_LEVEL='loud' is not a level; .*\n"
               "\\[lockstep\\] info: an info line\n\\[lockstep\\] info: another\n\\[lockstep\\] warning: a warning\n$");
 }

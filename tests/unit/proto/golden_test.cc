@@ -20,7 +20,7 @@ namespace {
 
 using golden::Conversation;
 using golden::Step;
-using testing::ElementsAreArray;
+using ::testing::ElementsAreArray;
 
 // A message as the readers and writers see it.
 struct Message {
@@ -100,8 +100,8 @@ std::string written(const Message& message) {
   return out;
 }
 
-class GoldenTest : public testing::TestWithParam<Conversation> {};
-INSTANTIATE_TEST_SUITE_P(Protocol, GoldenTest, testing::ValuesIn(golden::conversations()),
+class GoldenTest : public ::testing::TestWithParam<Conversation> {};
+INSTANTIATE_TEST_SUITE_P(Protocol, GoldenTest, ::testing::ValuesIn(golden::conversations()),
                          [](const auto& param) { return golden::test_name(param.param); });
 
 TEST_P(GoldenTest, IsWrittenToTheSameBytes) {
@@ -252,7 +252,7 @@ TEST(Golden, EveryExampleOfThePageIsInTheTranscripts) {
   const std::vector<std::string> examples = bytes_on_the_page();
   EXPECT_GT(examples.size(), 30u);
   for (const std::string& example : examples) {
-    EXPECT_TRUE(known.contains(example)) << testing::PrintToString(example);
+    EXPECT_TRUE(known.contains(example)) << ::testing::PrintToString(example);
   }
 }
 

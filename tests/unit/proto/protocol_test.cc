@@ -15,8 +15,8 @@
 namespace lockstep::proto::protocol_test {
 namespace {
 
-using testing::ElementsAreArray;
-using testing::HasSubstr;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
 
 // "01 0a" to bytes.
 std::string hex(std::string_view text) {

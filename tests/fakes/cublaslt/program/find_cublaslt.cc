@@ -3,5 +3,5 @@
 #include <cstdlib>
 
 namespace {
-const int found = ::setenv("LOCKSTEP_CUBLASLT_LIB", LOCKSTEP_FAKE_CUBLASLT_FILE, 0);
+const int found_cublaslt = ::setenv("LOCKSTEP_CUBLASLT_LIB", LOCKSTEP_FAKE_CUBLASLT_FILE, 0);
 }

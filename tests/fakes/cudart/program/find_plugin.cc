@@ -3,5 +3,5 @@
 #include <cstdlib>
 
 namespace {
-const int found = ::setenv("LOCKSTEP_PLUGIN_PATH", LOCKSTEP_FAKE_PLUGIN_FOLDER, 0);
+const int found_plugin = ::setenv("LOCKSTEP_PLUGIN_PATH", LOCKSTEP_FAKE_PLUGIN_FOLDER, 0);
 }

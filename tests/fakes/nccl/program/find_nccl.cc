@@ -3,5 +3,5 @@
 #include <cstdlib>
 
 namespace {
-const int found = ::setenv("LOCKSTEP_NCCL_LIB", LOCKSTEP_FAKE_NCCL_FILE, 0);
+const int found_nccl = ::setenv("LOCKSTEP_NCCL_LIB", LOCKSTEP_FAKE_NCCL_FILE, 0);
 }

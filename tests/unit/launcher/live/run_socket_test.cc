@@ -113,7 +113,7 @@ TEST(ListOfRuns, HasARowForEachAndNamesWhoIsSilent) {
             "run-2  12    ?         ?       ?      ?     ?                  (does not answer)\n");
   const auto json = as_json(runs);
   expect_text(json, {R"("run_id": "run-1")", R"("age_s": 61.0)", R"("step": 17)", R"("answers": false)"});
-  EXPECT_EQ(as_json({}), "[]\n");
+  EXPECT_EQ(as_json(std::vector<FoundRun>{}), "[]\n");
 }
 
 }  // namespace

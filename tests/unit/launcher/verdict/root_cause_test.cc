@@ -13,8 +13,8 @@ namespace lockstep::launcher::root_cause_test {
 namespace {
 
 using Step = RootCause::Step;
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 constexpr ExitStatus kFine{};
 constexpr ExitStatus kFailed{.by_signal = false, .value = 3};

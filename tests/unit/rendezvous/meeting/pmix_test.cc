@@ -78,6 +78,8 @@ std::optional<int> under_mpirun(const char* body) {
   if (::mkdtemp(folder.data()) == nullptr) return -1;
   environment.set(kFolderVariable, folder);
   for (const auto& [name, value] : e2e::mpi_variables()) environment.set(name, value);
+  environment.set("GTEST_TOTAL_SHARDS", "1");  // this process may run a part of the tests
+  environment.set("GTEST_SHARD_INDEX", "0");
   // What libpmix leaves allocated at its end, and does unseen by the sanitizers, is not what is tested.
   environment.set("ASAN_OPTIONS", "detect_leaks=0");
   environment.set("TSAN_OPTIONS", "ignore_noninstrumented_modules=1");

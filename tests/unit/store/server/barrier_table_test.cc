@@ -7,9 +7,9 @@
 namespace lockstep::store::barrier_table_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 TEST(BarrierTable, TheLastToComeReleasesAll) {
   BarrierTable table;

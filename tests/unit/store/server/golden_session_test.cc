@@ -49,14 +49,14 @@ void check(Play& play, const Step& step) {
   std::string& pending = play.pending(step.client);
   const auto id = static_cast<SessionId>(step.client);
   switch (step.kind) {
-    case Step::Kind::silent: EXPECT_EQ(testing::PrintToString(pending), "\"\""); break;
+    case Step::Kind::silent: EXPECT_EQ(::testing::PrintToString(pending), "\"\""); break;
     case Step::Kind::closed: EXPECT_TRUE(play.bench.closed(id)); break;
     case Step::Kind::deadline:
       ASSERT_TRUE(play.bench.has_timer(id));
       play.bench.expire(id);
       break;
     default:
-      EXPECT_EQ(testing::PrintToString(pending.substr(0, step.bytes.size())), testing::PrintToString(step.bytes));
+      EXPECT_EQ(::testing::PrintToString(pending.substr(0, step.bytes.size())), ::testing::PrintToString(step.bytes));
       pending.erase(0, step.bytes.size());
   }
 }
@@ -78,10 +78,10 @@ void run(const Conversation& conversation, const Cut& cut, bool reading = true) 
         play.bench.send(id, piece);
       }
     }
-    if (testing::Test::HasFailure()) return;
+    if (::testing::Test::HasFailure()) return;
   }
   for (const auto& [client, unchecked] : play.received) {
-    EXPECT_EQ(testing::PrintToString(play.pending(client)), "\"\"") << "client " << client;
+    EXPECT_EQ(::testing::PrintToString(play.pending(client)), "\"\"") << "client " << client;
     const auto id = static_cast<SessionId>(client);
     EXPECT_EQ(play.bench.closed(id), closed.contains(client)) << play.bench.close_reason(id);
   }
@@ -110,8 +110,8 @@ std::vector<Conversation> replayable() {
   return result;
 }
 
-class GoldenSessionTest : public testing::TestWithParam<Conversation> {};
-INSTANTIATE_TEST_SUITE_P(Store, GoldenSessionTest, testing::ValuesIn(replayable()),
+class GoldenSessionTest : public ::testing::TestWithParam<Conversation> {};
+INSTANTIATE_TEST_SUITE_P(Store, GoldenSessionTest, ::testing::ValuesIn(replayable()),
                          [](const auto& param) { return golden::test_name(param.param); });
 
 TEST_P(GoldenSessionTest, Whole) { run(GetParam(), whole); }

@@ -13,7 +13,7 @@
 namespace lockstep::store::key_table_test {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 using Await = KeyTable::Await;
 

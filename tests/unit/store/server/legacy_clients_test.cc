@@ -9,8 +9,8 @@
 namespace lockstep::store::legacy_clients_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(LegacyClients, KnowsWhoWatchesAKey) {
   LegacyClients clients(10);

@@ -22,11 +22,11 @@ namespace {
 using proto::Dialect;
 using proto::Op;
 using std::chrono::milliseconds;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 // The server without its sockets and its clock.
-class Bench : public SessionHost, public testing::Test {
+class Bench : public SessionHost, public ::testing::Test {
  protected:
   ServerSession& session(SessionId id) {
     auto& place = sessions_[id];
@@ -168,7 +168,7 @@ TEST_F(ServerSessionTest, NothingIsAnsweredBeforeTheProof) {
     const std::string challenge = talk(++id, prover.greeting.hello());
     EXPECT_EQ(talk(id, early), "") << id;
     EXPECT_THAT(close_reason_of(id),
-                testing::AnyOf(HasSubstr("before it has proved"), HasSubstr("HELLO out of its turn")));
+                ::testing::AnyOf(HasSubstr("before it has proved"), HasSubstr("HELLO out of its turn")));
   }
   // PROVE before HELLO, and what is too long for a greeting.
   EXPECT_EQ(talk(++id, prover.proof(frame(proto::kOk, {std::string(32, 'n')}))), "");
