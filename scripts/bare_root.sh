@@ -4,7 +4,7 @@
 # make_root needs root and debootstrap. What this machine says of how packages are reached (apt's sources of Debian, its
 # options, proxies, certificates, name servers) goes along; nothing else of this machine does.
 # SPDX-License-Identifier: Apache-2.0
-bare_suite=bookworm  # unless --debian names another
+bare_suite=trixie  # unless --debian names another
 
 # why_no_root: why none can be made here, as a sentence; nothing if one can.
 why_no_root() {

@@ -1,5 +1,6 @@
 # Reads ctest's JUnit report.
-#   awk -v want=skipped -f scripts/junit.awk REPORT    one line for each skipped test: "  NAME: REASON"
+#   awk -v want=skipped -f scripts/junit.awk REPORT    one line for each skipped test: "  NAME: REASON"; of a process that ran
+#                                                      several, with the name of the process
 #   awk -v want=ran -f ...                             the names of all others
 #   awk -v want=failed -v lines=40 -f ...              each failed test's name, why, and the last lines of its output
 #   awk -v want=sanitizer -f ...                       the failed tests in whose output a sanitizer says something
@@ -40,6 +41,9 @@ inside { add($0) }
   # Disabled tests are reported as such by nobody: they count as skipped.
   if (status == "disabled") { skipped = 1; output[0] = "SKIPPED: DISABLED in CMakeLists.txt"; count = 1 }
   if (skipped && want == "skipped") print "  " name ": " reason()
+  if (!skipped && want == "skipped") {
+    for (i = 0; i + 1 < count; i++) if (output[i] ~ /: Skipped$/) print "  " name ": " output[i + 1]
+  }
   if (!skipped && want == "ran") print name
   if (!skipped && status != "run" && sanitizer && want == "sanitizer") print name
   if (!skipped && status != "run" && want == "failed") {

@@ -43,10 +43,10 @@ std::vector<json> said_of(const json& trial, std::string_view what) {
 // Lists the GPUs by model and host, and returns the number of ranks that are known.
 std::size_t add_models(const json& trial, Findings& findings) {
   std::map<std::pair<std::string, std::string>, std::vector<int>> models;
-  int last = -1;
+  std::size_t count = 0;
   for (const json& said : said_of(trial, "rank")) {
     const int rank = said.at("rank").get<int>();
-    last = std::max(last, rank);
+    count = std::max(count, static_cast<std::size_t>(rank) + 1);
     models[{said.at("host").get<std::string>(), said.at("gpu").get<std::string>()}].push_back(rank);
   }
   for (auto& [model, gpus] : models) {
@@ -54,7 +54,7 @@ std::size_t add_models(const json& trial, Findings& findings) {
     findings.push_back({kTogether, fmt::format("{} {}", gpus.size() == 1 ? "GPU" : "GPUs", fmt::join(gpus, ", ")),
                         fmt::format("{}, on {}", printable(model.second), printable(model.first))});
   }
-  return static_cast<std::size_t>(last + 1);
+  return count;
 }
 
 void add_sums(const json& trial, std::size_t world, Findings& findings) {

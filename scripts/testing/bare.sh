@@ -34,7 +34,7 @@ build_beyond() {
 }
 
 # --bare: runs here what build_beyond built, and what else gave a reason there why it was skipped; but nothing that ran there,
-# unless it is of the label whole.
+# unless it is of the label whole, or of the label libtorch, which is another LibTorch here.
 beyond_suite() {
   local number name skipped whole ran both numbers=
   if [[ ! -e build/bare/junit.xml ]]; then
@@ -47,7 +47,7 @@ beyond_suite() {
   # shellcheck disable=SC2086  # words
   [[ -z $both ]] || build release $both
   ran=$(awk -v want=ran -f scripts/junit.awk build/bare/junit.xml)
-  whole=$(ctest --preset release -N -L '^whole$' | sed -n 's/^ *Test *#[0-9]*: //p')
+  whole=$(ctest --preset release -N -L '^(whole|libtorch)$' | sed -n 's/^ *Test *#[0-9]*: //p')
   while read -r number name; do
     if [[ $name != *_NOT_BUILT ]] && { ! grep -qxF -- "$name" <<<"$ran" || grep -qxF -- "$name" <<<"$whole"; }; then
       numbers+=,$number

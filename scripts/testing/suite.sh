@@ -38,7 +38,7 @@ suite() {
   rm -f "$report" "build/$preset/ctest.log"
   # Many tests wait, for a silence or a timeout: three at a time keep two cores busy.
   ctest --preset "$preset" -j "$(($(nproc) * 3 / 2))" --no-tests=error --output-junit "$root/$report" \
-    --output-log "$root/build/$preset/ctest.log" --test-output-truncation middle "${arguments[@]}" || status=$?
+    --output-log "$root/build/$preset/ctest.log" --test-output-size-passed 65536 --test-output-truncation middle "${arguments[@]}" || status=$?
   if [[ " ${arguments[*]} " == *' -LE ^nightly$ '* ]]; then
     left_out=$((left_out + $(ctest --preset "$preset" -N -L '^nightly$' | sed -n 's/^Total Tests: //p')))
   fi
