@@ -304,7 +304,7 @@ at::Tensor columns(const at::Tensor& values) {
 std::vector<Layout> layouts() {
   const auto turned = [](const at::Tensor& values) { return values.transpose(0, 1).contiguous().transpose(0, 1); };
   const auto spread = [](const at::Tensor& values) { return values.mean().expand(values.sizes()); };
-  return {
+  std::vector<Layout> all = {
       {.name = "contiguous"},
       {.name = "channels last", .of_parameter = channels_last},
       {.name = "channels last after two steps", .becomes_channels_last = true},
@@ -319,6 +319,10 @@ std::vector<Layout> layouts() {
       {.name = "columns, then channels last", .becomes_channels_last = true, .of_parameter = columns},
       {.name = "turned, gradients channels last", .of_parameter = turned, .of_gradient = channels_last},
   };
+  if (!LOCKSTEP_TORCH_AT_LEAST(2, 0)) {  // 1.13's own optimizers take none
+    std::erase_if(all, [](const Layout& layout) { return layout.name == "gradients of another dtype"; });
+  }
+  return all;
 }
 
 List make_parameters(const Layout& layout, at::ScalarType dtype = at::kFloat) {
