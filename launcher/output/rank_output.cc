@@ -48,7 +48,7 @@ void RankOutput::note_fatal_error(std::string_view line) {
   if (line.starts_with(kText)) fatal_error_ += ": " + printable(line.substr(kText.size()), kMostKeptBytes);
   const bool is_uncaught = line.starts_with("[rank") && line.find("]: ") != line.npos;
   if (is_uncaught) line.remove_prefix(line.find("]: ") + 3);
-  // Of an exception without torch's mark it is not known whether the program went on, or Python ignored it at its end.
+  // An exception without torch's mark may have been caught and logged, or ignored by Python at its end.
   const bool is_head = line.ends_with("Traceback (most recent call last):") && (is_uncaught || !has_uncaught_);
   has_uncaught_ = has_uncaught_ || (is_head && is_uncaught);
   if (in_traceback_ && !is_head && !line.empty() && line.front() != ' ') {

@@ -44,6 +44,7 @@ RootCause::Step RootCause::heard(const Cause& cause) {
     if (has_failed_before(witness, cause)) return judge();
     witness.is_witness = true;
     if (is_rank(cause.rank) && witness.accuses < 0) witness.accuses = cause.rank;
+    if (!is_rank(cause.rank) && cause.kind == Cause::Kind::lost) witness.lost_some = true;
   }
   if (!is_rank(cause.rank)) {
     if (cause.kind == Cause::Kind::mismatch && !disagreement_) disagreement_ = cause;
@@ -103,10 +104,11 @@ RootCause::Step RootCause::overdue() {
   if (const auto candidates = roots(); !candidates.empty()) return name(candidates.front());
   find_circle();
   if (!circle_.empty()) return name(circle_.front());
-  // Witnesses that accuse nobody (torch's) missed a rank that had left, or the only one that runs.
-  const bool accuses_nobody = first_witness_ && at(*first_witness_).word;
+  // The witness missed a rank that had left, or the only one that runs. Of a difference or of several late ranks of a
+  // subgroup this does not follow: such a rank may have no part in it.
+  const bool lost_some = first_witness_ && at(*first_witness_).lost_some;
   for (const bool has_left : {true, false}) {
-    for (int r = 0; accuses_nobody && is_rank(r); ++r) {
+    for (int r = 0; lost_some && is_rank(r); ++r) {
       if (has_left ? at(r).ending && at(r).ending->ok() : !at(r).ending && running_ == 1) return name(r);
     }
   }

@@ -92,8 +92,9 @@ class RootCause {
     std::optional<Cause> word = {};        // the report of the rank itself, else of the store
     std::optional<Cause> accusation = {};  // the report of the first rank that accuses it
     bool is_witness = false;
-    int accuses = -1;    // the first rank that it accused
-    int implicated = 0;  // order in which ranks were implicated, from 1; 0: never
+    bool lost_some = false;  // it has lost a rank, and does not know which: torch's errors
+    int accuses = -1;        // the first rank that it accused
+    int implicated = 0;      // order in which ranks were implicated, from 1; 0: never
   };
 
   Rank& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }

@@ -96,7 +96,7 @@ std::unique_ptr<PmixSession> PmixSession::open(const std::vector<std::string>& l
   std::string library, failure;
   for (auto candidate = libraries.begin(); handle == nullptr && candidate != libraries.end(); ++candidate) {
     library = *candidate;
-    // Never unloaded: it leaves threads and exit handlers behind, and Open MPI may use the same copy.
+    // The library stays loaded: its threads and exit handlers outlive a session, and Open MPI may use the same copy.
     handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (handle == nullptr && failure.empty()) failure = dlerror();
   }

@@ -31,7 +31,7 @@ class PmixSession {
   // one works, but mpirun prints PMIX ERROR.
   static std::vector<std::string> libraries(const Environment& environment);
   // Loads the first of `libraries` that can be loaded, and connects to the server that the environment names. Throws
-  // BackendUnavailable if none can be loaded or there is no answer; the library has its own limit for that.
+  // BackendUnavailable if none can be loaded or the server does not answer within the library's own time limit.
   static std::unique_ptr<PmixSession> open(
       const std::vector<std::string>& libraries = PmixSession::libraries(Environment::of_process()));
   // Disconnects.

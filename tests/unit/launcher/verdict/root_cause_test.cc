@@ -85,7 +85,7 @@ TEST(RootCause, WithoutARootTheFirstWitnessIsNamed) {
   EXPECT_EQ(alone.ended(0, kHeard), Step::end_others);
 }
 
-// Of torch's connections: the error of a rank that has lost another does not say which.
+// The errors of torch's connections say that a rank was lost, but not which.
 class LostSome : public ::testing::Test {
  protected:
   void lose(RootCause& root_cause, int rank) {
@@ -120,6 +120,23 @@ TEST_F(LostSome, NamesTheOneThatRunsOrHasLeft) {
   EXPECT_EQ(left.overdue(), Step::end_others) << "rank 1 runs too";
   EXPECT_EQ(left.first_failure(), 2);
   EXPECT_EQ(left.exit_code(), 1);
+}
+
+// A subgroup's error is no fault of a rank that had ended in order, or that still computes.
+TEST_F(LostSome, IsNotWhatADifferenceOrALateSubgroupSays) {
+  for (const auto kind : {Cause::Kind::mismatch, Cause::Kind::timeout}) {
+    for (const bool has_left : {true, false}) {
+      RootCause root_cause(3);
+      if (has_left) root_cause.ended(2, kFine);
+      for (const int rank : {0, 1}) {
+        root_cause.heard(said(rank, -1, kind));
+        root_cause.heard(said(rank, rank, Cause::Kind::failed));
+        root_cause.ended(rank, kCaughtAll);
+      }
+      root_cause.overdue();
+      EXPECT_EQ(root_cause.first_failure(), 0);
+    }
+  }
 }
 
 TEST_F(LostSome, AreAllThereAreAndTheFirstIsNamedWithItsError) {
