@@ -56,7 +56,7 @@ make_root() {
 # the shell that called this, also when that is killed.
 in_root() {
   local variables=(PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive) name
-  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY CI; do
+  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY CI WERROR; do
     [[ -z ${!name-} ]] || variables+=("$name=${!name}")
   done
   # shellcheck disable=SC2016  # expanded within

@@ -143,13 +143,14 @@ need_cmake() {
     die "CMake 3.25 or newer is needed, and this is $have. Remedy: python3 -m pip install 'cmake>=3.25'"
 }
 
-# configure PRESET [-DNAME=VALUE...]
+# configure PRESET [-DNAME=VALUE...]. With WERROR=ON, which .ci/run sets, warnings are errors in every build of these scripts:
+# where one asked for it and the next did not, all would be compiled again.
 configure() {
   local preset=$1
   shift
   need_cmake
   logged "build/$preset.configure.log" "cmake --preset $preset" "" \
-    cmake --preset "$preset" "${launcher[@]+"${launcher[@]}"}" "$@"
+    cmake --preset "$preset" "${launcher[@]+"${launcher[@]}"}" ${WERROR:+"-DLOCKSTEP_WERROR=$WERROR"} "$@"
 }
 
 # configure_for_programs [-DNAME=VALUE...]: build/release, without the tests unless it is there already with them.
