@@ -13,7 +13,7 @@ begin_behind() {
     set +e
     chrt --idle --pid 0 "$BASHPID"
     if $bare; then
-      (set -e; build_beyond) >build/behind/beyond.out 2>&1
+      (set -e; if $peers; then use_torch; fi; build_beyond) >build/behind/beyond.out 2>&1
       touch build/behind/beyond
     fi
     $sanitizers || exit 0
