@@ -35,6 +35,7 @@ constexpr std::chrono::seconds kTrialLimit{3};
 // More than one packet, to detect a path that passes only small ones.
 constexpr std::size_t kBulk = std::size_t{64} << 10;
 constexpr std::size_t kMostAtOnce = 32;
+constexpr std::size_t kMostPeersBytes = std::size_t{1} << 20;  // about 250 bytes for each of kMostNodes
 
 void say(const json& line) {
   print_error(std::string(kTrialLine) + line.dump(-1, ' ', false, json::error_handler_t::replace));
@@ -131,7 +132,7 @@ int run_host_trial(AgentInput& input) {
   json host = look_around(input);
   host["port"] = server.address().port;
   say(host);
-  const std::string line = input.read_line();
+  const std::string line = input.read_line(kMostPeersBytes);
   const json peers =
       line.starts_with(kPeersLine) ? json::parse(line.substr(kPeersLine.size()), nullptr, false) : json();
   if (!peers.is_array()) return kExitInternal;  // the process that asked has ended

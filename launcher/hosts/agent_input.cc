@@ -24,8 +24,6 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr std::size_t kMostLineBytes = 4096;
-
 InvalidArgument not_ours() {
   return InvalidArgument(
       "`lockstep agent` is started by `lockstep run -H` and `lockstep doctor -H`, which write to its standard input; "
@@ -55,9 +53,9 @@ AgentInput::~AgentInput() {
 }
 
 // Reads byte by byte, since the bytes behind the line are for later reads. Empty at the input's end.
-std::string AgentInput::read_line() {
+std::string AgentInput::read_line(std::size_t most_bytes) {
   std::string line;
-  for (char byte = 0; line.size() < kMostLineBytes; line += byte) {
+  for (char byte = 0; line.size() < most_bytes; line += byte) {
     if (uninterrupted([&] { return read(STDIN_FILENO, &byte, 1); }) != 1) return {};
     if (byte == '\n') break;
   }

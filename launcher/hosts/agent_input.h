@@ -58,8 +58,9 @@ class AgentInput {
 
   const AgentStart& start() const { return start_; }
   const store::Secret& secret() const { return *secret_; }
-  // Waits for the next line and returns it; empty at the input's end. Not while watch() has the input.
-  std::string read_line();
+  // Waits for the next line and returns it, cut after `most_bytes`; empty at the input's end. Not while watch() has the
+  // input.
+  std::string read_line(std::size_t most_bytes = 4096);
   // Waits for the line "endpoint HOST:PORT". Throws StoreError if the input ends without it.
   std::string await_endpoint();
   // Starts a thread that turns each line "signal N" into that signal of this process, and the input's end into SIGTERM,

@@ -46,12 +46,17 @@ void RankOutput::note_fatal_error(std::string_view line) {
   const auto ours = line.starts_with("[lockstep") ? line.find(kOurs) : line.npos;
   if (line.starts_with(kType)) fatal_error_ = printable(line.substr(kType.size()));
   if (line.starts_with(kText)) fatal_error_ += ": " + printable(line.substr(kText.size()), kMostKeptBytes);
-  const bool is_uncaught = line.starts_with("[rank") && line.find("]: ") != line.npos;
-  if (is_uncaught) line.remove_prefix(line.find("]: ") + 3);
-  // An exception without torch's mark may have been caught and logged, or ignored by Python at its end.
-  const bool is_head = line.ends_with("Traceback (most recent call last):") && (is_uncaught || !has_uncaught_);
+  const auto mark = line.find(']');
+  const bool is_uncaught = line.starts_with("[rank") && mark != line.npos && line.substr(mark).starts_with("]: ");
+  if (is_uncaught) line.remove_prefix(mark + 3);
+  // An exception without torch's mark may have been caught and logged. Python names the others that end no process in
+  // the line before; those of a group are indented, and none of them is taken.
+  const bool is_harmless = line.starts_with("Exception ignored in") || line.starts_with("Exception in thread");
+  const bool is_head = line.ends_with("Traceback (most recent call last):") && !line.starts_with(' ') &&
+                       (is_uncaught || (!has_uncaught_ && !after_harmless_));
+  after_harmless_ = is_harmless;
   has_uncaught_ = has_uncaught_ || (is_head && is_uncaught);
-  if (in_traceback_ && !is_head && !line.empty() && line.front() != ' ') {
+  if (in_traceback_ && !is_head && is_uncaught == has_uncaught_ && !line.empty() && line.front() != ' ') {
     fatal_error_ = printable(line, kMostKeptBytes);
     in_traceback_ = false;
   }

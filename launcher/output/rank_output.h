@@ -75,8 +75,9 @@ class RankOutput {
   LineSplitter splitter_;
   std::deque<std::string> kept_lines_;
   std::string fatal_error_;
-  bool in_traceback_ = false;  // Python's, whose last line is the exception
-  bool has_uncaught_ = false;  // torch has marked one as uncaught
+  bool in_traceback_ = false;    // Python's, whose last line is the exception
+  bool has_uncaught_ = false;    // torch has marked one as uncaught
+  bool after_harmless_ = false;  // Python has just named one that ends no process
 };
 
 }  // namespace lockstep::launcher

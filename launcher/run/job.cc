@@ -42,9 +42,12 @@ bool is_of_fatal_error(const ExitStatus& ending) {
   return ending.exit_code() == 128 + SIGABRT || (!ending.by_signal && ending.value == 1);
 }
 
-// Returns true for an error of torch's connections: another rank's end, or its silence, is the reason.
+// Returns true for an error of torch's connections whose reason is another rank's end, or its silence, and not this
+// rank's own port, interface or host name.
 bool is_of_lost_peer(std::string_view error) {
-  return error.find("gloo/transport/") != error.npos || error.find("DistNetworkError") != error.npos;
+  const auto has = [error](std::string_view text) { return error.find(text) != error.npos; };
+  if (has("gloo/transport/tcp/device") || has("failed to listen")) return false;
+  return has("gloo/transport/") || has("DistNetworkError") || has("DistStoreError");
 }
 
 // Describes the output of the ranks that is missing in their files, after `others`, which may be empty. Returns an

@@ -37,14 +37,16 @@ std::chrono::milliseconds RootCause::patience(std::chrono::milliseconds grace) c
 }
 
 RootCause::Step RootCause::heard(const Cause& cause) {
-  if (first_failure_ && is_rank(cause.rank) && cause.reporter == cause.rank) at(cause.rank).word = cause;
+  if (first_failure_ && cause.reporter == cause.rank && is_rank(cause.rank) && cause.rank != *first_failure_) {
+    at(cause.rank).word = cause;  // of the first failure itself it would be what the launcher's signal made it say
+  }
   if (first_failure_ || (!is_rank(cause.rank) && !is_rank(cause.reporter))) return Step::go_on;
   if (is_rank(cause.reporter) && cause.reporter != cause.rank) {
     Rank& witness = at(cause.reporter);
     if (has_failed_before(witness, cause)) return judge();
     witness.is_witness = true;
     if (is_rank(cause.rank) && witness.accuses < 0) witness.accuses = cause.rank;
-    if (!is_rank(cause.rank) && cause.kind == Cause::Kind::lost) witness.lost_some = true;
+    if (!is_rank(cause.rank) && cause.kind == Cause::Kind::lost && cause.sequence < 0) witness.lost_some = true;
   }
   if (!is_rank(cause.rank)) {
     if (cause.kind == Cause::Kind::mismatch && !disagreement_) disagreement_ = cause;

@@ -62,6 +62,8 @@ step() {
     timeout --kill-after 5 "$limit" "$@" >"$logs/$name.log" 2>&1 || code=$?
     if ((code != 0)); then
       result="FAILED (exit code $code)"
+    elif grep -q '^\[=*\] Running 0 tests' "$logs/$name.log"; then
+      result="FAILED, no test has this name"
     elif grep -q '^\[ *SKIPPED *\]' "$logs/$name.log"; then
       result="passed, with tests SKIPPED"
     fi

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import tempfile
 
@@ -78,6 +79,13 @@ class Verdict(Job):
                                  r"label; .*exit code 1\n")
         with open(f"{self.folder}/logs/verdict.json", encoding="utf-8") as file:
             self.assertEqual(json.load(file)["first_failure"]["cause"], "ValueError: sample 20 has no label")
+
+    def test_port_in_use(self):
+        """An error of torch's connections that no other rank is the reason of."""
+        with socket.create_server(("", 0)) as taken:
+            job = self.launch("--master-port", str(taken.getsockname()[1]))
+            self.end(job, 1)
+        self.assertSays(job, r"lockstep run: rank 0 failed first: it exited with code 1: .*failed to listen")
 
     def test_exception_of_all(self):
         os.mkdir(self.checkpoint)  # torch.load() finds no file

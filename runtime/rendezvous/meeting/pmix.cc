@@ -98,7 +98,7 @@ std::unique_ptr<PmixSession> PmixSession::open(const std::vector<std::string>& l
     library = *candidate;
     // The library stays loaded: its threads and exit handlers outlive a session, and Open MPI may use the same copy.
     handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (handle == nullptr && failure.empty()) failure = dlerror();
+    if (handle == nullptr) failure += (failure.empty() ? "" : "; ") + std::string(dlerror());
   }
   if (handle == nullptr) throw BackendUnavailable(fmt::format("PMIx: {}; {}", failure, kRemedy));
   auto loaded = std::make_unique<Library>();

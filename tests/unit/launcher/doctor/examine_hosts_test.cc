@@ -2,12 +2,16 @@
 // What is made of the trials on several hosts, and the lines that they come in.
 #include "launcher/doctor/examine_hosts.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "launcher/doctor/host_trial.h"
+#include "runtime/base/unique_fd.h"
 
 namespace lockstep::launcher::doctor::examine_hosts_test {
 namespace {
@@ -44,6 +48,31 @@ TEST(TriedHosts, SayHowTheyAreAndThenWhomTheyReach) {
               ElementsAre("a: a-name, 10.0.0.1 (eth0)", "b: b-name, 10.0.0.1 (eth0)", "a to the others: 0 of 1 reached",
                           "a to z: 10.0.0.9:7: refused -> open the port", "b to the others: 0 of 1 reached",
                           "b to z: 10.0.0.9:7: refused -> open the port"));
+}
+
+// Of each of 400 others there is an entry in the one line.
+TEST(HostTrial, TakesThePeersOfALargeJob) {
+  nlohmann::json peers = nlohmann::json::array();
+  for (int node = 1; node <= 400; ++node) {
+    peers.push_back(
+        {{"node", node}, {"name", fmt::format("node{:03}.cluster.example.org", node)}, {"address", "no port"}});
+  }
+  const std::string words = encode(AgentStart{.secret = std::string(64, 'a'), .endpoint = "127.0.0.1:1"}) +
+                            std::string(kPeersLine) + peers.dump() + "\n";
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  ASSERT_EQ(write(ends[1], words.data(), words.size()), static_cast<ssize_t>(words.size()));
+  close(ends[1]);
+  const UniqueFd terminal(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0));
+  dup2(ends[0], STDIN_FILENO);
+  close(ends[0]);
+  ::testing::internal::CaptureStderr();
+  AgentInput input;
+  const int code = run_host_trial(input);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  dup2(terminal.get(), STDIN_FILENO);
+  EXPECT_EQ(code, 0);
+  EXPECT_THAT(said, HasSubstr("0 of 400 reached"));
 }
 
 TEST(TriedHosts, AreNamedIfTheyDidNotAnswerOrEndOrHaveAnotherBuild) {

@@ -163,6 +163,13 @@ TEST_F(JobOutputTest, AnUncaughtExceptionOfPythonIsTheLastLineOfItsTraceback) {
       error_of(head + frame + "KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n" +
                head + frame + "ValueError: two\nlines\n"),
       "ValueError: two");
+  for (const std::string harmless :
+       {"Exception ignored in: <function f at 0x1>\n", "Exception in thread Thread-1 (f):\n"}) {
+    EXPECT_EQ(
+        error_of(head + frame + "ValueError: no label\n" + harmless + head + frame + "AssertionError: of no account\n"),
+        "ValueError: no label");
+  }
+  EXPECT_EQ(error_of("  + Exception Group " + head + "  |   File \"a.py\"\n  | ExceptionGroup: two\nbye\n"), "");
   EXPECT_EQ(error_of(frame), "") << "no traceback";
   EXPECT_EQ(error_of(head + frame), "") << "cut off";
 }
@@ -178,6 +185,9 @@ TEST_F(JobOutputTest, AnExceptionThatTorchMarksAsUncaughtOutranksTheOthers) {
         marked + "[rank1]: ValueError: Caught ValueError in DataLoader worker process 0.\n[rank1]: Original " +
             "Traceback (most recent call last):\n[rank1]:   File \"c.py\", line 3\n[rank1]: ValueError: no label\n\n");
   EXPECT_EQ(fatal_error_, "ValueError: no label") << "the worker's";
+  write(output, 1, Stream::err,
+        marked + "another line\n[W1129 a.cpp:7] b\n[rank1]:[W1129] x]: y\n[rank1]: ValueError: no label\n");
+  EXPECT_EQ(fatal_error_, "ValueError: no label") << "of lines of other threads and processes";
 }
 
 TEST_F(JobOutputTest, TheLaunchersWordsAreInTheLogAndSoAreThoseBefore) {

@@ -124,12 +124,14 @@ TEST_F(LostSome, NamesTheOneThatRunsOrHasLeft) {
 
 // A subgroup's error is no fault of a rank that had ended in order, or that still computes.
 TEST_F(LostSome, IsNotWhatADifferenceOrALateSubgroupSays) {
-  for (const auto kind : {Cause::Kind::mismatch, Cause::Kind::timeout}) {
+  for (const auto kind : {Cause::Kind::mismatch, Cause::Kind::timeout, Cause::Kind::lost}) {
     for (const bool has_left : {true, false}) {
       RootCause root_cause(3);
       if (has_left) root_cause.ended(2, kFine);
       for (const int rank : {0, 1}) {
-        root_cause.heard(said(rank, -1, kind));
+        Cause cause = said(rank, -1, kind);
+        cause.sequence = 3;  // of the subgroup's collectives
+        root_cause.heard(cause);
         root_cause.heard(said(rank, rank, Cause::Kind::failed));
         root_cause.ended(rank, kCaughtAll);
       }
@@ -137,6 +139,18 @@ TEST_F(LostSome, IsNotWhatADifferenceOrALateSubgroupSays) {
       EXPECT_EQ(root_cause.first_failure(), 0);
     }
   }
+}
+
+// By the launcher's signal, say, of which its handler makes an exception.
+TEST_F(LostSome, AndWhatTheOneThatRanSaysWhenItIsEndedIsNotTheReason) {
+  RootCause root_cause(2);
+  lose(root_cause, 0);
+  root_cause.ended(0, kCaughtAll);
+  root_cause.overdue();
+  root_cause.heard(said(1, 1, Cause::Kind::failed));
+  root_cause.ended(1, kCaughtAll);
+  EXPECT_EQ(root_cause.first_failure(), 1);
+  EXPECT_EQ(root_cause.own_error(), nullptr);
 }
 
 TEST_F(LostSome, AreAllThereAreAndTheFirstIsNamedWithItsError) {
