@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/sampler.h"
+#include "runtime/base/logging.h"
 #include "runtime/ddp/reducer_impl.h"
 #include "runtime/trace/process_trace.h"
 
@@ -69,7 +70,11 @@ void Trainer::begin_forward(std::optional<std::int64_t> weight) {
   failure_.forget();
   if (is_in_no_sync() && !accumulating()) refuse_live_gradients("at the first micro-batch of no_sync()");
   weight_is_ahead_ = weight_is_ahead_ && !weight_is_spent_;
-  if (!weight_is_ahead_) *weight_ = weight;
+  if (!weight_is_ahead_) {
+    if (weight_is_given_ && !weight_is_spent_) tell_of_replaced_weight();
+    weight_is_given_ = false;
+    *weight_ = weight;
+  }
   weight_is_spent_ = false;
   losses_.begin_forward();
 }
@@ -82,7 +87,17 @@ void Trainer::set_weight(std::int64_t weight) {
   *weight_ = weight;
   weight_is_ahead_ |= weight_is_spent_;
   weight_is_spent_ = false;
+  weight_is_given_ = true;
   weights_are_told_ = true;
+}
+
+void Trainer::tell_of_replaced_weight() {
+  if (std::exchange(has_told_of_weight_, true)) return;
+  log_warn(
+      "DistributedDataParallel: in step {} the rows of a forward replace the weight {} of set_weight(), which no "
+      "backward() has used: call set_weight() before the first forward of a step or after the last, and evaluate under "
+      "NoGradGuard. This is logged once",
+      step(), **weight_);
 }
 
 void Trainer::record_loss(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner) {
@@ -182,6 +197,12 @@ std::vector<StepShard> Trainer::begin_shards(std::int64_t rows) {
                     "themselves: take a larger batch, and more of them",
                     step(), reproducible.virtual_shards));
   }
+  if (weight_is_ahead_ && !weight_is_spent_) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: set_weight({}) before step {} of {} virtual shards, each of which has a "
+                    "weight of its own: call it in each loss_of, or not at all",
+                    **weight_, step(), reproducible.virtual_shards));
+  }
   refuse_live_gradients("at the first virtual shard of a step");
   step_rows_ = rows;
   weights_are_told_ = false;
@@ -230,6 +251,7 @@ void Trainer::give_up() noexcept {
     reducer_->abandon_step(now ? message_of(now) : failure_.text());
   }
   in_step_ = false;
+  weight_is_spent_ = true;
   shard_.reset();
 }
 

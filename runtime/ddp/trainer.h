@@ -182,6 +182,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   void before_adding(std::function<void()> action) { before_adding_ = std::move(action); }
 
  private:
+  void tell_of_replaced_weight();
   void refuse_live_gradients(std::string_view where) const;
   // In a world of one: takes, and traces, the batches whose losses have come to the host.
   void read_known() const;
@@ -202,6 +203,8 @@ class LOCKSTEP_INTERNAL_API Trainer {
   std::shared_ptr<std::optional<std::int64_t>> weight_ = std::make_shared<std::optional<std::int64_t>>();
   bool weight_is_spent_ = true;   // by a backward; also before the first forward
   bool weight_is_ahead_ = false;  // set_weight() gave it before the forwards of its backward
+  bool weight_is_given_ = false;  // by set_weight(), and not by a forward
+  bool has_told_of_weight_ = false;
   std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   std::optional<StepShard> shard_;
   std::int64_t step_rows_ = 0;  // of this rank's shards

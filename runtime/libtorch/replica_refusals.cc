@@ -113,13 +113,15 @@ void ReplicaImpl::refuse_other_forward() const {
   throw InvalidArgument(fmt::format(
       "DistributedDataParallel: the backward of step {} did not come through the outputs of the last ddp(x): "
       "its loss was made by the module's own forward, or does not depend on them; call ddp(x) instead, evaluate under "
-      "NoGradGuard, and call set_weight() where the loss is meant to be so",
+      "NoGradGuard, and call set_weight() after the forward where the loss is meant to be so",
       trainer_->step()));
 }
 
 void ReplicaImpl::refuse_updates_without_backward() {
   const std::uint64_t now = trained_versions();
-  if (!unreached_ || std::exchange(*unreached_, now) == now || ++writes_without_backward_ < 3) return;
+  if (!unreached_) return;
+  writes_without_backward_ = std::exchange(*unreached_, now) == now ? 0 : writes_without_backward_ + 1;
+  if (writes_without_backward_ < 3) return;
   throw InvalidArgument(fmt::format(
       "DistributedDataParallel: in step {} weights were written after each of the last {} forwards that train, and no "
       "backward() reached a parameter: gradients of torch::autograd::grad are not averaged, so that the replicas come "

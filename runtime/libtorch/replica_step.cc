@@ -255,6 +255,7 @@ void ReplicaImpl::give_up_lost() noexcept {
 
 void ReplicaImpl::step_without_data(const ::torch::nn::Module& module) {
   if (!options_.reproducible.is_on()) return run_without_data(module);
+  trainer_->spend_weight();
   for (const StepShard& shard : begin_shards(0)) begin_shard(module, shard);
 }
 

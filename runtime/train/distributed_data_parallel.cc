@@ -261,11 +261,11 @@ void DistributedDataParallel::run_without_rows() {
 }
 
 void DistributedDataParallel::step_without_data() {
+  trainer_->spend_weight();
   if (reproducible_.is_on()) {
     backward(0, LossOf());
     return;
   }
-  trainer_->spend_weight();
   try {
     trainer_->begin_forward(0);
   } catch (...) {

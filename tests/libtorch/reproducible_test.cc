@@ -183,6 +183,15 @@ TEST(Reproducible, AForwardOfOtherRowsThanItsShardIsRefused) {
       << told;
 }
 
+TEST(Reproducible, AWeightForAllShardsTogetherIsRefused) {
+  const nn::Sequential linear(nn::Linear(3, 4));
+  const std::string told = refusal(linear, [](auto& ddp) {
+    ddp.set_weight(4);
+    ddp.backward(4, [&](std::int64_t begin, std::int64_t end) { return ddp(at::ones({end - begin, 3})).sum(); });
+  });
+  EXPECT_NE(told.find("set_weight(4) before step 0 of 2 virtual shards"), std::string::npos) << told;
+}
+
 TEST(Reproducible, WeightsThatAreRowsByChanceAreTheProgramsOwnToo) {
   run_torch_ranks(2, [&](const Group& group) {
     const nn::Sequential linear(nn::Linear(3, 4));

@@ -199,6 +199,10 @@ TEST(NoBackward, ForwardsThatGoNowhereAreAllowed) {
       net.zero_grad();
       for (int i = 0; i < 3; ++i) ddp(rows(0, 7));
       write_weights(net);
+      for (int i = 0; i < 8; ++i) {  // no two in a row behind a write
+        ddp(rows(0, 7));
+        if (i % 2 == 0) write_weights(net);
+      }
       squares(ddp(rows(group->rank(), 3))).backward();
       ddp(rows(0, 7));  // before the update
       write_weights(net);
@@ -213,6 +217,22 @@ TEST(NoBackward, ForwardsThatGoNowhereAreAllowed) {
     ddp.check_replicas();
   });
   EXPECT_EQ(warnings.count("no backward() has reached"), 0);
+}
+
+TEST(Weights, ThatAForwardReplacesAreToldOnce) {
+  const Warnings warnings;
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    libtorch::DistributedDataParallel ddp(net, group);
+    for (int step = 0; step < 3; ++step) {
+      const bool is_ahead = step == 2;
+      if (!is_ahead) ddp(rows(0, 7));  // as an evaluation without NoGradGuard
+      ddp.set_weight(70);
+      squares(ddp(rows(0, 3))).backward();
+      EXPECT_EQ(ddp.last_weight(), is_ahead ? 140 : 6);
+    }
+  });
+  EXPECT_EQ(warnings.count("the rows of a forward replace the weight 70 of set_weight()"), 2) << "by rank";
 }
 
 TEST(NoBackward, AtAllIsToldAtTheEnd) {

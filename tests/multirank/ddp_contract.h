@@ -273,6 +273,11 @@ TYPED_TEST_P(DdpContract, AGivenWeightCountsInPlaceOfRows) {
       EXPECT_EQ(ddp.last_weight(), total);
       EXPECT_NEAR(ddp.last_loss().value(), loss_wanted, 1e-6 * std::abs(loss_wanted));
     }
+    // The rows of another forward replace one that was set between two.
+    ddp(TypeParam::rows(0, 7));
+    ddp.set_weight(70);
+    ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(0, 3)), Loss::mean));
+    EXPECT_EQ(ddp.last_weight(), 3 * ranks);
     // Of one step: the next forward counts rows, and of no forward there are none.
     ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(0, 3)), Loss::mean));
     EXPECT_EQ(ddp.last_weight(), 3 * ranks);

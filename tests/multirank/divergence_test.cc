@@ -14,6 +14,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/train/distributed_data_parallel.h"
 #include "lockstep/train/weights.h"
+#include "runtime/ddp/equality/data_check.h"
 #include "tests/support/error_of.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/thrown_on.h"
@@ -156,6 +157,19 @@ TEST(DataDivergence, OfSeedLengthOrBatchNamesWhatAndWho) {
   expect_text(text_of(10, 1, 5), {"batch size: ranks 0 and 2 have 4; rank 1 has 5", "batches in the pass"});
   expect_text(text_of(10, 1, 4, true),
               {"in step 0: batches in the pass: ranks 0 and 2 have 3; rank 1 has 2; what becomes of a remainder: "});
+}
+
+// As on a device, where a step's note is known two steps of the same model later: by then all ranks may be in that
+// model.
+TEST(DataDivergence, OfModelsThatAreJudgedLateIsNotSaidOfTheData) {
+  const std::string text = mismatch_of_all(2, [](const Group& group) {
+    DataCheck first(group), second(group);
+    (group->rank() == 0 ? first : second).digest(0);
+    NotedStep noted{.step = 0};
+    noted.of_all.data = 0;  // the ranks' differ
+    first.judge(noted);
+  });
+  expect_text(text, {"the ranks averaged the gradients of different models in step 0, since they stepped them in"});
 }
 
 TEST(DataDivergence, OfTheEpochIsFoundWhereItBegins) {

@@ -220,6 +220,20 @@ TEST(Reproducible, WeightsThatAreRowsByChanceAreTheProgramsOwnToo) {
   });
 }
 
+TEST(Reproducible, AWeightForAllShardsTogetherIsRefused) {
+  run_ranks(1, [&](const Group& group) {
+    nn::Sequential model = Program::make_model(1);
+    DistributedDataParallel ddp(model, group, {.reproducible = {.virtual_shards = 4, .batch_size = 8}});
+    const data::BatchShardSampler sampler(kSamples, 0, 1, {.virtual_shards = 4});
+    ddp.set_weight(4);
+    const std::string told = error_of<InvalidArgument>([&] {
+      ddp.backward(dataset().batch(sampler.batch(0, 8)),
+                   [&](const data::Batch& shard) { return mse_loss(ddp(shard.x, shard.ids), shard.y); });
+    });
+    EXPECT_NE(told.find("set_weight(4) before step 0 of 4 virtual shards"), std::string::npos) << told;
+  });
+}
+
 TEST(Reproducible, AForwardOfOtherRowsThanItsShardIsRefused) {
   run_ranks(1, [&](const Group& group) {
     nn::Sequential model = Program::make_model(1);

@@ -80,6 +80,14 @@ void DataCheck::judge(const NotedStep& noted) {
         -1, noted.step);
   }
   const std::string text = differences(mine, all);
+  if (text.empty()) {  // the ranks judge the same model again, of which each has averaged a step with another's
+    comm::throw_disagreement(
+        *group_,
+        fmt::format("DistributedDataParallel: the ranks averaged the gradients of different models in step {}, since "
+                    "they stepped them in different orders. Step them in the same order on every rank",
+                    noted.step),
+        -1, noted.step);
+  }
   comm::throw_disagreement(
       *group_,
       fmt::format(
