@@ -88,8 +88,9 @@ class Verdict(Job):
         self.assertSays(job, r"lockstep run: rank 0 failed first: it exited with code 1: .*failed to listen")
 
     def test_exception_of_all(self):
+        """Rank 0 ends right after rank 1, since the launcher waits a moment only."""
         os.mkdir(self.checkpoint)  # torch.load() finds no file
-        job = self.launch()
+        job = self.launch(script=("--does", "together"))
         self.end(job, 1)
         self.assertSays(job, r"lockstep run: all 2 ranks failed with the same error: IsADirectoryError: ")
 

@@ -52,7 +52,7 @@ def shut_connections():
 
 
 def linger(other):
-    """Ends after the process `other`."""
+    """Ends with 1 as soon as the process `other` has ended."""
     select.select([os.pidfd_open(other)], [], [])
     os._exit(1)
 
@@ -74,6 +74,8 @@ def main(arguments):
     rank = dist.get_rank()
     pids = [None] * dist.get_world_size()
     dist.all_gather_object(pids, os.getpid())
+    if arguments.does == "together" and rank == 0:
+        atexit.register(linger, pids[1])
     torch.manual_seed(7)
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
     ddp = DistributedDataParallel(model)
@@ -111,7 +113,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("checkpoint")
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--rank", type=int, default=-1, help=f"this rank comes to harm in step {BAD_STEP}")
-parser.add_argument("--does", choices=("raise", "linger", "leave", "hang"), default="raise")
+parser.add_argument("--does", choices=("raise", "linger", "leave", "hang", "together"), default="raise")
 parser.add_argument("--record", action="store_true", help="under torch.distributed.elastic's record")
 arguments = parser.parse_args()
 (record(main) if arguments.record else main)(arguments)
