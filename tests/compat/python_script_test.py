@@ -26,8 +26,9 @@ class Job(support.Case):
         """Each process of the job has a variable of this test's, by which left() finds it."""
         self.mark = f"PYTHON_SCRIPT_TEST={self.folder}"
         name, value = self.mark.split("=")
-        return self.start([program("lockstep"), "run", "-n", str(ranks), *flags, "--", sys.executable, SCRIPT,
-                           self.checkpoint, *script], environment(**{name: value}))
+        # A shell without job control starts what is in the background with SIGINT ignored, which children inherit.
+        return self.start(["env", "--default-signal=INT", program("lockstep"), "run", "-n", str(ranks), *flags, "--",
+                           sys.executable, SCRIPT, self.checkpoint, *script], environment(**{name: value}))
 
     def begin(self, *flags, script=ENDLESS, ranks=2):
         """(the job, the ranks' pids) once all have done ten steps."""
