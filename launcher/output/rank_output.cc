@@ -49,8 +49,8 @@ void RankOutput::note_fatal_error(std::string_view line) {
   const auto mark = line.find(']');
   const bool is_uncaught = line.starts_with("[rank") && mark != line.npos && line.substr(mark).starts_with("]: ");
   if (is_uncaught) line.remove_prefix(mark + 3);
-  // An exception without torch's mark may have been caught and logged. Python names the others that end no process in
-  // the line before; those of a group are indented, and none of them is taken.
+  // An exception without torch's mark may have been caught and logged. Where one ends no process, Python says so in the
+  // line before its traceback. The tracebacks of an exception group are indented, and are not read.
   const bool is_harmless = line.starts_with("Exception ignored in") || line.starts_with("Exception in thread");
   const bool is_head = line.ends_with("Traceback (most recent call last):") && !line.starts_with(' ') &&
                        (is_uncaught || (!has_uncaught_ && !after_harmless_));

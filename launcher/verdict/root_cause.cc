@@ -38,7 +38,7 @@ std::chrono::milliseconds RootCause::patience(std::chrono::milliseconds grace) c
 
 RootCause::Step RootCause::heard(const Cause& cause) {
   if (first_failure_ && cause.reporter == cause.rank && is_rank(cause.rank) && cause.rank != *first_failure_) {
-    at(cause.rank).word = cause;  // of the first failure itself it would be what the launcher's signal made it say
+    at(cause.rank).word = cause;  // what the first failure still says may come from the launcher's own signal
   }
   if (first_failure_ || (!is_rank(cause.rank) && !is_rank(cause.reporter))) return Step::go_on;
   if (is_rank(cause.reporter) && cause.reporter != cause.rank) {

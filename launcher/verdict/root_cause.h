@@ -92,7 +92,7 @@ class RootCause {
     std::optional<Cause> word = {};        // the report of the rank itself, else of the store
     std::optional<Cause> accusation = {};  // the report of the first rank that accuses it
     bool is_witness = false;
-    bool lost_some = false;  // it has lost a rank of all, and does not know which: an error of torch's
+    bool lost_some = false;  // it lost a rank and does not know which: an error of torch's
     int accuses = -1;        // the first rank that it accused
     int implicated = 0;      // order in which ranks were implicated, from 1; 0: never
   };
