@@ -140,7 +140,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   void require_used(int parameter) const;
 
   // A step of this rank's rows in virtual shards, each a micro-batch. Without virtual shards one shard, which is not
-  // begun. InvalidArgument in no_sync(), or if gradients are not cleared.
+  // begun. InvalidArgument in no_sync(), if gradients are not cleared, or if set_weight() has given a weight for all.
   std::vector<StepShard> begin_shards(std::int64_t rows);
   void begin_shard(const StepShard& shard);
   // The shard that was begun last, until its close().

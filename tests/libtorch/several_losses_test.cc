@@ -199,7 +199,7 @@ TEST(NoBackward, ForwardsThatGoNowhereAreAllowed) {
       net.zero_grad();
       for (int i = 0; i < 3; ++i) ddp(rows(0, 7));
       write_weights(net);
-      for (int i = 0; i < 8; ++i) {  // no two in a row behind a write
+      for (int i = 0; i < 8; ++i) {  // writes after every other forward
         ddp(rows(0, 7));
         if (i % 2 == 0) write_weights(net);
       }

@@ -119,7 +119,8 @@ class DistributedDataParallel {
 
   // Sets the number of terms that this rank's loss is the mean of (tokens that count, say), in place of the rows, for
   // the next backward. Between forward and backward it holds until the next forward; before the first forward since the
-  // last backward, for all forwards until the next.
+  // last backward, for all forwards until the next, but with virtual shards backward() then refuses it: call it in each
+  // loss_of. InvalidArgument if it is negative.
   void set_weight(std::integral auto weight) { replica_->set_weight(*module_, static_cast<std::int64_t>(weight)); }
   void set_weight(std::floating_point auto weight) =
       delete;  // 0.5 would be 0: give all ranks' weights in smaller units

@@ -50,7 +50,7 @@ TEST(TriedHosts, SayHowTheyAreAndThenWhomTheyReach) {
                           "b to z: 10.0.0.9:7: refused -> open the port"));
 }
 
-// Of each of 400 others there is an entry in the one line.
+// One line names all 400 other hosts.
 TEST(HostTrial, TakesThePeersOfALargeJob) {
   nlohmann::json peers = nlohmann::json::array();
   for (int node = 1; node <= 400; ++node) {
