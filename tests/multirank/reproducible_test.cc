@@ -220,6 +220,16 @@ TEST(Reproducible, WeightsThatAreRowsByChanceAreTheProgramsOwnToo) {
   });
 }
 
+TEST(Reproducible, AStepWithoutDataNeedsNoWeight) {
+  run_ranks(2, [&](const Group& group) {
+    nn::Sequential model = Program::make_model(1);
+    DistributedDataParallel ddp(model, group, {.reproducible = {.virtual_shards = 4, .batch_size = 8}});
+    ddp.set_weight(4);
+    ddp.step_without_data();
+    EXPECT_EQ(ddp.last_weight(), 0);
+  });
+}
+
 TEST(Reproducible, AWeightForAllShardsTogetherIsRefused) {
   run_ranks(1, [&](const Group& group) {
     nn::Sequential model = Program::make_model(1);
