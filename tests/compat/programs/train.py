@@ -107,6 +107,7 @@ def main(arguments):
     dist.barrier()
     print(f"rank {rank} of {len(pids)} has done {arguments.steps} steps, loss {loss.item():.3f}", flush=True)
     dist.destroy_process_group()
+    os._exit(0)  # see ddp.py
 
 
 parser = argparse.ArgumentParser()
