@@ -72,7 +72,8 @@ void read_all_of(int fd, const Deadline& deadline, Take take) {
 }
 
 void show_log(const FoundRun& run, const RunsOptions& options) {
-  const UniqueFd fd = ask(run, {.what = RunRequest::What::logs, .lines = options.lines, .follow = options.follow});
+  const UniqueFd fd = ask(
+      run, {.what = RunRequest::What::logs, .lines = std::min(options.lines, kMostLines), .follow = options.follow});
   std::string begin;
   // The log itself may be silent for hours, so only the header, which a launcher sends at once, has a time limit.
   const auto with_header = [&](std::string_view bytes) {

@@ -11,19 +11,17 @@
 #include <csignal>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "launcher/doctor/host_trial.h"
 #include "launcher/hosts/remote_agents.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/record.h"
 #include "runtime/net/address.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep::launcher::doctor {
 namespace {
-
-using nlohmann::json;
 
 constexpr std::size_t kMostLetters = 1000;  // of a text that another host wrote
 // Time for the trials to end after their inputs have ended.
@@ -94,7 +92,7 @@ class HostsExam {
 
   // The hosts that answered: each other one by its address, the first also by the store's name.
   void send_peers(std::size_t node) {
-    json peers = json::array();
+    std::vector<Peer> peers;
     for (std::size_t i = 0; i < hosts_.size(); ++i) {
       const TriedHost& host = hosts_[i];
       if (i == node || host.port == 0) continue;
@@ -105,10 +103,10 @@ class HostsExam {
       for (const std::string& address : addresses) {
         if (address.empty()) continue;
         const net::HostPort where{address, static_cast<std::uint16_t>(host.port)};
-        peers.push_back({{"node", i}, {"name", host.name}, {"address", where.to_string()}});
+        peers.push_back({static_cast<int>(i), host.name, where.to_string()});
       }
     }
-    processes_[node]->send(fmt::format("{}{}\n", kPeersLine, peers.dump()));
+    processes_[node]->send(fmt::format("{}{}\n", kPeersLine, escaped(write_records(peers, Peer::kFields))));
   }
 
   const DoctorOptions& options_;
@@ -144,21 +142,21 @@ void add_silence(const TriedHost& host, const TriedHost& first, const std::strin
 
 bool read_trial(std::string_view line, TriedHost& host) {
   if (!line.starts_with(kTrialLine)) return false;
-  try {
-    const json said = json::parse(line.substr(kTrialLine.size()));
-    for (const json& finding : said.at("findings")) {
-      const auto text = [&](const char* name) { return printable(finding.at(name).get<std::string>(), kMostLetters); };
-      host.findings.push_back({text("section"), host.name + text("name"), text("value"),
-                               text("health") == "problem" ? Health::problem : Health::ok, text("remedy")});
+  auto answer = read_record<TrialAnswer>(unescaped(line.substr(kTrialLine.size())), TrialAnswer::kFields);
+  if (!answer || (host.port == 0 && answer->port == 0)) return false;
+  for (Finding& finding : answer->findings) {
+    finding.name = host.name + finding.name;
+    for (std::string* text : {&finding.section, &finding.name, &finding.value, &finding.remedy}) {
+      *text = printable(*text, kMostLetters);
     }
-    if (host.port != 0) return host.is_done = true;
-    host.build = printable(said.at("build").get<std::string>(), kMostLetters);
-    host.address = said.at("address").get<std::string>();
-    host.port = said.at("port").get<int>();
-    return true;
-  } catch (const json::exception&) {
-    return false;
+    host.findings.push_back(std::move(finding));
   }
+  host.is_done = host.port != 0;
+  if (host.is_done) return true;
+  host.build = printable(answer->build, kMostLetters);
+  host.address = std::move(answer->address);
+  host.port = answer->port;
+  return true;
 }
 
 Findings findings_of(const std::vector<TriedHost>& hosts, const std::string& limit) {

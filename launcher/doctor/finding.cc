@@ -51,7 +51,7 @@ std::string as_text(const Findings& findings, const Conclusion& conclusion) {
   return text + fmt::format("\n{}\n", verdict(count_problems(findings), conclusion));
 }
 
-nlohmann::json as_json(const Findings& findings) {
+std::string as_json(const Findings& findings, const nlohmann::json& probe) {
   auto list = nlohmann::json::array();
   for (const auto& finding : findings) {
     list.push_back({{"section", finding.section},
@@ -60,15 +60,11 @@ nlohmann::json as_json(const Findings& findings) {
                     {"health", word(finding.health)},
                     {"remedy", finding.remedy}});
   }
-  return list;
-}
-
-std::string as_json(const Findings& findings, const nlohmann::json& probe) {
   const int problems = count_problems(findings);
   const nlohmann::json whole = {{"lockstep", LOCKSTEP_VERSION},
                                 {"ok", problems == 0},
                                 {"problems", problems},
-                                {"findings", as_json(findings)},
+                                {"findings", std::move(list)},
                                 {"probe", probe}};
   // Bytes that are not UTF-8, as a variable may hold, are replaced instead of ending the report.
   return whole.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -15,11 +15,19 @@ enum class Health {
 };
 
 struct Finding {
-  std::string section;  // "who am I", "limits"
-  std::string name;     // "open files"
-  std::string value;    // one line
+  std::string section = {};  // "who am I", "limits"
+  std::string name = {};     // "open files"
+  std::string value = {};    // one line
   Health health = Health::ok;
   std::string remedy = {};  // the action that resolves a note or a problem
+
+  static constexpr auto kFields = [](auto& finding, auto& fields) {
+    fields("section", finding.section);
+    fields("name", finding.name);
+    fields("value", finding.value);
+    fields("health", finding.health, Health::problem);
+    fields("remedy", finding.remedy);
+  };
 };
 
 using Findings = std::vector<Finding>;
@@ -37,8 +45,6 @@ struct Conclusion {
 
 // Returns sections with aligned names, and the conclusion.
 std::string as_text(const Findings& findings, const Conclusion& conclusion = {});
-// Returns [{section, name, value, health, remedy}].
-nlohmann::json as_json(const Findings& findings);
 // Returns the findings for programs: {"lockstep", "ok", "problems", "findings", "probe"}. `probe` is the answer of
 // lockstep-probe, or null.
 std::string as_json(const Findings& findings, const nlohmann::json& probe);

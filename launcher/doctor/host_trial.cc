@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "runtime/base/host.h"
 #include "runtime/base/plugin.h"
 #include "runtime/base/quiet_thread.h"
+#include "runtime/base/record.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/route.h"
 #include "runtime/store/client/tcp_store.h"
@@ -25,8 +25,6 @@
 
 namespace lockstep::launcher::doctor {
 namespace {
-
-using nlohmann::json;
 
 constexpr const char* kHosts = "hosts";
 constexpr const char* kConnections = "connections";
@@ -37,16 +35,15 @@ constexpr std::size_t kBulk = std::size_t{64} << 10;
 constexpr std::size_t kMostAtOnce = 32;
 constexpr std::size_t kMostPeersBytes = std::size_t{1} << 20;  // about 250 bytes for each of kMostNodes
 
-void say(const json& line) {
-  print_error(std::string(kTrialLine) + line.dump(-1, ' ', false, json::error_handler_t::replace));
+void say(const TrialAnswer& answer) {
+  print_error(std::string(kTrialLine) + escaped(write_record(answer, TrialAnswer::kFields)));
 }
 
 // A run of its own for each host's store, so that a host which has another's address is found out.
 std::string run_id_of(int node) { return fmt::format("doctor of node {}", node); }
 
-Finding try_peer(const json& peer, const store::Secret& secret) {
-  const auto address = peer.at("address").get<std::string>();
-  Finding finding{kConnections, " to " + peer.at("name").get<std::string>(), address};
+Finding try_peer(const Peer& peer, const store::Secret& secret) {
+  Finding finding{kConnections, " to " + peer.name, peer.address};
   const auto fail = [&](const Error& error, const char* remedy) {
     finding.value += fmt::format(": {}", error.what());
     finding.health = Health::problem;
@@ -54,9 +51,9 @@ Finding try_peer(const json& peer, const store::Secret& secret) {
   };
   bool is_connected = false;
   try {
-    store::TcpStore store({.address = net::parse_host_port(address),
+    store::TcpStore store({.address = net::parse_host_port(peer.address),
                            .secret = secret,
-                           .run_id = run_id_of(peer.at("node").get<int>()),
+                           .run_id = run_id_of(peer.node),
                            .role = "doctor"},
                           Deadline::after(kTrialLimit), {.request_timeout = kTrialLimit});
     is_connected = true;
@@ -76,7 +73,7 @@ Finding try_peer(const json& peer, const store::Secret& secret) {
 }
 
 // Tries all peers in parallel. Returns how many were reached, then the problems.
-Findings try_all(const json& peers, const store::Secret& secret) {
+Findings try_all(const std::vector<Peer>& peers, const store::Secret& secret) {
   Findings results(peers.size());
   std::atomic<std::size_t> next{0};
   std::vector<std::thread> threads;
@@ -107,21 +104,20 @@ net::InterfaceChoice choose_address(const std::string& endpoint) {
       .name = "", .address = net::own_address(first, true, interfaces, environment), .why = "by the way to " + host};
 }
 
-json look_around(const AgentInput& input) {
-  Findings findings;
-  std::string address;
+TrialAnswer look_around(const AgentInput& input) {
+  TrialAnswer answer{.build = std::string(build_stamp())};
   const auto add_problem = [&](const std::string& problem) {
-    findings.push_back(problem_of(kHosts, "", problem, "see docs/RUN.md"));
+    answer.findings.push_back(problem_of(kHosts, "", problem, "see docs/RUN.md"));
   };
   try {
     const auto choice = choose_address(input.start().endpoint);
-    address = choice.address;
-    findings.push_back({kHosts, "", fmt::format("{}, {} ({})", host_name(), address, choice.why)});
+    answer.address = choice.address;
+    answer.findings.push_back({kHosts, "", fmt::format("{}, {} ({})", host_name(), choice.address, choice.why)});
   } catch (const Error& error) {
     add_problem(error.what());
   }
   if (!input.problem.empty()) add_problem(input.problem);
-  return {{"build", build_stamp()}, {"address", address}, {"findings", as_json(findings)}};
+  return answer;
 }
 
 }  // namespace
@@ -129,14 +125,13 @@ json look_around(const AgentInput& input) {
 int run_host_trial(AgentInput& input) {
   const store::TcpStoreServer server(
       {.listen = {"", 0}, .secret = input.secret(), .run_id = run_id_of(input.start().node_rank)});
-  json host = look_around(input);
-  host["port"] = server.address().port;
+  TrialAnswer host = look_around(input);
+  host.port = server.address().port;
   say(host);
   const std::string line = input.read_line(kMostPeersBytes);
-  const json peers =
-      line.starts_with(kPeersLine) ? json::parse(line.substr(kPeersLine.size()), nullptr, false) : json();
-  if (!peers.is_array()) return kExitInternal;  // the process that asked has ended
-  say({{"findings", as_json(try_all(peers, input.secret()))}});
+  if (!line.starts_with(kPeersLine)) return kExitInternal;  // the process that asked has ended
+  const auto peers = require_records<Peer>(unescaped(line.substr(kPeersLine.size())), Peer::kFields, "the peers");
+  say({.findings = try_all(peers, input.secret())});
   // The other hosts may not have connected yet.
   while (!input.read_line().empty()) {
   }

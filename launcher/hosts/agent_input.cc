@@ -141,13 +141,15 @@ constexpr std::string_view kFirstWords = "lockstep-agent 1 ";
 constexpr std::int64_t kMostStartBytes = std::int64_t{16} << 20;
 
 constexpr auto kFields = [](auto& start, auto& fields) {
-  fields.kind("agent start 1");
+  fields.kind("agent start");
   fields("secret", start.secret);
   fields("nodes", start.nodes, 1, kMaxNodes);
   fields("node-rank", start.node_rank, 0, kMaxNodes - 1);
   fields("nproc-per-node", start.nproc_per_node);
   fields("endpoint", start.endpoint);
-  fields.items("texts", start.folder, start.arguments, start.variables);
+  fields("folder", start.folder);
+  fields.list("arguments", start.arguments);
+  fields.list("variables", start.variables);
 };
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr auto kEndFields = [](auto& end, auto& fields) {
-  fields.kind("rank end 3");
+  fields.kind("rank end");
   fields("rank", end.rank, 0);
   fields("host", end.host);
   fields("pid", end.pid, 0);
@@ -25,40 +25,41 @@ constexpr auto kEndFields = [](auto& end, auto& fields) {
   fields("memory-kills", end.memory_kills, std::int64_t{0});
   fields("steps-done", end.steps_done);
   fields("saved-step", end.saved_step);
-  fields.items("texts", end.log, end.last_lines);
+  fields("log", end.log);
+  fields.list("last-lines", end.last_lines);
 };
 
 constexpr auto kStopFields = [](auto& stop, auto& fields) {
-  fields.kind("stop asked 1");
+  fields.kind("stop asked");
   fields("signal", stop.signal, 1, 64);
   fields("insists", stop.insists);
 };
 
 constexpr auto kGoneFields = [](auto& gone, auto& fields) {
-  fields.kind("ranks gone 1");
+  fields.kind("ranks gone");
   fields("node", gone.node, 0);
   fields("exit-code", gone.exit_code, 0, 255);
 };
 
 constexpr auto kOrderFields = [](auto& order, auto& fields) {
-  fields.kind("order 1");
+  fields.kind("order");
   fields("what", order.kind, Order::Kind::take_stacks);
   fields("signal", order.signal, 0, 64);
   fields("rank", order.rank, -1);
   fields("pid", order.pid, 0);
   fields("question", order.question, 0);
-  fields.rest("text", order.text);
+  fields("text", order.text);
 };
 
 constexpr auto kStacksFields = [](auto& stacks, auto& fields) {
-  fields.kind("stacks 2");
+  fields.kind("stacks");
   fields("question", stacks.question, 0);
   fields("rank", stacks.rank, 0);
-  fields.items("texts", stacks.lines);
+  fields.list("lines", stacks.lines);
 };
 
 constexpr auto kOverFields = [](auto& over, auto& fields) {
-  fields.kind("start over 1");
+  fields.kind("start over");
   fields("exit-code", over.exit_code, 0, 255);
   fields("again", over.again);
 };
@@ -69,9 +70,9 @@ struct WordRecord {
 };
 
 constexpr auto kWordFields = [](auto& word, auto& fields) {
-  fields.kind("word 1");
+  fields.kind("word");
   fields("start", word.start, 0);
-  fields.rest("message", word.message);
+  fields("message", word.message);
 };
 
 struct Encoder {

@@ -23,23 +23,32 @@ namespace {
 // The most characters of a name or a build that comes from another host.
 constexpr std::size_t kMostPrinted = 255;
 
+std::string sent(const std::string& name) { return name; }
+std::string shown(std::string_view name) { return printable(name, kMostPrinted); }
+
 constexpr auto kFactsFields = [](auto& facts, auto& fields) {
   fields.kind("host 1");
   fields("agent", facts.agent, 0);
   fields("node", facts.node, -1);
-  fields("name", facts.name);
+  fields("name", facts.name, sent, shown);
   fields("pid", facts.pid, 0);
-  fields("build", facts.build);
+  fields("build", facts.build, sent, shown);
   fields("least", facts.least, 0);
   fields("nodes", facts.nodes, 0);
   fields("ranks", facts.ranks, 0);
   fields.optional("trace", facts.trace);  // a host with an older build, which must be named, lacks the field
   fields("exit-code", facts.exit_code, 0, 255);
-  fields.rest("problem", facts.problem);
+  fields("problem", facts.problem);
+};
+
+constexpr auto kSlotsFields = [](auto& host, auto& fields) {
+  fields("name", host.name, sent, shown);
+  fields("ranks", host.ranks, 1, kMaxRanks);
+  fields("agent", host.agent, 0, kMostAgents);
 };
 
 constexpr auto kPlanFields = [](auto& plan, auto& fields) {
-  fields.kind("job plan 1");
+  fields.kind("job plan");
   fields("exit-code", plan.exit_code, 0, 255);
   fields("run-id", plan.run_id);
   fields("master-addr", plan.master_addr);
@@ -47,7 +56,10 @@ constexpr auto kPlanFields = [](auto& plan, auto& fields) {
   fields("torch-store", plan.torch_store);
   fields("start", plan.start, 0);
   fields("next-word", plan.next_word, 1);
-  fields.items("lists", plan.problems, plan.hosts, plan.job, plan.left_out);
+  fields.list("problems", plan.problems);
+  fields.list("hosts", plan.hosts, kSlotsFields);
+  fields.record("job", plan.job, kFactsFields);
+  fields.list("left-out", plan.left_out);
 };
 
 std::string nnodes_of(const HostFacts& facts) {
@@ -62,53 +74,14 @@ std::string name_of(const HostFacts& facts) {
 
 std::string encode(const HostFacts& facts) { return write_record(facts, kFactsFields); }
 
-std::optional<HostFacts> decode_host_facts(std::string_view text) {
-  auto facts = read_record<HostFacts>(text, kFactsFields);
-  if (!facts) return std::nullopt;
-  facts->name = printable(facts->name, kMostPrinted);
-  facts->build = printable(facts->build, kMostPrinted);
-  return facts;
-}
-
-// Fields of a plan's record that are not texts; overload resolution finds these functions by the types of their
-// arguments.
-static std::string packed(const HostFacts& facts) { return encode(facts); }
-
-static bool unpack(std::string_view text, HostFacts& facts) {
-  auto read = decode_host_facts(text);
-  if (read) facts = std::move(*read);
-  return read.has_value();
-}
-
-static std::string packed(const RankMap& hosts) {
-  std::vector<std::string> texts;
-  for (const HostSlots& host : hosts) {
-    texts.insert(texts.end(), {host.name, std::to_string(host.ranks), std::to_string(host.agent)});
-  }
-  return write_texts(texts);
-}
-
-static bool unpack(std::string_view text, RankMap& hosts) {
-  const auto texts = read_texts(text);
-  if (!texts || texts->size() % 3 != 0) return false;
-  for (std::size_t i = 0; i < texts->size(); i += 3) {
-    const auto ranks = parse_int((*texts)[i + 1]);
-    const auto agent = parse_int((*texts)[i + 2]);
-    if (!ranks || *ranks < 1 || *ranks > kMaxRanks || !agent || *agent < 0 || *agent > kMostAgents) return false;
-    hosts.push_back({.name = printable((*texts)[i], kMostPrinted),
-                     .ranks = static_cast<int>(*ranks),
-                     .agent = static_cast<int>(*agent)});
-  }
-  return true;
-}
+std::optional<HostFacts> decode_host_facts(std::string_view text) { return read_record<HostFacts>(text, kFactsFields); }
 
 std::string encode(const JobPlan& plan) { return write_record(plan, kPlanFields); }
 
 JobPlan decode_job_plan(std::string_view text, std::string_view key) {
-  auto plan = read_record<JobPlan>(text, kPlanFields);
-  if (!plan) throw CorruptData(fmt::format("store key '{}' holds no plan of a job", key));
-  plan->hosts = with_first_ranks(std::move(plan->hosts));
-  return std::move(*plan);
+  auto plan = require_record<JobPlan>(text, kPlanFields, fmt::format("store key '{}', the plan of a job", key));
+  plan.hosts = with_first_ranks(std::move(plan.hosts));
+  return plan;
 }
 
 std::string difference(const HostFacts& host, const HostFacts& other) {

@@ -5,10 +5,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <limits>
 #include <set>
 
-#include "lockstep/base/environment.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/record.h"
 #include "runtime/base/text.h"
@@ -18,10 +16,9 @@ namespace {
 
 constexpr std::size_t kMostTextBytes = 4096;  // limit for a command or a path
 constexpr std::size_t kMostIdBytes = 40;      // limit for a run id in a socket's name
-constexpr std::size_t kMostLines = 1'000'000;
 
 constexpr auto kFactsFields = [](auto& facts, auto& fields) {
-  fields.kind("run 1");
+  fields.kind("run");
   fields("run", facts.run_id);
   fields("pid", facts.pid, 0);
   fields("host", facts.host);
@@ -36,6 +33,15 @@ constexpr auto kFactsFields = [](auto& facts, auto& fields) {
   fields("stops", facts.stops, 0);
   fields("log-dir", facts.log_dir);
   fields("command", facts.command);
+};
+
+constexpr auto kRequestFields = [](auto& request, auto& fields) {
+  fields.kind("request");
+  fields("what", request.what, RunRequest::What::logs);
+  fields("lines", request.lines, std::size_t{0}, kMostLines);
+  fields("follow", request.follow);
+  fields("rank", request.rank, 0);
+  fields("pid", request.pid, 0);
 };
 
 // Replaces a letter for a name in a list whose columns are separated by blanks.
@@ -59,35 +65,10 @@ std::optional<RunFacts> decode_run_facts(std::string_view text) {
   return facts;
 }
 
-std::string encode(const RunRequest& request) {
-  switch (request.what) {
-    case RunRequest::What::ps: return "ps\n";
-    case RunRequest::What::top: return "top\n";
-    case RunRequest::What::stop: return "stop\n";
-    case RunRequest::What::stacks: return fmt::format("stacks {} {}\n", request.rank, request.pid);
-    case RunRequest::What::logs: return fmt::format("logs {} {}\n", request.lines, request.follow ? 1 : 0);
-  }
-  return {};
-}
+std::string encode(const RunRequest& request) { return escaped(write_record(request, kRequestFields)) + '\n'; }
 
 std::optional<RunRequest> decode_run_request(std::string_view line) {
-  if (line == "ps") return RunRequest{.what = RunRequest::What::ps};
-  if (line == "top") return RunRequest{.what = RunRequest::What::top};
-  if (line == "stop") return RunRequest{.what = RunRequest::What::stop};
-  const std::string_view what = take_word(line);
-  if (what == "stacks") {
-    const auto rank = parse_int(take_word(line));
-    const auto pid = parse_int(line);
-    constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-    if (!rank || !pid || *rank < 0 || *pid < 0 || *rank > kMost || *pid > kMost) return std::nullopt;
-    return RunRequest{.what = RunRequest::What::stacks, .rank = static_cast<int>(*rank), .pid = static_cast<int>(*pid)};
-  }
-  if (what != "logs") return std::nullopt;
-  const auto lines = parse_int(take_word(line));
-  if (!lines || *lines < 0 || (line != "0" && line != "1")) return std::nullopt;
-  return RunRequest{.what = RunRequest::What::logs,
-                    .lines = std::min(static_cast<std::size_t>(*lines), kMostLines),
-                    .follow = line == "1"};
+  return read_record<RunRequest>(unescaped(line), kRequestFields);
 }
 
 std::string run_socket_name(uid_t user, std::string_view token, std::string_view run_id) {

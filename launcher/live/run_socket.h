@@ -7,13 +7,13 @@
 // (SO_PEERCRED), and reject other users. An abstract name belongs to a network namespace: a process in another one, a
 // container for example, does not see the run.
 //
-// A client writes one line and reads to the end:
+// A client writes a RunRequest, an escaped record on one line, and reads to the end:
 //
-//   ps           a record of the run
-//   top          JSON: the run, and the state of each rank (live/live_report.h)
-//   stop         as ps, after SIGTERM has been sent to the launcher
-//   stacks 5 71  "lockstep stacks 1", then the stacks of process 71, once the launcher of rank 5's host has sent them
-//   logs 50 1    "lockstep logs 1", then the last 50 lines of the log, and with 1 the later ones until the run ends
+//   ps      a record of the run
+//   top     JSON: the run, and the state of each rank (live/live_report.h)
+//   stop    as ps, after SIGTERM has been sent to the launcher
+//   stacks  "lockstep stacks 1", then the stacks of the process, once the launcher of the rank's host has sent them
+//   logs    "lockstep logs 1", then the last lines of the log, and the later ones until the run ends if it follows
 #pragma once
 
 #include <sys/types.h>
@@ -53,10 +53,12 @@ std::optional<RunFacts> decode_run_facts(std::string_view text);
 inline constexpr std::string_view kLogsHeader = "lockstep logs 1\n";
 inline constexpr std::string_view kStacksHeader = "lockstep stacks 1\n";
 
+inline constexpr std::size_t kMostLines = 1'000'000;
+
 struct RunRequest {
   enum class What { ps, top, stop, stacks, logs };
   What what = What::ps;
-  std::size_t lines = 50;  // for logs: number of last lines
+  std::size_t lines = 50;  // for logs: number of last lines, at most kMostLines
   bool follow = false;     // for logs
   int rank = 0;            // for stacks
   int pid = 0;             // for stacks: the rank's process

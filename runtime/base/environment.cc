@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <charconv>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/text.h"
 
 namespace lockstep {
 
@@ -65,11 +65,6 @@ std::optional<std::int64_t> Environment::get_int(std::string_view name) const {
   return value;
 }
 
-std::optional<std::int64_t> parse_int(std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || text.empty()) return std::nullopt;
-  return value;
-}
+std::optional<std::int64_t> parse_int(std::string_view text) { return number_of<std::int64_t>(text); }
 
 }  // namespace lockstep

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/base/record.h"
 
-#include <algorithm>
-
-#include "lockstep/base/environment.h"
-#include "runtime/base/text.h"
+#include <fmt/format.h>
 
 namespace lockstep {
 namespace {
@@ -17,23 +14,36 @@ std::optional<std::string_view> value_of(std::string_view line, std::string_view
 
 }  // namespace
 
-void RecordWriter::line(std::string_view name, std::string_view value) {
-  text_.append(name).append(" ");
-  const std::size_t begin = text_.size();
-  text_.append(value);
-  std::replace(text_.begin() + static_cast<std::ptrdiff_t>(begin), text_.end(), '\n', '?');
-  text_ += '\n';
+std::string escaped(std::string_view text) {
+  std::string line;
+  for (const char c : text) {
+    if (c == '\\' || c == '\n') line += '\\';
+    line += c == '\n' ? 'n' : c;
+  }
+  return line;
 }
 
-void RecordWriter::rest(std::string_view name, std::string_view text) { text_.append(name).append(" ").append(text); }
+std::string unescaped(std::string_view line) {
+  std::string text;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const bool is_escaped = line[i] == '\\' && i + 1 < line.size();
+    if (is_escaped) ++i;
+    text += is_escaped && line[i] == 'n' ? '\n' : line[i];
+  }
+  return text;
+}
 
-std::optional<std::string_view> RecordReader::take(std::string_view name) {
+void RecordWriter::line(std::string_view name, std::string_view value) {
+  text_.append(name).append(" ").append(escaped(value)) += '\n';
+}
+
+std::optional<std::string> RecordReader::take(std::string_view name) {
   while (good_ && !rest_.empty()) {
     const auto end = rest_.find('\n');
     if (end == rest_.npos) break;
     const auto value = value_of(rest_.substr(0, end), name);
     rest_.remove_prefix(end + 1);
-    if (value) return value;
+    if (value) return unescaped(*value);
   }
   good_ = false;
   return std::nullopt;
@@ -44,55 +54,35 @@ void RecordReader::kind(std::string_view kind) {
 }
 
 void RecordReader::operator()(std::string_view name, std::string& text) {
-  if (const auto value = take(name)) text = *value;
-}
-
-void RecordReader::operator()(std::string_view name, std::optional<std::int64_t>& number) {
-  const std::int64_t read = take_number(name, -1, std::numeric_limits<std::int64_t>::max());
-  if (read >= 0) number = read;
+  if (auto value = take(name)) text = *std::move(value);
 }
 
 void RecordReader::optional(std::string_view name, std::string& text) {
   if (!good_) return;
   const std::string_view before = rest_;
-  if (const auto value = take(name)) {
-    text = *value;
+  if (auto value = take(name)) {
+    text = *std::move(value);
     return;
   }
   rest_ = before;
   good_ = true;
 }
 
-void RecordReader::rest(std::string_view name, std::string& text) {
-  while (good_) {
-    if (const auto value = value_of(rest_, name)) {
-      text = *value;
-      rest_ = {};
-      return;
-    }
-    const auto end = rest_.find('\n');
-    good_ = end != rest_.npos;
-    if (good_) rest_.remove_prefix(end + 1);
-  }
+std::vector<std::string> RecordReader::take_list(std::string_view name) {
+  const auto packed = take(name);
+  auto texts = packed ? read_texts(*packed) : std::nullopt;
+  good_ = texts.has_value();
+  return std::move(texts).value_or(std::vector<std::string>());
 }
 
-std::int64_t RecordReader::take_number(std::string_view name, std::int64_t low, std::int64_t high) {
-  const auto value = take(name);
-  const auto number = value ? parse_int(*value) : std::nullopt;
-  if (number && *number >= low && *number <= high) return *number;
-  good_ = false;
-  return 0;
+std::vector<std::string> require_texts(std::string_view packed, std::string_view what) {
+  if (auto texts = read_texts(packed)) return *std::move(texts);
+  refuse_record(what, packed.size());
 }
 
-bool unpack(std::string_view packed, std::string& text) {
-  text = packed;
-  return true;
-}
-
-bool unpack(std::string_view packed, std::vector<std::string>& texts) {
-  auto read = read_texts(packed);
-  if (read) texts = std::move(*read);
-  return read.has_value();
+void refuse_record(std::string_view what, std::size_t bytes) {
+  throw CorruptData(
+      fmt::format("{}: {} bytes that can't be read; run the same build of lockstep on all ranks", what, bytes));
 }
 
 std::string write_texts(std::span<const std::string> texts) {
@@ -106,10 +96,10 @@ std::optional<std::vector<std::string>> read_texts(std::string_view packed) {
   while (!packed.empty()) {
     const auto colon = packed.find(':');
     if (colon == packed.npos) return std::nullopt;
-    const auto length = parse_int(packed.substr(0, colon));
+    const auto length = number_of<std::size_t>(packed.substr(0, colon));
     packed.remove_prefix(colon + 1);
-    if (!length || *length < 0 || static_cast<std::size_t>(*length) > packed.size()) return std::nullopt;
-    texts.emplace_back(packed.substr(0, static_cast<std::size_t>(*length)));
+    if (!length || *length > packed.size()) return std::nullopt;
+    texts.emplace_back(packed.substr(0, *length));
     packed.remove_prefix(texts.back().size());
   }
   return texts;

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small records as text: lines "name value", so that people can read them too.
+// Small records as text: lines "name value", so that people can read them too. A line's end in a value is written as
+// "\n", a backslash as "\\".
 //
 // A record's fields are listed once, in a function that writes and reads alike:
 //
 //   constexpr auto kFields = [](auto& claim, auto& fields) {
-//     fields.kind("claim 2");
+//     fields.kind("claim");
 //     fields("rank", claim.rank, 0);
+//     fields.list("groups", claim.groups);
+//     fields.list("peers", claim.peers, kPeerFields);
 //   };
-//   write_record(claim, kFields);          // "lockstep claim 2\nrank 3\n"
-//   read_record<Claim>(text, kFields);     // nullopt if the text is not a claim
+//   write_record(claim, kFields);               // "lockstep claim\nrank 3\ngroups 1:03:all\npeers ...\n"
+//   read_record<Claim>(text, kFields);          // nullopt if the text is not a claim
+//   require_record<Claim>(text, kFields, who);  // CorruptData if it is not
 //
-// A reader takes the fields in the order of the list and passes over lines of other names, which a later version may
+// A reader takes the fields in the order of the list and passes over lines of other names, which another build may
 // have. Text from outside is read: whatever it is, the answer is a record or nullopt. Pure; any thread.
 #pragma once
 
-#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -26,37 +29,43 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/text.h"
 
 namespace lockstep {
 
 // A list of texts as one text, "5:first6:second", whatever the texts hold; and back, nullopt if it is not one.
 std::string write_texts(std::span<const std::string> texts);
 std::optional<std::vector<std::string>> read_texts(std::string_view packed);
+// The list that another process wrote, as require_record() below.
+std::vector<std::string> require_texts(std::string_view packed, std::string_view what);
 
-// An item of RecordWriter::items() as one text, and back: false if the text is not an item. A folder may have more of
-// these, beside its own types.
-inline std::string packed(const std::string& text) { return text; }
-inline std::string packed(const std::vector<std::string>& texts) { return write_texts(texts); }
-bool unpack(std::string_view packed, std::string& text);
-bool unpack(std::string_view packed, std::vector<std::string>& texts);
+// A text as one line, without its end, and back.
+std::string escaped(std::string_view text);
+std::string unescaped(std::string_view line);
+
+template <typename Record, typename EachField>
+std::string write_record(const Record& record, EachField each_field);
+// Whether the text was a record.
+template <typename Record, typename EachField>
+bool read_record(std::string_view text, Record& record, EachField each_field);
 
 class RecordWriter {
  public:
-  // The first line, which tells this kind of record, and its version, from every other.
+  // The first line, which tells this kind of record from every other.
   void kind(std::string_view kind) { line("lockstep", kind); }
-  // A line's end in the text becomes '?'.
   void operator()(std::string_view name, std::string_view text) { line(name, text); }
-  template <std::integral Number>
-  void operator()(std::string_view name, Number number, Number = {}, Number = {}) {
-    line(name, std::to_string(number));
+  template <Number N>
+  void operator()(std::string_view name, N number, N = {}, N = {}) {
+    line(name, text_of(number));
   }
   // An enum as its number.
   template <typename Enum>
   requires std::is_enum_v<Enum>
-  void operator()(std::string_view name, Enum value, Enum) { line(name, std::to_string(static_cast<int>(value))); }
-  // A number from 0 up; nullopt is written as -1.
-  void operator()(std::string_view name, std::optional<std::int64_t> number) {
-    line(name, std::to_string(number.value_or(-1)));
+  void operator()(std::string_view name, Enum value, Enum) { line(name, text_of(static_cast<int>(value))); }
+  // A number; the value of nullopt is empty.
+  template <Number N>
+  void operator()(std::string_view name, std::optional<N> number) {
+    line(name, number ? text_of(*number) : std::string());
   }
   template <typename Value, typename ToText, typename FromText>
   void operator()(std::string_view name, const Value& value, ToText to_text, FromText) {
@@ -64,12 +73,30 @@ class RecordWriter {
   }
   // A text that a reader can do without.
   void optional(std::string_view name, std::string_view text) { line(name, text); }
-  // The last field, which may have lines.
-  void rest(std::string_view name, std::string_view text);
-  // Several items instead, such as texts and lists of texts, which may have lines too.
-  template <typename... Items>
-  void items(std::string_view name, const Items&... items) {
-    rest(name, write_texts(std::vector<std::string>{packed(items)...}));
+  // A record within this one.
+  template <typename Record, typename EachField>
+  void record(std::string_view name, const Record& record, EachField each_field) {
+    line(name, write_record(record, each_field));
+  }
+  // Texts or numbers, in any container.
+  template <typename Items>
+  void list(std::string_view name, const Items& items) {
+    std::vector<std::string> texts;
+    for (const auto& item : items) {
+      if constexpr (Number<typename Items::value_type>) {
+        texts.push_back(text_of(item));
+      } else {
+        texts.push_back(item);
+      }
+    }
+    line(name, write_texts(texts));
+  }
+  // Records.
+  template <typename Items, typename EachField>
+  void list(std::string_view name, const Items& items, EachField each_field) {
+    std::vector<std::string> texts;
+    for (const auto& item : items) texts.push_back(write_record(item, each_field));
+    line(name, write_texts(texts));
   }
 
   std::string take() { return std::move(text_); }
@@ -87,42 +114,64 @@ class RecordReader {
   void kind(std::string_view kind);
   void operator()(std::string_view name, std::string& text);
   // A number from `low` to `high`.
-  template <std::integral Number>
-  void operator()(std::string_view name, Number& number, Number low = std::numeric_limits<Number>::min(),
-                  Number high = std::numeric_limits<Number>::max()) {
-    static_assert(sizeof(Number) < sizeof(std::int64_t) || std::signed_integral<Number>);
-    number = static_cast<Number>(take_number(name, low, high));
+  template <Number N>
+  void operator()(std::string_view name, N& number, N low = std::numeric_limits<N>::lowest(),
+                  N high = std::numeric_limits<N>::max()) {
+    const auto text = take(name);
+    const auto read = text ? number_of<N>(*text) : std::nullopt;
+    good_ = read && *read >= low && *read <= high;
+    if (good_) number = *read;
   }
   // An enum whose numbers end with `last`.
   template <typename Enum>
   requires std::is_enum_v<Enum>
   void operator()(std::string_view name, Enum& value, Enum last) {
-    value = static_cast<Enum>(take_number(name, 0, static_cast<int>(last)));
+    int number = 0;
+    (*this)(name, number, 0, static_cast<int>(last));
+    value = static_cast<Enum>(number);
   }
-  void operator()(std::string_view name, std::optional<std::int64_t>& number);
+  template <Number N>
+  void operator()(std::string_view name, std::optional<N>& number) {
+    const auto text = take(name);
+    number = text && !text->empty() ? number_of<N>(*text) : std::nullopt;
+    good_ = text && (text->empty() || number);
+  }
   // A value from from_text(std::string_view), which throws InvalidArgument for a text that is not one.
   template <typename Value, typename ToText, typename FromText>
   void operator()(std::string_view name, Value& value, ToText, FromText from_text) {
     try {
-      if (const auto text = take(name)) value = from_text(*text);
+      if (const auto text = take(name)) value = from_text(std::string_view(*text));
     } catch (const InvalidArgument&) {
       good_ = false;
     }
   }
   void optional(std::string_view name, std::string& text);
-  void rest(std::string_view name, std::string& text);
-  template <typename... Items>
-  void items(std::string_view name, Items&... items) {
-    std::string text;
-    rest(name, text);
-    const auto texts = read_texts(text);
-    good_ = good_ && texts && texts->size() == sizeof...(Items);
-    std::size_t next = 0;
-    ((good_ = good_ && unpack((*texts)[next++], items)), ...);
+  template <typename Record, typename EachField>
+  void record(std::string_view name, Record& record, EachField each_field) {
+    const auto text = take(name);
+    good_ = text && read_record(*text, record, each_field);
+  }
+  template <typename Items>
+  void list(std::string_view name, Items& items) {
+    for (std::string& text : take_list(name)) {
+      if constexpr (Number<typename Items::value_type>) {
+        const auto number = number_of<typename Items::value_type>(text);
+        good_ = good_ && number;
+        items.insert(items.end(), number.value_or(0));
+      } else {
+        items.insert(items.end(), std::move(text));
+      }
+    }
+  }
+  template <typename Items, typename EachField>
+  void list(std::string_view name, Items& items, EachField each_field) {
+    for (const std::string& text : take_list(name)) {
+      good_ = good_ && read_record(text, items.emplace_back(), each_field);
+    }
   }
 
   // The value of the next line of that name. Without one: nothing, and good() is false from then on.
-  std::optional<std::string_view> take(std::string_view name);
+  std::optional<std::string> take(std::string_view name);
   // Whether all fields were there until now.
   bool good() const { return good_; }
   bool at_end() const { return good_ && rest_.empty(); }
@@ -130,7 +179,7 @@ class RecordReader {
   bool complete() const { return good_ && (rest_.empty() || rest_.back() == '\n'); }
 
  private:
-  std::int64_t take_number(std::string_view name, std::int64_t low, std::int64_t high);
+  std::vector<std::string> take_list(std::string_view name);
 
   std::string_view rest_;
   bool good_ = true;
@@ -144,12 +193,42 @@ std::string write_record(const Record& record, EachField each_field) {
 }
 
 template <typename Record, typename EachField>
-std::optional<Record> read_record(std::string_view text, EachField each_field) {
-  Record record;
+bool read_record(std::string_view text, Record& record, EachField each_field) {
   RecordReader fields(text);
   each_field(record, fields);
-  if (!fields.complete()) return std::nullopt;
-  return record;
+  return fields.complete();
+}
+
+template <typename Record, typename EachField>
+std::optional<Record> read_record(std::string_view text, EachField each_field) {
+  Record record;
+  return read_record(text, record, each_field) ? std::optional(std::move(record)) : std::nullopt;
+}
+
+// Throws CorruptData: "WHAT: 12 bytes that can't be read; run the same build of lockstep on all ranks".
+[[noreturn]] void refuse_record(std::string_view what, std::size_t bytes);
+
+// The record that another process wrote. `what` says what it is, and whose.
+template <typename Record, typename EachField>
+Record require_record(std::string_view text, EachField each_field, std::string_view what) {
+  if (auto record = read_record<Record>(text, each_field)) return *std::move(record);
+  refuse_record(what, text.size());
+}
+
+// A list of records as one text, and back.
+template <typename Record, typename EachField>
+std::string write_records(const std::vector<Record>& records, EachField each_field) {
+  RecordWriter fields;
+  fields.list("records", records, each_field);
+  return fields.take();
+}
+template <typename Record, typename EachField>
+std::vector<Record> require_records(std::string_view text, EachField each_field, std::string_view what) {
+  std::vector<Record> records;
+  RecordReader fields(text);
+  fields.list("records", records, each_field);
+  if (!fields.at_end()) refuse_record(what, text.size());
+  return records;
 }
 
 }  // namespace lockstep

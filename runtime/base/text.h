@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words and lists in texts.
+// Words, numbers and lists in texts.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,6 +15,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <type_traits>
 #include <vector>
 
 namespace lockstep {
@@ -21,6 +25,29 @@ namespace lockstep {
 std::string_view take_word(std::string_view& rest, char separator = ' ');
 // The parts of `text` between separators, at least one, each without the blanks around it.
 std::vector<std::string_view> split(std::string_view text, char separator);
+
+template <typename T>
+concept Number = std::is_arithmetic_v<T>;
+
+// The whole text as a number, nullopt if it is not one of the type's.
+template <Number N>
+std::optional<N> number_of(std::string_view text) {
+  std::conditional_t<std::same_as<N, bool>, std::uint8_t, N> number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if constexpr (std::same_as<N, bool>) {
+    if (number > 1) return std::nullopt;
+  }
+  return static_cast<N>(number);
+}
+
+// The shortest text that number_of() reads as the same number.
+template <Number N>
+std::string text_of(N number) {
+  char text[32];
+  std::conditional_t<std::same_as<N, bool>, int, N> value = number;
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
 
 // Joins the texts that `describe` gives for the items into a list for a message; beyond `most` items the list ends with
 // the number of the others.

@@ -12,9 +12,9 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
-#include "runtime/base/record.h"
 #include "runtime/comm/collective_call.h"
 #include "runtime/comm/disagreement.h"
+#include "runtime/comm/gather_records.h"
 #include "runtime/comm/group_internals.h"
 
 namespace lockstep {
@@ -22,27 +22,27 @@ namespace {
 
 // The group that one rank asks for.
 struct Request {
-  std::string call;   // "split", "new_group"
-  std::string ranks;  // of new_group: the list, as a message has it
-  std::string color;  // of split
-  std::string key;    // of split
-  std::string name;   // of the group that this rank is to be in
+  std::string call = {};   // "split", "new_group"
+  std::string ranks = {};  // of new_group: the list, as a message has it
+  int color = kNoColor;    // of split
+  int key = 0;             // of split
+  std::string name = {};   // of the group that this rank is to be in
+};
+
+constexpr auto kFields = [](auto& request, auto& fields) {
+  fields("call", request.call);
+  fields("ranks", request.ranks);
+  fields("color", request.color);
+  fields("key", request.key);
+  fields("name", request.name);
 };
 
 std::vector<Request> exchanged(ProcessGroup& group, const Request& own) {
-  const std::vector<std::string> texts{own.call, own.ranks, own.color, own.key, own.name};
-  const auto all = comm::within_call(own.call, [&] { return all_gather_text(group, write_texts(texts)); });
+  const auto all = comm::within_call(own.call, [&] {
+    return all_gather_records(group, std::vector{own}, kFields, fmt::format("{}: the request", own.call));
+  });
   std::vector<Request> requests;
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    const auto fields = read_texts(all[r]);
-    if (!fields || fields->size() != texts.size()) {
-      throw CorruptData(
-          fmt::format("{}: what {} asks for is not a request for a group; run one build of lockstep on all "
-                      "ranks",
-                      own.call, group.roster()[r].describe()));
-    }
-    requests.push_back({(*fields)[0], (*fields)[1], (*fields)[2], (*fields)[3], (*fields)[4]});
-  }
+  for (const std::vector<Request>& of_rank : all) requests.insert(requests.end(), of_rank.begin(), of_rank.end());
   return requests;
 }
 
@@ -105,9 +105,7 @@ std::string listed(const std::vector<int>& ranks) { return rendezvous::describe_
 std::map<int, std::vector<int>> by_color(const std::vector<Request>& requests) {
   std::map<int, std::vector<std::tuple<int, int>>> keyed;
   for (std::size_t r = 0; r < requests.size(); ++r) {
-    const int color = static_cast<int>(parse_int(requests[r].color).value_or(kNoColor));
-    const int key = static_cast<int>(parse_int(requests[r].key).value_or(0));
-    if (color >= 0) keyed[color].emplace_back(key, static_cast<int>(r));
+    if (requests[r].color >= 0) keyed[requests[r].color].emplace_back(requests[r].key, static_cast<int>(r));
   }
   std::map<int, std::vector<int>> groups;
   for (auto& [color, ranks] : keyed) {
@@ -134,11 +132,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::made_of(const std::vector<int>& rank
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const SubgroupOptions& options) {
   check_options(*this, "split", options);
-  const auto requests = exchanged(*this, {.call = "split",
-                                          .ranks = {},
-                                          .color = std::to_string(std::max(color, kNoColor)),
-                                          .key = std::to_string(key),
-                                          .name = options.name});
+  const auto requests =
+      exchanged(*this, {.call = "split", .color = std::max(color, kNoColor), .key = key, .name = options.name});
   const int call = internals().next_subgroup_call();
   require_same_calls(*this, requests, call);
   const auto groups = by_color(requests);
@@ -151,8 +146,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const Subg
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks, const SubgroupOptions& options) {
   check_options(*this, "new_group", options);
   check_list(*this, ranks);
-  const auto requests =
-      exchanged(*this, {.call = "new_group", .ranks = listed(ranks), .color = {}, .key = {}, .name = options.name});
+  const auto requests = exchanged(*this, {.call = "new_group", .ranks = listed(ranks), .name = options.name});
   const int call = internals().next_subgroup_call();
   require_same_calls(*this, requests, call);
   require_one_name(*this, requests, ranks);

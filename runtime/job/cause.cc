@@ -38,7 +38,6 @@ std::string host_of_text(std::string_view text) {
   return printable_lines(text);
 }
 
-// All but the text, which is last.
 constexpr auto kFields = [](auto& cause, auto& fields) {
   fields("kind", cause.kind, name_of, kind_of);
   fields("rank", cause.rank);
@@ -52,6 +51,7 @@ constexpr auto kFields = [](auto& cause, auto& fields) {
   fields("errno", cause.error_number);
   fields("signal", cause.signal);
   fields("ends_group", cause.ends_group);
+  fields("text", cause.text, printable_lines, printable_lines);  // last, for it is what encode() cuts
 };
 
 }  // namespace
@@ -65,20 +65,13 @@ Cause Cause::as_read_by(int own) const {
 }
 
 std::string encode(const Cause& cause, std::size_t most_bytes) {
-  RecordWriter fields;
-  kFields(cause, fields);
-  const std::string head = fields.take() + "text ";
-  return head + cut(printable_lines(cause.text), most_bytes - head.size());
+  const std::string text = write_record(cause, kFields);
+  return text.size() <= most_bytes ? text : cut(text, most_bytes - 1) + '\n';
 }
 
 std::optional<Cause> decode_cause(std::string_view bytes) {
-  Cause cause;
-  RecordReader fields(bytes);
-  kFields(cause, fields);
-  fields.rest("text", cause.text);
-  if (!bytes.starts_with("kind ") || !fields.good()) return std::nullopt;
-  cause.text = printable_lines(cause.text);
-  return cause;
+  if (!bytes.starts_with("kind ")) return std::nullopt;
+  return read_record<Cause>(bytes, kFields);
 }
 
 void throw_again(const Error& error, std::string_view text, std::int64_t step, int bucket) {

@@ -15,6 +15,7 @@
 #include "runtime/base/exact_sum.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/record.h"
 #include "runtime/comm/collective_call.h"
 #include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/disagreement.h"
@@ -24,25 +25,11 @@
 namespace lockstep {
 namespace {
 
-constexpr char kSeparator = '\n';
-
 constexpr int kDoubleBits = std::numeric_limits<double>::digits;
 // Of Part's digits: a multiple of 32 below the exponent of the least double's mantissa, which frexp() has filled up.
 constexpr int kLowestExponent = -1152;
 constexpr std::int64_t kMostCounted = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kAdditions = std::int64_t{1} << 29;  // after which a digit of 64 bits still has room
-
-std::string joined(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, "\n")); }
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> names;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(kSeparator, begin), text.size());
-    names.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return names;
-}
 
 std::string listed(const std::vector<std::string>& names) {
   return names.empty() ? "none" : fmt::format("'{}'", fmt::join(names, "', '"));
@@ -110,7 +97,7 @@ double Metrics::Part::sum() const {
 }
 
 Metrics::Part& Metrics::part_of(std::string_view name, std::int64_t count) {
-  if (name.empty() || name.find(kSeparator) != std::string_view::npos) {
+  if (name.empty() || name.find('\n') != std::string_view::npos) {
     throw InvalidArgument(fmt::format("Metrics: the name '{}'; give one of a line", name));
   }
   if (count < 0) {
@@ -134,13 +121,16 @@ void Metrics::add_real(std::string_view name, double sum, std::int64_t count) {
 std::vector<std::string> Metrics::names_of_all() const {
   std::vector<std::string> own;
   for (const auto& [name, part] : parts_) own.push_back(name);
-  const std::vector<std::string> texts = all_gather_text(*group_, joined(own));
+  const std::vector<std::string> texts = all_gather_text(*group_, write_texts(own));
+  const auto names_of = [&](std::size_t rank) {
+    return require_texts(texts[rank], fmt::format("Metrics: the names of rank {}", rank));
+  };
   std::size_t first = texts.size();  // rank that has added something
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     if (texts[rank].empty()) continue;
     if (first == texts.size()) first = rank;
     if (texts[rank] == texts[first]) continue;
-    const std::vector<std::string> one = split(texts[first]), other = split(texts[rank]);
+    const auto one = names_of(first), other = names_of(rank);
     std::vector<std::string> only_one, only_other;
     std::set_difference(one.begin(), one.end(), other.begin(), other.end(), std::back_inserter(only_one));
     std::set_difference(other.begin(), other.end(), one.begin(), one.end(), std::back_inserter(only_other));
@@ -149,7 +139,7 @@ std::vector<std::string> Metrics::names_of_all() const {
                              "every rank, with a count of 0 where there is nothing",
                              first, listed(only_one), rank, listed(only_other)));
   }
-  return first == texts.size() ? std::vector<std::string>() : split(texts[first]);
+  return first == texts.size() ? std::vector<std::string>() : names_of(first);
 }
 
 MetricResults Metrics::result() {
@@ -166,7 +156,7 @@ MetricResults Metrics::result() {
     part.carry();  // what travels has room for others
   }
   Message own;
-  if (!names.empty()) own.names = hash64(joined(names)) | 1;
+  if (!names.empty()) own.names = hash64(write_texts(names)) | 1;
   std::size_t next = 0;
   for (const auto& [name, part] : parts_) {
     if (next < kInFirst) own.parts[next++] = part;

@@ -2,11 +2,10 @@
 #include "runtime/snapshot/offers.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
+#include <ranges>
 #include <tuple>
 #include <utility>
 
@@ -15,12 +14,11 @@
 #include "lockstep/comm/values.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/logging.h"
-#include "runtime/base/record.h"
-#include "runtime/base/text.h"
 #include "runtime/checkpoint/header.h"
 #include "runtime/checkpoint/snapshot/files.h"
 #include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/checkpoint/snapshot/series.h"
+#include "runtime/comm/gather_records.h"
 
 namespace lockstep {
 namespace {
@@ -28,22 +26,38 @@ namespace {
 using checkpoint::FoundSnapshot, checkpoint::Generation, checkpoint::Manifest, checkpoint::ManifestItem,
     checkpoint::SnapshotState;
 
-constexpr std::size_t kOfferFields = 7;
-constexpr std::size_t kGenerationFields = 2;
-constexpr std::size_t kTensorFields = 5;
+constexpr auto kGenerationFields = [](auto& generation, auto& fields) {
+  fields("number", generation.number);
+  fields("from-step", generation.from_step);
+};
 
-[[noreturn]] void refuse_texts(std::string_view of) {
-  throw CorruptData(fmt::format("snapshots: what {} offers can't be read; do all ranks run the same build?", of));
-}
+// A file of a snapshot that a rank found damaged.
+struct DamagedFile {
+  std::string name = {};
+  std::string why_not = {};
 
-// A number in the texts of another rank.
-template <typename T>
-T number_of(std::string_view text) {
-  T number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) refuse_texts("a rank");
-  return number;
-}
+  static constexpr auto kFields = [](auto& file, auto& fields) {
+    fields("name", file.name);
+    fields("why-not", file.why_not);
+  };
+};
+
+// A tensor of an item, in a file that holds all of it.
+struct WholeTensor {
+  std::string item = {};
+  std::string name = {};
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape = {};
+  std::string file = {};
+
+  static constexpr auto kFields = [](auto& tensor, auto& fields) {
+    fields("item", tensor.item);
+    fields("name", tensor.name);
+    fields("dtype", tensor.dtype, DType::u8);
+    fields.list("shape", tensor.shape);
+    fields("file", tensor.file);
+  };
+};
 
 // Snapshots of the folder to resume from, for this lockstep or a later one, perhaps together with other ranks' disks,
 // and why not from the rest.
@@ -66,39 +80,10 @@ std::vector<FoundSnapshot> offered(const std::filesystem::path& folder, int rank
   return found;
 }
 
-// The texts that each rank gives, by rank; `fields` of them are one thing.
-std::vector<std::vector<std::string>> gather(ProcessGroup& group, const std::vector<std::string>& own,
-                                             std::size_t fields) {
-  std::vector<std::vector<std::string>> all;
-  for (const std::string& text : all_gather_text(group, write_texts(own))) {
-    auto texts = read_texts(text);
-    if (!texts || texts->size() % fields != 0) refuse_texts(group.roster()[all.size()].describe());
-    all.push_back(*std::move(texts));
-  }
-  return all;
-}
-
 // The same manifest, whatever value was written into it later.
 std::uint64_t hash_of(Manifest manifest) {
   manifest.value.reset();
   return hash64(checkpoint::to_text(manifest));
-}
-
-// The starts of the job of which any rank's disk knows: a disk that was away knows only the earlier ones.
-std::vector<Generation> gather_generations(ProcessGroup& group, const std::vector<Generation>& own) {
-  std::vector<std::string> texts;
-  for (const Generation& it : own) {
-    if (!it.why_not.empty()) continue;
-    texts.insert(texts.end(), {std::to_string(it.number), std::to_string(it.from_step.value_or(-1))});
-  }
-  std::vector<Generation> generations;
-  for (const auto& of_rank : gather(group, texts, kGenerationFields)) {
-    for (std::size_t i = 0; i < of_rank.size(); i += kGenerationFields) {
-      generations.push_back(
-          {.number = number_of<std::int64_t>(of_rank[i]), .from_step = number_of<std::int64_t>(of_rank[i + 1])});
-    }
-  }
-  return generations;
 }
 
 }  // namespace
@@ -113,48 +98,46 @@ void agree(ProcessGroup& group, std::string_view what, const std::string& own) {
 }
 
 std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers(std::string_view call) const {
-  std::vector<std::string> own;
+  std::vector<Offer> own;
   std::vector<Generation> known;
   std::string failure;
   try {
     for (const FoundSnapshot& found : offered(folder, group->rank())) {
-      const bool is_read = found.manifest.has_value();
-      own.insert(own.end(), {std::to_string(found.step), std::to_string(found.generation),
-                             std::to_string(is_read ? hash_of(*found.manifest) : 0),
-                             is_read && found.manifest->value ? fmt::format("{}", *found.manifest->value) : "",
-                             std::filesystem::absolute(found.path).string(),
-                             found.state == SnapshotState::later ? found.why_not : "",
-                             fmt::format("{}", fmt::join(checkpoint::names_in(found.path), "/"))});
+      const std::vector<std::string> files = checkpoint::names_in(found.path);
+      Offer& offer = own.emplace_back(Offer{.step = found.step,
+                                            .generation = found.generation,
+                                            .path = std::filesystem::absolute(found.path).string(),
+                                            .files = {files.begin(), files.end()}});
+      if (found.state == SnapshotState::later) offer.later = found.why_not;
+      if (!found.manifest) continue;
+      offer.manifest = hash_of(*found.manifest);
+      offer.value = found.manifest->value;
     }
     known = checkpoint::list_generations(folder);
+    std::erase_if(known, [](const Generation& it) { return !it.why_not.empty(); });
   } catch (const Error& error) {
     failure = error.what();
   }
   agree(*group, call, failure);
-  const std::vector<Generation> generations = gather_generations(*group, known);
+  // The starts of the job of which any rank's disk knows: a disk that was away knows only the earlier ones.
+  const auto generations = all_gather_records(*group, known, kGenerationFields, "snapshots: the starts");
   std::vector<Offer> offers;
-  const auto all = gather(*group, own, kOfferFields);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    for (std::size_t i = 0; i < all[rank].size(); i += kOfferFields) {
-      const std::string* const texts = &all[rank][i];
-      Offer offer{.rank = static_cast<int>(rank),
-                  .step = number_of<std::int64_t>(texts[0]),
-                  .generation = number_of<std::int64_t>(texts[1]),
-                  .manifest = number_of<std::uint64_t>(texts[2]),
-                  .value = texts[3].empty() ? std::nullopt : std::optional(number_of<double>(texts[3])),
-                  .path = texts[4],
-                  .later = texts[5]};
-      for (const std::string_view name : split(texts[6], '/')) offer.files.emplace(name);
-      const auto later = std::find_if(generations.begin(), generations.end(), [&](const Generation& it) {
-        return it.number > offer.generation && *it.from_step < offer.step;
-      });
-      if (later == generations.end()) {
+  for (int rank = 0;
+       std::vector<Offer> & of_rank : all_gather_records(*group, own, Offer::kFields, "snapshots: the offer")) {
+    for (Offer& offer : of_rank) {
+      offer.rank = rank;
+      const Generation* later = nullptr;
+      for (const Generation& it : generations | std::views::join) {
+        if (later == nullptr && it.number > offer.generation && it.from_step.value_or(-1) < offer.step) later = &it;
+      }
+      if (later == nullptr) {
         offers.push_back(std::move(offer));
       } else if (group->rank() == 0) {
         log_warn("snapshots: '{}' of {} is passed over: generation {} did not resume from it", offer.path,
-                 group->roster()[rank].describe(), later->number);
+                 group->roster()[static_cast<std::size_t>(rank)].describe(), later->number);
       }
     }
+    ++rank;
   }
   std::sort(offers.begin(), offers.end(), [](const Offer& a, const Offer& b) { return a.is_newer_than(b); });
   return offers;
@@ -221,7 +204,7 @@ std::optional<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::find_readers(st
       lead.readers[file.name] = reader->rank;
     }
     const auto own = std::ranges::find(members, group->rank(), &Offer::rank);
-    std::vector<std::string> damaged;
+    std::vector<DamagedFile> damaged;
     if (own != members.end()) {
       lead.own_path = own->path;
       const FoundSnapshot here{.path = own->path, .manifest = manifest};
@@ -232,7 +215,7 @@ std::optional<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::find_readers(st
           checkpoint::verify_file(here, file);
           verified.insert(file.name);
         } catch (const CorruptData& error) {
-          damaged.insert(damaged.end(), {file.name, error.what()});
+          damaged.push_back({file.name, error.what()});
         } catch (const Error& error) {
           failure = error.what();
         }
@@ -240,13 +223,12 @@ std::optional<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::find_readers(st
     }
     agree(*group, call, failure);
     bool is_whole = true;
-    const auto all = gather(*group, damaged, 2);
+    const auto all = all_gather_records(*group, damaged, DamagedFile::kFields, "snapshots: the damaged files");
     for (Offer& member : members) {
-      const auto& of_rank = all[static_cast<std::size_t>(member.rank)];
-      for (std::size_t i = 0; i < of_rank.size(); i += 2) {
-        say(member, of_rank[i + 1]);
-        member.files.erase(of_rank[i]);
-        lost.insert(of_rank[i]);
+      for (const DamagedFile& file : all[static_cast<std::size_t>(member.rank)]) {
+        say(member, file.why_not);
+        member.files.erase(file.name);
+        lost.insert(file.name);
         is_whole = false;
       }
     }
@@ -282,8 +264,8 @@ BasicSnapshots::Impl::Choice BasicSnapshots::Impl::choose(const std::vector<Offe
 BasicSnapshots::Impl::Contents BasicSnapshots::Impl::read(const Offer& offer) const {
   Contents contents{.manifest = *offer.contents};
   contents.files = std::make_shared<checkpoint::SnapshotFiles>(offer.own_path);
-  // The rank that reads a file with whole tensors tells item, name, dtype and shape of each.
-  std::vector<std::string> own;
+  // The rank that reads a file of whole tensors tells them.
+  std::vector<WholeTensor> own;
   for (const ManifestItem& item : contents.manifest.items) {
     Contents::Tensors& tensors = contents.tensors[item.name];
     for (const checkpoint::SlicedTensor& tensor : item.sliced) tensors.emplace(tensor.name, tensor);
@@ -291,22 +273,14 @@ BasicSnapshots::Impl::Contents BasicSnapshots::Impl::read(const Offer& offer) co
     const auto reader = offer.readers.find(*item.tensors);
     if (reader == offer.readers.end() || reader->second != group->rank()) continue;
     for (const checkpoint::SlicedTensor& tensor : contents.files->tensors_of(item)) {
-      own.insert(own.end(), {item.name, tensor.name, std::string(checkpoint::format_name(tensor.dtype)),
-                             fmt::format("{}", fmt::join(tensor.shape, ",")), *item.tensors});
+      own.push_back({item.name, tensor.name, tensor.dtype, tensor.shape, *item.tensors});
     }
   }
-  for (const auto& of_rank : gather(*group, own, kTensorFields)) {
-    for (std::size_t i = 0; i < of_rank.size(); i += kTensorFields) {
-      const auto dtype = checkpoint::dtype_of_format(of_rank[i + 2]);
-      if (!dtype) refuse_texts("a rank");
-      checkpoint::SlicedTensor tensor{.name = of_rank[i + 1], .dtype = *dtype};
-      if (const std::string& shape = of_rank[i + 3]; !shape.empty()) {
-        for (const std::string_view extent : split(shape, ',')) {
-          tensor.shape.push_back(number_of<std::int64_t>(extent));
-        }
-      }
-      tensor.slices.push_back({.file = of_rank[i + 4], .begin = 0, .end = tensor.count().value_or(0)});
-      contents.tensors[of_rank[i]].emplace(tensor.name, std::move(tensor));
+  for (const auto& of_rank : all_gather_records(*group, own, WholeTensor::kFields, "snapshots: the tensors")) {
+    for (const WholeTensor& whole : of_rank) {
+      checkpoint::SlicedTensor tensor{.name = whole.name, .dtype = whole.dtype, .shape = whole.shape};
+      tensor.slices.push_back({.file = whole.file, .begin = 0, .end = tensor.count().value_or(0)});
+      contents.tensors[whole.item].emplace(tensor.name, std::move(tensor));
     }
   }
   return contents;

@@ -34,6 +34,17 @@ struct BasicSnapshots::Impl::Offer {
   std::map<std::string, int> readers = {};  // by file, a rank that has it undamaged
   std::filesystem::path own_path = {};      // the folder on this rank's disk, if there is one
 
+  // Those that other ranks learn; the rank is known from whose record it is.
+  static constexpr auto kFields = [](auto& offer, auto& fields) {
+    fields("step", offer.step);
+    fields("generation", offer.generation);
+    fields("manifest", offer.manifest);
+    fields("value", offer.value);
+    fields("path", offer.path);
+    fields("later", offer.later);
+    fields.list("files", offer.files);
+  };
+
   // Files of ranks that have not learned whether rank 0 wrote the manifest: only another rank's offer makes it a
   // snapshot.
   bool is_unfinished() const { return manifest == 0 && later.empty(); }

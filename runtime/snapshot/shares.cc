@@ -26,10 +26,22 @@ using checkpoint::Manifest, checkpoint::SlicedTensor;
 namespace {
 
 constexpr std::size_t kMostNamed = 4;  // ranks in a message
-constexpr std::size_t kReportFields = 3;
 constexpr const char* kWritten = "written";
 constexpr const char* kManifest = "manifest";
 constexpr const char* kNotAwaited = "?";  // in the manifest's place
+
+// What a rank tells rank 0 once its files are written.
+struct Written {
+  std::string failure = {};
+  bool keeps_disk = false;
+  std::string part = {};  // of the manifest
+
+  static constexpr auto kFields = [](auto& written, auto& fields) {
+    fields("failure", written.failure);
+    fields("keeps-disk", written.keeps_disk);
+    fields("part", written.part);
+  };
+};
 
 }  // namespace
 
@@ -106,8 +118,7 @@ void BasicSnapshots::Impl::write_slices(Manifest head, std::span<const checkpoin
   if (group->rank() == 0) return join_slices(path, std::move(head), std::move(failure));
   group->store().set(
       key_of(path, group->rank(), kWritten),
-      write_texts(std::vector<std::string>{failure, keeps_disk ? "keeps its disk" : "",
-                                           failure.empty() ? checkpoint::to_text(head) : std::string()}));
+      write_record(Written{failure, keeps_disk, failure.empty() ? checkpoint::to_text(head) : ""}, Written::kFields));
   if (keeps_disk) copy_manifest(path);
 }
 
@@ -120,14 +131,14 @@ void BasicSnapshots::Impl::join_slices(const fs::path& snapshot, Manifest manife
   for (int rank = 1; rank < group->size(); ++rank) {
     try {
       const std::string key = key_of(snapshot, rank, kWritten);
-      auto report = read_texts(group->store().get(key, deadline));
+      const std::string text = group->store().get(key, deadline);
       group->store().erase(key);
-      if (!report || report->size() != kReportFields) throw CorruptData("what it has told can't be read");
-      if (!(*report)[1].empty()) keepers.push_back(rank);
-      if (!report->front().empty()) {
-        failures.push_back(report->front());
+      const auto written = require_record<Written>(text, Written::kFields, "its share");
+      if (written.keeps_disk) keepers.push_back(rank);
+      if (!written.failure.empty()) {
+        failures.push_back(written.failure);
       } else {
-        checkpoint::join_part(manifest, checkpoint::part_from_text((*report)[2]));
+        checkpoint::join_part(manifest, checkpoint::part_from_text(written.part));
       }
     } catch (const Error& error) {
       failures.push_back(
@@ -189,7 +200,7 @@ void BasicSnapshots::Impl::give_up_waiting() const {
   for (int rank = 1; rank < group->size(); ++rank) {
     const std::string failure = fmt::format("{} had not written its share when rank 0 ended",
                                             group->roster()[static_cast<std::size_t>(rank)].describe());
-    set_if_absent(rank, kWritten, write_texts(std::vector<std::string>{failure, "", ""}));
+    set_if_absent(rank, kWritten, write_record(Written{.failure = failure}, Written::kFields));
   }
 }
 

@@ -15,45 +15,31 @@
 namespace lockstep {
 namespace {
 
-// Why a rank, or all of them together, can't take each of those named; empty where it can.
-using Reasons = std::map<std::string, std::string>;
+constexpr auto kFields = [](auto& reason, auto& fields) {
+  fields("name", reason.name);
+  fields("why-not", reason.why_not);
+};
 
-std::string encode(const Reasons& reasons) {
-  std::vector<std::string> texts;
-  for (const auto& [name, why_not] : reasons) texts.insert(texts.end(), {name, why_not});
-  return write_texts(texts);
-}
-
-Reasons decode(std::string_view what, const std::string& text, const std::string& where) {
-  const auto texts = read_texts(text);
-  if (!texts || texts->size() % 2 != 0) {
-    throw CorruptData(fmt::format(
-        "init_process_group: what {} says of the {}s, {} bytes, is not a list of them; run the same build of "
-        "lockstep on all ranks",
-        where, what, text.size()));
-  }
-  Reasons reasons;
-  for (std::size_t i = 0; i < texts->size(); i += 2) reasons[(*texts)[i]] = (*texts)[i + 1];
-  return reasons;
-}
-
-// The reason against each backend that a rank has named, as the first rank in order says it.
-Reasons judge(std::string_view what, const rendezvous::Roster& roster, std::span<const std::string> texts) {
-  std::vector<Reasons> said;
-  Reasons verdict;
+// The reason against each that a rank has named, as the first rank in order says it.
+std::vector<Reason> judge(std::string_view what, const rendezvous::Roster& roster, std::span<const std::string> texts) {
+  std::vector<std::vector<Reason>> said;
+  std::map<std::string, std::string> verdict;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    said.push_back(decode(what, texts[rank], roster[rank].describe()));
-    for (const auto& [name, why_not] : said.back()) verdict[name];
+    said.push_back(require_records<Reason>(
+        texts[rank], kFields, fmt::format("init_process_group: the {}s of {}", what, roster[rank].describe())));
+    for (const Reason& reason : said.back()) verdict[reason.name];
   }
   for (auto& [name, why_not] : verdict) {
     for (std::size_t rank = 0; rank < said.size() && why_not.empty(); ++rank) {
-      const auto found = said[rank].find(name);
+      const auto found = std::ranges::find(said[rank], name, &Reason::name);
       const std::string theirs =
-          found == said[rank].end() ? fmt::format("it asked for another {}", what) : found->second;
+          found == said[rank].end() ? fmt::format("it asked for another {}", what) : found->why_not;
       if (!theirs.empty()) why_not = fmt::format("{}: {}", roster[rank].describe(), theirs);
     }
   }
-  return verdict;
+  std::vector<Reason> reasons;
+  for (auto& [name, why_not] : verdict) reasons.push_back({name, std::move(why_not)});
+  return reasons;
 }
 
 }  // namespace
@@ -65,23 +51,22 @@ std::vector<Reason> agree_on_reasons(std::string_view what, std::vector<Reason> 
                                    .what = fmt::format("init_process_group: the ranks choose a {} together", what),
                                    .remedy = fmt::format("did it ask for another {}?", what)});
   const auto verdict_on = [&](std::span<const std::string> texts) {
-    return encode(judge(what, context.roster, texts));
+    return write_records(judge(what, context.roster, texts), kFields);
   };
-  Reasons reasons;
-  for (const Reason& reason : own) reasons[reason.name] = reason.why_not;
+  const std::string said = write_records(own, kFields);
   if (std::all_of(own.begin(), own.end(), [](const Reason& reason) { return !reason.why_not.empty(); })) {
     try {
-      consensus.contribute(encode(reasons), verdict_on, deadline);
+      consensus.contribute(said, verdict_on, deadline);
     } catch (const Error& error) {  // another rank was faster to fail, with the store that it hosts
       log_debug("init_process_group: the other ranks are not told why this one can take no {}: {}", what, error.what());
     }
     return own;
   }
-  const Reasons verdict = decode(what, consensus.decide(encode(reasons), verdict_on, deadline),
-                                 fmt::format("store key '{}/verdict'", what));
+  const auto verdict = require_records<Reason>(consensus.decide(said, verdict_on, deadline), kFields,
+                                               fmt::format("init_process_group: store key '{}/verdict'", what));
   for (Reason& reason : own) {
-    const auto theirs = verdict.find(reason.name);
-    if (theirs != verdict.end() && reason.why_not.empty()) reason.why_not = theirs->second;
+    const auto theirs = std::ranges::find(verdict, reason.name, &Reason::name);
+    if (theirs != verdict.end() && reason.why_not.empty()) reason.why_not = theirs->why_not;
   }
   return own;
 }

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <exception>
 
 #include "runtime/base/logging.h"
+#include "runtime/base/text.h"
 #include "runtime/comm/failure/active_timeout.h"
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/roster_cause.h"
@@ -20,13 +20,6 @@ static_assert(comm::Failure::kMostBytes <= kInlineBytes, "a cause must fit into 
 
 // The key under which a rank leaves its goodbye for peers that did not see it.
 std::string key_of_goodbye(int rank) { return fmt::format("left/{}", rank); }
-
-std::optional<std::uint64_t> number_in(const std::string& text) {
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size()) return {};
-  return number;
-}
 
 }  // namespace
 
@@ -90,7 +83,7 @@ bool Shutdown::is_loss(int peer) {
                                         : std::string();
   });
   MutexLock lock(mutex_);
-  if (!left_after_[index] && left) left_after_[index] = number_in(*left);
+  if (!left_after_[index] && left) left_after_[index] = number_of<std::uint64_t>(*left);
   return !left_after_[index];
 }
 

@@ -84,10 +84,9 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
   const std::vector<std::string> told = gather(tells ? packed : "");
   std::vector<std::vector<std::string>> lists(told.size());
   for (const auto& ranks : groups) {
-    const auto list = read_texts(told[static_cast<std::size_t>(ranks.front())]);
-    if (!list)
-      throw CorruptData("Reducer: the list of parameters of another rank is damaged; do all ranks run the same build?");
-    for (const int rank : ranks) lists[static_cast<std::size_t>(rank)] = *list;
+    const auto list = require_texts(told[static_cast<std::size_t>(ranks.front())],
+                                    fmt::format("Reducer: the parameters of rank {}", ranks.front()));
+    for (const int rank : ranks) lists[static_cast<std::size_t>(rank)] = list;
   }
   const std::string difference = first_difference(options, lists);
   // It waits for all: a rank that threw at once would unwind its group while others still gather.

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/base/record.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <set>
+#include <utility>
+#include <vector>
 
 namespace lockstep::record_test {
 namespace {
@@ -17,7 +22,7 @@ struct Example {
 };
 
 constexpr auto kFields = [](auto& example, auto& fields) {
-  fields.kind("example 1");
+  fields.kind("example");
   fields("number", example.number, -1, 7);
   fields("large", example.large);
   fields("flag", example.flag);
@@ -28,12 +33,12 @@ constexpr auto kFields = [](auto& example, auto& fields) {
         if (text.size() != 1) throw InvalidArgument("no letter");
         return text.front();
       });
-  fields.rest("rest", example.rest);
+  fields("rest", example.rest);
 };
 
-const Example kExample{-1, INT64_MIN, true, "a b", 'z', "two\nlines"};
+const Example kExample{-1, INT64_MIN, true, "a b", 'z', "two\nlines \\n"};
 const std::string kText =
-    "lockstep example 1\nnumber -1\nlarge -9223372036854775808\nflag 1\ntext a b\nletter z\nrest two\nlines";
+    "lockstep example\nnumber -1\nlarge -9223372036854775808\nflag 1\ntext a b\nletter z\nrest two\\nlines \\\\n\n";
 
 TEST(Record, IsReadAsItWasWritten) {
   EXPECT_EQ(write_record(kExample, kFields), kText);
@@ -44,13 +49,14 @@ TEST(Record, IsReadAsItWasWritten) {
 TEST(Record, ATextCannotBecomeAField) {
   Example example = kExample;
   example.text = "a\nletter q";
-  EXPECT_EQ(read_record<Example>(write_record(example, kFields), kFields)->letter, 'z');
+  EXPECT_EQ(read_record<Example>(write_record(example, kFields), kFields), example);
 }
 
-TEST(Record, FieldsOfALaterVersionArePassedOver) {
+TEST(Record, FieldsOfAnotherBuildArePassedOver) {
   std::string text = kText;
   text.insert(text.find("large"), "colour blue\n");
   text.insert(text.find("rest"), "\nshape\n");
+  text += "more\n";
   EXPECT_EQ(read_record<Example>(text, kFields), kExample);
 }
 
@@ -85,35 +91,93 @@ TEST(Texts, AreReadAsTheyWereWritten) {
   }
 }
 
-TEST(Record, HasEnumsOptionalNumbersAndItems) {
-  enum class Colour { red, green };
-  struct Picture {
-    Colour colour = Colour::red;
-    std::optional<std::int64_t> width;
-    std::string title;
-    std::vector<std::string> lines;
-  };
-  const auto fields_of = [](auto& picture, auto& fields) {
-    fields("colour", picture.colour, Colour::green);
-    fields("width", picture.width);
-    fields.items("texts", picture.title, picture.lines);
-  };
-  const Picture picture{Colour::green, 7, "two\nlines", {"", "1:x\n"}};
-  const std::string text = write_record(picture, fields_of);
-  EXPECT_EQ(text, "colour 1\nwidth 7\ntexts 9:two\nlines8:0:4:1:x\n");
-  const auto read = read_record<Picture>(text, fields_of);
-  ASSERT_TRUE(read);
-  EXPECT_EQ(read->colour, Colour::green);
-  EXPECT_EQ(read->width, 7);
-  EXPECT_EQ(read->title, picture.title);
-  EXPECT_EQ(read->lines, picture.lines);
-  EXPECT_EQ(write_record(Picture{}, fields_of), "colour 0\nwidth -1\ntexts 0:0:");
-  EXPECT_EQ(read_record<Picture>("colour 0\nwidth -1\ntexts 0:0:", fields_of)->width, std::nullopt);
-  for (const char* none :
-       {"colour 2\nwidth -1\ntexts 0:0:", "colour 0\nwidth -2\ntexts 0:0:", "colour 0\nwidth -1\ntexts 0:",
-        "colour 0\nwidth -1\ntexts 0:0:0:", "colour 0\nwidth -1\ntexts 0:1:x", "colour 0\nwidth -1\n"}) {
-    EXPECT_FALSE(read_record<Picture>(none, fields_of)) << none;
+struct Point {
+  int x = 0;
+  std::string name = {};
+  bool operator==(const Point&) const = default;
+};
+enum class Colour { red, green };
+struct Picture {
+  Colour colour = Colour::red;
+  std::optional<std::int64_t> width = {};
+  std::optional<double> weight = {};
+  std::uint64_t hash = 0;
+  std::vector<std::string> lines = {};
+  std::set<int> sizes = {};
+  std::vector<Point> points = {};
+  Point middle = {};
+  bool operator==(const Picture&) const = default;
+};
+
+constexpr auto kPointFields = [](auto& point, auto& fields) {
+  fields("x", point.x, 0, 9);
+  fields("name", point.name);
+};
+constexpr auto kPictureFields = [](auto& picture, auto& fields) {
+  fields("colour", picture.colour, Colour::green);
+  fields("width", picture.width);
+  fields("weight", picture.weight);
+  fields("hash", picture.hash);
+  fields.list("lines", picture.lines);
+  fields.list("sizes", picture.sizes);
+  fields.list("points", picture.points, kPointFields);
+  fields.record("middle", picture.middle, kPointFields);
+};
+const std::string kEmptyPicture = "colour 0\nwidth \nweight \nhash 0\nlines \nsizes \npoints \nmiddle x 0\\nname \\n\n";
+
+TEST(Record, HasEnumsOptionalNumbersListsAndRecords) {
+  const Picture picture{.colour = Colour::green,
+                        .width = -7,
+                        .weight = 0.1,
+                        .hash = UINT64_MAX,
+                        .lines = {"", "1:x\n"},
+                        .sizes = {3, -4},
+                        .points = {{1, "a\nb"}, {2, "\\"}},
+                        .middle = {3, "c"}};
+  const std::string text = write_record(picture, kPictureFields);
+  EXPECT_EQ(text,
+            "colour 1\nwidth -7\nweight 0.1\nhash 18446744073709551615\nlines 0:4:1:x\\n\nsizes 2:-41:3\n"
+            "points 14:x 1\\nname a\\\\nb\\n12:x 2\\nname \\\\\\\\\\n\nmiddle x 3\\nname c\\n\n");
+  EXPECT_EQ(read_record<Picture>(text, kPictureFields), picture);
+  EXPECT_EQ(write_record(Picture{}, kPictureFields), kEmptyPicture);
+  EXPECT_EQ(read_record<Picture>(kEmptyPicture, kPictureFields), Picture{});
+  for (const auto& [from, to] :
+       std::vector<std::pair<std::string, std::string>>{{"colour 0", "colour 2"},
+                                                        {"width ", "width x"},
+                                                        {"weight ", "weight 1x"},
+                                                        {"hash 0", "hash -1"},
+                                                        {"hash 0", "hash 18446744073709551616"},
+                                                        {"lines ", "lines 1:"},
+                                                        {"lines \n", ""},
+                                                        {"sizes ", "sizes 1:a"},
+                                                        {"points ", "points 1:a"},
+                                                        {"points ", "points 12:x 10\\nname a\\n"},
+                                                        {"middle x 0", "middle x 10"},
+                                                        {"name \\n", "name "}}) {
+    std::string damaged = kEmptyPicture;
+    damaged.replace(damaged.find(from), from.size(), to);
+    EXPECT_FALSE(read_record<Picture>(damaged, kPictureFields)) << damaged;
   }
+}
+
+TEST(Record, IsRequiredWithItsOwnersName) {
+  const std::vector<Point> points{{1, "a"}, {2, "b"}};
+  const std::string text = write_records(points, kPointFields);
+  EXPECT_EQ(require_records<Point>(text, kPointFields, "x"), points);
+  EXPECT_EQ(require_record<Point>("x 1\nname a\n", kPointFields, "x"), points[0]);
+  const auto refusal = [](auto read) -> std::string {
+    try {
+      read();
+    } catch (const CorruptData& error) {
+      return error.what();
+    }
+    return "read";
+  };
+  const std::string remedy = "bytes that can't be read; run the same build of lockstep on all ranks";
+  EXPECT_EQ(refusal([] { require_record<Point>("nonsense", kPointFields, "the point of rank 1"); }),
+            "the point of rank 1: 8 " + remedy);
+  EXPECT_EQ(refusal([&] { require_records<Point>(text + "more", kPointFields, "the points of rank 1"); }),
+            fmt::format("the points of rank 1: {} {}", text.size() + 4, remedy));
 }
 
 TEST(Record, OtherTextIsNone) {
@@ -122,8 +186,8 @@ TEST(Record, OtherTextIsNone) {
     return text.replace(text.find(from), from.size(), to);
   };
   for (const std::string& text :
-       {std::string(), std::string("\n"), std::string("lockstep"), with("example 1", "example 2"),
-        with("lockstep example 1\n", ""), "x y\n" + kText, with("number -1\n", ""), with("number -1", "number -2"),
+       {std::string(), std::string("\n"), std::string("lockstep"), with("example", "example 2"),
+        with("lockstep example\n", ""), "x y\n" + kText, with("number -1\n", ""), with("number -1", "number -2"),
         with("number -1", "number 8"), with("number -1", "number x"), with("number -1", "number"),
         with("-9223372036854775808", "9223372036854775808"), with("flag 1", "flag 2"), with("letter z", "letter zz"),
         with("rest ", "rost "), kText.substr(0, kText.find("\nrest")), kText.substr(0, kText.find("rest"))}) {

@@ -8,9 +8,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
 #include "launcher/doctor/host_trial.h"
+#include "runtime/base/record.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::launcher::doctor::examine_hosts_test {
@@ -19,17 +18,18 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string line_of(const nlohmann::json& said) { return std::string(kTrialLine) + said.dump(); }
+std::string line_of(const TrialAnswer& said) {
+  return std::string(kTrialLine) + escaped(write_record(said, TrialAnswer::kFields));
+}
 
 TriedHost tried(const std::string& name, const std::string& build) {
   TriedHost host{.name = name, .command = "ssh " + name + " lockstep agent"};
   const Findings here = {{"hosts", "", name + "-name, 10.0.0.1 (eth0)"}};
   const Findings others = {{"connections", " to the others", "0 of 1 reached"},
                            problem_of("connections", " to z", "10.0.0.9:7: refused", "open the port")};
-  EXPECT_TRUE(read_trial(
-      line_of({{"build", build}, {"address", "10.0.0.1"}, {"port", 4001}, {"findings", as_json(here)}}), host));
+  EXPECT_TRUE(read_trial(line_of({.build = build, .address = "10.0.0.1", .port = 4001, .findings = here}), host));
   EXPECT_FALSE(host.is_done);
-  EXPECT_TRUE(read_trial(line_of({{"findings", as_json(others)}}), host));
+  EXPECT_TRUE(read_trial(line_of({.findings = others}), host));
   EXPECT_TRUE(host.is_done);
   return host;
 }
@@ -52,13 +52,12 @@ TEST(TriedHosts, SayHowTheyAreAndThenWhomTheyReach) {
 
 // One line names all 400 other hosts.
 TEST(HostTrial, TakesThePeersOfALargeJob) {
-  nlohmann::json peers = nlohmann::json::array();
+  std::vector<Peer> peers;
   for (int node = 1; node <= 400; ++node) {
-    peers.push_back(
-        {{"node", node}, {"name", fmt::format("node{:03}.cluster.example.org", node)}, {"address", "no port"}});
+    peers.push_back({node, fmt::format("node{:03}.cluster.example.org", node), "no port"});
   }
   const std::string words = encode(AgentStart{.secret = std::string(64, 'a'), .endpoint = "127.0.0.1:1"}) +
-                            std::string(kPeersLine) + peers.dump() + "\n";
+                            std::string(kPeersLine) + escaped(write_records(peers, Peer::kFields)) + "\n";
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   ASSERT_EQ(write(ends[1], words.data(), words.size()), static_cast<ssize_t>(words.size()));
@@ -90,7 +89,10 @@ TEST(TriedHosts, AreNamedIfTheyDidNotAnswerOrEndOrHaveAnotherBuild) {
 
 TEST(TriedHosts, ShowTheUserWhatIsNotATrials) {
   TriedHost host;
-  for (const std::string text : {"", "{", "7", "[]", "{}", R"({"findings": 7})", R"({"findings": [7]})"}) {
+  const std::string answer = line_of({.build = "x", .port = 1, .findings = {{"a", "b", "c"}}});
+  for (const std::string& text :
+       {std::string(), std::string("7"), std::string("build x\\n"), line_of({}).substr(kTrialLine.size()),
+        answer.substr(kTrialLine.size(), answer.size() - kTrialLine.size() - 2)}) {
     EXPECT_FALSE(read_trial(std::string(kTrialLine) + text, host)) << text;
     EXPECT_FALSE(read_trial(text, host)) << text;
   }

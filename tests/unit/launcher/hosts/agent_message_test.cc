@@ -85,14 +85,14 @@ TEST(AgentMessage, TheOthersTravelToo) {
 }
 
 TEST(AgentMessage, AnythingElseIsNone) {
-  const auto word = [](const std::string& message) { return "lockstep word 1\nstart 0\nmessage " + message; };
-  const std::string over = "lockstep start over 1\nexit-code 255\nagain 0\n";
+  const auto word = [](const std::string& message) { return "lockstep word\nstart 0\nmessage " + message + "\n"; };
+  const std::string over = R"(lockstep start over\nexit-code 255\nagain 0\n)";
   EXPECT_TRUE(decode_agent_word(word(over)));
   EXPECT_FALSE(decode_agent_word(over)) << "of no start";
   EXPECT_FALSE(decode_agent_word(""));
   EXPECT_FALSE(decode_agent_word(word("")));
-  EXPECT_FALSE(decode_agent_word(word("lockstep order 2\nwhat 0\nsignal 0\ntext x\n")));
-  EXPECT_FALSE(decode_agent_word(word("lockstep start over 1\nexit-code 256\nagain 0\n")));
+  EXPECT_FALSE(decode_agent_word(word(R"(lockstep order\nwhat 0\nsignal 0\ntext x\n)")));
+  EXPECT_FALSE(decode_agent_word(word(R"(lockstep start over\nexit-code 256\nagain 0\n)")));
   RankEnd end;
   end.last_lines.assign(kShownLines + 1, "x");
   EXPECT_FALSE(decode_agent_word(encode(AgentWord{.message = end}))) << "more lines than an agent sends";

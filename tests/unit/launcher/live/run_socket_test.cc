@@ -56,8 +56,18 @@ TEST(RunSocket, RequestsComeBackAsTheyWere) {
     ASSERT_TRUE(read) << line;
     EXPECT_EQ(encode(*read), encode(request));
   }
-  for (const char* bad : {"", "kill", "ps now", "logs", "logs 5", "logs -1 0", "logs 5 2", "logs x 1", "logs 5 1 1",
-                          "stacks", "stacks 1", "stacks -1 7", "stacks 1 4294967296", "stacks 1 2 3"}) {
+  const std::string whole = encode(RunRequest{});
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{{whole, ""},
+                                                                                 {whole, "ps"},
+                                                                                 {"what 0", "what 5"},
+                                                                                 {"lines 50", "lines -1"},
+                                                                                 {"lines 50", "lines 1000001"},
+                                                                                 {"follow 0", "follow 2"},
+                                                                                 {"rank 0", "rank -1"},
+                                                                                 {"pid 0", "pid 4294967296"},
+                                                                                 {"pid 0\\n", ""}}) {
+    std::string bad = whole;
+    bad.replace(bad.find(from), from.size(), to);
     EXPECT_FALSE(decode_run_request(bad)) << bad;
   }
 }
