@@ -100,8 +100,7 @@ void agree(ProcessGroup& group, std::string_view what, const std::string& own) {
 std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers(std::string_view call) const {
   std::vector<Offer> own;
   std::vector<Generation> known;
-  std::string failure;
-  try {
+  agree_on(*group, call, [&] {
     for (const FoundSnapshot& found : offered(folder, group->rank())) {
       const std::vector<std::string> files = checkpoint::names_in(found.path);
       Offer& offer = own.emplace_back(Offer{.step = found.step,
@@ -115,10 +114,7 @@ std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers(std
     }
     known = checkpoint::list_generations(folder);
     std::erase_if(known, [](const Generation& it) { return !it.why_not.empty(); });
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  agree(*group, call, failure);
+  });
   // The starts of the job of which any rank's disk knows: a disk that was away knows only the earlier ones.
   const auto generations = all_gather_records(*group, known, kGenerationFields, "snapshots: the starts");
   std::vector<Offer> offers;
@@ -155,26 +151,25 @@ std::optional<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::find_readers(st
   std::set<std::string> verified, lost;
   while (!members.empty() && !members.front().is_unfinished()) {
     Offer lead = members.front();
-    // The first rank that has the manifest tells it.
-    std::string why_not, failure, text;
-    if (lead.rank == group->rank()) {
+    // The first rank that has the manifest tells it. Where it can't look, the snapshot may be whole: no rank begins
+    // anew.
+    std::string why_not, text;
+    agree_on(*group, call, [&] {
+      if (lead.rank != group->rank()) return;
+      if (!lead.later.empty()) {
+        // A run that resumes from an older one fences it, and trains its steps again.
+        throw InvalidArgument(
+            fmt::format("'{}' can't be read: {}; or move away what that one has written, to resume from what is older",
+                        lead.path, lead.later));
+      }
       try {
-        if (!lead.later.empty()) {
-          // A run that resumes from an older one fences it, and trains its steps again.
-          throw InvalidArgument(fmt::format(
-              "'{}' can't be read: {}; or move away what that one has written, to resume from what is older", lead.path,
-              lead.later));
-        }
         const FoundSnapshot found = checkpoint::find_snapshot(lead.path);
         if (!found.is_saved()) throw CorruptData(found.why_not);
         text = checkpoint::to_text(*found.manifest);
       } catch (const CorruptData& error) {
         why_not = error.what();
-      } catch (const Error& error) {  // the snapshot may be whole: a rank that can't look must not begin anew
-        failure = error.what();
       }
-    }
-    agree(*group, call, failure);
+    });
     why_not = broadcast_value(std::string_view(why_not), *group, lead.rank);
     if (!why_not.empty()) {
       say(lead, why_not);
@@ -203,9 +198,10 @@ std::optional<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::find_readers(st
       }
       lead.readers[file.name] = reader->rank;
     }
-    const auto own = std::ranges::find(members, group->rank(), &Offer::rank);
     std::vector<DamagedFile> damaged;
-    if (own != members.end()) {
+    agree_on(*group, call, [&] {
+      const auto own = std::ranges::find(members, group->rank(), &Offer::rank);
+      if (own == members.end()) return;
       lead.own_path = own->path;
       const FoundSnapshot here{.path = own->path, .manifest = manifest};
       for (const checkpoint::ManifestFile& file : manifest.files) {
@@ -216,12 +212,9 @@ std::optional<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::find_readers(st
           verified.insert(file.name);
         } catch (const CorruptData& error) {
           damaged.push_back({file.name, error.what()});
-        } catch (const Error& error) {
-          failure = error.what();
         }
       }
-    }
-    agree(*group, call, failure);
+    });
     bool is_whole = true;
     const auto all = all_gather_records(*group, damaged, DamagedFile::kFields, "snapshots: the damaged files");
     for (Offer& member : members) {
@@ -287,22 +280,15 @@ BasicSnapshots::Impl::Contents BasicSnapshots::Impl::read(const Offer& offer) co
 }
 
 void BasicSnapshots::Impl::refuse_damaged(const std::vector<Offer>& damaged) const {
-  std::string own;
-  try {
+  agree_on(*group, "Snapshots::restore", [&] {
     auto count = std::ranges::count(damaged, group->rank(), &Offer::rank);
-    for (const FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
-      if (found.state == SnapshotState::damaged) ++count;
-    }
-    if (count > 0) {
-      own = fmt::format(
-          "'{}' has {} snapshot{}, damaged, and none that is whole; mend one, or give another folder to begin "
-          "anew; `lockstep snapshots --verify {}` says what is wrong",
-          folder.string(), count, count == 1 ? "" : "s", folder.string());
-    }
-  } catch (const Error& error) {
-    own = error.what();
-  }
-  agree(*group, "Snapshots::restore", own);
+    count += std::ranges::count(checkpoint::list_snapshots(folder), SnapshotState::damaged, &FoundSnapshot::state);
+    if (count == 0) return;
+    throw InvalidArgument(fmt::format(
+        "'{}' has {} snapshot{}, damaged, and none that is whole; mend one, or give another folder to begin anew; "
+        "`lockstep snapshots --verify {}` says what is wrong",
+        folder.string(), count, count == 1 ? "" : "s", folder.string()));
+  });
 }
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "runtime/checkpoint/snapshot/item_tensors.h"
 #include "runtime/checkpoint/snapshot/manifest.h"
 #include "runtime/snapshot/snapshots_impl.h"
@@ -83,5 +84,17 @@ struct BasicSnapshots::Impl::Contents {
 // Throws InvalidArgument on every rank, with the text of the lowest rank whose `own` is not empty; returns if there is
 // none.
 void agree(ProcessGroup& group, std::string_view what, const std::string& own);
+
+// agree() on the Error that `action` throws.
+template <typename Action>
+void agree_on(ProcessGroup& group, std::string_view what, const Action& action) {
+  std::string failure;
+  try {
+    action();
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  agree(group, what, failure);
+}
 
 }  // namespace lockstep

@@ -69,11 +69,15 @@ std::vector<std::vector<SnapshotValues>> BasicSnapshots::Impl::gather_kept() {
   std::vector<std::vector<SnapshotValues>> of_ranks(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (items[i].kind != checkpoint::ItemKind::per_rank) continue;
-    SnapshotValues own = kept[i].values;
-    own.merge(items[i].item->fixed_values());
-    of_ranks[i] = gather_values(*group, own);
+    of_ranks[i] = gather_values(*group, kept_values(i));
   }
   return of_ranks;
+}
+
+SnapshotValues BasicSnapshots::Impl::kept_values(std::size_t index) const {
+  SnapshotValues values = kept[index].values;
+  values.merge(items[index].item->fixed_values());
+  return values;
 }
 
 const BasicSnapshots::Impl::Item* BasicSnapshots::Impl::first_lost() const {
@@ -84,36 +88,25 @@ const BasicSnapshots::Impl::Item* BasicSnapshots::Impl::first_lost() const {
   return lost == items.end() ? nullptr : &*lost;
 }
 
-// Captured as by capture(), but from what keep_step() has kept.
 std::vector<CapturedItem> BasicSnapshots::Impl::capture_kept(std::vector<std::vector<SnapshotValues>> of_ranks) {
   of_ranks.resize(items.size());
   std::vector<CapturedItem> captured;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
-    const bool is_sliced = item.kind == checkpoint::ItemKind::sharded;
-    if (is_sharded() && group->rank() != 0 && !is_sliced) continue;
-    checkpoint::SnapshotValues values = kept[i].values;
-    values.merge(item.item->fixed_values());
-    CapturedItem one{.item = {.name = item.name,
-                              .type = item.item->type(),
-                              .kind = item.kind,
-                              .at_another_size = item.at_another_size},
-                     .tensors = item.item->tensors()};
-    if (!of_ranks[i].empty()) {
-      one.item.values = std::move(of_ranks[i]);
-    } else if (item.kind == checkpoint::ItemKind::per_rank) {
-      one.item.values.resize(static_cast<std::size_t>(group->size()));
-      one.item.values[static_cast<std::size_t>(group->rank())] = std::move(values);
-    } else {
-      one.item.values.push_back(std::move(values));
-    }
-    for (SnapshotTensor& tensor : one.tensors) {
+    if (is_sharded() && group->rank() != 0 && item.kind != checkpoint::ItemKind::sharded) continue;
+    std::vector<SnapshotTensor> tensors = item.item->tensors();
+    for (SnapshotTensor& tensor : tensors) {
       for (const KeptTensor& known : kept[i].tensors) {
         if (known.now.name == tensor.name) tensor.bytes = known.bytes;
       }
     }
-    if (is_sliced) take_slices(one);
-    captured.push_back(std::move(one));
+    std::vector<SnapshotValues>& values = of_ranks[i];
+    if (values.empty()) {
+      const bool is_per_rank = item.kind == checkpoint::ItemKind::per_rank;
+      values.resize(is_per_rank ? static_cast<std::size_t>(group->size()) : 1);
+      values[is_per_rank ? static_cast<std::size_t>(group->rank()) : 0] = kept_values(i);
+    }
+    captured.push_back(captured_as(item, std::move(values), std::move(tensors)));
   }
   return captured;
 }

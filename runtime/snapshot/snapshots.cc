@@ -153,25 +153,28 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture() {
     const bool is_per_rank = item.kind == checkpoint::ItemKind::per_rank;
     const bool is_sliced = item.kind == checkpoint::ItemKind::sharded;
     if (!writes && !is_per_rank && !is_sliced) continue;
-    CapturedItem one{.item = {.name = item.name,
-                              .type = item.item->type(),
-                              .kind = item.kind,
-                              .at_another_size = item.at_another_size,
-                              .values = {values_of(item)}},
-                     .tensors = {}};
+    std::vector<SnapshotValues> values{values_of(item)};
     if (is_per_rank) {
-      one.item.values =
-          comm::within_call("Snapshots::step", [&] { return gather_values(*group, one.item.values.front()); });
+      values = comm::within_call("Snapshots::step", [&] { return gather_values(*group, values.front()); });
     }
-    if (!writes && !is_sliced) continue;
-    one.tensors = item.item->tensors();
-    if (is_sliced) take_slices(one);
-    captured.push_back(std::move(one));
+    if (writes || is_sliced) captured.push_back(captured_as(item, std::move(values), item.item->tensors()));
   }
   // On a device a failure ends the sums of a step that the tensors above were waited for, and what they hold then is
   // not its state.
   if (writes && !are_steps_over()) group->progress();  // throws what has happened
   return captured;
+}
+
+CapturedItem BasicSnapshots::Impl::captured_as(const Item& item, std::vector<SnapshotValues> values,
+                                               std::vector<SnapshotTensor> tensors) const {
+  CapturedItem one{.item = {.name = item.name,
+                            .type = item.item->type(),
+                            .kind = item.kind,
+                            .at_another_size = item.at_another_size,
+                            .values = std::move(values)},
+                   .tensors = std::move(tensors)};
+  if (item.kind == checkpoint::ItemKind::sharded) take_slices(one);
+  return one;
 }
 
 SnapshotValues BasicSnapshots::Impl::values_of(const Item& item) {

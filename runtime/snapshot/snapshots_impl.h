@@ -52,6 +52,9 @@ struct BasicSnapshots::Impl {
   bool is_durable(std::int64_t step);
   // The items that this rank saves now; on rank 0 with the values of each rank. Collective if there are such values.
   std::vector<CapturedItem> capture();
+  // The item with these values and tensors; if it is sharded, with the slices of this rank.
+  CapturedItem captured_as(const Item& item, std::vector<checkpoint::SnapshotValues> values,
+                           std::vector<SnapshotTensor> tensors) const;
   checkpoint::Manifest head(std::string_view reason) const;
   // Logs the outcome of the last background write, on rank 0, or that of this rank's disk if it has failed.
   void report();
@@ -116,10 +119,12 @@ struct BasicSnapshots::Impl {
   void keep_counts();
   // Whether no optimizer has written anything since the last step().
   bool is_as_kept() const;
-  // `of_ranks`: per item, the values of all ranks; empty for a replicated one, and where only this rank's are known.
+  // As capture(), of the state that keep_step() has kept. `of_ranks`: per item, the values of all ranks; empty for a
+  // replicated one, and where only this rank's are known.
   std::vector<CapturedItem> capture_kept(std::vector<std::vector<checkpoint::SnapshotValues>> of_ranks);
   // The values of items that have values of each rank, by item. Collective.
   std::vector<std::vector<checkpoint::SnapshotValues>> gather_kept();
+  checkpoint::SnapshotValues kept_values(std::size_t index) const;
   // On one of the ranks that call it: saves the state that keep_step() has kept. No collective, unless `all_live`: the
   // ranks have agreed to stop.
   void rescue(std::string_view why, bool all_live = false) noexcept;
