@@ -122,7 +122,7 @@ void read_master(const Environment& environment, Identity& identity) {
     throw InvalidArgument(fmt::format("environment: MASTER_ADDR: {}", error.what()));
   }
   identity.master_port = get_bounded(environment, "MASTER_PORT", 1, 65535).value_or(0);
-  identity.master_from = kMasterVariables;
+  identity.master_from = "MASTER_ADDR and MASTER_PORT";
 }
 
 void stand_in_for_master(Identity& identity, std::string_view host, int port, std::string_view from) {

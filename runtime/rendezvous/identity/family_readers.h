@@ -28,7 +28,6 @@ Family::Reader read_horovod, read_mlx;                          // families_fram
 // For problems: what always works.
 inline constexpr std::string_view kByHand =
     "start the program with `lockstep run`, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT";
-inline constexpr std::string_view kMasterVariables = "MASTER_ADDR and MASTER_PORT";
 
 Reading incomplete(std::string variables, std::string problem);
 // "RANK=1 WORLD_SIZE=2": the family's variables that are set, for messages.
