@@ -3,32 +3,63 @@
 
 #include <fmt/format.h>
 
+#include <climits>
+
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/text.h"
 #include "runtime/membership/member_info.h"
 #include "runtime/net/address.h"
 
 namespace lockstep::rendezvous {
+namespace {
 
-std::string list_set(const Environment& environment, std::initializer_list<std::string_view> names) {
+using What = Family::What;
+
+Reading without_world(const Family& family, const Environment& environment, std::string_view rank_name,
+                      std::string_view size_name) {
+  std::string variables = list_set(family, environment);
+  const std::string_view own_remedy = family.names_of(What::remedy);
+  const std::string_view remedy = own_remedy.empty() ? kByHand : own_remedy;
+  const bool has_rank = environment.has(rank_name);
+  if (!has_rank && !environment.has(size_name)) {
+    return incomplete(variables, fmt::format("{} is set but {} and {} are not; {}, or unset them to run alone",
+                                             variables, rank_name, size_name, remedy));
+  }
+  const auto [there, missing] = has_rank ? std::pair(rank_name, size_name) : std::pair(size_name, rank_name);
+  return incomplete(variables, fmt::format("{} is set but {} is not ({}); {}, or unset {} to run alone", there, missing,
+                                           variables, remedy, there));
+}
+
+}  // namespace
+
+Reading incomplete(std::string variables, std::string problem) {
+  return {.verdict = Reading::Verdict::incomplete, .variables = std::move(variables), .problem = std::move(problem)};
+}
+
+std::string list_set(const Family& family, const Environment& environment) {
   std::string text;
-  for (const std::string_view name : names) {
+  const auto add = [&](std::string_view name) {
     const auto value = environment.get(name);
     if (value) text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, printable(*value, 200));
+  };
+  for (const Family::Entry& entry : family.entries) {
+    if (entry.what < What::also) add(first_set(environment, entry.names));
+    if (entry.what != What::also) continue;
+    for (const std::string_view name : split(entry.names, ' ')) add(name);
   }
   return text;
 }
 
-std::string_view first_set(const Environment& environment, std::initializer_list<std::string_view> names) {
-  for (const std::string_view name : names) {
+std::string_view first_set(const Environment& environment, std::string_view names) {
+  for (const std::string_view name : split(names, ' ')) {
     if (environment.has(name)) return name;
   }
-  return {};
+  return take_word(names);
 }
 
 std::optional<int> get_bounded(const Environment& environment, std::string_view name, std::int64_t low,
                                std::int64_t high) {
-  if (name.empty()) return std::nullopt;
   const auto value = environment.get_int(name);
   if (!value) return std::nullopt;
   if (*value < low || *value > high) {
@@ -38,39 +69,19 @@ std::optional<int> get_bounded(const Environment& environment, std::string_view 
   return static_cast<int>(*value);
 }
 
-namespace {
-
-void read_local(const Environment& environment, const LocalNames& names, Identity& identity) {
-  const auto size = get_bounded(environment, names.size, 1, identity.world_size);
-  const auto rank = get_bounded(environment, names.rank, 0, (size ? *size : identity.world_size) - 1);
-  identity.local_rank_known = rank.has_value();
-  identity.local_world_size_known = size.has_value();
-  identity.local_rank = rank.value_or(0);
-  identity.local_world_size = size.value_or(1);
-}
-
-}  // namespace
-
-Reading read_world(const Environment& environment, std::string_view source, std::string_view rank_name,
-                   std::string_view size_name, std::string variables, std::string_view remedy,
-                   const LocalNames& local) {
-  Reading reading;
-  reading.variables = std::move(variables);
-  Identity& identity = reading.identity;
-  identity.source = source;
-  const bool has_rank = environment.has(rank_name);
-  const bool has_size = environment.has(size_name);
-  if (!has_rank || !has_size) {
-    const std::string_view there = has_rank ? rank_name : size_name;
-    reading.verdict = Reading::Verdict::incomplete;
-    reading.problem = has_rank || has_size
-                          ? fmt::format("{} is set but {} is not ({}); {}, or unset {} to run alone", there,
-                                        has_rank ? size_name : rank_name, reading.variables, remedy, there)
-                          : fmt::format("{} is set but {} and {} are not; {}, or unset them to run alone",
-                                        reading.variables, rank_name, size_name, remedy);
-    return reading;
+Reading read_world(const Family& family, const Environment& environment, const FileReader&) {
+  const auto named = [&](What what) { return first_set(environment, family.names_of(what)); };
+  const auto number = [&](What what, int low, int high) { return get_bounded(environment, named(what), low, high); };
+  const auto rank_name = named(What::rank);
+  const auto size_name = named(What::size);
+  if (!environment.has(rank_name) || !environment.has(size_name)) {
+    return without_world(family, environment, rank_name, size_name);
   }
-  identity.world_size = *get_bounded(environment, size_name, 1, membership::kMaxWorldSize);
+  Reading reading{.variables = list_set(family, environment)};
+  Identity& identity = reading.identity;
+  const std::string_view source = family.names_of(What::source);
+  identity.source = source.empty() ? family.name : source;
+  identity.world_size = *number(What::size, 1, membership::kMaxWorldSize);
   const auto rank = *environment.get_int(rank_name);
   if (rank < 0 || rank >= identity.world_size) {
     throw InvalidArgument(
@@ -78,9 +89,29 @@ Reading read_world(const Environment& environment, std::string_view source, std:
                     rank, size_name, identity.world_size, identity.world_size - 1));
   }
   identity.rank = static_cast<int>(rank);
-  read_local(environment, local, identity);
+  const auto local_size = number(What::local_size, 1, identity.world_size);
+  const auto local_rank = number(What::local_rank, 0, local_size.value_or(identity.world_size) - 1);
+  identity.local_rank_known = local_rank.has_value();
+  identity.local_world_size_known = local_size.has_value();
+  identity.local_rank = local_rank.value_or(0);
+  identity.local_world_size = local_size.value_or(1);
   read_master(environment, identity);
+  identity.node_rank = number(What::node_rank, 0, identity.world_size - 1);
+  identity.restart_count = number(What::restarts, 0, INT_MAX).value_or(0);
+  name_job(identity, family, environment.get(named(What::job)).value_or(""));
+  const std::string_view ancestors = family.names_of(What::ancestors);
+  if (!ancestors.empty()) {
+    identity.job_family = family.name;
+    for (const std::string_view program : split(ancestors, ' ')) identity.job_ancestors.emplace_back(program);
+  }
+  const bool may_have_pmix = !ancestors.empty() || !named(What::job).empty();
+  identity.pmix = may_have_pmix && environment.has("PMIX_NAMESPACE") &&
+                  parse_int(environment.get("PMIX_RANK").value_or("")) == identity.rank;
   return reading;
+}
+
+Reading read_no_rank(const Family& family, const Environment& environment, const FileReader&) {
+  return {.verdict = Reading::Verdict::no_rank, .variables = list_set(family, environment)};
 }
 
 void read_master(const Environment& environment, Identity& identity) {
@@ -91,7 +122,7 @@ void read_master(const Environment& environment, Identity& identity) {
     throw InvalidArgument(fmt::format("environment: MASTER_ADDR: {}", error.what()));
   }
   identity.master_port = get_bounded(environment, "MASTER_PORT", 1, 65535).value_or(0);
-  identity.master_from = kMasterVariables;
+  identity.master_from = "MASTER_ADDR and MASTER_PORT";
 }
 
 void stand_in_for_master(Identity& identity, std::string_view host, int port, std::string_view from) {
@@ -107,15 +138,11 @@ void stand_in_for_master(Identity& identity, std::string_view host, int port, st
   }
 }
 
-void read_pmix_server(const Environment& environment, Identity& identity) {
-  const auto rank = environment.get("PMIX_RANK");
-  identity.pmix = environment.has("PMIX_NAMESPACE") && rank && parse_int(*rank) == identity.rank;
-}
-
-void name_job(Identity& identity, std::string_view family, std::string job) {
-  identity.job_family = family;
-  identity.job_id = std::move(job);
-  if (identity.run_id.empty()) identity.run_id = identity.job_id;
+void name_job(Identity& identity, const Family& family, std::string job) {
+  if (job.empty()) return;
+  identity.job_family = family.name;
+  identity.job_id = job;
+  identity.run_id = std::move(job);
 }
 
 }  // namespace lockstep::rendezvous

@@ -147,23 +147,18 @@ Identity from_arguments(const IdentityOverrides& overrides, const std::vector<Fo
                     "0 to {}",
                     *overrides.rank, *overrides.world_size, *overrides.world_size - 1));
   }
+  const Found* launcher = complete.empty() ? nullptr : &complete.front();
+  const Identity known = launcher ? launcher->reading.identity : Identity();
   Identity identity;
-  if (complete.empty()) {
-    read_exported_master(environment, identity);
+  if (launcher && known.rank == *overrides.rank && known.world_size == *overrides.world_size) {
+    identity = known;
   } else {
-    identity = complete.front().reading.identity;
-    if (identity.rank != *overrides.rank || identity.world_size != *overrides.world_size) {
-      identity.local_rank_known = identity.local_world_size_known = false;
-      identity.local_rank = 0;
-      identity.local_world_size = 1;
-      identity.node_rank.reset();
-      identity.pmix = false;  // its server knows other ranks
-      identity.job_id.clear();
-      identity.job_family.clear();
-      identity.job_ancestors.clear();
-      if (identity.master_from != kMasterVariables) read_exported_master(environment, identity);
-      add_ignored(identity, complete.front());
-    }
+    // What the launcher says about its own ranks, and where they meet, does not hold for these.
+    read_exported_master(environment, identity);
+    identity.run_id = known.run_id;
+    identity.restart_count = known.restart_count;
+    identity.agent_store = known.agent_store;
+    if (launcher) add_ignored(identity, *launcher);
   }
   identity.rank = *overrides.rank;
   identity.world_size = *overrides.world_size;

@@ -38,9 +38,9 @@ struct Identity {
   bool agent_store = false;   // torchrun's agent hosts a store at master_addr: rank 0 must not
   bool pmix = false;          // a PMIx server of the launcher offers to carry rank 0's address
 
-  // The name of the job among those of this user on this host: a word for the kind of launcher, and its name for the
-  // job, or, for launchers that have none, the programs (as /proc/PID/comm has them) of which an ancestor of every rank
-  // is one: its pid names the job.
+  // The name of the job among those of this user on this host: the launcher's name, and its name for the job, or, for
+  // launchers that have none, the programs (as /proc/PID/comm has them) of which an ancestor of every rank is one: its
+  // pid names the job.
   std::string job_family;
   std::string job_id;
   std::vector<std::string> job_ancestors;
