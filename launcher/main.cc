@@ -17,6 +17,7 @@
 #include "launcher/hosts/remote_hosts.h"
 #include "launcher/hosts/several_hosts.h"
 #include "launcher/observe/report.h"
+#include "launcher/placement/preparation.h"
 #include "launcher/run/run.h"
 #include "launcher/serve/serve.h"
 #include "launcher/snapshots/snapshots.h"
@@ -39,8 +40,9 @@ bool standard_streams_open() {
 int run_command(const RunOptions& options, AgentInput* input = nullptr) {
   return exit_code_of_run([&](const lockstep::Environment& environment) {
     if (input == nullptr && options.starts_launchers()) return start_remote_hosts(options, environment);
-    if (input != nullptr || options.nodes > 1) return start_several_hosts(options, environment, input);
-    return start_one_host(options, environment);
+    const lockstep::Environment of_ranks = environment_of_ranks(options, environment);
+    if (input != nullptr || options.nodes > 1) return start_several_hosts(options, of_ranks, input);
+    return start_one_host(options, of_ranks);
   });
 }
 

@@ -21,6 +21,11 @@ std::optional<std::chrono::milliseconds> parse_seconds(const std::string& text) 
   return std::nullopt;
 }
 
+std::optional<std::chrono::milliseconds> parse_seconds_above_0(const std::string& text) {
+  const auto seconds = parse_seconds(text);
+  return seconds && seconds->count() > 0 ? seconds : std::nullopt;
+}
+
 std::optional<std::size_t> parse_bytes(std::string_view text) {
   constexpr std::string_view kUnits = "KMGT";
   std::size_t scale = 1;
@@ -47,10 +52,9 @@ std::optional<std::int64_t> parse_count(std::string_view text, std::int64_t most
   return count && *count >= least && *count <= most ? count : std::nullopt;
 }
 
-std::chrono::milliseconds seconds_above_0(std::string_view flag, const std::string& text) {
-  const auto seconds = parse_seconds(text);
-  const bool is_above_0 = seconds && seconds->count() > 0;
-  return required(is_above_0 ? seconds : std::nullopt, flag, text, "give seconds above 0 and at most 86400");
+std::string meant(std::string_view word, std::span<const std::string_view> names) {
+  const auto found = nearest(word, names);
+  return found ? fmt::format("; did you mean {}?", *found) : "";
 }
 
 std::optional<Tee> Tee::parse(std::string_view text) {
@@ -59,31 +63,25 @@ std::optional<Tee> Tee::parse(std::string_view text) {
   return Tee{.out = (streams & 1) != 0, .err = (streams & 2) != 0};
 }
 
-namespace {
-
-// An empty word is probably an unset variable of a script; it is taken as the value, and then rejected.
-bool may_be_value(const std::string& word) { return word.empty() || (word.front() >= '0' && word.front() <= '9'); }
-
-// Returns true if the flag `word`, as written, takes the next word as its value.
-bool takes_next_word(const CLI::App& app, const std::string& word) {
-  const CLI::Option* const option = app.get_option_no_throw(word);  // "--flag=value" is not the name of an option
-  return option != nullptr && option->get_items_expected_min() > 0;
+std::optional<Binding> parse_binding(std::string_view text) {
+  if (text == "none") return Binding::none;
+  if (text == "core") return Binding::core;
+  if (text == "numa") return Binding::numa;
+  return std::nullopt;
 }
 
-}  // namespace
-
-void complete_optional_value(const CLI::App& app, const std::vector<std::string>& names, const std::string& value,
-                             std::vector<std::string>& arguments) {
-  for (std::size_t i = 1; i < arguments.size() && arguments[i].size() > 1 && arguments[i].front() == '-'; ++i) {
-    if (std::find(names.begin(), names.end(), arguments[i]) != names.end()) {
-      if (i + 1 == arguments.size() || !may_be_value(arguments[i + 1])) {
-        arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, value);
-      }
-      ++i;
-    } else if (takes_next_word(app, arguments[i])) {
-      ++i;
-    }
+std::optional<std::vector<std::string>> parse_devices(std::string_view text) {
+  const auto entries = split(text, ',');
+  for (const auto& entry : entries) {
+    const auto index = parse_int(entry);
+    if (!is_gpu_uuid(entry) && !(index && *index >= 0 && *index < kMaxRanks)) return std::nullopt;
   }
+  return std::vector<std::string>(entries.begin(), entries.end());
+}
+
+bool is_gpu_uuid(std::string_view entry) {
+  // The prefix alone would match any GPU.
+  return (entry.starts_with("GPU-") || entry.starts_with("MIG-")) && entry.size() > 4;
 }
 
 namespace {

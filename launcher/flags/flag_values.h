@@ -4,12 +4,12 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <CLI/App.hpp>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,8 +19,14 @@
 
 namespace lockstep::launcher {
 
+// The most ranks that one host starts: a typing error must not become a fork bomb.
+inline constexpr int kMaxRanks = 1024;
+
 // Parses "0.7": from 0 to 86400 seconds.
 std::optional<std::chrono::milliseconds> parse_seconds(const std::string& text);
+// The same without 0.
+std::optional<std::chrono::milliseconds> parse_seconds_above_0(const std::string& text);
+inline constexpr const char* kSecondsAbove0 = "give seconds above 0 and at most 86400";
 // Parses "512M", "1G", "64K", "8192": bytes, at least 1, in powers of 1024.
 std::optional<std::size_t> parse_bytes(std::string_view text);
 // Parses a port from 0 to 65535.
@@ -30,6 +36,9 @@ std::optional<std::int64_t> parse_count(std::string_view text, std::int64_t most
 inline auto up_to(std::int64_t most, std::int64_t least = 1) {
   return [most, least](std::string_view text) { return parse_count(text, most, least); };
 }
+
+// Returns "; did you mean top?" for a word that resembles one of `names`; else an empty string.
+std::string meant(std::string_view word, std::span<const std::string_view> names);
 
 template <typename... Arguments>
 [[noreturn]] void refuse(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
@@ -42,12 +51,6 @@ Value required(std::optional<Value> value, std::string_view flag, std::string_vi
   if (!value) refuse("{} {}: {}", flag, text, wanted);
   return *std::move(value);
 }
-// Sets `target` to the value of a flag that was given. `parse` returns nullopt for a text that it rejects.
-template <typename Target, typename Parse>
-void read_flag(std::string_view flag, const std::string& text, Target& target, Parse parse, std::string_view wanted) {
-  if (!text.empty()) target = static_cast<Target>(required(parse(text), flag, text, wanted));
-}
-std::chrono::milliseconds seconds_above_0(std::string_view flag, const std::string& text);
 // Returns the result of `parse`. An InvalidArgument that `parse` throws gets "FLAG: " in front.
 template <typename Parse>
 auto parsed_as(std::string_view flag, Parse parse) {
@@ -68,11 +71,15 @@ struct Tee {
   static std::optional<Tee> parse(std::string_view text);
 };
 
-// For flags whose value is optional and that stand in front of PROGRAM, which CLI11 would take for the value.
-// `arguments` are a subcommand's name and the words behind it. Inserts `value` behind each of `names` that is not
-// followed by a number or an empty word, among the flags and their values in front of the first other word.
-void complete_optional_value(const CLI::App& app, const std::vector<std::string>& names, const std::string& value,
-                             std::vector<std::string>& arguments);
+enum class Binding { none, core, numa };
+
+// Parses "core", "numa" or "none".
+std::optional<Binding> parse_binding(std::string_view text);
+
+// Parses "0,3" or "GPU-5f2c...,GPU-9a01..." into its entries, each an index or a UUID.
+std::optional<std::vector<std::string>> parse_devices(std::string_view text);
+// Returns true for "GPU-..." and "MIG-...", complete or a prefix.
+bool is_gpu_uuid(std::string_view entry);
 
 // A set of ranks as flags write it: "0,3" or "0-2,7".
 class RankSet {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/flags/help_text.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -8,13 +10,13 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr HelpText kTexts[] = {
-    {"lockstep", "COMMAND ...", R"(Examples:
+    {"lockstep", "lockstep: data-parallel training for people who train in C++", "COMMAND ...", R"(Examples:
   lockstep run -n 4 ./train
   lockstep top
   lockstep doctor
   lockstep report logs
 Each command has its own --help.)"},
-    {"run", "run [FLAGS] [--] PROGRAM [ARGS...]", R"(Examples:
+    {"run", "Start the ranks of a job, and watch them", "run [FLAGS] [--] PROGRAM [ARGS...]", R"(Examples:
   lockstep run ./train                      one rank per GPU, or per core
   lockstep run -n 2 -- ./train --epochs 3   arguments after PROGRAM are its own
   lockstep run -n 4 --log-dir logs --ranks 0 ./train
@@ -77,7 +79,7 @@ Exit codes:
   2        also: this command line is wrong, or asks for what is not here
   126      also: PROGRAM can't be executed
   127      also: PROGRAM was not found)"},
-    {"serve", "store serve [FLAGS]", R"(Examples:
+    {"serve", "Run the server of a store by itself, in the foreground", "store serve [FLAGS]", R"(Examples:
   lockstep store serve --host 10.0.0.7 --port 29400
       generates a secret and prints the file that has it
   lockstep store serve --host 10.0.0.7 --port 29400 --secret-file F
@@ -100,7 +102,7 @@ Exit codes:
   0        ended by SIGINT, SIGTERM, SIGHUP or SIGQUIT
   1        it can't serve, for example because the port is in use
   2        this command line is wrong, or the address is not this host's)"},
-    {"doctor", "doctor [FLAGS]", R"(Examples:
+    {"doctor", "Show what a rank would find here, and what is wrong", "doctor [FLAGS]", R"(Examples:
   lockstep doctor                     in the shell that will start the program
   lockstep run -n 2 lockstep doctor   as a rank of lockstep run; likewise with
                                       mpirun, srun, torchrun --no_python
@@ -128,7 +130,7 @@ Exit codes:
   0        a rank could start here, or a job on the hosts, or the GPUs do it all
   1        it could not: see the lines marked PROBLEM
   2        this command line is wrong)"},
-    {"snapshots",
+    {"snapshots", "List, compare or export a job's snapshots",
      "snapshots [FLAGS] DIR\n       lockstep snapshots [FLAGS] diff A B\n       lockstep snapshots export SNAPSHOT OUT",
      R"(Examples:
   lockstep snapshots run7            what a job with Snapshots("run7", ...) can
@@ -154,7 +156,7 @@ Exit codes:
   1        one is; diff: they differ
   2        this command line is wrong, the folder can't be read, or A or B is
            not a whole snapshot)"},
-    {"bisect-step", "bisect-step DIR...", R"(Examples:
+    {"bisect-step", "Name the first step and gradient that differ", "bisect-step DIR...", R"(Examples:
   LOCKSTEP_STEP_DIGESTS=one lockstep run -n 1 ./train ...
   LOCKSTEP_STEP_DIGESTS=three lockstep run -n 3 ./train ...
   lockstep bisect-step one three
@@ -171,7 +173,7 @@ Exit codes:
   0        all steps that were recorded twice are equal
   1        they are not
   2        this command line is wrong, or there is nothing to compare)"},
-    {"report", "report [FLAGS] DIR [DIR...]", R"(Examples:
+    {"report", "Write a page and JSON about where a run's time went", "report [FLAGS] DIR [DIR...]", R"(Examples:
   lockstep run -n 4 --log-dir logs ./train
   lockstep report logs   writes logs/report.html, logs/report.jsonl and
                          logs/tensorboard
@@ -188,11 +190,11 @@ report.jsonl has the same numbers, an object a line (docs/OBSERVE.md).
 Exit codes:
   0        all files are written
   2        this command line is wrong, or the folder has no trace)"},
-    {"store", "store [FLAGS]", R"(Example:
+    {"store", "Run a rendezvous store: lockstep store serve", "store [FLAGS]", R"(Example:
   lockstep store serve --host 10.0.0.7 --port 29400
 lockstep store serve has its own --help.)"},
-    {"agent", "agent [FLAGS]", ""},
-    {"ps", "ps [FLAGS]", R"(Examples:
+    {"agent", "", "agent [FLAGS]", ""},
+    {"ps", "List this user's runs on this host", "ps [FLAGS]", R"(Examples:
   lockstep ps
   lockstep ps --json   for programs
 
@@ -201,7 +203,7 @@ launcher's pid, ranks, age, step, log folder and command. Runs of other users
 and in other containers are not listed, not even for root. A stopped launcher
 (Ctrl-Z) is listed without details after a second.
 )"},
-    {"top", "top [FLAGS] [RUN]", R"(Examples:
+    {"top", "Show what the ranks of a run do, once a second", "top [FLAGS] [RUN]", R"(Examples:
   lockstep top run-4f   the run whose id begins so; without an id the only run
   lockstep top --json   once, for programs
 
@@ -214,7 +216,7 @@ Keys:
   q        quit
   ?        show what marks and columns mean
 )"},
-    {"inspect", "inspect [FLAGS] [RUN]", R"(Examples:
+    {"inspect", "Show where each rank of a run is, with stacks", "inspect [FLAGS] [RUN]", R"(Examples:
   lockstep inspect run-4f   the run whose id begins so; without an id the only
                             run
 
@@ -224,7 +226,7 @@ right to trace the ranks. lockstep's own threads are one line while they sleep.
 A rank stands still while its stacks are taken. In multi-host jobs run it on
 node rank 0's host, which asks the others.
 )"},
-    {"trace", "trace [FLAGS] [RUN|DIR]", R"(Examples:
+    {"trace", "Write the timeline of a running job", "trace [FLAGS] [RUN|DIR]", R"(Examples:
   lockstep trace --steps 20 run-4f    the last 20 steps of the run whose id
                                       begins so; without an id the only run
   lockstep trace logs -o run.json     from the files in a run's --log-dir
@@ -232,7 +234,7 @@ node rank 0's host, which asks the others.
 Writes a timeline for https://ui.perfetto.dev or chrome://tracing, of this
 host's ranks, or of all ranks whose files are in a shared --log-dir.
 )"},
-    {"logs", "logs [FLAGS] [RUN]", R"(Examples:
+    {"logs", "Show the output of a run", "logs [FLAGS] [RUN]", R"(Examples:
   lockstep logs run-4f            the last 50 lines of the run whose id begins
                                   so, with time and rank; without an id of the
                                   only run
@@ -241,7 +243,7 @@ host's ranks, or of all ranks whose files are in a shared --log-dir.
 
 In multi-host jobs it shows the lines of this host's ranks.
 )"},
-    {"stop", "stop [FLAGS] RUN", R"(Examples:
+    {"stop", "Ask a run to stop", "stop [FLAGS] RUN", R"(Examples:
   lockstep stop run-4f   the run whose id begins so
 
 Asks the run's launcher to stop it, as SIGTERM does: the ranks of all hosts may
@@ -256,32 +258,11 @@ const HelpText& help_of(std::string_view command) {
   return found == std::end(kTexts) ? kTexts[0] : *found;
 }
 
-std::string short_run_help() {
-  return R"(Usage: lockstep run [FLAGS] [--] PROGRAM [ARGS...]
+std::string short_run_help(std::string_view flags) {
+  return fmt::format(R"(Usage: lockstep run [FLAGS] [--] PROGRAM [ARGS...]
 Starts the ranks of a job and watches them. --help all has the other flags.
 
-Ranks:
-  -n N                    ranks; default one per GPU, or per core without GPUs
-  --devices 0,3           use these GPUs, one rank each
-  --bind core|numa        give each rank cores or a NUMA node of its own
-  --backend NAME          shm, tcp, mpi or nccl, if the program asks for none
-Output:
-  --log-dir DIR           write output and traces to DIR, for lockstep report
-  --tee                   with --log-dir: show the output here too
-  --ranks 0,3-5           show only these ranks
-  --trace FILE            write a timeline of all ranks to FILE, for Perfetto
-  --metrics-port PORT     answer Prometheus at this port
-Failures:
-  --max-restarts K        restart the ranks after a failure, up to K times
-  --timeout SECONDS       limit of start-up and of each collective; default 300
-  --hang-timeout SECONDS  fail a rank that starts no collective for so long
-  --liveness off          never treat a silent rank as lost, as in a debugger
-Multi-host jobs:
-  -H HOST:SLOTS,...       start ranks on these hosts, through ssh
-  --hostfile FILE         the same, from a file with lines 'HOST slots=N'
-  --nnodes N              this command runs on each of N hosts: docs/RUN.md
-  --rdzv-endpoint HOST    with --nnodes: the host of node rank 0
-
+{}
 Examples:
   lockstep run -n 4 ./train --epochs 3
   lockstep run -n 4 --log-dir logs --max-restarts 5 ./train
@@ -289,7 +270,8 @@ Examples:
 
 The exit code is that of the rank that failed first, or 75 after a stop by a
 signal or a hang. --help all also has the variables and the exit codes.
-)";
+)",
+                     flags);
 }
 
 }  // namespace lockstep::launcher

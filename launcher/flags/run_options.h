@@ -4,19 +4,17 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "launcher/flags/flag_values.h"
 #include "launcher/flags/host_list.h"
-#include "launcher/flags/placement_flags.h"
 #include "runtime/net/address.h"
 
 namespace lockstep::launcher {
 
-// The most ranks that one host starts: a typing error must not become a fork bomb.
-inline constexpr int kMaxRanks = 1024;
 // The most restarts of a job.
 inline constexpr int kMostRestarts = 1'000'000;
 // The most hosts of a job.
@@ -35,7 +33,6 @@ struct RunOptions {
   std::string trace;                     // a file for the ranks' timeline; empty: no timeline
   std::optional<net::HostPort> metrics;  // address that answers Prometheus; unset: none
   std::chrono::milliseconds grace{700};  // between SIGTERM and SIGKILL
-  std::optional<int> timeout;            // seconds, for LOCKSTEP_TIMEOUT; unset: the environment's value stays
   std::string master_addr = "127.0.0.1";
   int master_port = 0;       // 0: a free one
   int nodes = 1;             // the most hosts of the job
@@ -61,14 +58,10 @@ struct RunOptions {
   bool starts_launchers() const { return !hosts.empty() || !hostfile.empty(); }
   std::vector<std::string> devices;  // --devices: GPUs of the ranks, by index or UUID; empty: all visible ones
   bool oversubscribe_gpu = false;    // allows several ranks on one GPU
+  bool standalone = false;           // torchrun's, without effect
   bool torch_store = false;          // serves torch's protocol at MASTER_PORT, without a secret
-  std::string backend;               // for LOCKSTEP_BACKEND; empty: the environment's value stays
-  // for LOCKSTEP_HANG_TIMEOUT: seconds, or off; empty: the environment's value stays
-  std::string hang_timeout;
-  std::string stop_timeout;              // for LOCKSTEP_STOP_TIMEOUT: seconds; empty: the environment's value stays
-  std::optional<int> requeue_exit_code;  // for LOCKSTEP_REQUEUE_EXIT_CODE; unset: the environment's value stays
-  // for LOCKSTEP_LIVENESS: on, off or seconds; empty: the environment's value stays
-  std::string liveness;
+  // Variables of the ranks that flags set, such as LOCKSTEP_TIMEOUT; others keep the environment's value.
+  std::map<std::string, std::string> rank_variables;
   std::vector<std::string> command;  // PROGRAM and its arguments, never empty
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 
 #include "launcher/flags/flag_values.h"
 #include "lockstep/base/error.h"
@@ -12,50 +13,39 @@
 namespace lockstep::launcher {
 namespace {
 
-using Options = store::TcpStoreServerOptions;
-using Unit = LimitFlag::Unit;
+// Returns a size in the form in which a user types it: "8K".
+std::string as_typed(std::size_t bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"", "K", "M", "G", "T"};
+  std::size_t scale = 0;
+  for (; scale + 1 < kUnits.size() && bytes % 1024 == 0; ++scale) bytes /= 1024;
+  return fmt::format("{}{}", bytes, kUnits[scale]);
+}
 
-constexpr std::int64_t kMostOfAnything = std::int64_t{1} << 40;
-constexpr std::string_view kMaxClients = "--max-clients";
-
-constexpr LimitFlag kLimits[] = {
-    {kMaxClients, Unit::count, "Clients at one time",
-     [](Options& server) -> std::size_t& { return server.max_clients; }},
-    {"--max-memory", Unit::bytes, "Memory of all keys, values and queues together",
-     [](Options& server) -> std::size_t& { return server.max_stored_bytes; }},
-    {"--max-keys", Unit::count, "Keys, and items of queues, together",
-     [](Options& server) -> std::size_t& { return server.max_keys; }},
-    {"--max-key", Unit::bytes, "Longest key",
-     [](Options& server) -> std::size_t& { return server.limits.max_key_bytes; }},
-    {"--max-value", Unit::bytes, "Longest value",
-     [](Options& server) -> std::size_t& { return server.limits.max_value_bytes; }},
-    {"--max-count", Unit::count, "Keys in one request",
-     [](Options& server) -> std::size_t& { return server.limits.max_count; }},
-    {"--max-waited-keys", Unit::count, "Keys that clients wait for, all together",
-     [](Options& server) -> std::size_t& { return server.max_waited_keys; }},
-    {"--max-greeting-clients", Unit::count, "Clients that have not said yet who they are",
-     [](Options& server) -> std::size_t& { return server.max_greeting_clients; }},
-    {"--max-client-memory", Unit::bytes, "Memory of one client's requests and unread replies",
-     [](Options& server) -> std::size_t& { return server.max_client_bytes; }},
-    {"--max-held-memory", Unit::bytes, "Memory of all clients' requests and unread replies",
-     [](Options& server) -> std::size_t& { return server.max_held_bytes; }},
-};
-
-void read_limit(const LimitFlag& flag, const std::string& text, ServeOptions& options) {
-  if (flag.unit == Unit::bytes) {
-    flag.field(options.server) =
-        required(parse_bytes(text), flag.name, text, "give bytes, at least 1, such as 8192, 64K, 8M or 1G");
-  } else {
-    flag.field(options.server) =
-        static_cast<std::size_t>(required(parse_count(text, kMostOfAnything), flag.name, text,
-                                          fmt::format("give a number from 1 to {}", kMostOfAnything)));
-  }
-  if (flag.name == kMaxClients) options.max_clients_given = true;
+void add_limits(FlagTable& flags, store::TcpStoreServerOptions& server) {
+  constexpr std::int64_t kMostOfAnything = std::int64_t{1} << 40;
+  const auto count = [&](const char* name, std::size_t& limit, const char* help) {
+    flags.add(name, "N", fmt::format("{}. Default {}", help, limit),
+              read_as(limit, up_to(kMostOfAnything), fmt::format("give a number from 1 to {}", kMostOfAnything)));
+  };
+  const auto size = [&](const char* name, std::size_t& limit, const char* help) {
+    flags.add(name, "SIZE", fmt::format("{}. Default {}", help, as_typed(limit)),
+              read_as(limit, parse_bytes, "give bytes, at least 1, such as 8192, 64K, 8M or 1G"));
+  };
+  count("--max-clients", server.max_clients, "Clients at one time");
+  size("--max-memory", server.max_stored_bytes, "Memory of all keys, values and queues together");
+  count("--max-keys", server.max_keys, "Keys, and items of queues, together");
+  size("--max-key", server.limits.max_key_bytes, "Longest key");
+  size("--max-value", server.limits.max_value_bytes, "Longest value");
+  count("--max-count", server.limits.max_count, "Keys in one request");
+  count("--max-waited-keys", server.max_waited_keys, "Keys that clients wait for, all together");
+  count("--max-greeting-clients", server.max_greeting_clients, "Clients that have not said yet who they are");
+  size("--max-client-memory", server.max_client_bytes, "Memory of one client's requests and unread replies");
+  size("--max-held-memory", server.max_held_bytes, "Memory of all clients' requests and unread replies");
 }
 
 // Raises max_message_bytes so that one message holds the largest key and value. Throws InvalidArgument, which names the
 // flags, if the limits contradict each other: a client may hold one message each way.
-void fit_together(Options& server) {
+void fit_together(store::TcpStoreServerOptions& server) {
   constexpr std::size_t kLengthsAndCounts = 1024;
   auto& limits = server.limits;
   const std::size_t largest = limits.max_key_bytes + limits.max_value_bytes;
@@ -76,37 +66,35 @@ void fit_together(Options& server) {
 
 }  // namespace
 
-std::string LimitFlag::default_text() const {
-  Options defaults;
-  std::size_t value = field(defaults);
-  if (unit == Unit::count) return fmt::format("{}", value);
-  constexpr std::array<const char*, 5> kUnits = {"", "K", "M", "G", "T"};
-  std::size_t scale = 0;
-  for (; scale + 1 < kUnits.size() && value % 1024 == 0; ++scale) value /= 1024;
-  return fmt::format("{}{}", value, kUnits[scale]);
-}
-
-std::span<const LimitFlag> limit_flags() { return kLimits; }
-
-void interpret(const RawServeFlags& raw, ServeOptions& options) {
-  if (!raw.host.empty()) options.server.listen.host = parsed_as("--host", [&] { return net::parse_host(raw.host); });
-  read_flag("--port", raw.port, options.server.listen.port, parse_port,
-            "give a port from 1 to 65535, or 0 for a free one");
-  if (!raw.auth.empty()) {
-    if (raw.auth != "on" && raw.auth != "off") refuse("--store-auth {}: give on or off", raw.auth);
-    options.authenticate = raw.auth == "on";
-  }
-  if (!options.authenticate && !options.secret_file.empty()) {
-    refuse("--secret-file {} with --store-auth off: a server without authentication has no secret; give one of them",
-           options.secret_file);
-  }
-  for (std::size_t i = 0; i < raw.limits.size(); ++i) {
-    if (!raw.limits[i].empty()) read_limit(kLimits[i], raw.limits[i], options);
-  }
-  if (!raw.greeting_timeout.empty()) {
-    options.server.greeting_timeout = seconds_above_0("--greeting-timeout", raw.greeting_timeout);
-  }
-  fit_together(options.server);
+std::function<Command()> add_serve_flags(FlagTable& flags) {
+  const auto options = std::make_shared<ServeOptions>();
+  auto& server = options->server;
+  flags.add(
+      "--host", "ADDRESS", "Where to listen: an address or name of this host, 0.0.0.0 or :: for all. Default 127.0.0.1",
+      [&](auto flag, auto& text) { server.listen.host = parsed_as(flag, [&] { return net::parse_host(text); }); });
+  flags.add("--port", "PORT", "Port to listen at. Default 0: a free one",
+            read_as(server.listen.port, parse_port, "give a port from 1 to 65535, or 0 for a free one"));
+  flags.add("--secret-file", "FILE", "The secret: 64 hex digits, mode 0600", &options->secret_file);
+  flags.add("--store-auth", "on|off", "off: serve torch clients, and everyone else, without a secret",
+            [&authenticate = options->authenticate](auto flag, auto& text) {
+              if (text != "on" && text != "off") refuse("{} {}: give on or off", flag, text);
+              authenticate = text == "on";
+            });
+  add_limits(flags, server);
+  const std::chrono::duration<double> greeting = server.greeting_timeout;
+  flags.add("--greeting-timeout", "SECONDS",
+            fmt::format("How long a client may take to identify itself. Default {}", greeting.count()),
+            read_seconds_above_0(server.greeting_timeout));
+  return [&flags, options]() -> Command {
+    flags.read();
+    if (!options->authenticate && !options->secret_file.empty()) {
+      refuse("--secret-file {} with --store-auth off: a server without authentication has no secret; give one of them",
+             options->secret_file);
+    }
+    options->max_clients_given = !flags.text("--max-clients").empty();
+    fit_together(options->server);
+    return *options;
+  };
 }
 
 }  // namespace lockstep::launcher

@@ -11,6 +11,7 @@
 #include "runtime/base/host.h"
 #include "runtime/base/plugin.h"
 #include "runtime/base/random_bytes.h"
+#include "runtime/job/exit_code.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/route.h"
 #include "runtime/net/tcp_socket.h"
@@ -126,8 +127,6 @@ std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& cont
 std::unique_ptr<Agents> join_agents(const RunOptions& options, const Environment& environment, const Contract& contract,
                                     const AgentPart& part, const Deadline& deadline, Say say, Signals& signals,
                                     WakingQueue<AgentNews>& news) {
-  Environment watched = environment;
-  if (!options.liveness.empty()) watched.set("LOCKSTEP_LIVENESS", options.liveness);
   try {
     return std::make_unique<Agents>(Agents::Options{.endpoint = {.address = options.endpoint,
                                                                  .secret = contract.store_secret,
@@ -137,9 +136,9 @@ std::unique_ptr<Agents> join_agents(const RunOptions& options, const Environment
                                                     .most = options.nodes,
                                                     .takes_spares = options.takes_spares(),
                                                     .can_replace = part.can_replace,
-                                                    .requeue_exit_code = requeue_code_of(options, environment),
+                                                    .requeue_exit_code = requeue_exit_code(environment),
                                                     .serves = part.serves,
-                                                    .silence = membership::silence_limit(watched),
+                                                    .silence = membership::silence_limit(environment),
                                                     .meet_timeout = options.rdzv_timeout,
                                                     .more_hosts = options.rdzv_wait,
                                                     .deadline = deadline,

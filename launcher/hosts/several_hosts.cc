@@ -17,6 +17,7 @@
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/host.h"
 #include "runtime/job/exit_code.h"
+#include "runtime/job/stop_signals.h"
 #include "runtime/rendezvous/join.h"
 
 namespace lockstep::launcher {
@@ -68,12 +69,12 @@ HostOfSeveral::HostOfSeveral(RunOptions options, const Environment& environment,
     : options_(std::move(options)),
       environment_(environment),
       input_(input),
-      requeue_exit_code_(requeue_code_of(options_, environment)),
+      requeue_exit_code_(requeue_exit_code(environment)),
       restarts_(options_.max_restarts, options_.hosts_may_change()) {
   job_options_.contract = contract_of(options_);
   job_options_.contract.store_secret = input != nullptr ? input->secret() : secret_of(options_, environment);
   job_options_.reads_input = input == nullptr;
-  if (input != nullptr) input->watch(stop_timeout_of(options_, environment));
+  if (input != nullptr) input->watch(stop_timeout(environment));
 }
 
 int HostOfSeveral::run() {
@@ -208,7 +209,7 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
           .hosts = plan.hosts,
           .grace = options_.grace,
           .requeue_exit_code = requeue_exit_code_,
-          .stop_timeout = stop_timeout_of(options_, environment_),
+          .stop_timeout = stop_timeout(environment_),
           .least_hosts = options_.hosts_may_change() ? options_.least_nodes : 0,
           .may_grow = options_.hosts_may_change() && std::cmp_less(plan.hosts.size(), options_.nodes),
           .scope = scope,

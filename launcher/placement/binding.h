@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/flags/placement_flags.h"
+#include "launcher/flags/flag_values.h"
 
 namespace lockstep::launcher {
 

@@ -72,13 +72,7 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
   result.set("LOCKSTEP_LAUNCHER_FD", contract.launcher_fd);
   // As a torchrun agent does: rank 0 need not host a store.
   if (contract.torch_store) result.set("TORCHELASTIC_USE_AGENT_STORE", "True");
-  if (!contract.liveness.empty()) result.set("LOCKSTEP_LIVENESS", contract.liveness);
-  if (!contract.backend.empty()) result.set("LOCKSTEP_BACKEND", contract.backend);
-  if (!contract.hang_timeout.empty()) result.set("LOCKSTEP_HANG_TIMEOUT", contract.hang_timeout);
-  if (!contract.stop_timeout.empty()) result.set("LOCKSTEP_STOP_TIMEOUT", contract.stop_timeout);
   if (!contract.trace_dir.empty()) result.set("LOCKSTEP_TRACE_DIR", contract.trace_dir);
-  if (!contract.requeue_exit_code.empty()) result.set("LOCKSTEP_REQUEUE_EXIT_CODE", contract.requeue_exit_code);
-  if (!contract.timeout.empty()) result.set("LOCKSTEP_TIMEOUT", contract.timeout);
   if (contract.visible_devices) result.set("CUDA_VISIBLE_DEVICES", *contract.visible_devices);
   if (!contract.bindings.empty()) {
     const auto& binding = contract.bindings[static_cast<std::size_t>(local_rank)];

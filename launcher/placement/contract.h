@@ -20,20 +20,13 @@ struct Contract {
   int restarts = 0;               // earlier starts of the job's ranks
   int most_restarts = 0;          // --max-restarts
   std::string master_addr;
-  int master_port = 0;                        // a free port, unless torch_store: the launcher does not listen there
-  bool torch_store = false;                   // the launcher serves torch's protocol there
-  std::string store_address;                  // host:port, hosted by the launcher
-  std::string relay_address;                  // for LOCKSTEP_MEMBERSHIP: host:port of this launcher; empty: none
-  std::optional<store::Secret> store_secret;  // the secret that clients of the store need
-  std::string run_id;                         // unlike any other job's, on any host
-  std::string timeout;                        // for LOCKSTEP_TIMEOUT; empty: leave the variable unchanged
-  std::string backend;                        // for LOCKSTEP_BACKEND; empty: leave the variable unchanged
-  std::string hang_timeout;                   // for LOCKSTEP_HANG_TIMEOUT; empty: leave the variable unchanged
-  std::string stop_timeout;                   // for LOCKSTEP_STOP_TIMEOUT; empty: leave the variable unchanged
-  std::string trace_dir;                      // for LOCKSTEP_TRACE_DIR; empty: leave the variable unchanged
-  std::string requeue_exit_code;              // for LOCKSTEP_REQUEUE_EXIT_CODE; empty: leave the variable unchanged
-  // For LOCKSTEP_LIVENESS; empty: leave the variable unchanged.
-  std::string liveness;
+  int master_port = 0;                         // a free port, unless torch_store: the launcher does not listen there
+  bool torch_store = false;                    // the launcher serves torch's protocol there
+  std::string store_address;                   // host:port, hosted by the launcher
+  std::string relay_address;                   // for LOCKSTEP_MEMBERSHIP: host:port of this launcher; empty: none
+  std::optional<store::Secret> store_secret;   // the secret that clients of the store need
+  std::string run_id;                          // unlike any other job's, on any host
+  std::string trace_dir;                       // for LOCKSTEP_TRACE_DIR; empty: leave the variable unchanged
   std::optional<std::string> visible_devices;  // for CUDA_VISIBLE_DEVICES; nullopt: leave the variable unchanged
   std::vector<RankBinding> bindings;           // processors by local rank; empty: ranks run on all processors
   bool share_gpus = false;                     // ranks may be on one GPU: shared_gpu.h

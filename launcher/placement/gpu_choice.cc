@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "launcher/flags/placement_flags.h"
+#include "launcher/flags/flag_values.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/text.h"

@@ -15,8 +15,6 @@
 #include "lockstep/base/intra_op_threads.h"
 #include "runtime/base/cpu.h"
 #include "runtime/base/printable.h"
-#include "runtime/job/exit_code.h"
-#include "runtime/job/stop_signals.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -100,14 +98,9 @@ Preparation prepare(const RunOptions& options, const Environment& environment, c
   return preparation;
 }
 
-std::chrono::nanoseconds stop_timeout_of(const RunOptions& options, const Environment& environment) {
-  Environment of_ranks = environment;
-  if (!options.stop_timeout.empty()) of_ranks.set("LOCKSTEP_STOP_TIMEOUT", options.stop_timeout);
-  return stop_timeout(of_ranks);
-}
-
-int requeue_code_of(const RunOptions& options, const Environment& environment) {
-  return options.requeue_exit_code ? *options.requeue_exit_code : requeue_exit_code(environment);
+Environment environment_of_ranks(const RunOptions& options, Environment environment) {
+  for (const auto& [name, value] : options.rank_variables) environment.set(name, value);
+  return environment;
 }
 
 Contract contract_of(const RunOptions& options) {
@@ -115,13 +108,7 @@ Contract contract_of(const RunOptions& options) {
   contract.master_addr = options.master_addr;
   contract.most_restarts = options.max_restarts;
   contract.torch_store = options.torch_store;
-  contract.liveness = options.liveness;
-  contract.backend = options.backend;
-  contract.hang_timeout = options.hang_timeout;
-  contract.stop_timeout = options.stop_timeout;
-  if (options.requeue_exit_code) contract.requeue_exit_code = fmt::format("{}", *options.requeue_exit_code);
   contract.share_gpus = options.oversubscribe_gpu;
-  if (options.timeout) contract.timeout = fmt::format("{}", *options.timeout);
   return contract;
 }
 

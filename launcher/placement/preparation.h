@@ -2,7 +2,6 @@
 // The requirements of ranks on a host: the program, GPUs if they are asked for, a folder for logs.
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,11 +26,9 @@ struct Preparation {
 // --health-check if this process dies.
 Preparation prepare(const RunOptions& options, const Environment& environment, const Guardian& guardian);
 
-// Returns --stop-timeout, else the environment's value. Throws InvalidArgument.
-std::chrono::nanoseconds stop_timeout_of(const RunOptions& options, const Environment& environment);
-
-// Returns --requeue-exit-code, else the environment's value. Throws InvalidArgument.
-int requeue_code_of(const RunOptions& options, const Environment& environment);
+// Returns `environment` with the variables of the ranks that flags set: what the ranks inherit, and what their launcher
+// reads the same settings from.
+Environment environment_of_ranks(const RunOptions& options, Environment environment);
 
 // Returns the contract that the flags describe. Hosts, addresses and secret keep their defaults.
 Contract contract_of(const RunOptions& options);

@@ -20,6 +20,7 @@
 #include "runtime/base/host.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/variables.h"
+#include "runtime/job/stop_signals.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -150,7 +151,7 @@ StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation
   job_options.program = preparation.program.path;
   job_options.command = options.command;
   job_options.grace = options.grace;
-  job_options.stop_timeout = stop_timeout_of(options, environment);
+  job_options.stop_timeout = stop_timeout(environment);
   job_options.contract.visible_devices = preparation.visible_devices;
   job_options.contract.bindings = preparation.bindings;
   const RankMap hosts = job_options.contract.hosts;

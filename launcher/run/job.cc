@@ -83,8 +83,7 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
       steps_(options_.contract.own().ranks),
       watch_({.hosts = options_.contract.hosts,
               .host = host_,
-              .end_stopped = (options_.contract.liveness.empty() ? environment.get("LOCKSTEP_LIVENESS")
-                                                                 : options_.contract.liveness) != "off",
+              .end_stopped = environment.get("LOCKSTEP_LIVENESS") != "off",
               .names_slow = !options_.is_crowded,
               .members = options_.members}),
       look_at_(Deadline::after(RankWatch::kLook)),

@@ -19,6 +19,7 @@
 #include "runtime/base/random_bytes.h"
 #include "runtime/base/signal_name.h"
 #include "runtime/job/exit_code.h"
+#include "runtime/job/stop_signals.h"
 #include "runtime/net/open_files.h"
 #include "runtime/net/port_range.h"
 #include "runtime/rendezvous/identity/identity.h"
@@ -56,8 +57,8 @@ StartOutcome start_ranks(const RunOptions& options, const Preparation& preparati
   job_options.members = [&stores, scope] { return stores.members(scope); };
   FailureArbiter::Options arbiter{.hosts = job_options.contract.hosts,
                                   .grace = options.grace,
-                                  .requeue_exit_code = requeue_code_of(options, environment),
-                                  .stop_timeout = stop_timeout_of(options, environment),
+                                  .requeue_exit_code = requeue_exit_code(environment),
+                                  .stop_timeout = stop_timeout(environment),
                                   .scope = scope,
                                   .restarts = &restarts,
                                   .members = job_options.members,
@@ -110,7 +111,7 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
   }
   say_before_the_start(options, preparation, environment, parts.console);
   RestartPolicy restarts(options.max_restarts, false);
-  const int requeue = requeue_code_of(options, environment);
+  const int requeue = requeue_exit_code(environment);
   while (true) {
     const auto outcome = start_ranks(options, preparation, job_options, environment, parts, stores, restarts, news);
     if (!outcome.again) {

@@ -649,6 +649,8 @@ TEST(LauncherUsage, BashCompletesValuesAndLeavesTheProgramsWordsAlone) {
   EXPECT_EQ(completed({"store", ""}), Set{"serve"});
   EXPECT_EQ(completed({"run", "-n", "2", "--backend", "t"}), Set{"tcp"});
   EXPECT_EQ(completed({"run", "--log-dir", "=", "logs", "--bind", "=", "n"}), (Set{"numa", "none"}));
+  EXPECT_EQ(completed({"run", "--nproc_per_node", ""}), (Set{"auto", "cpu", "gpu"})) << "as --help writes the value";
+  EXPECT_EQ(completed({"store", "serve", "--store-auth", ""}), (Set{"on", "off"}));
   EXPECT_EQ(completed({"run", "--torch-store", "-n", "2", "--max-r"}), Set{"--max-restarts"});
   EXPECT_EQ(completed({"run", "-n", "2", "./train", "--max-r"}), Set{});
   EXPECT_EQ(completed({"run", "--", "--max-r"}), Set{});

@@ -12,8 +12,6 @@
 
 #include "launcher/base/exit_codes.h"
 #include "launcher/flags/help_format.h"
-#include "launcher/flags/run_flags.h"
-#include "launcher/flags/serve_flags.h"
 
 namespace lockstep::launcher::command_line_test {
 namespace {
@@ -84,11 +82,10 @@ TEST(CommandLine, DefaultsAreTheDocumentedOnes) {
   EXPECT_FALSE(options.ranks);
   EXPECT_EQ(options.log_dir, "");
   EXPECT_EQ(options.grace, std::chrono::milliseconds(700));
-  EXPECT_FALSE(options.timeout);
+  EXPECT_TRUE(options.rank_variables.empty());
   EXPECT_EQ(options.master_addr, "127.0.0.1");
   EXPECT_EQ(options.master_port, 0);
   EXPECT_FALSE(options.torch_store);
-  EXPECT_EQ(options.liveness, "");
   EXPECT_EQ(options.command, Arguments{"./train"});
 }
 
@@ -158,7 +155,7 @@ TEST(CommandLine, ABackendOfTheEnvironmentIsCheckedAsTheFlagIs) {
     EXPECT_NE(answer.err.find("--backend gpu: give auto, shm,"), std::string::npos) << answer.err;
     EXPECT_NE(answer.err.find("; the variable LOCKSTEP_BACKEND says so\n"), std::string::npos) << answer.err;
   }
-  EXPECT_EQ(std::get<RunOptions>(with({"run", "--backend", "tcp", "p"})).backend, "tcp");
+  EXPECT_EQ(std::get<RunOptions>(with({"run", "--backend", "tcp", "p"})).rank_variables.at("LOCKSTEP_BACKEND"), "tcp");
 }
 
 TEST(CommandLine, RefusesAMissingProgram) {
@@ -248,13 +245,24 @@ TEST(CommandLine, TorchrunsVariablesCountWhereTheFlagIsNotGiven) {
 }
 
 TEST(CommandLine, AWrongValueOfAVariableIsCalledThat) {
-  RawRunFlags raw;
-  const auto variables = take_variables(Environment({{"PET_NNODES", "x"}, {"PET_NODE_RANK", "7"}}), raw);
-  EXPECT_EQ(raw.nnodes, "x");
-  EXPECT_EQ(source_of("--nnodes x: give a number", variables), "; the variable PET_NNODES says so");
-  EXPECT_EQ(source_of("--node-rank 7: give a number", variables), "; the variable PET_NODE_RANK says so");
-  EXPECT_EQ(source_of("--nnodes-of-another-name", variables), "");
-  EXPECT_EQ(source_of("--grace x", variables), "");
+  const auto complaint = [](const Arguments& arguments, const std::string& name, const std::string& value) {
+    Environment environment;
+    environment.set(name, value);
+    return std::get<Answer>(parse_command_line(arguments, environment)).err;
+  };
+  const auto ends = [](const std::string& text, const std::string& end) { return text.ends_with(end + "\n"); };
+  const std::string nodes = complaint({"run", "p"}, "PET_NNODES", "x");
+  EXPECT_NE(nodes.find("--nnodes x: give a number"), std::string::npos) << nodes;
+  EXPECT_TRUE(ends(nodes, "; the variable PET_NNODES says so")) << nodes;
+  const std::string together = complaint({"run", "p"}, "PET_NNODES", "2");
+  EXPECT_NE(together.find("--nnodes 2: give --rdzv-endpoint"), std::string::npos) << together;
+  EXPECT_TRUE(ends(together, "; the variable PET_NNODES says so")) << together;
+  EXPECT_TRUE(ends(complaint({"run", "p"}, "PET_NODE_RANK", "7"), "; the variable PET_NODE_RANK says so"));
+  for (const Arguments& typed : {Arguments{"run", "--nnodes", "x", "p"}, {"run", "--grace", "x", "p"}}) {
+    const std::string text = complaint(typed, "PET_NNODES", "1");
+    EXPECT_EQ(text.find("says so"), std::string::npos) << text;
+  }
+  EXPECT_EQ(parsed_with({"run", "-n", "2", "p"}, {{"PET_NPROC_PER_NODE", "x"}}).ranks, 2);
 }
 
 TEST(CommandLine, ReadsHostsThatItStartsLaunchersOn) {
@@ -432,7 +440,7 @@ TEST(CommandLine, MetricsAreOnLoopbackUnlessAnAddressIsGiven) {
 TEST(CommandLine, ReadsSecondsAndPorts) {
   EXPECT_EQ(parsed({"run", "--grace", "0", "p"}).grace, std::chrono::milliseconds(0));
   EXPECT_EQ(parsed({"run", "--grace", "1.5", "p"}).grace, std::chrono::milliseconds(1500));
-  EXPECT_EQ(parsed({"run", "--timeout", "30", "p"}).timeout, 30);
+  EXPECT_EQ(parsed({"run", "--timeout", "30", "p"}).rank_variables.at("LOCKSTEP_TIMEOUT"), "30");
   for (const std::string bad : {"-1", "x", "1s", "nan", "inf", "86401"}) refused({"run", "--grace", bad, "p"});
   for (const std::string bad : {"0", "-3", "x", "1.5"}) refused({"run", "--timeout", bad, "p"});
   for (const std::string bad : {"-1", "65536", "x"}) refused({"run", "--master-port", bad, "p"});
@@ -444,7 +452,7 @@ TEST(CommandLine, SwitchesTheTorchStoreAndLiveness) {
   EXPECT_TRUE(parsed({"run", "--torch-store", "p"}).torch_store);
   EXPECT_TRUE(parsed({"run", "--torch_store", "p"}).torch_store);
   for (const std::string good : {"off", "on", "2", "30.5"}) {
-    EXPECT_EQ(parsed({"run", "--liveness", good, "p"}).liveness, good);
+    EXPECT_EQ(parsed({"run", "--liveness", good, "p"}).rank_variables.at("LOCKSTEP_LIVENESS"), good);
   }
   for (const std::string bad : {"no", "0", "OFF", "1.9"}) refused({"run", "--liveness", bad, "p"});
 }
@@ -471,21 +479,35 @@ TEST(CommandLine, ReadsTheStoreServersAddressAndLimits) {
 }
 
 TEST(CommandLine, EveryLimitOfTheServerHasAFlagThatSetsItAndSaysItsDefault) {
-  // A default may stand on the next line.
-  const auto help = std::regex_replace(answered({"store", "serve", "--help"}).out, std::regex("\\s+"), " ");
-  for (const auto& flag : limit_flags()) {
-    const auto name = std::string(flag.name);
+  using Server = store::TcpStoreServerOptions;
+  const std::vector<std::pair<std::string, std::size_t (*)(const Server&)>> limits = {
+      {"--max-clients", [](const Server& server) { return server.max_clients; }},
+      {"--max-memory", [](const Server& server) { return server.max_stored_bytes; }},
+      {"--max-keys", [](const Server& server) { return server.max_keys; }},
+      {"--max-key", [](const Server& server) { return server.limits.max_key_bytes; }},
+      {"--max-value", [](const Server& server) { return server.limits.max_value_bytes; }},
+      {"--max-count", [](const Server& server) { return server.limits.max_count; }},
+      {"--max-waited-keys", [](const Server& server) { return server.max_waited_keys; }},
+      {"--max-greeting-clients", [](const Server& server) { return server.max_greeting_clients; }},
+      {"--max-client-memory", [](const Server& server) { return server.max_client_bytes; }},
+      {"--max-held-memory", [](const Server& server) { return server.max_held_bytes; }},
+  };
+  const auto help = answered({"store", "serve", "--help"}).out;
+  // "  --max-key SIZE   Longest key. Default 8K"; a default may stand on the next line.
+  const std::regex row("\n  (--max-[a-z-]+) [^.]*\\.\\s+Default\\s+(\\w+)");
+  std::map<std::string, std::string> defaults;
+  for (auto it = std::sregex_iterator(help.begin(), help.end(), row); it != std::sregex_iterator(); ++it) {
+    defaults[(*it)[1]] = (*it)[2];
+  }
+  EXPECT_EQ(defaults.size(), limits.size()) << help;
+  for (const auto& [name, limit] : limits) {
     Arguments arguments = {name, "33554432"};
     if (name == "--max-held-memory")
       arguments.insert(arguments.end(), {"--max-client-memory", "32M"});  // of all, of one
-    auto options = served(arguments);
-    EXPECT_EQ(flag.field(options.server), 33554432u) << name;
-    EXPECT_NE(help.find(name), std::string::npos) << name;
-    EXPECT_NE(help.find("Default " + flag.default_text()), std::string::npos) << name;
+    EXPECT_EQ(limit(served(arguments).server), 33554432u) << name;
+    ASSERT_TRUE(defaults.contains(name)) << name;
     // The default, typed, is the default.
-    store::TcpStoreServerOptions defaults;
-    auto same = served({name, flag.default_text()});
-    EXPECT_EQ(flag.field(same.server), flag.field(defaults)) << name;
+    EXPECT_EQ(limit(served({name, defaults[name]}).server), limit(Server())) << name;
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "launcher/placement/preparation.h"
 #include "runtime/rendezvous/identity/identity.h"
 
 namespace lockstep::launcher::contract_test {
@@ -111,7 +112,7 @@ TEST(Contract, ARankIsOursWhateverLauncherTheLauncherRunsUnder) {
   }
 }
 
-TEST(Contract, TorchStoreAndLivenessAreSaidOnlyWhereTheyAreChosen) {
+TEST(Contract, TheTorchStoreIsSaidOnlyWhereItIsChosen) {
   Contract contract;
   const auto count = [&](std::string_view prefix) {
     Environment inherited;
@@ -120,38 +121,22 @@ TEST(Contract, TorchStoreAndLivenessAreSaidOnlyWhereTheyAreChosen) {
     return std::count_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.starts_with(prefix); });
   };
   EXPECT_EQ(count("TORCHELASTIC_USE_AGENT_STORE"), 0);
-  EXPECT_EQ(count("LOCKSTEP_LIVENESS"), 0);
   EXPECT_EQ(count("LOCKSTEP_STORE_SECRET"), 0);
   EXPECT_EQ(count("LOCKSTEP_MEMBERSHIP"), 0);
   contract.torch_store = true;
-  contract.liveness = "off";
   EXPECT_EQ(count("TORCHELASTIC_USE_AGENT_STORE=True"), 1);
-  EXPECT_EQ(count("LOCKSTEP_LIVENESS=off"), 1);
-  contract.liveness = "on";
-  EXPECT_EQ(count("LOCKSTEP_LIVENESS=on"), 1);
 }
 
-TEST(Contract, HangTimeoutIsSaidOnlyWhereItIsChosen) {
-  Contract contract;
-  Environment inherited;
-  inherited.set("LOCKSTEP_HANG_TIMEOUT", "60");
-  const auto says = [&](const std::string& entry) {
-    const auto entries = rank_environment(inherited, contract, 0);
-    return std::count(entries.begin(), entries.end(), entry);
-  };
+TEST(Contract, AVariableOfTheCommandLineWinsOthersStay) {
+  const Environment inherited({{"LOCKSTEP_HANG_TIMEOUT", "60"}, {"LOCKSTEP_TIMEOUT", "7"}});
+  RunOptions options;
+  options.rank_variables = {{"LOCKSTEP_TIMEOUT", "30"}, {"LOCKSTEP_LIVENESS", "off"}};
+  const auto entries = rank_environment(environment_of_ranks(options, inherited), contract_of(options), 0);
+  const auto says = [&](const std::string& entry) { return std::count(entries.begin(), entries.end(), entry); };
   EXPECT_EQ(says("LOCKSTEP_HANG_TIMEOUT=60"), 1);
-  contract.hang_timeout = "off";
-  EXPECT_EQ(says("LOCKSTEP_HANG_TIMEOUT=off"), 1);
-}
-
-TEST(Contract, TimeoutOfTheCommandLineWins) {
-  Contract contract;
-  contract.timeout = "30";
-  Environment inherited;
-  inherited.set("LOCKSTEP_TIMEOUT", "7");
-  const auto entries = rank_environment(inherited, contract, 0);
-  EXPECT_EQ(std::count(entries.begin(), entries.end(), "LOCKSTEP_TIMEOUT=30"), 1);
-  EXPECT_EQ(std::count(entries.begin(), entries.end(), "LOCKSTEP_TIMEOUT=7"), 0);
+  EXPECT_EQ(says("LOCKSTEP_LIVENESS=off"), 1);
+  EXPECT_EQ(says("LOCKSTEP_TIMEOUT=30"), 1);
+  EXPECT_EQ(says("LOCKSTEP_TIMEOUT=7"), 0);
 }
 
 }  // namespace

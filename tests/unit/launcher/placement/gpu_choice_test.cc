@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/flags/placement_flags.h"
+#include "launcher/flags/flag_values.h"
 #include "launcher/placement/contract.h"
 #include "launcher/placement/seen_gpus.h"
 #include "launcher/placement/shared_gpu.h"
