@@ -65,15 +65,12 @@ void WireTcp::open(wire::Listener& listener, const Deadline& deadline) {
   listener_ = &listener;
   std::vector<UniqueFd> sockets;
   try {
-    connecting_.emplace(context_.roster, rank_,
-                        wire::ConnectOptions{.name = "TCP",
-                                             .interface = address_.interface,
-                                             .address = address_.address,
-                                             .remedy = "name another interface in GLOO_SOCKET_IFNAME",
-                                             .secret = context_.secret,
-                                             .check = [this] {
-                                               if (interrupted_.load()) throw wire::Broken("interrupted");
-                                             }});
+    connecting_.emplace(
+        context_.roster, rank_,
+        ConnectOptions{
+            .interface = address_.interface, .address = address_.address, .secret = context_.secret, .check = [this] {
+              if (interrupted_.load()) throw wire::Broken("interrupted");
+            }});
     sockets = connecting_->open(*context_.store, first_, patience);
   } catch (const SystemError& error) {
     // An error of the system about an address needs more words; those about ranks and strangers have them.
@@ -82,7 +79,7 @@ void WireTcp::open(wire::Listener& listener, const Deadline& deadline) {
         context_.roster[static_cast<std::size_t>(rank_)].describe(), address_.describe(), patience.progress(),
         error.what(),
         limit_behind(error.error_number()).empty()
-            ? "see that the hosts reach each other there, or name another interface in GLOO_SOCKET_IFNAME"
+            ? kRemedy
             : "raise that limit: a rank has a socket for each rank that it exchanges data with, in each group");
     if (patience.expired()) throw Timeout(text);
     throw BackendUnavailable(text);
@@ -223,7 +220,7 @@ void WireTcp::serve(int rank, std::uint32_t events) {
 
 void WireTcp::serve_connecting() {
   if (!connecting_) return;
-  for (wire::AuthenticatedConnector::Outcome& outcome : connecting_->serve()) {
+  for (AuthenticatedConnector::Outcome& outcome : connecting_->serve()) {
     try {
       if (outcome.problem) std::rethrow_exception(outcome.problem);
       attach(outcome.rank, std::move(outcome.socket));

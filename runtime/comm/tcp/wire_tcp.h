@@ -21,9 +21,9 @@
 #include "runtime/base/mutex.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/comm/backend.h"
+#include "runtime/comm/tcp/authenticated_connector.h"
 #include "runtime/comm/tcp/connection.h"
 #include "runtime/comm/tcp/own_address.h"
-#include "runtime/comm/wire/authenticated_connector.h"
 #include "runtime/comm/wire/wire.h"
 
 namespace lockstep::tcp {
@@ -100,8 +100,8 @@ class WireTcp final : public wire::Wire {
   UniqueFd epoll_;
   wire::Doorbell* bell_ = nullptr;
   wire::Listener* listener_ = nullptr;
-  std::optional<wire::AuthenticatedConnector> connecting_;  // while it is open
-  std::vector<std::unique_ptr<Peer>> peers_;                // by rank; null: this rank, and who is lost
+  std::optional<AuthenticatedConnector> connecting_;  // while it is open
+  std::vector<std::unique_ptr<Peer>> peers_;          // by rank; null: this rank, and who is lost
   std::atomic<bool> interrupted_{false};
   bool is_cancelled_ = false;
   bool has_news_ = false;  // since the last wait()

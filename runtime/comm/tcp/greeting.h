@@ -19,7 +19,7 @@
 #include "runtime/base/hmac.h"
 #include "runtime/store/secret.h"
 
-namespace lockstep::wire {
+namespace lockstep::tcp {
 
 inline constexpr std::string_view kWireGreeting = "lockstep wire 3\n";
 inline constexpr std::size_t kDrawBytes = 32;
@@ -38,4 +38,4 @@ void send_part(int socket, std::string_view part);
 // In constant time.
 bool is_proof(std::string_view bytes, std::string_view wanted);
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::tcp

@@ -23,7 +23,7 @@
 #include "runtime/base/unique_fd.h"
 #include "runtime/store/secret.h"
 
-namespace lockstep::wire {
+namespace lockstep::tcp {
 
 class HandshakeAcceptor {
  public:
@@ -31,12 +31,11 @@ class HandshakeAcceptor {
   static constexpr int kMostStrangers = 32;
   static constexpr int kNamedStrangers = 3;
 
-  // For rank `rank`, which listens at a free port of `address`. `name`: of the wire, for messages. `epoll` watches its
+  // For rank `rank`, which listens at a free port of `address`. `epoll` watches its
   // descriptors, each under its number. `has_another(rank)`: this rank has another connection with that one, or is
   // about to, so that one gives up what it has begun here. `roster` outlives it.
-  HandshakeAcceptor(const rendezvous::Roster& roster, int rank, std::string name,
-                    std::shared_ptr<const store::Secret> secret, std::function<bool(int rank)> has_another,
-                    const std::string& address, int epoll);
+  HandshakeAcceptor(const rendezvous::Roster& roster, int rank, std::shared_ptr<const store::Secret> secret,
+                    std::function<bool(int rank)> has_another, const std::string& address, int epoll);
   ~HandshakeAcceptor();
   HandshakeAcceptor(const HandshakeAcceptor&) = delete;
   HandshakeAcceptor& operator=(const HandshakeAcceptor&) = delete;
@@ -94,7 +93,6 @@ class HandshakeAcceptor {
 
   const rendezvous::Roster& roster_;
   const int rank_;
-  const std::string name_;
   const std::shared_ptr<const store::Secret> secret_;
   const std::function<bool(int rank)> has_another_;
   const int epoll_;
@@ -111,4 +109,4 @@ class HandshakeAcceptor {
   int unnamed_ = 0;
 };
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::tcp

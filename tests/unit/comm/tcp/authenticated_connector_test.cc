@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connections that prove themselves: among ranks, as threads, and against strangers who come before them.
-#include "runtime/comm/wire/authenticated_connector.h"
+#include "runtime/comm/tcp/authenticated_connector.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -17,7 +17,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/text.h"
-#include "runtime/comm/wire/greeting.h"
+#include "runtime/comm/tcp/greeting.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/hash_store.h"
@@ -25,7 +25,7 @@
 #include "tests/support/accept_one.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::wire::authenticated_connector_test {
+namespace lockstep::tcp::authenticated_connector_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -111,9 +111,8 @@ std::vector<Outcome> connect_ranks(int ranks, const std::function<std::shared_pt
     threads.emplace_back([&, rank] {
       Outcome& own = outcomes[static_cast<std::size_t>(rank)];
       try {
-        own.sockets =
-            connect_all(store, roster, rank, {.name = "TCP", .address = "127.0.0.1", .secret = secret_of(rank)},
-                        Deadline::after(limit));
+        own.sockets = connect_all(store, roster, rank, {.address = "127.0.0.1", .secret = secret_of(rank)},
+                                  Deadline::after(limit));
       } catch (...) {
         own.error = std::current_exception();
       }
@@ -269,7 +268,7 @@ TEST(AuthenticatedConnector, AStrangerWithAnotherSecretIsTurnedAway) {
   const store::Secret other = store::Secret::random();
   const auto roster = roster_of(2);
   store::HashStore store;
-  const ConnectOptions options{.name = "TCP", .address = "127.0.0.1", .secret = a_secret()};
+  const ConnectOptions options{.address = "127.0.0.1", .secret = a_secret()};
   std::vector<Outcome> outcomes(2);
   std::thread rank_0([&] { outcomes[0].sockets = connect_all(store, roster, 0, options, kSoon); });
   const Place place = place_in(store.get("tcp/0", kSoon));
@@ -353,8 +352,8 @@ class LaterRanks {
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([this, rank] {
         auto& own = ranks_[static_cast<std::size_t>(rank)];
-        own = std::make_unique<AuthenticatedConnector>(
-            roster_, rank, ConnectOptions{.name = "TCP", .address = "127.0.0.1", .secret = a_secret()});
+        own = std::make_unique<AuthenticatedConnector>(roster_, rank,
+                                                       ConnectOptions{.address = "127.0.0.1", .secret = a_secret()});
         own->open(store_, {}, kSoon);
       });
     }
@@ -492,9 +491,8 @@ TEST(AuthenticatedConnector, ARankThatStandsStillIsWaitedFor) {
 TEST(AuthenticatedConnector, AnInterfaceThatIsNotThereIsNamed) {
   store::HashStore store;
   const auto roster = roster_of(1);
-  expect_text(
-      error_of<BackendUnavailable>([&] { connect_all(store, roster, 0, {.name = "TCP", .interface = "nic9"}, kSoon); }),
-      {"TCP: this host has no interface 'nic9' (it has ", "lo 127.0.0.1"});
+  expect_text(error_of<BackendUnavailable>([&] { connect_all(store, roster, 0, {.interface = "nic9"}, kSoon); }),
+              {"TCP: this host has no interface 'nic9' (it has ", "lo 127.0.0.1"});
 }
 
 TEST(AuthenticatedConnector, AWaitEndsWhenTheCheckThrows) {
@@ -504,8 +502,7 @@ TEST(AuthenticatedConnector, AWaitEndsWhenTheCheckThrows) {
     store.set("tcp/1", "ticket 127.0.0.1:1");
   });
   EXPECT_EQ(error_of<PeerLost>([&] {
-              connect_all(store, roster, 0,
-                          {.name = "TCP", .address = "127.0.0.1", .check = [] { throw PeerLost("rank 1 is lost"); }},
+              connect_all(store, roster, 0, {.address = "127.0.0.1", .check = [] { throw PeerLost("rank 1 is lost"); }},
                           kSoon);
             }),
             "rank 1 is lost");
@@ -513,4 +510,4 @@ TEST(AuthenticatedConnector, AWaitEndsWhenTheCheckThrows) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire::authenticated_connector_test
+}  // namespace lockstep::tcp::authenticated_connector_test

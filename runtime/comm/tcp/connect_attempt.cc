@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/wire/connect_attempt.h"
+#include "runtime/comm/tcp/connect_attempt.h"
 
 #include <fmt/format.h>
 
@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "runtime/comm/wire/greeting.h"
+#include "runtime/comm/tcp/greeting.h"
 #include "runtime/net/epoll.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 
-namespace lockstep::wire {
+namespace lockstep::tcp {
 namespace {
 
 using namespace std::chrono_literals;
@@ -120,9 +120,9 @@ void ConnectAttempt::try_again(const std::string& problem) {
   if (counts) ++tries_;
   if (tries_ == kTries) {
     throw BackendUnavailable(
-        fmt::format("{}: who listens at {}, where {} should, could not prove to {} that it knows the job's secret, {} "
+        fmt::format("TCP: who listens at {}, where {} should, could not prove to {} that it knows the job's secret, {} "
                     "times: {}; see what listens there, and that all ranks have one secret",
-                    names_.wire, place_.address.to_string(), names_.peer, names_.own, kTries, problem));
+                    place_.address.to_string(), names_.peer, names_.own, kTries, problem));
   }
   if (counts) connect();
 }
@@ -133,4 +133,4 @@ std::optional<UniqueFd> ConnectAttempt::take() {
   return std::move(socket_);
 }
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::tcp

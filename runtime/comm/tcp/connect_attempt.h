@@ -14,7 +14,7 @@
 #include "runtime/net/address.h"
 #include "runtime/store/secret.h"
 
-namespace lockstep::wire {
+namespace lockstep::tcp {
 
 // Where a rank listens, and the ticket that it has drawn.
 struct ListeningPlace {
@@ -26,7 +26,6 @@ class ConnectAttempt {
  public:
   // Names for messages.
   struct Names {
-    std::string wire;
     std::string own;  // "rank 2 (host node7, pid 4711)"
     std::string peer;
   };
@@ -82,4 +81,4 @@ class ConnectAttempt {
   std::string received_;
 };
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::tcp

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/wire/greeting.h"
+#include "runtime/comm/tcp/greeting.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "runtime/base/random_bytes.h"
 #include "runtime/net/stream.h"
 
-namespace lockstep::wire {
+namespace lockstep::tcp {
 
 std::string random_draw() {
   std::string bytes(kDrawBytes, '\0');
@@ -50,4 +50,4 @@ bool is_proof(std::string_view bytes, std::string_view wanted) {
   return equal_in_constant_time(std::as_bytes(std::span(bytes)), std::as_bytes(std::span(wanted)));
 }
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::tcp

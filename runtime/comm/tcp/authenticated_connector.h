@@ -21,23 +21,26 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/rendezvous/roster.h"
 #include "lockstep/store/store.h"
 #include "runtime/base/unique_fd.h"
-#include "runtime/comm/wire/connect_attempt.h"
-#include "runtime/comm/wire/handshake_acceptor.h"
+#include "runtime/comm/tcp/connect_attempt.h"
+#include "runtime/comm/tcp/handshake_acceptor.h"
 #include "runtime/store/secret.h"
 
-namespace lockstep::wire {
+namespace lockstep::tcp {
+
+// Against a rank that can't be reached.
+inline constexpr std::string_view kRemedy =
+    "see that the hosts reach each other there, or name another interface in GLOO_SOCKET_IFNAME";
 
 struct ConnectOptions {
-  std::string name;            // of the wire, for messages, and in lower case of the store's keys: "TCP"
-  std::string interface = {};  // where to listen: the first address of this interface, or
-  std::string address = {};    // this one of the host's, numeric
-  std::string remedy = {};     // where a rank can't be reached: "name another interface in GLOO_SOCKET_IFNAME"
+  std::string interface = {};                        // where to listen: the first address of this interface, or
+  std::string address = {};                          // this one of the host's, numeric
   std::shared_ptr<const store::Secret> secret = {};  // the job's; null if it has none
   std::function<void()> check = {};                  // called every 200 ms of open(); ends it by throwing
 };
@@ -93,4 +96,4 @@ class AuthenticatedConnector {
   std::vector<Outcome> outcomes_;  // that serve() has still to tell
 };
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::tcp

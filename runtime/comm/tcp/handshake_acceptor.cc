@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/wire/handshake_acceptor.h"
+#include "runtime/comm/tcp/handshake_acceptor.h"
 
 #include <fmt/format.h>
 
@@ -11,12 +11,12 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/random_bytes.h"
-#include "runtime/comm/wire/greeting.h"
+#include "runtime/comm/tcp/greeting.h"
 #include "runtime/net/epoll.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 
-namespace lockstep::wire {
+namespace lockstep::tcp {
 namespace {
 
 using namespace std::chrono_literals;
@@ -27,16 +27,15 @@ constexpr auto kGreetingLimit = 10s;
 constexpr auto kLeastPatience = 1s;
 constexpr auto kNamingWindow = 60s;
 // Callers that one serve() lets in, at most.
-constexpr int kMostAtOnce = 16;
+constexpr int kMostAccepted = 16;
 
 }  // namespace
 
-HandshakeAcceptor::HandshakeAcceptor(const rendezvous::Roster& roster, int rank, std::string name,
+HandshakeAcceptor::HandshakeAcceptor(const rendezvous::Roster& roster, int rank,
                                      std::shared_ptr<const store::Secret> secret,
                                      std::function<bool(int rank)> has_another, const std::string& address, int epoll)
     : roster_(roster),
       rank_(rank),
-      name_(std::move(name)),
       secret_(std::move(secret)),
       has_another_(std::move(has_another)),
       epoll_(epoll),
@@ -72,7 +71,7 @@ bool HandshakeAcceptor::serve(int fd) {
 }
 
 void HandshakeAcceptor::accept_callers() {
-  for (int i = 0; i < kMostAtOnce; ++i) {
+  for (int i = 0; i < kMostAccepted; ++i) {
     if (since_tick_ >= kMostStrangers || !make_room()) return pause(true);
     try {
       if (!accept_one()) return;
@@ -99,7 +98,7 @@ void HandshakeAcceptor::turn_away_all() {
     for (std::size_t i = 0; i < kMostCallers && accept_one(); ++i) {
     }
   } catch (const SystemError& error) {
-    log_debug("{}: {} can't see who else is there: {}", name_, who(), error.what());
+    log_debug("TCP: {} can't see who else is there: {}", who(), error.what());
   }
   while (!callers_.empty()) {
     const auto caller = callers_.begin();
@@ -252,11 +251,11 @@ void HandshakeAcceptor::say(const std::string& what) {
     return;
   }
   ++named_;
-  log_warn("{}: {} {}", name_, who(), what);
+  log_warn("TCP: {} {}", who(), what);
 }
 
 void HandshakeAcceptor::say_how_many_more() {
-  if (unnamed_ > 0) log_warn("{}: {} turned away {} more", name_, who(), std::exchange(unnamed_, 0));
+  if (unnamed_ > 0) log_warn("TCP: {} turned away {} more", who(), std::exchange(unnamed_, 0));
 }
 
 std::string HandshakeAcceptor::strangers() const {
@@ -264,4 +263,4 @@ std::string HandshakeAcceptor::strangers() const {
   return fmt::format("; {} that proved nothing were turned away, the last was {}", turned_away_, last_stranger_);
 }
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::tcp

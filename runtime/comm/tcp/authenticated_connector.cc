@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/wire/authenticated_connector.h"
+#include "runtime/comm/tcp/authenticated_connector.h"
 
 #include <fmt/format.h>
 #include <sys/timerfd.h>
@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cerrno>
 #include <utility>
 
@@ -20,7 +19,7 @@
 #include "runtime/net/tcp_liveness.h"
 #include "runtime/rendezvous/consensus.h"
 
-namespace lockstep::wire {
+namespace lockstep::tcp {
 namespace {
 
 using namespace std::chrono_literals;
@@ -29,15 +28,14 @@ constexpr auto kLookInterval = 200ms;
 constexpr auto kTick = 100ms;
 // For a rank that is asked for later: as long as a group has to open.
 constexpr auto kReachLimit = 30s;
-constexpr int kMostEvents = 64;
 
 std::string address_to_listen_at(const ConnectOptions& options) {
   if (options.interface.empty()) return options.address;
   const auto interfaces = net::interfaces_of_this_host();
   const auto found = std::ranges::find(interfaces, options.interface, &net::Interface::name);
   if (found != interfaces.end()) return found->address;
-  throw BackendUnavailable(fmt::format("{}: this host has no interface '{}' (it has {}); take one of these",
-                                       options.name, options.interface, net::describe_interfaces(interfaces)));
+  throw BackendUnavailable(fmt::format("TCP: this host has no interface '{}' (it has {}); take one of these",
+                                       options.interface, net::describe_interfaces(interfaces)));
 }
 
 ListeningPlace place_in(std::string_view announced) {
@@ -65,19 +63,16 @@ AuthenticatedConnector::AuthenticatedConnector(const rendezvous::Roster& roster,
   is_connected_[static_cast<std::size_t>(rank)] = true;
   net::watch(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), EPOLLIN, static_cast<std::uint64_t>(timer_.get()));
   const auto has_another = [this](int peer) { return has(peer) || find_attempt(peer) != attempts_.end(); };
-  acceptor_.emplace(roster_, rank_, options_.name, options_.secret, has_another, address_to_listen_at(options_),
-                    epoll_.get());
+  acceptor_.emplace(roster_, rank_, options_.secret, has_another, address_to_listen_at(options_), epoll_.get());
 }
 
 AuthenticatedConnector::~AuthenticatedConnector() = default;
 
 std::vector<UniqueFd> AuthenticatedConnector::open(store::Store& store, const std::vector<int>& ranks,
                                                    const Deadline& deadline) {
-  std::string name = options_.name;
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
   rendezvous::Consensus consensus(store, roster_, rank_,
-                                  {.name = name,
-                                   .what = options_.name + ": the ranks connect",
+                                  {.name = "tcp",
+                                   .what = "TCP: the ranks connect",
                                    .remedy = "see whether they still run",
                                    .check = options_.check});
   for (const std::string& place : consensus.gather(acceptor_->place(), deadline)) places_.push_back(place_in(place));
@@ -100,11 +95,10 @@ std::vector<UniqueFd> AuthenticatedConnector::open(store::Store& store, const st
 }
 
 void AuthenticatedConnector::throw_missing(const std::vector<int>& missing, const Deadline& deadline) const {
-  throw Timeout(fmt::format("{}: {} did not connect to {}, {}{}; see that the hosts reach each other there, or {}",
-                            options_.name,
+  throw Timeout(fmt::format("TCP: {} did not connect to {}, {}{}; {}",
                             joined(
                                 missing, [this](int rank) { return who(rank); }, ", ", 12),
-                            who(rank_), deadline.progress(), acceptor_ ? acceptor_->strangers() : "", options_.remedy));
+                            who(rank_), deadline.progress(), acceptor_ ? acceptor_->strangers() : "", kRemedy));
 }
 
 std::list<ConnectAttempt>::iterator AuthenticatedConnector::find_attempt(int rank) {
@@ -118,9 +112,8 @@ void AuthenticatedConnector::ask(int rank) {
 }
 
 void AuthenticatedConnector::begin(int rank, const Deadline& limit) {
-  const auto attempt =
-      attempts_.emplace(attempts_.end(), rank_, rank, ConnectAttempt::Names{options_.name, who(rank_), who(rank)},
-                        places_[static_cast<std::size_t>(rank)], options_.secret, limit, epoll_.get());
+  const auto attempt = attempts_.emplace(attempts_.end(), rank_, rank, ConnectAttempt::Names{who(rank_), who(rank)},
+                                         places_[static_cast<std::size_t>(rank)], options_.secret, limit, epoll_.get());
   advance(attempt, [](ConnectAttempt& one) { one.begin(); });
 }
 
@@ -164,8 +157,8 @@ void AuthenticatedConnector::answer_callers() {
 }
 
 std::vector<AuthenticatedConnector::Outcome> AuthenticatedConnector::serve() {
-  std::array<epoll_event, kMostEvents> events;
-  const int count = ::epoll_wait(epoll_.get(), events.data(), kMostEvents, 0);
+  std::array<epoll_event, 64> events;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
   bool ticked = false;
   for (int i = 0; i < count; ++i) {
@@ -205,4 +198,4 @@ void AuthenticatedConnector::set_timer() {
   if (::timerfd_settime(timer_.get(), 0, &times, nullptr) != 0) throw SystemError("timerfd_settime", errno);
 }
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::tcp
