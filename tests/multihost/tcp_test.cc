@@ -239,7 +239,7 @@ TEST_P(TcpHosts, ListenAtTheStoreAndWhereARankMayStillCome) {
                             "for port in " +
                                 numbers +
                                 ":\n"
-                                "  for said in b'GET / HTTP/1.1\\r\\n\\r\\n' * 9, bytes(200), b'lockstep wire 3\\n' + "
+                                "  for said in b'GET / HTTP/1.1\\r\\n\\r\\n' * 9, bytes(200), b'lockstep wire 4\\n' + "
                                 "b'\\xff' * 100:\n"
                                 "    s = socket.create_connection(('" +
                                 NetworkHosts::address(0) +

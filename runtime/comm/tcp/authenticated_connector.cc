@@ -112,8 +112,9 @@ void AuthenticatedConnector::ask(int rank) {
 }
 
 void AuthenticatedConnector::begin(int rank, const Deadline& limit) {
-  const auto attempt = attempts_.emplace(attempts_.end(), rank_, rank, ConnectAttempt::Names{who(rank_), who(rank)},
-                                         places_[static_cast<std::size_t>(rank)], options_.secret, limit, epoll_.get());
+  const auto attempt =
+      attempts_.emplace(attempts_.end(), rank_, rank, ConnectAttempt::Names{who(rank_), who(rank)},
+                        places_[static_cast<std::size_t>(rank)], options_.secret.get(), limit, epoll_.get());
   advance(attempt, [](ConnectAttempt& one) { one.begin(); });
 }
 

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -24,13 +23,13 @@ constexpr int kTries = 3;
 
 }  // namespace
 
-ConnectAttempt::ConnectAttempt(int own, int peer, Names names, ListeningPlace place,
-                               std::shared_ptr<const store::Secret> secret, const Deadline& limit, int epoll)
+ConnectAttempt::ConnectAttempt(int own, int peer, Names names, ListeningPlace place, const store::Secret* secret,
+                               const Deadline& limit, int epoll)
     : own_(own),
       peer_(peer),
       names_(std::move(names)),
       place_(std::move(place)),
-      secret_(std::move(secret)),
+      secret_(secret),
       limit_(limit),
       epoll_(epoll) {}
 
@@ -76,21 +75,10 @@ void ConnectAttempt::tick() {
 
 void ConnectAttempt::reached() {
   route_limit_.reset();
-  draw_ = random_draw();
+  challenge_ = challenge_between(own_, peer_, place_.ticket, store::random_nonce(), secret_);
   state_ = State::awaiting_challenge;
   watch(EPOLL_CTL_MOD, EPOLLIN);
-  send_part(socket_.get(), wire_hello(own_, draw_));
-}
-
-bool ConnectAttempt::receive(std::size_t bytes) {
-  std::string more(bytes - received_.size(), '\0');
-  more.resize(net::recv_now(socket_.get(), std::as_writable_bytes(std::span(more))));
-  received_ += more;
-  return received_.size() == bytes;
-}
-
-std::string ConnectAttempt::proof(proto::Prover prover) const {
-  return wire_proof(secret_.get(), prover, draw_, challenge_, place_.ticket, own_, peer_);
+  send_part(socket_.get(), hello_of(own_, challenge_.client_nonce));
 }
 
 void ConnectAttempt::serve() {
@@ -99,12 +87,12 @@ void ConnectAttempt::serve() {
       const int error = net::tcp_connect_result(socket_.get());
       return error == 0 ? reached() : unreachable(error);
     }
-    if (state_ == State::awaiting_challenge && receive(kDrawBytes)) {
-      challenge_ = std::exchange(received_, {});
+    if (state_ == State::awaiting_challenge && receive_part(socket_.get(), proto::kNonceBytes, received_)) {
+      challenge_.server_nonce = std::exchange(received_, {});
       state_ = State::awaiting_proof;
-      send_part(socket_.get(), proof(proto::Prover::client));
-    } else if (state_ == State::awaiting_proof && receive(kProofBytes)) {
-      if (!is_proof(received_, proof(proto::Prover::server))) return try_again("its proof is not one of this job");
+      send_part(socket_.get(), challenge_.prove(proto::Prover::client));
+    } else if (state_ == State::awaiting_proof && receive_part(socket_.get(), kProofBytes, received_)) {
+      if (!challenge_.verify(proto::Prover::server, received_)) return try_again("its proof is not one of this job");
       state_ = State::proven;
     }
   } catch (const net::ConnectionClosed&) {

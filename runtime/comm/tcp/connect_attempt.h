@@ -4,15 +4,13 @@
 // Threads: one.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "lockstep/base/deadline.h"
-#include "proto/proof.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/address.h"
-#include "runtime/store/secret.h"
+#include "runtime/store/auth.h"
 
 namespace lockstep::tcp {
 
@@ -30,9 +28,9 @@ class ConnectAttempt {
     std::string peer;
   };
 
-  // From rank `own` to rank `peer`; `limit`: until the peer's host has to be in reach. Its descriptor is watched by
-  // `epoll` under its number.
-  ConnectAttempt(int own, int peer, Names names, ListeningPlace place, std::shared_ptr<const store::Secret> secret,
+  // From rank `own` to rank `peer`. `secret` may be null, and outlives it. `limit`: until the peer's host has to be in
+  // reach. Its descriptor is watched by `epoll` under its number.
+  ConnectAttempt(int own, int peer, Names names, ListeningPlace place, const store::Secret* secret,
                  const Deadline& limit, int epoll);
   ~ConnectAttempt();
   ConnectAttempt(const ConnectAttempt&) = delete;
@@ -59,16 +57,13 @@ class ConnectAttempt {
   void unreachable(int error);
   // The connection ended, or is not what it should be.
   void try_again(const std::string& problem);
-  // False if it is not all here.
-  bool receive(std::size_t bytes);
-  std::string proof(proto::Prover prover) const;
   void watch(int operation, std::uint32_t events) const;
 
   const int own_;
   const int peer_;
   const Names names_;
   const ListeningPlace place_;
-  const std::shared_ptr<const store::Secret> secret_;
+  const store::Secret* const secret_;
   const Deadline limit_;
   const int epoll_;
   State state_ = State::pausing;
@@ -76,8 +71,7 @@ class ConnectAttempt {
   Deadline connect_limit_ = Deadline::never();  // of one try to reach a host that does not answer
   std::optional<Deadline> route_limit_;         // until a host that is out of reach is one that there is no way to
   int tries_ = 0;
-  std::string draw_;
-  std::string challenge_;
+  store::ChallengeResponse challenge_;
   std::string received_;
 };
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -40,14 +39,15 @@ HandshakeAcceptor::HandshakeAcceptor(const rendezvous::Roster& roster, int rank,
       has_another_(std::move(has_another)),
       epoll_(epoll),
       listener_(net::tcp_listen({address, 0})),
-      ticket_(random_hex(16)) {
+      ticket_(random_hex(16)),
+      log_limit_(kNamedStrangers, kNamingWindow) {
   net::watch(epoll_, EPOLL_CTL_ADD, listener_.get(), EPOLLIN, static_cast<std::uint64_t>(listener_.get()));
 }
 
 HandshakeAcceptor::~HandshakeAcceptor() {
   for (Caller& caller : callers_) net::close_watched(epoll_, caller.socket);
   net::unwatch(epoll_, listener_.get());
-  say_how_many_more();
+  say_how_many_more(LogLimit::Time::max());
 }
 
 std::string HandshakeAcceptor::place() const {
@@ -137,20 +137,17 @@ void HandshakeAcceptor::tick() {
     if (why.empty() && !one->is_proven) why = fmt::format("it did not prove itself, {}", one->limit.progress());
     if (!why.empty()) turn_away(one, why);
   }
-  if (naming_.expired()) say_how_many_more();
+  say_how_many_more(std::chrono::steady_clock::now());
   pause(false);
 }
 
 std::string HandshakeAcceptor::hear(Caller& caller) {
   try {
     while (!caller.is_proven) {
-      const std::size_t wanted = caller.challenge.empty() ? kHelloBytes : kHelloBytes + kProofBytes;
-      std::string bytes(wanted - caller.received.size(), '\0');
-      bytes.resize(net::recv_now(caller.socket.get(), std::as_writable_bytes(std::span(bytes))));
-      if (bytes.empty()) return {};
-      caller.received += bytes;
-      if (caller.received.size() < wanted) continue;
-      if (std::string why = caller.challenge.empty() ? challenge(caller) : judge(caller); !why.empty()) return why;
+      const bool has_said_hello = caller.rank >= 0;
+      if (!receive_part(caller.socket.get(), has_said_hello ? kProofBytes : kHelloBytes, caller.received)) return {};
+      if (std::string why = has_said_hello ? judge(caller) : challenge(caller); !why.empty()) return why;
+      caller.received.clear();
     }
     return {};
   } catch (const net::ConnectionClosed& closed) {
@@ -162,25 +159,20 @@ std::string HandshakeAcceptor::hear(Caller& caller) {
 }
 
 std::string HandshakeAcceptor::challenge(Caller& caller) {
-  if (!caller.received.starts_with(kWireGreeting)) return "it sent another greeting";
-  const std::uint32_t rank = rank_in_hello(caller.received);
-  if (rank >= roster_.size() || static_cast<int>(rank) == rank_) {
-    return fmt::format("it calls itself rank {}, which doesn't connect here", rank);
+  const auto rank = rank_in_hello(caller.received);
+  if (!caller.received.starts_with(kGreeting) || !rank) return "it sent another greeting";
+  if (*rank < 0 || *rank >= static_cast<int>(roster_.size()) || *rank == rank_) {
+    return fmt::format("it calls itself rank {}, which doesn't connect here", *rank);
   }
-  caller.rank = static_cast<int>(rank);
-  caller.challenge = random_draw();
-  send_part(caller.socket.get(), caller.challenge);
+  caller.rank = static_cast<int>(*rank);
+  caller.challenge = challenge_between(caller.rank, rank_, ticket_, nonce_in_hello(caller.received), secret_.get());
+  caller.challenge.server_nonce = store::random_nonce();
+  send_part(caller.socket.get(), caller.challenge.server_nonce);
   return {};
 }
 
-std::string HandshakeAcceptor::proof_of(const Caller& caller, proto::Prover prover) const {
-  return wire_proof(secret_.get(), prover, draw_in_hello(caller.received), caller.challenge, ticket_, caller.rank,
-                    rank_);
-}
-
 std::string HandshakeAcceptor::judge(Caller& caller) const {
-  const std::string_view proof = std::string_view(caller.received).substr(kHelloBytes);
-  if (!is_proof(proof, proof_of(caller, proto::Prover::client))) {
+  if (!caller.challenge.verify(proto::Prover::client, caller.received)) {
     return fmt::format("it calls itself rank {} and could not prove that it knows the job's secret", caller.rank);
   }
   caller.is_proven = true;
@@ -208,7 +200,7 @@ HandshakeAcceptor::Place HandshakeAcceptor::find_proven(int rank) {
 UniqueFd HandshakeAcceptor::accept(int rank) {
   const auto caller = find_proven(rank);
   UniqueFd socket = std::move(caller->socket);
-  const std::string proof = proof_of(*caller, proto::Prover::server);
+  const std::string proof = caller->challenge.prove(proto::Prover::server);
   net::unwatch(epoll_, socket.get());
   callers_.erase(caller);
   try {
@@ -241,21 +233,14 @@ void HandshakeAcceptor::turn_away(Place caller, const std::string& why) {
 }
 
 void HandshakeAcceptor::say(const std::string& what) {
-  if (naming_.expired()) {
-    say_how_many_more();
-    naming_ = Deadline::after(kNamingWindow);
-    named_ = 0;
-  }
-  if (named_ == kNamedStrangers) {
-    ++unnamed_;
-    return;
-  }
-  ++named_;
-  log_warn("TCP: {} {}", who(), what);
+  const auto now = std::chrono::steady_clock::now();
+  say_how_many_more(now);
+  if (log_limit_.admit(now)) log_warn("TCP: {} {}", who(), what);
 }
 
-void HandshakeAcceptor::say_how_many_more() {
-  if (unnamed_ > 0) log_warn("TCP: {} turned away {} more", who(), std::exchange(unnamed_, 0));
+void HandshakeAcceptor::say_how_many_more(LogLimit::Time now) {
+  if (log_limit_.left_out() == 0 || now < log_limit_.summary_time()) return;
+  log_warn("TCP: {} turned away {} more", who(), log_limit_.take_left_out());
 }
 
 std::string HandshakeAcceptor::strangers() const {

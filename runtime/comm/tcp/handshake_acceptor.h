@@ -19,9 +19,9 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/rendezvous/roster.h"
-#include "proto/proof.h"
+#include "runtime/base/log_limit.h"
 #include "runtime/base/unique_fd.h"
-#include "runtime/store/secret.h"
+#include "runtime/store/auth.h"
 
 namespace lockstep::tcp {
 
@@ -29,7 +29,7 @@ class HandshakeAcceptor {
  public:
   static constexpr std::size_t kMostCallers = 64;
   static constexpr int kMostStrangers = 32;
-  static constexpr int kNamedStrangers = 3;
+  static constexpr std::size_t kNamedStrangers = 3;
 
   // For rank `rank`, which listens at a free port of `address`. `epoll` watches its
   // descriptors, each under its number. `has_another(rank)`: this rank has another connection with that one, or is
@@ -46,7 +46,7 @@ class HandshakeAcceptor {
   bool serve(int fd);
   // Call it every 100 ms while is_busy().
   void tick();
-  bool is_busy() const { return !callers_.empty() || is_paused_ || unnamed_ > 0; }
+  bool is_busy() const { return !callers_.empty() || is_paused_ || log_limit_.left_out() > 0; }
 
   // The ranks that have proved themselves and wait for an answer.
   std::vector<int> proven() const;
@@ -64,9 +64,9 @@ class HandshakeAcceptor {
     UniqueFd socket;
     std::string peer;  // its address
     Deadline limit;
-    std::string received = {};
-    std::string challenge = {};  // drawn for it; empty before its hello is here
-    int rank = -1;               // by its own word
+    std::string received = {};  // of the part that it sends
+    int rank = -1;              // by its own word; -1 before its hello is here
+    store::ChallengeResponse challenge = {};
     bool is_proven = false;
     bool has_given_up = false;
   };
@@ -81,13 +81,13 @@ class HandshakeAcceptor {
   std::string hear(Caller& caller);
   std::string challenge(Caller& caller);
   std::string judge(Caller& caller) const;
-  std::string proof_of(const Caller& caller, proto::Prover prover) const;
   Place find_proven(int rank);
   void drop(Place caller);
   void turn_away(Place caller, const std::string& why);
   // In the log, as long as it has not been said too often.
   void say(const std::string& what);
-  void say_how_many_more();
+  // Once the time of those that were named is over at `now`.
+  void say_how_many_more(LogLimit::Time now);
   void pause(bool is_paused);
   std::string who() const { return roster_[static_cast<std::size_t>(rank_)].describe(); }
 
@@ -103,10 +103,7 @@ class HandshakeAcceptor {
   int turned_away_ = 0;     // in all
   int since_tick_ = 0;
   std::string last_stranger_;
-  // The minute that began with the first of them.
-  Deadline naming_ = Deadline::after({});
-  int named_ = 0;
-  int unnamed_ = 0;
+  LogLimit log_limit_;
 };
 
 }  // namespace lockstep::tcp
