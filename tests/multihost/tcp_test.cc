@@ -270,6 +270,10 @@ TEST_P(TcpHosts, TakeTheInterfaceThatTheVariableNames) {
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_THAT(result.err, HasSubstr("GLOO_SOCKET_IFNAME"));
   }
+  for (Process& rank : ranks_on(hosts, {CONFORMANCE_RANK, "groups"}, {{"GLOO_SOCKET_IFNAME", "nic9"}})) {
+    EXPECT_THAT(rank.wait().err,
+                HasSubstr("GLOO_SOCKET_IFNAME=nic9 wants none of this host's interfaces, which are: "));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(RanksOfEach, TcpHosts, ::testing::Values(1, 2));

@@ -14,7 +14,6 @@
 #include "runtime/base/text.h"
 #include "runtime/net/address.h"
 #include "runtime/net/epoll.h"
-#include "runtime/net/interfaces.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_liveness.h"
 #include "runtime/rendezvous/consensus.h"
@@ -28,15 +27,6 @@ constexpr auto kLookInterval = 200ms;
 constexpr auto kTick = 100ms;
 // For a rank that is asked for later: as long as a group has to open.
 constexpr auto kReachLimit = 30s;
-
-std::string address_to_listen_at(const ConnectOptions& options) {
-  if (options.interface.empty()) return options.address;
-  const auto interfaces = net::interfaces_of_this_host();
-  const auto found = std::ranges::find(interfaces, options.interface, &net::Interface::name);
-  if (found != interfaces.end()) return found->address;
-  throw BackendUnavailable(fmt::format("TCP: this host has no interface '{}' (it has {}); take one of these",
-                                       options.interface, net::describe_interfaces(interfaces)));
-}
 
 ListeningPlace place_in(std::string_view announced) {
   ListeningPlace place;
@@ -63,7 +53,7 @@ AuthenticatedConnector::AuthenticatedConnector(const rendezvous::Roster& roster,
   is_connected_[static_cast<std::size_t>(rank)] = true;
   net::watch(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), EPOLLIN, static_cast<std::uint64_t>(timer_.get()));
   const auto has_another = [this](int peer) { return has(peer) || find_attempt(peer) != attempts_.end(); };
-  acceptor_.emplace(roster_, rank_, options_.secret, has_another, address_to_listen_at(options_), epoll_.get());
+  acceptor_.emplace(roster_, rank_, options_.secret, has_another, options_.address, epoll_.get());
 }
 
 AuthenticatedConnector::~AuthenticatedConnector() = default;

@@ -39,8 +39,7 @@ inline constexpr std::string_view kRemedy =
     "see that the hosts reach each other there, or name another interface in GLOO_SOCKET_IFNAME";
 
 struct ConnectOptions {
-  std::string interface = {};                        // where to listen: the first address of this interface, or
-  std::string address = {};                          // this one of the host's, numeric
+  std::string address;                               // of this host's, numeric: where to listen
   std::shared_ptr<const store::Secret> secret = {};  // the job's; null if it has none
   std::function<void()> check = {};                  // called every 200 ms of open(); ends it by throwing
 };
@@ -54,7 +53,7 @@ class AuthenticatedConnector {
     std::exception_ptr problem = {};  // SystemError, Timeout: it can't be reached. BackendUnavailable: an impostor
   };
 
-  // `roster` outlives it. Throws BackendUnavailable: no such interface.
+  // `roster` outlives it. Throws as net::tcp_listen().
   AuthenticatedConnector(const rendezvous::Roster& roster, int rank, ConnectOptions options);
   ~AuthenticatedConnector();
 

@@ -23,7 +23,6 @@
 #include "runtime/comm/backend.h"
 #include "runtime/comm/tcp/authenticated_connector.h"
 #include "runtime/comm/tcp/connection.h"
-#include "runtime/comm/tcp/own_address.h"
 #include "runtime/comm/wire/wire.h"
 
 namespace lockstep::tcp {
@@ -88,13 +87,15 @@ class WireTcp final : public wire::Wire {
   // Reads and writes where that can be done, after `limit` at most. False if there was nothing to do.
   bool serve_sockets(std::chrono::nanoseconds limit);
   void serve(int rank, std::uint32_t events);
+  std::string describe_own_address() const;
   void lose(int rank, const std::string& how);
   bool take_news();
 
   const GroupContext context_;
   const int rank_;
   const std::vector<int> first_;
-  const OwnAddress address_;
+  const std::optional<std::string> interface_;  // the wish in GLOO_SOCKET_IFNAME, as for PyTorch; none:
+  const std::string address_;                   // the one towards the store; loopback if that is in this process
   // How long it looks before it sleeps.
   const std::chrono::nanoseconds look_;
   UniqueFd epoll_;

@@ -490,13 +490,6 @@ TEST(AuthenticatedConnector, ARankThatStandsStillIsWaitedFor) {
   other.join();
 }
 
-TEST(AuthenticatedConnector, AnInterfaceThatIsNotThereIsNamed) {
-  store::HashStore store;
-  const auto roster = roster_of(1);
-  expect_text(error_of<BackendUnavailable>([&] { connect_all(store, roster, 0, {.interface = "nic9"}, kSoon); }),
-              {"TCP: this host has no interface 'nic9' (it has ", "lo 127.0.0.1"});
-}
-
 TEST(AuthenticatedConnector, AWaitEndsWhenTheCheckThrows) {
   store::HashStore store;
   const auto roster = roster_of(2);
