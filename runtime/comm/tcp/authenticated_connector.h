@@ -71,21 +71,18 @@ class AuthenticatedConnector {
 
  private:
   void begin(int rank, const Deadline& limit);
-  // Calls what(attempt) for the attempt to `rank`, which it may fail.
-  template <typename What>
-  void advance(std::list<ConnectAttempt>::iterator attempt, What what);
+  // Takes a step of the attempt, which may fail or complete it.
+  void advance(std::list<ConnectAttempt>::iterator attempt, void (ConnectAttempt::*step)());
   void answer_callers();
   void connected(int rank, UniqueFd socket);
   void set_timer();
   bool has(int rank) const { return is_connected_[static_cast<std::size_t>(rank)]; }
   std::list<ConnectAttempt>::iterator find_attempt(int rank);
-  std::string who(int rank) const { return roster_[static_cast<std::size_t>(rank)].describe(); }
   [[noreturn]] void throw_missing(const std::vector<int>& missing, const Deadline& deadline) const;
 
-  const rendezvous::Roster& roster_;
-  const int rank_;
   const ConnectOptions options_;
   const UniqueFd epoll_;
+  const OwnEnd own_;
   const UniqueFd timer_;
   bool ticks_ = false;
   std::optional<HandshakeAcceptor> acceptor_;  // until all are connected

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "runtime/comm/tcp/greeting.h"
 #include "runtime/net/epoll.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
@@ -23,23 +22,7 @@ constexpr int kTries = 3;
 
 }  // namespace
 
-ConnectAttempt::ConnectAttempt(int own, int peer, Names names, ListeningPlace place, const store::Secret* secret,
-                               const Deadline& limit, int epoll)
-    : own_(own),
-      peer_(peer),
-      names_(std::move(names)),
-      place_(std::move(place)),
-      secret_(secret),
-      limit_(limit),
-      epoll_(epoll) {}
-
-ConnectAttempt::~ConnectAttempt() { net::close_watched(epoll_, socket_); }
-
-void ConnectAttempt::watch(int operation, std::uint32_t events) const {
-  net::watch(epoll_, operation, socket_.get(), events, static_cast<std::uint64_t>(socket_.get()));
-}
-
-void ConnectAttempt::begin() { connect(); }
+ConnectAttempt::~ConnectAttempt() { net::close_watched(own_.epoll, socket_); }
 
 void ConnectAttempt::connect() {
   received_.clear();
@@ -50,11 +33,11 @@ void ConnectAttempt::connect() {
     return unreachable(error.error_number());
   }
   state_ = State::connecting;
-  watch(EPOLL_CTL_ADD, EPOLLOUT);
+  own_.watch(EPOLL_CTL_ADD, socket_.get(), EPOLLOUT);
 }
 
 void ConnectAttempt::unreachable(int error) {
-  net::close_watched(epoll_, socket_);
+  net::close_watched(own_.epoll, socket_);
   state_ = State::pausing;
   if (!route_limit_) route_limit_ = Deadline::after(kRouteLimit);
   // The kernel remembers for a while that it found no way to a host whose cable was out.
@@ -75,10 +58,10 @@ void ConnectAttempt::tick() {
 
 void ConnectAttempt::reached() {
   route_limit_.reset();
-  challenge_ = challenge_between(own_, peer_, place_.ticket, store::random_nonce(), secret_);
+  challenge_ = challenge_between(own_.rank, peer_, place_.ticket, store::random_nonce(), own_.secret.get());
   state_ = State::awaiting_challenge;
-  watch(EPOLL_CTL_MOD, EPOLLIN);
-  send_part(socket_.get(), hello_of(own_, challenge_.client_nonce));
+  own_.watch(EPOLL_CTL_MOD, socket_.get(), EPOLLIN);
+  send_part(socket_.get(), hello_of(own_.rank, challenge_.client_nonce));
 }
 
 void ConnectAttempt::serve() {
@@ -103,21 +86,21 @@ void ConnectAttempt::serve() {
 // A listener that ends a connection without an answer may only be short of room: that does not count as a try.
 void ConnectAttempt::try_again(const std::string& problem) {
   const bool counts = state_ == State::awaiting_proof;
-  net::close_watched(epoll_, socket_);
+  net::close_watched(own_.epoll, socket_);
   state_ = State::pausing;
   if (counts) ++tries_;
   if (tries_ == kTries) {
     throw BackendUnavailable(
         fmt::format("TCP: who listens at {}, where {} should, could not prove to {} that it knows the job's secret, {} "
                     "times: {}; see what listens there, and that all ranks have one secret",
-                    place_.address.to_string(), names_.peer, names_.own, kTries, problem));
+                    place_.address.to_string(), own_.describe(peer_), own_.describe(own_.rank), kTries, problem));
   }
   if (counts) connect();
 }
 
 std::optional<UniqueFd> ConnectAttempt::take() {
   if (state_ != State::proven) return {};
-  net::unwatch(epoll_, socket_.get());
+  net::unwatch(own_.epoll, socket_.get());
   return std::move(socket_);
 }
 

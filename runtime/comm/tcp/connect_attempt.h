@@ -6,11 +6,12 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "lockstep/base/deadline.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/comm/tcp/greeting.h"
 #include "runtime/net/address.h"
-#include "runtime/store/auth.h"
 
 namespace lockstep::tcp {
 
@@ -22,30 +23,21 @@ struct ListeningPlace {
 
 class ConnectAttempt {
  public:
-  // Names for messages.
-  struct Names {
-    std::string own;  // "rank 2 (host node7, pid 4711)"
-    std::string peer;
-  };
-
-  // From rank `own` to rank `peer`. `secret` may be null, and outlives it. `limit`: until the peer's host has to be in
-  // reach. Its descriptor is watched by `epoll` under its number.
-  ConnectAttempt(int own, int peer, Names names, ListeningPlace place, const store::Secret* secret,
-                 const Deadline& limit, int epoll);
+  // From this rank to rank `peer`. `own` outlives it. `limit`: until the peer's host has to be in reach.
+  ConnectAttempt(const OwnEnd& own, int peer, ListeningPlace place, const Deadline& limit)
+      : own_(own), peer_(peer), place_(std::move(place)), limit_(limit) {}
   ~ConnectAttempt();
   ConnectAttempt(const ConnectAttempt&) = delete;
   ConnectAttempt& operator=(const ConnectAttempt&) = delete;
 
   int peer() const { return peer_; }
   int fd() const { return socket_.get(); }
-  // Its descriptor is ready. Like begin() and tick() it throws SystemError or Timeout if the peer can't be reached, and
+  // Call it first, and every 100 ms. Like serve() it throws SystemError or Timeout if the peer can't be reached, and
   // BackendUnavailable if who listens there does not prove himself, in three tries. A peer that only stands still is
   // waited for.
-  void serve();
-  // Called first, once.
-  void begin();
-  // Call it every 100 ms.
   void tick();
+  // Its descriptor is ready.
+  void serve();
   // The connection, once the other end has proved itself.
   std::optional<UniqueFd> take();
 
@@ -57,15 +49,11 @@ class ConnectAttempt {
   void unreachable(int error);
   // The connection ended, or is not what it should be.
   void try_again(const std::string& problem);
-  void watch(int operation, std::uint32_t events) const;
 
-  const int own_;
+  const OwnEnd& own_;
   const int peer_;
-  const Names names_;
   const ListeningPlace place_;
-  const store::Secret* const secret_;
   const Deadline limit_;
-  const int epoll_;
   State state_ = State::pausing;
   UniqueFd socket_;
   Deadline connect_limit_ = Deadline::never();  // of one try to reach a host that does not answer

@@ -6,9 +6,14 @@
 #include <span>
 
 #include "lockstep/base/environment.h"
+#include "runtime/net/epoll.h"
 #include "runtime/net/stream.h"
 
 namespace lockstep::tcp {
+
+void OwnEnd::watch(int operation, int fd, std::uint32_t events) const {
+  net::watch(epoll, operation, fd, events, static_cast<std::uint64_t>(fd));
+}
 
 std::string hello_of(int rank, std::string_view nonce) { return fmt::format("{}{:010}{}", kGreeting, rank, nonce); }
 

@@ -15,10 +15,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "lockstep/rendezvous/roster.h"
 #include "proto/protocol.h"
 #include "runtime/base/hmac.h"
 #include "runtime/store/auth.h"
@@ -28,6 +30,18 @@ namespace lockstep::tcp {
 inline constexpr std::string_view kGreeting = "lockstep wire 4\n";
 inline constexpr std::size_t kHelloBytes = kGreeting.size() + 10 + proto::kNonceBytes;
 inline constexpr std::size_t kProofBytes = sizeof(Sha256Mac);
+
+// This rank, as all of its connections know it. `roster` and `epoll` outlive them.
+struct OwnEnd {
+  const rendezvous::Roster& roster;
+  int rank = -1;
+  std::shared_ptr<const store::Secret> secret = {};  // the job's; null if it has none
+  int epoll = -1;                                    // watches each descriptor under its number
+
+  // "rank 2 (host node7, pid 4711)".
+  std::string describe(int one) const { return roster[static_cast<std::size_t>(one)].describe(); }
+  void watch(int operation, int fd, std::uint32_t events) const;
+};
 
 std::string hello_of(int rank, std::string_view nonce);
 // Both expect a complete hello. None if it is not a number.

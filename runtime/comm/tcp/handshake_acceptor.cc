@@ -10,7 +10,6 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/random_bytes.h"
-#include "runtime/comm/tcp/greeting.h"
 #include "runtime/net/epoll.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
@@ -30,23 +29,19 @@ constexpr int kMostAccepted = 16;
 
 }  // namespace
 
-HandshakeAcceptor::HandshakeAcceptor(const rendezvous::Roster& roster, int rank,
-                                     std::shared_ptr<const store::Secret> secret,
-                                     std::function<bool(int rank)> has_another, const std::string& address, int epoll)
-    : roster_(roster),
-      rank_(rank),
-      secret_(std::move(secret)),
+HandshakeAcceptor::HandshakeAcceptor(const OwnEnd& own, const std::string& address,
+                                     std::function<bool(int rank)> has_another)
+    : own_(own),
       has_another_(std::move(has_another)),
-      epoll_(epoll),
       listener_(net::tcp_listen({address, 0})),
       ticket_(random_hex(16)),
       log_limit_(kNamedStrangers, kNamingWindow) {
-  net::watch(epoll_, EPOLL_CTL_ADD, listener_.get(), EPOLLIN, static_cast<std::uint64_t>(listener_.get()));
+  own_.watch(EPOLL_CTL_ADD, listener_.get(), EPOLLIN);
 }
 
 HandshakeAcceptor::~HandshakeAcceptor() {
-  for (Caller& caller : callers_) net::close_watched(epoll_, caller.socket);
-  net::unwatch(epoll_, listener_.get());
+  for (Caller& caller : callers_) net::close_watched(own_.epoll, caller.socket);
+  net::unwatch(own_.epoll, listener_.get());
   say_how_many_more(LogLimit::Time::max());
 }
 
@@ -89,7 +84,7 @@ bool HandshakeAcceptor::accept_one() {
   const int fd = socket.get();
   std::string peer = net::describe_peer(fd);
   callers_.push_back({std::move(socket), std::move(peer), Deadline::after(kGreetingLimit)});
-  net::watch(epoll_, EPOLL_CTL_ADD, fd, EPOLLIN, static_cast<std::uint64_t>(fd));
+  own_.watch(EPOLL_CTL_ADD, fd, EPOLLIN);
   return true;
 }
 
@@ -123,8 +118,7 @@ bool HandshakeAcceptor::make_room() {
 
 void HandshakeAcceptor::pause(bool is_paused) {
   if (std::exchange(is_paused_, is_paused) == is_paused) return;
-  net::watch(epoll_, EPOLL_CTL_MOD, listener_.get(), is_paused ? 0u : EPOLLIN,
-             static_cast<std::uint64_t>(listener_.get()));
+  own_.watch(EPOLL_CTL_MOD, listener_.get(), is_paused ? 0u : EPOLLIN);
 }
 
 void HandshakeAcceptor::tick() {
@@ -161,11 +155,12 @@ std::string HandshakeAcceptor::hear(Caller& caller) {
 std::string HandshakeAcceptor::challenge(Caller& caller) {
   const auto rank = rank_in_hello(caller.received);
   if (!caller.received.starts_with(kGreeting) || !rank) return "it sent another greeting";
-  if (*rank < 0 || *rank >= static_cast<int>(roster_.size()) || *rank == rank_) {
+  if (*rank < 0 || *rank >= static_cast<int>(own_.roster.size()) || *rank == own_.rank) {
     return fmt::format("it calls itself rank {}, which doesn't connect here", *rank);
   }
   caller.rank = static_cast<int>(*rank);
-  caller.challenge = challenge_between(caller.rank, rank_, ticket_, nonce_in_hello(caller.received), secret_.get());
+  caller.challenge =
+      challenge_between(caller.rank, own_.rank, ticket_, nonce_in_hello(caller.received), own_.secret.get());
   caller.challenge.server_nonce = store::random_nonce();
   send_part(caller.socket.get(), caller.challenge.server_nonce);
   return {};
@@ -188,7 +183,7 @@ std::vector<int> HandshakeAcceptor::proven() const {
 }
 
 void HandshakeAcceptor::drop(Place caller) {
-  net::close_watched(epoll_, caller->socket);
+  net::close_watched(own_.epoll, caller->socket);
   callers_.erase(caller);
 }
 
@@ -201,7 +196,7 @@ UniqueFd HandshakeAcceptor::accept(int rank) {
   const auto caller = find_proven(rank);
   UniqueFd socket = std::move(caller->socket);
   const std::string proof = caller->challenge.prove(proto::Prover::server);
-  net::unwatch(epoll_, socket.get());
+  net::unwatch(own_.epoll, socket.get());
   callers_.erase(caller);
   try {
     send_part(socket.get(), proof);

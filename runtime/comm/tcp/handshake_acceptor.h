@@ -13,15 +13,13 @@
 #include <cstddef>
 #include <functional>
 #include <list>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/rendezvous/roster.h"
 #include "runtime/base/log_limit.h"
 #include "runtime/base/unique_fd.h"
-#include "runtime/store/auth.h"
+#include "runtime/comm/tcp/greeting.h"
 
 namespace lockstep::tcp {
 
@@ -31,18 +29,16 @@ class HandshakeAcceptor {
   static constexpr int kMostStrangers = 32;
   static constexpr std::size_t kNamedStrangers = 3;
 
-  // For rank `rank`, which listens at a free port of `address`. `epoll` watches its
-  // descriptors, each under its number. `has_another(rank)`: this rank has another connection with that one, or is
-  // about to, so that one gives up what it has begun here. `roster` outlives it.
-  HandshakeAcceptor(const rendezvous::Roster& roster, int rank, std::shared_ptr<const store::Secret> secret,
-                    std::function<bool(int rank)> has_another, const std::string& address, int epoll);
+  // Listens at a free port of `address`. `has_another(rank)`: this rank has another connection with that one, or is
+  // about to, so that one gives up what it has begun here. `own` outlives it.
+  HandshakeAcceptor(const OwnEnd& own, const std::string& address, std::function<bool(int rank)> has_another);
   ~HandshakeAcceptor();
   HandshakeAcceptor(const HandshakeAcceptor&) = delete;
   HandshakeAcceptor& operator=(const HandshakeAcceptor&) = delete;
 
   // The ticket, drawn by chance, and the address that another rank needs to connect here.
   std::string place() const;
-  // A descriptor that `epoll` watches under this number is readable. False if it is not one of these.
+  // A descriptor that the epoll watches under this number is readable. False if it is not one of these.
   bool serve(int fd);
   // Call it every 100 ms while is_busy().
   void tick();
@@ -89,13 +85,10 @@ class HandshakeAcceptor {
   // Once the time of those that were named is over at `now`.
   void say_how_many_more(LogLimit::Time now);
   void pause(bool is_paused);
-  std::string who() const { return roster_[static_cast<std::size_t>(rank_)].describe(); }
+  std::string who() const { return own_.describe(own_.rank); }
 
-  const rendezvous::Roster& roster_;
-  const int rank_;
-  const std::shared_ptr<const store::Secret> secret_;
+  const OwnEnd& own_;
   const std::function<bool(int rank)> has_another_;
-  const int epoll_;
   const UniqueFd listener_;
   const std::string ticket_;
   std::list<Caller> callers_;
