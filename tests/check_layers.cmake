@@ -1,7 +1,8 @@
-# cmake -DROOT=... -P check_layers.cmake: holds every #include of runtime/, proto/ and launcher/ to the include rule.
+# cmake -DROOT=... [-DARROWS=ON] -P check_layers.cmake: holds every #include of runtime/, proto/ and launcher/ to the
+# include rule.
 #
-# A room may include itself and what cmake/LockstepRooms.cmake names for it, transitively; and a package only where this
-# page says so. A folder is in no room above it.
+# A room may include itself and what cmake/LockstepRooms.cmake names for it; and a package only where this page says so.
+# A folder is in no room above it. With ARROWS each room that a row names must be included, too.
 # SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 
@@ -79,11 +80,12 @@ foreach(file ${files})
       if(NOT other)
         message(SEND_ERROR "${file}: \"${target}\" is no path from the root into a room; use <...> for packages")
         math(EXPR faults "${faults} + 1")
-      elseif(NOT other IN_LIST reach_${room})
-        list(JOIN reach_${room} ", " allowed)
+      elseif(NOT other IN_LIST includes_${room})
+        list(JOIN includes_${room} ", " allowed)
         message(SEND_ERROR "${file}: ${room} may not include ${other} (\"${target}\"); it may include ${allowed}")
         math(EXPR faults "${faults} + 1")
       endif()
+      set(uses_${room}_${other} TRUE)
       continue()
     endif()
     foreach(home ${homes})
@@ -98,6 +100,14 @@ foreach(file ${files})
     endforeach()
     if(target MATCHES "^(oneapi/|dnnl)")
       list(APPEND dnnl_files "${file}")
+    endif()
+  endforeach()
+endforeach()
+foreach(room ${LOCKSTEP_ROOMS})
+  foreach(other ${may_include_${room}})
+    if(ARROWS AND NOT uses_${room}_${other} AND NOT other MATCHES "^runtime/(base|job)$")
+      message(SEND_ERROR "cmake/LockstepRooms.cmake: ${room} may include ${other}, and no file does; take it out of the row")
+      math(EXPR faults "${faults} + 1")
     endif()
   endforeach()
 endforeach()

@@ -89,14 +89,13 @@ Findings try_all(const std::vector<Peer>& peers, const store::Secret& secret) {
   return results;
 }
 
-// Chooses the address in the same way as a rank's backends: comm/tcp/own_address.h, net/route.h.
+// Chooses the address in the same way as a rank's backends do.
 net::InterfaceChoice choose_address(const std::string& endpoint) {
   const auto environment = Environment::of_process();
   const auto interfaces = net::interfaces_of_this_host();
-  if (environment.has("NCCL_SOCKET_IFNAME") || environment.has("GLOO_SOCKET_IFNAME")) {
-    auto choice = net::choose_interface(interfaces, environment);
-    choice.why = choice.name + ": " + choice.why;
-    return choice;
+  if (auto wished = net::wished_interface(interfaces, environment)) {
+    wished->why = wished->name + ": " + wished->why;
+    return *wished;
   }
   const std::string host = net::parse_host_port(endpoint).host;
   const std::string first = net::HostPort{host, kRendezvousPort}.to_string();

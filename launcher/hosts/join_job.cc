@@ -56,9 +56,7 @@ HostFacts look_at_this_host(const RunOptions& options, const Environment& enviro
     facts.ranks = preparation.count.ranks;
     facts.exit_code = preparation.program.exit_code;
     facts.problem = preparation.program.problem;
-    if (environment.has("NCCL_SOCKET_IFNAME") || environment.has("GLOO_SOCKET_IFNAME")) {
-      net::choose_interface(net::interfaces_of_this_host(), environment);
-    }
+    net::wished_interface(net::interfaces_of_this_host(), environment);  // throws if a wish can't be met
   } catch (const InvalidArgument& error) {
     facts.exit_code = kExitUsage;
     facts.problem = error.what();

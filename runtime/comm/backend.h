@@ -44,7 +44,7 @@ struct Backend {
   std::string name;
   // Empty if it can serve this roster, else the reason and the remedy, as a sentence.
   std::function<std::string(const GroupContext&)> why_not;
-  // Collective. Throws BackendUnavailable, Timeout, PeerLost.
+  // Collective. Throws BackendUnavailable, Timeout, PeerLost; InvalidArgument if a variable that it reads is wrong.
   std::function<std::shared_ptr<ProcessGroup>(const GroupContext&, const Deadline&)> create;
   // True for a plug-in: it may be there on some hosts only, so the ranks have to agree on it. For any other backend
   // why_not() says the same on each host.

@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstddef>
+#include <cstring>
+#include <memory>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
@@ -107,6 +110,30 @@ bool is_localhost(std::string_view name) {
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   return lower == "localhost" || lower.starts_with("localhost.") || lower.ends_with(".localhost") ||
          lower.starts_with("ip6-lo");  // ip6-localhost and ip6-loopback, as Debian's /etc/hosts has them
+}
+
+std::variant<std::vector<SocketAddress>, std::string> resolve(const HostPort& where, bool passive) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
+  addrinfo* first = nullptr;
+  const std::string port = std::to_string(where.port);
+  const int error = ::getaddrinfo(where.host.empty() ? nullptr : where.host.c_str(), port.c_str(), &hints, &first);
+  // RFC 6761: localhost is this host, also where no /etc/hosts says so, as in a bare container.
+  if (error != 0 && is_localhost(where.host)) return resolve({"127.0.0.1", where.port}, passive);
+  if (error != 0) return std::string(error == EAI_SYSTEM ? errno_text(errno) : ::gai_strerror(error));
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(first, &::freeaddrinfo);
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
+    SocketAddress address;
+    std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
+    address.size = entry->ai_addrlen;
+    addresses.push_back(address);
+  }
+  std::stable_partition(addresses.begin(), addresses.end(),
+                        [](const SocketAddress& address) { return address.storage.ss_family == AF_INET; });
+  return addresses;
 }
 
 }  // namespace lockstep::net

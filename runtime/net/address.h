@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
+#include <vector>
 
 namespace lockstep::net {
 
@@ -36,5 +38,20 @@ bool is_localhost(std::string_view name);
 
 // "127.0.0.1:4711", "[::1]:4711", "unix socket @name".
 std::string describe_address(const sockaddr* address, socklen_t size);
+
+// An address as the kernel has it.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof(sockaddr_storage);
+
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  std::string to_string() const { return describe_address(get(), size); }
+};
+
+// The addresses of a host, IPv4 first: "localhost" is then the same one for a listener and a connector. Or why there
+// are none. Without a host loopback, or where `passive`, as for a listener, every address. The resolver's own time
+// limits apply (resolv.conf), it can't be given a deadline.
+std::variant<std::vector<SocketAddress>, std::string> resolve(const HostPort& where, bool passive = false);
 
 }  // namespace lockstep::net

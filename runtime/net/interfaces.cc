@@ -132,26 +132,28 @@ std::string describe_interfaces(std::span<const Interface> interfaces) {
   });
 }
 
-InterfaceChoice choose_interface(std::span<const Interface> interfaces, const Environment& environment) {
-  std::vector<Interface> candidates(interfaces.begin(), interfaces.end());
-  std::string wished;
-  for (const std::string_view variable : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
-    const auto text = environment.get(variable);
-    if (!text || !wished.empty()) continue;
-    wished = fmt::format("{}={}", variable, *text);
-    const Wish wish = parse_wish(*text, variable.starts_with("NCCL"));
-    std::erase_if(candidates, [&](const Interface& one) { return !wish.wants(one); });
-    if (candidates.empty()) {
-      throw InvalidArgument(
-          fmt::format("environment: {} wants none of this host's interfaces, which are: {}; correct it, or unset it",
-                      wished, describe_interfaces(interfaces)));
-    }
+std::optional<InterfaceChoice> wished_interface(std::span<const Interface> interfaces, const Environment& environment,
+                                                std::span<const std::string_view> variables) {
+  const auto variable = std::ranges::find_if(variables, [&](auto name) { return environment.has(name); });
+  if (variable == variables.end()) return std::nullopt;
+  const std::string text = environment.get(*variable).value();
+  const Wish wish = parse_wish(text, variable->starts_with("NCCL"));
+  std::vector<Interface> wished(interfaces.begin(), interfaces.end());
+  std::erase_if(wished, [&](const Interface& one) { return !wish.wants(one); });
+  if (wished.empty()) {
+    throw InvalidArgument(
+        fmt::format("environment: {}={} wants none of this host's interfaces, which are: {}; correct it, or unset it",
+                    *variable, text, describe_interfaces(interfaces)));
   }
-  if (candidates.empty()) return {.name = "lo", .address = "127.0.0.1", .why = "this host has no interface that is up"};
-  const auto best = std::ranges::min_element(candidates, {}, cost);
-  return {.name = best->name,
-          .address = best->address,
-          .why = wished.empty() ? reason(*best, interfaces) : wished + " wants it"};
+  const auto best = std::ranges::min_element(wished, {}, cost);
+  return InterfaceChoice{best->name, best->address, fmt::format("{}={} wants it", *variable, text)};
+}
+
+InterfaceChoice choose_interface(std::span<const Interface> interfaces, const Environment& environment) {
+  if (auto wished = wished_interface(interfaces, environment)) return *wished;
+  if (interfaces.empty()) return {.name = "lo", .address = "127.0.0.1", .why = "this host has no interface that is up"};
+  const auto best = std::ranges::min_element(interfaces, {}, cost);
+  return {.name = best->name, .address = best->address, .why = reason(*best, interfaces)};
 }
 
 }  // namespace lockstep::net

@@ -2,11 +2,10 @@
 #include "runtime/net/route.h"
 
 #include <fmt/format.h>
-#include <netdb.h>
 #include <sys/socket.h>
 
-#include <cerrno>
-#include <memory>
+#include <variant>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
@@ -17,38 +16,22 @@ namespace lockstep::net {
 namespace {
 
 // Connecting a datagram socket sends nothing: it only fixes the way, and with it the address of this end.
-std::string source_of(const addrinfo& target) {
-  const UniqueFd fd(::socket(target.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!fd || ::connect(fd.get(), target.ai_addr, target.ai_addrlen) != 0) return {};
-  sockaddr_storage own{};
-  socklen_t size = sizeof own;
-  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0) return {};
-  char host[NI_MAXHOST];
-  const int error =
-      ::getnameinfo(reinterpret_cast<const sockaddr*>(&own), size, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
-  return error == 0 ? host : std::string();
+std::string source_of(const SocketAddress& target) {
+  const UniqueFd fd(::socket(target.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd || ::connect(fd.get(), target.get(), target.size) != 0) return {};
+  return local_address(fd.get()).host;
 }
 
 }  // namespace
 
 std::string address_towards(const HostPort& where) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  // RFC 6761: localhost is this host, also where no /etc/hosts says so.
-  const std::string host = is_localhost(where.host) || where.host.empty() ? "127.0.0.1" : where.host;
-  addrinfo* first = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), std::to_string(where.port).c_str(), &hints, &first);
-  if (error != 0) {
-    throw StoreError(fmt::format("address '{}': {}; see that the name is known on this host", where.to_string(),
-                                 error == EAI_SYSTEM ? errno_text(errno) : ::gai_strerror(error)));
+  const auto resolved = resolve(where);
+  if (const auto* reason = std::get_if<std::string>(&resolved)) {
+    throw StoreError(
+        fmt::format("address '{}': {}; see that the name is known on this host", where.to_string(), *reason));
   }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(first, &::freeaddrinfo);
-  // IPv4 first, as when connecting to the store.
-  for (const bool want_ipv4 : {true, false}) {
-    for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
-      if ((entry->ai_family == AF_INET) != want_ipv4) continue;
-      if (auto source = source_of(*entry); !source.empty()) return source;
-    }
+  for (const SocketAddress& target : std::get<std::vector<SocketAddress>>(resolved)) {
+    if (auto source = source_of(target); !source.empty()) return source;
   }
   throw StoreError(fmt::format("address '{}': no route leads there from this host; see its interfaces and routes",
                                where.to_string()));

@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -14,7 +13,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -34,41 +32,6 @@ namespace {
 
 // A connect that takes longer says once what it waits for.
 constexpr std::chrono::seconds kQuiet{10};
-
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t size = sizeof(sockaddr_storage);
-
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-  std::string to_string() const { return describe_address(get(), size); }
-};
-
-// The addresses of a host, IPv4 first: "localhost" is then the same one for a listener and a connector. Or why there
-// are none. The resolver's own time limits apply (resolv.conf), it can't be given a deadline.
-std::variant<std::vector<SocketAddress>, std::string> resolve(const HostPort& where, bool passive) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
-  addrinfo* first = nullptr;
-  const std::string port = std::to_string(where.port);
-  const int error = ::getaddrinfo(where.host.empty() ? nullptr : where.host.c_str(), port.c_str(), &hints, &first);
-  // RFC 6761: localhost is this host, also where no /etc/hosts says so, as in a bare container.
-  if (error != 0 && is_localhost(where.host)) return resolve({"127.0.0.1", where.port}, passive);
-  if (error != 0) return std::string(error == EAI_SYSTEM ? errno_text(errno) : ::gai_strerror(error));
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(first, &::freeaddrinfo);
-  std::vector<SocketAddress> addresses;
-  for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
-    SocketAddress address;
-    std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
-    address.size = entry->ai_addrlen;
-    addresses.push_back(address);
-  }
-  std::stable_partition(addresses.begin(), addresses.end(),
-                        [](const SocketAddress& address) { return address.storage.ss_family == AF_INET; });
-  return addresses;
-}
 
 // Options of every connection; accepted ones have them from their listener.
 void set_connection_options(int fd) {
@@ -209,7 +172,7 @@ struct Round {
 // Tries each address of the host once. One that swallows packets must not take the time of the others.
 Round connect_round(const HostPort& where, const Deadline& deadline) {
   Round round;
-  const auto resolved = resolve(where, false);
+  const auto resolved = resolve(where);
   if (const auto* reason = std::get_if<std::string>(&resolved)) {
     round.outcome = fmt::format("{}: {}", where.host, *reason);
     return round;
@@ -370,7 +333,7 @@ UniqueFd tcp_connect_once(const HostPort& where, const Deadline& deadline) {
 }
 
 UniqueFd tcp_begin_connect(const HostPort& where) {
-  const auto resolved = resolve(where, false);
+  const auto resolved = resolve(where);
   if (const auto* reason = std::get_if<std::string>(&resolved)) {
     throw InvalidArgument(fmt::format("connect to {}: {}", where.to_string(), *reason));
   }

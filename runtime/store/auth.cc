@@ -3,10 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "proto/proof.h"
 #include "proto/request.h"
 #include "runtime/base/hmac.h"
 #include "runtime/base/printable.h"
@@ -17,29 +18,31 @@ namespace {
 
 constexpr std::size_t kMaxNameBytes = 256;  // of a run's id or a role
 
-std::string draw_nonce() {
-  std::string nonce(proto::kNonceBytes, '\0');
-  fill_random(std::as_writable_bytes(std::span(nonce)));
-  return nonce;
-}
-
-Sha256Mac mac_of(const Secret& secret, const std::string& text) {
-  const std::string_view part = text;
-  return hmac_sha256(secret.bytes(), std::span(&part, 1));
-}
-
-std::string_view as_text(const Sha256Mac& mac) { return {reinterpret_cast<const char*>(mac.data()), mac.size()}; }
-
-bool is_mac(std::string_view bytes, const Sha256Mac& expected) {
-  return equal_in_constant_time(std::as_bytes(std::span(bytes)), expected);
-}
-
 // The one reason of a refused answer.
 std::string why(const proto::Contents& answer) {
   return answer.values.empty() ? "it gave no reason" : printable(answer.values.front(), 500);
 }
 
 }  // namespace
+
+std::string random_nonce() {
+  std::string nonce(proto::kNonceBytes, '\0');
+  fill_random(std::as_writable_bytes(std::span(nonce)));
+  return nonce;
+}
+
+std::string ChallengeResponse::prove(proto::Prover prover) const {
+  static constexpr std::array<std::byte, Secret::kBytes> kNone{};
+  const std::string text = proto::proof_text(prover, client_nonce, server_nonce, run_id, role);
+  const std::string_view part = text;
+  const Sha256Mac mac = hmac_sha256(secret == nullptr ? std::span(kNone) : secret->bytes(), std::span(&part, 1));
+  return {reinterpret_cast<const char*>(mac.data()), mac.size()};
+}
+
+bool ChallengeResponse::verify(proto::Prover prover, std::string_view proof) const {
+  const std::string wanted = prove(prover);
+  return equal_in_constant_time(std::as_bytes(std::span(proof)), std::as_bytes(std::span(wanted)));
+}
 
 ServerGreeting::Answer ServerGreeting::hello(const proto::Contents& hello) {
   const auto refuse = [](const std::string& text) {
@@ -52,87 +55,82 @@ ServerGreeting::Answer ServerGreeting::hello(const proto::Contents& hello) {
                     "release of lockstep in a run",
                     hello.number, proto::kVersion));
   }
-  claimed_run_ = values[0];
-  claimed_role_ = values[1];
-  client_nonce_ = values[2];
-  role_ = printable(claimed_role_);
-  if (client_nonce_.size() != proto::kNonceBytes) {
+  claim_.run_id = values[0];
+  claim_.role = values[1];
+  claim_.client_nonce = values[2];
+  role_ = printable(claim_.role);
+  if (claim_.client_nonce.size() != proto::kNonceBytes) {
     return refuse(
-        fmt::format("HELLO with a nonce of {} bytes, {} are wanted", client_nonce_.size(), proto::kNonceBytes));
+        fmt::format("HELLO with a nonce of {} bytes, {} are wanted", claim_.client_nonce.size(), proto::kNonceBytes));
   }
-  if (claimed_run_.size() > kMaxNameBytes || claimed_role_.size() > kMaxNameBytes) {
+  if (claim_.run_id.size() > kMaxNameBytes || claim_.role.size() > kMaxNameBytes) {
     return refuse(fmt::format("HELLO with a run id of {} bytes and a role of {}; at most {} are possible",
-                              claimed_run_.size(), claimed_role_.size(), kMaxNameBytes));
+                              claim_.run_id.size(), claim_.role.size(), kMaxNameBytes));
   }
-  if (secret_ == nullptr) {
+  if (claim_.secret == nullptr) {
     if (auto wrong = wrong_run()) return *std::move(wrong);
     return {.frame = {}, .next = Next::serve};
   }
-  server_nonce_ = draw_nonce();
-  return {.frame = {proto::kOk, {server_nonce_}}, .next = Next::prove};
+  claim_.server_nonce = random_nonce();
+  return {.frame = {proto::kOk, {claim_.server_nonce}}, .next = Next::prove};
 }
 
 std::optional<ServerGreeting::Answer> ServerGreeting::wrong_run() const {
-  if (run_id_.empty() || claimed_run_.empty() || run_id_ == claimed_run_) return std::nullopt;
+  if (run_id_.empty() || claim_.run_id.empty() || run_id_ == claim_.run_id) return std::nullopt;
   const std::string text = fmt::format(
       "this is the store of run '{}', {} is of run '{}': two runs share an address, or an "
       "old process is left",
-      printable(run_id_), role_.empty() ? "the client" : role_, printable(claimed_run_));
+      printable(run_id_), role_.empty() ? "the client" : role_, printable(claim_.run_id));
   return Answer{.frame = {proto::kRefused, {text}}, .next = Next::close, .log = text};
 }
 
 ServerGreeting::Answer ServerGreeting::prove(std::string_view mac) const {
-  using proto::Prover;
-  const auto text = [&](Prover prover) {
-    return proto::proof_text(prover, client_nonce_, server_nonce_, claimed_run_, claimed_role_);
-  };
-  if (!is_mac(mac, mac_of(*secret_, text(Prover::client)))) {
+  if (!claim_.verify(proto::Prover::client, mac)) {
     return {.frame = {proto::kRefused, {"wrong secret"}},
             .next = Next::close_slowly,
             .log = fmt::format("wrong secret from a client that calls itself '{}'", role_)};
   }
   if (auto wrong = wrong_run()) return *std::move(wrong);
-  return {.frame = {proto::kOk, {std::string(as_text(mac_of(*secret_, text(Prover::server))))}}, .next = Next::serve};
+  return {.frame = {proto::kOk, {claim_.prove(proto::Prover::server)}}, .next = Next::serve};
 }
 
 ClientGreeting::ClientGreeting(const Secret* secret, std::string run_id, std::string role)
-    : secret_(secret), run_id_(std::move(run_id)), role_(std::move(role)), nonce_(draw_nonce()) {
-  if (run_id_.size() > kMaxNameBytes || role_.size() > kMaxNameBytes) {
+    : own_{.secret = secret, .run_id = std::move(run_id), .role = std::move(role), .client_nonce = random_nonce()} {
+  if (own_.run_id.size() > kMaxNameBytes || own_.role.size() > kMaxNameBytes) {
     throw InvalidArgument(
         fmt::format("a store's client with a run id of {} bytes and a role of {}; at most {} are "
                     "possible",
-                    run_id_.size(), role_.size(), kMaxNameBytes));
+                    own_.run_id.size(), own_.role.size(), kMaxNameBytes));
   }
 }
 
 std::string ClientGreeting::hello() const {
   std::string bytes;
-  proto::write_request(bytes, {proto::Op::hello, {{}, {run_id_, role_, nonce_}, proto::kVersion}});
+  proto::write_request(bytes, {proto::Op::hello, {{}, {own_.run_id, own_.role, own_.client_nonce}, proto::kVersion}});
   return bytes;
 }
 
 std::string ClientGreeting::prove(const proto::Contents& answer) {
   if (answer.number != proto::kOk) throw StoreError(fmt::format("the server refused the greeting: {}", why(answer)));
   if (answer.values.empty()) {
-    if (secret_ == nullptr) return {};
+    if (own_.secret == nullptr) return {};
     throw StoreError(
         "the server wants no secret, but this run has one: it is not this run's store; does another "
         "program listen there?");
   }
-  if (secret_ == nullptr) {
+  if (own_.secret == nullptr) {
     throw StoreError(
         "the server wants the run's secret: set LOCKSTEP_STORE_SECRET, or LOCKSTEP_STORE_SECRET_FILE to a "
         "file with it, as the launcher does for its ranks");
   }
-  server_nonce_ = answer.values.front();
-  if (server_nonce_.size() != proto::kNonceBytes) {
-    throw StoreError(
-        fmt::format("the server's challenge has {} bytes, {} are wanted", server_nonce_.size(), proto::kNonceBytes));
+  own_.server_nonce = answer.values.front();
+  if (own_.server_nonce.size() != proto::kNonceBytes) {
+    throw StoreError(fmt::format("the server's challenge has {} bytes, {} are wanted", own_.server_nonce.size(),
+                                 proto::kNonceBytes));
   }
-  const Sha256Mac mac =
-      mac_of(*secret_, proto::proof_text(proto::Prover::client, nonce_, server_nonce_, run_id_, role_));
+  const std::string proof = own_.prove(proto::Prover::client);
   std::string bytes;
-  proto::write_request(bytes, {proto::Op::prove, {{}, {as_text(mac)}, 0}});
+  proto::write_request(bytes, {proto::Op::prove, {{}, {proof}, 0}});
   return bytes;
 }
 
@@ -143,9 +141,7 @@ void ClientGreeting::check(const proto::Contents& answer) const {
                     "LOCKSTEP_STORE_SECRET_FILE) that of the run at this address?",
                     why(answer)));
   }
-  const Sha256Mac wanted =
-      mac_of(*secret_, proto::proof_text(proto::Prover::server, nonce_, server_nonce_, run_id_, role_));
-  if (answer.values.empty() || !is_mac(answer.values.front(), wanted)) {
+  if (answer.values.empty() || !own_.verify(proto::Prover::server, answer.values.front())) {
     throw StoreError("the server could not prove that it knows the run's secret: it is not this run's store");
   }
 }

@@ -12,11 +12,30 @@
 #include <string_view>
 
 #include "proto/fields.h"
+#include "proto/proof.h"
 #include "proto/protocol.h"
 #include "runtime/store/frame.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep::store {
+
+// proto::kNonceBytes that nobody can guess. Throws as fill_random().
+std::string random_nonce();
+
+// The challenge-response of one connection: what both ends have said, and the two proofs over it. Each end fills in the
+// same and compares the other's proof with its own of the same prover. Ranks that connect to each other use it too
+// (comm/tcp/greeting.h): the one that connects is the client.
+struct ChallengeResponse {
+  const Secret* secret = nullptr;  // outlives this; null: zeros in its place
+  std::string run_id = {};         // by the client's word, as the role
+  std::string role = {};
+  std::string client_nonce = {};
+  std::string server_nonce = {};
+
+  std::string prove(proto::Prover prover) const;
+  // In constant time.
+  bool verify(proto::Prover prover, std::string_view proof) const;
+};
 
 // The server's side for one connection.
 class ServerGreeting {
@@ -35,24 +54,20 @@ class ServerGreeting {
 
   // Answers HELLO. `secret` may be null: everybody is welcome. Both must outlive this. A client that names another run
   // is refused, here or when it has proved itself.
-  ServerGreeting(const Secret* secret, const std::string& run_id) : secret_(secret), run_id_(run_id) {}
+  ServerGreeting(const Secret* secret, const std::string& run_id) : claim_{.secret = secret}, run_id_(run_id) {}
   Answer hello(const proto::Contents& hello);
   // Answers PROVE. Only after a challenge, and only once.
   Answer prove(std::string_view mac) const;
   // The role that the client claims, made fit to print.
   const std::string& role() const { return role_; }
   // The run that the client says it is of; may be empty.
-  const std::string& run_id() const { return claimed_run_; }
+  const std::string& run_id() const { return claim_.run_id; }
 
  private:
   std::optional<Answer> wrong_run() const;
 
-  const Secret* secret_;
+  ChallengeResponse claim_;
   const std::string& run_id_;
-  std::string client_nonce_;
-  std::string server_nonce_;
-  std::string claimed_run_;
-  std::string claimed_role_;
   std::string role_;
 };
 
@@ -69,11 +84,7 @@ class ClientGreeting {
   void check(const proto::Contents& answer) const;
 
  private:
-  const Secret* secret_;
-  const std::string run_id_;
-  const std::string role_;
-  std::string nonce_;
-  std::string server_nonce_;
+  ChallengeResponse own_;
 };
 
 }  // namespace lockstep::store

@@ -22,8 +22,8 @@ import threading
 STORE_PORT = 29400
 LOOPBACK, HIS_OWN = "127.0.0.1", "127.0.0.9"
 LAST_RANK = 2
-WIRE_GREETING = b"lockstep wire 3\n"
-HELLO, PROOF, DRAW = 52, 32, 32  # bytes of a rank's greeting
+WIRE_GREETING = b"lockstep wire 4\n"
+HELLO, PROOF, NONCE = 58, 32, 32  # bytes of a rank's greeting
 ANOTHER_SECRET = bytes(range(32))
 HTTP = b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/7.88.1\r\nAccept: */*\r\n\r\n"
 RUBBISH = b"\xff" + bytes(i * i % 251 for i in range(200))
@@ -34,8 +34,8 @@ def field(value):
     return struct.pack("<Q", len(value)) + value
 
 
-def proof(draw, their_draw, name, role):
-    text = b"lockstep client\0" + draw + their_draw + field(name) + field(role)
+def proof(nonce, their_nonce, name, role):
+    text = b"lockstep client\0" + nonce + their_nonce + field(name) + field(role)
     return hmac.new(ANOTHER_SECRET, text, hashlib.sha256).digest()
 
 
@@ -125,8 +125,8 @@ class Attack(threading.Thread):
 def at_store(port, known):
     hello, nonce, run_id, role = parts_of_store_hello(known["store"])
 
-    def wrong_proof(challenge):  # a status, the number of values, the length of one: the draw
-        return b"\x81" + field(proof(nonce, challenge[-DRAW:], run_id, role))
+    def wrong_proof(challenge):  # a status, the number of values, the length of one: the nonce
+        return b"\x81" + field(proof(nonce, challenge[-NONCE:], run_id, role))
 
     return [
         Attack(port, "torch", TORCH),
@@ -140,11 +140,11 @@ def at_rank(port, known):
     listening = b"%d" % (int(port.split(":")[0].split(".")[-1]) - 10)
     tickets = [re.search(rb"([0-9a-f]{32}) %s" % re.escape(port.encode()), read) for read in known["read"]]
     ticket = next(found[1] for found in tickets if found)
-    draw = bytes(DRAW)
-    hello = WIRE_GREETING + struct.pack("<I", LAST_RANK) + draw
+    nonce = bytes(NONCE)
+    hello = WIRE_GREETING + b"%010d" % LAST_RANK + nonce
 
     def wrong_proof(challenge):
-        return proof(draw, challenge, ticket, b"rank %d to rank %s" % (LAST_RANK, listening))
+        return proof(nonce, challenge, ticket, b"rank %d to rank %s" % (LAST_RANK, listening))
 
     return [
         Attack(port, "greeting", hello),

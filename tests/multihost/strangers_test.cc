@@ -44,10 +44,10 @@ const std::set<std::string> kAtRank = {"silence", "http", "rubbish", "greeting",
 // beginning of one on which he does not go on.
 enum class End { at_once, delayed, in_time };
 
-// What a port says before it has seen a proof, as patterns of hex: 32 bytes drawn by chance; of the store with a frame
+// What a port says before it has seen a proof, as patterns of hex: a nonce of 32 bytes; of the store with a frame
 // around them, and to a wrong proof the words "wrong secret".
-const std::string kDraw = "[0-9a-f]{64}";
-const std::string kChallenge = "0001000000000000002000000000000000" + kDraw;
+const std::string kNonce = "[0-9a-f]{64}";
+const std::string kChallenge = "0001000000000000002000000000000000" + kNonce;
 const std::string kWrongSecret = "0201000000000000000c0000000000000077726f6e6720736563726574";
 
 // A port of the job, "10.77.0.10:29400", and the host that has it.
@@ -75,7 +75,7 @@ End end_of(const Port& port, const std::string& way) {
 std::string allowed(const Port& port, const std::string& way) {
   const bool is_understood = way == "greeting" || way == "wrong" || way == "replay";
   if (!is_understood || (way == "replay" && !port.is_store() && port.host == kReadHost)) return "";
-  if (!port.is_store()) return port.answers() ? kDraw : "(" + kDraw + ")?";
+  if (!port.is_store()) return port.answers() ? kNonce : "(" + kNonce + ")?";
   return way == "greeting" ? kChallenge : kChallenge + kWrongSecret;
 }
 

@@ -239,7 +239,7 @@ TEST_P(TcpHosts, ListenAtTheStoreAndWhereARankMayStillCome) {
                             "for port in " +
                                 numbers +
                                 ":\n"
-                                "  for said in b'GET / HTTP/1.1\\r\\n\\r\\n' * 9, bytes(200), b'lockstep wire 3\\n' + "
+                                "  for said in b'GET / HTTP/1.1\\r\\n\\r\\n' * 9, bytes(200), b'lockstep wire 4\\n' + "
                                 "b'\\xff' * 100:\n"
                                 "    s = socket.create_connection(('" +
                                 NetworkHosts::address(0) +
@@ -269,6 +269,10 @@ TEST_P(TcpHosts, TakeTheInterfaceThatTheVariableNames) {
     const Result result = rank.wait();
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_THAT(result.err, HasSubstr("GLOO_SOCKET_IFNAME"));
+  }
+  for (Process& rank : ranks_on(hosts, {CONFORMANCE_RANK, "groups"}, {{"GLOO_SOCKET_IFNAME", "nic9"}})) {
+    EXPECT_THAT(rank.wait().err,
+                HasSubstr("GLOO_SOCKET_IFNAME=nic9 wants none of this host's interfaces, which are: "));
   }
 }
 

@@ -19,6 +19,7 @@
 #include "runtime/comm/wire/frame.h"
 #include "runtime/net/congestion_control.h"
 #include "runtime/net/epoll.h"
+#include "runtime/net/interfaces.h"
 
 namespace lockstep::tcp {
 namespace {
@@ -47,7 +48,8 @@ WireTcp::WireTcp(GroupContext context, std::vector<int> first)
     : context_(std::move(context)),
       rank_(context_.identity.rank),
       first_(std::move(first)),
-      address_(choose_own_address(Environment::of_process(), context_.local_address)),
+      interface_(Environment::of_process().get(net::kGlooInterface)),
+      address_(context_.local_address.empty() ? "127.0.0.1" : context_.local_address),
       look_(look_on(context_.roster, rank_)),
       epoll_(net::make_epoll()),
       peers_(context_.roster.size()) {}
@@ -57,7 +59,11 @@ WireTcp::~WireTcp() { close(Deadline::after({})); }
 std::string WireTcp::opening() const {
   return fmt::format("connections to {} from {}",
                      first_.size() + 1 == peers_.size() ? "every rank" : "the ranks that it exchanges data with",
-                     address_.describe());
+                     describe_own_address());
+}
+
+std::string WireTcp::describe_own_address() const {
+  return interface_ ? fmt::format("interface {} ({})", *interface_, net::kGlooInterface) : "address " + address_;
 }
 
 void WireTcp::open(wire::Listener& listener, const Deadline& deadline) {
@@ -65,24 +71,22 @@ void WireTcp::open(wire::Listener& listener, const Deadline& deadline) {
   listener_ = &listener;
   std::vector<UniqueFd> sockets;
   try {
-    connecting_.emplace(context_.roster, rank_,
-                        wire::ConnectOptions{.name = "TCP",
-                                             .interface = address_.interface,
-                                             .address = address_.address,
-                                             .remedy = "name another interface in GLOO_SOCKET_IFNAME",
-                                             .secret = context_.secret,
-                                             .check = [this] {
-                                               if (interrupted_.load()) throw wire::Broken("interrupted");
-                                             }});
+    const auto wished = net::wished_interface(net::interfaces_of_this_host(), Environment::of_process(),
+                                              std::span(&net::kGlooInterface, 1));
+    connecting_.emplace(
+        context_.roster, rank_,
+        ConnectOptions{.address = wished ? wished->address : address_, .secret = context_.secret, .check = [this] {
+                         if (interrupted_.load()) throw wire::Broken("interrupted");
+                       }});
     sockets = connecting_->open(*context_.store, first_, patience);
   } catch (const SystemError& error) {
     // An error of the system about an address needs more words; those about ranks and strangers have them.
     const std::string text = fmt::format(
         "TCP: {} can't connect to every rank from {}, {}: {}; {}",
-        context_.roster[static_cast<std::size_t>(rank_)].describe(), address_.describe(), patience.progress(),
+        context_.roster[static_cast<std::size_t>(rank_)].describe(), describe_own_address(), patience.progress(),
         error.what(),
         limit_behind(error.error_number()).empty()
-            ? "see that the hosts reach each other there, or name another interface in GLOO_SOCKET_IFNAME"
+            ? kRemedy
             : "raise that limit: a rank has a socket for each rank that it exchanges data with, in each group");
     if (patience.expired()) throw Timeout(text);
     throw BackendUnavailable(text);
@@ -223,7 +227,7 @@ void WireTcp::serve(int rank, std::uint32_t events) {
 
 void WireTcp::serve_connecting() {
   if (!connecting_) return;
-  for (wire::AuthenticatedConnector::Outcome& outcome : connecting_->serve()) {
+  for (AuthenticatedConnector::Outcome& outcome : connecting_->serve()) {
     try {
       if (outcome.problem) std::rethrow_exception(outcome.problem);
       attach(outcome.rank, std::move(outcome.socket));

@@ -21,9 +21,8 @@
 #include "runtime/base/mutex.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/comm/backend.h"
+#include "runtime/comm/tcp/authenticated_connector.h"
 #include "runtime/comm/tcp/connection.h"
-#include "runtime/comm/tcp/own_address.h"
-#include "runtime/comm/wire/authenticated_connector.h"
 #include "runtime/comm/wire/wire.h"
 
 namespace lockstep::tcp {
@@ -88,20 +87,22 @@ class WireTcp final : public wire::Wire {
   // Reads and writes where that can be done, after `limit` at most. False if there was nothing to do.
   bool serve_sockets(std::chrono::nanoseconds limit);
   void serve(int rank, std::uint32_t events);
+  std::string describe_own_address() const;
   void lose(int rank, const std::string& how);
   bool take_news();
 
   const GroupContext context_;
   const int rank_;
   const std::vector<int> first_;
-  const OwnAddress address_;
+  const std::optional<std::string> interface_;  // the wish in GLOO_SOCKET_IFNAME, as for PyTorch; none:
+  const std::string address_;                   // the one towards the store; loopback if that is in this process
   // How long it looks before it sleeps.
   const std::chrono::nanoseconds look_;
   UniqueFd epoll_;
   wire::Doorbell* bell_ = nullptr;
   wire::Listener* listener_ = nullptr;
-  std::optional<wire::AuthenticatedConnector> connecting_;  // while it is open
-  std::vector<std::unique_ptr<Peer>> peers_;                // by rank; null: this rank, and who is lost
+  std::optional<AuthenticatedConnector> connecting_;  // while it is open
+  std::vector<std::unique_ptr<Peer>> peers_;          // by rank; null: this rank, and who is lost
   std::atomic<bool> interrupted_{false};
   bool is_cancelled_ = false;
   bool has_news_ = false;  // since the last wait()

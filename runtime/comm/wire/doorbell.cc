@@ -3,8 +3,6 @@
 
 #include <utility>
 
-#include "runtime/net/stream.h"
-
 namespace lockstep::wire {
 
 // Both operations are sequentially consistent, as the sleeper's two are (doorbell.h): with less the load could pass the
@@ -20,12 +18,6 @@ Doorbell::Doorbell(DoorbellWords& words, std::shared_ptr<const EventFd> file) : 
 bool Doorbell::hear() {
   const std::uint64_t rings = button_.words->rings.load(std::memory_order_acquire);
   return heard_.exchange(rings) != rings;
-}
-
-void Doorbell::wait(const Deadline& deadline) {
-  while (!hear() && !deadline.expired()) {
-    sleep_unless_rung([&] { net::wait_readable(file(), deadline); });
-  }
 }
 
 }  // namespace lockstep::wire

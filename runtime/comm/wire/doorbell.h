@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "lockstep/base/deadline.h"
 #include "runtime/base/event_fd.h"
 #include "runtime/base/internal_api.h"
 
@@ -39,10 +38,8 @@ class Doorbell {
                                           std::shared_ptr<const EventFd> file = std::make_shared<EventFd>());
 
   void ring() const { button_.ring(); }
-  // True if it has been rung since it was last heard, by this or wait().
+  // True if it has been rung since it was last heard.
   LOCKSTEP_INTERNAL_API bool hear();
-  // Blocks until it has been rung since it was last heard, or until the deadline.
-  LOCKSTEP_INTERNAL_API void wait(const Deadline& deadline);
   // Calls `sleep`, which waits for file() and whatever else there is, unless the bell has been rung since it was last
   // heard. A ring from now on makes file() readable.
   template <typename Sleep>

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
+#include "runtime/net/interfaces.h"
 #include "runtime/rendezvous/meeting/local_meeting.h"
 #include "runtime/rendezvous/meeting/meet.h"
 
@@ -111,8 +112,8 @@ MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, con
   // At the launcher's store not a run id that another launcher has: its server was told ours, or none.
   plan.run_id = plan.method == RendezvousMethod::launcher_store ? environment.get("LOCKSTEP_RUN_ID").value_or("")
                                                                 : identity.run_id;
-  for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
-    if (const auto value = environment.get(name)) plan.interface_wishes.set(name, *value);
+  for (const std::string_view name : net::kInterfaceVariables) {
+    if (const auto value = environment.get(name)) plan.interface_wishes.set(std::string(name), *value);
   }
   return plan;
 }

@@ -19,10 +19,10 @@
 #include <vector>
 
 #include "proto/request.h"
+#include "runtime/base/log_limit.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/address.h"
 #include "runtime/net/event_loop.h"
-#include "runtime/store/server/log_limit.h"
 #include "runtime/store/server/server_session.h"
 #include "runtime/store/server/server_state.h"
 #include "runtime/store/server/tcp_store_server.h"

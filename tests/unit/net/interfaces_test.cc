@@ -74,6 +74,14 @@ TEST(ChooseInterface, VariablesOfNcclAndGlooAreHonoured) {
   EXPECT_EQ(chosen(all, {{"NCCL_SOCKET_IFNAME", "ib0"}, {"GLOO_SOCKET_IFNAME", "eth0"}}), "ib0 10.1.0.7");
 }
 
+TEST(WishedInterface, IsThatOfTheVariablesThatCount) {
+  const std::vector<Interface> all = {kLoopback, kEthernet, kInfiniband};
+  const Environment both(Variables{{"NCCL_SOCKET_IFNAME", "ib0"}, {"GLOO_SOCKET_IFNAME", "eth9,lo,eth0"}});
+  EXPECT_EQ(wished_interface(all, both)->name, "ib0");
+  EXPECT_EQ(wished_interface(all, both, std::span(&kGlooInterface, 1))->name, "eth0") << "the best of its list";
+  EXPECT_FALSE(wished_interface(all, Environment(Variables{}), std::span(&kGlooInterface, 1)));
+}
+
 TEST(ChooseInterface, AWishThatNothingMeetsIsRefusedWithWhatThereIs) {
   for (const Variables& wish : {Variables{{"NCCL_SOCKET_IFNAME", "wlan"}}, Variables{{"NCCL_SOCKET_IFNAME", "=eth"}},
                                 Variables{{"GLOO_SOCKET_IFNAME", "eth"}}, Variables{{"NCCL_SOCKET_IFNAME", ","}}}) {

@@ -14,6 +14,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/comm/wire/frame.h"
 #include "runtime/comm/wire/wire.h"
+#include "tests/unit/comm/wire/await_ring.h"
 
 namespace lockstep::wire {
 
@@ -134,7 +135,7 @@ class MemoryWire final : public Wire {
       hub_->changed.notify_all();
     }
     // Whoever rings it has changed something, be it on the hub or in the memory of a host.
-    if (!interrupted()) bell_->wait(deadline);
+    if (!interrupted()) await_ring(*bell_, deadline);
     {
       MutexLock lock(hub_->mutex);
       hub_->sleeps[own] = false;

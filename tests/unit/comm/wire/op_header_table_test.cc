@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "tests/unit/comm/wire/await_ring.h"
+
 namespace lockstep::wire::op_header_table_test {
 namespace {
 
@@ -115,9 +117,9 @@ TEST(Doorbell, EndsAWaitThatBeganBeforeAndAfter) {
   Doorbell bell(words);
   bell.ring();
   bell.ring();
-  bell.wait(Deadline::never());  // both at once
-  bell.wait(Deadline::after({}));
-  std::thread sleeper([&] { bell.wait(Deadline::never()); });
+  await_ring(bell, Deadline::never());  // both at once
+  await_ring(bell, Deadline::after({}));
+  std::thread sleeper([&] { await_ring(bell, Deadline::never()); });
   while (words.asleep.load() == 0) std::this_thread::yield();
   bell.ring();
   sleeper.join();

@@ -21,23 +21,25 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/rendezvous/roster.h"
 #include "lockstep/store/store.h"
 #include "runtime/base/unique_fd.h"
-#include "runtime/comm/wire/connect_attempt.h"
-#include "runtime/comm/wire/handshake_acceptor.h"
+#include "runtime/comm/tcp/connect_attempt.h"
+#include "runtime/comm/tcp/handshake_acceptor.h"
 #include "runtime/store/secret.h"
 
-namespace lockstep::wire {
+namespace lockstep::tcp {
+
+// Against a rank that can't be reached.
+inline constexpr std::string_view kRemedy =
+    "see that the hosts reach each other there, or name another interface in GLOO_SOCKET_IFNAME";
 
 struct ConnectOptions {
-  std::string name;            // of the wire, for messages, and in lower case of the store's keys: "TCP"
-  std::string interface = {};  // where to listen: the first address of this interface, or
-  std::string address = {};    // this one of the host's, numeric
-  std::string remedy = {};     // where a rank can't be reached: "name another interface in GLOO_SOCKET_IFNAME"
+  std::string address;                               // of this host's, numeric: where to listen
   std::shared_ptr<const store::Secret> secret = {};  // the job's; null if it has none
   std::function<void()> check = {};                  // called every 200 ms of open(); ends it by throwing
 };
@@ -51,7 +53,7 @@ class AuthenticatedConnector {
     std::exception_ptr problem = {};  // SystemError, Timeout: it can't be reached. BackendUnavailable: an impostor
   };
 
-  // `roster` outlives it. Throws BackendUnavailable: no such interface.
+  // `roster` outlives it. Throws as net::tcp_listen().
   AuthenticatedConnector(const rendezvous::Roster& roster, int rank, ConnectOptions options);
   ~AuthenticatedConnector();
 
@@ -69,21 +71,18 @@ class AuthenticatedConnector {
 
  private:
   void begin(int rank, const Deadline& limit);
-  // Calls what(attempt) for the attempt to `rank`, which it may fail.
-  template <typename What>
-  void advance(std::list<ConnectAttempt>::iterator attempt, What what);
+  // Takes a step of the attempt, which may fail or complete it.
+  void advance(std::list<ConnectAttempt>::iterator attempt, void (ConnectAttempt::*step)());
   void answer_callers();
   void connected(int rank, UniqueFd socket);
   void set_timer();
   bool has(int rank) const { return is_connected_[static_cast<std::size_t>(rank)]; }
   std::list<ConnectAttempt>::iterator find_attempt(int rank);
-  std::string who(int rank) const { return roster_[static_cast<std::size_t>(rank)].describe(); }
   [[noreturn]] void throw_missing(const std::vector<int>& missing, const Deadline& deadline) const;
 
-  const rendezvous::Roster& roster_;
-  const int rank_;
   const ConnectOptions options_;
   const UniqueFd epoll_;
+  const OwnEnd own_;
   const UniqueFd timer_;
   bool ticks_ = false;
   std::optional<HandshakeAcceptor> acceptor_;  // until all are connected
@@ -93,4 +92,4 @@ class AuthenticatedConnector {
   std::vector<Outcome> outcomes_;  // that serve() has still to tell
 };
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::tcp

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/wire/authenticated_connector.h"
+#include "runtime/comm/tcp/authenticated_connector.h"
 
 #include <fmt/format.h>
 #include <sys/timerfd.h>
@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cerrno>
 #include <utility>
 
@@ -15,12 +14,11 @@
 #include "runtime/base/text.h"
 #include "runtime/net/address.h"
 #include "runtime/net/epoll.h"
-#include "runtime/net/interfaces.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_liveness.h"
 #include "runtime/rendezvous/consensus.h"
 
-namespace lockstep::wire {
+namespace lockstep::tcp {
 namespace {
 
 using namespace std::chrono_literals;
@@ -29,16 +27,6 @@ constexpr auto kLookInterval = 200ms;
 constexpr auto kTick = 100ms;
 // For a rank that is asked for later: as long as a group has to open.
 constexpr auto kReachLimit = 30s;
-constexpr int kMostEvents = 64;
-
-std::string address_to_listen_at(const ConnectOptions& options) {
-  if (options.interface.empty()) return options.address;
-  const auto interfaces = net::interfaces_of_this_host();
-  const auto found = std::ranges::find(interfaces, options.interface, &net::Interface::name);
-  if (found != interfaces.end()) return found->address;
-  throw BackendUnavailable(fmt::format("{}: this host has no interface '{}' (it has {}); take one of these",
-                                       options.name, options.interface, net::describe_interfaces(interfaces)));
-}
 
 ListeningPlace place_in(std::string_view announced) {
   ListeningPlace place;
@@ -56,35 +44,31 @@ UniqueFd make_timer() {
 }  // namespace
 
 AuthenticatedConnector::AuthenticatedConnector(const rendezvous::Roster& roster, int rank, ConnectOptions options)
-    : roster_(roster),
-      rank_(rank),
-      options_(std::move(options)),
+    : options_(std::move(options)),
       epoll_(net::make_epoll()),
+      own_{roster, rank, options_.secret, epoll_.get()},
       timer_(make_timer()),
       is_connected_(roster.size()) {
   is_connected_[static_cast<std::size_t>(rank)] = true;
-  net::watch(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), EPOLLIN, static_cast<std::uint64_t>(timer_.get()));
+  own_.watch(EPOLL_CTL_ADD, timer_.get(), EPOLLIN);
   const auto has_another = [this](int peer) { return has(peer) || find_attempt(peer) != attempts_.end(); };
-  acceptor_.emplace(roster_, rank_, options_.name, options_.secret, has_another, address_to_listen_at(options_),
-                    epoll_.get());
+  acceptor_.emplace(own_, options_.address, has_another);
 }
 
 AuthenticatedConnector::~AuthenticatedConnector() = default;
 
 std::vector<UniqueFd> AuthenticatedConnector::open(store::Store& store, const std::vector<int>& ranks,
                                                    const Deadline& deadline) {
-  std::string name = options_.name;
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  rendezvous::Consensus consensus(store, roster_, rank_,
-                                  {.name = name,
-                                   .what = options_.name + ": the ranks connect",
+  rendezvous::Consensus consensus(store, own_.roster, own_.rank,
+                                  {.name = "tcp",
+                                   .what = "TCP: the ranks connect",
                                    .remedy = "see whether they still run",
                                    .check = options_.check});
   for (const std::string& place : consensus.gather(acceptor_->place(), deadline)) places_.push_back(place_in(place));
   for (const int rank : ranks) {
-    if (rank < rank_) begin(rank, Deadline::never());
+    if (rank < own_.rank) begin(rank, Deadline::never());
   }
-  std::vector<UniqueFd> sockets(roster_.size());
+  std::vector<UniqueFd> sockets(own_.roster.size());
   for (;;) {
     for (Outcome& outcome : serve()) {
       if (outcome.problem) std::rethrow_exception(outcome.problem);
@@ -100,11 +84,11 @@ std::vector<UniqueFd> AuthenticatedConnector::open(store::Store& store, const st
 }
 
 void AuthenticatedConnector::throw_missing(const std::vector<int>& missing, const Deadline& deadline) const {
-  throw Timeout(fmt::format("{}: {} did not connect to {}, {}{}; see that the hosts reach each other there, or {}",
-                            options_.name,
+  throw Timeout(fmt::format("TCP: {} did not connect to {}, {}{}; {}",
                             joined(
-                                missing, [this](int rank) { return who(rank); }, ", ", 12),
-                            who(rank_), deadline.progress(), acceptor_ ? acceptor_->strangers() : "", options_.remedy));
+                                missing, [this](int rank) { return own_.describe(rank); }, ", ", 12),
+                            own_.describe(own_.rank), deadline.progress(), acceptor_ ? acceptor_->strangers() : "",
+                            kRemedy));
 }
 
 std::list<ConnectAttempt>::iterator AuthenticatedConnector::find_attempt(int rank) {
@@ -118,17 +102,14 @@ void AuthenticatedConnector::ask(int rank) {
 }
 
 void AuthenticatedConnector::begin(int rank, const Deadline& limit) {
-  const auto attempt =
-      attempts_.emplace(attempts_.end(), rank_, rank, ConnectAttempt::Names{options_.name, who(rank_), who(rank)},
-                        places_[static_cast<std::size_t>(rank)], options_.secret, limit, epoll_.get());
-  advance(attempt, [](ConnectAttempt& one) { one.begin(); });
+  const auto attempt = attempts_.emplace(attempts_.end(), own_, rank, places_[static_cast<std::size_t>(rank)], limit);
+  advance(attempt, &ConnectAttempt::tick);
 }
 
-template <typename What>
-void AuthenticatedConnector::advance(std::list<ConnectAttempt>::iterator attempt, What what) {
+void AuthenticatedConnector::advance(std::list<ConnectAttempt>::iterator attempt, void (ConnectAttempt::*step)()) {
   const int rank = attempt->peer();
   try {
-    what(*attempt);
+    ((*attempt).*step)();
     if (std::optional<UniqueFd> socket = attempt->take()) {
       attempts_.erase(attempt);
       connected(rank, std::move(*socket));
@@ -155,8 +136,8 @@ void AuthenticatedConnector::answer_callers() {
     const auto attempt = find_attempt(rank);
     if (has(rank)) {
       // One that was kept waiting has this rank's own connection by now.
-      acceptor_->refuse(rank, rank < rank_ ? "" : fmt::format("rank {} has connected already", rank));
-    } else if (attempt == attempts_.end() || rank > rank_) {
+      acceptor_->refuse(rank, rank < own_.rank ? "" : fmt::format("rank {} has connected already", rank));
+    } else if (attempt == attempts_.end() || rank > own_.rank) {
       if (attempt != attempts_.end()) attempts_.erase(attempt);
       if (UniqueFd socket = acceptor_->accept(rank)) connected(rank, std::move(socket));
     }
@@ -164,8 +145,8 @@ void AuthenticatedConnector::answer_callers() {
 }
 
 std::vector<AuthenticatedConnector::Outcome> AuthenticatedConnector::serve() {
-  std::array<epoll_event, kMostEvents> events;
-  const int count = ::epoll_wait(epoll_.get(), events.data(), kMostEvents, 0);
+  std::array<epoll_event, 64> events;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
   bool ticked = false;
   for (int i = 0; i < count; ++i) {
@@ -175,13 +156,13 @@ std::vector<AuthenticatedConnector::Outcome> AuthenticatedConnector::serve() {
       ticked = ::read(fd, &rings, sizeof(rings)) > 0 || ticked;
     } else if (!acceptor_ || !acceptor_->serve(fd)) {
       const auto attempt = std::ranges::find_if(attempts_, [fd](const ConnectAttempt& one) { return one.fd() == fd; });
-      if (attempt != attempts_.end()) advance(attempt, [](ConnectAttempt& one) { one.serve(); });
+      if (attempt != attempts_.end()) advance(attempt, &ConnectAttempt::serve);
     }
   }
   if (ticked) {
     if (acceptor_) acceptor_->tick();
     for (auto attempt = attempts_.begin(); attempt != attempts_.end();) {
-      advance(attempt++, [](ConnectAttempt& one) { one.tick(); });
+      advance(attempt++, &ConnectAttempt::tick);
     }
   }
   if (acceptor_) answer_callers();
@@ -205,4 +186,4 @@ void AuthenticatedConnector::set_timer() {
   if (::timerfd_settime(timer_.get(), 0, &times, nullptr) != 0) throw SystemError("timerfd_settime", errno);
 }
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::tcp

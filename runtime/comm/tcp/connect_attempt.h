@@ -4,17 +4,16 @@
 // Threads: one.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "lockstep/base/deadline.h"
-#include "proto/proof.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/comm/tcp/greeting.h"
 #include "runtime/net/address.h"
-#include "runtime/store/secret.h"
 
-namespace lockstep::wire {
+namespace lockstep::tcp {
 
 // Where a rank listens, and the ticket that it has drawn.
 struct ListeningPlace {
@@ -24,31 +23,21 @@ struct ListeningPlace {
 
 class ConnectAttempt {
  public:
-  // Names for messages.
-  struct Names {
-    std::string wire;
-    std::string own;  // "rank 2 (host node7, pid 4711)"
-    std::string peer;
-  };
-
-  // From rank `own` to rank `peer`; `limit`: until the peer's host has to be in reach. Its descriptor is watched by
-  // `epoll` under its number.
-  ConnectAttempt(int own, int peer, Names names, ListeningPlace place, std::shared_ptr<const store::Secret> secret,
-                 const Deadline& limit, int epoll);
+  // From this rank to rank `peer`. `own` outlives it. `limit`: until the peer's host has to be in reach.
+  ConnectAttempt(const OwnEnd& own, int peer, ListeningPlace place, const Deadline& limit)
+      : own_(own), peer_(peer), place_(std::move(place)), limit_(limit) {}
   ~ConnectAttempt();
   ConnectAttempt(const ConnectAttempt&) = delete;
   ConnectAttempt& operator=(const ConnectAttempt&) = delete;
 
   int peer() const { return peer_; }
   int fd() const { return socket_.get(); }
-  // Its descriptor is ready. Like begin() and tick() it throws SystemError or Timeout if the peer can't be reached, and
+  // Call it first, and every 100 ms. Like serve() it throws SystemError or Timeout if the peer can't be reached, and
   // BackendUnavailable if who listens there does not prove himself, in three tries. A peer that only stands still is
   // waited for.
-  void serve();
-  // Called first, once.
-  void begin();
-  // Call it every 100 ms.
   void tick();
+  // Its descriptor is ready.
+  void serve();
   // The connection, once the other end has proved itself.
   std::optional<UniqueFd> take();
 
@@ -60,26 +49,18 @@ class ConnectAttempt {
   void unreachable(int error);
   // The connection ended, or is not what it should be.
   void try_again(const std::string& problem);
-  // False if it is not all here.
-  bool receive(std::size_t bytes);
-  std::string proof(proto::Prover prover) const;
-  void watch(int operation, std::uint32_t events) const;
 
-  const int own_;
+  const OwnEnd& own_;
   const int peer_;
-  const Names names_;
   const ListeningPlace place_;
-  const std::shared_ptr<const store::Secret> secret_;
   const Deadline limit_;
-  const int epoll_;
   State state_ = State::pausing;
   UniqueFd socket_;
   Deadline connect_limit_ = Deadline::never();  // of one try to reach a host that does not answer
   std::optional<Deadline> route_limit_;         // until a host that is out of reach is one that there is no way to
   int tries_ = 0;
-  std::string draw_;
-  std::string challenge_;
+  store::ChallengeResponse challenge_;
   std::string received_;
 };
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::tcp

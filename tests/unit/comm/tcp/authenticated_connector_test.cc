@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connections that prove themselves: among ranks, as threads, and against strangers who come before them.
-#include "runtime/comm/wire/authenticated_connector.h"
+#include "runtime/comm/tcp/authenticated_connector.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -17,7 +17,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/text.h"
-#include "runtime/comm/wire/greeting.h"
+#include "runtime/comm/tcp/greeting.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/hash_store.h"
@@ -25,7 +25,7 @@
 #include "tests/support/accept_one.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep::wire::authenticated_connector_test {
+namespace lockstep::tcp::authenticated_connector_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -35,7 +35,7 @@ using lockstep::testing::expect_text;
 using lockstep::testing::text_of;
 
 const Deadline kSoon = Deadline::after(60s);
-const std::string kDraw(kDrawBytes, 'd');
+const std::string kNonce(proto::kNonceBytes, 'n');
 
 rendezvous::Roster roster_of(int ranks) {
   rendezvous::Roster roster;
@@ -111,9 +111,8 @@ std::vector<Outcome> connect_ranks(int ranks, const std::function<std::shared_pt
     threads.emplace_back([&, rank] {
       Outcome& own = outcomes[static_cast<std::size_t>(rank)];
       try {
-        own.sockets =
-            connect_all(store, roster, rank, {.name = "TCP", .address = "127.0.0.1", .secret = secret_of(rank)},
-                        Deadline::after(limit));
+        own.sockets = connect_all(store, roster, rank, {.address = "127.0.0.1", .secret = secret_of(rank)},
+                                  Deadline::after(limit));
       } catch (...) {
         own.error = std::current_exception();
       }
@@ -207,7 +206,7 @@ TEST(AuthenticatedConnector, AStrangerWithoutASecretIsNamedAndHoldsUpNobody) {
   expect_turned_away(
       [](Strangers& them, const Place& place) {
         const int socket = them.connect(place);
-        net::send_all(socket, wire_hello(2, kDraw), kSoon);
+        net::send_all(socket, hello_of(2, kNonce), kSoon);
         net::send_all(socket, std::string(32, 'x'), kSoon);
       },
       {"calls itself rank 2 and could not prove that it knows the job's secret"});
@@ -219,8 +218,8 @@ TEST(AuthenticatedConnector, AStrangerWithoutASecretIsNamedAndHoldsUpNobody) {
       {"it sent another greeting"});
   expect_turned_away(
       [](Strangers& them, const Place& place) {
-        net::send_all(them.connect(place), wire_hello(0, kDraw), kSoon);
-        net::send_all(them.connect(place), wire_hello(70000, kDraw), kSoon);
+        net::send_all(them.connect(place), hello_of(0, kNonce), kSoon);
+        net::send_all(them.connect(place), hello_of(70000, kNonce), kSoon);
       },
       {"it calls itself rank 0, which doesn't connect here", "it calls itself rank 70000, which"});
 }
@@ -229,7 +228,7 @@ TEST(AuthenticatedConnector, AStrangerWithoutASecretIsNamedAndHoldsUpNobody) {
 TEST(AuthenticatedConnector, AStrangerWhoSaysNothingHoldsUpNobody) {
   expect_turned_away(
       [](Strangers& them, const Place& place) {
-        for (int i = 0; i < 20; ++i) net::send_all(them.connect(place), kWireGreeting.substr(0, 10), kSoon);
+        for (int i = 0; i < 20; ++i) net::send_all(them.connect(place), kGreeting.substr(0, 10), kSoon);
         them.connect(place);
       },
       {"it had not proved itself when all ranks had connected", "turned away 18 more"});
@@ -269,16 +268,18 @@ TEST(AuthenticatedConnector, AStrangerWithAnotherSecretIsTurnedAway) {
   const store::Secret other = store::Secret::random();
   const auto roster = roster_of(2);
   store::HashStore store;
-  const ConnectOptions options{.name = "TCP", .address = "127.0.0.1", .secret = a_secret()};
+  const ConnectOptions options{.address = "127.0.0.1", .secret = a_secret()};
   std::vector<Outcome> outcomes(2);
   std::thread rank_0([&] { outcomes[0].sockets = connect_all(store, roster, 0, options, kSoon); });
   const Place place = place_in(store.get("tcp/0", kSoon));
   store.set("tcp/1", "ticket 127.0.0.1:1");
   const UniqueFd socket = net::tcp_connect(place.address, kSoon);
-  net::send_all(socket.get(), wire_hello(1, kDraw), kSoon);
-  std::string challenge(kDrawBytes, '\0');
+  net::send_all(socket.get(), hello_of(1, kNonce), kSoon);
+  std::string challenge(proto::kNonceBytes, '\0');
   net::recv_exact(socket.get(), std::as_writable_bytes(std::span(challenge)), kSoon);
-  net::send_all(socket.get(), wire_proof(&other, proto::Prover::client, kDraw, challenge, place.ticket, 1, 0), kSoon);
+  auto response = challenge_between(1, 0, place.ticket, kNonce, &other);
+  response.server_nonce = challenge;
+  net::send_all(socket.get(), response.prove(proto::Prover::client), kSoon);
   std::byte byte{};  // nothing comes back but the end of the connection
   error_of<net::ConnectionClosed>([&] { net::recv_exact(socket.get(), std::span(&byte, 1), kSoon); });
   outcomes[1].sockets = connect_all(store, roster, 1, options, kSoon);
@@ -290,14 +291,14 @@ TEST(AuthenticatedConnector, AStrangerWithAnotherSecretIsTurnedAway) {
 
 // What rank 1 said and proved before, to the same listener: another challenge makes it worthless.
 TEST(AuthenticatedConnector, AReplayedProofIsTurnedAway) {
-  const std::string old_challenge(kDrawBytes, 'c');
+  const std::string old_challenge(proto::kNonceBytes, 'c');
   expect_turned_away(
       [&](Strangers& them, const Place& place) {
         const int socket = them.connect(place);
-        net::send_all(socket, wire_hello(1, kDraw), kSoon);
-        net::send_all(socket,
-                      wire_proof(a_secret().get(), proto::Prover::client, kDraw, old_challenge, place.ticket, 1, 0),
-                      kSoon);
+        net::send_all(socket, hello_of(1, kNonce), kSoon);
+        auto response = challenge_between(1, 0, place.ticket, kNonce, a_secret().get());
+        response.server_nonce = old_challenge;
+        net::send_all(socket, response.prove(proto::Prover::client), kSoon);
       },
       {"calls itself rank 1 and could not prove that it knows the job's secret"});
 }
@@ -309,9 +310,9 @@ TEST(AuthenticatedConnector, AListenerThatProvesNothingEndsTheStartWithItsAddres
   std::thread impostor([&] {
     for (int i = 0; i < 3; ++i) {
       const UniqueFd socket = accept_one(listener.get(), kSoon);
-      std::string hello(kWireGreeting.size() + 4 + kDrawBytes, '\0');
+      std::string hello(kHelloBytes, '\0');
       net::recv_exact(socket.get(), std::as_writable_bytes(std::span(hello)), kSoon);
-      net::send_all(socket.get(), std::string(kDrawBytes, 's'), kSoon);
+      net::send_all(socket.get(), std::string(proto::kNonceBytes, 's'), kSoon);
       std::string proof(32, '\0');
       net::recv_exact(socket.get(), std::as_writable_bytes(std::span(proof)), kSoon);
       net::send_all(socket.get(), proof, kSoon);  // its own proof, sent back
@@ -353,8 +354,8 @@ class LaterRanks {
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([this, rank] {
         auto& own = ranks_[static_cast<std::size_t>(rank)];
-        own = std::make_unique<AuthenticatedConnector>(
-            roster_, rank, ConnectOptions{.name = "TCP", .address = "127.0.0.1", .secret = a_secret()});
+        own = std::make_unique<AuthenticatedConnector>(roster_, rank,
+                                                       ConnectOptions{.address = "127.0.0.1", .secret = a_secret()});
         own->open(store_, {}, kSoon);
       });
     }
@@ -463,7 +464,7 @@ TEST(AuthenticatedConnector, AFloodOfStrangersTakesLittleAndKeepsNobodyOut) {
     strangers.push_back(net::tcp_connect(place.address, kSoon));
     if (i % 3 == 0) continue;
     try {
-      net::send_all(strangers.back().get(), i % 3 == 1 ? std::string(500, 'x') : wire_hello(2, kDraw), kSoon);
+      net::send_all(strangers.back().get(), i % 3 == 1 ? std::string(500, 'x') : hello_of(2, kNonce), kSoon);
     } catch (const net::ConnectionClosed&) {
       // It has been turned away meanwhile.
     }
@@ -489,14 +490,6 @@ TEST(AuthenticatedConnector, ARankThatStandsStillIsWaitedFor) {
   other.join();
 }
 
-TEST(AuthenticatedConnector, AnInterfaceThatIsNotThereIsNamed) {
-  store::HashStore store;
-  const auto roster = roster_of(1);
-  expect_text(
-      error_of<BackendUnavailable>([&] { connect_all(store, roster, 0, {.name = "TCP", .interface = "nic9"}, kSoon); }),
-      {"TCP: this host has no interface 'nic9' (it has ", "lo 127.0.0.1"});
-}
-
 TEST(AuthenticatedConnector, AWaitEndsWhenTheCheckThrows) {
   store::HashStore store;
   const auto roster = roster_of(2);
@@ -504,8 +497,7 @@ TEST(AuthenticatedConnector, AWaitEndsWhenTheCheckThrows) {
     store.set("tcp/1", "ticket 127.0.0.1:1");
   });
   EXPECT_EQ(error_of<PeerLost>([&] {
-              connect_all(store, roster, 0,
-                          {.name = "TCP", .address = "127.0.0.1", .check = [] { throw PeerLost("rank 1 is lost"); }},
+              connect_all(store, roster, 0, {.address = "127.0.0.1", .check = [] { throw PeerLost("rank 1 is lost"); }},
                           kSoon);
             }),
             "rank 1 is lost");
@@ -513,4 +505,4 @@ TEST(AuthenticatedConnector, AWaitEndsWhenTheCheckThrows) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire::authenticated_connector_test
+}  // namespace lockstep::tcp::authenticated_connector_test

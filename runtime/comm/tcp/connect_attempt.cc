@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/wire/connect_attempt.h"
+#include "runtime/comm/tcp/connect_attempt.h"
 
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "runtime/comm/wire/greeting.h"
 #include "runtime/net/epoll.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 
-namespace lockstep::wire {
+namespace lockstep::tcp {
 namespace {
 
 using namespace std::chrono_literals;
@@ -24,23 +22,7 @@ constexpr int kTries = 3;
 
 }  // namespace
 
-ConnectAttempt::ConnectAttempt(int own, int peer, Names names, ListeningPlace place,
-                               std::shared_ptr<const store::Secret> secret, const Deadline& limit, int epoll)
-    : own_(own),
-      peer_(peer),
-      names_(std::move(names)),
-      place_(std::move(place)),
-      secret_(std::move(secret)),
-      limit_(limit),
-      epoll_(epoll) {}
-
-ConnectAttempt::~ConnectAttempt() { net::close_watched(epoll_, socket_); }
-
-void ConnectAttempt::watch(int operation, std::uint32_t events) const {
-  net::watch(epoll_, operation, socket_.get(), events, static_cast<std::uint64_t>(socket_.get()));
-}
-
-void ConnectAttempt::begin() { connect(); }
+ConnectAttempt::~ConnectAttempt() { net::close_watched(own_.epoll, socket_); }
 
 void ConnectAttempt::connect() {
   received_.clear();
@@ -51,11 +33,11 @@ void ConnectAttempt::connect() {
     return unreachable(error.error_number());
   }
   state_ = State::connecting;
-  watch(EPOLL_CTL_ADD, EPOLLOUT);
+  own_.watch(EPOLL_CTL_ADD, socket_.get(), EPOLLOUT);
 }
 
 void ConnectAttempt::unreachable(int error) {
-  net::close_watched(epoll_, socket_);
+  net::close_watched(own_.epoll, socket_);
   state_ = State::pausing;
   if (!route_limit_) route_limit_ = Deadline::after(kRouteLimit);
   // The kernel remembers for a while that it found no way to a host whose cable was out.
@@ -76,21 +58,10 @@ void ConnectAttempt::tick() {
 
 void ConnectAttempt::reached() {
   route_limit_.reset();
-  draw_ = random_draw();
+  challenge_ = challenge_between(own_.rank, peer_, place_.ticket, store::random_nonce(), own_.secret.get());
   state_ = State::awaiting_challenge;
-  watch(EPOLL_CTL_MOD, EPOLLIN);
-  send_part(socket_.get(), wire_hello(own_, draw_));
-}
-
-bool ConnectAttempt::receive(std::size_t bytes) {
-  std::string more(bytes - received_.size(), '\0');
-  more.resize(net::recv_now(socket_.get(), std::as_writable_bytes(std::span(more))));
-  received_ += more;
-  return received_.size() == bytes;
-}
-
-std::string ConnectAttempt::proof(proto::Prover prover) const {
-  return wire_proof(secret_.get(), prover, draw_, challenge_, place_.ticket, own_, peer_);
+  own_.watch(EPOLL_CTL_MOD, socket_.get(), EPOLLIN);
+  send_part(socket_.get(), hello_of(own_.rank, challenge_.client_nonce));
 }
 
 void ConnectAttempt::serve() {
@@ -99,12 +70,12 @@ void ConnectAttempt::serve() {
       const int error = net::tcp_connect_result(socket_.get());
       return error == 0 ? reached() : unreachable(error);
     }
-    if (state_ == State::awaiting_challenge && receive(kDrawBytes)) {
-      challenge_ = std::exchange(received_, {});
+    if (state_ == State::awaiting_challenge && receive_part(socket_.get(), proto::kNonceBytes, received_)) {
+      challenge_.server_nonce = std::exchange(received_, {});
       state_ = State::awaiting_proof;
-      send_part(socket_.get(), proof(proto::Prover::client));
-    } else if (state_ == State::awaiting_proof && receive(kProofBytes)) {
-      if (!is_proof(received_, proof(proto::Prover::server))) return try_again("its proof is not one of this job");
+      send_part(socket_.get(), challenge_.prove(proto::Prover::client));
+    } else if (state_ == State::awaiting_proof && receive_part(socket_.get(), kProofBytes, received_)) {
+      if (!challenge_.verify(proto::Prover::server, received_)) return try_again("its proof is not one of this job");
       state_ = State::proven;
     }
   } catch (const net::ConnectionClosed&) {
@@ -115,22 +86,22 @@ void ConnectAttempt::serve() {
 // A listener that ends a connection without an answer may only be short of room: that does not count as a try.
 void ConnectAttempt::try_again(const std::string& problem) {
   const bool counts = state_ == State::awaiting_proof;
-  net::close_watched(epoll_, socket_);
+  net::close_watched(own_.epoll, socket_);
   state_ = State::pausing;
   if (counts) ++tries_;
   if (tries_ == kTries) {
     throw BackendUnavailable(
-        fmt::format("{}: who listens at {}, where {} should, could not prove to {} that it knows the job's secret, {} "
+        fmt::format("TCP: who listens at {}, where {} should, could not prove to {} that it knows the job's secret, {} "
                     "times: {}; see what listens there, and that all ranks have one secret",
-                    names_.wire, place_.address.to_string(), names_.peer, names_.own, kTries, problem));
+                    place_.address.to_string(), own_.describe(peer_), own_.describe(own_.rank), kTries, problem));
   }
   if (counts) connect();
 }
 
 std::optional<UniqueFd> ConnectAttempt::take() {
   if (state_ != State::proven) return {};
-  net::unwatch(epoll_, socket_.get());
+  net::unwatch(own_.epoll, socket_.get());
   return std::move(socket_);
 }
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::tcp

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstddef>
 
-namespace lockstep::store {
+namespace lockstep {
 
 class LogLimit {
  public:
@@ -29,7 +29,8 @@ class LogLimit {
     return false;
   }
   Time summary_time() const { return start_ + window_; }
-  // How many were counted since the last call.
+  // How many were counted since the last take_left_out().
+  std::size_t left_out() const { return left_out_; }
   std::size_t take_left_out() {
     const std::size_t count = left_out_;
     left_out_ = 0;
@@ -44,4 +45,4 @@ class LogLimit {
   std::size_t left_out_ = 0;
 };
 
-}  // namespace lockstep::store
+}  // namespace lockstep

@@ -13,41 +13,36 @@
 #include <cstddef>
 #include <functional>
 #include <list>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/rendezvous/roster.h"
-#include "proto/proof.h"
+#include "runtime/base/log_limit.h"
 #include "runtime/base/unique_fd.h"
-#include "runtime/store/secret.h"
+#include "runtime/comm/tcp/greeting.h"
 
-namespace lockstep::wire {
+namespace lockstep::tcp {
 
 class HandshakeAcceptor {
  public:
   static constexpr std::size_t kMostCallers = 64;
   static constexpr int kMostStrangers = 32;
-  static constexpr int kNamedStrangers = 3;
+  static constexpr std::size_t kNamedStrangers = 3;
 
-  // For rank `rank`, which listens at a free port of `address`. `name`: of the wire, for messages. `epoll` watches its
-  // descriptors, each under its number. `has_another(rank)`: this rank has another connection with that one, or is
-  // about to, so that one gives up what it has begun here. `roster` outlives it.
-  HandshakeAcceptor(const rendezvous::Roster& roster, int rank, std::string name,
-                    std::shared_ptr<const store::Secret> secret, std::function<bool(int rank)> has_another,
-                    const std::string& address, int epoll);
+  // Listens at a free port of `address`. `has_another(rank)`: this rank has another connection with that one, or is
+  // about to, so that one gives up what it has begun here. `own` outlives it.
+  HandshakeAcceptor(const OwnEnd& own, const std::string& address, std::function<bool(int rank)> has_another);
   ~HandshakeAcceptor();
   HandshakeAcceptor(const HandshakeAcceptor&) = delete;
   HandshakeAcceptor& operator=(const HandshakeAcceptor&) = delete;
 
   // The ticket, drawn by chance, and the address that another rank needs to connect here.
   std::string place() const;
-  // A descriptor that `epoll` watches under this number is readable. False if it is not one of these.
+  // A descriptor that the epoll watches under this number is readable. False if it is not one of these.
   bool serve(int fd);
   // Call it every 100 ms while is_busy().
   void tick();
-  bool is_busy() const { return !callers_.empty() || is_paused_ || unnamed_ > 0; }
+  bool is_busy() const { return !callers_.empty() || is_paused_ || log_limit_.left_out() > 0; }
 
   // The ranks that have proved themselves and wait for an answer.
   std::vector<int> proven() const;
@@ -65,9 +60,9 @@ class HandshakeAcceptor {
     UniqueFd socket;
     std::string peer;  // its address
     Deadline limit;
-    std::string received = {};
-    std::string challenge = {};  // drawn for it; empty before its hello is here
-    int rank = -1;               // by its own word
+    std::string received = {};  // of the part that it sends
+    int rank = -1;              // by its own word; -1 before its hello is here
+    store::ChallengeResponse challenge = {};
     bool is_proven = false;
     bool has_given_up = false;
   };
@@ -82,22 +77,18 @@ class HandshakeAcceptor {
   std::string hear(Caller& caller);
   std::string challenge(Caller& caller);
   std::string judge(Caller& caller) const;
-  std::string proof_of(const Caller& caller, proto::Prover prover) const;
   Place find_proven(int rank);
   void drop(Place caller);
   void turn_away(Place caller, const std::string& why);
   // In the log, as long as it has not been said too often.
   void say(const std::string& what);
-  void say_how_many_more();
+  // Once the time of those that were named is over at `now`.
+  void say_how_many_more(LogLimit::Time now);
   void pause(bool is_paused);
-  std::string who() const { return roster_[static_cast<std::size_t>(rank_)].describe(); }
+  std::string who() const { return own_.describe(own_.rank); }
 
-  const rendezvous::Roster& roster_;
-  const int rank_;
-  const std::string name_;
-  const std::shared_ptr<const store::Secret> secret_;
+  const OwnEnd& own_;
   const std::function<bool(int rank)> has_another_;
-  const int epoll_;
   const UniqueFd listener_;
   const std::string ticket_;
   std::list<Caller> callers_;
@@ -105,10 +96,7 @@ class HandshakeAcceptor {
   int turned_away_ = 0;     // in all
   int since_tick_ = 0;
   std::string last_stranger_;
-  // The minute that began with the first of them.
-  Deadline naming_ = Deadline::after({});
-  int named_ = 0;
-  int unnamed_ = 0;
+  LogLimit log_limit_;
 };
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::tcp

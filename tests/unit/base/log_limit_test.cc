@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/store/server/log_limit.h"
+#include "runtime/base/log_limit.h"
 
 #include <gtest/gtest.h>
 
-namespace lockstep::store::log_limit_test {
+namespace lockstep::log_limit_test {
 namespace {
 
 using std::chrono::seconds;
@@ -22,4 +22,4 @@ TEST(LogLimit, AdmitsSoManyLinesInATimeAndCountsTheRest) {
 }
 
 }  // namespace
-}  // namespace lockstep::store::log_limit_test
+}  // namespace lockstep::log_limit_test

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/wire/handshake_acceptor.h"
+#include "runtime/comm/tcp/handshake_acceptor.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <exception>
-#include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/random_bytes.h"
-#include "runtime/comm/wire/greeting.h"
 #include "runtime/net/epoll.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 
-namespace lockstep::wire {
+namespace lockstep::tcp {
 namespace {
 
 using namespace std::chrono_literals;
@@ -27,28 +25,24 @@ constexpr auto kGreetingLimit = 10s;
 constexpr auto kLeastPatience = 1s;
 constexpr auto kNamingWindow = 60s;
 // Callers that one serve() lets in, at most.
-constexpr int kMostAtOnce = 16;
+constexpr int kMostAccepted = 16;
 
 }  // namespace
 
-HandshakeAcceptor::HandshakeAcceptor(const rendezvous::Roster& roster, int rank, std::string name,
-                                     std::shared_ptr<const store::Secret> secret,
-                                     std::function<bool(int rank)> has_another, const std::string& address, int epoll)
-    : roster_(roster),
-      rank_(rank),
-      name_(std::move(name)),
-      secret_(std::move(secret)),
+HandshakeAcceptor::HandshakeAcceptor(const OwnEnd& own, const std::string& address,
+                                     std::function<bool(int rank)> has_another)
+    : own_(own),
       has_another_(std::move(has_another)),
-      epoll_(epoll),
       listener_(net::tcp_listen({address, 0})),
-      ticket_(random_hex(16)) {
-  net::watch(epoll_, EPOLL_CTL_ADD, listener_.get(), EPOLLIN, static_cast<std::uint64_t>(listener_.get()));
+      ticket_(random_hex(16)),
+      log_limit_(kNamedStrangers, kNamingWindow) {
+  own_.watch(EPOLL_CTL_ADD, listener_.get(), EPOLLIN);
 }
 
 HandshakeAcceptor::~HandshakeAcceptor() {
-  for (Caller& caller : callers_) net::close_watched(epoll_, caller.socket);
-  net::unwatch(epoll_, listener_.get());
-  say_how_many_more();
+  for (Caller& caller : callers_) net::close_watched(own_.epoll, caller.socket);
+  net::unwatch(own_.epoll, listener_.get());
+  say_how_many_more(LogLimit::Time::max());
 }
 
 std::string HandshakeAcceptor::place() const {
@@ -72,7 +66,7 @@ bool HandshakeAcceptor::serve(int fd) {
 }
 
 void HandshakeAcceptor::accept_callers() {
-  for (int i = 0; i < kMostAtOnce; ++i) {
+  for (int i = 0; i < kMostAccepted; ++i) {
     if (since_tick_ >= kMostStrangers || !make_room()) return pause(true);
     try {
       if (!accept_one()) return;
@@ -90,7 +84,7 @@ bool HandshakeAcceptor::accept_one() {
   const int fd = socket.get();
   std::string peer = net::describe_peer(fd);
   callers_.push_back({std::move(socket), std::move(peer), Deadline::after(kGreetingLimit)});
-  net::watch(epoll_, EPOLL_CTL_ADD, fd, EPOLLIN, static_cast<std::uint64_t>(fd));
+  own_.watch(EPOLL_CTL_ADD, fd, EPOLLIN);
   return true;
 }
 
@@ -99,7 +93,7 @@ void HandshakeAcceptor::turn_away_all() {
     for (std::size_t i = 0; i < kMostCallers && accept_one(); ++i) {
     }
   } catch (const SystemError& error) {
-    log_debug("{}: {} can't see who else is there: {}", name_, who(), error.what());
+    log_debug("TCP: {} can't see who else is there: {}", who(), error.what());
   }
   while (!callers_.empty()) {
     const auto caller = callers_.begin();
@@ -124,8 +118,7 @@ bool HandshakeAcceptor::make_room() {
 
 void HandshakeAcceptor::pause(bool is_paused) {
   if (std::exchange(is_paused_, is_paused) == is_paused) return;
-  net::watch(epoll_, EPOLL_CTL_MOD, listener_.get(), is_paused ? 0u : EPOLLIN,
-             static_cast<std::uint64_t>(listener_.get()));
+  own_.watch(EPOLL_CTL_MOD, listener_.get(), is_paused ? 0u : EPOLLIN);
 }
 
 void HandshakeAcceptor::tick() {
@@ -138,20 +131,17 @@ void HandshakeAcceptor::tick() {
     if (why.empty() && !one->is_proven) why = fmt::format("it did not prove itself, {}", one->limit.progress());
     if (!why.empty()) turn_away(one, why);
   }
-  if (naming_.expired()) say_how_many_more();
+  say_how_many_more(std::chrono::steady_clock::now());
   pause(false);
 }
 
 std::string HandshakeAcceptor::hear(Caller& caller) {
   try {
     while (!caller.is_proven) {
-      const std::size_t wanted = caller.challenge.empty() ? kHelloBytes : kHelloBytes + kProofBytes;
-      std::string bytes(wanted - caller.received.size(), '\0');
-      bytes.resize(net::recv_now(caller.socket.get(), std::as_writable_bytes(std::span(bytes))));
-      if (bytes.empty()) return {};
-      caller.received += bytes;
-      if (caller.received.size() < wanted) continue;
-      if (std::string why = caller.challenge.empty() ? challenge(caller) : judge(caller); !why.empty()) return why;
+      const bool has_said_hello = caller.rank >= 0;
+      if (!receive_part(caller.socket.get(), has_said_hello ? kProofBytes : kHelloBytes, caller.received)) return {};
+      if (std::string why = has_said_hello ? judge(caller) : challenge(caller); !why.empty()) return why;
+      caller.received.clear();
     }
     return {};
   } catch (const net::ConnectionClosed& closed) {
@@ -163,25 +153,21 @@ std::string HandshakeAcceptor::hear(Caller& caller) {
 }
 
 std::string HandshakeAcceptor::challenge(Caller& caller) {
-  if (!caller.received.starts_with(kWireGreeting)) return "it sent another greeting";
-  const std::uint32_t rank = rank_in_hello(caller.received);
-  if (rank >= roster_.size() || static_cast<int>(rank) == rank_) {
-    return fmt::format("it calls itself rank {}, which doesn't connect here", rank);
+  const auto rank = rank_in_hello(caller.received);
+  if (!caller.received.starts_with(kGreeting) || !rank) return "it sent another greeting";
+  if (*rank < 0 || *rank >= static_cast<int>(own_.roster.size()) || *rank == own_.rank) {
+    return fmt::format("it calls itself rank {}, which doesn't connect here", *rank);
   }
-  caller.rank = static_cast<int>(rank);
-  caller.challenge = random_draw();
-  send_part(caller.socket.get(), caller.challenge);
+  caller.rank = static_cast<int>(*rank);
+  caller.challenge =
+      challenge_between(caller.rank, own_.rank, ticket_, nonce_in_hello(caller.received), own_.secret.get());
+  caller.challenge.server_nonce = store::random_nonce();
+  send_part(caller.socket.get(), caller.challenge.server_nonce);
   return {};
 }
 
-std::string HandshakeAcceptor::proof_of(const Caller& caller, proto::Prover prover) const {
-  return wire_proof(secret_.get(), prover, draw_in_hello(caller.received), caller.challenge, ticket_, caller.rank,
-                    rank_);
-}
-
 std::string HandshakeAcceptor::judge(Caller& caller) const {
-  const std::string_view proof = std::string_view(caller.received).substr(kHelloBytes);
-  if (!is_proof(proof, proof_of(caller, proto::Prover::client))) {
+  if (!caller.challenge.verify(proto::Prover::client, caller.received)) {
     return fmt::format("it calls itself rank {} and could not prove that it knows the job's secret", caller.rank);
   }
   caller.is_proven = true;
@@ -197,7 +183,7 @@ std::vector<int> HandshakeAcceptor::proven() const {
 }
 
 void HandshakeAcceptor::drop(Place caller) {
-  net::close_watched(epoll_, caller->socket);
+  net::close_watched(own_.epoll, caller->socket);
   callers_.erase(caller);
 }
 
@@ -209,8 +195,8 @@ HandshakeAcceptor::Place HandshakeAcceptor::find_proven(int rank) {
 UniqueFd HandshakeAcceptor::accept(int rank) {
   const auto caller = find_proven(rank);
   UniqueFd socket = std::move(caller->socket);
-  const std::string proof = proof_of(*caller, proto::Prover::server);
-  net::unwatch(epoll_, socket.get());
+  const std::string proof = caller->challenge.prove(proto::Prover::server);
+  net::unwatch(own_.epoll, socket.get());
   callers_.erase(caller);
   try {
     send_part(socket.get(), proof);
@@ -242,21 +228,14 @@ void HandshakeAcceptor::turn_away(Place caller, const std::string& why) {
 }
 
 void HandshakeAcceptor::say(const std::string& what) {
-  if (naming_.expired()) {
-    say_how_many_more();
-    naming_ = Deadline::after(kNamingWindow);
-    named_ = 0;
-  }
-  if (named_ == kNamedStrangers) {
-    ++unnamed_;
-    return;
-  }
-  ++named_;
-  log_warn("{}: {} {}", name_, who(), what);
+  const auto now = std::chrono::steady_clock::now();
+  say_how_many_more(now);
+  if (log_limit_.admit(now)) log_warn("TCP: {} {}", who(), what);
 }
 
-void HandshakeAcceptor::say_how_many_more() {
-  if (unnamed_ > 0) log_warn("{}: {} turned away {} more", name_, who(), std::exchange(unnamed_, 0));
+void HandshakeAcceptor::say_how_many_more(LogLimit::Time now) {
+  if (log_limit_.left_out() == 0 || now < log_limit_.summary_time()) return;
+  log_warn("TCP: {} turned away {} more", who(), log_limit_.take_left_out());
 }
 
 std::string HandshakeAcceptor::strangers() const {
@@ -264,4 +243,4 @@ std::string HandshakeAcceptor::strangers() const {
   return fmt::format("; {} that proved nothing were turned away, the last was {}", turned_away_, last_stranger_);
 }
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::tcp
