@@ -60,8 +60,6 @@ void add_findings(const std::vector<trace::Finding>& found, std::vector<trace::F
   }
 }
 
-double ms(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
-
 // Adds the scalars of one start's ranks, and those that the first rank's rows provide for each step.
 void add_scalars(std::span<const RunTrace> ranks, const ReportedStart& start, std::map<std::string, ScalarCurve>& all) {
   for (auto& [name, curve] : all) curve.erase(curve.upper_bound(start.resumed), curve.end());
