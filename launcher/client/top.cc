@@ -67,9 +67,11 @@ std::string memory(double bytes) {
   return mebibytes < 1024 ? fmt::format("{:.0f}M", mebibytes) : fmt::format("{:.1f}G", mebibytes / 1024);
 }
 
+bool has_gpu(const ReportedRank& rank) { return rank.gpu_use || rank.gpu_memory_bytes; }
+
 // Returns "87% 12.3G".
 std::string gpu_of(const ReportedRank& rank) {
-  if (!rank.gpu_use && !rank.gpu_memory_bytes) return "-";
+  if (!has_gpu(rank)) return "-";
   return fmt::format("{} {}", rank.gpu_use ? fmt::format("{:.0f}%", 100 * *rank.gpu_use) : "-",
                      memory(rank.gpu_memory_bytes.value_or(0)));
 }
@@ -89,7 +91,7 @@ bool is_well(const ReportedRank& rank) {
   return rank.state == "training" || rank.state == "starting" || is_in_no_group(rank);
 }
 
-std::vector<std::string> row_of_rank(const ReportedRank& rank, bool is_slow, bool has_gpus, bool has_cpu) {
+std::vector<std::string> row_of_rank(const ReportedRank& rank, bool is_slow) {
   std::vector<std::string> row = {fmt::format("{}{}", rank.rank,
                                               !is_well(rank) ? " !"
                                               : is_slow      ? " *"
@@ -107,8 +109,8 @@ std::vector<std::string> row_of_rank(const ReportedRank& rank, bool is_slow, boo
                                   percent(rank, {Phase::snapshot, Phase::evaluation, Phase::other})};
   for (const double bytes : rank.held_bytes) row.push_back(memory(bytes));
   row.push_back(memory(rank.resident_bytes));
-  if (has_cpu) row.push_back(rank.cpu_s ? fmt::format("{:.1f} s", *rank.cpu_s) : "-");
-  if (has_gpus) row.push_back(gpu_of(rank));
+  row.push_back(rank.cpu_s ? fmt::format("{:.1f} s", *rank.cpu_s) : "-");
+  row.push_back(gpu_of(rank));
   row.push_back(fmt::format("{}", rank.pid));
   row.push_back(rank.collectives == 0 ? "-" : describe_collective(rank));
   return row;
@@ -156,16 +158,21 @@ std::vector<std::string> heading(const LiveReport& report) {
   return lines;
 }
 
+using Rows = std::vector<std::vector<std::string>>;
+
+void remove_column(Rows& rows, std::string_view name) {
+  const auto column = std::ranges::find(rows[0], name) - rows[0].begin();
+  if (column == std::ssize(rows[0])) return;
+  for (auto& row : rows) row.erase(row.begin() + column);
+}
+
 // Removes columns, the least needed first, until the widest row fits into `room`; 0: `room` is unlimited.
-void narrow(std::vector<std::vector<std::string>>& rows, std::size_t room, bool has_one_host) {
+void narrow(Rows& rows, std::size_t room, bool has_one_host) {
   for (const std::string_view name : {"LAST COLLECTIVE", has_one_host ? "HOST" : "", "OTHER", "OPTIM", "HIDDEN",
                                       "WEIGHTS", "GRADS", "OPTSTATE", "BWD", "FWD", "HOST", "DATA", "TIME", "WAITED"}) {
-    const auto table = in_columns(rows);
-    const bool fits = std::all_of(table.begin(), table.end(), [&](const auto& line) { return line.size() <= room; });
+    const bool fits = std::ranges::all_of(in_columns(rows), [&](const auto& line) { return line.size() <= room; });
     if (room == 0 || fits) return;
-    const auto column = std::find(rows[0].begin(), rows[0].end(), name) - rows[0].begin();
-    if (column == std::ssize(rows[0])) continue;
-    for (auto& row : rows) row.erase(row.begin() + column);
+    remove_column(rows, name);
   }
 }
 
@@ -249,17 +256,12 @@ std::string as_screen(const LiveReport& report, const Screen& screen) {
     left_out = ranks.size() - room;
     ranks.resize(room);
   }
-  const bool has_gpus = std::any_of(report.ranks.begin(), report.ranks.end(),
-                                    [](const ReportedRank& rank) { return rank.gpu_use || rank.gpu_memory_bytes; });
-  std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "STATE", "STEP", "TIME", "WAITED", "HIDDEN", "DATA",
-                                                 "FWD", "BWD", "OPTIM", "OTHER", "WEIGHTS", "GRADS", "OPTSTATE",
-                                                 "MEMORY", "PID", "LAST COLLECTIVE"}};
-  const bool has_cpu = std::ranges::any_of(report.ranks, is_in_no_group);
-  if (has_cpu) rows.front().insert(rows.front().end() - 2, "CPU");
-  if (has_gpus) rows.front().insert(rows.front().end() - 2, "GPU");
-  for (const ReportedRank* rank : ranks) {
-    rows.push_back(row_of_rank(*rank, rank->rank == report.straggler, has_gpus, has_cpu));
-  }
+  Rows rows = {{"RANK",     "HOST",   "STATE", "STEP",  "TIME",  "WAITED",         "HIDDEN",
+                "DATA",     "FWD",    "BWD",   "OPTIM", "OTHER", "WEIGHTS",        "GRADS",
+                "OPTSTATE", "MEMORY", "CPU",   "GPU",   "PID",   "LAST COLLECTIVE"}};
+  for (const ReportedRank* rank : ranks) rows.push_back(row_of_rank(*rank, rank->rank == report.straggler));
+  if (std::ranges::none_of(report.ranks, is_in_no_group)) remove_column(rows, "CPU");
+  if (std::ranges::none_of(report.ranks, has_gpu)) remove_column(rows, "GPU");
   narrow(rows, screen.columns, report.facts.hosts == 1);
   std::string text;
   for (const std::string& line : lines) {

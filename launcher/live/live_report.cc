@@ -64,23 +64,6 @@ ReportedRank reported(const LiveRank& live) {
 }
 
 // Applies `field(name, value)` to each field, which both directions use.
-template <typename Facts, typename Field>
-void facts_fields(Facts& facts, Field field) {
-  field("run_id", facts.run_id);
-  field("pid", facts.pid);
-  field("host", facts.host);
-  field("node_rank", facts.node_rank);
-  field("hosts", facts.hosts);
-  field("first_rank", facts.first_rank);
-  field("ranks_here", facts.ranks);
-  field("world_size", facts.world_size);
-  field("generation", facts.generation);
-  field("age_ms", facts.age_ms);
-  field("step", facts.step);
-  field("log_dir", facts.log_dir);
-  field("command", facts.command);
-}
-
 template <typename Rank, typename Field>
 void rank_fields(Rank& rank, Field field) {
   field("rank", rank.rank);
@@ -115,7 +98,7 @@ void rank_fields(Rank& rank, Field field) {
 struct Write {
   Json& to;
   template <typename Value>
-  void operator()(const char* name, const Value& value) const {
+  void operator()(const char* name, const Value& value, Value = {}) const {
     to[name] = value;
   }
   void operator()(const char* name, const std::optional<double>& value) const {
@@ -135,7 +118,7 @@ struct Write {
 struct Read {
   const Json& from;
   template <typename Value>
-  void operator()(const char* name, Value& value) const {
+  void operator()(const char* name, Value& value, Value = {}) const {
     from.at(name).get_to(value);
   }
   void operator()(const char* name, std::string& value) const {
@@ -156,7 +139,7 @@ struct Read {
 
 LiveReport report_from(const Json& json) {
   LiveReport report;
-  facts_fields(report.facts, Read{json});
+  for_each_fact(report.facts, Read{json});
   for (const Json& entry : json.at("ranks")) {
     ReportedRank rank;
     rank_fields(rank, Read{entry});
@@ -225,7 +208,7 @@ LiveReport live_report(const RunFacts& facts, const LiveRun& run) {
 
 std::string as_json(const LiveReport& report) {
   Json json = Json::object();
-  facts_fields(report.facts, Write{json});
+  for_each_fact(report.facts, Write{json});
   Json& ranks = json["ranks"] = Json::array();
   for (const ReportedRank& rank : report.ranks) {
     Json entry = Json::object();

@@ -19,20 +19,8 @@ constexpr std::size_t kMostIdBytes = 40;      // limit for a run id in a socket'
 
 constexpr auto kFactsFields = [](auto& facts, auto& fields) {
   fields.kind("run");
-  fields("run", facts.run_id);
-  fields("pid", facts.pid, 0);
-  fields("host", facts.host);
-  fields("first-rank", facts.first_rank, 0);
-  fields("ranks", facts.ranks, 0);
-  fields("world-size", facts.world_size, 0);
-  fields("hosts", facts.hosts, 1);
-  fields("node-rank", facts.node_rank, 0);
-  fields("generation", facts.generation, 0);
-  fields("age-ms", facts.age_ms, std::int64_t{0});
-  fields("step", facts.step, std::int64_t{-1});
+  for_each_fact(facts, fields);
   fields("stops", facts.stops, 0);
-  fields("log-dir", facts.log_dir);
-  fields("command", facts.command);
 };
 
 constexpr auto kRequestFields = [](auto& request, auto& fields) {

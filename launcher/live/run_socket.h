@@ -46,6 +46,24 @@ struct RunFacts {
   bool is_crowded = false;   // its threads outnumber the cores; only the launcher knows, and no record has it
 };
 
+// Lists the facts that a record (base/record.h) and JSON have in common, each with its least value, which JSON ignores.
+template <typename Facts, typename Fields>
+void for_each_fact(Facts& facts, Fields&& fields) {
+  fields("run_id", facts.run_id);
+  fields("pid", facts.pid, 0);
+  fields("host", facts.host);
+  fields("node_rank", facts.node_rank, 0);
+  fields("hosts", facts.hosts, 1);
+  fields("first_rank", facts.first_rank, 0);
+  fields("ranks_here", facts.ranks, 0);
+  fields("world_size", facts.world_size, 0);
+  fields("generation", facts.generation, 0);
+  fields("age_ms", facts.age_ms, std::int64_t{0});
+  fields("step", facts.step, std::int64_t{-1});
+  fields("log_dir", facts.log_dir);
+  fields("command", facts.command);
+}
+
 std::string encode(const RunFacts& facts);
 // Returns nullopt if the text was not made by encode(). The texts of the result are printable.
 std::optional<RunFacts> decode_run_facts(std::string_view text);

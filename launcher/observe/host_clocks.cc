@@ -2,10 +2,7 @@
 #include "launcher/observe/host_clocks.h"
 
 #include <algorithm>
-#include <compare>
-#include <cstddef>
 #include <iterator>
-#include <limits>
 
 namespace lockstep::launcher {
 namespace {
@@ -13,22 +10,6 @@ namespace {
 constexpr std::int64_t kSecond = 1'000'000'000;
 // Length of the pieces in which two clocks are assumed to run at a constant rate: 50 ppm are 0.1 ms there.
 constexpr std::int64_t kPiece = 2 * kSecond;
-constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-
-// A bucket on one host: the time at which the last of its ranks launched it, and the time at which the first had its
-// result.
-struct Passage {
-  std::int64_t launched = std::numeric_limits<std::int64_t>::min();
-  std::int64_t finished = kNever;
-};
-
-struct BucketKey {
-  int generation = 0;
-  std::int64_t step = 0;
-  std::size_t bucket = 0;
-  auto operator<=>(const BucketKey&) const = default;
-};
-using Passages = std::map<BucketKey, Passage>;
 
 // Bounds on the difference of two clocks, from one bucket, at a time of the second clock.
 struct Bounds {
@@ -36,21 +17,6 @@ struct Bounds {
   std::int64_t least = 0;
   std::int64_t most = 0;
 };
-
-std::map<std::string, Passages> passages_by_host(const std::vector<RunTrace>& traces) {
-  std::map<std::string, Passages> hosts;
-  for (const RunTrace& trace : traces) {
-    Passages& passages = hosts[trace.rank.identity.host];
-    for (const trace::TracedStep& step : trace.rank.steps) {
-      for (std::size_t i = 0; i < step.buckets.size(); ++i) {
-        Passage& passage = passages[{trace.generation, step.number, i}];
-        passage.launched = std::max(passage.launched, step.buckets[i].launched);
-        passage.finished = std::min(passage.finished, step.buckets[i].finished);
-      }
-    }
-  }
-  return hosts;
-}
 
 // Returns the bounds by time.
 std::vector<Bounds> bounds_of(const Passages& common, const Passages& host) {
@@ -67,6 +33,21 @@ std::vector<Bounds> bounds_of(const Passages& common, const Passages& host) {
 }
 
 }  // namespace
+
+std::map<std::string, Passages> passages_by_host(std::span<const RunTrace> traces) {
+  std::map<std::string, Passages> hosts;
+  for (const RunTrace& trace : traces) {
+    Passages& passages = hosts[trace.rank.identity.host];
+    for (const trace::TracedStep& step : trace.rank.steps) {
+      for (std::size_t i = 0; i < step.buckets.size(); ++i) {
+        Passage& passage = passages[{trace.generation, step.number, i}];
+        passage.launched = std::max(passage.launched, step.buckets[i].launched);
+        passage.finished = std::min(passage.finished, step.buckets[i].finished);
+      }
+    }
+  }
+  return hosts;
+}
 
 HostClocks::HostClocks(const std::vector<RunTrace>& traces) {
   if (traces.empty()) return;

@@ -7,14 +7,35 @@
 // difference is a straight line, since quartzes drift.
 #pragma once
 
+#include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "launcher/observe/run_traces.h"
 
 namespace lockstep::launcher {
+
+// A bucket on one host: the time at which the last of its ranks launched it, and the time at which the first had its
+// result, by the host's clock.
+struct Passage {
+  std::int64_t launched = std::numeric_limits<std::int64_t>::min();
+  std::int64_t finished = std::numeric_limits<std::int64_t>::max();
+};
+
+struct BucketKey {
+  int generation = 0;
+  std::int64_t step = 0;  // TracedStep::number
+  std::size_t bucket = 0;
+  auto operator<=>(const BucketKey&) const = default;
+};
+using Passages = std::map<BucketKey, Passage>;
+
+std::map<std::string, Passages> passages_by_host(std::span<const RunTrace> traces);
 
 class HostClocks {
  public:

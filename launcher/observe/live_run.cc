@@ -55,21 +55,20 @@ std::optional<StepRow> steps_between(const RankTotals& before, const RankTotals&
               .on_device = after.on_device > before.on_device,
               .weight = after.rows - before.rows,
               .loss = after.loss};
-  const auto put = [&row](Phase phase, std::int64_t time) { row.ns[static_cast<std::size_t>(phase)] = time; };
   const auto spent = [&](SpanKind kind) { return after.of(kind) - before.of(kind); };
-  put(Phase::data, spent(SpanKind::data));
-  put(Phase::forward, spent(SpanKind::forward));
+  row[Phase::data] = spent(SpanKind::data);
+  row[Phase::forward] = spent(SpanKind::forward);
   // A step ends within its backward, whose span ends after the step, so for the last step only `in_steps` has the time,
   // and the wait in it. On a device a step's end is that of its stream.
   const std::int64_t in_steps = after.in_steps - before.in_steps;
   const std::int64_t least = row.on_device ? 0 : in_steps;
   // For a program that does not use lockstep's engine, or its optimizer.
-  put(Phase::backward, after.of(SpanKind::backward) > 0 ? std::max(spent(SpanKind::backward), least) : in_steps);
-  put(Phase::optimizer,
-      after.of(SpanKind::optimizer) > 0 ? spent(SpanKind::optimizer) : after.after_steps - before.after_steps);
-  put(Phase::snapshot, spent(SpanKind::snapshot));
-  put(Phase::evaluation, spent(SpanKind::evaluation));
-  put(Phase::exposed, spent(SpanKind::collective));
+  row[Phase::backward] = after.of(SpanKind::backward) > 0 ? std::max(spent(SpanKind::backward), least) : in_steps;
+  row[Phase::optimizer] =
+      after.of(SpanKind::optimizer) > 0 ? spent(SpanKind::optimizer) : after.after_steps - before.after_steps;
+  row[Phase::snapshot] = spent(SpanKind::snapshot);
+  row[Phase::evaluation] = spent(SpanKind::evaluation);
+  row[Phase::exposed] = spent(SpanKind::collective);
   settle(row, after.hidden - before.hidden, after.waited - before.waited);
   return row;
 }

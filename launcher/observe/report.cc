@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <system_error>
 #include <utility>
 
@@ -135,65 +136,42 @@ void remove_empty_folders(const std::string& folder) {
   fs::remove(folder, error);
 }
 
-// The exchange of traces with other hosts' launchers, which a signal ends.
-class ExchangeOfTraces {
- public:
-  ExchangeOfTraces(store::Store& store, const RankMap& hosts, Signals& signals, Console& console)
-      : store_(store), hosts_(hosts), signals_(signals), console_(console) {}
-
-  // Called on node rank 0.
-  void write_of_all_hosts(const std::string& folder, const std::string& file) {
-    TakenTraces taken(store_, static_cast<int>(hosts_.size()));
-    auto has = TakenTraces::Has::none;
-    try {
-      RunTraces traces = read_traces(folder);
-      if (has_every_rank(traces)) {  // the hosts share the folder
-        has = TakenTraces::Has::all;
-      } else {
-        taken.take(folder, files_of(traces), limits(kTaking, kLook));
-        traces = read_traces(folder);
-        has = TakenTraces::Has::those_there;
-      }
-      write_traces(traces, file, console_);
-    } catch (const Error&) {
-      taken.end(TakenTraces::Has::none);
-      throw;
+// Writes node rank 0's timeline, with the traces that the other hosts deliver.
+void write_of_all_hosts(store::Store& store, const RankMap& hosts, const std::string& folder, const std::string& file,
+                        const std::function<bool()>& is_called_off, Console& console) {
+  TakenTraces taken(store, static_cast<int>(hosts.size()));
+  auto has = TakenTraces::Has::none;
+  try {
+    RunTraces traces = read_traces(folder);
+    if (has_every_rank(traces)) {  // the hosts share the folder
+      has = TakenTraces::Has::all;
+    } else {
+      taken.take(folder, files_of(traces),
+                 {.deadline = Deadline::after(kTaking), .is_called_off = is_called_off, .look = kLook});
+      traces = read_traces(folder);
+      has = TakenTraces::Has::those_there;
     }
-    taken.end(has);
+    write_traces(traces, file, console);
+  } catch (const Error&) {
+    taken.end(TakenTraces::Has::none);
+    throw;
   }
+  taken.end(has);
+}
 
-  // Returns true if node rank 0's timeline has the traces of this host.
-  bool is_taken(const std::string& folder, const RunTraces& traces, int node_rank) {
-    // All launchers together check at most a thousand times a second.
-    const auto look = std::max<std::chrono::nanoseconds>(kLook, hosts_.size() * std::chrono::milliseconds(1));
-    try {
-      return give_traces(store_, node_rank, folder, files_of(traces), limits(kGiving, look));
-    } catch (const Error& error) {
-      console_.message(fmt::format("node rank 0 has not taken the traces of this host: {}", error.what()));
-      return false;
-    }
+// Returns true if node rank 0's timeline has the traces of this host.
+bool is_taken(store::Store& store, const RankMap& hosts, int node_rank, const std::string& folder,
+              const RunTraces& traces, const std::function<bool()>& is_called_off, Console& console) {
+  // All launchers together check at most a thousand times a second.
+  const auto look = std::max<std::chrono::nanoseconds>(kLook, hosts.size() * std::chrono::milliseconds(1));
+  try {
+    return give_traces(store, node_rank, folder, files_of(traces),
+                       {.deadline = Deadline::after(kGiving), .is_called_off = is_called_off, .look = look});
+  } catch (const Error& error) {
+    console.message(fmt::format("node rank 0 has not taken the traces of this host: {}", error.what()));
+    return false;
   }
-
-  const std::optional<int>& signal() const { return signal_; }
-
- private:
-  ExchangeLimits limits(std::chrono::seconds time, std::chrono::nanoseconds look) {
-    return {.deadline = Deadline::after(time), .is_called_off = [this] { return is_called_off(); }, .look = look};
-  }
-
-  bool is_called_off() {
-    if (signal_) return true;
-    signal_ = signals_.take_end();
-    if (signal_) console_.message(fmt::format("{}: traces are not waited for any more", signal_name(*signal_)));
-    return signal_.has_value();
-  }
-
-  store::Store& store_;
-  const RankMap& hosts_;
-  Signals& signals_;
-  Console& console_;
-  std::optional<int> signal_;
-};
+}
 
 }  // namespace
 
@@ -201,15 +179,20 @@ std::optional<int> write_timeline(const RunOptions& options, const RankMap& host
                                   Console& console, Signals& signals) {
   if (options.trace.empty()) return std::nullopt;
   std::string file = options.trace;
-  std::optional<ExchangeOfTraces> exchange;
-  if (store != nullptr) exchange.emplace(*store, hosts, signals, console);
+  std::optional<int> signal;
+  const auto is_called_off = [&] {
+    if (signal) return true;
+    signal = signals.take_end();
+    if (signal) console.message(fmt::format("{}: traces are not waited for any more", signal_name(*signal)));
+    return signal.has_value();
+  };
   try {
     const std::string folder = trace_folder(options.log_dir, options.trace);
     const HostSlots& own = hosts[static_cast<std::size_t>(node_rank)];
-    if (exchange && node_rank == 0) {
-      exchange->write_of_all_hosts(folder, file);
+    if (store != nullptr && node_rank == 0) {
+      write_of_all_hosts(*store, hosts, folder, file, is_called_off, console);
     } else if (const RunTraces traces = read_traces(folder, own);
-               exchange && exchange->is_taken(folder, traces, node_rank)) {
+               store != nullptr && is_taken(*store, hosts, node_rank, folder, traces, is_called_off, console)) {
       console.message(fmt::format("the timeline of this host's ranks is in that of {}", describe_host(hosts, 0)));
     } else {
       file = timeline_file(options.trace, hosts.size(), node_rank);
@@ -219,7 +202,7 @@ std::optional<int> write_timeline(const RunOptions& options, const RankMap& host
     console.message(fmt::format("no timeline in {}: {}", file, error.what()));
   }
   if (options.log_dir.empty()) remove_empty_folders(trace_folder({}, options.trace));
-  return exchange ? exchange->signal() : std::nullopt;
+  return signal;
 }
 
 }  // namespace lockstep::launcher

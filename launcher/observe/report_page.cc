@@ -50,8 +50,6 @@ th:first-child, td:first-child, .text { text-align: left; } td:first-child { whi
 <body>
 )";
 
-double in_ms(double ns) { return ns / 1e6; }
-
 std::string label_of(const RankTable& table) { return fmt::format("rank {} ({})", table.rank, table.host); }
 
 std::string head_of(const std::string& title) {
@@ -148,7 +146,7 @@ std::string charts_of(const std::vector<NamedReport>& runs, const std::string& k
 std::vector<double> means_of(const RankTable& table) {
   std::vector<double> means(kPhases, 0.0);
   for (const StepRow& row : table.rows) {
-    for (std::size_t i = 0; i < kPhases; ++i) means[i] += in_ms(static_cast<double>(row.ns[i]));
+    for (std::size_t i = 0; i < kPhases; ++i) means[i] += ms(row.ns[i]);
   }
   for (double& mean : means) mean /= static_cast<double>(std::max<std::size_t>(table.rows.size(), 1));
   return means;
@@ -258,8 +256,7 @@ std::string bucket_table(const RunReport& report) {
   for (std::size_t i = 0; i < report.buckets.size(); ++i) {
     const ReportedBucket& bucket = report.buckets[i];
     rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{:.3f}</td><td>{:.3f}</td><td>{:.2f}</td></tr>\n", i,
-                        bucket.bytes, in_ms(static_cast<double>(bucket.under_way)),
-                        in_ms(static_cast<double>(bucket.moving)), bucket.bus_bandwidth / 1e9);
+                        bucket.bytes, ms(bucket.under_way), ms(bucket.moving), bucket.bus_bandwidth / 1e9);
   }
   return heading("Buckets") + table(rows);
 }

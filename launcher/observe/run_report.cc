@@ -9,9 +9,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
+#include "launcher/observe/host_clocks.h"
 #include "launcher/observe/json_number.h"
 #include "lockstep/base/error.h"
 
@@ -20,35 +22,28 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// The ranks of one host have one clock, so their launches can be compared.
-std::vector<ReportedBucket> buckets_of(const std::vector<const trace::RankTrace*>& ranks, int world_size) {
-  if (ranks.empty() || ranks.front()->steps.empty()) return {};
-  const std::size_t count = ranks.front()->steps.back().buckets.size();
-  // The last launches by host and step, then by bucket.
-  std::map<std::pair<std::string, std::int64_t>, std::vector<std::int64_t>> last_launch;
-  const auto each = [&](auto take) {
-    for (const trace::RankTrace* rank : ranks) {
-      for (const trace::TracedStep& step : rank->steps) {
-        if (step.buckets.size() != count) continue;
-        auto& last = last_launch.try_emplace({rank->identity.host, step.number}, count, 0).first->second;
-        for (std::size_t i = 0; i < count; ++i) take(step.buckets[i], i, last[i]);
+// Returns the buckets of one start. The ranks of one host have one clock, so their launches can be compared.
+std::vector<ReportedBucket> buckets_of(std::span<const RunTrace> ranks) {
+  if (ranks.front().rank.steps.empty()) return {};
+  const int world_size = ranks.back().rank.identity.world_size;
+  const std::vector<trace::TracedBucket>& layout = ranks.front().rank.steps.back().buckets;
+  const std::map<std::string, Passages> hosts = passages_by_host(ranks);
+  std::vector<std::vector<std::int64_t>> under_way(layout.size());
+  std::vector<std::vector<std::int64_t>> moving(layout.size());
+  for (const auto& [generation, rank] : ranks) {
+    for (const trace::TracedStep& step : rank.steps) {
+      if (step.buckets.size() != layout.size()) continue;
+      for (std::size_t i = 0; i < layout.size(); ++i) {
+        const trace::TracedBucket& bucket = step.buckets[i];
+        const std::int64_t last = hosts.at(rank.identity.host).at({generation, step.number, i}).launched;
+        under_way[i].push_back(bucket.finished - bucket.launched);
+        moving[i].push_back(std::max<std::int64_t>(bucket.finished - last, 0));
       }
     }
-  };
-  each([](const trace::TracedBucket& bucket, std::size_t, std::int64_t& last) {
-    last = std::max(last, bucket.launched);
-  });
-  std::vector<std::vector<std::int64_t>> under_way(count);
-  std::vector<std::vector<std::int64_t>> moving(count);
-  each([&](const trace::TracedBucket& bucket, std::size_t i, std::int64_t last) {
-    under_way[i].push_back(bucket.finished - bucket.launched);
-    moving[i].push_back(std::max<std::int64_t>(bucket.finished - last, 0));
-  });
-  std::vector<ReportedBucket> buckets(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    buckets[i] = {.bytes = ranks.front()->steps.back().buckets[i].bytes,
-                  .under_way = median_of(under_way[i]),
-                  .moving = median_of(moving[i])};
+  }
+  std::vector<ReportedBucket> buckets(layout.size());
+  for (std::size_t i = 0; i < layout.size(); ++i) {
+    buckets[i] = {.bytes = layout[i].bytes, .under_way = median_of(under_way[i]), .moving = median_of(moving[i])};
     if (world_size < 2 || buckets[i].moving == 0) continue;
     const double travelled = 2.0 * (world_size - 1) / world_size * static_cast<double>(buckets[i].bytes);
     buckets[i].bus_bandwidth = travelled / (static_cast<double>(buckets[i].moving) * 1e-9);
@@ -65,20 +60,17 @@ void add_findings(const std::vector<trace::Finding>& found, std::vector<trace::F
   }
 }
 
-double ms(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
-
 // Adds the scalars of one start's ranks, and those that the first rank's rows provide for each step.
-void add_scalars(const std::vector<const trace::RankTrace*>& ranks, const ReportedStart& start,
-                 std::map<std::string, ScalarCurve>& all) {
+void add_scalars(std::span<const RunTrace> ranks, const ReportedStart& start, std::map<std::string, ScalarCurve>& all) {
   for (auto& [name, curve] : all) curve.erase(curve.upper_bound(start.resumed), curve.end());
   std::map<std::string, ScalarCurve> of_start;
-  for (const trace::RankTrace* rank : ranks) {
-    for (const trace::ScalarSeries& series : rank->scalars) {
+  for (const auto& [generation, rank] : ranks) {
+    for (const trace::ScalarSeries& series : rank.scalars) {
       std::map<std::int64_t, trace::ScalarPoint> last;  // the last of several values of a step
       for (const trace::ScalarPoint& point : series.points) last[point.step] = point;
       for (const auto& [step, point] : last) {
         ReportedScalar& scalar = of_start[series.name].try_emplace(step).first->second;
-        if (++scalar.ranks == 1) scalar.time = point.time + rank->wall_clock;
+        if (++scalar.ranks == 1) scalar.time = point.time + rank.wall_clock;
         trace::add_to_mean(scalar.value, point.value, scalar.ranks);
       }
     }
@@ -105,6 +97,30 @@ std::int64_t end_of(const trace::RankTrace& rank) {
   if (!rank.spans.empty()) end = std::max(end, rank.spans.back().end);
   if (!rank.steps.empty()) end = std::max(end, rank.steps.back().end);
   return end + rank.wall_clock;
+}
+
+// Adds one start, by the traces of its ranks.
+void add_start(std::span<const RunTrace> ranks, RunReport& report) {
+  ReportedStart& start = report.starts.emplace_back(ReportedStart{.generation = ranks.front().generation});
+  for (const auto& [generation, rank] : ranks) {
+    report.run_id = rank.identity.run_id;
+    report.world_size = rank.identity.world_size;
+    if (report.command.empty()) report.command = rank.identity.command;
+    const std::int64_t began = rank.began + rank.wall_clock;
+    report.began = report.began == 0 ? began : std::min(report.began, began);
+    report.ended = std::max(report.ended, end_of(rank));
+    const std::string& host = rank.identity.host;
+    if (std::ranges::find(report.hosts, host) == report.hosts.end()) report.hosts.push_back(host);
+    report.lost_events += rank.lost;
+    start.ranks.push_back(table_of(rank));
+    if (!rank.steps.empty()) {
+      start.resumed = std::min(start.resumed, rank.steps_before);
+      start.done = std::max(start.done, rank.steps_before + rank.steps.back().step + 1);
+    }
+    add_findings(rank.findings, start.findings);
+  }
+  start.straggler = find_straggler(start.ranks);
+  add_scalars(ranks, start, report.scalars);
 }
 
 OrderedJson phases_json(const StepRow& row) {
@@ -151,44 +167,18 @@ RunTotals RunReport::totals() const {
 
 RunReport report_of(const RunTraces& traces) {
   RunReport report{.problems = traces.problems};
-  std::vector<const trace::RankTrace*> last;
-  const auto end_start = [&] {
-    if (!report.starts.empty()) add_scalars(last, report.starts.back(), report.scalars);
-  };
-  for (const RunTrace& trace : traces.traces) {
-    if (report.starts.empty() || report.starts.back().generation != trace.generation) {
-      end_start();
-      report.starts.push_back({.generation = trace.generation});
-      last.clear();
-    }
-    report.run_id = trace.rank.identity.run_id;
-    report.world_size = trace.rank.identity.world_size;
-    if (report.command.empty()) report.command = trace.rank.identity.command;
-    const std::int64_t began = trace.rank.began + trace.rank.wall_clock;
-    report.began = report.began == 0 ? began : std::min(report.began, began);
-    report.ended = std::max(report.ended, end_of(trace.rank));
-    if (const std::string& host = trace.rank.identity.host;
-        std::ranges::find(report.hosts, host) == report.hosts.end()) {
-      report.hosts.push_back(host);
-    }
-    report.lost_events += trace.rank.lost;
-    ReportedStart& start = report.starts.back();
-    start.ranks.push_back(table_of(trace.rank));
-    if (!trace.rank.steps.empty()) {
-      start.resumed = std::min(start.resumed, trace.rank.steps_before);
-      start.done = std::max(start.done, trace.rank.steps_before + trace.rank.steps.back().step + 1);
-    }
-    add_findings(trace.rank.findings, start.findings);
-    last.push_back(&trace.rank);
+  for (std::span<const RunTrace> rest = traces.traces; !rest.empty();) {
+    const auto next = std::ranges::upper_bound(rest, rest.front().generation, {}, &RunTrace::generation);
+    const auto ranks = rest.first(static_cast<std::size_t>(next - rest.begin()));
+    rest = rest.subspan(ranks.size());
+    add_start(ranks, report);
+    if (rest.empty()) report.buckets = buckets_of(ranks);
   }
-  end_start();
   std::int64_t until = std::numeric_limits<std::int64_t>::max();
   for (auto start = report.starts.rbegin(); start != report.starts.rend(); ++start) {
-    start->straggler = find_straggler(start->ranks);
     start->until = until;
     until = std::min(until, start->resumed);
   }
-  report.buckets = buckets_of(last, report.world_size);
   return report;
 }
 

@@ -4,27 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Returns the number between `before` and `after`; nullopt if the text has another form.
-std::optional<int> number_in(std::string_view text, std::string_view before, std::string_view after) {
-  if (!text.starts_with(before) || !text.ends_with(after) || text.size() <= before.size() + after.size()) return {};
-  const std::string_view digits = text.substr(before.size(), text.size() - before.size() - after.size());
-  int number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != digits.data() + digits.size() || number < 0) return {};
-  return number;
-}
 
 template <typename Take>
 void for_each_entry(const fs::path& folder, Take take) {
@@ -33,12 +24,14 @@ void for_each_entry(const fs::path& folder, Take take) {
   if (error) throw SystemError("list " + folder.string(), error.value());
 }
 
-void read_folder(const fs::path& folder, int generation, const std::optional<HostSlots>& ranks, RunTraces& found) {
-  for_each_entry(folder, [&](const fs::path& file) {
-    const auto rank = number_in(file.filename().native(), "rank", ".trace");
-    if (!rank || (ranks && !ranks->has(*rank)) || !fs::is_regular_file(file)) return;
+// `start` is the name that a start's folder has, or would have.
+void read_folder(const fs::path& folder, const std::string& start, const std::optional<HostSlots>& ranks,
+                 RunTraces& found) {
+  for_each_entry(folder, [&](const fs::path& path) {
+    const auto file = TraceFile::of_name(start + "/" + path.filename().native());
+    if (!file || (ranks && !ranks->has(file->rank)) || !fs::is_regular_file(path)) return;
     try {
-      found.traces.push_back({generation, trace::decode(trace::TraceRing::read_file(file.native()))});
+      found.traces.push_back({file->generation, trace::decode(trace::TraceRing::read_file(path.native()))});
     } catch (const Error& error) {  // damaged, or being replaced by a new start
       found.problems.emplace_back(error.what());
     }
@@ -54,13 +47,28 @@ std::int64_t beginning(const RunTrace& trace) {
 
 }  // namespace
 
+std::string TraceFile::name() const { return fmt::format("generation{}/rank{}.trace", generation, rank); }
+
+std::optional<TraceFile> TraceFile::of_name(std::string_view text) {
+  std::string_view rest = text;
+  const auto take = [&rest](std::string_view before, char after) {
+    std::string_view word = take_word(rest, after);
+    if (word.starts_with(before)) word.remove_prefix(before.size());
+    return static_cast<int>(parse_int(word).value_or(-1));
+  };
+  const TraceFile file{.generation = take("generation", '/'), .rank = take("rank", '.')};
+  // Another spelling, such as a leading zero, is another name.
+  if (file.generation < 0 || file.rank < 0 || file.name() != text) return std::nullopt;
+  return file;
+}
+
 RunTraces read_traces(const fs::path& folder, const std::optional<HostSlots>& ranks) {
   if (!fs::is_directory(folder)) throw InvalidArgument(fmt::format("there is no folder {}", folder.string()));
   RunTraces found;
-  read_folder(folder, 0, ranks, found);
-  for_each_entry(folder, [&](const fs::path& entry) {
-    const auto generation = number_in(entry.filename().native(), "generation", "");
-    if (generation && fs::is_directory(entry)) read_folder(entry, *generation, ranks, found);
+  read_folder(folder, "generation0", ranks, found);
+  for_each_entry(folder, [&](const fs::path& path) {
+    const std::string start = path.filename().native();
+    if (start.starts_with("generation") && fs::is_directory(path)) read_folder(path, start, ranks, found);
   });
   if (found.traces.empty()) return found;
   const auto newest = std::ranges::max_element(found.traces, {}, beginning);

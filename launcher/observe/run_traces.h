@@ -9,12 +9,24 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launcher/placement/rank_map.h"
 #include "runtime/trace/rank_trace.h"
 
 namespace lockstep::launcher {
+
+// A file in the folder of traces: generation0/rank2.trace.
+struct TraceFile {
+  int generation = 0;
+  int rank = 0;
+
+  bool operator==(const TraceFile&) const = default;
+  std::string name() const;
+  // Returns nullopt if the text is not the name of such a file.
+  static std::optional<TraceFile> of_name(std::string_view text);
+};
 
 // The trace of one rank in one start of the job.
 struct RunTrace {

@@ -100,7 +100,7 @@ class RowMaker {
                 .loss = step.loss};
     add_pieces(row);
     if (!has_backward_) {  // a Reducer that is used without lockstep's engine
-      row.ns[static_cast<std::size_t>(Phase::backward)] += step.end - step.begin;
+      row[Phase::backward] += step.end - step.begin;
     }
     settle(row, step.hidden, step.waited);
     return row;
@@ -114,15 +114,13 @@ class RowMaker {
       const Piece& piece = pieces_[i];
       const std::int64_t begin = std::max(piece.begin, row.begin);
       const std::int64_t length = std::min(piece.end, row.end) - begin;
-      if (const auto phase = phase_of(piece.kind); phase && length > 0) {
-        row.ns[static_cast<std::size_t>(*phase)] += length;
-      }
+      if (const auto phase = phase_of(piece.kind); phase && length > 0) row[*phase] += length;
       if (piece.begin >= row.begin) first = std::min(first, piece.begin);
     }
     if (!has_optimizer_ && next_ < pieces_.size()) {
       // A backward may end a little after its step.
       const std::int64_t from = pieces_[next_].begin < row.begin ? std::min(pieces_[next_].end, row.end) : row.begin;
-      row.ns[static_cast<std::size_t>(Phase::optimizer)] += std::max<std::int64_t>(first - from, 0);
+      row[Phase::optimizer] += std::max<std::int64_t>(first - from, 0);
     }
   }
 
@@ -172,27 +170,26 @@ std::int64_t StepRow::own() const {
 }
 
 void settle(StepRow& row, std::int64_t hidden, std::int64_t waited) {
-  const auto ns = [&row](Phase phase) -> std::int64_t& { return row.ns[static_cast<std::size_t>(phase)]; };
   const auto up_to = [](std::int64_t value, std::int64_t most) {
     return std::clamp<std::int64_t>(value, 0, std::max<std::int64_t>(most, 0));
   };
   if (!row.on_device) {
-    ns(Phase::hidden) = up_to(hidden, ns(Phase::backward));
-    ns(Phase::backward) -= ns(Phase::hidden);
+    row[Phase::hidden] = up_to(hidden, row[Phase::backward]);
+    row[Phase::backward] -= row[Phase::hidden];
   }
   std::int64_t known = 0;
   for (const std::int64_t part : row.ns) known += part;
-  ns(Phase::other) = up_to(row.length() - known, row.length());
+  row[Phase::other] = up_to(row.length() - known, row.length());
   // On a device both are the compute stream's time. A host that is ahead of its stream waits for it, in backward or in
   // the next phase that enqueues work.
   constexpr Phase kWaiting[] = {Phase::backward, Phase::other, Phase::optimizer, Phase::forward};
   for (const Phase phase : std::span(kWaiting).first(row.on_device ? 4 : 1)) {
-    const std::int64_t here = up_to(waited, ns(phase));
-    ns(phase) -= here;
-    ns(Phase::exposed) += here;
+    const std::int64_t here = up_to(waited, row[phase]);
+    row[phase] -= here;
+    row[Phase::exposed] += here;
     waited -= here;
   }
-  if (row.on_device) ns(Phase::hidden) = up_to(hidden, row.own());
+  if (row.on_device) row[Phase::hidden] = up_to(hidden, row.own());
 }
 
 RankTable table_of(const trace::RankTrace& trace) {

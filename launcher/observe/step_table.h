@@ -31,6 +31,8 @@ enum class Phase : std::uint8_t {
 inline constexpr std::size_t kPhases = static_cast<std::size_t>(Phase::other) + 1;
 std::string_view name_of(Phase phase);
 
+inline double ms(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
+
 struct StepRow {
   std::int64_t number = 0;  // TracedStep::number
   std::int64_t step = 0;
@@ -42,6 +44,7 @@ struct StepRow {
   std::optional<double> loss = {};
 
   std::int64_t operator[](Phase phase) const { return ns[static_cast<std::size_t>(phase)]; }
+  std::int64_t& operator[](Phase phase) { return ns[static_cast<std::size_t>(phase)]; }
   std::int64_t length() const { return end - begin; }
   // Returns the time of the rank's own work: all except waiting for others and communicating with them.
   std::int64_t own() const;

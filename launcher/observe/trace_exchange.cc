@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+#include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -45,33 +46,7 @@ std::optional<std::string> await(store::Store& store, const std::string& name, c
   return std::nullopt;
 }
 
-// Removes a number from the text's front; returns nullopt if the text doesn't begin with one.
-std::optional<int> take_number(std::string_view& text) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || number < 0) return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return number;
-}
-
 }  // namespace
-
-std::string TraceFile::name() const { return fmt::format("generation{}/rank{}.trace", generation, rank); }
-
-std::optional<TraceFile> TraceFile::of_name(std::string_view text) {
-  const std::string_view whole = text;
-  TraceFile file;
-  for (const auto& [before, number] : {std::pair{std::string_view("generation"), &file.generation},
-                                       std::pair{std::string_view("/rank"), &file.rank}}) {
-    if (!text.starts_with(before)) return std::nullopt;
-    text.remove_prefix(before.size());
-    const auto found = take_number(text);
-    if (!found) return std::nullopt;
-    *number = *found;
-  }
-  if (file.name() != whole) return std::nullopt;  // rejects other spellings, such as a leading zero
-  return file;
-}
 
 bool give_traces(store::Store& store, int node_rank, const fs::path& folder, const std::vector<TraceFile>& files,
                  const ExchangeLimits& limits) {

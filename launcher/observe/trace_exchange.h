@@ -11,26 +11,14 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
-#include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
+#include "launcher/observe/run_traces.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep::launcher {
-
-// A file in the folder of traces: generation0/rank2.trace.
-struct TraceFile {
-  int generation = 0;
-  int rank = 0;
-
-  bool operator==(const TraceFile&) const = default;
-  std::string name() const;
-  // Returns nullopt if the text is not the name of such a file.
-  static std::optional<TraceFile> of_name(std::string_view text);
-};
 
 // Limits for waiting for the other side.
 struct ExchangeLimits {

@@ -81,6 +81,17 @@ TEST_F(RunTracesIn, AFolderThatIsNotThereIsNamed) {
                        {"there is no folder", "gone"});
 }
 
+TEST(TraceFile, HasANameThatComesBackAndNoOther) {
+  const TraceFile file{.generation = 3, .rank = 12};
+  EXPECT_EQ(file.name(), "generation3/rank12.trace");
+  EXPECT_EQ(TraceFile::of_name(file.name()), file);
+  for (const char* const other :
+       {"", "generation3", "generation3/rank12", "generation03/rank12.trace", "generation3/rank-1.trace",
+        "../generation3/rank12.trace", "generation3/rank12.trace/..", "generation99999999999/rank1.trace"}) {
+    EXPECT_FALSE(TraceFile::of_name(other)) << other;
+  }
+}
+
 TEST(TraceFolder, IsThatOfTheLogsOrBesideTheTimeline) {
   EXPECT_EQ(trace_folder("", ""), "");
   EXPECT_EQ(trace_folder("logs", "run.json"), "logs");

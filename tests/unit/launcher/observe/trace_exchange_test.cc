@@ -26,17 +26,6 @@ void put(const fs::path& folder, const TraceFile& file, const std::string& text)
   std::ofstream(folder / file.name(), std::ios::binary) << text;
 }
 
-TEST(TraceFile, HasANameThatComesBackAndNoOther) {
-  const TraceFile file{.generation = 3, .rank = 12};
-  EXPECT_EQ(file.name(), "generation3/rank12.trace");
-  EXPECT_EQ(TraceFile::of_name(file.name()), file);
-  for (const char* const other :
-       {"", "generation3", "generation3/rank12", "generation03/rank12.trace", "generation3/rank-1.trace",
-        "../generation3/rank12.trace", "generation3/rank12.trace/..", "generation99999999999/rank1.trace"}) {
-    EXPECT_FALSE(TraceFile::of_name(other)) << other;
-  }
-}
-
 // Three hosts with a folder each. Node rank 0 has two of the files already; the last host has been lost.
 TEST(TraceExchange, TakesWhatNodeRank0LacksAndTellsWhoeverWasThere) {
   const testing::TemporaryFolder first;
