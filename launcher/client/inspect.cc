@@ -68,21 +68,22 @@ class OthersStacks {
 
  private:
   void take_some(const std::vector<const ReportedRank*>& ranks, const Deadline& deadline) {
-    std::map<int, UniqueFd> asked;
+    std::map<int, net::Connection> asked;
     for (const ReportedRank* rank : ranks) {
       if (deadline.expired() || silent_.contains(rank->host)) continue;
-      asked[rank->rank] = ask(run_, {.what = RunRequest::What::stacks, .rank = rank->rank, .pid = rank->pid});
+      asked[rank->rank] =
+          net::Connection(ask(run_, {.what = RunRequest::What::stacks, .rank = rank->rank, .pid = rank->pid}));
     }
     for (const ReportedRank* rank : ranks) {
       Lines& lines = taken_[rank->rank];
-      const auto fd = asked.find(rank->rank);
-      if (fd == asked.end()) {
+      const auto launcher = asked.find(rank->rank);
+      if (launcher == asked.end()) {
         lines.push_back(
             fmt::format("no stacks: the launcher of host {} was not asked: {}", rank->host,
                         silent_.contains(rank->host) ? "it has not answered before" : "other hosts' took too long"));
         continue;
       }
-      const auto answer = read_answer(fd->second.get(), kMostStackLines * (kMostStackLineBytes + 1), deadline);
+      const auto answer = read_answer(launcher->second, kMostStackLines * (kMostStackLineBytes + 1), deadline);
       if (answer && answer->starts_with(kStacksHeader)) {
         std::string_view rest = std::string_view(*answer).substr(kStacksHeader.size());
         while (!rest.empty()) lines.emplace_back(take_word(rest, '\n'));

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -16,6 +15,7 @@
 #include "launcher/client/top.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
+#include "runtime/net/connection.h"
 #include "runtime/net/stream.h"
 
 namespace lockstep::launcher {
@@ -58,36 +58,31 @@ void complain_of_silent(const std::vector<FoundRun>& runs) {
   }
 }
 
-// Passes the bytes that arrive until the other end closes to `take`, in pieces.
-template <typename Take>
-void read_all_of(int fd, const Deadline& deadline, Take take) {
-  std::array<std::byte, 64 * 1024> buffer;
+void show_log(const FoundRun& run, const RunsOptions& options) {
+  net::Connection launcher(
+      ask(run, {.what = RunRequest::What::logs, .lines = std::min(options.lines, kMostLines), .follow = options.follow}));
+  // The log itself may be silent for hours, so only the header, which a launcher sends at once, has a time limit.
+  if (!net::wait_readable(launcher.fd(), Deadline::after(kAnswerLimit))) {
+    throw Error(fmt::format("{} (pid {}) does not answer", run.run_id, run.pid));
+  }
+  bool has_begun = false;
   try {
-    for (;;) {
-      const auto bytes = net::recv_some(fd, buffer, deadline);
-      take(std::string_view(reinterpret_cast<const char*>(buffer.data()), bytes));
+    while (true) {
+      launcher.receive(Deadline::never());
+      if (!has_begun) {
+        if (launcher.input().size() < kLogsHeader.size()) continue;
+        if (!launcher.input().starts_with(kLogsHeader)) {
+          throw Error(fmt::format("{} answers otherwise than expected", run.run_id));
+        }
+        launcher.consume(kLogsHeader.size());
+        has_begun = true;
+      }
+      write_to_stdout(launcher.input());
+      launcher.consume(launcher.input().size());
     }
   } catch (const net::ConnectionClosed&) {
   }
-}
-
-void show_log(const FoundRun& run, const RunsOptions& options) {
-  const UniqueFd fd = ask(
-      run, {.what = RunRequest::What::logs, .lines = std::min(options.lines, kMostLines), .follow = options.follow});
-  std::string begin;
-  // The log itself may be silent for hours, so only the header, which a launcher sends at once, has a time limit.
-  const auto with_header = [&](std::string_view bytes) {
-    begin.append(bytes);
-    if (begin.size() < kLogsHeader.size()) return;
-    if (!begin.starts_with(kLogsHeader)) throw Error(fmt::format("{} answers otherwise than expected", run.run_id));
-    write_to_stdout(std::string_view(begin).substr(kLogsHeader.size()));
-    begin = kLogsHeader;
-  };
-  if (!net::wait_readable(fd.get(), Deadline::after(kAnswerLimit))) {
-    throw Error(fmt::format("{} (pid {}) does not answer", run.run_id, run.pid));
-  }
-  read_all_of(fd.get(), Deadline::never(), with_header);
-  if (begin.size() < kLogsHeader.size()) throw Error(fmt::format("{} has ended, or answers no more", run.run_id));
+  if (!has_begun) throw Error(fmt::format("{} has ended, or answers no more", run.run_id));
 }
 
 void ask_to_stop(const FoundRun& run) {

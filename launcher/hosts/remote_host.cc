@@ -77,17 +77,11 @@ bool RemoteHost::move(Console& console, bool reads, const OnLine& on_line) {
 }
 
 void RemoteHost::write_input() {
-  while (in_ && !input_.empty()) {
-    const auto bytes = uninterrupted([&] { return write(in_.get(), input_.data(), input_.size()); });
-    if (bytes < 0 && errno == EAGAIN) return;
-    if (bytes < 0) {  // it has ended: its exit status says more
-      input_.clear();
-      in_.reset();
-      return;
-    }
-    input_.erase(0, static_cast<std::size_t>(bytes));
-  }
-  if (ends_input_) in_.reset();
+  if (!in_) return;
+  input_.erase(0, write_all(in_.get(), input_));
+  if (input_.empty() ? !ends_input_ : errno == EAGAIN) return;
+  input_.clear();  // where the shell has ended, its exit status says more
+  in_.reset();
 }
 
 bool RemoteHost::read(Stream stream, UniqueFd& fd, LineSplitter& lines, Console& console, const OnLine& on_line) {

@@ -3,17 +3,12 @@
 // no data, so it listens on loopback unless another address is given.
 #pragma once
 
-#include <exception>
 #include <functional>
-#include <map>
-#include <string>
-#include <thread>
 
 #include "launcher/live/live_report.h"
+#include "launcher/live/request_server.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/address.h"
-#include "runtime/net/event_loop.h"
-#include "runtime/net/tcp_socket.h"
 
 namespace lockstep::launcher {
 
@@ -22,37 +17,14 @@ class MetricsServer {
   // `report` is called by the server's thread and outlives it. Throws InvalidArgument and SystemError as tcp_listen()
   // does.
   MetricsServer(const net::HostPort& where, std::function<LiveReport()> report);
-  ~MetricsServer();
-  MetricsServer(const MetricsServer&) = delete;
-  MetricsServer& operator=(const MetricsServer&) = delete;
 
-  net::HostPort address() const { return net::local_address(listener_.get()); }
+  const net::HostPort& address() const { return address_; }
 
  private:
-  struct Session {
-    UniqueFd fd;
-    std::string request = {};
-    std::string out = {};
-    bool is_answered = false;
-    net::EventLoop::TimerId limit = {};
-  };
+  MetricsServer(UniqueFd listener, std::function<LiveReport()> report);
 
-  void serve();
-  // Ends all sessions, since an error in one of them must not end the launcher. Logs the first error.
-  void on_error(const std::exception& error);
-  void accept();
-  void close_session(int fd);
-  // The next functions return false once the session is over.
-  bool proceed(Session& session);
-  bool read_request(Session& session);
-  bool send(Session& session);
-
-  const std::function<LiveReport()> report_;
-  UniqueFd listener_;
-  net::EventLoop loop_;
-  std::map<int, Session> sessions_;  // by descriptor
-  bool has_failed_ = false;
-  std::thread thread_;  // declared last: the thread uses the other members
+  const net::HostPort address_;
+  RequestServer server_;
 };
 
 }  // namespace lockstep::launcher

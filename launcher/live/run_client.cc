@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <tuple>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
@@ -57,8 +58,9 @@ std::optional<Pending> ask_for_facts(const std::string& socket) {
   return pending;
 }
 
-std::optional<RunFacts> answer_of(int fd, const Deadline& deadline) {
-  const auto text = read_answer(fd, kMostAnswerBytes, deadline);
+std::optional<RunFacts> answer_of(UniqueFd fd, const Deadline& deadline) {
+  net::Connection launcher(std::move(fd));
+  const auto text = read_answer(launcher, kMostAnswerBytes, deadline);
   return text ? decode_run_facts(*text) : std::nullopt;
 }
 
@@ -79,7 +81,7 @@ std::vector<FoundRun> find_runs() {
   std::vector<FoundRun> runs;
   for (Pending& pending : asked) {
     FoundRun& run = pending.run;
-    if (pending.fd) run.facts = answer_of(pending.fd.get(), deadline);
+    if (pending.fd) run.facts = answer_of(std::move(pending.fd), deadline);
     if (!run.facts && has_ended(run.socket)) continue;
     if (run.facts) run.run_id = run.facts->run_id;
     runs.push_back(std::move(run));
@@ -136,24 +138,19 @@ UniqueFd ask(const FoundRun& run, const RunRequest& request) {
   }
 }
 
-std::optional<std::string> read_answer(int fd, std::size_t most, const Deadline& deadline) {
-  std::string text;
-  std::vector<std::byte> buffer(64 * 1024);
+std::optional<std::string> read_answer(net::Connection& launcher, std::size_t most, const Deadline& deadline) {
   try {
-    while (text.size() < most) {
-      const auto bytes = net::recv_some(fd, buffer, deadline);
-      text.append(reinterpret_cast<const char*>(buffer.data()), bytes);
-    }
+    while (launcher.input().size() < most) launcher.receive(deadline);
   } catch (const net::ConnectionClosed&) {
-    return text;
+    return std::string(launcher.input());
   } catch (const Timeout&) {
   }
   return std::nullopt;
 }
 
 std::string answer_to(const FoundRun& run, const RunRequest& request) {
-  const UniqueFd fd = ask(run, request);
-  auto text = read_answer(fd.get(), kMostReportBytes, Deadline::after(kAnswerLimit));
+  net::Connection launcher(ask(run, request));
+  auto text = read_answer(launcher, kMostReportBytes, Deadline::after(kAnswerLimit));
   if (!text) throw Error(describe_silent(run));
   return std::move(*text);
 }

@@ -13,6 +13,7 @@
 #include "launcher/live/run_socket.h"
 #include "lockstep/base/deadline.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/net/connection.h"
 
 namespace lockstep::launcher {
 
@@ -43,7 +44,7 @@ UniqueFd ask(const FoundRun& run, const RunRequest& request);
 
 // Reads until the other end closes. Returns nullopt if that has not happened by the deadline, or if `most` bytes have
 // come.
-std::optional<std::string> read_answer(int fd, std::size_t most, const Deadline& deadline);
+std::optional<std::string> read_answer(net::Connection& launcher, std::size_t most, const Deadline& deadline);
 
 // Returns the whole answer. Throws Error also if it is not complete within kAnswerLimit.
 std::string answer_to(const FoundRun& run, const RunRequest& request);

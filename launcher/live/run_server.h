@@ -9,20 +9,20 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdint>
-#include <exception>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
-#include <thread>
+#include <string_view>
 #include <vector>
 
 #include "launcher/live/live_report.h"
+#include "launcher/live/request_server.h"
 #include "launcher/live/run_socket.h"
 #include "launcher/output/recent_lines.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/unique_fd.h"
-#include "runtime/net/event_loop.h"
 
 namespace lockstep::launcher {
 
@@ -54,54 +54,31 @@ class RunServer {
   const std::string& socket_name() const { return name_; }
 
  private:
-  struct Session {
-    UniqueFd fd;
-    std::string request = {};  // received so far
-    bool answered = false;     // `out` is being sent, and then the bytes that follow it
-    std::string out = {};
-    int question = 0;  // the question whose answer is awaited; 0: none
-    bool reads_log = false;
-    bool follows = false;
-    RecentLines::Position position = 0;  // in the log, behind the bytes in `out`
-    RecentLines::Position until = 0;     // end of a log that the client does not follow
-  };
+  using Stacks = std::optional<std::string>;
 
-  void serve();
-  // Ends all sessions, since an error in one of them must not end the launcher. Logs the first error.
-  void on_error(const std::exception& error);
-  void accept();
-  void on_event(int fd, std::uint32_t events);
-  // The next two return false once the session is over.
-  bool read_request(Session& session);
-  bool send(Session& session);
-  void answer(Session& session, const RunRequest& request);
-  void ask_for_stacks(Session& session, const RunRequest& request) EXCLUDES(mutex_);
-  bool take_more(Session& session);
-  void close_session(int fd);
-  void pump_followers();
-  void end();
-  RunFacts facts_now() const EXCLUDES(mutex_);
+  // The server's thread calls the next five.
+  UniqueFd accept(int listener) const;
+  RequestServer::Answer answer(std::string_view line);
+  RequestServer::Answer log_of(const RunRequest& request) const;
+  RequestServer::Answer stacks_of(const RunRequest& request) EXCLUDES(mutex_);
   void look() EXCLUDES(mutex_);
+  RunFacts facts_now() const EXCLUDES(mutex_);
 
   const std::function<void()> stop_;
   RecentLines& lines_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   const uid_t user_;
   std::string name_;
-  UniqueFd listener_;
-  net::EventLoop loop_;
   mutable Mutex mutex_;
   RunFacts facts_ GUARDED_BY(mutex_);
   Members members_ GUARDED_BY(mutex_);
   AskForStacks ask_ GUARDED_BY(mutex_);
   LiveRun live_ GUARDED_BY(mutex_);
-  std::map<int, Session> sessions_;  // by descriptor
   std::atomic<int> stops_{0};
+  // The server's thread: the stacks that clients wait for, by question.
+  std::map<int, std::weak_ptr<Stacks>> awaited_;
   int questions_ = 0;
-  bool ending_ = false;
-  bool has_failed_ = false;
-  std::atomic<bool> is_waking_{false};  // the loop will look for new lines
-  std::thread thread_;                  // declared last: the thread uses the other members
+  RequestServer server_;  // declared last: its thread uses the other members
 };
 
 }  // namespace lockstep::launcher

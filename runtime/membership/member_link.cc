@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,8 +27,8 @@
 #include "runtime/base/printable.h"
 #include "runtime/base/process_state.h"
 #include "runtime/base/quiet_thread.h"
-#include "runtime/base/unique_fd.h"
 #include "runtime/membership/store_event.h"
+#include "runtime/net/connection.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_liveness.h"
 #include "runtime/store/client/tcp_connection.h"
@@ -42,7 +41,6 @@ using Clock = std::chrono::steady_clock;
 
 // The thread runs at least so often, or as often as it sends heartbeats; no pause of it counts as more than twice that.
 constexpr std::chrono::milliseconds kLook{200};
-constexpr std::size_t kReadBytes = std::size_t{16} << 10;
 // Longest encoded cause in a report.
 constexpr std::size_t kCauseBytes = 4096;
 
@@ -173,8 +171,8 @@ class MemberLink::Impl {
     }
     if (!reply.values.empty()) host_ = decode_process_info(reply.values[0]);
     is_relayed_ = reply.values.size() > 1 && reply.values[1] == kRelayed;
-    fd_ = std::move(connection).release(input_);
-    net::end_when_host_is_silent(fd_.get(), kDeadHost);
+    connection_ = std::move(connection).release();
+    net::end_when_host_is_silent(connection_.fd(), kDeadHost);
   }
 
   // REGISTER's options.
@@ -284,7 +282,7 @@ class MemberLink::Impl {
     const auto limit = std::min<Clock::duration>(until - Clock::now(), look_);
     const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
     const short events = static_cast<short>(output_.empty() ? POLLIN : POLLIN | POLLOUT);
-    std::array<pollfd, 2> entries{{{fd_.get(), events, 0}, {wakeup_.fd(), POLLIN, 0}}};
+    std::array<pollfd, 2> entries{{{connection_.fd(), events, 0}, {wakeup_.fd(), POLLIN, 0}}};
     if (::poll(entries.data(), entries.size(), static_cast<int>(std::max<std::int64_t>(0, milliseconds))) < 0 &&
         errno != EINTR) {
       throw SystemError("poll of a member's connection", errno);
@@ -294,39 +292,21 @@ class MemberLink::Impl {
 
   // False if the connection has ended; the loss was told then.
   bool receive() {
-    while (true) {
-      const std::size_t had = input_.size();
-      input_.resize(had + kReadBytes);
-      const ssize_t count = ::recv(fd_.get(), input_.data() + had, kReadBytes, MSG_DONTWAIT);
-      const int error = errno;
-      input_.resize(had + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-      if (count > 0) {
-        heard();
-        continue;
-      }
-      if (count < 0 && error == EINTR) continue;
-      if (count < 0 && (error == EAGAIN || error == EWOULDBLOCK)) return true;
-      // Before the loss: a frame that came with the end may say why the connection ended.
-      take_frames();
-      lose(count == 0 ? "it closed the connection" : errno_text(error), count < 0 && is_of_program(error));
-      return false;
+    while (const auto received = connection_.receive_now()) {
+      if (*received == 0) return true;
+      heard();
     }
+    const int error = errno;
+    take_frames();  // before the loss: a frame that came with the end may say why the connection ended
+    lose_connection(error);
+    return false;
   }
 
   bool flush() {
-    while (!output_.empty()) {
-      const ssize_t count = ::send(fd_.get(), output_.data(), output_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (count >= 0) {
-        output_.erase(0, static_cast<std::size_t>(count));
-      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-        return true;
-      } else if (errno != EINTR) {
-        const int error = errno;
-        if (receive()) lose(errno_text(error), is_of_program(error));  // what it had sent before says more
-        return false;
-      }
-    }
-    return true;
+    if (connection_.send_now(output_)) return true;
+    const int error = errno;
+    if (receive()) lose_connection(error);  // what it had sent before says more
+    return false;
   }
 
   // True once the last request is among what has been posted.
@@ -362,18 +342,16 @@ class MemberLink::Impl {
 
   // False if the bytes are not of this protocol, which was told then.
   bool take_frames() {
-    std::string_view rest = input_;
-    while (!rest.empty()) {
-      const proto::Status status = reader_.read(rest);
+    while (!connection_.input().empty()) {
+      const proto::Status status = reader_.read(connection_.input());
       if (status == proto::Status::need_more) break;
       if (status == proto::Status::malformed || !use(reader_.contents())) {
         lose("it sent what no store sends: " + reader_.reason());
         return false;
       }
       if (store_is_gone_) return false;
-      rest.remove_prefix(reader_.size());
+      connection_.consume(reader_.size());
     }
-    input_.erase(0, input_.size() - rest.size());
     return true;
   }
 
@@ -452,7 +430,7 @@ class MemberLink::Impl {
     }
     silent_ = true;
     set_store_answers(false);
-    const bool answers = net::all_is_acknowledged(fd_.get());
+    const bool answers = net::all_is_acknowledged(connection_.fd());
     std::string why = answers ? "its host still answers, so the process is stopped, overloaded or hangs"
                               : "its host doesn't answer either: it is down, or the network between is cut";
     if (state == ProcessState::stopped) {
@@ -469,6 +447,11 @@ class MemberLink::Impl {
   // The number is not a socket any more: the program has closed it, and perhaps opened something else.
   static bool is_of_program(int error) { return error == EBADF || error == ENOTSOCK; }
 
+  // `error` is the errno with which the connection ended, 0 if the store closed it.
+  void lose_connection(int error) {
+    lose(error == 0 ? "it closed the connection" : errno_text(error), is_of_program(error));
+  }
+
   void lose(const std::string& how, bool is_of_program = false) {
     if (std::exchange(lost_, true)) return;
     if (is_of_program) {
@@ -481,7 +464,7 @@ class MemberLink::Impl {
                              .text = fmt::format("{} failed: its program has closed descriptor {}, which is lockstep's "
                                                  "connection to the job's store ({}): close what the program itself "
                                                  "has opened, and no range of numbers",
-                                                 self_.describe(), fd_.get(), how)}});
+                                                 self_.describe(), connection_.fd(), how)}});
     }
     tell_of_store(
         {.kind = MemberEvent::Kind::store_lost,
@@ -524,8 +507,7 @@ class MemberLink::Impl {
   bool store_answers_ GUARDED_BY(mutex_) = true;  // as far as the thread knows
   bool leaving_ GUARDED_BY(mutex_) = false;       // nothing is posted any more
 
-  UniqueFd fd_;
-  std::string input_;
+  net::Connection connection_;
   std::string output_;
   proto::PushReader reader_{proto::PushFormat::frame};
   const std::chrono::nanoseconds look_;

@@ -8,8 +8,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include <cerrno>
-
 #include "runtime/net/address.h"
 
 namespace lockstep::net {
@@ -29,21 +27,29 @@ bool is_closed(int error_number) {
   return error_number == ECONNRESET || error_number == EPIPE || error_number == ENOTCONN;
 }
 
-[[noreturn]] void throw_failed(const char* operation, int fd, int error_number, std::size_t done, std::size_t size) {
+}  // namespace
+
+std::optional<std::size_t> try_send(int fd, std::span<const std::byte> bytes) noexcept {
+  return moved_by([&] { return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT); });
+}
+
+std::optional<std::size_t> try_recv(int fd, std::span<std::byte> bytes) noexcept {
+  return moved_by([&] { return ::recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT); });
+}
+
+void throw_failed(std::string_view operation, int fd, int error_number, std::size_t done, std::size_t size) {
   const std::string text = fmt::format("{} {}: {} of {} bytes done", operation, describe_peer(fd), done, size);
+  if (error_number == 0) throw ConnectionClosed(text + ", then the peer closed the connection");
   if (is_closed(error_number)) {
     throw ConnectionClosed(fmt::format("{}, then the peer closed the connection: {}", text, errno_text(error_number)));
   }
   throw SystemError(text, error_number);
 }
 
-[[noreturn]] void throw_timeout(const char* operation, int fd, std::size_t done, std::size_t size,
-                                const Deadline& deadline) {
+void throw_timeout(std::string_view operation, int fd, std::size_t done, std::size_t size, const Deadline& deadline) {
   throw Timeout(fmt::format("{} {}: timed out with {} of {} bytes done, {}", operation, describe_peer(fd), done, size,
                             deadline.progress()));
 }
-
-}  // namespace
 
 bool wait_readable(int fd, const Deadline& deadline) { return wait_for(fd, POLLIN, deadline); }
 bool wait_writable(int fd, const Deadline& deadline) { return wait_for(fd, POLLOUT, deadline); }
@@ -51,14 +57,10 @@ bool wait_writable(int fd, const Deadline& deadline) { return wait_for(fd, POLLO
 void send_all(int fd, std::span<const std::byte> bytes, const Deadline& deadline) {
   std::size_t done = 0;
   while (done < bytes.size()) {
-    const ssize_t sent = ::send(fd, bytes.data() + done, bytes.size() - done, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) {
-      done += static_cast<std::size_t>(sent);
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!wait_writable(fd, deadline)) throw_timeout("send to", fd, done, bytes.size(), deadline);
-    } else if (errno != EINTR) {
-      throw_failed("send to", fd, errno, done, bytes.size());
-    }
+    const auto sent = try_send(fd, bytes.subspan(done));
+    if (!sent) throw_failed("send to", fd, errno, done, bytes.size());
+    if (*sent == 0 && !wait_writable(fd, deadline)) throw_timeout("send to", fd, done, bytes.size(), deadline);
+    done += *sent;
   }
 }
 
@@ -66,16 +68,9 @@ namespace {
 
 // Receives what is there behind the first `done` of `bytes`, 0 if nothing is; the counts are for messages.
 std::size_t recv_part_now(int fd, std::span<std::byte> bytes, std::size_t done) {
-  for (;;) {
-    const ssize_t received = ::recv(fd, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT);
-    if (received > 0) return static_cast<std::size_t>(received);
-    if (received == 0) {
-      throw ConnectionClosed(fmt::format("receive from {}: {} of {} bytes done, then the peer closed the connection",
-                                         describe_peer(fd), done, bytes.size()));
-    }
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
-    if (errno != EINTR) throw_failed("receive from", fd, errno, done, bytes.size());
-  }
+  const auto received = try_recv(fd, bytes.subspan(done));
+  if (!received) throw_failed("receive from", fd, errno, done, bytes.size());
+  return *received;
 }
 
 // At least one byte.

@@ -7,13 +7,16 @@
 // error an unknown part of the bytes was moved, so the connection is of no more use: close it.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/io.h"
 
 namespace lockstep::net {
 
@@ -34,6 +37,31 @@ void recv_exact(int fd, std::span<std::byte> bytes, const Deadline& deadline);
 std::size_t recv_some(int fd, std::span<std::byte> bytes, const Deadline& deadline);
 // Never waits: 0 if nothing is there.
 std::size_t recv_now(int fd, std::span<std::byte> bytes);
+
+// Move as many of `bytes`, at least one, as the socket takes or has, without waiting. Return as moved_by().
+std::optional<std::size_t> try_send(int fd, std::span<const std::byte> bytes) noexcept;
+inline std::optional<std::size_t> try_send(int fd, std::string_view bytes) noexcept {
+  return try_send(fd, std::as_bytes(std::span(bytes)));
+}
+std::optional<std::size_t> try_recv(int fd, std::span<std::byte> bytes) noexcept;
+
+// Makes `call`, a system call that moves bytes and does not wait. Returns how many were moved, 0 if none could be now;
+// nullopt once the connection has ended, with errno, which is 0 if the peer closed it.
+template <typename Call>
+std::optional<std::size_t> moved_by(Call call) {
+  const auto count = uninterrupted(call);
+  if (count > 0) return static_cast<std::size_t>(count);
+  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+  if (count == 0) errno = 0;
+  return std::nullopt;
+}
+
+// Throw the errors of a transfer that has moved `done` of `size` bytes. `operation` is "send to", for example;
+// `error_number` as moved_by() leaves it.
+[[noreturn]] void throw_failed(std::string_view operation, int fd, int error_number, std::size_t done,
+                               std::size_t size);
+[[noreturn]] void throw_timeout(std::string_view operation, int fd, std::size_t done, std::size_t size,
+                                const Deadline& deadline);
 
 // Waits until `fd`, of whatever kind, can be read or has ended, or until it takes more. False if the deadline passed.
 bool wait_readable(int fd, const Deadline& deadline);

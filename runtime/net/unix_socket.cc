@@ -134,15 +134,15 @@ void send_with_fds(int fd, std::span<const std::byte> bytes, std::span<const int
   }
   Backoff backoff(std::chrono::microseconds(200), std::chrono::milliseconds(20));
   for (;;) {
-    const ssize_t sent = ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) return send_all(fd, bytes.subspan(static_cast<std::size_t>(sent)), deadline);
-    const int error = errno;
-    if (error == EAGAIN || error == EWOULDBLOCK) {
+    const auto sent = moved_by([&] { return ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT); });
+    if (sent == 0) {
       if (!wait_writable(fd, deadline)) {
         throw Timeout(fmt::format("send of {} descriptors to {}: timed out, {}; the peer does not read", fds.size(),
                                   describe_peer(fd), deadline.progress()));
       }
-    } else if (error == ETOOMANYREFS) {
+    } else if (sent) {
+      return send_all(fd, bytes.subspan(*sent), deadline);
+    } else if (errno == ETOOMANYREFS) {
       // As many of this user's descriptors are on their way as it may have open: their receivers take them.
       if (!backoff.pause(deadline)) {
         throw Timeout(
@@ -150,11 +150,8 @@ void send_with_fds(int fd, std::span<const std::byte> bytes, std::span<const int
                         "'ulimit -n' allows, and nobody takes them",
                         fds.size(), describe_peer(fd), deadline.progress()));
       }
-    } else if (error == EPIPE || error == ECONNRESET || error == ENOTCONN) {
-      throw ConnectionClosed(
-          fmt::format("send of {} descriptors to {}: the peer closed the connection", fds.size(), describe_peer(fd)));
-    } else if (error != EINTR) {
-      throw SystemError(fmt::format("send of {} descriptors to {}", fds.size(), describe_peer(fd)), error);
+    } else {
+      throw_failed(fmt::format("send of {} descriptors to", fds.size()), fd, errno, 0, bytes.size());
     }
   }
 }
@@ -169,31 +166,20 @@ void recv_with_fds(int fd, std::span<std::byte> bytes, std::vector<UniqueFd>& fd
     message.msg_iovlen = 1;
     message.msg_control = control.bytes.data();
     message.msg_controllen = control.bytes.size();
-    const ssize_t received = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    const int error = errno;
-    if (received > 0) {
-      take_fds(message, fds);
-      if ((message.msg_flags & MSG_CTRUNC) != 0) {
-        throw Error(
-            fmt::format("receive of descriptors from {}: not all of them fit this process's table; raise "
-                        "'ulimit -n'",
-                        describe_peer(fd)));
-      }
-      done += static_cast<std::size_t>(received);
-    } else if (received == 0) {
-      throw ConnectionClosed(fmt::format("receive from {}: {} of {} bytes done, then the peer closed the connection",
-                                         describe_peer(fd), done, bytes.size()));
-    } else if (error == EAGAIN || error == EWOULDBLOCK) {
-      if (!wait_readable(fd, deadline)) {
-        throw Timeout(fmt::format("receive from {}: timed out with {} of {} bytes done, {}", describe_peer(fd), done,
-                                  bytes.size(), deadline.progress()));
-      }
-    } else if (error == ECONNRESET || error == ENOTCONN) {
-      throw ConnectionClosed(fmt::format("receive from {}: {} of {} bytes done, then {}", describe_peer(fd), done,
-                                         bytes.size(), errno_text(error)));
-    } else if (error != EINTR) {
-      throw SystemError(fmt::format("receive from {}", describe_peer(fd)), error);
+    const auto received = moved_by([&] { return ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT); });
+    if (!received) throw_failed("receive from", fd, errno, done, bytes.size());
+    if (*received == 0) {
+      if (!wait_readable(fd, deadline)) throw_timeout("receive from", fd, done, bytes.size(), deadline);
+      continue;
     }
+    take_fds(message, fds);
+    if ((message.msg_flags & MSG_CTRUNC) != 0) {
+      throw Error(
+          fmt::format("receive of descriptors from {}: not all of them fit this process's table; raise "
+                      "'ulimit -n'",
+                      describe_peer(fd)));
+    }
+    done += *received;
   }
 }
 

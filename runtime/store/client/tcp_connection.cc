@@ -3,11 +3,8 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "lockstep/base/error.h"
 #include "runtime/net/backoff.h"
@@ -20,9 +17,6 @@ namespace {
 
 using proto::Op;
 
-constexpr std::size_t kFirstBuffer = std::size_t{4} << 10;
-// A buffer that has held something large is given back after it.
-constexpr std::size_t kKeptBuffer = std::size_t{256} << 10;
 // One greeting: a server that has accepted answers it at once, one that hasn't (a full queue) is better asked again.
 constexpr auto kGreetingLimit = std::chrono::seconds(10);
 
@@ -92,19 +86,23 @@ void TcpConnection::greet(const Endpoint& endpoint, const Deadline& deadline) {
   greeting.check(receive(Op::prove, 0, deadline));
 }
 
-// False if the deadline passed, or what the stop leaves.
-bool TcpConnection::wait_for(short events, const Deadline& deadline) const {
+// True once the socket is ready. False if the stop comes first and `at_stop` ends the wait.
+bool TcpConnection::wait_for(short events, const Deadline& deadline, AtStop at_stop) const {
   Deadline limit = deadline;
   Stop stop = stop_;  // poll() passes over -1
   for (;;) {
-    pollfd entries[] = {{.fd = fd_.get(), .events = events, .revents = 0},
+    pollfd entries[] = {{.fd = connection_.fd(), .events = events, .revents = 0},
                         {.fd = stop.fd, .events = POLLIN, .revents = 0},
                         {.fd = stop.give_up_fd, .events = POLLIN, .revents = 0}};
-    const int ready = ::poll(entries, 3, limit.poll_timeout_ms());
+    const int ready = ::poll(entries, at_stop == AtStop::end ? 2 : 3, limit.poll_timeout_ms());
     if (ready < 0 && errno != EINTR) throw SystemError("poll of a socket", errno);
     if (ready > 0 && entries[0].revents != 0) return true;
-    if (ready == 0 && limit.expired()) return false;
+    if (ready == 0 && limit.expired()) {
+      throw Timeout(fmt::format("{} {}: timed out, {}", events == POLLIN ? "receive from" : "send to",
+                                net::describe_peer(connection_.fd()), deadline.progress()));
+    }
     if (ready <= 0) continue;
+    if (at_stop == AtStop::end) return false;
     if (entries[1].revents != 0) {
       limit = limit.sooner(stop.grace);
       stop.fd = -1;
@@ -118,44 +116,25 @@ bool TcpConnection::wait_for(short events, const Deadline& deadline) const {
 
 void TcpConnection::send(std::string_view bytes, const Deadline& deadline) {
   while (!bytes.empty()) {
-    const ssize_t sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(sent));
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (wait_for(POLLOUT, deadline)) continue;
-      throw Timeout(fmt::format("send to {}: timed out, {}", net::describe_peer(fd_.get()), deadline.progress()));
-    } else if (errno != EINTR) {
-      return net::send_all(fd_.get(), bytes, deadline);  // meets the same error, and says what it is
-    }
+    const auto sent = net::try_send(connection_.fd(), bytes);
+    if (!sent) net::throw_failed("send to", connection_.fd(), errno, 0, bytes.size());
+    if (*sent == 0) wait_for(POLLOUT, deadline);
+    bytes.remove_prefix(*sent);
   }
 }
 
 bool TcpConnection::await_reply(const Deadline& deadline) {
-  while (begin_ == end_) {
-    pollfd entries[] = {{.fd = fd_.get(), .events = POLLIN, .revents = 0},
-                        {.fd = stop_.fd, .events = POLLIN, .revents = 0}};
-    const int ready = ::poll(entries, 2, deadline.poll_timeout_ms());
-    if (ready > 0) return entries[0].revents != 0;
-    if (ready < 0 && errno != EINTR) throw SystemError("poll of a socket", errno);
-    if (ready == 0 && deadline.expired()) {
-      throw Timeout(fmt::format("receive from {}: timed out, {}", net::describe_peer(fd_.get()), deadline.progress()));
-    }
-  }
-  return true;
+  return !connection_.input().empty() || wait_for(POLLIN, deadline, AtStop::end);
 }
 
 const proto::Contents& TcpConnection::receive(Op op, std::size_t keys, const Deadline& deadline) {
-  if (begin_ == end_) {
-    begin_ = end_ = 0;
-    if (buffer_.size() > kKeptBuffer) std::vector<char>().swap(buffer_);
-    receive_more(deadline);
-  }
+  if (connection_.input().empty()) receive_more(deadline);
   proto::ReplyReader reader(op, keys);
   for (;;) {
-    const proto::Status status = reader.read(std::string_view(buffer_.data() + begin_, end_ - begin_));
+    const proto::Status status = reader.read(connection_.input());
     if (status == proto::Status::ok) {
       contents_ = reader.contents();
-      begin_ += reader.size();
+      connection_.consume(reader.size());
       return contents_;
     }
     if (status == proto::Status::malformed) throw CorruptData(reader.reason());
@@ -165,23 +144,10 @@ const proto::Contents& TcpConnection::receive(Op op, std::size_t keys, const Dea
 
 void TcpConnection::receive_more(const Deadline& deadline) {
   // The answer is not here yet as a rule, so that asking for it first would be in vain.
-  if (!wait_for(POLLIN, deadline)) {
-    throw Timeout(fmt::format("receive from {}: timed out, {}", net::describe_peer(fd_.get()), deadline.progress()));
-  }
-  if (begin_ > 0) {
-    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
-    end_ -= begin_;
-    begin_ = 0;
-  }
-  if (end_ == buffer_.size()) buffer_.resize(std::max(kFirstBuffer, 2 * buffer_.size()));
-  end_ += net::recv_some(fd_.get(), std::as_writable_bytes(std::span(buffer_)).subspan(end_), deadline);
+  wait_for(POLLIN, deadline);
+  connection_.receive(deadline);
 }
 
-UniqueFd TcpConnection::release(std::string& unread) && {
-  unread.assign(buffer_.data() + begin_, end_ - begin_);
-  return std::move(fd_);
-}
-
-net::HostPort TcpConnection::peer() const { return net::peer_address(fd_.get()); }
+net::HostPort TcpConnection::peer() const { return net::peer_address(connection_.fd()); }
 
 }  // namespace lockstep::store

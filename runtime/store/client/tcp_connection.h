@@ -5,9 +5,8 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
-#include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 #include "lockstep/base/deadline.h"
 #include "proto/protocol.h"
@@ -15,6 +14,7 @@
 #include "proto/request.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/address.h"
+#include "runtime/net/connection.h"
 #include "runtime/store/endpoint.h"
 
 namespace lockstep::store {
@@ -58,23 +58,20 @@ class TcpConnection {
   const proto::Contents& receive(proto::Op op, std::size_t keys, const Deadline& deadline);
   // Waits until there is something to receive; false if the stop came first. Throws Timeout.
   bool await_reply(const Deadline& deadline);
-  // Gives up the socket, and into `unread` the bytes received on it and not given out. For a caller that continues by
-  // itself.
-  UniqueFd release(std::string& unread) &&;
+  // Gives up the connection, with the bytes received on it and not given out, to a caller that continues by itself.
+  net::Connection release() && { return std::move(connection_); }
   // The address that was connected to, numeric.
   net::HostPort peer() const;
 
  private:
-  explicit TcpConnection(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit TcpConnection(UniqueFd fd) : connection_(std::move(fd)) {}
   void greet(const Endpoint& endpoint, const Deadline& deadline);
   void receive_more(const Deadline& deadline);
-  bool wait_for(short events, const Deadline& deadline) const;
+  enum class AtStop { hurry, end };
+  bool wait_for(short events, const Deadline& deadline, AtStop at_stop = AtStop::hurry) const;
 
-  UniqueFd fd_;
+  net::Connection connection_;
   Stop stop_;
-  std::vector<char> buffer_;
-  std::size_t begin_ = 0;  // of what was received and not given out
-  std::size_t end_ = 0;
   proto::Contents contents_;
 };
 

@@ -3,11 +3,10 @@
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -22,10 +21,6 @@ namespace {
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 // Lines about bad clients in TcpStoreServerOptions::complaint_window.
 constexpr std::size_t kLoggedLines = 20;
-
-ssize_t send_some(int fd, std::string_view output) {
-  return ::send(fd, output.data(), output.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-}
 
 }  // namespace
 
@@ -165,14 +160,13 @@ void ServerLoop::take_turn(SessionId id, Client& client, std::uint32_t events) {
 
 // Reads once: the loop comes back to a client that has more, after the others. False if the client is closed.
 bool ServerLoop::receive(SessionId id, Client& client) {
-  const ssize_t received = ::recv(client.fd.get(), read_buffer_.data(), read_buffer_.size(), MSG_DONTWAIT);
-  if (received < 0 && (errno == EAGAIN || errno == EINTR)) return true;
-  if (received <= 0) {
+  const auto received = net::try_recv(client.fd.get(), std::as_writable_bytes(std::span(read_buffer_)));
+  if (received == 0) return true;
+  if (!received) {
     close(id);
     return false;
   }
-  const std::string_view bytes(read_buffer_.data(), static_cast<std::size_t>(received));
-  if (!client.session.receive(bytes)) {
+  if (!client.session.receive(std::string_view(read_buffer_.data(), *received))) {
     refuse(id, client.session.close_reason());
     return false;
   }
@@ -186,11 +180,10 @@ bool ServerLoop::receive(SessionId id, Client& client) {
 // Sends what can be sent and asks the loop for what this client needs next.
 void ServerLoop::flush(SessionId id, Client& client) {
   while (!client.session.output().empty()) {
-    const ssize_t count = send_some(client.fd.get(), client.session.output());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno == EAGAIN) break;
-    if (count < 0) return close(id);
-    if (!client.session.sent(static_cast<std::size_t>(count))) return refuse(id, client.session.close_reason());
+    const auto count = net::try_send(client.fd.get(), client.session.output());
+    if (!count) return close(id);
+    if (*count == 0) break;
+    if (!client.session.sent(*count)) return refuse(id, client.session.close_reason());
   }
   std::uint32_t interest = EPOLLRDHUP;
   if (client.session.wants_input()) interest |= EPOLLIN;
@@ -331,7 +324,7 @@ void ServerLoop::refuse(SessionId id, const std::string& reason) {
     warn(fmt::format("closed {}{}{}{}: {}", client.peer, role.empty() ? "" : " (", role, role.empty() ? "" : ")",
                      printable(reason, 500)));
   });
-  if (!client.session.output().empty()) send_some(client.fd.get(), client.session.output());
+  if (!client.session.output().empty()) net::try_send(client.fd.get(), client.session.output());
   close(id);
 }
 

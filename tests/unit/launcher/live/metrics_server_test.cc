@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/net/stream.h"
+#include "runtime/net/tcp_socket.h"
 #include "tests/support/error_of.h"
 #include "tests/support/scarce_memory.h"
 #include "tests/support/wait_until.h"

@@ -15,6 +15,7 @@
 
 #include "launcher/live/run_client.h"
 #include "lockstep/base/error.h"
+#include "runtime/net/connection.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/unix_socket.h"
 #include "tests/support/child.h"
@@ -167,10 +168,10 @@ TEST_F(RunServerTest, HasStacksTakenAndGivesEachToWhoHasAskedForThem) {
   EXPECT_EQ(read_until(second.get(), "never"), header + "#0 two\n#1 lines\n(closed)");
   server_->stacks_came(1, {});
   EXPECT_EQ(read_until(first.get(), "never"), header + "(closed)");
-  const UniqueFd waiting = ask_for(4, 4);
-  EXPECT_FALSE(read_answer(waiting.get(), 100, Deadline::after(std::chrono::milliseconds(20))));
+  net::Connection waiting(ask_for(4, 4));
+  EXPECT_FALSE(read_answer(waiting, 100, Deadline::after(std::chrono::milliseconds(20))));
   server_.reset();
-  EXPECT_EQ(read_until(waiting.get(), "never"), "(closed)") << "a launcher that ends waits for nobody's stacks";
+  EXPECT_EQ(read_until(waiting.fd(), "never"), "(closed)") << "a launcher that ends waits for nobody's stacks";
 }
 
 TEST_F(RunServerTest, ClosesAtOnceWhereItHasNobodyToAskForStacks) {
