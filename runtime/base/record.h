@@ -26,21 +26,22 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep {
 
 // A list of texts as one text, "5:first6:second", whatever the texts hold; and back, nullopt if it is not one.
-std::string write_texts(std::span<const std::string> texts);
-std::optional<std::vector<std::string>> read_texts(std::string_view packed);
+LOCKSTEP_INTERNAL_API std::string write_texts(std::span<const std::string> texts);
+LOCKSTEP_INTERNAL_API std::optional<std::vector<std::string>> read_texts(std::string_view packed);
 
 // An item of RecordWriter::items() as one text, and back: false if the text is not an item. A folder may have more of
 // these, beside its own types.
 inline std::string packed(const std::string& text) { return text; }
 inline std::string packed(const std::vector<std::string>& texts) { return write_texts(texts); }
-bool unpack(std::string_view packed, std::string& text);
-bool unpack(std::string_view packed, std::vector<std::string>& texts);
+LOCKSTEP_INTERNAL_API bool unpack(std::string_view packed, std::string& text);
+LOCKSTEP_INTERNAL_API bool unpack(std::string_view packed, std::vector<std::string>& texts);
 
-class RecordWriter {
+class LOCKSTEP_INTERNAL_API RecordWriter {
  public:
   // The first line, which tells this kind of record, and its version, from every other.
   void kind(std::string_view kind) { line("lockstep", kind); }
@@ -80,7 +81,7 @@ class RecordWriter {
   std::string text_;
 };
 
-class RecordReader {
+class LOCKSTEP_INTERNAL_API RecordReader {
  public:
   explicit RecordReader(std::string_view text) : rest_(text) {}
 
