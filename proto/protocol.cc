@@ -59,6 +59,7 @@ constexpr std::array kShapes = {
     OpShape{Op::message, "MESSAGE", kValue, kFrame},
     OpShape{Op::forward, "FORWARD", kPairs, kFrame},
     OpShape{Op::give_up, "GIVE_UP", kValue, kFrame},
+    OpShape{Op::say, "SAY", kKeyValueValue, kFrame},
 };
 
 // From a byte to a row of the table.

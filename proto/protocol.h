@@ -60,6 +60,7 @@ enum class Op : std::uint8_t {
   message = 0x94,
   forward = 0x95,
   give_up = 0x96,  // within FORWARD only
+  say = 0x97,
 
   watch_key = 0xff,  // legacy only, where its code is 7
 };
@@ -95,6 +96,7 @@ inline constexpr std::uint8_t kPushFailed = 0x13;     // [rank, failure number, 
 inline constexpr std::uint8_t kPushBeat = 0x14;       // []: the answer to HEARTBEAT
 inline constexpr std::uint8_t kPushForwarded = 0x15;  // [members, frame]...: for those whose requests come by FORWARD
 inline constexpr std::uint8_t kPushStore = 0x16;      // [what, address, process, "1" or "0", text]: of a relay's store
+inline constexpr std::uint8_t kPushWord = 0x17;       // [group, word]: what a member has said
 
 // The first byte of what a legacy client is told of a key that it watches.
 inline constexpr std::uint8_t kKeyUpdated = 0;

@@ -29,19 +29,20 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/internal_api.h"
 #include "runtime/base/text.h"
 
 namespace lockstep {
 
 // A list of texts as one text, "5:first6:second", whatever the texts hold; and back, nullopt if it is not one.
-std::string write_texts(std::span<const std::string> texts);
-std::optional<std::vector<std::string>> read_texts(std::string_view packed);
+LOCKSTEP_INTERNAL_API std::string write_texts(std::span<const std::string> texts);
+LOCKSTEP_INTERNAL_API std::optional<std::vector<std::string>> read_texts(std::string_view packed);
 // The list that another process wrote, as require_record() below.
-std::vector<std::string> require_texts(std::string_view packed, std::string_view what);
+LOCKSTEP_INTERNAL_API std::vector<std::string> require_texts(std::string_view packed, std::string_view what);
 
 // A text as one line, without its end, and back.
-std::string escaped(std::string_view text);
-std::string unescaped(std::string_view line);
+LOCKSTEP_INTERNAL_API std::string escaped(std::string_view text);
+LOCKSTEP_INTERNAL_API std::string unescaped(std::string_view line);
 
 template <typename Record, typename EachField>
 std::string write_record(const Record& record, EachField each_field);
@@ -49,7 +50,7 @@ std::string write_record(const Record& record, EachField each_field);
 template <typename Record, typename EachField>
 bool read_record(std::string_view text, Record& record, EachField each_field);
 
-class RecordWriter {
+class LOCKSTEP_INTERNAL_API RecordWriter {
  public:
   // The first line, which tells this kind of record from every other.
   void kind(std::string_view kind) { line("lockstep", kind); }
@@ -107,7 +108,7 @@ class RecordWriter {
   std::string text_;
 };
 
-class RecordReader {
+class LOCKSTEP_INTERNAL_API RecordReader {
  public:
   explicit RecordReader(std::string_view text) : rest_(text) {}
 
@@ -206,7 +207,7 @@ std::optional<Record> read_record(std::string_view text, EachField each_field) {
 }
 
 // Throws CorruptData: "WHAT: 12 bytes that can't be read; run the same build of lockstep on all ranks".
-[[noreturn]] void refuse_record(std::string_view what, std::size_t bytes);
+[[noreturn]] LOCKSTEP_INTERNAL_API void refuse_record(std::string_view what, std::size_t bytes);
 
 // The record that another process wrote. `what` says what it is, and whose.
 template <typename Record, typename EachField>

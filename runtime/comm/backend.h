@@ -15,6 +15,7 @@
 #include "lockstep/store/store.h"
 #include "runtime/base/internal_api.h"
 #include "runtime/comm/subgroups.h"
+#include "runtime/membership/scopes.h"
 #include "runtime/rendezvous/identity/identity.h"
 #include "runtime/store/secret.h"
 
@@ -25,6 +26,9 @@ struct GroupContext {
   rendezvous::Identity identity;
   rendezvous::Roster roster;
   std::shared_ptr<store::Store> store;  // with a prefix of this group's own
+  // What the ranks tell each other by the job's membership, and this group's scope there.
+  std::shared_ptr<membership::Scopes> scopes = std::make_shared<membership::Scopes>();
+  std::string scope = {};
   std::chrono::nanoseconds timeout{};
   DeviceId device;
   std::string local_address;  // of this host on its way to the store, numeric; empty if the store is in this process

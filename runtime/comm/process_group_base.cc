@@ -56,6 +56,7 @@ std::shared_ptr<ProcessGroup> ProcessGroupBase::make_subgroup(const Subgroup& su
   own.identity.local_world_size = static_cast<int>(beside.size());
   const auto watch = std::make_shared<ParentWatch>(*this);
   own.store = std::make_shared<SubgroupStore>(subgroup.store_prefix, context_.store, watch);
+  own.scope = context_.scope + "/" + subgroup.store_prefix;
   own.check = [watch] { watch->check(); };
   own.timeout = subgroup.timeout;
   try {

@@ -2,6 +2,7 @@
 #include "runtime/membership/member_link.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -99,6 +100,10 @@ class MemberLink::Impl {
   }
   void send(std::string_view message) EXCLUDES(mutex_) {
     await_answer(post({Op::message, {{}, {message}, 0}}, false), kDeadHost);
+  }
+  void say(std::string_view group, const std::vector<int>& ranks, std::string_view word) EXCLUDES(mutex_) {
+    const std::string to = fmt::format("{}", fmt::join(ranks, " "));
+    post({Op::say, {{group}, {to, word}, 0}}, false);
   }
   void forward(std::span<const ForwardedRequest> requests) EXCLUDES(mutex_) {
     {
@@ -370,6 +375,7 @@ class MemberLink::Impl {
       case proto::kPushLeft: return pass_on_leavers(frame);
       case proto::kPushForwarded: return pass_on_forwarded(frame);
       case proto::kPushStore: return pass_on_store(frame);
+      case proto::kPushWord: return pass_on_word(frame);
       default: return true;  // of a later version
     }
   }
@@ -404,6 +410,12 @@ class MemberLink::Impl {
     auto frames = read_frames(frame.values);
     if (!frames) return false;
     call(calls_.on_forwarded, std::move(*frames));
+    return true;
+  }
+
+  bool pass_on_word(const proto::Contents& frame) {
+    if (frame.values.size() < 2) return false;
+    call(calls_.on_word, std::string(frame.values[0]), std::string(frame.values[1]));
     return true;
   }
 
@@ -542,6 +554,9 @@ MemberLink::~MemberLink() {
 void MemberLink::goodbye(std::int64_t last) { impl_->goodbye(last); }
 void MemberLink::report(const Cause& cause) { impl_->report(cause); }
 void MemberLink::send(std::string_view message) { impl_->send(message); }
+void MemberLink::say(std::string_view group, const std::vector<int>& ranks, std::string_view word) {
+  impl_->say(group, ranks, word);
+}
 void MemberLink::forward(std::span<const ForwardedRequest> requests) { impl_->forward(requests); }
 
 }  // namespace lockstep::membership

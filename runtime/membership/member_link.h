@@ -8,7 +8,7 @@
 // time in which the thread ran, so a rank that was stopped and resumes accuses nobody. The connection is authenticated
 // as any other.
 //
-// Threads: the owner's, but for report(), send() and forward(): any.
+// Threads: the owner's, but for report(), send(), say() and forward(): any.
 #pragma once
 
 #include <chrono>
@@ -80,6 +80,8 @@ struct MemberCalls {
   std::function<MemberPosition()> position = {};
   // For members whose requests were sent by forward(). On the link's own thread.
   std::function<void(std::vector<ForwardedFrame>)> on_forwarded = {};
+  // A word that a member, perhaps this one, has said in a group (scopes.h). On the link's own thread.
+  std::function<void(const std::string& group, std::string word)> on_word = {};
 };
 
 class MemberLink {
@@ -109,6 +111,9 @@ class MemberLink {
   // To the store's host alone, in order with what else this member says. Returns as report() of a group that continues;
   // a store that can't be reached is an event.
   void send(std::string_view message);
+  // Says a word to these ranks of the scope, or with none to all of them, in order with what else this member says:
+  // their MemberCalls::on_word gets it. Returns at once; what can't be sent for want of the store is dropped.
+  void say(std::string_view group, const std::vector<int>& ranks, std::string_view word);
   // Requests of members that this one carries, in order with what it says itself. Returns at once; what can't be sent
   // for want of the store is dropped.
   void forward(std::span<const ForwardedRequest> requests);

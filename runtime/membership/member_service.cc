@@ -16,6 +16,7 @@ std::uint8_t status_of(MembershipTable::Kind kind) {
     case MembershipTable::Kind::failed: return proto::kPushFailed;
     case MembershipTable::Kind::left: return proto::kPushLeft;
     case MembershipTable::Kind::nudge: return proto::kPushBeat;
+    case MembershipTable::Kind::word: return proto::kPushWord;
   }
   return proto::kPushLost;
 }
@@ -42,6 +43,7 @@ store::Frame MemberService::serve(ConnectionId connection, const proto::Request&
     case Op::goodbye: refused = table_.goodbye(connection, number); break;
     case Op::report: refused = table_.report(connection, values[0]); break;
     case Op::message: refused = table_.message(connection, values[0]); break;
+    case Op::say: refused = table_.say(connection, keys[0], values[0], values[1]); break;
     case Op::give_up:
       refused = carrier_of(connection) != 0 ? table_.give_up(connection, values[0]) : "GIVE_UP comes within FORWARD";
       break;

@@ -102,14 +102,25 @@ bool MembershipServer::host_answers(store::SessionId client) const {
 // Without the lock: a callback may ask for the members.
 void MembershipServer::tell() {
   std::vector<MemberNews> news;
-  std::vector<MembershipTable::Push> pushes;
   {
     MutexLock lock(mutex_);
     news = service_.table().take_news();
-    pushes = service_.table().take_pushes();
+    if (!is_pushing_ && service_.table().has_pushes()) {
+      host_->call_after({}, [this] { push(); });
+      is_pushing_ = true;
+    }
   }
   if (on_news_) {
     for (const MemberNews& item : news) on_news_(item);
+  }
+}
+
+void MembershipServer::push() {
+  std::vector<MembershipTable::Push> pushes;
+  {
+    MutexLock lock(mutex_);
+    is_pushing_ = false;
+    pushes = service_.table().take_pushes();
   }
   for (auto& [to, frame] : MemberService::frames_of(std::move(pushes))) host_->push(to, std::move(frame));
 }

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/environment.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/text.h"
 #include "runtime/membership/forwarding.h"
 
 namespace lockstep::membership {
@@ -234,6 +235,23 @@ std::optional<std::string> MembershipTable::message(ConnectionId id, std::string
   return std::nullopt;
 }
 
+std::optional<std::string> MembershipTable::say(ConnectionId id, std::string_view group, std::string_view ranks,
+                                                std::string_view word) {
+  Scope* scope = nullptr;
+  Member* const member = find(id, &scope);
+  if (member == nullptr) return no_member();
+  hear(*member);
+  const Event event{Kind::word, {std::string(group), std::string(word)}};
+  if (ranks.empty()) tell(*scope, event);
+  while (!ranks.empty()) {
+    const auto rank = parse_int(take_word(ranks));
+    if (!rank || *rank < 0 || *rank >= scope->world_size) return "a word for somebody who is not a rank of this job";
+    const auto to = scope->members.find(static_cast<int>(*rank));
+    if (to != scope->members.end()) tell(to->second, event);
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> MembershipTable::give_up(ConnectionId id, std::string_view bytes) {
   Scope* scope = nullptr;
   Member* const member = find(id, &scope);
@@ -336,7 +354,7 @@ void MembershipTable::fail(Scope& scope, Member& member, State state, Kind kind,
   const Event event{kind, {std::to_string(member.info.rank), std::to_string(++scope.failures), encode(cause)}};
   if (scope.failures > kMostFailures) {
     // A launcher that stood still comes back only if it learns that it was given up, however many were before.
-    if (member.connection != 0) pushes_.push_back({member.connection, event.kind, event.fields});
+    tell(member, event);
     return;
   }
   tell(scope, event);
@@ -344,9 +362,11 @@ void MembershipTable::fail(Scope& scope, Member& member, State state, Kind kind,
 }
 
 void MembershipTable::tell(const Scope& scope, const Event& event) {
-  for (const auto& [rank, member] : scope.members) {
-    if (member.connection != 0) pushes_.push_back({member.connection, event.kind, event.fields});
-  }
+  for (const auto& [rank, member] : scope.members) tell(member, event);
+}
+
+void MembershipTable::tell(const Member& member, const Event& event) {
+  if (member.connection != 0) pushes_.push_back({member.connection, event.kind, event.fields});
 }
 
 std::string MembershipTable::silent_text(const Member& member, std::chrono::nanoseconds silent_for,

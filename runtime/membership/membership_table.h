@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's table of members: who has registered, left, failed, is lost or silent (proto/PROTOCOL.md, 0x90 to 0x94).
+// The server's table of members: who has registered, left, failed, is lost or silent (proto/PROTOCOL.md, 0x90 to 0x97).
 //
 // Members register with a scope, the name of one meeting of one job, and send heartbeats. An event of one of them is
 // pushed to all members of its scope, once each; a member that registers later gets the events that were pushed before:
@@ -25,6 +25,8 @@
 // A member may come over the connection of another one, its carrier (forwarding.h): the launcher of its host. Its
 // silence is judged there and comes with give_up(). Where the carrier is lost or silent, so are all that it carries, in
 // the same moment: the carrier's own loss is told first, and theirs name its process.
+//
+// The groups within a scope have words of their own (scopes.h), which are passed on and not kept.
 //
 // Pure: no sockets, and the time is passed in. One thread.
 #pragma once
@@ -107,12 +109,12 @@ class MembershipTable {
 
   // nudge: a frame sent to a member that has been silent for half of the limit. TCP's acknowledgement tells whether its
   // host is alive.
-  enum class Kind { lost, silent, left, failed, nudge };
+  enum class Kind { lost, silent, left, failed, nudge, word };
   // An event to send to one member.
   struct Push {
     ConnectionId to = 0;
     Kind kind = Kind::lost;
-    // [rank, failure number, cause]; of `left` [rank, last sequence]; of `nudge` none.
+    // [rank, failure number, cause]; of `left` [rank, last sequence]; of `nudge` none; of `word` [group, word].
     std::vector<std::string> fields;
   };
   explicit MembershipTable(const MembershipOptions& options = {}, const MemberProbe& probe = {});
@@ -121,7 +123,7 @@ class MembershipTable {
   std::optional<std::string> register_member(ConnectionId id, std::string_view scope, std::string_view rank,
                                              std::string_view world_size, std::string_view process,
                                              std::string_view options);
-  // The next four apply to a registered member. They return a reason if the connection does not belong to one. `flags`
+  // The next five apply to a registered member. They return a reason if the connection does not belong to one. `flags`
   // of a heartbeat: words (member_info.h).
   std::optional<std::string> heartbeat(ConnectionId id, std::int64_t last_sequence, std::string_view flags);
   std::optional<std::string> goodbye(ConnectionId id, std::int64_t last_sequence);
@@ -129,6 +131,9 @@ class MembershipTable {
   std::optional<std::string> report(ConnectionId id, std::string_view cause);
   // For the store's host alone.
   std::optional<std::string> message(ConnectionId id, std::string_view text);
+  // Passes a word of this member on to the ranks of `group`, itself among them: "0 2 5"; empty: to all.
+  std::optional<std::string> say(ConnectionId id, std::string_view group, std::string_view ranks,
+                                 std::string_view word);
   // The carrier of this member has found it silent, for `cause`.
   std::optional<std::string> give_up(ConnectionId id, std::string_view cause);
   // The connection has ended. Any id: most connections are not members'.
@@ -141,6 +146,7 @@ class MembershipTable {
 
   // Pushes since the last call, in order.
   std::vector<Push> take_pushes();
+  bool has_pushes() const { return !pushes_.empty(); }
   // Since the last call, in order; of all scopes, also what is no longer told to members.
   std::vector<MemberNews> take_news();
   bool is_member(ConnectionId id) const { return by_connection_.contains(id); }
@@ -206,6 +212,7 @@ class MembershipTable {
   // A cause that the server itself states about a member.
   static Cause cause_of(const Member& member, Cause::Kind kind, std::string text);
   void tell(const Scope& scope, const Event& event);
+  void tell(const Member& member, const Event& event);
   void hear(Member& member);
   void look_for_silence(Scope& scope, Member& member);
   void look_for_hang(Scope& scope);

@@ -36,7 +36,8 @@ std::optional<store::Frame> RelayTable::serve(store::SessionId id, const proto::
     case Op::heartbeat: return heartbeat(id, request);
     case Op::goodbye: refused = table_.goodbye(id, request.contents.number); break;
     case Op::report: refused = table_.report(id, values[0]); break;
-    case Op::message: refused = table_.message(id, values[0]); break;
+    case Op::message:
+    case Op::say: refused = table_.message(id, values[0]); break;
     default: refused = "a relay passes on no such operation"; break;
   }
   if (refused) return refusal(std::move(*refused));

@@ -112,6 +112,7 @@ std::string members_seed() {
   actions.push_back(kBreakOff);
   send(1, {proto::Op::report, {{}, {"NaN"}, 0}});
   send(2, {proto::Op::message, {{}, {"word"}, 0}});
+  send(2, {proto::Op::say, {{"/g"}, {"0 2", "word"}, 0}});
   actions += {kPass, 100};
   send(2, {proto::Op::goodbye, {{}, {}, 6}});
   actions += {kPass, 100};

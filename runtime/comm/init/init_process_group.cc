@@ -115,7 +115,9 @@ void enter(WatchedJob& watched, const rendezvous::MeetingPlan& plan, const rende
           .detect_silence = settings.detect_silence, .silence = settings.silence, .hang = settings.hang_timeout},
       membership::MemberCalls{
           .on_event = [of = watched.watch()](const membership::MemberEvent& event) { of->take(event); },
-          .position = std::move(position)},
+          .position = std::move(position),
+          .on_word = [of = watched.scopes()](const std::string& group,
+                                             std::string word) { of->deliver(group, std::move(word)); }},
       deadline));
 }
 
@@ -154,6 +156,7 @@ std::shared_ptr<ProcessGroup> start_among_others(const InitOptions& options, con
       .check = std::move(check),
       .on_throw = std::move(on_throw),
   };
+  if (watched) context.scopes = watched->scopes();
   const DeviceChoice device = choose_device(settings, options.backend, backends(), context, environment, deadline);
   context.device = device.device;
   if (identity.rank == 0 && !device.why_not_gpu.empty()) {

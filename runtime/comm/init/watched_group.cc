@@ -20,6 +20,9 @@ WatchedJob::~WatchedJob() {
 void WatchedJob::keep(std::shared_ptr<membership::MemberLink> link) {
   link_ = std::move(link);
   watch_->begin(link_);
+  scopes_->begin([weak = std::weak_ptr(link_)](const auto& scope, const auto& ranks, std::string_view word) {
+    if (const auto held = weak.lock()) held->say(scope, ranks, word);
+  });
 }
 
 std::shared_ptr<ProcessGroup> WatchedGroup::hold(std::shared_ptr<WatchedJob> job, std::shared_ptr<ProcessGroup> group) {

@@ -11,6 +11,7 @@
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/group_watch.h"
 #include "runtime/membership/member_link.h"
+#include "runtime/membership/scopes.h"
 
 namespace lockstep {
 
@@ -25,13 +26,15 @@ class WatchedJob {
   WatchedJob& operator=(const WatchedJob&) = delete;
 
   const std::shared_ptr<GroupWatch>& watch() const { return watch_; }
-  // The link that the watch hears the events of.
+  const std::shared_ptr<membership::Scopes>& scopes() const { return scopes_; }
+  // The link that the watch hears the events of, and the scopes the words.
   void keep(std::shared_ptr<membership::MemberLink> link);
 
  private:
   const UnwindGuard unwind_guard_;
   std::shared_ptr<store::Store> store_;
   std::shared_ptr<GroupWatch> watch_;
+  const std::shared_ptr<membership::Scopes> scopes_ = std::make_shared<membership::Scopes>();
   std::shared_ptr<membership::MemberLink> link_;
 };
 

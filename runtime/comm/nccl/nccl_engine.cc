@@ -30,9 +30,9 @@ constexpr std::chrono::milliseconds kLookOfAnother{1};
 
 NcclEngine::NcclEngine(const Api& api, DeviceRuntime& runtime, GroupContext context, Options options)
     : core_(api, runtime, std::move(context), options, [this] { on_cause(); }),
-      log_(core_, [this] { on_news(); }),
-      watchdog_(core_, log_),
-      shutdown_(core_, log_, watchdog_) {}
+      scope_(core_, [this] { on_news(); }),
+      watchdog_(core_, scope_),
+      shutdown_(core_, scope_, watchdog_) {}
 
 NcclEngine::~NcclEngine() = default;
 
@@ -43,7 +43,7 @@ void NcclEngine::open(const Deadline& deadline) {
       MutexLock lock(mutex_);
       launch_thread_ = LaunchThread::of(core_.context.device);
     }
-    log_.start();
+    scope_.start();
     connect_by(deadline);
     watchdog_.start();
   } catch (const std::exception& error) {
@@ -110,7 +110,7 @@ void NcclEngine::on_cause() {
   if (launch_thread) launch_thread->remove(*this);
   watchdog_.notify();
   core_.notify();
-  log_.say_failed();
+  scope_.say_failed();
   shutdown_.start_abort();
 }
 
@@ -139,7 +139,7 @@ void NcclEngine::prepare(PendingCall& call, bool follows, StreamView compute) {
 template <typename Call>
 std::shared_ptr<WorkState> NcclEngine::enqueue(const std::shared_ptr<Call>& call) {
   core_.calls.add(call);
-  if (core_.options.check_collectives && call->record() != nullptr) log_.say_called(*call);
+  if (core_.options.check_collectives && call->record() != nullptr) scope_.say_called(*call);
   {
     MutexLock lock(mutex_);
     launch_thread_->enqueue({shared_from_this(), this}, call);
@@ -168,7 +168,7 @@ LaunchClient::Progress NcclEngine::advance(PendingCall& call) noexcept {
     if (!lock.held()) return Progress::in_nccl;  // another thread is in a call that does not wait; the look has paused
     const LaunchContext context = core_.launch_context();
     if (!call.has_reached(State::launching)) {
-      if (core_.options.check_collectives && call.record() != nullptr && !log_.all_have_called(call)) {
+      if (core_.options.check_collectives && call.record() != nullptr && !scope_.all_have_called(call)) {
         return Progress::waits;
       }
       call.state.store(State::launching, std::memory_order_release);
@@ -237,7 +237,7 @@ void NcclEngine::wait_until(PendingCall& call, const Deadline& deadline, Holds h
     const std::uint64_t rung = progress.bell().bell.load(std::memory_order_seq_cst);
     if (holds()) return;
     if (deadline.expired()) {
-      core_.failure.propose(log_.diagnose_timeout(call, deadline));
+      core_.failure.propose(scope_.diagnose_timeout(call, deadline));
       throw_failure();
     }
     progress.push_all_but(nullptr);
@@ -303,7 +303,7 @@ void NcclEngine::throw_failure() const {
 
 void NcclEngine::on_peer_failure(Cause cause) {
   const auto rank = comm::rank_in(core_.context.roster, cause.rank);
-  if (shutdown_.is_closed() || (rank && log_.has_left(*rank))) return;
+  if (shutdown_.is_closed() || (rank && scope_.has_left(*rank))) return;
   cause.text = comm::named_by_group(core_.context.roster, cause.text + "; " + core_.where_this_rank_was());
   core_.failure.propose(cause);
 }
@@ -354,8 +354,8 @@ void NcclEngine::end_in_order() {
 // Why this order. A cause is proposed before the end begins, so that a rank which owes something never says goodbye.
 // The watchdog outlives the orderly end, in which calls may still time out, and the abort, which needs nobody else's
 // word. The launch thread is let go of when this group has ended: the last group of a device joins it, for 2 s at most
-// where an abort has left it in a call that hangs. The log goes last: its reader brings the others' causes and answers
-// their questions until then.
+// where an abort has left it in a call that hangs. The scope goes last: it brings the others' causes and answers their
+// questions until then.
 void NcclEngine::close_as(std::optional<std::string> cause) {
   if (shutdown_.is_closed()) return;
   if (!core_.failure.happened()) {
@@ -389,7 +389,7 @@ void NcclEngine::let_parts_go() {
   }
   // Let go of without the lock: the last group joins the launch thread, for which on_news() must not wait.
   if (launch_thread) launch_thread->remove(*this);
-  log_.stop();
+  scope_.stop();
   core_.calls.clear();
 }
 

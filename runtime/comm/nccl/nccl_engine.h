@@ -8,8 +8,8 @@
 // The program's thread marks its compute stream with an event and queues the call. The device's launch thread
 // (launch_thread.h) lets the communication stream wait for the event, launches, and puts another event behind. Who
 // wants the result waits for that one, in a stream or on the host. NCCL knows no deadline and does not see every death:
-// the watchdog looks at the events, NCCL's own errors and the ranks' log, and the group fails with the first cause that
-// one of them, the job's membership or the program brings.
+// the watchdog looks at the events, NCCL's own errors and the ranks' words, and the group fails with the first cause
+// that one of them, the job's membership or the program brings.
 //
 // Messages between two ranks are launched among the collectives, in the program's order: message.h.
 //
@@ -25,7 +25,7 @@
 #include "lockstep/comm/work.h"
 #include "runtime/base/mutex.h"
 #include "runtime/comm/nccl/group_core.h"
-#include "runtime/comm/nccl/group_log.h"
+#include "runtime/comm/nccl/group_scope.h"
 #include "runtime/comm/nccl/launch_thread.h"
 #include "runtime/comm/nccl/shutdown.h"
 #include "runtime/comm/nccl/watchdog.h"
@@ -90,7 +90,7 @@ class NcclEngine final : public LaunchClient, public std::enable_shared_from_thi
   void prepare(PendingCall& call, bool follows, StreamView compute);
   template <typename Call>
   std::shared_ptr<WorkState> enqueue(const std::shared_ptr<Call>& call);
-  // The log, the launch thread, and a thread that connects.
+  // The scope, the launch thread, and a thread that connects.
   void connect_by(const Deadline& deadline);
   void on_cause();
   void on_news();
@@ -100,7 +100,7 @@ class NcclEngine final : public LaunchClient, public std::enable_shared_from_thi
   void ask_who_is_lost();
 
   GroupCore core_;
-  GroupLog log_;
+  GroupScope scope_;
   Watchdog watchdog_;
   NcclShutdown shutdown_;
   mutable Mutex mutex_;

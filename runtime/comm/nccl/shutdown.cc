@@ -180,13 +180,13 @@ void NcclShutdown::await_release() const {
 void NcclShutdown::end() {
   core_.wait_until(Deadline::never(), [&] { return core_.failure.happened() || !core_.calls.front(); });
   core_.failure.check();
-  log_.say_goodbye();
+  scope_.say_goodbye();
   const bool all_left = wait_for_goodbyes();
   core_.failure.check();
   if (!all_left) {
     log_info("nccl: {} does not wait any longer for the others to leave, and aborts its communicator",
              core_.own_name());
-    log_.say_aborted();
+    scope_.say_aborted();
     abort_now();
     core_.world_size.reset();
     return;
@@ -212,8 +212,8 @@ void NcclShutdown::end() {
 bool NcclShutdown::wait_for_goodbyes() {
   // As long as a collective may take: the slowest rank may be in the last one, and its device needs all the others'.
   core_.wait_until(comm::ActiveTimeout(core_.context.timeout),
-                   [&] { return log_.somebody_aborted() || core_.failure.happened() || log_.all_have_left(); });
-  return log_.all_have_left() && !log_.somebody_aborted();
+                   [&] { return scope_.somebody_aborted() || core_.failure.happened() || scope_.all_have_left(); });
+  return scope_.all_have_left() && !scope_.somebody_aborted();
 }
 
 // NCCL's own end does so too, but nobody could say then what it waits for, nor stop it.

@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "runtime/comm/nccl/group_core.h"
-#include "runtime/comm/nccl/group_log.h"
+#include "runtime/comm/nccl/group_scope.h"
 #include "runtime/comm/nccl/watchdog.h"
 
 namespace lockstep::nccl {
@@ -33,7 +33,8 @@ void await_nccl(GroupCore& core, const Deadline& deadline, const char* what, con
 class NcclShutdown {
  public:
   // All outlive it.
-  NcclShutdown(GroupCore& core, GroupLog& log, Watchdog& watchdog) : core_(core), log_(log), watchdog_(watchdog) {}
+  NcclShutdown(GroupCore& core, GroupScope& scope, Watchdog& watchdog)
+      : core_(core), scope_(scope), watchdog_(watchdog) {}
 
   // Called before the communicator ends in order; not if it is aborted.
   void at_the_end(std::function<void(const LaunchContext&)> body);
@@ -67,7 +68,7 @@ class NcclShutdown {
   void release();
 
   GroupCore& core_;
-  GroupLog& log_;
+  GroupScope& scope_;
   Watchdog& watchdog_;
   std::atomic<bool> device_is_stuck_{false};
   std::atomic<bool> released_{false};

@@ -93,7 +93,7 @@ bool Watchdog::look() {
     if (error_) std::rethrow_exception(error_);
   }
   const auto first = core_.calls.front();
-  if (const auto left = first ? log_.left_before(*first) : std::nullopt) core_.failure.fail(*left);
+  if (const auto left = first ? scope_.left_before(*first) : std::nullopt) core_.failure.fail(*left);
   if (!next_look_.expired()) return true;
   next_look_ = Deadline::after(kBeat);
   // Retired first: only what is still at the front after that may have used up its time.
@@ -118,7 +118,7 @@ void Watchdog::look_at_front() {
   }
   if (front_patience_ && front_patience_->over()) {
     if (!computed) fail_for_unfinished_kernels(core_, *front_limit_);
-    core_.failure.fail(log_.diagnose_timeout(*front, *front_limit_));
+    core_.failure.fail(scope_.diagnose_timeout(*front, *front_limit_));
   }
   // Another thread that calls NCCL now hears of an error itself.
   const CommunicatorLock lock(core_.communicator, Deadline::after({}));

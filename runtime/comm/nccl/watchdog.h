@@ -12,14 +12,14 @@
 
 #include "runtime/comm/nccl/detachable_call.h"
 #include "runtime/comm/nccl/group_core.h"
-#include "runtime/comm/nccl/group_log.h"
+#include "runtime/comm/nccl/group_scope.h"
 
 namespace lockstep::nccl {
 
 class Watchdog {
  public:
   // Both outlive it.
-  Watchdog(GroupCore& core, GroupLog& log) : core_(core), log_(log) {}
+  Watchdog(GroupCore& core, GroupScope& scope) : core_(core), scope_(scope) {}
 
   // Throws SystemError if there is no thread for it.
   void start();
@@ -44,7 +44,7 @@ class Watchdog {
   bool is_ending() const;
 
   GroupCore& core_;
-  GroupLog& log_;
+  GroupScope& scope_;
   EventCount changed_;
   mutable Mutex mutex_;
   std::exception_ptr error_ GUARDED_BY(mutex_);

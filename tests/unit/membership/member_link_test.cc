@@ -146,6 +146,40 @@ TEST_F(MemberLinks, WhatACallbackThrowsEndsNoLink) {
   ASSERT_EQ(events.all().size(), 1u) << "a store that is lost, or another";
 }
 
+// A goodbye to a group is heard before the loss of who has said it.
+TEST_F(MemberLinks, WordsComeInOneOrderWithAllElse) {
+  Mutex mutex;
+  Condition changed;
+  std::array<std::vector<std::string>, 2> heard;
+  std::array<std::unique_ptr<MemberLink>, 2> links;
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto add = [&, rank](const std::string& text) {
+      MutexLock lock(mutex);
+      heard[static_cast<std::size_t>(rank)].push_back(text);
+      changed.notify_all();
+    };
+    const MemberCalls calls = {
+        .on_event = [add](const MemberEvent& event) { add(event.cause.text); },
+        .on_word = [add](const std::string& group, const std::string& word) { add(group + ": " + word); }};
+    links[static_cast<std::size_t>(rank)] =
+        std::make_unique<MemberLink>(endpoint(), "scope", member(rank), LivenessOptions{}, calls, patience());
+  }
+  for (int k = 0; k < 50; ++k) {
+    for (const auto& link : links) link->say("/groups/1", {0, 1}, std::to_string(k));
+  }
+  links[1]->say("", {}, "goodbye");
+  links[1]->report({.kind = Cause::Kind::failed, .rank = 1, .text = "no memory"});
+  const Deadline deadline = patience();
+  MutexLock lock(mutex);
+  for (const auto& of : heard) {
+    while (of.size() < 102 && changed.wait_until(mutex, deadline)) {
+    }
+    ASSERT_EQ(of.size(), 102u);
+    EXPECT_LT(std::find(of.begin(), of.end(), ": goodbye"), std::find(of.begin(), of.end(), "no memory"));
+  }
+  EXPECT_EQ(heard[0], heard[1]);
+}
+
 TEST_F(MemberLinks, AConnectionThatEndsIsALoss) {
   Events events;
   Events others;

@@ -42,6 +42,14 @@ class RelayedEvents {
     MutexLock lock(mutex_);
     return events_;
   }
+  void add_word(const std::string& group, const std::string& word) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    words_.push_back(group + ": " + word);
+  }
+  std::vector<std::string> words() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return words_;
+  }
   MemberEvent await(Kind kind) {
     std::optional<MemberEvent> found;
     EXPECT_TRUE(wait_until([&] {
@@ -56,6 +64,7 @@ class RelayedEvents {
  private:
   Mutex mutex_;
   std::vector<MemberEvent> events_ GUARDED_BY(mutex_);
+  std::vector<std::string> words_ GUARDED_BY(mutex_);
 };
 
 // A host's launcher: a link of its own, and a relay.
@@ -85,8 +94,10 @@ class RelayedLinks : public ::testing::Test {
     return std::make_unique<MemberLink>(
         endpoint, "scope", MemberInfo{.rank = rank, .world_size = 3, .process = ProcessInfo::of_this_process()},
         LivenessOptions{},
-        MemberCalls{.on_event = [&events](const MemberEvent& event) { events.add(event); },
-                    .position = [sequence] { return MemberPosition{.sequence = sequence}; }},
+        MemberCalls{
+            .on_event = [&events](const MemberEvent& event) { events.add(event); },
+            .position = [sequence] { return MemberPosition{.sequence = sequence}; },
+            .on_word = [&events](const std::string& group, const std::string& word) { events.add_word(group, word); }},
         relay_patience());
   }
 
@@ -126,6 +137,22 @@ TEST_F(RelayedLinks, HearOfAFailureAndOfWhoReportedIt) {
     EXPECT_EQ(event.cause.text, "no memory");
     EXPECT_EQ(event.cause.reporter, 1);
   }
+}
+
+TEST_F(RelayedLinks, HearTheWordsOfAGroupInTheOrderOfAllOthers) {
+  Launcher launcher(store());
+  RelayedEvents direct;
+  RelayedEvents first;
+  RelayedEvents second;
+  const auto zero = link(server_->address(), 0, direct);
+  const auto one = link(launcher.relay.address(), 1, first);
+  const auto two = link(launcher.relay.address(), 2, second);
+  for (int k = 0; k < 20; ++k) {
+    for (const auto* const from : {&zero, &one, &two}) (*from)->say("/groups/1", {0, 2}, std::to_string(k));
+  }
+  EXPECT_TRUE(wait_until([&] { return direct.words().size() == 60 && second.words().size() == 60; }));
+  EXPECT_EQ(direct.words(), second.words());
+  EXPECT_TRUE(first.words().empty()) << "it is not one of the group";
 }
 
 TEST_F(RelayedLinks, MayGoWithAGoodbyeAndBeRefusedAsDuplicates) {

@@ -93,6 +93,27 @@ class Table : public ::testing::Test {
                          .host_answers = [this](MembershipTable::ConnectionId id) { return answering.contains(id); }}};
 };
 
+TEST_F(Table, AWordReachesTheRanksThatItIsForAndIsNotKept) {
+  ASSERT_EQ(register_member(0), std::nullopt);
+  ASSERT_EQ(register_member(1), std::nullopt);
+  EXPECT_EQ(table.say(connection(1), "/groups/1", "1 0 2", "hello"), std::nullopt);
+  auto pushes = told();
+  ASSERT_EQ(pushes.size(), 2u) << "the speaker's own is one of them, and who is not there yet has none";
+  EXPECT_EQ(pushes[0].to, connection(1));
+  EXPECT_EQ(pushes[1].to, connection(0));
+  for (const Push& push : pushes) {
+    EXPECT_EQ(push.kind, Kind::word);
+    EXPECT_EQ(push.fields, (std::vector<std::string>{"/groups/1", "hello"}));
+  }
+  ASSERT_EQ(register_member(2), std::nullopt);
+  EXPECT_TRUE(told().empty());
+  EXPECT_EQ(table.say(connection(2), "", "", "to all"), std::nullopt);
+  EXPECT_EQ(told().size(), 3u);
+  expect_text(table.say(connection(2), "", "0 3", "?").value_or(""), {"not a rank of this job"});
+  expect_text(table.say(connection(2), "", "0 x", "?").value_or(""), {"not a rank of this job"});
+  expect_text(table.say(77, "", "", "?").value_or(""), {"not a member's"});
+}
+
 TEST_F(Table, WhoGoesWithoutAGoodbyeIsLostAndAllOthersAreTold) {
   enter_all();
   ASSERT_EQ(table.heartbeat(connection(1), 41, ""), std::nullopt);

@@ -182,6 +182,28 @@ TEST_F(Relayed, HeartbeatsAreAnsweredHereAndGoTogetherWhereTheySaySomethingNew) 
   EXPECT_EQ(position_of(3).sequence, 7);
 }
 
+TEST_F(Relayed, WordsOfAGroupGoOnceOverTheConnectionOfAllThatItCarries) {
+  enter(7, 2);
+  enter(8, 3);
+  exchange();
+  pushed_.clear();
+  EXPECT_FALSE(ask(7, bytes(Op::say, {{"/groups/1"}, {"0 2 3", "hello"}, 0})));
+  EXPECT_FALSE(ask(8, bytes(Op::say, {{""}, {"", "to all"}, 0})));
+  exchange();
+  for (const SessionId id : {7, 8, int{kNeighbour}}) {
+    const auto& heard = heard_[id];
+    ASSERT_EQ(heard_of(id, proto::kPushWord), 2);
+    EXPECT_EQ(heard[heard.size() - 2].list, (std::vector<std::string>{"/groups/1", "hello"}));
+    EXPECT_EQ(heard.back().list, (std::vector<std::string>{"", "to all"}));
+  }
+  EXPECT_EQ(pushed_[kLauncher], 2) << "and not one for each rank";
+  ask(7, bytes(Op::say, {{"/groups/1"}, {"2", "to one"}, 0}));
+  exchange();
+  EXPECT_EQ(heard_of(7, proto::kPushWord), 3);
+  EXPECT_EQ(heard_of(8, proto::kPushWord), 2);
+  ASSERT_TRUE(ask(9, bytes(Op::say, {{""}, {"", "of nobody"}, 0})));
+}
+
 TEST_F(Relayed, AReportComesBehindWhereAllOfTheHostHaveCome) {
   enter(7, 2);
   enter(8, 3);

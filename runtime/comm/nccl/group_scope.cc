@@ -1,42 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/nccl/group_log.h"
+#include "runtime/comm/nccl/group_scope.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "lockstep/base/environment.h"
+#include "runtime/base/printable.h"
 #include "runtime/comm/failure/messages.h"
 
 namespace lockstep::nccl {
 namespace {
+
+using Kind = GroupWord::Kind;
 
 // How long the ranks may take to say where they are.
 constexpr std::chrono::milliseconds kAnswerPatience{700};
 
 }  // namespace
 
-GroupLog::GroupLog(GroupCore& core, std::function<void()> on_news)
+GroupScope::GroupScope(GroupCore& core, std::function<void()> on_news)
     : core_(core),
       on_news_(std::move(on_news)),
       positions_(core.context.roster.size()),
-      goodbyes_(core.context.roster.size()),
-      log_(core.context.store, core.size) {}
-
-void GroupLog::start() {
-  log_.start([this](const std::string& entry) { on_entry(entry); });
+      goodbyes_(core.context.roster.size()) {
+  if (core.context.roster.front().group.empty()) return;
+  for (const auto& member : core.context.roster) ranks_.push_back(member.rank);
 }
 
-void GroupLog::on_entry(const std::string& text) {
-  const auto entry = read(text, core_.size);
-  if (!entry) {
+void GroupScope::start() {
+  core_.context.scopes->subscribe(core_.context.scope, [this](std::string_view text) { on_word(text); });
+}
+
+void GroupScope::stop() { core_.context.scopes->unsubscribe(core_.context.scope); }
+
+void GroupScope::say(GroupWord word) {
+  word.rank = core_.rank;
+  core_.context.scopes->say(core_.context.scope, ranks_, encode(word));
+}
+
+void GroupScope::on_word(std::string_view text) {
+  const auto word = decode_word(text, core_.size);
+  if (!word) {
     return core_.propose(Cause::Kind::mismatch, -1,
                          fmt::format("{} got '{}' from another rank, which is none of its words; run one version of "
                                      "lockstep on every host",
-                                     core_.own_name(), text));
+                                     core_.own_name(), printable(text)));
   }
-  if (entry->kind == EntryKind::question) return answer(*entry);
-  if (entry->kind == EntryKind::failed) {
-    const auto cause = decode_cause(entry->text);
+  if (word->kind == Kind::question) return answer(*word);
+  if (word->kind == Kind::failed) {
+    const auto cause = decode_cause(word->cause);
     if (!cause) return;
     {
       MutexLock lock(mutex_);
@@ -44,45 +58,44 @@ void GroupLog::on_entry(const std::string& text) {
     }
     return core_.failure.adopt(*cause);
   }
-  take(*entry);
+  take(*word);
   on_news_();
 }
 
-void GroupLog::take(const Entry& entry) {
-  const auto rank = static_cast<std::size_t>(entry.rank());
+void GroupScope::take(const GroupWord& word) {
+  const auto rank = static_cast<std::size_t>(word.rank);
   MutexLock lock(mutex_);
-  switch (entry.kind) {
-    case EntryKind::called: {
-      auto& all = called_[static_cast<std::uint64_t>(entry.at(1))];
+  switch (word.kind) {
+    case Kind::called: {
+      auto& all = called_[static_cast<std::uint64_t>(word.sequence)];
       all.resize(goodbyes_.size());
-      all[rank] = record_of(std::span(entry.numbers).subspan(2));
+      all[rank] = word.record;
       return;
     }
-    case EntryKind::answer:
-      positions_[rank] = {static_cast<std::uint64_t>(entry.at(1)), static_cast<std::uint64_t>(entry.at(2)),
-                          record_of(std::span(entry.numbers).subspan(3))};
-      return;
-    case EntryKind::left: {
-      Goodbye goodbye{static_cast<std::uint64_t>(entry.at(1)), {}};
-      for (std::size_t i = 2; i + 2 < entry.numbers.size(); i += 3) {
-        if (entry.at(i) == core_.rank) goodbye.messages = {entry.at(i + 1), entry.at(i + 2)};
+    case Kind::answer: positions_[rank] = word; return;
+    case Kind::left: {
+      Goodbye goodbye{static_cast<std::uint64_t>(word.last), {}};
+      for (std::size_t i = 0; i + 2 < word.messages.size(); i += 3) {
+        const auto count = [&](std::size_t at) { return parse_int(word.messages[at]).value_or(0); };
+        if (count(i) == core_.rank) goodbye.messages = {count(i + 1), count(i + 2)};
       }
       goodbyes_[rank] = goodbye;
       return;
     }
-    case EntryKind::aborted: somebody_aborted_ = true; return;
-    case EntryKind::question:
-    case EntryKind::failed: return;
+    case Kind::aborted: somebody_aborted_ = true; return;
+    case Kind::question:
+    case Kind::failed: return;
   }
 }
 
-void GroupLog::say_called(const PendingCall& collective) {
-  Entry entry{EntryKind::called, {core_.rank, static_cast<std::int64_t>(collective.sequence)}};
-  append(entry.numbers, *collective.record());
-  post(entry);
+void GroupScope::say_called(const PendingCall& collective) {
+  say({.kind = Kind::called,
+       .sequence = static_cast<std::int64_t>(collective.sequence),
+       .has_record = true,
+       .record = *collective.record()});
 }
 
-bool GroupLog::all_have_called(const PendingCall& collective) {
+bool GroupScope::all_have_called(const PendingCall& collective) {
   const comm::OpRecord& own = *collective.record();
   std::vector<std::optional<comm::OpRecord>> records;
   {
@@ -111,40 +124,42 @@ bool GroupLog::all_have_called(const PendingCall& collective) {
   return true;
 }
 
-void GroupLog::say_goodbye() {
-  Entry entry{EntryKind::left, {core_.rank, static_cast<std::int64_t>(core_.calls.last())}};
+void GroupScope::say_goodbye() {
+  GroupWord word{.kind = Kind::left, .last = static_cast<std::int64_t>(core_.calls.last())};
   for (const auto& [peer, counts] : core_.calls.messages()) {
-    entry.numbers.insert(entry.numbers.end(), {peer, counts.sent, counts.received});
+    for (const std::int64_t number : {std::int64_t{peer}, counts.sent, counts.received}) {
+      word.messages.push_back(std::to_string(number));
+    }
   }
-  post(entry);
+  say(std::move(word));
 }
 
-void GroupLog::say_aborted() { post({EntryKind::aborted, {core_.rank}}); }
+void GroupScope::say_aborted() { say({.kind = Kind::aborted}); }
 
-void GroupLog::say_failed() {
+void GroupScope::say_failed() {
   {
     MutexLock lock(mutex_);
     if (told_by_another_) return;
   }
-  post({EntryKind::failed, {}, encode(core_.failure.known())});
+  say({.kind = Kind::failed, .cause = encode(core_.failure.known())});
 }
 
-bool GroupLog::has_left(int rank) const {
+bool GroupScope::has_left(int rank) const {
   MutexLock lock(mutex_);
   return goodbyes_[static_cast<std::size_t>(rank)].has_value();
 }
 
-bool GroupLog::all_have_left() const {
+bool GroupScope::all_have_left() const {
   MutexLock lock(mutex_);
   return std::all_of(goodbyes_.begin(), goodbyes_.end(), [](const auto& goodbye) { return goodbye.has_value(); });
 }
 
-bool GroupLog::somebody_aborted() const {
+bool GroupScope::somebody_aborted() const {
   MutexLock lock(mutex_);
   return somebody_aborted_;
 }
 
-std::optional<Cause> GroupLog::left_before(const PendingCall& first) const {
+std::optional<Cause> GroupScope::left_before(const PendingCall& first) const {
   MutexLock lock(mutex_);
   for (int r = 0; r < core_.size; ++r) {
     const auto& goodbye = goodbyes_[static_cast<std::size_t>(r)];
@@ -155,20 +170,21 @@ std::optional<Cause> GroupLog::left_before(const PendingCall& first) const {
   return std::nullopt;
 }
 
-void GroupLog::answer(const Entry& question) {
+void GroupScope::answer(const GroupWord& question) {
   {
     MutexLock lock(mutex_);
     if (answered_) return;  // ranks that time out together ask together, and all read the answers
     answered_ = true;
   }
-  Entry entry{EntryKind::answer, {core_.rank, static_cast<std::int64_t>(core_.calls.last()), question.at(1)}};
-  if (const auto record = core_.calls.flight_record().find(static_cast<std::uint64_t>(question.at(1)))) {
-    append(entry.numbers, *record);
-  }
-  post(entry);
+  const auto record = core_.calls.flight_record().find(static_cast<std::uint64_t>(question.sequence));
+  say({.kind = Kind::answer,
+       .last = static_cast<std::int64_t>(core_.calls.last()),
+       .sequence = question.sequence,
+       .has_record = record.has_value(),
+       .record = record.value_or(comm::OpRecord{})});
 }
 
-bool GroupLog::all_have_answered() const {
+bool GroupScope::all_have_answered() const {
   MutexLock lock(mutex_);
   for (std::size_t r = 0; r < goodbyes_.size(); ++r) {
     if (static_cast<int>(r) != core_.rank && !positions_[r] && !goodbyes_[r]) return false;
@@ -176,28 +192,28 @@ bool GroupLog::all_have_answered() const {
   return true;
 }
 
-Cause GroupLog::diagnose_timeout(const PendingCall& call, const Deadline& deadline) {
+Cause GroupScope::diagnose_timeout(const PendingCall& call, const Deadline& deadline) {
   if (const int peer = call.awaited_peer(); peer >= 0) {
     return core_.cause_of(Cause::Kind::timeout, peer,
                           comm::timeout_text(call.describe(), core_.own_name(), deadline,
                                              core_.who(peer) + " has not called its part, or waits for something that "
                                                                "comes before it"));
   }
-  post({EntryKind::question, {core_.rank, static_cast<std::int64_t>(call.sequence)}});
+  say({.kind = Kind::question, .sequence = static_cast<std::int64_t>(call.sequence)});
   core_.wait_until(comm::ActiveTimeout(kAnswerPatience),
                    [&] { return core_.failure.happened() || all_have_answered(); });
   return judge(call, deadline);
 }
 
-Cause GroupLog::judge(const PendingCall& collective, const Deadline& deadline) const {
+Cause GroupScope::judge(const PendingCall& collective, const Deadline& deadline) const {
   std::string absent;
   std::vector<int> absent_ranks;
   const auto add = [&](int rank, const std::string& how) {
     absent += fmt::format("{}{}, which {}", absent.empty() ? "" : ", ", core_.who(rank), how);
     absent_ranks.push_back(rank);
   };
-  const std::uint64_t sequence = collective.sequence;
-  const auto own = core_.calls.flight_record().find(sequence);
+  const auto sequence = static_cast<std::int64_t>(collective.sequence);
+  const auto own = core_.calls.flight_record().find(collective.sequence);
   MutexLock lock(mutex_);
   for (int r = 0; r < core_.size; ++r) {
     if (r == core_.rank) continue;
@@ -208,10 +224,11 @@ Cause GroupLog::judge(const PendingCall& collective, const Deadline& deadline) c
       add(r, "does not answer");
     } else if (position->last < sequence) {
       add(r, position->last == 0 ? "started nothing last" : fmt::format("started collective {} last", position->last));
-    } else if (own && position->record && position->asked == sequence &&
-               !comm::same_operation(*own, *position->record)) {
-      return core_.cause_of(Cause::Kind::mismatch, -1,
-                            comm::describe_mismatch(sequence, core_.own_name(), *own, core_.who(r), *position->record));
+    } else if (own && position->has_record && position->sequence == sequence &&
+               !comm::same_operation(*own, position->record)) {
+      return core_.cause_of(
+          Cause::Kind::mismatch, -1,
+          comm::describe_mismatch(collective.sequence, core_.own_name(), *own, core_.who(r), position->record));
     }
   }
   const char* const here = collective.has_reached(PendingCall::State::launching)

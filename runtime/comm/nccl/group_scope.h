@@ -2,8 +2,8 @@
 // Messages that the ranks of a group exchange beside NCCL, and the state of the others that this rank knows by them:
 // their calls where calls are checked, their goodbyes, and, when a collective does not end, where they are.
 //
-// Carried by the log in the store (store_log.h). Threads: any; its lock is held for moments only. on_entry runs on the
-// log's reader, which answers questions whatever the program's thread is in.
+// Carried by the job's membership (membership/scopes.h). Threads: any; its lock is held for moments only. on_word runs
+// on the member link's thread, which answers questions whatever the program's thread is in.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,25 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/comm/nccl/group_core.h"
-#include "runtime/comm/nccl/log_entry.h"
-#include "runtime/comm/nccl/store_log.h"
+#include "runtime/comm/nccl/group_word.h"
 
 namespace lockstep::nccl {
 
-class GroupLog {
+class GroupScope {
  public:
   // `on_news`: another rank has said something that this group may wait for. `core` outlives it.
-  GroupLog(GroupCore& core, std::function<void()> on_news);
+  GroupScope(GroupCore& core, std::function<void()> on_news);
+  ~GroupScope() { stop(); }
+  GroupScope(const GroupScope&) = delete;
+  GroupScope& operator=(const GroupScope&) = delete;
 
   void start();
   // After it nothing is called back.
-  void stop() { log_.stop(); }
+  void stop();
 
   // This rank has called it, and what; where calls are checked.
   void say_called(const PendingCall& collective);
@@ -50,32 +53,25 @@ class GroupLog {
   Cause diagnose_timeout(const PendingCall& call, const Deadline& deadline);
 
  private:
-  // A rank's answer when another asks where it is.
-  struct Position {
-    std::uint64_t last = 0;
-    std::uint64_t asked = 0;
-    std::optional<comm::OpRecord> record;  // of the collective that was asked for
-  };
-
-  void on_entry(const std::string& text);
-  void take(const Entry& entry);
-  void answer(const Entry& question);
+  void on_word(std::string_view text);
+  void take(const GroupWord& word);
+  void answer(const GroupWord& question);
   bool all_have_answered() const;
   // The same of a collective, when the answers are here.
   Cause judge(const PendingCall& collective, const Deadline& deadline) const;
-  void post(const Entry& entry) { log_.post(write(entry)); }
+  void say(GroupWord word);
 
   GroupCore& core_;
   const std::function<void()> on_news_;
+  std::vector<int> ranks_;  // of the job; none: all
   mutable Mutex mutex_;
   std::map<std::uint64_t, std::vector<std::optional<comm::OpRecord>>> called_
-      GUARDED_BY(mutex_);  // by collective, rank
-  std::vector<std::optional<Position>> positions_ GUARDED_BY(mutex_);
+      GUARDED_BY(mutex_);                                               // by collective, rank
+  std::vector<std::optional<GroupWord>> positions_ GUARDED_BY(mutex_);  // answers, by rank
   std::vector<std::optional<Goodbye>> goodbyes_ GUARDED_BY(mutex_);
   bool somebody_aborted_ GUARDED_BY(mutex_) = false;
   bool answered_ GUARDED_BY(mutex_) = false;
   bool told_by_another_ GUARDED_BY(mutex_) = false;
-  StoreLog log_;  // last: its reader uses all of the above
 };
 
 }  // namespace lockstep::nccl
