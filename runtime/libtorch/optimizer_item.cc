@@ -26,8 +26,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/libtorch/fused_optimizers.h"
 #include "lockstep/libtorch/sharded_optimizer.h"
-#include "runtime/libtorch/fused_state.h"
-#include "runtime/libtorch/optimizer_fields.h"
+#include "runtime/libtorch/optimizer_state.h"
 #include "runtime/libtorch/tensor_bytes.h"
 
 namespace lockstep::libtorch {
