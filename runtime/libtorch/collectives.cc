@@ -35,17 +35,27 @@ TensorWork started(const Group& group, TensorWork::Tensors tensors, const Start&
   return {group, stream, start(), std::move(tensors)};
 }
 
-// Memory that is written in place: the tensor's own, or dense memory that goes back to it.
-TensorWork::Tensors in_place(const at::Tensor& tensor) {
+// Starts `start(memory)`, which writes a tensor in place: its own memory, or dense memory that goes back to it. `read`:
+// what it reads besides.
+template <typename Start>
+TensorWork started_in_place(const CollectiveCall& call, const Group& group, const at::Tensor& tensor,
+                            const Start& start, const at::Tensor& read = {}) {
+  call.check(tensor);
+  call.check_written(tensor);
   const at::Tensor dense = dense_values(tensor);
-  return {.written = dense.data_ptr() == tensor.data_ptr() ? tensor : dense, .result = tensor};
+  const bool is_own = dense.data_ptr() == tensor.data_ptr();
+  TensorWork work = started(group, {.read = read, .written = is_own ? tensor : dense, .result = tensor},
+                            [&] { return start(elements_of(dense)); });
+  // Autograd and DistributedDataParallel count writes.
+  if (is_own && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  return work;
 }
 
-// Autograd and DistributedDataParallel count writes.
-void count_write(const TensorWork::Tensors& tensors) {
-  if (tensors.written.is_same(tensors.result) && !tensors.result.is_inference()) {
-    tensors.result.unsafeGetTensorImpl()->bump_version();
-  }
+// The memory of a tensor that is read, and whose gradient would be lost.
+at::Tensor read_by(const CollectiveCall& call, const at::Tensor& tensor) {
+  call.check(tensor);
+  call.check_unrecorded(tensor);
+  return dense_values(tensor);
 }
 
 // [n, ...] times `parts` is [parts n, ...]; of 0 dimensions [parts].
@@ -56,8 +66,7 @@ std::vector<std::int64_t> rows_times(const at::Tensor& tensor, std::int64_t part
   return sizes;
 }
 
-BufferView none_like(const at::Tensor& tensor) {
-  BufferView view = elements_of(tensor);
+BufferView none_like(BufferView view) {
   view.data = nullptr;
   view.count = 0;
   return view;
@@ -69,30 +78,17 @@ TensorWork all_reduce_async(const at::Tensor& tensor, const Group& group, Reduce
   const CollectiveCall call("all_reduce", group);
   call.check(tensor);
   call.check_computable(tensor);
-  call.check_written(tensor);
-  TensorWork::Tensors tensors = in_place(tensor);
-  const BufferView buffer = elements_of(tensors.written);
-  TensorWork work = started(group, tensors, [&] { return group->all_reduce(buffer, {.op = op}); });
-  count_write(tensors);
-  return work;
+  return started_in_place(call, group, tensor,
+                          [&](BufferView memory) { return group->all_reduce(memory, {.op = op}); });
 }
 
 TensorWork broadcast_async(const at::Tensor& tensor, const Group& group, int root) {
-  const CollectiveCall call("broadcast", group);
-  call.check(tensor);
-  call.check_written(tensor);
-  TensorWork::Tensors tensors = in_place(tensor);
-  const BufferView buffer = elements_of(tensors.written);
-  TensorWork work = started(group, tensors, [&] { return group->broadcast(buffer, root); });
-  count_write(tensors);
-  return work;
+  return started_in_place(CollectiveCall("broadcast", group), group, tensor,
+                          [&](BufferView memory) { return group->broadcast(memory, root); });
 }
 
 TensorWork all_gather_async(const at::Tensor& tensor, const Group& group) {
-  const CollectiveCall call("all_gather", group);
-  call.check(tensor);
-  call.check_unrecorded(tensor);
-  const at::Tensor read = dense_values(tensor);
+  const at::Tensor read = read_by(CollectiveCall("all_gather", group), tensor);
   const at::Tensor result = at::empty(rows_times(read, group->size()), read.options());
   return started(group, {.read = read, .written = result, .result = result},
                  [&] { return group->all_gather(elements_of(read), elements_of(result)); });
@@ -100,11 +96,9 @@ TensorWork all_gather_async(const at::Tensor& tensor, const Group& group) {
 
 TensorWork reduce_scatter_async(const at::Tensor& tensor, const Group& group, ReduceOp op) {
   const CollectiveCall call("reduce_scatter", group);
-  call.check(tensor);
-  call.check_unrecorded(tensor);
+  const at::Tensor read = read_by(call, tensor);
   call.check_computable(tensor);
   call.check_divisible(tensor);
-  const at::Tensor read = dense_values(tensor);
   std::vector<std::int64_t> sizes = read.sizes().vec();
   sizes.front() /= group->size();
   const at::Tensor result = at::empty(sizes, read.options());
@@ -114,23 +108,18 @@ TensorWork reduce_scatter_async(const at::Tensor& tensor, const Group& group, Re
 
 TensorWork all_to_all_async(const at::Tensor& tensor, const Group& group) {
   const CollectiveCall call("all_to_all", group);
-  call.check(tensor);
-  call.check_unrecorded(tensor);
+  const at::Tensor read = read_by(call, tensor);
   call.check_divisible(tensor);
-  const at::Tensor read = dense_values(tensor);
   const at::Tensor result = at::empty(read.sizes(), read.options());
   return started(group, {.read = read, .written = result, .result = result},
                  [&] { return group->all_to_all(elements_of(read), elements_of(result)); });
 }
 
 TensorWork gather_async(const at::Tensor& tensor, const Group& group, int root) {
-  const CollectiveCall call("gather", group);
-  call.check(tensor);
-  call.check_unrecorded(tensor);
-  const at::Tensor read = dense_values(tensor);
+  const at::Tensor read = read_by(CollectiveCall("gather", group), tensor);
   at::Tensor result;
   if (group->rank() == root) result = at::empty(rows_times(read, group->size()), read.options());
-  const BufferView output = result.defined() ? elements_of(result) : none_like(read);
+  const BufferView output = result.defined() ? elements_of(result) : none_like(elements_of(read));
   return started(group, {.read = read, .written = result, .result = result},
                  [&] { return group->gather(elements_of(read), output, root); });
 }
@@ -139,36 +128,22 @@ TensorWork scatter_async(const at::Tensor& output, const at::Tensor& input, cons
   const CollectiveCall call("scatter", group);
   call.check(output);
   call.check_written(output);
-  TensorWork::Tensors tensors = in_place(output);
-  BufferView parts = none_like(tensors.written);
-  if (group->rank() == root) {
-    call.check(input);
-    call.check_unrecorded(input);
-    tensors.read = dense_values(input);
-    parts = elements_of(tensors.read);
-  }
-  TensorWork work = started(group, tensors, [&] { return group->scatter(parts, elements_of(tensors.written), root); });
-  count_write(tensors);
-  return work;
+  at::Tensor read;
+  if (group->rank() == root) read = read_by(call, input);
+  const auto start = [&](BufferView memory) {
+    return group->scatter(read.defined() ? elements_of(read) : none_like(memory), memory, root);
+  };
+  return started_in_place(call, group, output, start, read);
 }
 
 TensorWork send_async(const at::Tensor& tensor, const Group& group, int destination, int tag) {
-  const CollectiveCall call("send", group);
-  call.check(tensor);
-  call.check_unrecorded(tensor);
-  const at::Tensor read = dense_values(tensor);
+  const at::Tensor read = read_by(CollectiveCall("send", group), tensor);
   return started(group, {.read = read}, [&] { return group->send(elements_of(read), destination, tag); });
 }
 
 TensorWork recv_async(const at::Tensor& tensor, const Group& group, int source, int tag) {
-  const CollectiveCall call("recv", group);
-  call.check(tensor);
-  call.check_written(tensor);
-  TensorWork::Tensors tensors = in_place(tensor);
-  const BufferView buffer = elements_of(tensors.written);
-  TensorWork work = started(group, tensors, [&] { return group->recv(buffer, source, tag); });
-  count_write(tensors);
-  return work;
+  return started_in_place(CollectiveCall("recv", group), group, tensor,
+                          [&](BufferView memory) { return group->recv(memory, source, tag); });
 }
 
 void all_reduce(const at::Tensor& tensor, const Group& group, ReduceOp op) {
@@ -201,7 +176,6 @@ void barrier(const Group& group) {
 
 namespace {
 
-using Group = std::shared_ptr<ProcessGroup>;
 using ::torch::autograd::variable_list;
 // From the gradient of the result to that of the tensor, over all ranks.
 using Transpose = std::function<at::Tensor(const at::Tensor& gradient)>;

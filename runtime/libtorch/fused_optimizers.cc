@@ -19,8 +19,8 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
-#include "runtime/libtorch/fused_state.h"
 #include "runtime/libtorch/operators.h"
+#include "runtime/libtorch/optimizer_state.h"
 #include "runtime/libtorch/tensor_bytes.h"
 
 // All three operators, on CPUs too.

@@ -19,15 +19,13 @@
 #include <string_view>
 #include <tuple>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/libtorch/fused_optimizers.h"
 #include "lockstep/libtorch/sharded_optimizer.h"
-#include "runtime/libtorch/fused_state.h"
-#include "runtime/libtorch/optimizer_fields.h"
+#include "runtime/libtorch/optimizer_state.h"
 #include "runtime/libtorch/tensor_bytes.h"
 
 namespace lockstep::libtorch {
@@ -107,15 +105,9 @@ class KnownItem final : public SnapshotItem {
  public:
   // `shares`: null where parameters are whole.
   KnownItem(Optimizer& optimizer, const char* type, NamesOf names_of, const OptimizerShares* shares)
-      : optimizer_(optimizer), type_(type), names_of_(std::move(names_of)) {
+      : optimizer_(optimizer), type_(type), names_of_(std::move(names_of)), shares_(shares) {
     look_at_groups();
     if (shares == nullptr) return;
-    const std::vector<at::Tensor> parameters = shares->replica().parameters();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const at::Tensor& share = shares->replica().shares()[i];
-      const std::int64_t begin = share.storage_offset() - parameters[i].storage_offset();
-      cut_.emplace(share.unsafeGetTensorImpl(), Cut{parameters[i], {begin, begin + share.numel()}});
-    }
     each_parameter([&](const std::string& name, const at::Tensor& parameter) {
       if (cut_of(parameter)->whole.is_contiguous()) return;
       throw InvalidArgument(fmt::format(
@@ -143,7 +135,7 @@ class KnownItem final : public SnapshotItem {
 
   // Names the groups that the last values() saw: what a rescue has kept of that step lacks groups that came later.
   SnapshotValues fixed_values() const override { return values_of(names_); }
-  bool is_sharded() const override { return !cut_.empty(); }
+  bool is_sharded() const override { return shares_ != nullptr; }
 
   std::vector<SnapshotTensor> tensors() const override {
     if constexpr (kIsFused) correct_counts<typename State::TorchState>(optimizer_.state());
@@ -156,7 +148,7 @@ class KnownItem final : public SnapshotItem {
         if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
           if (!value.defined()) return;
           tensors.push_back(saved_tensor(field_name(name, field), value, true));
-          if (const Cut* const cut = cut_of(parameter)) {
+          if (const auto cut = cut_of(parameter)) {
             tensors.back().shape = cut->whole.sizes().vec();
             tensors.back().share = cut->share;
           }
@@ -208,7 +200,7 @@ class KnownItem final : public SnapshotItem {
         has_any = true;
         if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
           value = at::empty_like(parameter.detach(), at::TensorOptions().dtype(scalar_type_of(entry->second.dtype)));
-          if (const Cut* const cut = cut_of(parameter)) {
+          if (const auto cut = cut_of(parameter)) {
             const at::Tensor whole = at::empty(cut->whole.sizes(), value.options().device(at::kCPU));
             read_into(saved, saved_name, whole);
             value.copy_(whole.view(-1).slice(0, cut->share.begin, cut->share.end));
@@ -318,8 +310,8 @@ class KnownItem final : public SnapshotItem {
       there.push_back(saved_name);
       std::vector<std::int64_t> shape;
       if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
-        const Cut* const cut = cut_of(parameter);
-        shape = (cut == nullptr ? parameter : cut->whole).sizes().vec();
+        const auto cut = cut_of(parameter);
+        shape = (cut ? cut->whole : parameter).sizes().vec();
       }
       if (entry->second.shape != shape) {
         throw InvalidArgument(fmt::format("{} is {}, and the program's parameter is {}", in_quotes(saved_name),
@@ -333,14 +325,16 @@ class KnownItem final : public SnapshotItem {
     }
   }
 
-  // The parameter that a tensor of the optimizer's is a share of; null if it is whole.
+  // The parameter that a tensor of the optimizer's is a share of; nullopt if it is whole.
   struct Cut {
     at::Tensor whole;
     SnapshotShare share;
   };
-  const Cut* cut_of(const at::Tensor& parameter) const {
-    const auto found = cut_.find(parameter.unsafeGetTensorImpl());
-    return found == cut_.end() ? nullptr : &found->second;
+  std::optional<Cut> cut_of(const at::Tensor& tensor) const {
+    const at::Tensor whole = shares_ == nullptr ? tensor : shares_->whole_of(tensor);
+    if (whole.is_same(tensor)) return std::nullopt;
+    const std::int64_t begin = tensor.storage_offset() - whole.storage_offset();
+    return Cut{whole, {begin, begin + tensor.numel()}};
   }
 
   Optimizer& optimizer_;
@@ -348,7 +342,7 @@ class KnownItem final : public SnapshotItem {
   NamesOf names_of_;
   mutable ParameterNames names_;  // of the parameters in the groups, as look_at_groups() last saw them
   mutable std::vector<std::vector<const void*>> in_groups_;  // their addresses
-  std::unordered_map<const void*, Cut> cut_;
+  const OptimizerShares* shares_;
 };
 
 // Any other, as the bytes that it makes of itself.

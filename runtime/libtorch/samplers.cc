@@ -99,15 +99,22 @@ std::int64_t require_batch(const State& state, std::size_t batch_size) {
       "number of ranks?");
 }
 
-// For an order that has one length.
-State::Make only(EpochOrder order, std::function<std::unique_ptr<data::Sampler>(EpochOrder)> make) {
-  return [order = std::move(order), make = std::move(make)](std::int64_t length) {
-    if (length != order.size()) {
-      throw InvalidArgument(
-          fmt::format("sampler: reset to {} samples, of an order of {}; make a sampler anew for another dataset",
-                      length, order.size()));
-    }
-    return make(order);
+// Makes samplers for any length.
+template <typename Sampler, typename... Arguments>
+State::Make sampler_of_length(const Arguments&... arguments) {
+  return [=](std::int64_t length) -> std::unique_ptr<data::Sampler> {
+    return std::make_unique<Sampler>(length, arguments...);
+  };
+}
+
+// For an order, which has one length.
+template <typename Sampler, typename... Arguments>
+State::Make sampler_of_order(const EpochOrder& order, const Arguments&... arguments) {
+  return [=](std::int64_t length) -> std::unique_ptr<data::Sampler> {
+    if (length == order.size()) return std::make_unique<Sampler>(order, arguments...);
+    throw InvalidArgument(
+        fmt::format("sampler: reset to {} samples, of an order of {}; make a sampler anew for another dataset", length,
+                    order.size()));
   };
 }
 
@@ -284,38 +291,25 @@ void ShardSampler::load(::torch::serialize::InputArchive& archive) {
 }
 
 DistributedSampler::DistributedSampler(std::size_t length, int rank, int world, const SamplerOptions& options)
-    : ShardSampler(shared_state(
-          [=](std::int64_t of) -> std::unique_ptr<data::Sampler> {
-            return std::make_unique<data::DistributedSampler>(of, rank, world, options);
-          },
-          static_cast<std::int64_t>(length), world)) {}
+    : ShardSampler(shared_state(sampler_of_length<data::DistributedSampler>(rank, world, options),
+                                static_cast<std::int64_t>(length), world)) {}
 
 DistributedSampler::DistributedSampler(EpochOrder order, int rank, int world, Uneven uneven)
-    : ShardSampler(shared_state(only(order,
-                                     [=](EpochOrder of) -> std::unique_ptr<data::Sampler> {
-                                       return std::make_unique<data::DistributedSampler>(std::move(of), rank, world,
-                                                                                         uneven);
-                                     }),
-                                order.size(), world)) {}
+    : ShardSampler(
+          shared_state(sampler_of_order<data::DistributedSampler>(order, rank, world, uneven), order.size(), world)) {}
 
 BatchShardSampler::BatchShardSampler(std::size_t length, int rank, int world, const BatchShardOptions& options)
-    : ShardSampler(shared_state(
-          [=](std::int64_t of) -> std::unique_ptr<data::Sampler> {
-            return std::make_unique<data::BatchShardSampler>(
-                of, rank, world,
-                data::BatchShardSamplerOptions{.shuffle = options.shuffle,
-                                               .seed = options.seed,
-                                               .drop_last = options.drop_last,
-                                               .virtual_shards = options.virtual_shards});
-          },
-          static_cast<std::int64_t>(length), world, checked(options), options.virtual_shards)) {}
+    : ShardSampler(shared_state(sampler_of_length<data::BatchShardSampler>(
+                                    rank, world,
+                                    data::BatchShardSamplerOptions{.shuffle = options.shuffle,
+                                                                   .seed = options.seed,
+                                                                   .drop_last = options.drop_last,
+                                                                   .virtual_shards = options.virtual_shards}),
+                                static_cast<std::int64_t>(length), world, checked(options), options.virtual_shards)) {}
 
 BatchShardSampler::BatchShardSampler(EpochOrder order, int rank, int world, const BatchShardOptions& options)
-    : ShardSampler(shared_state(only(order,
-                                     [=](EpochOrder of) -> std::unique_ptr<data::Sampler> {
-                                       return std::make_unique<data::BatchShardSampler>(
-                                           std::move(of), rank, world, options.drop_last, options.virtual_shards);
-                                     }),
-                                order.size(), world, checked(options), options.virtual_shards)) {}
+    : ShardSampler(shared_state(
+          sampler_of_order<data::BatchShardSampler>(order, rank, world, options.drop_last, options.virtual_shards),
+          order.size(), world, checked(options), options.virtual_shards)) {}
 
 }  // namespace lockstep::libtorch

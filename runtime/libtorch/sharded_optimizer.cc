@@ -15,6 +15,7 @@
 #include "runtime/base/exact_squares.h"
 #include "runtime/comm/collective_call.h"
 #include "runtime/libtorch/operators.h"
+#include "runtime/libtorch/replica_engine.h"
 
 namespace lockstep::libtorch {
 namespace {
@@ -27,21 +28,30 @@ void sum(ProcessGroup& group, const char* call, void* data, std::int64_t count, 
 
 }  // namespace
 
-OptimizerShares::OptimizerShares(std::shared_ptr<Replica> replica) : replica_(std::move(replica)) {
-  if (!are_cut() && replica_->group()->size() > 1) {
+OptimizerShares::OptimizerShares(const Replica& replica) : engine_(replica.engine()) {
+  if (!are_cut() && engine_->group->size() > 1) {
     throw InvalidArgument(
         "ShardedOptimizer: its DistributedDataParallel has no shares; make it with {.shard = "
         "lockstep::Shard::optimizer}, or take the optimizer itself");
   }
-  const std::vector<at::Tensor> parameters = replica_->parameters();
-  for (std::size_t i = 0; i < parameters.size(); ++i) index_.emplace(parameters[i].unsafeGetTensorImpl(), i);
-  for (std::size_t i = 0; i < replica_->shares().size(); ++i) {
-    index_.emplace(replica_->shares()[i].unsafeGetTensorImpl(), i);
+  const auto& parameters = engine_->parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    index_.emplace(parameters[i].tensor.unsafeGetTensorImpl(), i);
+    if (are_cut()) index_.emplace(engine_->shares.tensors()[i].unsafeGetTensorImpl(), i);
   }
-  replica_->claim_shares(true);
+  engine_->shares.claim(true);
 }
 
-OptimizerShares::~OptimizerShares() { replica_->claim_shares(false); }
+OptimizerShares::~OptimizerShares() { engine_->shares.claim(false); }
+
+bool OptimizerShares::are_cut() const { return engine_->shares.are_cut(); }
+
+at::Tensor OptimizerShares::whole_of(const at::Tensor& tensor) const {
+  const auto found = index_.find(tensor.unsafeGetTensorImpl());
+  return found == index_.end() ? tensor : engine_->parameters()[found->second].tensor;
+}
+
+void OptimizerShares::clear_gradients(bool set_to_none) { engine_->shares.clear_gradients(set_to_none); }
 
 // torch's add_param_group() is not virtual, and param_groups() is anybody's: whole parameters, whose .grad is NaN, may
 // come into the groups at any time.
@@ -56,7 +66,7 @@ void OptimizerShares::put_shares(Groups& groups) const {
             "ShardedOptimizer: parameter {} of group {} is {}; give each tensor of ddp.parameters() once", k, g,
             found == index_.end() ? "none of its DistributedDataParallel's" : "in the optimizer's groups twice"));
       }
-      if (are_cut()) parameter = replica_->shares()[found->second];
+      if (are_cut()) parameter = engine_->shares.tensors()[found->second];
     }
   }
 }
@@ -68,7 +78,8 @@ OptimizerShares::Groups OptimizerShares::in_shares(Groups groups) const {
 
 OptimizerShares::Groups OptimizerShares::all_in_shares() const {
   Groups groups;
-  groups.emplace_back(replica_->parameters());
+  groups.emplace_back(std::vector<at::Tensor>());
+  for (const auto& parameter : engine_->parameters()) groups.front().params().push_back(parameter.tensor);
   return in_shares(std::move(groups));
 }
 
@@ -82,7 +93,7 @@ void OptimizerShares::step_shares(Groups& groups, const std::function<void()>& s
       if (share.grad().defined()) stepped.push_back(share);
     }
   }
-  replica_->update_shares(step);
+  engine_->update_shares(step);
   if (stepped.empty()) return;
   // torch keeps gradients after a step. The next backward sees by this one whether zero_grad() of torch's class, which
   // knows the shares alone, was called: it drops it, or writes 0 there. A rank whose shares are empty has it too.
@@ -91,7 +102,7 @@ void OptimizerShares::step_shares(Groups& groups, const std::function<void()>& s
 }
 
 at::Tensor OptimizerShares::agreed(const at::Tensor& found_inf) const {
-  ProcessGroup& group = *replica_->group();
+  ProcessGroup& group = *engine_->group;
   const at::Tensor all = found_inf.to(device_of(group), at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous();
   sum(group, "GradScaler", all.data_ptr(), 1, DType::f32);
   return moved(all, found_inf.options());
@@ -101,7 +112,7 @@ double OptimizerShares::clip(Groups& groups, double max_norm) const {
   put_shares(groups);
   if (!(max_norm > 0)) throw InvalidArgument(fmt::format("clip_grad_norm: max_norm {} is not above 0", max_norm));
   const at::NoGradGuard no_grad;
-  ProcessGroup& group = *replica_->group();
+  ProcessGroup& group = *engine_->group;
   std::vector<at::Tensor> gradients;  // by parameter, undefined without one
   bool has_float64 = false;           // on all ranks
   for (const auto& some : groups) {

@@ -67,21 +67,14 @@ ParameterNames names_in(const std::string& name, ::torch::optim::Optimizer& opti
     for (const auto& item : module->named_parameters()) add_name(item);
     for (const auto& item : module->named_buffers()) add_name(item);
   }
-  if (const auto* const shares = dynamic_cast<const OptimizerShares*>(&optimizer); shares && shares->are_cut()) {
-    shares->put_shares(optimizer.param_groups());
-    const std::vector<at::Tensor> parameters = shares->replica().parameters();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const auto found = of_module.find(parameters[i].unsafeGetTensorImpl());
-      if (found != of_module.end()) {
-        of_module[shares->replica().shares()[i].unsafeGetTensorImpl()] = std::vector(found->second);
-      }
-    }
-  }
+  const auto* const shares = dynamic_cast<const OptimizerShares*>(&optimizer);
+  if (shares != nullptr && shares->are_cut()) shares->put_shares(optimizer.param_groups());
   ParameterNames names;
   for (const auto& group : optimizer.param_groups()) {
     names.emplace_back();
     for (const at::Tensor& parameter : group.params()) {
-      const auto found = of_module.find(parameter.unsafeGetTensorImpl());
+      const at::Tensor whole = shares == nullptr ? parameter : shares->whole_of(parameter);
+      const auto found = of_module.find(whole.unsafeGetTensorImpl());
       if (found == of_module.end()) {
         throw InvalidArgument(
             fmt::format("Snapshots: {}: parameter {} of the optimizer's group {} belongs to no module that was added; "

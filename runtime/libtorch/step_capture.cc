@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/libtorch/step_capture.h"
 #include "runtime/base/logging.h"
 #include "runtime/libtorch/collective_tensors.h"
+#include "runtime/libtorch/replica_engine.h"
 
 namespace lockstep::libtorch {
 namespace {
@@ -39,31 +42,30 @@ class InStream {
 
 }  // namespace
 
-StepCapture::StepCapture(std::shared_ptr<Replica> replica, const ::torch::nn::Module& module,
-                         ::torch::optim::Optimizer& optimizer, std::string why_not, MakeGraph make_graph,
-                         CapturedStepOptions options)
-    : replica_(std::move(replica)),
-      module_(module),
+StepCapture::StepCapture(Replica& replica, ::torch::optim::Optimizer& optimizer, std::string why_not,
+                         MakeGraph make_graph, CapturedStepOptions options)
+    : replica_(replica),
+      engine_(replica.engine()),
       optimizer_(optimizer),
       why_not_(std::move(why_not)),
       make_graph_(std::move(make_graph)),
       options_{std::max(options.warm_up, 1)} {
-  const at::Device device = device_of(*replica_->group());
+  const at::Device device = device_of(*engine_->group);
   if (device.is_cpu() || !why_not_.empty()) return;
   stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
   const c10::StreamGuard guard(*stream_);
-  replica_->accumulate_here();
+  engine_->accumulate_here();
 }
 
 std::string StepCapture::why_eager(const std::vector<at::Tensor>& inputs, const std::string& kind) const {
   if (!why_not_.empty()) return why_not_;
-  const ProcessGroup& group = *replica_->group();
+  const ProcessGroup& group = *engine_->group;
   if (!std::ranges::all_of(inputs, [&](const at::Tensor& input) {
         return !input.requires_grad() && is_at_home(group, input.device());
       })) {
     return fmt::format("an input requires a gradient or is not on {}: {}", group.device().str(), kind);
   }
-  if (const auto norm = Replica::collective_norm(module_)) {
+  if (const auto norm = engine_->collective_norm()) {
     return fmt::format("the SyncBatchNorm '{}' takes the statistics of all ranks' rows", *norm);
   }
   if (graph_ == nullptr || kind == captured_kind_) return {};
@@ -72,9 +74,9 @@ std::string StepCapture::why_eager(const std::vector<at::Tensor>& inputs, const 
 
 at::Tensor StepCapture::run(const std::vector<at::Tensor>& inputs, const LossOf& loss_of) {
   std::optional<InStream> in_stream;
-  if (stream_) in_stream.emplace(replica_->group()->device(), *stream_);
-  replica_->begin_step();
-  std::string name = module_.is_training() ? "training" : "evaluation";
+  if (stream_) in_stream.emplace(engine_->group->device(), *stream_);
+  clear_gradients();
+  std::string name = engine_->is_training() ? "training" : "evaluation";
   for (const at::Tensor& input : inputs) name += ", " + describe(input);
   const std::string why = why_eager(inputs, name);
   if (!why.empty() && told_.insert(why).second) log_warn("CapturedStep: runs eagerly: {}", why);
@@ -87,25 +89,51 @@ at::Tensor StepCapture::run(const std::vector<at::Tensor>& inputs, const LossOf&
   return loss;
 }
 
+// The gradients of a captured step are there for one backward alone.
+void StepCapture::clear_gradients() {
+  const DdpOptions& options = engine_->options;
+  const Trainer& trainer = engine_->trainer;
+  if (options.weigh_outputs || options.reproducible.is_on() || engine_->shares.are_cut() || trainer.is_in_no_sync() ||
+      trainer.accumulating()) {
+    throw InvalidArgument(fmt::format(
+        "CapturedStep: step {} is in no_sync(), or behind its micro-batches, or DdpOptions has weigh_outputs "
+        "or reproducible or shard; a captured step is one backward, weighed on the device: take larger batches "
+        "instead, and leave these options out",
+        trainer.step()));
+  }
+  for (const auto& parameter : engine_->parameters()) parameter.tensor.mutable_grad() = at::Tensor();
+  // A graph would read the casts of an outer autocast scope, made outside of its memory, after they are freed.
+  at::autocast::clear_cache();
+}
+
 at::Tensor StepCapture::step_eagerly(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, Kind& kind) {
-  const std::int64_t before = replica_->forwards().count;
+  const std::int64_t before = engine_->forwards;
   const at::Tensor loss = loss_of(inputs);
-  kind.rows = replica_->forwards().rows;
-  if (const std::int64_t made = replica_->forwards().count - before; made != 1) {
+  kind.rows = engine_->rows;
+  if (const std::int64_t made = engine_->forwards - before; made != 1) {
     throw InvalidArgument(fmt::format(
         "CapturedStep: the loss made {} forwards through ddp, and a step has 1; call ddp(x) once in it, and "
         "evaluate under a NoGradGuard",
         made));
   }
-  if (weight_) replica_->set_weight(module_, *weight_);
-  replica_->record_loss(loss);
+  if (weight_) replica_.set_weight(*weight_);
+  replica_.record_loss(loss);
   loss.backward();
   ++kind.eager_steps;
   return loss.detach();
 }
 
 at::Tensor StepCapture::replay(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, const Kind& kind) {
-  replica_->before_replay(module_, kind.rows, weight_);
+  // What a forward does ahead of the module's own, and set_weight().
+  replica_.before_forward(kind.rows);
+  if (weight_) engine_->trainer.set_weight(*weight_);
+  engine_->expect_no_outputs();  // no backward will come through them
+  if (!engine_->needs_no_arena() && engine_->trainer.has_weight()) {
+    if (!scale_.defined()) {
+      scale_ = at::empty({}, at::TensorOptions().dtype(at::kDouble).device(device_of(*engine_->group)));
+    }
+    scale_.fill_(engine_->factor());
+  }
   at::Tensor loss;
   try {
     if (graph_ == nullptr) {
@@ -114,7 +142,7 @@ at::Tensor StepCapture::replay(const std::vector<at::Tensor>& inputs, const Loss
       std::unique_ptr<StepGraph> graph = make_graph_();
       graph->capture([this, loss_of] {
         const at::AutoGradMode grad(true);
-        loss_ = replica_->compute_captured([&] { return loss_of(inputs_); });
+        loss_ = compute(loss_of);
       });
       graph_ = std::move(graph);
     }
@@ -122,13 +150,36 @@ at::Tensor StepCapture::replay(const std::vector<at::Tensor>& inputs, const Loss
     for (std::size_t i = 0; i < inputs.size(); ++i) inputs_[i].copy_(inputs[i], /*non_blocking=*/true);
     graph_->replay();
     loss = loss_.clone();  // the next replay writes the graph's
-    replica_->record_loss(loss);
+    replica_.record_loss(loss);
   } catch (...) {
-    replica_->shard_failed();  // the other ranks wait in the buckets
+    engine_->fail_loss();  // the other ranks wait in the buckets
     throw;
   }
-  replica_->after_replay();
+  engine_->run([this] {
+    for (std::size_t i = 0; i < gradients_.size(); ++i) {
+      if (gradients_[i].defined()) engine_->bring_gradient(i, gradients_[i]);
+    }
+  });
   return loss;
+}
+
+// On a device torch's threads run the backward, and begin it after this one has written on_captured.
+at::Tensor StepCapture::compute(const LossOf& loss_of) {
+  const std::shared_ptr<void> leave(nullptr, [this](void*) { engine_->on_captured = nullptr; });
+  engine_->on_captured = [this](std::size_t index) {
+    if (!engine_->needs_no_arena()) engine_->take_captured(index, scale_);
+  };
+  engine_->refuse_without_weight();
+  clear_gradients();
+  engine_->begin_gradients();
+  const at::Tensor loss = loss_of(inputs_);
+  loss.backward();
+  gradients_.clear();
+  for (std::size_t i = 0; i < engine_->parameters().size(); ++i) {
+    engine_->on_captured(i);  // those that wait for the end of backward
+    gradients_.push_back(engine_->captured(i));
+  }
+  return loss.detach();
 }
 
 }  // namespace lockstep::libtorch

@@ -258,13 +258,12 @@ struct Exchange {
 };
 
 template <typename Norm>
-std::shared_ptr<SyncBatchNormImpl> converted(const std::shared_ptr<::torch::nn::Module>& module, const Group& group) {
-  const auto* norm = dynamic_cast<const Norm*>(module.get());
+std::shared_ptr<SyncBatchNormImpl> converted(const ::torch::nn::Module& module, const Group& group) {
+  const auto* norm = dynamic_cast<const Norm*>(&module);
   return norm == nullptr ? nullptr : SyncBatchNormImpl::in_place_of(*norm, group);
 }
 
-std::shared_ptr<SyncBatchNormImpl> replacement_of(const std::shared_ptr<::torch::nn::Module>& module,
-                                                  const Group& group) {
+std::shared_ptr<SyncBatchNormImpl> replacement_of(const ::torch::nn::Module& module, const Group& group) {
   auto result = converted<::torch::nn::BatchNorm1dImpl>(module, group);
   if (!result) result = converted<::torch::nn::BatchNorm2dImpl>(module, group);
   if (!result) result = converted<::torch::nn::BatchNorm3dImpl>(module, group);
@@ -277,7 +276,7 @@ void find_exchanges(::torch::nn::Module& module, const Group& group, const std::
   std::size_t position = 0;
   for (const auto& item : module.named_children()) {
     const std::string name = prefix.empty() ? item.key() : prefix + "." + item.key();
-    if (auto replacement = replacement_of(item.value(), group)) {
+    if (auto replacement = replacement_of(*item.value(), group)) {
       if (sequential != nullptr) {
         exchanges.push_back({sequential, position, item.key(), std::move(replacement)});
       } else {
@@ -310,10 +309,7 @@ std::shared_ptr<SyncBatchNormImpl> SyncBatchNormImpl::in_place_of(const Norm& no
 }
 
 void convert_sync_batch_norm(::torch::nn::Module& module, const std::shared_ptr<ProcessGroup>& group) {
-  const bool is_norm = dynamic_cast<::torch::nn::BatchNorm1dImpl*>(&module) != nullptr ||
-                       dynamic_cast<::torch::nn::BatchNorm2dImpl*>(&module) != nullptr ||
-                       dynamic_cast<::torch::nn::BatchNorm3dImpl*>(&module) != nullptr;
-  if (is_norm) {
+  if (replacement_of(module, group)) {
     throw InvalidArgument(
         "convert_sync_batch_norm: the module is a batch norm itself, which can't become another one in its place; "
         "make it a lockstep::libtorch::SyncBatchNorm, or put it into a torch::nn::Sequential");

@@ -114,8 +114,7 @@ class CapturedStep {
                CapturedStepOptions options = {})
       : loss_of_(std::move(loss_of)),
         capture_(
-            ddp.replica(), ddp.module(), optimizer, Graph::why_not(ddp.group()->device()),
-            [] { return std::make_unique<Graph>(); }, options) {}
+            ddp, optimizer, Graph::why_not(ddp.group()->device()), [] { return std::make_unique<Graph>(); }, options) {}
 
   // A whole step. `inputs`: loss_of's arguments, which may change in place behind the call. Returns the loss of this
   // rank's rows, without a graph, in memory of its own.

@@ -51,14 +51,15 @@ namespace lockstep::libtorch {
 // A DistributedDataParallel's shares, as a ShardedOptimizer uses them.
 class LOCKSTEP_API OptimizerShares {
  public:
-  explicit OptimizerShares(std::shared_ptr<Replica> replica);
+  explicit OptimizerShares(const Replica& replica);
   virtual ~OptimizerShares();
   OptimizerShares(const OptimizerShares&) = delete;
   OptimizerShares& operator=(const OptimizerShares&) = delete;
 
-  const Replica& replica() const { return *replica_; }
   // Whether parameters are cut: not in a world of one.
-  bool are_cut() const { return !replica_->shares().empty(); }
+  bool are_cut() const;
+  // The parameter that a tensor in the optimizer's groups is a share of; another tensor as it is.
+  at::Tensor whole_of(const at::Tensor& tensor) const;
   // Collective: not 0 on any rank if `found_inf` is not 0 on one. For GradScaler.
   at::Tensor agreed(const at::Tensor& found_inf) const;
   using Groups = std::vector<::torch::optim::OptimizerParamGroup>;
@@ -72,12 +73,12 @@ class LOCKSTEP_API OptimizerShares {
   // One group of all parameters.
   Groups all_in_shares() const;
   void step_shares(Groups& groups, const std::function<void()>& step);
-  void clear_gradients(bool set_to_none) { replica_->clear_gradients(set_to_none); }
+  void clear_gradients(bool set_to_none);
   double clip(Groups& groups, double max_norm) const;
   [[noreturn]] static void refuse_file(const char* call);
 
  private:
-  std::shared_ptr<Replica> replica_;
+  std::shared_ptr<ReplicaEngine> engine_;
   std::unordered_map<const void*, std::size_t> index_;  // of parameters and of shares, by address
 };
 
@@ -94,11 +95,11 @@ class ShardedOptimizer final : public OptimizerShares, public Base {
   // `options`: Base's. Over ddp.parameters(), or over `groups` of some of them; the rest keep their values.
   template <typename Net, typename Options>
   ShardedOptimizer(const DistributedDataParallel<Net>& ddp, Options options)
-      : OptimizerShares(ddp.replica()), Base(all_in_shares(), std::move(options)) {}
+      : OptimizerShares(ddp), Base(all_in_shares(), std::move(options)) {}
   template <typename Net, typename Options>
   ShardedOptimizer(const DistributedDataParallel<Net>& ddp, std::vector<::torch::optim::OptimizerParamGroup> groups,
                    Options options)
-      : OptimizerShares(ddp.replica()), Base(in_shares(std::move(groups)), std::move(options)) {}
+      : OptimizerShares(ddp), Base(in_shares(std::move(groups)), std::move(options)) {}
 
   at::Tensor step(::torch::optim::Optimizer::LossClosure closure = nullptr) override {
     at::Tensor loss;

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "lockstep/libtorch/replica.h"
-#include "lockstep/libtorch/torch_stream.h"
 
 namespace lockstep::libtorch {
 
@@ -45,8 +44,8 @@ class LOCKSTEP_API StepCapture {
   using MakeGraph = std::function<std::unique_ptr<StepGraph>()>;
 
   // `why_not`: why nothing can be captured; empty if it can.
-  StepCapture(std::shared_ptr<Replica> replica, const ::torch::nn::Module& module, ::torch::optim::Optimizer& optimizer,
-              std::string why_not, MakeGraph make_graph, CapturedStepOptions options);
+  StepCapture(Replica& replica, ::torch::optim::Optimizer& optimizer, std::string why_not, MakeGraph make_graph,
+              CapturedStepOptions options);
   at::Tensor run(const std::vector<at::Tensor>& inputs, const LossOf& loss_of);
   void set_weight(std::int64_t weight) { weight_ = weight; }
   bool was_replayed() const { return was_replayed_; }
@@ -58,11 +57,15 @@ class LOCKSTEP_API StepCapture {
   };
   // Empty if they can be replayed.
   std::string why_eager(const std::vector<at::Tensor>& inputs, const std::string& kind) const;
+  void clear_gradients();
   at::Tensor step_eagerly(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, Kind& kind);
   at::Tensor replay(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, const Kind& kind);
+  // The part of a step that is captured: the loss and its backward, which begins no step, sends nothing, and leaves the
+  // gradients, weighted by a number on the device, in the arena; in a world of one where autograd puts them.
+  at::Tensor compute(const LossOf& loss_of);
 
-  std::shared_ptr<Replica> replica_;
-  const ::torch::nn::Module& module_;
+  Replica& replica_;
+  std::shared_ptr<ReplicaEngine> engine_;
   ::torch::optim::Optimizer& optimizer_;
   std::string why_not_;
   MakeGraph make_graph_;
@@ -74,8 +77,10 @@ class LOCKSTEP_API StepCapture {
   bool was_replayed_ = false;
   std::unique_ptr<StepGraph> graph_;  // forward and backward
   std::string captured_kind_;
-  std::vector<at::Tensor> inputs_;  // the graph's
-  at::Tensor loss_;                 // the graph's
+  std::vector<at::Tensor> inputs_;     // the graph's
+  at::Tensor loss_;                    // the graph's
+  std::vector<at::Tensor> gradients_;  // the graph's, by parameter; undefined if it computes none
+  at::Tensor scale_;                   // the gradients' factor, of float64 on the device
 };
 
 }  // namespace lockstep::libtorch

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/libtorch/repeatable_step.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <mutex>
+
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+#include "lockstep/libtorch/torch_stream.h"
+#include "runtime/libtorch/operators.h"
+
+namespace lockstep::libtorch {
+
+void RepeatableStep::prepare() const {
+  if (!has_micro_batches()) return;
+  for (const auto& [name, norm] : module_.sync_batch_norms()) {
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: '{}' is a SyncBatchNorm, which computes with the rows that all ranks have "
+        "at once, and {} virtual shards come one after the other; take a norm of samples (GroupNorm, "
+        "LayerNorm)",
+        name.empty() ? "module" : name, module_.options.reproducible.virtual_shards));
+  }
+  at::set_num_threads(module_.options.reproducible.threads);
+  if (module_.group->device().kind == DeviceKind::cpu) return;
+  const auto cublas = Environment::of_process().get("CUBLAS_WORKSPACE_CONFIG").value_or("");
+  if (cublas != ":4096:8" && cublas != ":16:8") {
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: {} virtual shards on {} with CUBLAS_WORKSPACE_CONFIG='{}', with which cuBLAS may add "
+        "up in another order each time; set CUBLAS_WORKSPACE_CONFIG=:4096:8 before the program starts",
+        module_.options.reproducible.virtual_shards, module_.group->device().str(), cublas));
+  }
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+#if LOCKSTEP_TORCH_AT_LEAST(2, 2)
+  at::globalContext().setDeterministicFillUninitializedMemory(false);  // with NaN, one kernel more for each tensor
+#endif
+  at::globalContext().setBenchmarkCuDNN(false);
+}
+
+void RepeatableStep::refuse_other_backward() const {
+  if (!has_micro_batches() || module_.trainer.shard()) return;
+  throw InvalidArgument(fmt::format(
+      "DistributedDataParallel: a backward of its own in step {}, of {} virtual shards, of which each has a "
+      "loss: call ddp.backward(rows, loss_of), which asks for them",
+      module_.trainer.step(), module_.options.reproducible.virtual_shards));
+}
+
+// The values that a forward leaves in a buffer depend on the shards that this rank had before.
+void RepeatableStep::refuse_written_buffers() const {
+  if (!module_.trainer.shard()) return;
+  for (std::size_t i = 0; i < buffer_writes_.size(); ++i) {
+    const auto& [name, tensor, is_parameter] = module_.buffers()[i];
+    if (writes_to(tensor) == buffer_writes_[i]) continue;
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: the forward of step {} wrote the buffer '{}' (running statistics?), which "
+        "would depend on the shards that this rank has; take a norm without such buffers (GroupNorm, "
+        "LayerNorm, track_running_stats(false)), or train without virtual shards",
+        module_.trainer.step(), name));
+  }
+}
+
+void RepeatableStep::before_forward() {
+  if (module_.trainer.shard()) {
+    buffer_writes_.clear();
+    for (const NamedTensor& buffer : module_.buffers()) buffer_writes_.push_back(writes_to(buffer.tensor));
+  }
+  if (module_.is_training()) seed_forward();
+}
+
+void RepeatableStep::seed_forward() {
+  // With fixed micro-batches there is always a seed: else noise would depend on which ones this rank had before.
+  if (!module_.options.seed && !module_.options.reproducible.is_on()) return;
+  const bool continues = step_ == module_.trainer.steps() && stream_ == stream();
+  step_ = module_.trainer.steps();
+  stream_ = stream();
+  forwards_ = continues ? forwards_ + 1 : 0;
+  const auto seed = [&](const at::Device& device) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_current_seed(seed_of(forwards_));
+  };
+  seed(at::kCPU);
+  if (const at::Device device = device_of(*module_.group); !device.is_cpu()) seed(device);
+}
+
+int RepeatableStep::stream() const {
+  const auto& shard = module_.trainer.shard();
+  return shard ? shard->index : module_.group->rank();
+}
+
+std::uint64_t RepeatableStep::seed_of(std::uint32_t number) const {
+  const std::uint64_t seed = module_.options.seed.value_or(0);
+  const auto step = static_cast<std::uint64_t>(module_.trainer.steps());
+  const auto bits = philox({static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32), number,
+                            static_cast<std::uint32_t>(stream())},
+                           {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+  return bits[0] | std::uint64_t{bits[1]} << 32;
+}
+
+at::Generator RepeatableStep::generator(std::uint32_t draw) const {
+  constexpr std::uint32_t kNotAForward = 1u << 31;
+  at::Generator of_process = at::globalContext().defaultGenerator(device_of(*module_.group));
+  at::Generator own;
+  {
+    const std::lock_guard<std::mutex> lock(of_process.mutex());
+    own = of_process.clone();
+  }
+  own.set_current_seed(seed_of(kNotAForward | draw));
+  return own;
+}
+
+}  // namespace lockstep::libtorch
