@@ -59,8 +59,8 @@ void complain_of_silent(const std::vector<FoundRun>& runs) {
 }
 
 void show_log(const FoundRun& run, const RunsOptions& options) {
-  net::Connection launcher(
-      ask(run, {.what = RunRequest::What::logs, .lines = std::min(options.lines, kMostLines), .follow = options.follow}));
+  net::Connection launcher(ask(
+      run, {.what = RunRequest::What::logs, .lines = std::min(options.lines, kMostLines), .follow = options.follow}));
   // The log itself may be silent for hours, so only the header, which a launcher sends at once, has a time limit.
   if (!net::wait_readable(launcher.fd(), Deadline::after(kAnswerLimit))) {
     throw Error(fmt::format("{} (pid {}) does not answer", run.run_id, run.pid));
