@@ -48,8 +48,8 @@ lockstep_may_include(runtime/rendezvous runtime/net runtime/store runtime/member
 lockstep_may_include(runtime/rendezvous/meeting runtime/net runtime/store runtime/store/server runtime/store/client
                      runtime/membership runtime/rendezvous/identity runtime/rendezvous)
 lockstep_may_include(runtime/device runtime/base)
-lockstep_may_include(runtime/comm runtime/trace runtime/store runtime/rendezvous/identity runtime/rendezvous
-                     runtime/device)
+lockstep_may_include(runtime/comm runtime/trace runtime/store runtime/membership runtime/rendezvous/identity
+                     runtime/rendezvous runtime/device)
 lockstep_may_include(runtime/comm/failure runtime/job runtime/store)
 lockstep_may_include(runtime/comm/shm runtime/net runtime/rendezvous runtime/comm runtime/comm/failure)
 lockstep_may_include(runtime/comm/wire runtime/rendezvous runtime/comm runtime/comm/failure)
@@ -88,7 +88,7 @@ lockstep_may_include(runtime/libtorch runtime/trace runtime/device runtime/comm 
                      runtime/ddp/equality runtime/ddp runtime/checkpoint runtime/snapshot)
 # The plug-in's core is the device; it says to the core what it brings, collectives among it.
 lockstep_may_include(runtime/cuda runtime/device runtime/comm)
-lockstep_may_include(runtime/comm/nccl runtime/store runtime/rendezvous runtime/device runtime/comm
+lockstep_may_include(runtime/comm/nccl runtime/rendezvous runtime/device runtime/comm
                      runtime/comm/failure runtime/cuda)
 lockstep_may_include(runtime/tensor/cuda runtime/device runtime/comm runtime/tensor runtime/cuda)
 
@@ -122,8 +122,8 @@ lockstep_may_include(launcher/serve runtime/net runtime/store runtime/store/clie
 lockstep_may_include(launcher/snapshots runtime/device runtime/checkpoint runtime/checkpoint/snapshot launcher/base
                      launcher/flags)
 lockstep_may_include(launcher/bisect launcher/base launcher/flags)
-lockstep_may_include(launcher launcher/base launcher/flags launcher/observe launcher/run launcher/hosts
-                     launcher/client launcher/doctor launcher/serve launcher/snapshots launcher/bisect)
+lockstep_may_include(launcher launcher/base launcher/flags launcher/placement launcher/observe launcher/run
+                     launcher/hosts launcher/client launcher/doctor launcher/serve launcher/snapshots launcher/bisect)
 # A program beside the launcher, which must not load what this one is there to load.
 lockstep_may_include(launcher/probe runtime/store runtime/device runtime/comm runtime/comm/init runtime/ddp
                      runtime/tensor)

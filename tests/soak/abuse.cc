@@ -175,11 +175,10 @@ void Abuser::flood_as_a_member() {
   const std::string process = membership::encode(membership::ProcessInfo::of_this_process());
   connection.send(request(Op::register_member, {{"flood"}, {rank, "32768", process, ""}, 0}), brief());
   if (connection.receive(Op::register_member, 1, brief()).number != proto::kOk) throw Error("not registered");
-  std::string unread;
-  const UniqueFd fd = std::move(connection).release(unread);
+  const net::Connection stuck = std::move(connection).release();
   std::string bytes = random_.below(2) == 0 ? requests(50) : "";
   for (int i = 0; i < 500; ++i) bytes += request(Op::heartbeat, {{}, {""}, 1});
-  send_until_stuck(fd.get(), bytes);
+  send_until_stuck(stuck.fd(), bytes);
 }
 
 // Many wait for one large value, few read it.
