@@ -147,7 +147,7 @@ constexpr auto kFields = [](auto& start, auto& fields) {
   fields("node-rank", start.node_rank, 0, kMaxNodes - 1);
   fields("nproc-per-node", start.nproc_per_node);
   fields("endpoint", start.endpoint);
-  fields("folder", start.folder);
+  fields.lines("folder", start.folder);
   fields.list("arguments", start.arguments);
   fields.list("variables", start.variables);
 };

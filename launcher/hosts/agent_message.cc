@@ -25,7 +25,7 @@ constexpr auto kEndFields = [](auto& end, auto& fields) {
   fields("memory-kills", end.memory_kills, std::int64_t{0});
   fields("steps-done", end.steps_done);
   fields("saved-step", end.saved_step);
-  fields("log", end.log);
+  fields.lines("log", end.log);
   fields.list("last-lines", end.last_lines);
 };
 
@@ -48,7 +48,7 @@ constexpr auto kOrderFields = [](auto& order, auto& fields) {
   fields("rank", order.rank, -1);
   fields("pid", order.pid, 0);
   fields("question", order.question, 0);
-  fields("text", order.text);
+  fields.lines("text", order.text);
 };
 
 constexpr auto kStacksFields = [](auto& stacks, auto& fields) {
@@ -72,7 +72,7 @@ struct WordRecord {
 constexpr auto kWordFields = [](auto& word, auto& fields) {
   fields.kind("word");
   fields("start", word.start, 0);
-  fields("message", word.message);
+  fields.lines("message", word.message);
 };
 
 struct Encoder {

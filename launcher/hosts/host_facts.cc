@@ -38,7 +38,7 @@ constexpr auto kFactsFields = [](auto& facts, auto& fields) {
   fields("ranks", facts.ranks, 0);
   fields.optional("trace", facts.trace);  // a host with an older build, which must be named, lacks the field
   fields("exit-code", facts.exit_code, 0, 255);
-  fields("problem", facts.problem);
+  fields.lines("problem", facts.problem);
 };
 
 constexpr auto kSlotsFields = [](auto& host, auto& fields) {

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace lockstep {
 namespace {
 
@@ -54,6 +56,11 @@ void RecordReader::kind(std::string_view kind) {
 }
 
 void RecordReader::operator()(std::string_view name, std::string& text) {
+  lines(name, text);
+  std::ranges::replace(text, '\n', '?');
+}
+
+void RecordReader::lines(std::string_view name, std::string& text) {
   if (auto value = take(name)) text = *std::move(value);
 }
 

@@ -55,6 +55,8 @@ class LOCKSTEP_INTERNAL_API RecordWriter {
   // The first line, which tells this kind of record from every other.
   void kind(std::string_view kind) { line("lockstep", kind); }
   void operator()(std::string_view name, std::string_view text) { line(name, text); }
+  // A text that may have lines, as others may not: what is read is shown on terminals.
+  void lines(std::string_view name, std::string_view text) { line(name, text); }
   template <Number N>
   void operator()(std::string_view name, N number, N = {}, N = {}) {
     line(name, text_of(number));
@@ -113,7 +115,9 @@ class LOCKSTEP_INTERNAL_API RecordReader {
   explicit RecordReader(std::string_view text) : rest_(text) {}
 
   void kind(std::string_view kind);
+  // A line's end in the text is read as '?'.
   void operator()(std::string_view name, std::string& text);
+  void lines(std::string_view name, std::string& text);
   // A number from `low` to `high`.
   template <Number N>
   void operator()(std::string_view name, N& number, N low = std::numeric_limits<N>::lowest(),

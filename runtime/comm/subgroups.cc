@@ -34,7 +34,7 @@ constexpr auto kFields = [](auto& request, auto& fields) {
   fields("ranks", request.ranks);
   fields("color", request.color);
   fields("key", request.key);
-  fields("name", request.name);
+  fields.lines("name", request.name);
 };
 
 std::vector<Request> exchanged(ProcessGroup& group, const Request& own) {

@@ -31,11 +31,17 @@ Cause::Kind kind_of(std::string_view name) {
   return static_cast<Cause::Kind>(found - kKinds.begin() + 1);
 }
 
-std::string host_to_text(const std::string& host) { return printable_lines(host).substr(0, kMostHostBytes); }
+std::string on_one_line(std::string_view host) {
+  std::string text = printable_lines(host);
+  std::ranges::replace(text, '\n', '?');
+  return text;
+}
+
+std::string host_to_text(const std::string& host) { return on_one_line(host).substr(0, kMostHostBytes); }
 
 std::string host_of_text(std::string_view text) {
   if (text.size() > kMostHostBytes) throw InvalidArgument("too long");
-  return printable_lines(text);
+  return on_one_line(text);
 }
 
 constexpr auto kFields = [](auto& cause, auto& fields) {

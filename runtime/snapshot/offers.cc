@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <ranges>
 #include <tuple>
 #include <utility>
 
@@ -37,8 +36,8 @@ struct DamagedFile {
   std::string why_not = {};
 
   static constexpr auto kFields = [](auto& file, auto& fields) {
-    fields("name", file.name);
-    fields("why-not", file.why_not);
+    fields.lines("name", file.name);
+    fields.lines("why-not", file.why_not);
   };
 };
 
@@ -51,11 +50,11 @@ struct WholeTensor {
   std::string file = {};
 
   static constexpr auto kFields = [](auto& tensor, auto& fields) {
-    fields("item", tensor.item);
-    fields("name", tensor.name);
+    fields.lines("item", tensor.item);
+    fields.lines("name", tensor.name);
     fields("dtype", tensor.dtype, DType::u8);
     fields.list("shape", tensor.shape);
-    fields("file", tensor.file);
+    fields.lines("file", tensor.file);
   };
 };
 
@@ -116,14 +115,17 @@ std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers(std
     std::erase_if(known, [](const Generation& it) { return !it.why_not.empty(); });
   });
   // The starts of the job of which any rank's disk knows: a disk that was away knows only the earlier ones.
-  const auto generations = all_gather_records(*group, known, kGenerationFields, "snapshots: the starts");
+  std::vector<Generation> generations;
+  for (const auto& of_rank : all_gather_records(*group, known, kGenerationFields, "snapshots: the starts")) {
+    generations.insert(generations.end(), of_rank.begin(), of_rank.end());
+  }
   std::vector<Offer> offers;
   for (int rank = 0;
        std::vector<Offer> & of_rank : all_gather_records(*group, own, Offer::kFields, "snapshots: the offer")) {
     for (Offer& offer : of_rank) {
       offer.rank = rank;
       const Generation* later = nullptr;
-      for (const Generation& it : generations | std::views::join) {
+      for (const Generation& it : generations) {
         if (later == nullptr && it.number > offer.generation && it.from_step.value_or(-1) < offer.step) later = &it;
       }
       if (later == nullptr) {

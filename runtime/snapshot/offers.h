@@ -41,8 +41,8 @@ struct BasicSnapshots::Impl::Offer {
     fields("generation", offer.generation);
     fields("manifest", offer.manifest);
     fields("value", offer.value);
-    fields("path", offer.path);
-    fields("later", offer.later);
+    fields.lines("path", offer.path);
+    fields.lines("later", offer.later);
     fields.list("files", offer.files);
   };
 

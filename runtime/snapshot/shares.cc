@@ -37,9 +37,9 @@ struct Written {
   std::string part = {};  // of the manifest
 
   static constexpr auto kFields = [](auto& written, auto& fields) {
-    fields("failure", written.failure);
+    fields.lines("failure", written.failure);
     fields("keeps-disk", written.keeps_disk);
-    fields("part", written.part);
+    fields.lines("part", written.part);
   };
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How groups within a group fail: each by itself, unless a rank ends that several have. Ranks as threads.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <string_view>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/record.h"
 #include "tests/conformance/errors.h"
 #include "tests/support/cause_of.h"
 #include "tests/support/rank_threads.h"
@@ -106,7 +108,8 @@ TEST(SubgroupFailures, AFailureOfTheParentEndsTheMakingOfAGroup) {
   run_ranks(3, [&](const Group& group) {
     if (group->rank() == 2) {
       // Asks for what split(0) asks for, as runtime/comm/subgroups.cc writes it, and does not come to the making of it.
-      all_gather_text(*group, "5:split0:1:01:00:");
+      const std::string request = "call split\nranks \ncolor 0\nkey 0\nname \n";
+      all_gather_text(*group, fmt::format("records {}\n", escaped(write_texts(std::vector{request}))));
       // One of the others is at it: it has written to the store of the new group.
       EXPECT_TRUE(wait_until([&] {
         const auto keys = group->store().list_keys();

@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto kFields = [](auto& reason, auto& fields) {
   fields("name", reason.name);
-  fields("why-not", reason.why_not);
+  fields.lines("why-not", reason.why_not);
 };
 
 // The reason against each that a rank has named, as the first rank in order says it.

@@ -30,7 +30,7 @@ constexpr auto kFields = [](auto& word, auto& fields) {
     fields("note", word.record.note, bits_text, note_of);
   }
   fields.list("messages", word.messages);
-  fields("cause", word.cause);
+  fields.lines("cause", word.cause);
 };
 
 }  // namespace

@@ -6,8 +6,6 @@
 
 namespace lockstep::rendezvous {
 
-using Verdict = Reading::Verdict;
-
 // torchft runs one torchrun per replica group: RANK and WORLD_SIZE count within the group, and so does the run.
 Reading read_torchrun(const Family& family, const Environment& environment, const FileReader& read_file) {
   Reading reading = read_world(family, environment, read_file);
@@ -26,7 +24,8 @@ Reading read_by_hand(const Family& family, const Environment& environment, const
   Reading reading = read_world(family, environment, read_file);
   reading.identity.agent_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True";
   const auto per_pod = environment.get("PET_NPROC_PER_NODE");
-  if (!per_pod || *per_pod == "1" || environment.has("LOCAL_RANK") || reading.verdict != Verdict::rank) return reading;
+  if (!per_pod || *per_pod == "1" || environment.has("LOCAL_RANK") || reading.verdict != Reading::Verdict::rank)
+    return reading;
   return incomplete(reading.variables,
                     fmt::format("PET_NPROC_PER_NODE={} says that RANK={} is a pod's, not a process's; start the "
                                 "processes of this pod with `lockstep run` or torchrun, or set LOCAL_RANK if RANK is a "
