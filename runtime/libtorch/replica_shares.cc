@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/libtorch/torch_stream.h"
 
 namespace lockstep::libtorch {
 namespace {
