@@ -37,7 +37,7 @@ std::string list_of_commands() {
   return fmt::format("there are {} serve; see lockstep --help", fmt::join(kCommands, ", "));
 }
 
-// What a command makes of its flags after the parse. It throws InvalidArgument.
+// Makes the command from its flags, after the parse. Throws InvalidArgument.
 using MakeCommand = std::function<Command()>;
 
 MakeCommand add_doctor_flags(FlagTable& flags) {

@@ -26,7 +26,7 @@ struct GroupContext {
   rendezvous::Identity identity;
   rendezvous::Roster roster;
   std::shared_ptr<store::Store> store;  // with a prefix of this group's own
-  // What the ranks tell each other by the job's membership, and this group's scope there.
+  // The words of the job's membership, and the name of this group's scope there.
   std::shared_ptr<membership::Scopes> scopes = std::make_shared<membership::Scopes>();
   std::string scope = {};
   std::chrono::nanoseconds timeout{};

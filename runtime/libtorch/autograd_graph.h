@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a replica reads off, and puts into, the graph that a forward has built.
+// Functions that read the graph of a forward, and that add nodes to it.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -21,7 +21,7 @@ std::vector<int> graph_order(std::span<const at::Tensor> outputs,
 // Called when backward comes to the output, on its thread; returns the factor by which to multiply the gradient.
 using OnEnter = std::function<double()>;
 
-// The same values in the same memory, behind one more node. The result is not a view in autograd's sense: it may be
+// Adds a node and returns the same values in the same memory. The result is not a view in autograd's sense: it may be
 // changed in place as the output itself might have been. Does nothing for an output that needs no gradient.
 at::Tensor behind_boundary(const at::Tensor& output, OnEnter on_enter);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes a replica's step compute what it computes in any other run: seeds of torch's random numbers, and what
-// fixed micro-batches (ddp/reproducible.h) ask of process, module and forwards.
+// A replica's step that computes the same in each run: it seeds torch's random numbers, and checks what fixed
+// micro-batches (ddp/reproducible.h) require of process, module and forwards.
 #pragma once
 
 #include <ATen/core/Generator.h>

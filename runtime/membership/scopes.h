@@ -3,8 +3,8 @@
 //
 // Each group is a scope. A word that a rank says there goes over its member link to the server, which passes it on to
 // all ranks of the scope, the speaker among them: all of them hear the words of a scope in one order. The server keeps
-// nothing of it, so a scope costs nothing until somebody says something. A word that comes before this rank has
-// subscribed waits for it here; so one that comes after it has unsubscribed, as of a group that fails, stays.
+// nothing of it, so a scope costs nothing until somebody says something. A word waits here until this
+// rank subscribes. A word that comes after unsubscribe(), as in a group that fails, stays until the job ends.
 //
 // Threads: any.
 #pragma once

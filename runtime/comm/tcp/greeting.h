@@ -47,7 +47,7 @@ std::string hello_of(int rank, std::string_view nonce);
 // Both expect a complete hello. None if it is not a number.
 std::optional<std::int64_t> rank_in_hello(std::string_view hello);
 std::string_view nonce_in_hello(std::string_view hello);
-// What the two prove to each other; the server's nonce is still to come. `secret` may be null, and outlives it.
+// The proofs that the two exchange; the server's nonce is added later. `secret` may be null, and outlives the result.
 store::ChallengeResponse challenge_between(int connecting, int listening, std::string_view ticket,
                                            std::string_view nonce, const store::Secret* secret);
 
