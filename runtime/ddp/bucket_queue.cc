@@ -123,6 +123,8 @@ void BucketQueue::gradient_ready(int bucket) {
   record_.last_gradient_ready = now();
   ++record_.gradients_ready;
   in_last_call_ = {};
+  // A full bucket waits for those before it: every rank starts its collectives in the plan's order, whatever order its
+  // gradients have.
   if (--missing_[index] == 0) {
     record_.buckets[index].ready = record_.last_gradient_ready;
     launch_full();
@@ -138,6 +140,7 @@ void BucketQueue::launch_full() {
 }
 
 void BucketQueue::launch(std::size_t bucket) {
+  // Before the collective, in place as it is: afterwards a NaN could be any rank's.
   if (finite_ != nullptr) finite_->look(bucket, buffer_of(bucket));
   if (hook_ != nullptr) await_announcement();
   if (!marks_) record_.buckets[bucket].launched = now();
@@ -194,6 +197,7 @@ void BucketQueue::finish() {
   }
   launch_full();
   await_all();
+  // told() asks the work that carried the note: read it before works_ lets it go.
   total_weight_ = total_of(told());
   noted_ = {record_.step, note_of_all(told())};
   works_.clear();

@@ -205,7 +205,9 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
                     step(), step_options.weight, weight));
   }
   if (shards) require_turn(step_options.synchronize);
+  // All checks that throw InvalidArgument stand above: a refused call leaves the Reducer as it was.
   if (memory.device()) in_group([&] { memory.follow(group->stream()); });
+  // Only between two sums: slices that already hold the gradients of a micro-batch must keep their place.
   if (!order_is_known && step() > 0 && micro_batches == 0) replan_as_observed();
   has_shares = false;
   weight = sum;
@@ -216,6 +218,7 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   clock->mark_group();
   std::fill(marked.begin(), marked.end(), 0);
   if (!synchronize) return;
+  // The clock first: if a rank asks to stop it calls the store, which may throw; the step has no collective yet.
   in_group([&] {
     StepNote note = step_options.note;
     note.stop = clock->begin();
@@ -250,6 +253,8 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
     in_group([&] { zero(at); });
   }
   if (!synchronize) return;
+  // The sums of earlier virtual shards are added before the queue counts the gradient: the last gradient of a bucket
+  // launches its collective, which reads the whole bucket.
   accumulate(at);
   if (!order_is_known) observed.push_back(parameter);
   in_group([&] { queue.gradient_ready(plan.gradient_slots[at].bucket); });
@@ -306,6 +311,7 @@ void Reducer::Impl::close_sum() {
 
 std::optional<std::int64_t> Reducer::Impl::finish_step() {
   require_step("finish_step");
+  // Before the queue ends, which launches every bucket that waits for an unmarked gradient.
   zero_unmarked();
   if (!synchronize) {
     in_group([&] {
@@ -319,6 +325,7 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   const std::size_t map_offset = used_map ? plan.gradient_slots[specs.size()].offset : 0;
   std::optional<std::int64_t> total;
   in_group([&] {
+    // The map travels in the last bucket, as if it were a gradient.
     if (used_map) used_map->write(map_offset, used);
     queue.finish();
     if (used_map) used_map->read(map_offset);
@@ -332,6 +339,8 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   for (std::size_t i = 0; digests && i < specs.size(); ++i) digests->sum(i, slice(i));
   own_total = weight;
   if (!is_mean) total = own_total;
+  // The clock ends the step last: if a rank asks to stop it calls the store, which may throw; the gradients are whole by
+  // then.
   close_sum();
   has_shares = is_sharded;
   in_group([&] { clock->end(queue.noted().of_all.stop); });
@@ -373,6 +382,7 @@ void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
   if (!in_step && micro_batches == 0) return;
   try {
     if (group->size() == 1) {
+      // One rank has no peer that waits for it, so its group survives and the step can be repeated.
       if (failure) return;
       close_sum();
       observed.clear();

@@ -67,8 +67,10 @@ void Trainer::refuse_live_gradients(std::string_view where) const {
 }
 
 void Trainer::begin_forward(std::optional<std::int64_t> weight) {
+  // An exception that the program caught in the last step is not the cause of what fails from now on.
   failure_.forget();
   if (is_in_no_sync() && !accumulating()) refuse_live_gradients("at the first micro-batch of no_sync()");
+  // A weight that set_weight() gave before this forward stays for it; any other is replaced by the forward's rows.
   weight_is_ahead_ = weight_is_ahead_ && !weight_is_spent_;
   if (!weight_is_ahead_) {
     if (weight_is_given_ && !weight_is_spent_) tell_of_replaced_weight();
@@ -127,6 +129,7 @@ void Trainer::begin(bool is_alone) {
   }
   is_synchronized_ = synchronizes();
   is_alone_ = is_alone;
+  // The loss goes before the Reducer's step: its sum travels with the note of the step's first collective.
   losses_.begin_backward(**weight_);
   if (is_synchronized_) losses_.close_step(step());
   if (is_alone) {
@@ -136,6 +139,7 @@ void Trainer::begin(bool is_alone) {
     if (is_synchronized_ && group_->size() > 1) losses_.write(note, step());
     reducer_->begin_step({.weight = **weight_, .synchronize = is_synchronized_, .note = note});
   }
+  // From here on give_up() has a step to give up; declared unused parameters may launch the first buckets at once.
   begun_ = clock_->step();
   in_step_ = true;
   for (std::size_t i = 0; i < is_unused_.size() && !is_alone; ++i) {
@@ -166,6 +170,7 @@ void Trainer::finish(trace::Time backward_began) {
     last_batch_ = losses_.batch_of(reducer_->noted());
     if (group_->device().kind == DeviceKind::cpu) last_weight_ = last_batch_.weight;  // also of a sum
   }
+  // On a device the sum of all ranks' rows is known some steps later, so rows that were dealt wait for it in dealt_.
   if (shard_ && !weights_are_told_ && step_rows_ != 0 && group_->size() > 1) dealt_.emplace_back(begun_, step_rows_);
   if (dealt_.empty() || dealt_.front().first != last_batch_.step) return;
   const std::int64_t rows = dealt_.front().second;
@@ -183,6 +188,7 @@ void Trainer::close() {
   if (!is_synchronized_) return;
   if (group_->size() > 1) trace::keep_batch(last_batch_.step, last_batch_.weight, last_batch_.loss);
   if (!is_alone_) divergence_->judge(step() - 1, reducer_->noted());
+  // The versions are taken before the program's optimizer changes them: tell_of_adding() compares.
   versions_ = replica_.values.versions();
   if (before_update_) before_update_();
 }
