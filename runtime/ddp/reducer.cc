@@ -339,8 +339,8 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   for (std::size_t i = 0; digests && i < specs.size(); ++i) digests->sum(i, slice(i));
   own_total = weight;
   if (!is_mean) total = own_total;
-  // The clock ends the step last: if a rank asks to stop it calls the store, which may throw; the gradients are whole by
-  // then.
+  // The clock ends the step last: if a rank asks to stop it calls the store, which may throw; the gradients are whole
+  // by then.
   close_sum();
   has_shares = is_sharded;
   in_group([&] { clock->end(queue.noted().of_all.stop); });
