@@ -14,8 +14,8 @@ std::string why_no_device(cudaError_t error, int driver_version, const std::opti
     case cudaErrorInsufficientDriver:
     case cudaErrorCallRequiresNewerDriver:
       if (driver_version == 0) {
-        return "there is no NVIDIA driver on this machine (no libcuda.so.1); install it, and in a container give it to "
-               "it: docker run --gpus all";
+        return "there is no NVIDIA driver on this machine (no libcuda.so.1); install it, or in a container pass the "
+               "GPUs: docker run --gpus all";
       }
       return fmt::format(
           "the NVIDIA driver is made for CUDA {}, and this build needs {}; install a newer driver, or build lockstep "
@@ -45,7 +45,7 @@ std::string why_no_device(cudaError_t error, int driver_version, const std::opti
         return fmt::format("CUDA_VISIBLE_DEVICES='{}' leaves no GPU of this machine; correct or unset it",
                            *visible_devices);
       }
-      return "the NVIDIA driver shows no GPU; look at nvidia-smi, and in a container give it the devices: docker run "
+      return "the NVIDIA driver shows no GPU; look at nvidia-smi, and in a container pass the GPUs: docker run "
              "--gpus all";
     default: return fmt::format("CUDA does not start: {}; look at nvidia-smi and the kernel's log", error_text(error));
   }

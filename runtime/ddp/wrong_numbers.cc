@@ -30,8 +30,8 @@ void WrongNumbers::found(std::int64_t step, const std::string& parameter, std::i
   // A loss scaler makes one every now and then.
   if (!begins || !std::has_single_bit(static_cast<unsigned>(++times_))) return;
   log_warn(
-      "Reducer: {}{}. Where no rank names an earlier step, it began there. The option not_finite raises it instead, or "
-      "ignores it",
+      "Reducer: {}{}. The earliest such warning of all ranks is the origin. not_finite = NotFinite::raise stops the "
+      "training there",
       text, times_ == 1 ? std::string() : fmt::format(" (occurrence {})", times_));
 }
 

@@ -93,7 +93,7 @@ TEST(Doctor, TextEndsWithTheVerdict) {
   const auto broken = run({LOCKSTEP_PROGRAM, "doctor"}, {{"RANK", "1"}});
   EXPECT_EQ(broken.exit_code, 1);
   EXPECT_EQ(lines_of(broken.out).back(), "1 problem: a rank could not start here, or not as asked");
-  EXPECT_TRUE(contains(broken.out, "PROBLEM: who am I: RANK is set but WORLD_SIZE is not")) << broken.out;
+  EXPECT_TRUE(contains(broken.out, "PROBLEM: init_process_group: RANK is set but WORLD_SIZE is not")) << broken.out;
 }
 
 Variables by_hand(int rank, int port, const std::string& address = "127.0.0.1") {

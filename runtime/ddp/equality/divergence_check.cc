@@ -59,9 +59,8 @@ void DivergenceCheck::compare(std::int64_t step, std::int64_t seen_in) {
   if (!comparison.are_equal()) throw_mismatch(seen_in, comparison);
   if (++equal_comparisons_ == kManyComparisons) {
     log_warn(
-        "replica check: for the {}th time, in step {}, the ranks had written their parameters differently often and "
-        "they were equal all the same; each time all of them are read: is there a write that one rank makes in every "
-        "step?",
+        "replica check: ranks write their parameters different numbers of times ({} times by step {}), though the "
+        "values are equal. Each time all parameters are compared, which is slow: does one rank write in every step?",
         equal_comparisons_, seen_in);
   }
   equal_versions_ = replica_.versions();

@@ -41,12 +41,12 @@ void require_agreement(const Found& first, const Found& second) {
   const Identity& a = first.reading.identity;
   const Identity& b = second.reading.identity;
   if (agree(a, b) || may_differ(first, second)) return;
-  throw Mismatch(
-      fmt::format("who am I: two launchers disagree: {} says rank {}/{} ({}), {} says rank {}/{} ({}); start the "
-                  "program with one of "
-                  "them, unset the other's variables, or pass rank and world_size to init_process_group",
-                  a.source, a.rank, a.world_size, first.reading.variables, b.source, b.rank, b.world_size,
-                  second.reading.variables));
+  throw Mismatch(fmt::format(
+      "init_process_group: two launchers disagree: {} says rank {}/{} ({}), {} says rank {}/{} ({}); start the "
+      "program with one of "
+      "them, unset the other's variables, or pass rank and world_size to init_process_group",
+      a.source, a.rank, a.world_size, first.reading.variables, b.source, b.rank, b.world_size,
+      second.reading.variables));
 }
 
 // Whether `inner` was started within a task of `scheduler`: it has ranks that the scheduler has not.
@@ -124,7 +124,7 @@ void read_exported_master(const Environment& environment, Identity& identity) {
   try {
     read_master(environment, identity);
   } catch (const InvalidArgument& error) {
-    log_warn("who am I: {}; continuing without it", error.what());
+    log_warn("init_process_group: {}; continuing without it", error.what());
   }
 }
 
@@ -208,16 +208,18 @@ Identity identify(const Environment& environment, const IdentityOverrides& overr
     return identity;
   }
   for (std::size_t i = 1; i < complete.size(); ++i) require_agreement(complete.front(), complete[i]);
-  if (complete.empty() && !incomplete.empty()) throw InvalidArgument("who am I: " + incomplete.front().reading.problem);
+  if (complete.empty() && !incomplete.empty())
+    throw InvalidArgument("init_process_group: " + incomplete.front().reading.problem);
   identity.source = "alone";
   if (!complete.empty()) {
     identity = complete.front().reading.identity;
     read_ours(environment, identity);
   } else if (const auto store = environment.get("LOCKSTEP_STORE")) {
-    throw InvalidArgument(fmt::format(
-        "who am I: LOCKSTEP_STORE={} is set but RANK and WORLD_SIZE are not; set both, start the program with "
-        "`lockstep run`, or unset LOCKSTEP_STORE to run alone",
-        *store));
+    throw InvalidArgument(
+        fmt::format("init_process_group: LOCKSTEP_STORE={} is set but RANK and WORLD_SIZE are not; set both, start the "
+                    "program with "
+                    "`lockstep run`, or unset LOCKSTEP_STORE to run alone",
+                    *store));
   }
   for (std::size_t i = 1; i < complete.size(); ++i) {
     const Identity& other = complete[i].reading.identity;

@@ -26,7 +26,7 @@ namespace lockstep::rendezvous {
 // The store's secret is what the ranks were given (LOCKSTEP_STORE_SECRET or _FILE), and then it is told nowhere. If
 // they were given none: where rank 0 tells the others where its store is (socket, PMIx, file, torchrun's store) it
 // draws one and tells it too, and says so where that is not a secret any more (torchrun's); where nothing is told (an
-// address) the run is as open as torch's, and rank 0 says so.
+// address) the run is as open as torch's, and rank 0 logs that.
 struct MeetingPlan {
   enum class RendezvousMethod {
     alone,           // a world of one: a store in this process, no socket

@@ -89,8 +89,8 @@ std::shared_ptr<OwnedStore> meet_at_address(const MeetingPlan& plan, const Ident
   auto owned = host_at_address(plan, identity, deadline);
   if (!plan.secret) {
     log_info(
-        "rendezvous: this run is as open as torch's: whoever reaches its store at {} can join, read or stop it; to "
-        "close it give every rank the same LOCKSTEP_STORE_SECRET (64 hex digits) or LOCKSTEP_STORE_SECRET_FILE",
+        "rendezvous: no secret: anyone who reaches {} can join, read or stop this job. Set LOCKSTEP_STORE_SECRET (64 "
+        "hex digits) or LOCKSTEP_STORE_SECRET_FILE to the same value on every rank",
         owned->address);
   }
   return owned;

@@ -57,9 +57,9 @@ std::shared_ptr<OwnedStore> host(std::unique_ptr<store::TorchStoreClient> agent,
       host_advertised_store(address_beside_agent(plan, identity, deadline), plan, identity, deadline);
   if (advertisement.secret) {
     log_info(
-        "rendezvous: this run is as open as torch's: its store at {} has a secret, and whoever reaches torchrun's "
-        "store at {} can learn it; to close it give every rank the same LOCKSTEP_STORE_SECRET (64 hex digits) or "
-        "LOCKSTEP_STORE_SECRET_FILE",
+        "rendezvous: the secret of this job's store at {} lies in torchrun's store at {}, where anyone who reaches it "
+        "can read it. Set LOCKSTEP_STORE_SECRET (64 hex digits) or LOCKSTEP_STORE_SECRET_FILE to the same value on "
+        "every rank",
         owned->address, plan.address.to_string());
   }
   owned->announcement = std::make_shared<AgentKey>(std::move(agent), key, encode(advertisement));

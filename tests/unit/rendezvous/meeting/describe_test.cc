@@ -45,7 +45,7 @@ TEST(DescribeRendezvous, WhatARankWouldSee) {
 
 TEST(DescribeRendezvous, ProblemsAreFacts) {
   EXPECT_THAT(described({{"RANK", "1"}}, true),
-              AllOf(HasSubstr("!launcher: who am I: RANK is set"), HasSubstr("interface: eth0")));
+              AllOf(HasSubstr("!launcher: init_process_group: RANK is set"), HasSubstr("interface: eth0")));
   EXPECT_THAT(described({{"RANK", "1"}, {"WORLD_SIZE", "2"}}, true), HasSubstr("!meeting: rendezvous: rank 1/2"));
   EXPECT_THAT(
       described({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCKSTEP_STORE", "h:1"}, {"LOCKSTEP_STORE_SECRET", "short"}},
