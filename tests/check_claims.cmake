@@ -8,7 +8,7 @@
 # SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 
-set(strict README.md docs/COMPARISON.md docs/LIMITS.md docs/TUNING.md docs/FAST.md)
+set(strict README.md docs/COMPARISON.md docs/LIMITS.md docs/SPEED.md docs/GPUS.md)
 set(results "${ROOT}/benchmarks/RESULTS.md")
 
 # read_lines(RESULT FILE): its lines as a list, without what would cut CMake's lists.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_libtorch_fast [cpu|cuda] [BLOCKS]: what docs/FAST.md advises against and what it advises, in alternating
+// bench_libtorch_fast [cpu|cuda] [BLOCKS]: what docs/SPEED.md advises against and what it advises, in alternating
 // blocks.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>

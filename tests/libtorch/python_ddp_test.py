@@ -44,7 +44,7 @@ class PythonDdp(support.Case):
                     self.assertLessEqual(apart, TOLERANCE * wanted.abs().max().item())
 
     def test_every_argument_is_in_the_migration_table(self):
-        with open(f"{HERE}/../../docs/LIBTORCH.md", encoding="utf-8") as file:
+        with open(f"{HERE}/../../docs/FROM_PYTHON.md", encoding="utf-8") as file:
             named = set(re.findall(r"`(\w+)[=`]", "".join(line for line in file if line.startswith("|"))))
         arguments = set(inspect.signature(torch.nn.parallel.DistributedDataParallel.__init__).parameters)
         self.assertGreater(len(arguments), 10)
