@@ -124,6 +124,11 @@ std::vector<std::string> agent_command_on(const std::string& name, const RunOpti
     if (!word.empty()) command.emplace_back(word);
   }
   const auto shell = find_program(command.front(), environment);
+  if (shell.path.empty() && options.rsh.empty()) {
+    throw InvalidArgument(
+        "-H: there is no ssh here to start the other hosts' launchers; install it (Debian's "
+        "openssh-client), or name another program with --rsh");
+  }
   if (shell.path.empty()) throw InvalidArgument(fmt::format("--rsh: {}", shell.problem));
   command.front() = shell.path;
   command.insert(command.end(), {name, self, "agent"});

@@ -242,6 +242,13 @@ void ShardSampler::reset(::torch::optional<std::size_t> new_length) {
   return Index(rows.begin(), rows.end());
 }
 
+int ShardSampler::rank() const {
+  MutexLock lock(state_->mutex);
+  return state_->sampler->rank();
+}
+
+int ShardSampler::world() const { return state_->world; }
+
 DataIdentity ShardSampler::identity() const {
   return [state = std::shared_ptr<const State>(state_)] {
     MutexLock lock(state->mutex);

@@ -72,9 +72,10 @@ UniqueFd listen_at(const SocketAddress& address, bool dual_stack) {
                                               "127.0.0.1/8 dev lo"
                                             : "name one of these, or the host that has it"));
     }
-    const char* remedy = error == EADDRINUSE ? " (choose another port, or port 0 for a free one)"
-                         : error == EACCES   ? " (a port that only root may take: choose one above 1023)"
-                                             : "";
+    const char* remedy = error == EADDRINUSE
+                             ? " (another program listens there, which ss -ltnp names: choose another port)"
+                         : error == EACCES ? " (a port that only root may take: choose one above 1023)"
+                                           : "";
     throw SystemError(fmt::format("listen at {}{}", address.to_string(), remedy), error);
   }
   if (::listen(fd.get(), SOMAXCONN) != 0) {

@@ -260,6 +260,19 @@ TEST(LibtorchDataLoader, TrainsAsOneProcessDoesWhereARankHasNoRows) {
   }
 }
 
+TEST(LibtorchDataDivergence, ASamplerOfAnotherRankIsRefused) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    libtorch::DistributedDataParallel ddp(net, group);
+    DistributedSampler sampler(20, 0, 1);
+    expect_text(outcome_of([&] { ddp.watch(sampler); }),
+                {"InvalidArgument", "reads for rank 0 of 1, and this is rank"});
+    BatchShardSampler other(20, 1 - group->rank(), 2, {.batch = 9});
+    libtorch::DataLoader loader(numbers(20), other);
+    expect_text(outcome_of([&] { ddp.watch(loader); }), {"InvalidArgument", "reads for rank"});
+  });
+}
+
 TEST(LibtorchDataDivergence, NamesWhatDiffersAndWhere) {
   for (const bool by_loader : {false, true}) {
     run_torch_ranks(3, [&](const Group& group) {

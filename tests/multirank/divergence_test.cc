@@ -133,9 +133,9 @@ void train_watched(const Group& group, const LoaderOf& loader_of) {
 }
 
 data::DataLoader<data::Batch> loader_of(std::int64_t length, int rank, std::uint64_t seed, std::int64_t batch_size,
-                                        bool drop_last = false) {
+                                        bool drop_last = false, int world = 3) {
   return data::DataLoader(data::TensorDataset(Tensor::full({length, 5}, 0.5f)),
-                          data::BatchShardSampler(length, rank, 3, {.seed = seed, .drop_last = drop_last}),
+                          data::BatchShardSampler(length, rank, world, {.seed = seed, .drop_last = drop_last}),
                           {.batch_size = batch_size, .workers = 1});
 }
 
@@ -172,11 +172,28 @@ TEST(DataDivergence, OfModelsThatAreJudgedLateIsNotSaidOfTheData) {
   expect_text(text, {"the ranks averaged the gradients of different models in step 0, since they stepped them in"});
 }
 
+TEST(DataDivergence, ASamplerOfAnotherRankOrNumberOfRanksIsRefused) {
+  run_ranks(2, [](const Group& group) {
+    nn::Sequential model = make_model();
+    DistributedDataParallel ddp(model, group);
+    const auto watch = [&](int rank, int world) {
+      ddp.watch(data::DataLoader(data::TensorDataset(Tensor::full({10, 5}, 0.5f)),
+                                 data::BatchShardSampler(10, rank, world), {.batch_size = 4}));
+    };
+    const auto refusal_of = [&](int rank, int world) { return error_of<InvalidArgument>([&] { watch(rank, world); }); };
+    expect_text(refusal_of(1 - group->rank(), 2),
+                {"watch(): the sampler reads for rank " + std::to_string(1 - group->rank()) +
+                 " of 2, and this is rank " + std::to_string(group->rank()) + " of 2"});
+    expect_text(refusal_of(0, 1), {"reads for rank 0 of 1"});
+    EXPECT_NO_THROW(watch(group->rank(), 2));
+  });
+}
+
 TEST(DataDivergence, OfTheEpochIsFoundWhereItBegins) {
   const std::string text = mismatch_of_all(2, [](const Group& group) {
     nn::Sequential model = make_model();
     DistributedDataParallel ddp(model, group);
-    auto loader = loader_of(10, group->rank(), 1, 4);
+    auto loader = loader_of(10, group->rank(), 1, 4, false, 2);
     ddp.watch(loader);
     for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
       if (group->rank() == 0 || epoch < 2) loader.set_epoch(epoch);

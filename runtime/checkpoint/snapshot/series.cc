@@ -161,7 +161,10 @@ FoundSnapshot open_snapshot(const fs::path& path) {
     case SnapshotState::whole:
     case SnapshotState::fenced: break;  // by records, which are its folder's
     case SnapshotState::unfinished:
-      throw InvalidArgument(fmt::format("'{}' is not a snapshot: there is no manifest.json in it", path.string()));
+      throw InvalidArgument(
+          fmt::format("'{}' is not a snapshot: there is no manifest.json in it; give one of the "
+                      "folders step-... that 'lockstep snapshots FOLDER' lists",
+                      path.string()));
     case SnapshotState::partial:
       throw InvalidArgument(
           fmt::format("the snapshot '{}' is in parts: {} Copy the step's folders of all hosts into one", path.string(),

@@ -142,6 +142,9 @@ class LOCKSTEP_API Sampler {
   std::vector<std::int64_t> batch(std::int64_t index, std::int64_t batch_size) const;
 
   const EpochOrder& order() const { return order_; }
+  // The rank that it reads for, and of how many.
+  int rank() const { return rank_; }
+  int world() const { return world_; }
   // The numbers that decide, beside the rank, which samples batch() returns: names and values, which have to be the
   // same on all ranks. For DistributedDataParallel::watch().
   std::vector<std::pair<std::string, std::uint64_t>> identity(std::int64_t batch_size) const;
@@ -156,8 +159,6 @@ class LOCKSTEP_API Sampler {
   };
 
   Sampler(const char* name, EpochOrder order, int rank, int world);
-  int rank() const { return rank_; }
-  int world() const { return world_; }
 
  private:
   // Rows of all ranks in a batch that is not the last.

@@ -18,6 +18,18 @@ concept TellsIdentity = requires(const std::remove_reference_t<T>& it) {
   DataIdentity(it.identity());
 };
 
+// InvalidArgument unless the sampler reads for this rank of the group, and for as many ranks: else some rows would be
+// read by several ranks, or by none.
+LOCKSTEP_API void require_rank_of_group(const ProcessGroup& group, int rank, int world);
+template <typename Loader>
+void require_rank_of_group(const ProcessGroup& group, Loader& loader) {
+  if constexpr (requires { loader.sampler().rank(); }) {
+    require_rank_of_group(group, loader.sampler().rank(), loader.sampler().world());
+  } else if constexpr (requires { loader.rank(); }) {
+    require_rank_of_group(group, loader.rank(), loader.world());
+  }
+}
+
 // Whether all ranks of the group have agreed to stop; false after the group has gone.
 using IsOver = std::function<bool()>;
 LOCKSTEP_API IsOver training_is_over(const ProcessGroup& group);

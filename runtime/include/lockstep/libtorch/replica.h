@@ -83,9 +83,10 @@ class LOCKSTEP_API Replica {
   // From now on a synchronised backward() finds ranks that read other data than each other, in length, seed, epoch,
   // batch size, order or where the pass began: Mismatch names what differs, and the ranks. `source`: a ShardSampler, or
   // a DataLoader of lockstep::libtorch, which from now on ends with the training; in place of the one before. Costs no
-  // message of its own.
+  // message of its own. InvalidArgument if the sampler reads for another rank than this one.
   template <TellsIdentity Source>
   void watch(Source&& source) {
+    require_rank_of_group(*group(), source);
     watch_data(source.identity());
     end_with_training(source, *group());
   }

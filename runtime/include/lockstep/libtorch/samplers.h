@@ -62,6 +62,9 @@ class LOCKSTEP_API ShardSampler : public ::torch::data::samplers::Sampler<> {
   void save(::torch::serialize::OutputArchive& archive) const override;
   void load(::torch::serialize::InputArchive& archive) override;
 
+  // The rank that it reads for, and of how many.
+  int rank() const;
+  int world() const;
   // For DistributedDataParallel::watch(): of the pass that has begun. May outlive the sampler.
   DataIdentity identity() const;
 

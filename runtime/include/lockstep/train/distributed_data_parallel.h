@@ -160,9 +160,10 @@ class LOCKSTEP_API DistributedDataParallel {
   // From now on a synchronised backward() finds ranks that read other data than each other, in length, seed, epoch,
   // batch size, order or where the pass began: Mismatch names what differs, and the ranks. `loader`: a
   // data::DataLoader, in place of the one before, which from now on ends with the training. Costs no message of its
-  // own.
+  // own. InvalidArgument if its sampler reads for another rank than this one.
   template <TellsIdentity Loader>
   void watch(Loader&& loader) {
+    require_rank_of_group(*group_, loader);
     watch(loader.identity());
     end_with_training(loader, *group_);
   }
