@@ -6,7 +6,7 @@
 // another, or whose exit code says that it lost one, is a witness: its later actions are consequences. The root is an
 // implicated rank that accuses no other; of several such ranks, the one that was implicated first. Ranks that found a
 // difference among them are witnesses of it, and if no other rank failed, the difference has no root. A root may still
-// be ending, and a SIGTERM would hide how, so its end is awaited for a limited time. docs/ATTRIBUTION.md has the rules
+// be ending, and a SIGTERM would hide how, so its end is awaited for a limited time. docs/FAILURES.md has the rules
 // for users.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is named when a job fails, whatever its ranks make of the errors that they get: docs/ATTRIBUTION.md.
+// Who is named when a job fails, whatever its ranks make of the errors that they get: docs/FAILURES.md.
 //
 // scripts/test --extra soak attribution runs these again and again.
 #include <gtest/gtest.h>

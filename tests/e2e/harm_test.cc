@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each way in which a rank can come to harm, to rank 0 and to another one, over shared memory and over TCP: the cells
-// of docs/FAILURES.md for one host.
+// Each way in which a rank can come to harm, to rank 0 and to another one, over shared memory and over TCP: the rows
+// of docs/PROMISES.md for one host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -332,7 +332,7 @@ TEST_P(Ranks, ComputeInGroupsOfAllAndOfSome) {
   }
 }
 
-// The drills of docs/FAILURES.md, at more than one rank.
+// The drills of docs/PROMISES.md, at more than one rank.
 class SeveralRanks : public Gpu, public ::testing::WithParamInterface<int> {};
 
 // The harm that rank 1 comes to (rank_main.cc), and what the job says of it.

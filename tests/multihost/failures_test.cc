@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of a training job on three hosts when a launcher, or a whole host, comes to harm: the cells of
-// docs/FAILURES.md that take several hosts. Ranks speak over TCP.
+// What becomes of a training job on three hosts when a launcher, or a whole host, comes to harm: the rows of
+// docs/PROMISES.md that take several hosts. Ranks speak over TCP.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
