@@ -88,7 +88,7 @@ TEST(ChooseInterface, AWishThatNothingMeetsIsRefusedWithWhatThereIs) {
     expect_text(error_of([&] {
                   chosen({kLoopback, kEthernet}, wish);
                 }),
-                {wish.begin()->first + "=" + wish.begin()->second, "lo 127.0.0.1, eth0 10.0.0.7"});
+                {wish.begin()->first + "='" + wish.begin()->second + "'", "lo 127.0.0.1, eth0 10.0.0.7"});
   }
 }
 
