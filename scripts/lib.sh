@@ -160,12 +160,22 @@ configure_for_programs() {
   configure release "${anew[@]+"${anew[@]}"}" "$@"
 }
 
-# build PRESET [TARGET...]: progress on a terminal, silence elsewhere, errors always.
+# build PRESET [TARGET...]: progress on a terminal, a line for each tenth elsewhere, errors always.
 build() {
-  local preset=$1 quiet=()
+  local preset=$1
   shift
-  [[ -t 1 ]] || quiet=(--quiet)
-  ninja -C "build/$preset" -j "$(jobs)" "${quiet[@]}" "$@" || die "the build of build/$preset failed; the first error is above"
+  if [[ -t 1 ]]; then
+    ninja -C "build/$preset" -j "$(jobs)" "$@"
+  else
+    ninja -C "build/$preset" -j "$(jobs)" "$@" | awk -v name="$program" '
+      match($0, /^\[[0-9]+\/[0-9]+\] /) {
+        split(substr($0, 2, RLENGTH - 3), steps, "/")
+        tenth = int(10 * steps[1] / steps[2])
+        if (tenth > told && steps[2] > 20) { told = tenth; printf "%s: built %d of %d\n", name, steps[1], steps[2]; fflush() }
+        next
+      }
+      !/^ninja: (Entering directory|no work to do)/'
+  fi || die "the build of build/$preset failed; its first error, unless it was interrupted, is above"
 }
 
 mkdir -p build
