@@ -149,7 +149,7 @@ Only this host's disk is examined. A snapshot is
   fenced       a later start of the job did not resume from it, and removes it
   damaged      restore() skips it
   of a later lockstep: restore() refuses it, unless a newer one is whole
-docs/SNAPSHOTS.md has the format.
+docs/SNAPSHOT_FORMAT.md has the format.
 
 Exit codes:
   0        none is damaged or of a later lockstep; diff: the two are equal

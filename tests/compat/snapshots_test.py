@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader in Python of docs/SNAPSHOTS.md, as a user copies it, reads what 02_char_gpt and 04_libtorch_mnist save."""
+"""The reader in Python of docs/SNAPSHOT_FORMAT.md, as a user copies it, reads what 02_char_gpt and 04_libtorch_mnist save."""
 import importlib.util
 import json
 import os
@@ -21,9 +21,9 @@ STEPS = 6
 
 def reader():
     """What the reader defines, and the lines for PyTorch."""
-    page = (ROOT / "docs/SNAPSHOTS.md").read_text()
+    page = (ROOT / "docs/SNAPSHOT_FORMAT.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.S)
-    assert len(blocks) == 2, f"{len(blocks)} blocks of Python in docs/SNAPSHOTS.md"
+    assert len(blocks) == 2, f"{len(blocks)} blocks of Python in docs/SNAPSHOT_FORMAT.md"
     names = {}
     exec(blocks[0], names)
     return names, blocks[1]
@@ -124,7 +124,7 @@ class Reader(unittest.TestCase):
             self.assertEqual(items["data"][0]["consumed"], 8 * STEPS)
             # The members that the page lists, and no others.
             manifest = json.loads((newest / "manifest.json").read_text())
-            page = (ROOT / "docs/SNAPSHOTS.md").read_text()
+            page = (ROOT / "docs/SNAPSHOT_FORMAT.md").read_text()
             for member in manifest:
                 self.assertIn(f"`{member}`", page)
 

@@ -2,7 +2,7 @@
 # Sourced by the scripts beside it, which set `source`, the folder of the sources.
 # SPDX-License-Identifier: Apache-2.0
 
-pages=(README.md docs/{INSTALL,ENGINE,FIRST_PROGRAM}.md)
+pages=(README.md docs/{INSTALL,ENGINE,FIRST_PROGRAM,OWN_GRADIENTS}.md)
 # block NAME: the fenced block after "<!-- consumer: NAME -->" in one of these pages.
 block() {
   local text

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# first_program.sh SOURCE BUILD WORK CMAKE CXX NAME: the program NAME of docs/FIRST_PROGRAM.md, built and run with the page's
-# own lines against the installed tree.
+# first_program.sh SOURCE BUILD WORK CMAKE CXX NAME: the program NAME of docs/FIRST_PROGRAM.md or docs/OWN_GRADIENTS.md, built and
+# run with the page's own lines against the installed tree.
 #
 # On 1, 2 and 3 ranks it prints the same validation losses but for rounding. Stopped by SIGTERM after some epochs and started
 # again it ends with the bits of the undisturbed run.

@@ -67,7 +67,6 @@ void expect_net_alike(const std::string& name, int count, const NetRecipe& recip
 
 TEST(Recipes, ScheduleAndClipping) {
   expect_net_alike("schedule", 6, [](const Group& group, Net& model, const std::vector<Batch>& batches) {
-    // recipe schedule
     lockstep::libtorch::DistributedDataParallel ddp(model, group);
     torch::optim::SGD optimizer(model.parameters(), 0.5);
     torch::optim::StepLR schedule(optimizer, /*step_size=*/2, /*gamma=*/0.5);
@@ -78,7 +77,6 @@ TEST(Recipes, ScheduleAndClipping) {
       optimizer.step();
       schedule.step();
     }
-    // end
   });
 }
 
@@ -322,7 +320,6 @@ TEST(Recipes, TwoLossesInAStep) {
         unlabelled(batches.begin() + 4, batches.end());
     lockstep::libtorch::DistributedDataParallel ddp(model, group);
     torch::optim::SGD optimizer(model.parameters(), 0.1);
-    // recipe losses
     for (std::size_t i = 0; i < labelled.size(); ++i) {
       optimizer.zero_grad();
       ddp.backward(torch::mse_loss(ddp(labelled[i].data), labelled[i].target));
@@ -330,14 +327,12 @@ TEST(Recipes, TwoLossesInAStep) {
       ddp.backward(0.5 * torch::mse_loss(ddp(x.flip(1)), wanted));  // adds to the gradients
       optimizer.step();
     }
-    // end
     EXPECT_EQ(ddp.steps(), 8) << "of all-reduces, two for each of the optimizer's";
   });
 }
 
 TEST(Recipes, FrozenLayersAndTwoParameterGroups) {
   expect_net_alike("groups", 4, [](const Group& group, Net& model, const std::vector<Batch>& batches) {
-    // recipe groups
     model.first->weight.requires_grad_(false);  // before it is wrapped
     lockstep::libtorch::DistributedDataParallel ddp(model, group);
     std::vector<torch::optim::OptimizerParamGroup> groups{{{model.first->bias}}, {model.last->parameters()}};
@@ -349,7 +344,6 @@ TEST(Recipes, FrozenLayersAndTwoParameterGroups) {
       torch::mse_loss(ddp(batch.data), batch.target).backward();
       optimizer.step();
     }
-    // end
   });
 }
 
@@ -362,7 +356,6 @@ TEST(Recipes, FineTuningFromAFileOfRankZeros) {
   torch::save(pretrained, file);
   expect_alike("file", [&](const Group& group) {
     const auto batches = batches_of(group, 4);
-    // recipe file
     auto model = std::make_shared<Net>(4, 2);
     lockstep::on_rank0(*group, [&] { torch::load(model, file); });  // an error of it reaches every rank
     lockstep::libtorch::DistributedDataParallel ddp(model, group);  // rank 0's weights everywhere
@@ -372,7 +365,6 @@ TEST(Recipes, FineTuningFromAFileOfRankZeros) {
       torch::mse_loss(ddp(batch.data), batch.target).backward();
       optimizer.step();
     }
-    // end
     return weights_of(*model);
   });
   std::filesystem::remove_all(folder);

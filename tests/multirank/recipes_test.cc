@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/lockstep.h"
 #include "tests/multirank/compare.h"
@@ -65,7 +66,6 @@ TEST(EngineRecipes, ScheduleAndClipping) {
     DistributedDataParallel ddp(model, group);
     data::DataLoader loader(random_dataset(), data::BatchShardSampler(25, group->rank(), group->size()),
                             {.batch_size = 8});
-    // recipe rate
     lockstep::optim::SGD optimizer(ddp.parameters(), {.momentum = 0.9});
     const lockstep::optim::Schedule schedule{
         .peak = 0.1, .floor = 0.01, .warmup = 4, .total = epochs * loader.num_batches()};
@@ -79,11 +79,64 @@ TEST(EngineRecipes, ScheduleAndClipping) {
         optimizer.zero_grad();
       }
     }
-    // end
     EXPECT_EQ(ddp.steps(), 12);
     EXPECT_NEAR(optimizer.learning_rate(), schedule(11), 1e-12);
     return weights_of(model);
   });
+}
+
+TEST(EngineRecipes, GradientAccumulation) {
+  expect_alike("accumulation", [](const Group& group) {
+    nn::Sequential model{nn::Linear(4, 8), nn::Tanh(), nn::Linear(8, 2)};
+    DistributedDataParallel ddp(model, group);
+    optim::SGD optimizer(ddp.parameters(), {.lr = 0.1});
+    data::DataLoader loader(random_dataset(), data::BatchShardSampler(25, group->rank(), group->size()),
+                            {.batch_size = 8});
+    // recipe accumulation
+    int batches = 0;
+    for (const auto& [x, y, ids] : loader) {
+      const bool is_last = ++batches % 2 == 0;
+      const auto local = ddp.no_sync(!is_last);  // sends nothing
+      ddp.backward(lockstep::mse_loss(ddp(x), y));
+      if (!is_last) continue;
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    // end
+    EXPECT_EQ(ddp.steps(), 2);
+    return weights_of(model);
+  });
+}
+
+TEST(EngineRecipes, Inference) {
+  const TemporaryFolder folder;
+  const std::string file = (folder / "model.safetensors").string();
+  const Tensor input = Tensor::of({1, 4}, {0.1f, 0.2f, 0.3f, 0.4f});
+  const nn::Sequential trained{nn::Linear(4, 8), nn::Dropout(0.5f), nn::Linear(8, 2)};
+  trained.initialize(7);  // other weights than a new model's
+  save_weights(file, trained);
+  // recipe inference
+  lockstep::nn::Sequential model{lockstep::nn::Linear(4, 8), lockstep::nn::Dropout(0.5f), lockstep::nn::Linear(8, 2)};
+  lockstep::load_weights(file, model);
+  model.eval();  // no dropout
+  const lockstep::NoGrad no_grad;
+  const std::vector<float> scores = model(input).to_vector();
+  // end
+  const Values weights = weights_of(trained);
+  EXPECT_EQ(weights_of(model), weights);
+  // Linear(4, 8), then Linear(8, 2), by hand.
+  const auto& in = weights.at("0.weight");
+  const auto& out = weights.at("2.weight");
+  ASSERT_EQ(scores.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    double score = weights.at("2.bias")[i];
+    for (std::size_t j = 0; j < 8; ++j) {
+      double hidden = weights.at("0.bias")[j];
+      for (std::size_t k = 0; k < 4; ++k) hidden += 0.1 * static_cast<double>(k + 1) * in[8 * k + j];
+      score += hidden * out[2 * j + i];
+    }
+    EXPECT_NEAR(scores[i], score, 1e-5);
+  }
 }
 
 TEST(EngineRecipes, ParameterGroups) {
@@ -135,7 +188,6 @@ TEST(EngineRecipes, ModuleOfOnesOwn) {
   });
 }
 
-// recipe dataset
 struct Waves {
   std::int64_t size() const { return 25; }
   lockstep::data::Batch batch(std::span<const std::int64_t> ids) const {  // several threads; `ids` may be empty
@@ -149,7 +201,6 @@ struct Waves {
     return {lockstep::Tensor::of({rows, 4}, x), lockstep::Tensor::of({rows, 2}, y), {ids.begin(), ids.end()}};
   }
 };
-// end
 
 TEST(EngineRecipes, DatasetOfOnesOwn) {
   // recipe sample

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // manifest.json, the list of a snapshot's contents. It is written last, so that a folder with a manifest is a whole
-// snapshot. docs/SNAPSHOTS.md describes the format.
+// snapshot. docs/SNAPSHOT_FORMAT.md describes the format.
 //
 // Pure functions over text: no files.
 #pragma once
