@@ -240,7 +240,9 @@ std::optional<Straggler> find_straggler(const std::vector<RankTable>& tables, do
     index = i;
   }
   if (worst.share < least) return std::nullopt;
-  std::int64_t most = std::numeric_limits<std::int64_t>::min();
+  // A rank can be slow in the median step without being slow in the median of any phase: then no phase is accused.
+  worst.cause = Phase::other;
+  std::int64_t most = 0;
   for (const Phase phase : kCauses) {
     const std::int64_t excess = median_excess(steps, index, [phase](const StepRow& row) { return row[phase]; });
     if (excess > most) worst.cause = phase;

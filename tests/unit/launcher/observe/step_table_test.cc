@@ -137,6 +137,24 @@ TEST(Straggler, IsNamedWithItsCauseWhereverItsTimeGoes) {
 }
 
 // Rank 0 sums for the others, which takes part of its backward: it is slowed, and slows nobody by its own work.
+TEST(Straggler, ThatIsSlowInAnotherPhaseOfEachStepHasNoPhaseThatHadNoTime) {
+  std::vector<RankTable> tables = job({{}, {}});
+  for (std::size_t i = 0; i < tables[1].rows.size(); ++i) {
+    StepRow& row = tables[1].rows[i];
+    std::int64_t added = 0;
+    for (const Phase phase : {Phase::data, Phase::forward, Phase::backward, Phase::optimizer, Phase::other}) {
+      const std::int64_t more = static_cast<std::size_t>(phase) % 5 == i % 5 ? 4000 : -50;
+      row.ns[static_cast<std::size_t>(phase)] += more;
+      added += more;
+    }
+    row.ns[static_cast<std::size_t>(Phase::exposed)] -= added;
+  }
+  const auto found = find_straggler(tables);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->rank, 1);
+  EXPECT_EQ(found->cause, Phase::other) << name_of(found->cause);
+}
+
 TEST(Straggler, IsNobodyWhoIsSlowedByOthersReductions) { EXPECT_FALSE(find_straggler(job({{.hidden = 2000}, {}}))); }
 
 TEST(Straggler, IsNobodyWhereTheRanksAreAlikeOrTooLittleIsKnown) {
