@@ -71,7 +71,7 @@ void broadcast_buffers(ReplicaEngine& engine) {
 void fail_forward(ReplicaEngine& engine, bool others_wait) noexcept {
   if (!at::GradMode::is_enabled()) return;
   engine.trainer.keep_failure("forward");
-  if (others_wait || engine.trainer.accumulating()) engine.give_up();
+  if (others_wait || engine.trainer.accumulating()) engine.gradients.give_up();
 }
 
 template <typename Call>
@@ -109,7 +109,7 @@ Replica::Replica(const ::torch::nn::Module& module, std::shared_ptr<ProcessGroup
   // By default torch uses all cores for each rank.
   if (at::get_num_threads() > intra_op_threads()) at::set_num_threads(intra_op_threads());
   compare_state(*engine.group, state, options.unused);
-  if (!engine.may_need_no_arena()) engine.trainer.make_reducer();
+  if (!engine.gradients.may_need_no_arena()) engine.trainer.make_reducer();
   engine.repeatable.prepare();
   broadcast_state(*engine.group, state);
   std::int64_t bytes = 0;
@@ -128,7 +128,7 @@ Replica::~Replica() { engine_->leave(); }
 GradientOptions Replica::gradient_options() const {
   return {.loss_weight = engine_->options.loss == Loss::sum ? nullptr : engine_->trainer.weight(),
           .before_backward = [weak = std::weak_ptr(engine_)] {
-            if (const auto live = weak.lock()) live->plan_early();
+            if (const auto live = weak.lock()) live->gradients.plan_early();
           }};
 }
 
@@ -145,7 +145,7 @@ std::int64_t Replica::rows_of(const at::Tensor& tensor) const {
 }
 
 void Replica::set_weight_to(std::int64_t weight) {
-  if (engine_->on_captured) {
+  if (engine_->gradients.is_captured()) {
     throw InvalidArgument(
         "DistributedDataParallel: set_weight within the loss of a CapturedStep, which replays would leave out; call "
         "the "
@@ -163,7 +163,7 @@ void Replica::before_forward(std::optional<std::int64_t> rows) {
   if (!at::GradMode::is_enabled()) return;
   ++engine_->forwards;
   engine_->rows = rows;
-  if (engine_->on_captured) return;
+  if (engine_->gradients.is_captured()) return;
   give_signal_stack();  // oneDNN's kernels run on this thread
   in_forward(*engine_, [&] {
     engine_->enter();
@@ -278,7 +278,7 @@ void Replica::before_update(std::function<void()> action) { engine_->trainer.bef
 void Replica::before_adding(std::function<void()> action) { engine_->trainer.before_adding(std::move(action)); }
 void Replica::after_broadcast(std::function<void()> action) { engine_->after_broadcast = std::move(action); }
 at::Generator Replica::generator(std::uint32_t draw) const { return engine_->repeatable.generator(draw); }
-std::optional<std::int64_t> Replica::weight_unit() const { return engine_->weight_unit(); }
-void Replica::set_weight_unit(std::int64_t unit) { engine_->set_weight_unit(unit); }
+std::optional<std::int64_t> Replica::weight_unit() const { return engine_->gradients.weight_unit(); }
+void Replica::set_weight_unit(std::int64_t unit) { engine_->gradients.set_weight_unit(unit); }
 
 }  // namespace lockstep::libtorch

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way of the gradients from .grad into the arena, and back.
-#include "runtime/libtorch/replica_engine.h"
+#include "runtime/libtorch/replica_gradients.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,7 +12,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/sampler.h"
+#include "runtime/base/logging.h"
 #include "runtime/device/not_finite.h"
+#include "runtime/libtorch/autograd_graph.h"
 #include "runtime/libtorch/tensor_bytes.h"
 
 namespace lockstep::libtorch {
@@ -26,44 +28,65 @@ bool is_zero(const at::Tensor& dense) {
 
 }  // namespace
 
-bool ReplicaEngine::may_need_no_arena() const {
-  return group->size() == 1 && !options.comm_hook.run && options.comm_hook.name.empty() &&
+Gradients::Gradients(TrainedModule& module, ReplicaShares& shares)
+    : module_(module),
+      shares_(shares),
+      trainer_(module.trainer),
+      slots_(module.parameters().size()),
+      stream_(current_stream(module.group->device())) {
+  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].strides = gradient_strides(tensor(i));
+  const NotFinite not_finite = module_.options.not_finite;
+  if (!is_on_device() && module_.group->size() == 1 && not_finite != NotFinite::ignore) {
+    wrong_.emplace(not_finite, module_.group);
+  }
+}
+
+bool Gradients::may_need_no_arena() const {
+  const DdpOptions& options = module_.options;
+  return module_.group->size() == 1 && !options.comm_hook.run && options.comm_hook.name.empty() &&
          !options.reproducible.is_on();
 }
 
-bool ReplicaEngine::needs_no_arena() const {
-  return may_need_no_arena() && !trainer.is_in_no_sync() && !trainer.accumulating();
+bool Gradients::needs_no_arena() const {
+  return may_need_no_arena() && !trainer_.is_in_no_sync() && !trainer_.accumulating();
+}
+
+// With shares the order is fixed: an optimizer's state belongs to a share.
+void Gradients::order_by(std::span<const at::Tensor> outputs) {
+  if (order_.empty() && !shares_.are_cut()) order_ = graph_order(outputs, module_.numbers());
 }
 
 // Collective the first time: before the first gradient is written, so that addresses never change.
-void ReplicaEngine::plan() {
+void Gradients::plan() {
   if (is_planned_) return;
-  if (!trainer.reducer()) trainer.make_reducer();
-  Reducer& reducer = *trainer.reducer();
-  std::vector<char> in_graph(gradients_.size(), 0);
+  if (!trainer_.reducer()) trainer_.make_reducer();
+  Reducer& reducer = *trainer_.reducer();
+  std::vector<char> in_graph(slots_.size(), 0);
   for (const int index : order_) in_graph[static_cast<std::size_t>(index)] = 1;
-  for (int i = static_cast<int>(gradients_.size()) - 1; i >= 0; --i) {
+  for (int i = static_cast<int>(slots_.size()) - 1; i >= 0; --i) {
     if (!in_graph[static_cast<std::size_t>(i)]) order_.push_back(i);
   }
   // Shards are mostly as large as rank 0's first: those need no multiplication.
-  const bool are_multiplied = !options.weigh_outputs && options.loss == Loss::mean;
-  std::int64_t unit = are_multiplied ? unit_.value_or(std::max<std::int64_t>(trainer.weight()->value_or(1), 1)) : 1;
+  const bool are_multiplied = !module_.options.weigh_outputs && module_.options.loss == Loss::mean;
+  std::int64_t unit = are_multiplied ? unit_.value_or(std::max<std::int64_t>(trainer_.weight()->value_or(1), 1)) : 1;
   // A fixed unit in place of the first weight, which differs with the number of ranks.
-  if (const Reproducible& same = options.reproducible; same.is_on() && are_multiplied) {
+  if (const Reproducible& same = module_.options.reproducible; same.is_on() && are_multiplied) {
     unit = data::shard_rows(same.batch_size, same.virtual_shards);
   }
   reducer.plan_order(order_, unit);
+  // All ranks have rank 0's order and unit now. The order decides the addresses, so they are asked for after it.
   unit_ = reducer.weight_unit();
-  for (std::size_t i = 0; i < gradients_.size(); ++i) {
-    Gradient& slot = gradients_[i];
-    const DType reduced = reduced_as(tensor(i));
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    const DType reduced = module_.reduced_as(tensor(i));
     void* const memory = reducer.gradient_data(static_cast<int>(i), reduced);
     const auto of_view = at::TensorOptions().dtype(scalar_type_of(reduced)).device(tensor(i).device());
+    // Each view holds the arena: the program may keep a .grad for longer than the Reducer lives.
     slot.view = at::from_blob(
         memory, tensor(i).sizes(), slot.strides, [arena = reducer.memory()](void*) {}, of_view, tensor(i).device());
     slot.result = slot.view;
-    if (shares.are_cut()) {
-      slot.result = shares.placeholder(i);
+    if (shares_.are_cut()) {
+      slot.result = shares_.adopt(i, slot.view);
     } else if (slot.view.dtype() != tensor(i).dtype()) {
       slot.result = at::empty_strided(tensor(i).sizes(), slot.strides, tensor(i).options());
     }
@@ -71,160 +94,281 @@ void ReplicaEngine::plan() {
   is_planned_ = true;
 }
 
-void ReplicaEngine::plan_early() {
+void Gradients::plan_early() {
   if (is_planned_ || may_need_no_arena()) return;
-  const OnCurrentStream ordered(*group);
+  const OnCurrentStream ordered(*module_.group);
   plan();
 }
 
-double ReplicaEngine::factor() const {
-  const bool has_weight_in_it = options.weigh_outputs || options.loss == Loss::sum;
-  const std::int64_t own = **trainer.weight();
-  const std::int64_t weight = has_weight_in_it ? std::min<std::int64_t>(own, 1) : own;
-  return static_cast<double>(weight) / static_cast<double>(trainer.reducer()->weight_unit());
+void Gradients::begin() {
+  begin_in_current_stream();
+  shares_.set_has_means(false);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    // A zero_grad() of torch's class, which knows shares alone.
+    if (!shares_.gradient_that_tells(i).defined()) tensor(i).mutable_grad().reset();
+  }
+  // The scope covers the Reducer's calls only: the group's stream goes with its program, and one backward may have
+  // several replicas, each with a stream.
+  const OnStream ordered(*module_.group, stream_);
+  if (!needs_no_arena()) plan();
+  trainer_.begin(needs_no_arena());
 }
 
-bool ReplicaEngine::lies_in_arena(std::size_t index) const {
+void Gradients::begin_in_current_stream() {
+  stream_ = current_stream(module_.group->device());
+  for (Slot& slot : slots_) {
+    slot.is_taken = slot.is_set_aside = slot.is_used = false;
+    // Between the micro-batches of a step .grad is undefined, so the first one's answer is kept for the last.
+    slot.had_gradient = slot.had_gradient && trainer_.accumulating();
+  }
+}
+
+void Gradients::prepare(std::size_t index, bool has_gradient) {
+  if (has_gradient) trainer_.require_used(static_cast<int>(index));
+  slots_[index].is_used |= has_gradient;
+  // Without an arena autograd adds to .grad itself. A mean over no rows, which may be NaN, is kept from it.
+  if (!trainer_.is_alone() || **trainer_.weight() == 0) set_aside(index);
+}
+
+bool Gradients::lies_in_arena(std::size_t index) const {
   const at::Tensor& gradient = tensor(index).grad();
-  const at::Tensor& view = gradients_[index].view;
+  const at::Tensor& view = slots_[index].view;
   return view.defined() && gradient.defined() && gradient.layout() == at::kStrided &&
          gradient.data_ptr() == view.data_ptr();
 }
 
 // A gradient in the arena is about to be overwritten, so it is copied; most often it was zeroed, and is dropped. On a
-// device zeros can't be seen without a wait, and the copy has memory that stays: torch's allocator may give freed
-// memory to another stream's work at once. The copy is ordered after the step's stream, which has written the arena,
-// and before it, which writes the arena next.
-void ReplicaEngine::set_aside(std::size_t index) {
-  Gradient& slot = gradients_[index];
+// device zeros can't be seen without a wait.
+void Gradients::set_aside(std::size_t index) {
+  Slot& slot = slots_[index];
   if (std::exchange(slot.is_set_aside, true) || !tensor(index).grad().defined()) return;
   const at::NoGradGuard no_grad;
-  const bool is_in_arena = !trainer.is_alone() && lies_in_arena(index);
+  const bool is_in_arena = !trainer_.is_alone() && lies_in_arena(index);
   at::Tensor old = std::exchange(tensor(index).mutable_grad(), at::Tensor());
   slot.had_gradient = true;
-  if (is_in_arena && !mark_) {
+  if (is_in_arena && !is_on_device()) {
     if (is_zero(old)) return;
     old = old.clone();
   } else if (is_in_arena) {
-    const StreamView here = current_stream(group->device());
-    order(stream_, here);
+    const StreamView here = current_stream(module_.group->device());
+    // The step's stream has written the arena: without this order the copy would read a sum that is under way.
+    put_in_order(stream_, here);
+    // Memory that stays: torch's allocator may give freed memory to another stream's work at once.
     if (!slot.scratch.defined()) slot.scratch = at::empty_like(old);
     old = slot.scratch.copy_(old);
-    order(here, stream_);
+    // The step's stream writes the arena next: without this order it would overwrite what the copy has yet to read.
+    put_in_order(here, stream_);
   }
   // A gradient of an earlier micro-batch may be set aside already.
   slot.earlier = slot.earlier.defined() ? slot.earlier + old : old;
 }
 
-// `put` writes the view, ordered with the step's stream: autograd has a stream for each parameter, that in which it was
-// wrapped, and it need not be the step's.
-template <typename Put>
-void ReplicaEngine::move_into_arena(std::size_t index, Put put) {
-  check_gradient(index);
-  const StreamView here = current_stream(group->device());
-  order(stream_, here);
+// Autograd has a stream for each parameter, that in which it was wrapped, and it need not be the step's.
+void Gradients::take(std::size_t index) {
+  if (is_captured_ ? needs_no_arena() : trainer_.is_alone()) return keep_in_place(index);
+  if (!tensor(index).grad().defined()) return;
+  check(index);
+  const StreamView here = current_stream(module_.group->device());
+  put_in_order(stream_, here);  // the last step's sum, and set_aside()'s copy of it, are done with the view
   {
     const at::NoGradGuard no_grad;
     // The undivided sum in the arena must not show in .grad.
-    put(gradients_[index].view, std::exchange(tensor(index).mutable_grad(), at::Tensor()));
+    write(slots_[index].view, std::exchange(tensor(index).mutable_grad(), at::Tensor()));
   }
-  order(here, stream_);
-  gradients_[index].is_taken = true;
+  put_in_order(here, stream_);  // mark_ready() sends the view in the step's stream
+  slots_[index].is_taken = true;
+  if (!is_captured_) mark_ready(index);
 }
 
-void ReplicaEngine::take(std::size_t index) {
-  if (!tensor(index).grad().defined()) return;
-  move_into_arena(index, [&](at::Tensor& view, const at::Tensor& gradient) {
-    const double factor = this->factor();
-    if (!trainer.reducer()->overwrites()) {
-      // Without rows a mean may be NaN: then nothing is added.
-      if (factor > 0) view.add_(gradient, factor);
-    } else if (factor == 0) {
-      view.zero_();
-    } else if (factor == 1) {
-      view.copy_(gradient);
-    } else if (gradient.dtype() == view.dtype()) {
-      at::mul_out(view, gradient, at::scalar_tensor(factor, at::kDouble));
-    } else {
-      view.copy_(gradient).mul_(factor);  // a product of 16 bits would be rounded to them
-    }
-  });
-  mark_ready(index);
-}
-
-void ReplicaEngine::take_captured(std::size_t index, const at::Tensor& scale) {
-  if (!tensor(index).grad().defined()) return;
-  move_into_arena(index, [&](at::Tensor& view, const at::Tensor& gradient) {
+void Gradients::write(at::Tensor& view, const at::Tensor& gradient) const {
+  if (is_captured_) {
     const bool is_narrow = size_of(*dtype_of(gradient.scalar_type())) == 2;
-    at::mul_out(view, is_narrow ? gradient.to(at::kFloat) : gradient, scale);  // 16 bits would round the scale, too
-  });
+    at::mul_out(view, is_narrow ? gradient.to(at::kFloat) : gradient, scale_);  // 16 bits would round the scale, too
+    return;
+  }
+  const double factor = this->factor();
+  if (!trainer_.reducer()->overwrites()) {
+    // Without rows a mean may be NaN: then nothing is added.
+    if (factor > 0) view.add_(gradient, factor);
+  } else if (factor == 0) {
+    view.zero_();
+  } else if (factor == 1) {
+    view.copy_(gradient);
+  } else if (gradient.dtype() == view.dtype()) {
+    at::mul_out(view, gradient, at::scalar_tensor(factor, at::kDouble));
+  } else {
+    view.copy_(gradient).mul_(factor);  // a product of 16 bits would be rounded to them
+  }
 }
 
-at::Tensor ReplicaEngine::captured(std::size_t index) {
-  return gradients_[index].is_taken ? gradients_[index].view
-                                    : std::exchange(tensor(index).mutable_grad(), at::Tensor());
-}
-
-void ReplicaEngine::bring_gradient(std::size_t index, const at::Tensor& gradient) {
+void Gradients::bring(std::size_t index, const at::Tensor& gradient) {
   // A mean over no rows may be NaN.
-  if (**trainer.weight() == 0) gradient.zero_();
-  gradients_[index].is_used = true;
-  gradients_[index].is_taken = !trainer.is_alone();
-  if (gradients_[index].is_taken) return mark_ready(index);
+  if (**trainer_.weight() == 0) gradient.zero_();
+  slots_[index].is_used = true;
+  slots_[index].is_taken = !trainer_.is_alone();
+  if (slots_[index].is_taken) return mark_ready(index);
   tensor(index).mutable_grad() = gradient;
-  look_at(index);
+  keep_in_place(index);
 }
 
-void ReplicaEngine::mark_ready(std::size_t index) {
-  const OnStream ordered(*group, stream_);
-  trainer.reducer()->mark_ready(static_cast<int>(index));
+void Gradients::mark_ready(std::size_t index) {
+  const OnStream ordered(*module_.group, stream_);
+  trainer_.reducer()->mark_ready(static_cast<int>(index));
 }
 
-void ReplicaEngine::look_at(std::size_t index) {
-  if (!wrong_ || **trainer.weight() == 0 || wrong_->has_found(trainer.step())) return;
-  const at::Tensor& gradient = tensor(index).grad();
-  if (!gradient.defined()) return;
+void Gradients::keep_in_place(std::size_t index) {
+  Slot& slot = slots_[index];
+  at::Tensor& gradient = tensor(index).mutable_grad();
+  if (std::exchange(slot.is_set_aside, false)) {  // this rank has no rows: what was there counts, or zeros
+    if (slot.earlier.defined()) {
+      gradient = std::exchange(slot.earlier, {});
+    } else if (gradient.defined()) {
+      gradient.zero_();
+    }
+    return;
+  }
+  if (!wrong_ || is_captured_ || !gradient.defined() || wrong_->has_found(trainer_.step())) return;
   const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
   const auto dtype = dtype_of(values.scalar_type());
   if (!dtype) return;
   const at::Tensor whole = values.is_non_overlapping_and_dense() ? values : values.contiguous();
   const std::int64_t at = first_not_finite_on_host(whole.data_ptr(), whole.numel(), *dtype);
-  if (at != kAllFinite) wrong_->found(trainer.step(), parameters()[index].name, at);
+  if (at != kAllFinite) wrong_->found(trainer_.step(), module_.parameters()[index].name, at);
 }
 
-void ReplicaEngine::restore(std::size_t index) {
-  Gradient& slot = gradients_[index];
+void Gradients::finish(trace::Time backward_began) {
+  if (trainer_.is_alone()) {
+    tell_of_unused();
+    return trainer_.finish(backward_began);
+  }
+  take_rest();
+  {
+    const OnStream ordered(*module_.group, stream_);
+    trainer_.finish();
+  }
+  // Torch's current stream here is that of the thread that called backward. It writes .grad from now on, and must find
+  // the sums in the arena.
+  put_in_order(stream_, current_stream(module_.group->device()));
+  if (!trainer_.is_synchronized()) return;  // earlier gradients stay aside until the sum is whole
+  shares_.clear();
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    // Next to an earlier gradient the answer is not worth a device's wait.
+    slot.is_used = is_on_device() && slot.had_gradient ? slot.was_used : is_used(i);
+    // Torch leaves .grad undefined where no row depends on the parameter.
+    if (slot.had_gradient || slot.is_used) restore(i);
+  }
+  tell_of_unused();
+  shares_.set_has_means(shares_.are_cut());
+}
+
+// Takes the gradients that wait for the end of backward, and those of parameters that it has not reached. There .grad
+// may hold an earlier step's gradient, which is set aside first: else take() would count it as one of this step's.
+void Gradients::take_rest() {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].is_taken || trainer_.is_declared_unused(static_cast<int>(i))) continue;
+    set_aside(i);
+    take(i);
+  }
+}
+
+void Gradients::restore(std::size_t index) {
+  Slot& slot = slots_[index];
+  const at::Tensor earlier = std::exchange(slot.earlier, {});
+  if (shares_.are_cut()) return shares_.give_mean(index);  // `earlier` is zeros, or the backward was refused
   const at::NoGradGuard no_grad;
-  if (slot.earlier.defined()) slot.view.add_(std::exchange(slot.earlier, at::Tensor()));
+  // In the view, before it is rounded into `result`: else a gradient of 16 bits would be rounded twice.
+  if (earlier.defined()) slot.view.add_(earlier);
   if (!slot.result.is_same(slot.view)) slot.result.copy_(slot.view);
   tensor(index).mutable_grad() = slot.result;
 }
 
-void ReplicaEngine::restore_alone() {
-  for (std::size_t i = 0; i < gradients_.size(); ++i) {
-    at::Tensor& gradient = tensor(i).mutable_grad();
-    if (gradients_[i].earlier.defined()) {
-      gradient = std::exchange(gradients_[i].earlier, {});
-    } else if (gradients_[i].is_set_aside && gradient.defined()) {
-      gradient.zero_();
-    }
+bool Gradients::is_used(std::size_t index) const {
+  const auto number = static_cast<int>(index);
+  if (!is_on_device()) return trainer_.reducer()->used_anywhere(number);
+  return (slots_[index].is_taken && **trainer_.weight() > 0) ||
+         (!trainer_.is_declared_unused(number) && trainer_.reducer()->used_anywhere(number));
+}
+
+void Gradients::tell_of_unused() {
+  if (unused_are_told_ || std::ranges::none_of(slots_, &Slot::is_used)) return;  // or no rank has rows
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    if (slot.was_used && !slot.is_used) names.push_back("'" + module_.parameters()[i].name + "'");
+    slot.was_used |= slot.is_used;
+  }
+  if (names.empty() || module_.group->rank() != 0) return;
+  unused_are_told_ = true;
+  const std::size_t shown = std::min<std::size_t>(names.size(), 4);
+  log_warn(
+      "DistributedDataParallel: in step {} no rank's loss depends on {}{}, which had gradients in earlier steps. If "
+      "that is not meant, look for detach() and NoGradGuard, and evaluate outside of the Autocast scope in which you "
+      "train, for autocast keeps casts without a graph. This is logged once",
+      trainer_.step(), fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+      names.size() > shown ? fmt::format(" and {} more parameters", names.size() - shown) : "");
+}
+
+void Gradients::give_up() noexcept {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    at::Tensor& earlier = slots_[i].earlier;
+    if (earlier.defined()) tensor(i).mutable_grad() = std::exchange(earlier, {});
+  }
+  // Asked before the Trainer's call, which ends the step.
+  if (trainer_.in_step() && module_.group->size() > 1) is_half_done_ = true;
+  trainer_.give_up();
+}
+
+void Gradients::forget_earlier() noexcept {
+  for (Slot& slot : slots_) slot.earlier.reset();
+}
+
+void Gradients::leave() {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!lies_in_arena(i)) continue;
+    put_in_order(stream_, current_stream(module_.group->device()));  // the last step may have been in another
+    tensor(i).mutable_grad() = is_half_done_ ? at::Tensor() : slots_[i].view.clone();
   }
 }
 
-void ReplicaEngine::order(StreamView earlier, StreamView later) {
-  if (earlier == later) return;
-  mark_->record(earlier);
-  mark_->block(later);
+double Gradients::factor() const {
+  const bool has_weight_in_it = module_.options.weigh_outputs || module_.options.loss == Loss::sum;
+  const std::int64_t own = **trainer_.weight();
+  const std::int64_t weight = has_weight_in_it ? std::min<std::int64_t>(own, 1) : own;
+  return static_cast<double>(weight) / static_cast<double>(trainer_.reducer()->weight_unit());
 }
 
-void ReplicaEngine::check_gradient(std::size_t index) const {
-  const std::string& name = parameters()[index].name;
-  const at::Tensor& result = gradients_[index].result;
-  if (gradients_[index].is_taken) {
+void Gradients::begin_capture() {
+  is_captured_ = true;
+  begin_in_current_stream();
+}
+
+std::vector<at::Tensor> Gradients::captured() {
+  std::vector<at::Tensor> result;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    take(i);  // those that wait for the end of backward
+    at::Tensor left = std::exchange(tensor(i).mutable_grad(), {});
+    result.push_back(slots_[i].is_taken ? slots_[i].view : left);
+  }
+  return result;
+}
+
+void Gradients::scale_replay() {
+  if (needs_no_arena() || !trainer_.has_weight()) return;
+  if (!scale_.defined()) {
+    scale_ = at::empty({}, at::TensorOptions().dtype(at::kDouble).device(device_of(*module_.group)));
+  }
+  scale_.fill_(factor());
+}
+
+void Gradients::check(std::size_t index) const {
+  const std::string& name = module_.parameters()[index].name;
+  const at::Tensor& result = slots_[index].result;
+  if (slots_[index].is_taken) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: '{}' got a second gradient in one backward, in step {}: a checkpointed "
                     "part, or a backward within the backward, shares it; set DdpOptions::overlap to false",
-                    name, trainer.step()));
+                    name, trainer_.step()));
   }
   const at::Tensor& gradient = tensor(index).grad();
   if (gradient.layout() != at::kStrided) {

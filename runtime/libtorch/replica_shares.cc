@@ -27,6 +27,7 @@ void ReplicaShares::cut() {
   const Reducer& reducer = *module_.trainer.reducer();
   ranges_.resize(parameters_.size());
   bucket_of_.resize(parameters_.size());
+  views_.resize(parameters_.size());
   for (std::size_t b = 0; b < reducer.plan().buckets.size(); ++b) {
     for (const int index : reducer.plan().buckets[b].parameters) {
       if (index < std::ssize(parameters_)) bucket_of_[static_cast<std::size_t>(index)] = static_cast<int>(b);
@@ -80,10 +81,15 @@ void ReplicaShares::clear() {
   for (const at::Tensor& share : shares_) share.mutable_grad().reset();
 }
 
-void ReplicaShares::give_mean(std::size_t index, const at::Tensor& view) {
+const at::Tensor& ReplicaShares::adopt(std::size_t index, const at::Tensor& view) {
+  views_[index] = view;
+  return placeholders_[index];
+}
+
+void ReplicaShares::give_mean(std::size_t index) {
   const at::NoGradGuard no_grad;
   const at::Tensor& parameter = parameters_[index].tensor;
-  const at::Tensor mean = elements(view, ranges_[index].begin, ranges_[index].end);
+  const at::Tensor mean = elements(views_[index], ranges_[index].begin, ranges_[index].end);
   // Rounded once, or the view itself. Detached, so that it is not a view to torch, which zeroes none in place.
   shares_[index].mutable_grad() = mean.to(parameter.scalar_type()).detach();
   parameter.mutable_grad() = placeholders_[index];
@@ -96,7 +102,7 @@ void ReplicaShares::leave() {
   }
 }
 
-void ReplicaShares::update(const std::function<void()>& step, const ViewOf& view_of) {
+void ReplicaShares::update(const std::function<void()>& step) {
   if (!has_means_) {
     throw InvalidArgument(
         fmt::format("ShardedOptimizer: step() behind {} steps without shares of a mean; it comes once behind a "
@@ -145,7 +151,7 @@ void ReplicaShares::update(const std::function<void()>& step, const ViewOf& view
     module_.trainer.reducer()->update_shares([&](const ParameterShare& share) {
       const auto index = static_cast<std::size_t>(share.parameter);
       step_once(bucket_of_[index]);
-      elements(view_of(index), share.begin, share.end).copy_(shares_[index]);  // the new weights
+      elements(views_[index], share.begin, share.end).copy_(shares_[index]);  // the new weights
     });
   }
   // Buckets without elements of this rank are stepped too: all ranks count as many writes.
@@ -153,9 +159,8 @@ void ReplicaShares::update(const std::function<void()>& step, const ViewOf& view
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [parameter, begin, end] = ranges_[i];
     const at::Tensor& tensor = parameters_[i].tensor;
-    const at::Tensor& all = view_of(i);
-    elements(tensor, 0, begin).copy_(elements(all, 0, begin));
-    elements(tensor, end, tensor.numel()).copy_(elements(all, end, tensor.numel()));
+    elements(tensor, 0, begin).copy_(elements(views_[i], 0, begin));
+    elements(tensor, end, tensor.numel()).copy_(elements(views_[i], end, tensor.numel()));
   }
 }
 

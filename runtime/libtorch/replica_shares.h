@@ -22,6 +22,9 @@ class ReplicaShares {
   bool are_cut() const { return !shares_.empty(); }
   // Flat views, by parameter, perhaps of 0 elements, whose .grad is the share's mean after a synchronised backward.
   const std::vector<at::Tensor>& tensors() const { return shares_; }
+  // Takes a parameter's slice of the arena; returns what .grad has after a step, where no rank has all of the mean:
+  // NaN.
+  const at::Tensor& adopt(std::size_t index, const at::Tensor& view);
   // InvalidArgument where an optimizer has them already.
   void claim(bool is_claimed);
   void refuse_unclaimed() const;
@@ -33,14 +36,12 @@ class ReplicaShares {
   // After a synchronised step: clears the shares' gradients, then each that is used gets its mean; what .grad would
   // lack says so, by NaN.
   void clear();
-  void give_mean(std::size_t index, const at::Tensor& view);
-  const at::Tensor& placeholder(std::size_t index) const { return placeholders_[index]; }
+  void give_mean(std::size_t index);
   // Leaves no NaN in the module.
   void leave();
   // Collective, once after a synchronised backward, else InvalidArgument: calls `step` for each bucket, whose shares
-  // alone have a .grad then, and gives every rank the weights of all. `view_of`: a parameter's slice of the arena.
-  using ViewOf = std::function<const at::Tensor&(std::size_t index)>;
-  void update(const std::function<void()>& step, const ViewOf& view_of);
+  // alone have a .grad then, and gives every rank the weights of all.
+  void update(const std::function<void()>& step);
   // Leaves parameters without gradients, or with zeros where they had some; shares without.
   void clear_gradients(bool set_to_none);
 
@@ -51,6 +52,7 @@ class ReplicaShares {
   TrainedModule& module_;
   const std::vector<TrainedModule::Parameter>& parameters_;
   std::vector<at::Tensor> shares_;
+  std::vector<at::Tensor> views_;         // by parameter: its slice of the arena
   std::vector<at::Tensor> placeholders_;  // NaN of the parameters' sizes, without memory
   std::vector<ParameterShare> ranges_;    // by parameter; [0, 0) where this rank has none
   std::vector<int> bucket_of_;            // by parameter

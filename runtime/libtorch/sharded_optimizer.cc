@@ -93,7 +93,8 @@ void OptimizerShares::step_shares(Groups& groups, const std::function<void()>& s
       if (share.grad().defined()) stepped.push_back(share);
     }
   }
-  engine_->update_shares(step);
+  engine_->settle_lost();
+  engine_->shares.update(step);
   if (stepped.empty()) return;
   // torch keeps gradients after a step. The next backward sees by this one whether zero_grad() of torch's class, which
   // knows the shares alone, was called: it drops it, or writes 0 there. A rank whose shares are empty has it too.

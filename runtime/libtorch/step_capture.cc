@@ -128,12 +128,7 @@ at::Tensor StepCapture::replay(const std::vector<at::Tensor>& inputs, const Loss
   replica_.before_forward(kind.rows);
   if (weight_) engine_->trainer.set_weight(*weight_);
   engine_->expect_no_outputs();  // no backward will come through them
-  if (!engine_->needs_no_arena() && engine_->trainer.has_weight()) {
-    if (!scale_.defined()) {
-      scale_ = at::empty({}, at::TensorOptions().dtype(at::kDouble).device(device_of(*engine_->group)));
-    }
-    scale_.fill_(engine_->factor());
-  }
+  engine_->gradients.scale_replay();
   at::Tensor loss;
   try {
     if (graph_ == nullptr) {
@@ -157,28 +152,21 @@ at::Tensor StepCapture::replay(const std::vector<at::Tensor>& inputs, const Loss
   }
   engine_->run([this] {
     for (std::size_t i = 0; i < gradients_.size(); ++i) {
-      if (gradients_[i].defined()) engine_->bring_gradient(i, gradients_[i]);
+      if (gradients_[i].defined()) engine_->gradients.bring(i, gradients_[i]);
     }
   });
   return loss;
 }
 
-// On a device torch's threads run the backward, and begin it after this one has written on_captured.
+// On a device torch's threads run the backward, and begin it after this one has begun the capture.
 at::Tensor StepCapture::compute(const LossOf& loss_of) {
-  const std::shared_ptr<void> leave(nullptr, [this](void*) { engine_->on_captured = nullptr; });
-  engine_->on_captured = [this](std::size_t index) {
-    if (!engine_->needs_no_arena()) engine_->take_captured(index, scale_);
-  };
-  engine_->refuse_without_weight();
+  engine_->refuse_unweighted();
   clear_gradients();
-  engine_->begin_gradients();
+  const std::shared_ptr<void> leave(nullptr, [this](void*) { engine_->gradients.end_capture(); });
+  engine_->gradients.begin_capture();
   const at::Tensor loss = loss_of(inputs_);
   loss.backward();
-  gradients_.clear();
-  for (std::size_t i = 0; i < engine_->parameters().size(); ++i) {
-    engine_->on_captured(i);  // those that wait for the end of backward
-    gradients_.push_back(engine_->captured(i));
-  }
+  gradients_ = engine_->gradients.captured();
   return loss.detach();
 }
 

@@ -80,7 +80,6 @@ class LOCKSTEP_API StepCapture {
   std::vector<at::Tensor> inputs_;     // the graph's
   at::Tensor loss_;                    // the graph's
   std::vector<at::Tensor> gradients_;  // the graph's, by parameter; undefined if it computes none
-  at::Tensor scale_;                   // the gradients' factor, of float64 on the device
 };
 
 }  // namespace lockstep::libtorch
