@@ -16,7 +16,6 @@
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
-#include "runtime/base/quiet_thread.h"
 #include "runtime/base/signal_name.h"
 #include "runtime/job/exit_code.h"
 
@@ -39,7 +38,16 @@ constexpr auto kQuietWait = 10s;
 constexpr std::chrono::nanoseconds look(int hosts) { return std::max<std::chrono::nanoseconds>(200ms, hosts * 1ms); }
 
 std::string plan_key(int start) { return fmt::format("agents/plan/{}", start); }
-std::string down_key(std::int64_t number) { return fmt::format("agents/down/{}", number); }
+
+// Returns nullopt, and logs it, if the text is not a word of an agent.
+std::optional<AgentWord> read_word(std::string_view scope, std::string_view text) {
+  auto word = scope == kAgentScope ? decode_agent_word(text) : std::nullopt;
+  if (!word) {
+    log_warn("a member of '{}' sent {} bytes to this launcher that are not a word of an agent", printable(scope, 64),
+             text.size());
+  }
+  return word;
+}
 
 // Sleeps until news or a signal arrives, at most until `deadline`.
 void await(const WakingQueue<AgentNews>& news, const Signals* signals, const Deadline& deadline) {
@@ -52,11 +60,8 @@ void await(const WakingQueue<AgentNews>& news, const Signals* signals, const Dea
 void put_news(WakingQueue<AgentNews>& queue, const membership::MemberNews& news) {
   if (!news.message) {
     queue.put(news);
-  } else if (auto word = news.scope == kAgentScope ? decode_agent_word(*news.message) : std::nullopt) {
+  } else if (auto word = read_word(news.scope, *news.message)) {
     queue.put(std::move(*word));
-  } else {
-    log_warn("a member of '{}' sent {} bytes to this launcher that are not a word of an agent",
-             printable(news.scope, 64), news.message->size());
   }
 }
 
@@ -64,35 +69,32 @@ Agents::Agents(Options options, WakingQueue<AgentNews>& news)
     : options_(std::move(options)),
       news_(news),
       store_(options_.endpoint, options_.deadline),
-      inbox_(options_.endpoint, options_.deadline),
       meeting_(options_.least, options_.most) {
-  if (options_.serves) return;
-  agent_ = static_cast<int>(store_.add(kNext, 1));
-  const std::int64_t counter = store_.add(kStart, 0);
-  start_ = static_cast<int>(counter / 2);
-  is_late_ = counter % 2 == 1;
-  membership::LivenessOptions liveness{.detect_silence = options_.silence.has_value()};
+  // Node rank 0's agent lives and stands still with the store.
+  membership::LivenessOptions liveness{.detect_silence = options_.silence && !options_.serves};
   if (options_.silence) liveness.silence = *options_.silence;
-  relay_ = std::make_unique<membership::MemberRelay>(options_.endpoint);
+  membership::MemberCalls calls{.on_event = [this](const MemberEvent& event) { on_event(event); }};
+  if (!options_.serves) {
+    agent_ = static_cast<int>(store_.add(kNext, 1));
+    const std::int64_t counter = store_.add(kStart, 0);
+    start_ = static_cast<int>(counter / 2);
+    is_late_ = counter % 2 == 1;
+    relay_ = std::make_unique<membership::MemberRelay>(options_.endpoint);
+    calls.on_forwarded = [this](auto frames) { relay_->deliver(std::move(frames)); };
+    calls.on_word = [this](const std::string&, const std::string& text) { on_word(text); };
+  }
   // The link comes before the message that this host has joined: from then on the store notices its end.
   link_ = std::make_unique<membership::MemberLink>(
       options_.endpoint, kAgentScope,
       membership::MemberInfo{
           .rank = agent_, .world_size = kMostAgents, .process = membership::ProcessInfo::of_this_process()},
-      liveness,
-      membership::MemberCalls{.on_event = [this](const MemberEvent& event) { on_event(event); },
-                              .on_forwarded = [this](auto frames) { relay_->deliver(std::move(frames)); }},
-      options_.deadline);
-  relay_->connect(link_.get());
+      liveness, std::move(calls), options_.deadline);
+  if (relay_) relay_->connect(link_.get());
 }
 
-// The reader's wait has no deadline, so it is told to stop before it is joined. The relay must not send over a link
-// that ends, and the link's thread delivers to the relay, so the order is: the relay loses the link, the link ends, the
-// relay ends.
+// The relay must not send over a link that ends, and the link's thread delivers to the relay, so the order is: the
+// relay loses the link, the link ends, the relay ends.
 Agents::~Agents() {
-  leaving_ = true;
-  inbox_.stop_waiting();
-  if (reader_.joinable()) reader_.join();
   if (relay_) relay_->connect(nullptr);
   link_.reset();
 }
@@ -159,7 +161,6 @@ JobPlan Agents::stop(int signal) {
 
 void Agents::publish(JobPlan& plan) {
   plan.start = start_ = meeting_.start();
-  plan.next_word = next_word_;
   plan.job = own_;
   plan.left_out.assign(meeting_.left_out().begin(), meeting_.left_out().end());
   store_.set(plan_key(start_), encode(plan));
@@ -281,10 +282,6 @@ JobPlan Agents::await_plan() {
     }
     node_rank_ = static_cast<int>(at - plan.hosts.begin());
     has_started_ = true;
-    if (!reader_.joinable()) {
-      next_word_ = plan.next_word;
-      begin_reading();
-    }
     return plan;
   }
 }
@@ -319,12 +316,11 @@ void Agents::on_event(const MemberEvent& event) {
   const bool is_of_store = event.kind == MemberEvent::Kind::store_lost ||
                            event.kind == MemberEvent::Kind::store_silent ||
                            event.kind == MemberEvent::Kind::store_answers;
-  if (is_of_store) relay_->deliver(event);
+  if (is_of_store && relay_) relay_->deliver(event);
   if (event.kind == MemberEvent::Kind::silent && event.cause.rank == agent_) {
     is_cut_off_ = true;
     news_.put(StoreGone{.is_expelled = true});
     store_.give_up();
-    inbox_.give_up();
     return;
   }
   if (event.kind != MemberEvent::Kind::store_lost && event.kind != MemberEvent::Kind::store_silent) return;
@@ -342,39 +338,19 @@ void Agents::on_event(const MemberEvent& event) {
       StoreGone{.how = fmt::format("its launcher{} {}", who,
                                    event.kind == MemberEvent::Kind::store_lost ? "has ended" : "does not answer")});
   store_.give_up();
-  inbox_.give_up();
 }
 
-// Reads the messages of node rank 0.
-void Agents::begin_reading() {
-  reader_ = start_quiet_thread([this] {
-    try {
-      for (std::int64_t next = next_word_; !leaving_; ++next) {
-        const std::string key = down_key(next);
-        auto word = decode_agent_word(inbox_.get(key, Deadline::never()));
-        if (!word) throw CorruptData(fmt::format("store key '{}' holds no word of an agent", key));
-        news_.put(std::move(*word));
-      }
-    } catch (const Error& error) {
-      if (leaving_) return;
-      log_debug("agents: {}", error.what());
-      news_.put(StoreGone{.how = "its launcher has ended"});
-    }
-  });
+// A word that is said while this host waits for a start is not for it.
+void Agents::on_word(std::string_view text) {
+  auto word = read_word(kAgentScope, text);
+  if (word && word->start >= start_) news_.put(std::move(*word));
 }
 
 void Agents::send(const AgentMessage& message) {
   const std::string text = encode(AgentWord{start_, message});
-  if (link_) {
-    relay_->flush();  // a rank's progress is reported before its end
-    return link_->send(text);
-  }
-  try {
-    store_.set(down_key(next_word_++), text);
-  } catch (const StoreError& error) {
-    log_debug("agents: {}", error.what());
-    news_.put(StoreGone{.how = "its launcher has ended"});
-  }
+  if (options_.serves) return link_->say(kAgentScope, {}, text);
+  relay_->flush();  // a rank's progress is reported before its end
+  link_->send(text);
 }
 
 }  // namespace lockstep::launcher
