@@ -26,18 +26,13 @@ using namespace std::chrono_literals;
 using membership::MemberEvent;
 
 constexpr const char* kNext = "agents/next";  // the last agent number that the store has assigned
-// twice the number of the next start; plus 1 while that start is under way
-constexpr const char* kStart = "agents/start";
+// the plan of the start that is under way or of the job's end; between two starts one that is not made yet
+constexpr const char* kPlan = "agents/plan";
 // Extra time in which the other agents wait for node rank 0's plan after their own limit: the plan names the missing
 // hosts.
 constexpr auto kPlanFollows = 10s;
 // Delay before the first message that names the missing hosts, at the job's first start.
 constexpr auto kQuietWait = 10s;
-// The interval between two polls while waiting. All agents together poll the store for the plan at most a thousand
-// times a second.
-constexpr std::chrono::nanoseconds look(int hosts) { return std::max<std::chrono::nanoseconds>(200ms, hosts * 1ms); }
-
-std::string plan_key(int start) { return fmt::format("agents/plan/{}", start); }
 
 // Returns nullopt, and logs it, if the text is not a word of an agent.
 std::optional<AgentWord> read_word(std::string_view scope, std::string_view text) {
@@ -49,9 +44,9 @@ std::optional<AgentWord> read_word(std::string_view scope, std::string_view text
   return word;
 }
 
-// Sleeps until news or a signal arrives, at most until `deadline`.
-void await(const WakingQueue<AgentNews>& news, const Signals* signals, const Deadline& deadline) {
-  pollfd entries[] = {{news.fd(), POLLIN, 0}, {signals == nullptr ? -1 : signals->fd(), POLLIN, 0}};
+// Sleeps until `fd` is readable or a signal arrives, at most until `deadline`.
+void await(int fd, const Signals* signals, const Deadline& deadline) {
+  pollfd entries[] = {{fd, POLLIN, 0}, {signals == nullptr ? -1 : signals->fd(), POLLIN, 0}};
   uninterrupted([&] { return poll(entries, 2, deadline.poll_timeout_ms()); });
 }
 
@@ -76,9 +71,6 @@ Agents::Agents(Options options, WakingQueue<AgentNews>& news)
   membership::MemberCalls calls{.on_event = [this](const MemberEvent& event) { on_event(event); }};
   if (!options_.serves) {
     agent_ = static_cast<int>(store_.add(kNext, 1));
-    const std::int64_t counter = store_.add(kStart, 0);
-    start_ = static_cast<int>(counter / 2);
-    is_late_ = counter % 2 == 1;
     relay_ = std::make_unique<membership::MemberRelay>(options_.endpoint);
     calls.on_forwarded = [this](auto frames) { relay_->deliver(std::move(frames)); };
     calls.on_word = [this](const std::string&, const std::string& text) { on_word(text); };
@@ -104,9 +96,10 @@ JobPlan Agents::meet(HostFacts own, JobPlan draft) {
   own_ = own;
   if (!options_.serves) {
     if (std::exchange(has_started_, false)) ++start_;
-    if (std::exchange(is_late_, false)) {
-      if (auto end = stand_by(decode_job_plan(read_plan(options_.deadline), plan_key(start_)))) return *end;
-      ++start_;
+    if (std::exchange(is_new_, false)) {
+      const JobPlan plan = read_plan(options_.deadline);
+      start_ = plan.start;
+      if (auto end = plan.is_made() ? stand_by(plan) : std::nullopt) return *end;
     }
     send(HostJoined{own});
     // At the first start the problem keeps every host from beginning; at a later start it ends only this host.
@@ -114,7 +107,7 @@ JobPlan Agents::meet(HostFacts own, JobPlan draft) {
     return await_plan();
   }
   JobPlan plan;
-  if (meeting_.start() > 0) store_.add(kStart, 1);
+  store_.set(kPlan, encode(JobPlan{.start = meeting_.start()}));
   if (meeting_.start() > 0 && !own.problem.empty()) {
     plan = {.exit_code = own.exit_code, .problems = {fmt::format("host {}: {}", own.name, own.problem)}};
   } else {
@@ -163,12 +156,12 @@ void Agents::publish(JobPlan& plan) {
   plan.start = start_ = meeting_.start();
   plan.job = own_;
   plan.left_out.assign(meeting_.left_out().begin(), meeting_.left_out().end());
-  store_.set(plan_key(start_), encode(plan));
+  store_.set(kPlan, encode(plan));
+  send(PlanMade{});
   meeting_.begin(plan.hosts);
   last_hosts_ = plan.hosts;
   returns_ = false;
   awaits_newcomer_.clear();
-  store_.add(kStart, 1);
 }
 
 std::string Agents::lost_hosts() const {
@@ -218,7 +211,7 @@ JobPlan Agents::await_hosts(JobPlan draft) {
       say_at = Deadline::never();
     }
     Deadline next = more_until ? deadline.sooner(more_until->remaining()) : deadline;
-    await(news_, options_.signals, next.sooner(say_at.remaining()));
+    await(news_.fd(), options_.signals, next.sooner(say_at.remaining()));
   }
 }
 
@@ -256,38 +249,35 @@ JobPlan Agents::stopped_by(int signal, std::string_view where) const {
                                    options_.requeue_exit_code)}};
 }
 
-std::string Agents::read_plan(const Deadline& deadline) { return store_.get(plan_key(start_), deadline); }
+JobPlan Agents::read_plan(const Deadline& deadline) { return decode_job_plan(store_.get(kPlan, deadline), kPlan); }
 
 JobPlan Agents::await_plan() {
   const bool waits = options_.takes_spares || options_.most > options_.least;
   const Deadline deadline = waits ? Deadline::never() : Deadline::after(options_.meet_timeout + kPlanFollows);
   while (true) {
-    std::string text;
-    try {
-      text = read_plan(deadline.sooner(look(options_.most)));
-    } catch (const Timeout&) {
-      if (deadline.expired()) throw;
-      const auto signal = asked_to_end();
-      if (!signal) continue;
-      return stop(*signal);
+    if (plan_made_.is_set()) {
+      plan_made_.clear();
+      JobPlan plan = read_plan(deadline);
+      const bool is_next = plan.is_made() && plan.start >= start_;  // node rank 0 may be a start further already
+      const auto own = std::ranges::find(plan.hosts, agent_, &HostSlots::agent);
+      if (is_next && own != plan.hosts.end()) {
+        node_rank_ = static_cast<int>(own - plan.hosts.begin());
+        has_started_ = true;
+        return plan;
+      }
+      if (auto end = is_next ? stand_by(plan) : std::nullopt) return *end;
     }
-    JobPlan plan = decode_job_plan(text, plan_key(start_));
-    if (plan.hosts.empty()) return plan;
-    const auto is_own = [this](const HostSlots& host) { return host.agent == agent_; };
-    const auto at = std::find_if(plan.hosts.begin(), plan.hosts.end(), is_own);
-    if (at == plan.hosts.end()) {
-      if (auto end = stand_by(plan)) return *end;
-      ++start_;
-      continue;
+    if (deadline.expired()) {
+      throw Timeout(fmt::format("node rank 0 has made no plan of the job's next start, {}", deadline.progress()));
     }
-    node_rank_ = static_cast<int>(at - plan.hosts.begin());
-    has_started_ = true;
-    return plan;
+    if (const auto signal = asked_to_end()) return stop(*signal);
+    await(plan_made_.fd(), options_.signals, deadline);
   }
 }
 
 std::optional<JobPlan> Agents::stand_by(const JobPlan& plan) {
-  if (plan.hosts.empty()) return std::nullopt;
+  if (plan.hosts.empty()) return plan;
+  start_ = plan.start + 1;
   if (std::find(plan.left_out.begin(), plan.left_out.end(), own_.name) != plan.left_out.end()) {
     return JobPlan{.exit_code = kExitNoProgress,
                    .problems = {fmt::format("host {} is left out of this job: its ranks failed first in {} starts in a "
@@ -321,6 +311,7 @@ void Agents::on_event(const MemberEvent& event) {
     is_cut_off_ = true;
     news_.put(StoreGone{.is_expelled = true});
     store_.give_up();
+    plan_made_.notify();
     return;
   }
   if (event.kind != MemberEvent::Kind::store_lost && event.kind != MemberEvent::Kind::store_silent) return;
@@ -338,12 +329,15 @@ void Agents::on_event(const MemberEvent& event) {
       StoreGone{.how = fmt::format("its launcher{} {}", who,
                                    event.kind == MemberEvent::Kind::store_lost ? "has ended" : "does not answer")});
   store_.give_up();
+  plan_made_.notify();
 }
 
 // A word that is said while this host waits for a start is not for it.
 void Agents::on_word(std::string_view text) {
   auto word = read_word(kAgentScope, text);
-  if (word && word->start >= start_) news_.put(std::move(*word));
+  if (!word) return;
+  if (std::holds_alternative<PlanMade>(word->message)) return plan_made_.notify();
+  if (word->start >= start_) news_.put(std::move(*word));
 }
 
 void Agents::send(const AgentMessage& message) {

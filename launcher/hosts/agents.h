@@ -3,8 +3,9 @@
 //
 // An agent is the launcher on its host. Node rank 0's agent serves the store (launcher/run/run_stores.h) and gives the
 // verdict. All are members of one scope in the store's membership, so that the end of one is noticed at once. The
-// others send node rank 0's agent messages over their links; it says its words to all of the scope, and writes a plan
-// for each start of the job's ranks.
+// others send node rank 0's agent messages over their links; it says its words to all of the scope. The plan of each
+// start of the job's ranks is in the store, where hosts that come late find it too, and a word says that there is
+// another one.
 //
 // Threads: the main thread; only the queue of news takes items from other threads.
 #pragma once
@@ -24,6 +25,7 @@
 #include "launcher/hosts/host_facts.h"
 #include "launcher/hosts/host_meeting.h"
 #include "lockstep/base/deadline.h"
+#include "runtime/base/event_fd.h"
 #include "runtime/job/exit_code.h"
 #include "runtime/membership/member_link.h"
 #include "runtime/membership/member_relay.h"
@@ -132,7 +134,7 @@ class Agents {
   // Handles a plan whose start this host is not part of. Throws StoreError if the host can't be part of a later start;
   // returns the plan to follow if the job has excluded it; else nullopt.
   std::optional<JobPlan> stand_by(const JobPlan& plan);
-  std::string read_plan(const Deadline& deadline);
+  JobPlan read_plan(const Deadline& deadline);
   std::optional<int> asked_to_end();
   JobPlan stopped_by(int signal, std::string_view where) const;
   void on_event(const membership::MemberEvent& event);
@@ -143,7 +145,7 @@ class Agents {
   store::TcpStore store_;
   int agent_ = 0;  // number of this agent; 0: node rank 0's
   int node_rank_ = 0;
-  bool is_late_ = false;         // this host joined while the job's ranks ran
+  bool is_new_ = true;           // this host has not joined a start yet
   HostFacts own_;                // facts with which this host joined last
   std::atomic<int> start_{0};    // number of the start that is next or under way
   bool has_started_ = false;     // the plan of start_ included this host
@@ -154,6 +156,7 @@ class Agents {
   bool returns_ = false;
   std::unique_ptr<membership::MemberRelay> relay_;  // relays this host's ranks over the link; null at the store's host
   std::atomic<bool> is_cut_off_{false};
+  EventFd plan_made_;  // there is another plan, or the store is gone
   std::unique_ptr<membership::MemberLink> link_;
 };
 

@@ -46,6 +46,8 @@ struct JobPlan {
   HostFacts job = {};                      // facts of node rank 0, which other hosts must match (difference())
   std::vector<std::string> left_out = {};  // names of hosts that the job has excluded
   RankMap hosts = {};                      // empty if the ranks are not started
+
+  bool is_made() const { return !hosts.empty() || !problems.empty(); }
 };
 
 std::string encode(const JobPlan& plan);
