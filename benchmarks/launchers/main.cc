@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // bench_launchers N: what N launchers of a job on N hosts cost its one store, without any rank.
 //
-// Each is a process with what a launcher has at the store (launcher/hosts/agents.h): three connections, and a heartbeat
+// Each is a process with what a launcher has at the store (launcher/hosts/agents.h): two connections, and a heartbeat
 // twice a second. This process is node rank 0's. Prints how long they take to come, to meet twice, as before a first
 // start and before a restart, to hear one order, and to miss one that is killed; and how much memory this process has
 // got more.

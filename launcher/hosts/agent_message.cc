@@ -58,6 +58,8 @@ constexpr auto kStacksFields = [](auto& stacks, auto& fields) {
   fields.list("lines", stacks.lines);
 };
 
+constexpr auto kMadeFields = [](auto&, auto& fields) { fields.kind("plan made"); };
+
 constexpr auto kOverFields = [](auto& over, auto& fields) {
   fields.kind("start over");
   fields("exit-code", over.exit_code, 0, 255);
@@ -83,6 +85,7 @@ struct Encoder {
   std::string operator()(const HostJoined& joined) const { return lockstep::launcher::encode(joined.host); }
   std::string operator()(const TakenStacks& stacks) const { return write_record(stacks, kStacksFields); }
   std::string operator()(const Order& order) const { return write_record(order, kOrderFields); }
+  std::string operator()(const PlanMade& made) const { return write_record(made, kMadeFields); }
   std::string operator()(const StartOver& over) const { return write_record(over, kOverFields); }
 };
 
@@ -108,6 +111,7 @@ std::optional<AgentMessage> decode_message(std::string_view text) {
   if (auto cause = decode_cause(text)) return std::move(*cause);
   if (const auto stop = read_record<StopAsked>(text, kStopFields)) return *stop;
   if (const auto gone = read_record<RanksGone>(text, kGoneFields)) return *gone;
+  if (read_record<PlanMade>(text, kMadeFields)) return PlanMade{};
   if (const auto over = read_record<StartOver>(text, kOverFields)) return *over;
   if (auto host = decode_host_facts(text)) return HostJoined{std::move(*host)};
   if (auto order = read_record<Order>(text, kOrderFields)) return std::move(*order);

@@ -34,13 +34,16 @@ struct RanksGone {
 
 // Messages from node rank 0's agent to all others, in addition to its orders.
 
+// There is another plan (agents.h).
+struct PlanMade {};
 // No rank of this start runs any more, on any host.
 struct StartOver {
   int exit_code = 0;   // the job's exit code, if the job is over
   bool again = false;  // the ranks are started again
 };
 
-using AgentMessage = std::variant<RankEnd, Cause, StopAsked, RanksGone, HostJoined, TakenStacks, Order, StartOver>;
+using AgentMessage =
+    std::variant<RankEnd, Cause, StopAsked, RanksGone, HostJoined, TakenStacks, Order, PlanMade, StartOver>;
 
 struct AgentWord {
   int start = 0;  // number of the start that the message is about, from 0

@@ -16,7 +16,6 @@
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
-#include "runtime/base/quiet_thread.h"
 #include "runtime/base/signal_name.h"
 #include "runtime/job/exit_code.h"
 
@@ -27,23 +26,27 @@ using namespace std::chrono_literals;
 using membership::MemberEvent;
 
 constexpr const char* kNext = "agents/next";  // the last agent number that the store has assigned
-// twice the number of the next start; plus 1 while that start is under way
-constexpr const char* kStart = "agents/start";
+// the plan of the start that is under way or of the job's end; between two starts one that is not made yet
+constexpr const char* kPlan = "agents/plan";
 // Extra time in which the other agents wait for node rank 0's plan after their own limit: the plan names the missing
 // hosts.
 constexpr auto kPlanFollows = 10s;
 // Delay before the first message that names the missing hosts, at the job's first start.
 constexpr auto kQuietWait = 10s;
-// The interval between two polls while waiting. All agents together poll the store for the plan at most a thousand
-// times a second.
-constexpr std::chrono::nanoseconds look(int hosts) { return std::max<std::chrono::nanoseconds>(200ms, hosts * 1ms); }
 
-std::string plan_key(int start) { return fmt::format("agents/plan/{}", start); }
-std::string down_key(std::int64_t number) { return fmt::format("agents/down/{}", number); }
+// Returns nullopt, and logs it, if the text is not a word of an agent.
+std::optional<AgentWord> read_word(std::string_view scope, std::string_view text) {
+  auto word = scope == kAgentScope ? decode_agent_word(text) : std::nullopt;
+  if (!word) {
+    log_warn("a member of '{}' sent {} bytes to this launcher that are not a word of an agent", printable(scope, 64),
+             text.size());
+  }
+  return word;
+}
 
-// Sleeps until news or a signal arrives, at most until `deadline`.
-void await(const WakingQueue<AgentNews>& news, const Signals* signals, const Deadline& deadline) {
-  pollfd entries[] = {{news.fd(), POLLIN, 0}, {signals == nullptr ? -1 : signals->fd(), POLLIN, 0}};
+// Sleeps until `fd` is readable or a signal arrives, at most until `deadline`.
+void await(int fd, const Signals* signals, const Deadline& deadline) {
+  pollfd entries[] = {{fd, POLLIN, 0}, {signals == nullptr ? -1 : signals->fd(), POLLIN, 0}};
   uninterrupted([&] { return poll(entries, 2, deadline.poll_timeout_ms()); });
 }
 
@@ -52,11 +55,8 @@ void await(const WakingQueue<AgentNews>& news, const Signals* signals, const Dea
 void put_news(WakingQueue<AgentNews>& queue, const membership::MemberNews& news) {
   if (!news.message) {
     queue.put(news);
-  } else if (auto word = news.scope == kAgentScope ? decode_agent_word(*news.message) : std::nullopt) {
+  } else if (auto word = read_word(news.scope, *news.message)) {
     queue.put(std::move(*word));
-  } else {
-    log_warn("a member of '{}' sent {} bytes to this launcher that are not a word of an agent",
-             printable(news.scope, 64), news.message->size());
   }
 }
 
@@ -64,35 +64,29 @@ Agents::Agents(Options options, WakingQueue<AgentNews>& news)
     : options_(std::move(options)),
       news_(news),
       store_(options_.endpoint, options_.deadline),
-      inbox_(options_.endpoint, options_.deadline),
       meeting_(options_.least, options_.most) {
-  if (options_.serves) return;
-  agent_ = static_cast<int>(store_.add(kNext, 1));
-  const std::int64_t counter = store_.add(kStart, 0);
-  start_ = static_cast<int>(counter / 2);
-  is_late_ = counter % 2 == 1;
-  membership::LivenessOptions liveness{.detect_silence = options_.silence.has_value()};
+  // Node rank 0's agent lives and stands still with the store.
+  membership::LivenessOptions liveness{.detect_silence = options_.silence && !options_.serves};
   if (options_.silence) liveness.silence = *options_.silence;
-  relay_ = std::make_unique<membership::MemberRelay>(options_.endpoint);
+  membership::MemberCalls calls{.on_event = [this](const MemberEvent& event) { on_event(event); }};
+  if (!options_.serves) {
+    agent_ = static_cast<int>(store_.add(kNext, 1));
+    relay_ = std::make_unique<membership::MemberRelay>(options_.endpoint);
+    calls.on_forwarded = [this](auto frames) { relay_->deliver(std::move(frames)); };
+    calls.on_word = [this](const std::string&, const std::string& text) { on_word(text); };
+  }
   // The link comes before the message that this host has joined: from then on the store notices its end.
   link_ = std::make_unique<membership::MemberLink>(
       options_.endpoint, kAgentScope,
       membership::MemberInfo{
           .rank = agent_, .world_size = kMostAgents, .process = membership::ProcessInfo::of_this_process()},
-      liveness,
-      membership::MemberCalls{.on_event = [this](const MemberEvent& event) { on_event(event); },
-                              .on_forwarded = [this](auto frames) { relay_->deliver(std::move(frames)); }},
-      options_.deadline);
-  relay_->connect(link_.get());
+      liveness, std::move(calls), options_.deadline);
+  if (relay_) relay_->connect(link_.get());
 }
 
-// The reader's wait has no deadline, so it is told to stop before it is joined. The relay must not send over a link
-// that ends, and the link's thread delivers to the relay, so the order is: the relay loses the link, the link ends, the
-// relay ends.
+// The relay must not send over a link that ends, and the link's thread delivers to the relay, so the order is: the
+// relay loses the link, the link ends, the relay ends.
 Agents::~Agents() {
-  leaving_ = true;
-  inbox_.stop_waiting();
-  if (reader_.joinable()) reader_.join();
   if (relay_) relay_->connect(nullptr);
   link_.reset();
 }
@@ -102,9 +96,10 @@ JobPlan Agents::meet(HostFacts own, JobPlan draft) {
   own_ = own;
   if (!options_.serves) {
     if (std::exchange(has_started_, false)) ++start_;
-    if (std::exchange(is_late_, false)) {
-      if (auto end = stand_by(decode_job_plan(read_plan(options_.deadline), plan_key(start_)))) return *end;
-      ++start_;
+    if (std::exchange(is_new_, false)) {
+      const JobPlan plan = read_plan(options_.deadline);
+      start_ = plan.start;
+      if (auto end = plan.is_made() ? stand_by(plan) : std::nullopt) return *end;
     }
     send(HostJoined{own});
     // At the first start the problem keeps every host from beginning; at a later start it ends only this host.
@@ -112,7 +107,7 @@ JobPlan Agents::meet(HostFacts own, JobPlan draft) {
     return await_plan();
   }
   JobPlan plan;
-  if (meeting_.start() > 0) store_.add(kStart, 1);
+  store_.set(kPlan, encode(JobPlan{.start = meeting_.start()}));
   if (meeting_.start() > 0 && !own.problem.empty()) {
     plan = {.exit_code = own.exit_code, .problems = {fmt::format("host {}: {}", own.name, own.problem)}};
   } else {
@@ -159,15 +154,14 @@ JobPlan Agents::stop(int signal) {
 
 void Agents::publish(JobPlan& plan) {
   plan.start = start_ = meeting_.start();
-  plan.next_word = next_word_;
   plan.job = own_;
   plan.left_out.assign(meeting_.left_out().begin(), meeting_.left_out().end());
-  store_.set(plan_key(start_), encode(plan));
+  store_.set(kPlan, encode(plan));
+  send(PlanMade{});
   meeting_.begin(plan.hosts);
   last_hosts_ = plan.hosts;
   returns_ = false;
   awaits_newcomer_.clear();
-  store_.add(kStart, 1);
 }
 
 std::string Agents::lost_hosts() const {
@@ -217,7 +211,7 @@ JobPlan Agents::await_hosts(JobPlan draft) {
       say_at = Deadline::never();
     }
     Deadline next = more_until ? deadline.sooner(more_until->remaining()) : deadline;
-    await(news_, options_.signals, next.sooner(say_at.remaining()));
+    await(news_.fd(), options_.signals, next.sooner(say_at.remaining()));
   }
 }
 
@@ -255,42 +249,35 @@ JobPlan Agents::stopped_by(int signal, std::string_view where) const {
                                    options_.requeue_exit_code)}};
 }
 
-std::string Agents::read_plan(const Deadline& deadline) { return store_.get(plan_key(start_), deadline); }
+JobPlan Agents::read_plan(const Deadline& deadline) { return decode_job_plan(store_.get(kPlan, deadline), kPlan); }
 
 JobPlan Agents::await_plan() {
   const bool waits = options_.takes_spares || options_.most > options_.least;
   const Deadline deadline = waits ? Deadline::never() : Deadline::after(options_.meet_timeout + kPlanFollows);
   while (true) {
-    std::string text;
-    try {
-      text = read_plan(deadline.sooner(look(options_.most)));
-    } catch (const Timeout&) {
-      if (deadline.expired()) throw;
-      const auto signal = asked_to_end();
-      if (!signal) continue;
-      return stop(*signal);
+    if (plan_made_.is_set()) {
+      plan_made_.clear();
+      JobPlan plan = read_plan(deadline);
+      const bool is_next = plan.is_made() && plan.start >= start_;  // node rank 0 may be a start further already
+      const auto own = std::ranges::find(plan.hosts, agent_, &HostSlots::agent);
+      if (is_next && own != plan.hosts.end()) {
+        node_rank_ = static_cast<int>(own - plan.hosts.begin());
+        has_started_ = true;
+        return plan;
+      }
+      if (auto end = is_next ? stand_by(plan) : std::nullopt) return *end;
     }
-    JobPlan plan = decode_job_plan(text, plan_key(start_));
-    if (plan.hosts.empty()) return plan;
-    const auto is_own = [this](const HostSlots& host) { return host.agent == agent_; };
-    const auto at = std::find_if(plan.hosts.begin(), plan.hosts.end(), is_own);
-    if (at == plan.hosts.end()) {
-      if (auto end = stand_by(plan)) return *end;
-      ++start_;
-      continue;
+    if (deadline.expired()) {
+      throw Timeout(fmt::format("node rank 0 has made no plan of the job's next start, {}", deadline.progress()));
     }
-    node_rank_ = static_cast<int>(at - plan.hosts.begin());
-    has_started_ = true;
-    if (!reader_.joinable()) {
-      next_word_ = plan.next_word;
-      begin_reading();
-    }
-    return plan;
+    if (const auto signal = asked_to_end()) return stop(*signal);
+    await(plan_made_.fd(), options_.signals, deadline);
   }
 }
 
 std::optional<JobPlan> Agents::stand_by(const JobPlan& plan) {
-  if (plan.hosts.empty()) return std::nullopt;
+  if (plan.hosts.empty()) return plan;
+  start_ = plan.start + 1;
   if (std::find(plan.left_out.begin(), plan.left_out.end(), own_.name) != plan.left_out.end()) {
     return JobPlan{.exit_code = kExitNoProgress,
                    .problems = {fmt::format("host {} is left out of this job: its ranks failed first in {} starts in a "
@@ -319,12 +306,12 @@ void Agents::on_event(const MemberEvent& event) {
   const bool is_of_store = event.kind == MemberEvent::Kind::store_lost ||
                            event.kind == MemberEvent::Kind::store_silent ||
                            event.kind == MemberEvent::Kind::store_answers;
-  if (is_of_store) relay_->deliver(event);
+  if (is_of_store && relay_) relay_->deliver(event);
   if (event.kind == MemberEvent::Kind::silent && event.cause.rank == agent_) {
     is_cut_off_ = true;
     news_.put(StoreGone{.is_expelled = true});
     store_.give_up();
-    inbox_.give_up();
+    plan_made_.notify();
     return;
   }
   if (event.kind != MemberEvent::Kind::store_lost && event.kind != MemberEvent::Kind::store_silent) return;
@@ -342,39 +329,22 @@ void Agents::on_event(const MemberEvent& event) {
       StoreGone{.how = fmt::format("its launcher{} {}", who,
                                    event.kind == MemberEvent::Kind::store_lost ? "has ended" : "does not answer")});
   store_.give_up();
-  inbox_.give_up();
+  plan_made_.notify();
 }
 
-// Reads the messages of node rank 0.
-void Agents::begin_reading() {
-  reader_ = start_quiet_thread([this] {
-    try {
-      for (std::int64_t next = next_word_; !leaving_; ++next) {
-        const std::string key = down_key(next);
-        auto word = decode_agent_word(inbox_.get(key, Deadline::never()));
-        if (!word) throw CorruptData(fmt::format("store key '{}' holds no word of an agent", key));
-        news_.put(std::move(*word));
-      }
-    } catch (const Error& error) {
-      if (leaving_) return;
-      log_debug("agents: {}", error.what());
-      news_.put(StoreGone{.how = "its launcher has ended"});
-    }
-  });
+// A word that is said while this host waits for a start is not for it.
+void Agents::on_word(std::string_view text) {
+  auto word = read_word(kAgentScope, text);
+  if (!word) return;
+  if (std::holds_alternative<PlanMade>(word->message)) return plan_made_.notify();
+  if (word->start >= start_) news_.put(std::move(*word));
 }
 
 void Agents::send(const AgentMessage& message) {
   const std::string text = encode(AgentWord{start_, message});
-  if (link_) {
-    relay_->flush();  // a rank's progress is reported before its end
-    return link_->send(text);
-  }
-  try {
-    store_.set(down_key(next_word_++), text);
-  } catch (const StoreError& error) {
-    log_debug("agents: {}", error.what());
-    news_.put(StoreGone{.how = "its launcher has ended"});
-  }
+  if (options_.serves) return link_->say(kAgentScope, {}, text);
+  relay_->flush();  // a rank's progress is reported before its end
+  link_->send(text);
 }
 
 }  // namespace lockstep::launcher

@@ -2,9 +2,10 @@
 // The agents of a job, one on each host, which meet at the job's one store and exchange messages from then on.
 //
 // An agent is the launcher on its host. Node rank 0's agent serves the store (launcher/run/run_stores.h) and gives the
-// verdict. The others are members in the store's membership, so that the end of one is noticed at once, and send it
-// messages over their links. Node rank 0's agent writes its messages into numbered keys that all others read, and a
-// plan for each start of the job's ranks.
+// verdict. All are members of one scope in the store's membership, so that the end of one is noticed at once. The
+// others send node rank 0's agent messages over their links; it says its words to all of the scope. The plan of each
+// start of the job's ranks is in the store, where hosts that come late find it too, and a word says that there is
+// another one.
 //
 // Threads: the main thread; only the queue of news takes items from other threads.
 #pragma once
@@ -16,7 +17,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <variant>
 
 #include "launcher/base/signals.h"
@@ -25,6 +25,7 @@
 #include "launcher/hosts/host_facts.h"
 #include "launcher/hosts/host_meeting.h"
 #include "lockstep/base/deadline.h"
+#include "runtime/base/event_fd.h"
 #include "runtime/job/exit_code.h"
 #include "runtime/membership/member_link.h"
 #include "runtime/membership/member_relay.h"
@@ -133,33 +134,30 @@ class Agents {
   // Handles a plan whose start this host is not part of. Throws StoreError if the host can't be part of a later start;
   // returns the plan to follow if the job has excluded it; else nullopt.
   std::optional<JobPlan> stand_by(const JobPlan& plan);
-  std::string read_plan(const Deadline& deadline);
+  JobPlan read_plan(const Deadline& deadline);
   std::optional<int> asked_to_end();
   JobPlan stopped_by(int signal, std::string_view where) const;
   void on_event(const membership::MemberEvent& event);
-  void begin_reading();
+  void on_word(std::string_view text);
 
   Options options_;
   WakingQueue<AgentNews>& news_;
   store::TcpStore store_;
-  store::TcpStore inbox_;  // this object's end cancels its waits
-  int agent_ = 0;          // number of this agent
+  int agent_ = 0;  // number of this agent; 0: node rank 0's
   int node_rank_ = 0;
-  bool is_late_ = false;         // this host joined while the job's ranks ran
+  bool is_new_ = true;           // this host has not joined a start yet
   HostFacts own_;                // facts with which this host joined last
-  int start_ = 0;                // number of the start that is next or under way
+  std::atomic<int> start_{0};    // number of the start that is next or under way
   bool has_started_ = false;     // the plan of start_ included this host
-  int next_word_ = 1;            // number of node rank 0's next message
   HostMeeting meeting_;          // used on node rank 0
   RankMap last_hosts_;           // hosts of the last plan; used on node rank 0
   std::string awaits_newcomer_;  // why the next start needs another host; empty: it does not
   // the launcher of a host that is gone has reported that the host rejoins
   bool returns_ = false;
-  std::unique_ptr<membership::MemberRelay> relay_;  // relays this host's ranks over the link
-  std::unique_ptr<membership::MemberLink> link_;
-  std::atomic<bool> leaving_{false};
+  std::unique_ptr<membership::MemberRelay> relay_;  // relays this host's ranks over the link; null at the store's host
   std::atomic<bool> is_cut_off_{false};
-  std::thread reader_;
+  EventFd plan_made_;  // there is another plan, or the store is gone
+  std::unique_ptr<membership::MemberLink> link_;
 };
 
 }  // namespace lockstep::launcher

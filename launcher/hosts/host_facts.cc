@@ -55,7 +55,6 @@ constexpr auto kPlanFields = [](auto& plan, auto& fields) {
   fields("master-port", plan.master_port, 0, 65535);
   fields("torch-store", plan.torch_store);
   fields("start", plan.start, 0);
-  fields("next-word", plan.next_word, 1);
   fields.list("problems", plan.problems);
   fields.list("hosts", plan.hosts, kSlotsFields);
   fields.record("job", plan.job, kFactsFields);

@@ -43,10 +43,11 @@ struct JobPlan {
   int master_port = 0;
   bool torch_store = false;
   int start = 0;                           // number of this start, from 0
-  int next_word = 1;                       // number of the first message that belongs to it (agents.h)
   HostFacts job = {};                      // facts of node rank 0, which other hosts must match (difference())
   std::vector<std::string> left_out = {};  // names of hosts that the job has excluded
   RankMap hosts = {};                      // empty if the ranks are not started
+
+  bool is_made() const { return !hosts.empty() || !problems.empty(); }
 };
 
 std::string encode(const JobPlan& plan);

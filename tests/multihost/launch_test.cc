@@ -187,7 +187,7 @@ std::vector<std::pair<int, int>> connections_in(const std::string& proc_net_tcp)
   return ports;
 }
 
-// What each host has at the store: three of its launcher's, and one of each rank's for keys, of which a rank lets go
+// What each host has at the store: two of its launcher's, and one of each rank's for keys, of which a rank lets go
 // when it has asked for none for a while. Ranks of other hosts than the store's are members over the launcher's.
 TEST_F(LaunchedHosts, HaveOneConnectionEachForTheMembershipOfTheirRanks) {
   constexpr int kRanks = 4;
@@ -202,8 +202,8 @@ TEST_F(LaunchedHosts, HaveOneConnectionEachForTheMembershipOfTheirRanks) {
     return std::count_if(connections.begin(), connections.end(),
                          [](const auto& ports) { return ports.second == 29400; });
   };
-  EXPECT_EQ(to_store(), 3 + kRanks);
-  EXPECT_TRUE(wait_until([&] { return to_store() == 3; }));
+  EXPECT_EQ(to_store(), 2 + kRanks);
+  EXPECT_TRUE(wait_until([&] { return to_store() == 2; }));
   launchers[1].send(SIGTERM);
   for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
 }

@@ -5,26 +5,17 @@
 
 #include <vector>
 
-#include "lockstep/base/environment.h"
-#include "lockstep/base/error.h"
+#include "runtime/base/record.h"
 #include "runtime/comm/nccl/api.h"
 #include "runtime/rendezvous/consensus.h"
 
 namespace lockstep::nccl {
 namespace {
 
-// "22809 GPU-5f2c...".
-Equipment parse(const std::string& text, const rendezvous::Member& who) {
-  const std::size_t space = text.find(' ');
-  const auto version = parse_int(std::string_view(text).substr(0, space));
-  if (space == std::string::npos || !version) {
-    throw CorruptData(
-        fmt::format("nccl: {} says of its GPU '{}', which is not a version and UUID; run the same build of "
-                    "lockstep on all ranks",
-                    who.describe(), text));
-  }
-  return {text.substr(space + 1), static_cast<int>(*version)};
-}
+constexpr auto kEquipmentFields = [](auto& gpu, auto& fields) {
+  fields("nccl", gpu.nccl_version);
+  fields("uuid", gpu.uuid);
+};
 
 }  // namespace
 
@@ -56,10 +47,13 @@ std::string compare_equipment(const Equipment& own, const GroupContext& context,
                                    .remedy = "see that every rank runs and uses backend nccl, or raise the timeout"});
   const auto judge = [&](std::span<const std::string> texts) {
     std::vector<Equipment> all;
-    for (std::size_t r = 0; r < texts.size(); ++r) all.push_back(parse(texts[r], context.roster[r]));
+    for (std::size_t r = 0; r < texts.size(); ++r) {
+      const std::string what = fmt::format("nccl: the GPU of {}", context.roster[r].describe());
+      all.push_back(require_record<Equipment>(texts[r], kEquipmentFields, what));
+    }
     return verdict_on(all, context.roster, may_share_gpus);
   };
-  return consensus.decide(fmt::format("{} {}", own.nccl_version, own.uuid), judge, deadline);
+  return consensus.decide(write_record(own, kEquipmentFields), judge, deadline);
 }
 
 }  // namespace lockstep::nccl

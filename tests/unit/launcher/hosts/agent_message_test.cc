@@ -64,6 +64,7 @@ TEST(AgentMessage, TheOthersTravelToo) {
   EXPECT_EQ(round_trip(StartOver{.exit_code = 42}).exit_code, 42);
   EXPECT_FALSE(round_trip(StartOver{.exit_code = 42}).again);
   EXPECT_TRUE(round_trip(StartOver{.again = true}).again);
+  round_trip(PlanMade{});
   const HostFacts host{.agent = 3, .name = "b", .pid = 9, .build = "x", .least = 2, .nodes = 4, .ranks = 2};
   EXPECT_EQ(round_trip(HostJoined{host}).host.agent, 3);
   EXPECT_EQ(round_trip(HostJoined{host}).host.name, "b");

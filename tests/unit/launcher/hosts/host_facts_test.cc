@@ -63,12 +63,10 @@ TEST(JobPlan, GivesEachHostConsecutiveRanksByItsOwnNumber) {
 TEST(JobPlan, TravelsAsText) {
   auto plan = plan_job({.run_id = "run-1", .master_addr = "a", .master_port = 7, .torch_store = true}, three_hosts());
   plan.start = 4;
-  plan.next_word = 17;
   plan.left_out = {"d", "e"};
   const auto read = decode_job_plan(encode(plan), "key");
   EXPECT_EQ(read.exit_code, 0);
   EXPECT_EQ(read.start, 4);
-  EXPECT_EQ(read.next_word, 17);
   EXPECT_THAT(read.left_out, ElementsAre("d", "e"));
   EXPECT_EQ(read.run_id, "run-1");
   EXPECT_EQ(read.master_addr, "a");
