@@ -3,7 +3,7 @@
 cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/expect_check.cmake")
 
-set(row "| `LOCKSTEP_A` | what | values | run |")
+set(row "| `LOCKSTEP_A` | what |")
 set(code "environment.get(\"LOCKSTEP_A\")\;")
 set(help "{\"run\", \"run [FLAGS]\", R\"(LOCKSTEP_A says)\"},\n{\"serve\", \"serve [FLAGS]\", R\"(LOCKSTEP_S)\"},\n")
 set(doctor "constexpr names = {\"LOCKSTEP_A\"}\;\n")
@@ -19,7 +19,7 @@ function(expect name fragment)
   endwhile()
   set(root "${WORK}/${name}")
   file(REMOVE_RECURSE "${root}")
-  file(WRITE "${root}/docs/ENVIRONMENT.md" "# Variables\n\n| variable | | | |\n| --- | --- | --- | --- |\n${rows}\n")
+  file(WRITE "${root}/docs/ENVIRONMENT.md" "# Variables\n\n| variable | |\n| --- | --- |\n${rows}\n")
   file(WRITE "${root}/README.md" "${other}\n")
   file(WRITE "${root}/runtime/a.cc" "${code}\n")
   file(WRITE "${root}/launcher/flags/help_text.cc" "${help}")
@@ -39,8 +39,10 @@ expect(only_paired "a row for LOCKSTEP_A, which no source reads" code "return {{
 expect(in_a_message "a row for LOCKSTEP_A, which no source reads" code "throw Error(\"set LOCKSTEP_A to 1\")")
 expect(no_help "`lockstep run --help` does not name LOCKSTEP_A" help
        "{\"run\", \"run [FLAGS]\", R\"(LOCKSTEP_AB)\"},\n{\"serve\", \"serve [FLAGS]\", R\"(LOCKSTEP_A)\"},\n")
-expect(other_help "`lockstep store serve --help` does not name LOCKSTEP_A" rows
-       "| `LOCKSTEP_A` | what | values | run, store serve |")
-expect(no_help_said "" rows "| `LOCKSTEP_A` | what | values | none |")
+expect(other_help "`lockstep store serve --help` does not name LOCKSTEP_RUN_ID" rows "| `LOCKSTEP_RUN_ID` | what |"
+       code "get(\"LOCKSTEP_RUN_ID\")" other "LOCKSTEP_MPI" doctor "names = {\"LOCKSTEP_RUN_ID\"}"
+       help "{\"run\", \"run [FLAGS]\", R\"(LOCKSTEP_RUN_ID)\"},\n{\"serve\", \"serve [FLAGS]\", R\"(LOCKSTEP_S)\"},\n")
+expect(no_help_wanted "" rows "| `LOCKSTEP_NVML_LIB` | what |" code "get(\"LOCKSTEP_NVML_LIB\")" other "LOCKSTEP_MPI"
+       doctor "names = {\"LOCKSTEP_NVML_LIB\"}")
 expect(doctor "variables.cc knows" doctor "constexpr names = {\"LOCKSTEP_B\"}\;\n")
 expect(renamed "nothing has the name LOCKSTEP_OLD" other "set LOCKSTEP_OLD")
