@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread that copies a state's tensors behind the training, and then writes them.
+// One thread that copies a state's tensors while the training continues, and then writes them.
 //
-// Threads: training's calls it. Failure: start() throws SystemError if no thread can be made; an exception of the
-// writing is kept for the next wait() or take_failure().
+// idle -> start() -> copying -> copied -> wait_copied() -> writing -> idle: the training's thread makes the first and
+// the third step, this one the others. In each phase the rest of the fields belongs to one of the two, so that the lock
+// guards the phase alone: the training's in idle and copied, this one's in copying and writing.
+//
+// Threads: the training's calls it. Failure: start() throws SystemError if no thread can be made; an exception of the
+// writing is kept for take_failure().
 #pragma once
 
 #include <cstddef>
@@ -11,21 +15,17 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "lockstep/snapshot/snapshots.h"
 #include "runtime/base/mutex.h"
 #include "runtime/checkpoint/snapshot/manifest.h"
 #include "runtime/checkpoint/snapshot/series.h"
+#include "runtime/snapshot/item_list.h"
 
 namespace lockstep {
-
-// An item as it is when a step ends.
-struct CapturedItem {
-  checkpoint::ManifestItem item;
-  std::vector<SnapshotTensor> tensors;
-};
 
 class BackgroundWriter {
  public:
@@ -48,20 +48,22 @@ class BackgroundWriter {
   // not saved.
   void wait_copied() noexcept;
   void wait();
-  // The failure of the last state, once: null if it was written.
-  std::exception_ptr take_failure();
+  // While not busy: the failure of the last state, once; null if it was written.
+  std::exception_ptr take_failure() { return std::exchange(failure_, nullptr); }
 
  private:
-  enum class Phase { idle, copying, copied, writing };
-  // The place of a tensor's copy.
+  enum class Phase { idle, copying, copied, writing, ended };
+  // A copy for a tensor of `items_`, which has its bytes from start() on.
   struct Copy {
-    std::size_t item = 0;
-    std::size_t tensor = 0;
-    std::size_t offset = 0;
+    std::string_view item;
+    SnapshotTensor* tensor = nullptr;
+    std::span<const std::byte> from;
+    std::size_t offset = 0;  // in memory_
     std::uint64_t version = 0;
   };
 
   void run();
+  void set_phase(Phase phase);
   void copy(const Copy& copy);
   void write_all();
   std::vector<checkpoint::ItemSource> make_sources();
@@ -71,16 +73,15 @@ class BackgroundWriter {
   checkpoint::Manifest head_;
   std::vector<CapturedItem> items_;
   std::vector<Copy> copies_;
-  std::vector<Copy> behind_;             // the copies that the thread makes
+  std::vector<Copy> later_;              // of these, those that the thread makes
   std::unique_ptr<std::byte[]> memory_;  // kept for the next state
   std::size_t memory_bytes_ = 0;
+  std::exception_ptr not_copied_;  // why the copies are not the state
+  std::exception_ptr failure_;
 
   mutable Mutex mutex_;
   Condition changed_;
   Phase phase_ GUARDED_BY(mutex_) = Phase::idle;
-  bool is_ended_ GUARDED_BY(mutex_) = false;
-  std::exception_ptr not_copied_ GUARDED_BY(mutex_);
-  std::exception_ptr failure_ GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -24,88 +25,27 @@ std::string names_of(const std::vector<std::string>& names) {
 
 // An item that has values alone. All of them are read once before any of them counts: check() does it for the type's
 // sake.
-class ValuesItem : public SnapshotItem {
+class ValuesItem final : public SnapshotItem {
  public:
-  void check(const SavedItem& saved, const RestoreOptions&) const override { read(saved.values(), false); }
-  void load(SavedItem& saved) override { read(saved.values(), true); }
+  using Get = std::function<SnapshotValues()>;
+  // InvalidArgument if they don't fit; they count with `is_final`.
+  using Read = std::function<void(const SnapshotValues& values, bool is_final)>;
+
+  ValuesItem(std::string type, Get get, Read read)
+      : type_(std::move(type)), get_(std::move(get)), read_(std::move(read)) {}
+
+  std::string type() const override { return type_; }
+  SnapshotValues values() const override { return get_(); }
+  void check(const SavedItem& saved, const RestoreOptions&) const override { read_(saved.values(), false); }
+  void load(SavedItem& saved) override { read_(saved.values(), true); }
 
  private:
-  // InvalidArgument if they don't fit; they count with `is_final`.
-  virtual void read(const SnapshotValues& values, bool is_final) const = 0;
+  const std::string type_;
+  const Get get_;
+  const Read read_;
 };
 
 constexpr const char* kValue = "value";
-
-class ValueItem final : public ValuesItem {
- public:
-  ValueItem(std::function<SnapshotValue()> get, std::function<void(const SnapshotValues&, std::string_view)> set)
-      : get_(std::move(get)), set_(std::move(set)) {}
-  std::string type() const override { return kValue; }
-  SnapshotValues values() const override { return {{kValue, get_()}}; }
-
- private:
-  void read(const SnapshotValues& values, bool is_final) const override {
-    const SnapshotValue before = get_();
-    set_(values, kValue);
-    if (!is_final) set_({{kValue, before}}, kValue);
-  }
-
-  std::function<SnapshotValue()> get_;
-  std::function<void(const SnapshotValues&, std::string_view)> set_;
-};
-
-class PositionItem final : public ValuesItem {
- public:
-  PositionItem(std::function<data::SamplerState()> get, std::function<void(const data::SamplerState&)> set)
-      : get_(std::move(get)), set_(std::move(set)) {}
-  std::string type() const override { return "position"; }
-  SnapshotValues values() const override {
-    const data::SamplerState state = get_();
-    return {{"length", state.length},
-            {"seed", state.seed},
-            {"order", state.order},
-            {"epoch", state.epoch},
-            {"consumed", state.consumed}};
-  }
-
- private:
-  void read(const SnapshotValues& values, bool is_final) const override {
-    const data::SamplerState state{.length = checkpoint::get_int(values, "length"),
-                                   .seed = checkpoint::get_uint(values, "seed"),
-                                   .order = checkpoint::get_uint(values, "order"),
-                                   .epoch = checkpoint::get_int(values, "epoch"),
-                                   .consumed = checkpoint::get_int(values, "consumed")};
-    const data::SamplerState here = get_();
-    if (state.length != here.length || state.seed != here.seed || state.order != here.order) {
-      throw InvalidArgument(
-          fmt::format("it is of a dataset of {} samples in the order of seed {} (digest {:016x}), and the program's is "
-                      "of {} with seed {} ({:016x}); give the sampler what it had",
-                      state.length, state.seed, state.order, here.length, here.seed, here.order));
-    }
-    if (is_final) set_(state);
-  }
-
-  std::function<data::SamplerState()> get_;
-  std::function<void(const data::SamplerState&)> set_;
-};
-
-class EarlyStopItem final : public ValuesItem {
- public:
-  explicit EarlyStopItem(EarlyStop& stop) : stop_(stop) {}
-  std::string type() const override { return "EarlyStop"; }
-  SnapshotValues values() const override {
-    return {{"best", stop_.state().best}, {"not_better", std::int64_t{stop_.state().not_better}}};
-  }
-
- private:
-  void read(const SnapshotValues& values, bool is_final) const override {
-    const EarlyStop::State state{.best = checkpoint::get_double(values, "best"),
-                                 .not_better = static_cast<int>(checkpoint::get_int(values, "not_better"))};
-    if (is_final) stop_.set_state(state);
-  }
-
-  EarlyStop& stop_;
-};
 
 }  // namespace
 
@@ -138,9 +78,7 @@ void check_names(const std::vector<std::string>& missing, const std::vector<std:
   if (!unexpected.empty() && !options.allow_unexpected) {
     say(fmt::format("it has {}, which the program has not", names_of(unexpected)));
   }
-  if (!different.empty())
-    say(joined(
-        different, [](const std::string& it) { return it; }, "; ", kMostNames));
+  if (!different.empty()) say(joined(different, std::identity(), "; ", kMostNames));
   if (text.empty()) return;
   throw InvalidArgument(
       text + (different.empty()
@@ -155,15 +93,54 @@ std::optional<std::string> name_in(const SavedItem& saved, std::span<const std::
 }
 
 std::shared_ptr<SnapshotItem> BasicSnapshots::value_item(ValueAccess access) {
-  return std::make_shared<ValueItem>(std::move(access.get), std::move(access.set));
+  const auto get = [get = access.get]() -> SnapshotValues { return {{kValue, get()}}; };
+  const auto read = [access = std::move(access)](const SnapshotValues& values, bool is_final) {
+    const SnapshotValue before = access.get();
+    access.set(values, kValue);
+    if (!is_final) access.set({{kValue, before}}, kValue);
+  };
+  return std::make_shared<ValuesItem>(kValue, get, read);
 }
 
 std::shared_ptr<SnapshotItem> BasicSnapshots::position_item(std::function<data::SamplerState()> get,
                                                             std::function<void(const data::SamplerState&)> set) {
-  return std::make_shared<PositionItem>(std::move(get), std::move(set));
+  const auto values = [get]() -> SnapshotValues {
+    const data::SamplerState state = get();
+    return {{"length", state.length},
+            {"seed", state.seed},
+            {"order", state.order},
+            {"epoch", state.epoch},
+            {"consumed", state.consumed}};
+  };
+  const auto read = [get = std::move(get), set = std::move(set)](const SnapshotValues& saved, bool is_final) {
+    const data::SamplerState state{.length = checkpoint::get_int(saved, "length"),
+                                   .seed = checkpoint::get_uint(saved, "seed"),
+                                   .order = checkpoint::get_uint(saved, "order"),
+                                   .epoch = checkpoint::get_int(saved, "epoch"),
+                                   .consumed = checkpoint::get_int(saved, "consumed")};
+    const data::SamplerState here = get();
+    if (state.length != here.length || state.seed != here.seed || state.order != here.order) {
+      throw InvalidArgument(
+          fmt::format("it is of a dataset of {} samples in the order of seed {} (digest {:016x}), and the program's is "
+                      "of {} with seed {} ({:016x}); give the sampler what it had",
+                      state.length, state.seed, state.order, here.length, here.seed, here.order));
+    }
+    if (is_final) set(state);
+  };
+  return std::make_shared<ValuesItem>("position", values, read);
 }
 
-void BasicSnapshots::add(std::string_view name, EarlyStop& stop) { add(name, std::make_shared<EarlyStopItem>(stop)); }
+void BasicSnapshots::add(std::string_view name, EarlyStop& stop) {
+  const auto values = [&stop]() -> SnapshotValues {
+    return {{"best", stop.state().best}, {"not_better", std::int64_t{stop.state().not_better}}};
+  };
+  const auto read = [&stop](const SnapshotValues& saved, bool is_final) {
+    const EarlyStop::State state{.best = checkpoint::get_double(saved, "best"),
+                                 .not_better = static_cast<int>(checkpoint::get_int(saved, "not_better"))};
+    if (is_final) stop.set_state(state);
+  };
+  add(name, std::make_shared<ValuesItem>("EarlyStop", values, read));
+}
 
 void refuse_snapshot_number(std::string_view name) {
   throw InvalidArgument(fmt::format("value {} is beyond the range of the program's own", checkpoint::in_quotes(name)));

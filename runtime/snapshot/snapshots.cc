@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
-#include <cerrno>
-#include <chrono>
+#include <cmath>
 #include <exception>
 #include <utility>
 
@@ -17,32 +15,129 @@
 #include "lockstep/trace/span.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/text.h"
-#include "runtime/checkpoint/snapshot/generations.h"
+#include "runtime/base/unwind_guard.h"
 #include "runtime/comm/collective_call.h"
-#include "runtime/snapshot/gather_values.h"
-#include "runtime/snapshot/snapshots_impl.h"
+#include "runtime/comm/coordinated_stop.h"
+#include "runtime/comm/group_internals.h"
+#include "runtime/job/step_board.h"
+#include "runtime/snapshot/candidates.h"
+#include "runtime/snapshot/catalogue.h"
+#include "runtime/snapshot/item_list.h"
+#include "runtime/snapshot/open_snapshot.h"
+#include "runtime/snapshot/rescue.h"
+#include "runtime/snapshot/snapshot_writer.h"
 
 namespace lockstep {
 
 using checkpoint::SnapshotValues;
 
-namespace {
+// The parts, each of which owns its state, and when they act. Members are in the order in which they use each other, so
+// that what others use ends last.
+struct BasicSnapshots::Impl {
+  Impl(std::filesystem::path folder, std::shared_ptr<ProcessGroup> the_group, Steps the_steps,
+       const SnapshotOptions& the_options)
+      : group(std::move(the_group)),
+        options(the_options),
+        steps{std::move(the_steps)},
+        items(*group),
+        catalogue(std::move(folder), *group, options),
+        writer(*group, catalogue),
+        rescue(*group, catalogue, items, writer, [this] { return are_steps_over(); }) {}
 
-// A line for each warning would fill a pipe that is not read for a while, as mpirun's while it ends a job.
-constexpr std::chrono::seconds kBetweenWarnings{10};
+  std::int64_t count() const { return steps.front().count(); }
+  bool are_steps_over() const {
+    return std::ranges::all_of(steps, [](const Steps& one) { return one.is_over(); });
+  }
+  void require_begun(const char* call) const {
+    if (is_over) {
+      throw InvalidArgument(fmt::format(
+          "Snapshots: {}() after load_best_model(), whose model is not that of the last step; save what is to "
+          "be saved before",
+          call));
+    }
+    if (is_begun) return;
+    throw InvalidArgument(fmt::format("Snapshots: {}() before restore(); call restore() once, before the loop", call));
+  }
 
-bool is_name(std::string_view name) {
-  const auto fits = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';
-  };
-  return !name.empty() && name.size() <= 100 && name.front() != '.' && std::all_of(name.begin(), name.end(), fits);
-}
+  void add(ListedItem item) {
+    if (!is_begun) return items.add(std::move(item));
+    throw InvalidArgument(
+        fmt::format("Snapshots: add({}) after restore(); add all of it before", checkpoint::in_quotes(item.name)));
+  }
 
-}  // namespace
+  // The items that this rank saves now. Collective if items have values of each rank.
+  std::vector<CapturedItem> capture() {
+    ItemList::Values values = comm::within_call("Snapshots::step", [&] { return items.values(true); });
+    std::vector<CapturedItem> captured = items.capture(std::move(values), false);
+    // On a device a failure ends the sums of a step that the tensors above were waited for, and what they hold then is
+    // not its state.
+    if (group->rank() == 0 && !are_steps_over()) group->progress();  // throws what has happened
+    return captured;
+  }
+
+  // Gradients are not part of the state that is taken now: a backward that adds to existing ones is refused.
+  void refuse_adding() {
+    const auto refuse = [this, at = count()] {
+      rescue.forget();  // a survivor must not save it either
+      const bool is_saved = writer.last_saved() == at;
+      throw InvalidArgument(fmt::format(
+          "Snapshots: a backward adds to gradients of before step() or save(), behind step {}: no snapshot "
+          "has them, and a run that resumes from there would lack them; call it behind the last backward "
+          "of a step and the optimizer{}",
+          at, is_saved ? fmt::format(", and remove step {} from '{}'", at, catalogue.folder().string()) : ""));
+    };
+    for (const Steps& one : steps) one.before_adding(refuse);
+  }
+
+  void start(std::string_view reason, std::optional<double> value) {
+    const trace::Span span(trace::SpanKind::snapshot);
+    std::vector<CapturedItem> captured = capture();
+    refuse_adding();
+    checkpoint::Manifest manifest = catalogue.head(count(), reason);
+    manifest.value = value;
+    writer.start(std::move(manifest), std::move(captured));
+  }
+
+  enum class BestStep : std::uint8_t { is_none, is_saved, to_save };
+  // On rank 0.
+  BestStep judge(double value) {
+    const std::int64_t step = count();
+    if (std::isnan(value)) {
+      log_warn("snapshots: step {} is none of the best: its value is NaN", step);
+      return BestStep::is_none;
+    }
+    try {
+      if (!catalogue.is_among_best(step, value)) return BestStep::is_none;
+      const auto durable = catalogue.find(step);
+      if (!durable) return BestStep::to_save;
+      checkpoint::set_value(*durable, value);
+      // Only once the value is durable: without it, cleaning could take this very snapshot.
+      catalogue.clean();
+      log_info("snapshots: step {}, saved before, is one of the {} best, with {}", step, options.keep_best, value);
+      return BestStep::is_saved;
+    } catch (const Error& error) {
+      log_error("snapshots: step {} is not kept for its value, {}, and the run continues: {}", step, value,
+                error.what());
+      return BestStep::is_none;
+    }
+  }
+
+  const std::shared_ptr<ProcessGroup> group;
+  const SnapshotOptions options;
+  std::vector<Steps> steps;  // ddp's, then those of follow()
+  ItemList items;
+  Catalogue catalogue;
+  SnapshotWriter writer;
+  Rescue rescue;
+  bool is_begun = false;
+  bool is_over = false;         // load_best_model() has changed the model
+  std::int64_t last_step = -1;  // steps at the last step(), or at restore()
+  std::int64_t saved_for_stop = -1;
+  UnwindGuard unwinding;
+};
 
 BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<ProcessGroup> group, Steps steps,
-                               const SnapshotOptions& options)
-    : impl_(std::make_unique<Impl>()) {
+                               const SnapshotOptions& options) {
   if (!group) throw InvalidArgument("Snapshots: the process group is null; pass what init_process_group returned");
   if (folder.empty()) throw InvalidArgument("Snapshots: the folder's name is empty; give one, such as \"run7\"");
   const std::string problem = first_too_small({{"every", options.every, 0},
@@ -50,26 +145,26 @@ BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<Pro
                                                {"keep_every", options.keep_every, 0},
                                                {"keep_best", options.keep_best, 0}});
   if (!problem.empty()) throw InvalidArgument("Snapshots: " + problem);
-  impl_->folder = std::move(folder);
-  impl_->group = std::move(group);
-  impl_->steps = std::move(steps);
-  impl_->options = options;
+  impl_ = std::make_unique<Impl>(std::move(folder), std::move(group), std::move(steps), options);
 }
 
 BasicSnapshots::~BasicSnapshots() {
   try {
+    // The rescue comes before all else: the items are still those of the step, and the group may be gone.
     if (impl_->unwinding.is_unwinding()) {
-      impl_->is_open = false;
-      impl_->give_up_waiting();
-      if (impl_->options.rescue) impl_->rescue("the job has failed");
-    } else if (impl_->kept_step != impl_->saved_for_stop) {
-      // The ranks agreed to stop behind the last step(), in an evaluation.
-      if (const auto reason = stop_reason(*impl_->group)) impl_->rescue(*reason, true);
+      impl_->writer.give_up();
+      if (impl_->options.rescue) impl_->rescue.save("the job has failed");
+    } else if (impl_->rescue.step() != impl_->saved_for_stop) {
+      // The ranks agreed to stop after the last step(), in an evaluation.
+      if (const auto reason = stop_reason(*impl_->group)) impl_->rescue.save(*reason, true);
     }
+    // The program's backwards outlive this object, and call into it no more.
     if (impl_->is_begun) {
-      impl_->before_updates(nullptr);
-      impl_->before_adding(nullptr);
-      impl_->after_broadcasts(nullptr);
+      for (const Steps& steps : impl_->steps) {
+        steps.before_update(nullptr);
+        steps.before_adding(nullptr);
+        if (steps.after_broadcast) steps.after_broadcast(nullptr);
+      }
     }
     wait();
   } catch (const std::exception& error) {
@@ -81,311 +176,156 @@ void BasicSnapshots::add(std::string_view name, std::shared_ptr<SnapshotItem> it
   impl_->add({.name = std::string(name), .item = std::move(item)});
 }
 
+void BasicSnapshots::add_per_rank(std::string_view name, std::shared_ptr<SnapshotItem> item,
+                                  AtAnotherSize at_another_size) {
+  impl_->add(
+      {.name = std::string(name), .item = std::move(item), .is_per_rank = true, .at_another_size = at_another_size});
+}
+
 void BasicSnapshots::follow(std::string_view name, Steps steps) {
   add(name, value_item({.get = [count = steps.count] { return checkpoint::SnapshotValue(count()); },
                         .set = [set = steps.set](const SnapshotValues& values,
                                                  std::string_view key) { set(checkpoint::get_int(values, key)); }}));
-  impl_->others.push_back(std::move(steps));
+  impl_->steps.push_back(std::move(steps));
 }
 
-void BasicSnapshots::Impl::before_updates(const std::function<void()>& action) {
-  steps.before_update(action);
-  for (const Steps& other : others) other.before_update(action);
-}
-
-bool BasicSnapshots::Impl::are_steps_over() const {
-  return steps.is_over() && std::ranges::all_of(others, [](const Steps& other) { return other.is_over(); });
-}
-
-void BasicSnapshots::Impl::before_adding(const std::function<void()>& action) {
-  steps.before_adding(action);
-  for (const Steps& other : others) other.before_adding(action);
-}
-
-void BasicSnapshots::Impl::after_broadcasts(const std::function<void()>& action) {
-  if (steps.after_broadcast) steps.after_broadcast(action);
-  for (const Steps& other : others) {
-    if (other.after_broadcast) other.after_broadcast(action);
-  }
-}
-
-void BasicSnapshots::add_per_rank(std::string_view name, std::shared_ptr<SnapshotItem> item,
-                                  AtAnotherSize at_another_size) {
-  impl_->add({.name = std::string(name),
-              .item = std::move(item),
-              .kind = checkpoint::ItemKind::per_rank,
-              .at_another_size = at_another_size});
-}
-
-void BasicSnapshots::Impl::add(Item item) {
-  const std::string shown = checkpoint::in_quotes(item.name);
-  if (is_begun) throw InvalidArgument(fmt::format("Snapshots: add({}) after restore(); add all of it before", shown));
-  if (!is_name(item.name)) {
-    throw InvalidArgument(
-        fmt::format("Snapshots: add({}): give a name of letters, digits, '_', '-' and '.', at most "
-                    "100, that begins with no '.'",
-                    shown));
-  }
-  for (const Item& other : items) {
-    if (other.name == item.name) throw InvalidArgument(fmt::format("Snapshots: add({}): that name is taken", shown));
-  }
-  if (item.item->is_sharded()) item.kind = checkpoint::ItemKind::sharded;
-  items.push_back(std::move(item));
-}
-
-std::string BasicSnapshots::Impl::who() const {
-  return group->roster()[static_cast<std::size_t>(group->rank())].describe();
-}
-
-checkpoint::Manifest BasicSnapshots::Impl::head(std::string_view reason) const {
-  return {.step = steps.count(),
-          .generation = generation,
-          .world_size = group->size(),
-          .time = checkpoint::utc_now(),
-          .writer = who(),
-          .reason = std::string(reason)};
-}
-
-std::vector<CapturedItem> BasicSnapshots::Impl::capture() {
-  std::vector<CapturedItem> captured;
-  const bool writes = group->rank() == 0;
-  for (const Item& item : items) {
-    const bool is_per_rank = item.kind == checkpoint::ItemKind::per_rank;
-    const bool is_sliced = item.kind == checkpoint::ItemKind::sharded;
-    if (!writes && !is_per_rank && !is_sliced) continue;
-    std::vector<SnapshotValues> values{values_of(item)};
-    if (is_per_rank) {
-      values = comm::within_call("Snapshots::step", [&] { return gather_values(*group, values.front()); });
+std::optional<RestoredSnapshot> BasicSnapshots::restore() {
+  constexpr const char* kCall = "Snapshots::restore";
+  Impl& self = *impl_;
+  if (self.is_begun)
+    throw InvalidArgument("Snapshots: restore() was called before; it is called once, before the loop");
+  ProcessGroup& group = *self.group;
+  const auto on_rank0_alone = [&](const auto& action) {
+    on_rank0(kCall, group, [&] {
+      action();
+      return std::string();
+    });
+  };
+  // First: with another job in the folder nothing that is found below would stay true.
+  on_rank0_alone([&] { self.catalogue.lock(); });
+  self.items.compare();
+  Candidates candidates(group, self.catalogue.folder(), kCall);
+  const std::optional<Candidate> chosen = candidates.choose();
+  candidates.refuse_absent(chosen);
+  // All that can refuse comes before begin(), which fences the later snapshots: until then a rank that throws or dies
+  // leaves the job as it was. load() comes last, for it changes the program.
+  std::optional<OpenSnapshot> snapshot;
+  if (chosen) {
+    // Known before check_room() cleans. The later steps are those that this start will fence.
+    self.catalogue.set_resumes_from(chosen->own_path.filename().string());
+    for (const Candidate& it : candidates.all()) {
+      if (it.manifest != 0 && it.step <= chosen->step) self.catalogue.note_saved_elsewhere(it.step, it.generation);
     }
-    if (writes || is_sliced) captured.push_back(captured_as(item, std::move(values), item.item->tensors()));
+    snapshot.emplace(group, *chosen).check(self.items, self.options.restore);
+  } else {
+    candidates.refuse_damaged();  // a fresh start would remove snapshots that can perhaps be mended
   }
-  // On a device a failure ends the sums of a step that the tensors above were waited for, and what they hold then is
-  // not its state.
-  if (writes && !are_steps_over()) group->progress();  // throws what has happened
-  return captured;
-}
-
-CapturedItem BasicSnapshots::Impl::captured_as(const Item& item, std::vector<SnapshotValues> values,
-                                               std::vector<SnapshotTensor> tensors) const {
-  CapturedItem one{.item = {.name = item.name,
-                            .type = item.item->type(),
-                            .kind = item.kind,
-                            .at_another_size = item.at_another_size,
-                            .values = std::move(values)},
-                   .tensors = std::move(tensors)};
-  if (item.kind == checkpoint::ItemKind::sharded) take_slices(one);
-  return one;
-}
-
-SnapshotValues BasicSnapshots::Impl::values_of(const Item& item) {
-  SnapshotValues values = item.item->values();
-  values.merge(item.item->fixed_values());
-  return values;
-}
-
-std::uint64_t BasicSnapshots::Impl::state_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const Item& item : items) {
-    for (const SnapshotTensor& tensor : item.item->tensors()) {
-      bytes += tensor.bytes.size() * (1 + tensor.other_names.size());
+  on_rank0_alone([&] { self.catalogue.check_room(self.items.bytes(), chosen.has_value()); });
+  self.catalogue.begin(chosen ? std::optional(chosen->step) : std::nullopt, self.items.are_sharded());
+  if (snapshot) {
+    snapshot->load(self.items);
+    group.internals().coordinated_stop()->set_steps_before(chosen->step - self.count());
+    self.steps.front().set(chosen->step);
+    self.writer.set_last_saved(chosen->step);
+    keep_saved_step(chosen->step);
+  }
+  if (group.rank() == 0 && snapshot) {
+    log_info("snapshots: resumes from step {}, which {} ranks saved at {} ({}): '{}' of {}", chosen->step,
+             snapshot->manifest().world_size, snapshot->manifest().time, snapshot->manifest().reason, chosen->path,
+             group.roster()[static_cast<std::size_t>(chosen->rank)].describe());
+  } else if (group.rank() == 0) {
+    log_info("snapshots: a fresh start: there is none in '{}'", self.catalogue.folder().string());
+  }
+  self.is_begun = true;
+  self.last_step = self.count();
+  for (const Steps& steps : self.steps) {
+    steps.before_update([&self] {
+      self.rescue.begin_update();
+      self.writer.wait_copied();
+    });
+    if (self.options.rescue && steps.after_broadcast) {
+      steps.after_broadcast([&self] { self.rescue.keep_buffers(self.count()); });
     }
   }
-  return bytes;
-}
-
-void BasicSnapshots::Impl::report() {
-  if (!writer || being_written < 0 || writer->is_busy()) return;
-  const std::int64_t step = std::exchange(being_written, -1);
-  if (const std::exception_ptr failure = writer->take_failure()) {
-    try {
-      std::rethrow_exception(failure);
-    } catch (const std::exception& error) {
-      log_error("snapshots: step {} was not saved{}, and the run continues: {}", step,
-                group->rank() == 0 ? "" : fmt::format(" to the disk of {}", who()), error.what());
-    }
-    return;
-  }
-  if (group->rank() != 0) return;
-  log_info("snapshots: step {} is saved in '{}'", step, folder.string());
-}
-
-void BasicSnapshots::Impl::require_begun(const char* call) const {
-  if (is_over) {
-    throw InvalidArgument(fmt::format(
-        "Snapshots: {}() after load_best_model(), whose model is not that of the last step; save what is to "
-        "be saved before",
-        call));
-  }
-  if (is_begun) return;
-  throw InvalidArgument(fmt::format("Snapshots: {}() before restore(); call restore() once, before the loop", call));
-}
-
-void BasicSnapshots::Impl::refuse_adding() {
-  before_adding([this, count = steps.count()] {
-    kept_step = -1;  // a survivor must not save it either
-    const bool is_saved = last_saved == count;
-    throw InvalidArgument(
-        fmt::format("Snapshots: a backward adds to gradients of before step() or save(), behind step {}: no snapshot "
-                    "has them, and a run that resumes from there would lack them; call it behind the last backward "
-                    "of a step and the optimizer{}",
-                    count, is_saved ? fmt::format(", and remove step {} from '{}'", count, folder.string()) : ""));
-  });
+  if (self.options.stop_on_signals) stop_on_signals(group);
+  if (self.options.rescue) self.rescue.save_at_fatal_error();
+  return snapshot ? std::optional(snapshot->restored()) : std::nullopt;
 }
 
 void BasicSnapshots::step() {
   Impl& self = *impl_;
   self.require_begun("step");
-  self.report();
-  const std::int64_t count = self.steps.count();
-  // Behind a micro-batch the place in the data is ahead of the parameters, and its gradient is in no snapshot.
+  self.writer.report();
+  const std::int64_t count = self.count();
+  // After a micro-batch the place in the data is ahead of the parameters, and its gradient is in no snapshot.
   const bool is_finished = count != std::exchange(self.last_step, count);
   if (is_finished) self.refuse_adding();
-  if (is_finished && (self.options.rescue || self.options.stop_on_signals)) self.keep_step();
+  // Before the save: if another rank dies during it, the step is not lost.
+  if (is_finished && (self.options.rescue || self.options.stop_on_signals)) self.rescue.keep(count);
   if (const auto reason = stop_reason(*self.group); reason && count != self.saved_for_stop) {
     self.saved_for_stop = count;
     return save(*reason);
   }
-  if (!is_finished || self.options.every == 0 || count % self.options.every != 0 || count == self.last_saved) return;
+  const bool is_due = self.options.every != 0 && count % self.options.every == 0;
+  if (!is_finished || !is_due || count == self.writer.last_saved()) return;
   save_behind(fmt::format("every {} steps", self.options.every));
 }
 
 void BasicSnapshots::save_behind(std::string_view reason) {
   impl_->require_begun("save_behind");
-  impl_->report();
+  impl_->writer.report();
   impl_->start(reason, std::nullopt);
-}
-
-void BasicSnapshots::Impl::start(std::string_view reason, std::optional<double> value) {
-  const trace::Span span(trace::SpanKind::snapshot);
-  const std::int64_t count = steps.count();
-  std::vector<CapturedItem> now = capture();
-  refuse_adding();
-  last_saved = count;
-  if (!writer) return;
-  checkpoint::Manifest manifest = head(reason);
-  manifest.value = value;
-  const std::string why_not = is_sharded() ? open_step(manifest) : writer->is_busy() ? kBusy : "";
-  if (why_not.empty()) {
-    being_written = count;
-    is_open = is_sharded();
-    return writer->start(std::move(manifest), std::move(now));
-  }
-  if (group->rank() != 0) return;
-  if (why_not != kBusy) return log_error("snapshots: step {} was not saved, and the run continues: {}", count, why_not);
-  ++left_out;
-  if (!next_left_out.expired()) return;
-  log_warn("snapshots: step {} is left out{}: {} is still being written to '{}'; save less often, or to a faster disk",
-           count, left_out > 1 ? fmt::format(", as were {} before", left_out - 1) : "",
-           being_written < 0 ? "another rank's share of the one before" : fmt::format("step {}", being_written),
-           folder.string());
-  next_left_out = Deadline::after(kBetweenWarnings);
-  left_out = 0;
 }
 
 void BasicSnapshots::save(std::string_view reason) {
   const trace::Span span(trace::SpanKind::snapshot);
   Impl& self = *impl_;
   self.require_begun("save");
-  std::vector<CapturedItem> items = self.capture();
+  std::vector<CapturedItem> captured = self.capture();
   self.refuse_adding();
-  self.save_now(self.head(reason), std::move(items));
-  self.last_saved = self.steps.count();
+  self.writer.save(self.catalogue.head(self.count(), reason), std::move(captured));
 }
 
-bool BasicSnapshots::Impl::is_durable(std::int64_t step) {
-  writer->wait();
-  report();
-  return last_saved == step && find_durable(step);
-}
+void BasicSnapshots::wait() { impl_->writer.wait("Snapshots::wait, or its destructor"); }
 
-void BasicSnapshots::Impl::save_now(const checkpoint::Manifest& head, std::vector<CapturedItem> captured) {
-  constexpr const char* kCall = "Snapshots::save";
-  const auto write = [&] {
-    being_written = head.step;
-    writer->start(head, std::move(captured));
-    writer->wait();
-  };
-  const auto write_on_rank0 = [&] {
-    write();
-    being_written = -1;
-    if (const std::exception_ptr failure = writer->take_failure()) std::rethrow_exception(failure);
-    log_info("snapshots: step {} is saved in '{}' ({})", head.step, folder.string(), head.reason);
-    return std::string();
-  };
-  if (!is_sharded()) {
-    on_rank0(kCall, *group, [&] { return is_durable(head.step) ? std::string() : write_on_rank0(); });
-    return;
+bool BasicSnapshots::save_if_best(double value) {
+  Impl& self = *impl_;
+  self.require_begun("save_if_best");
+  wait();  // for each rank's share; a step that is one of the best is not left out
+  if (self.options.keep_best == 0) {
+    throw InvalidArgument("Snapshots: save_if_best() where SnapshotOptions::keep_best is 0; give how many are kept");
   }
-  meet_to_wait(kCall);
-  if (group->rank() != 0) writer->wait();
-  report();
-  const auto say_durable = [&] { return std::string(is_durable(head.step) ? "durable" : ""); };
-  if (!on_rank0(kCall, *group, say_durable).empty()) return;
-  const std::string why_not = open_step(head);
-  if (group->rank() != 0 && why_not.empty()) write();
-  on_rank0(kCall, *group, [&] { return why_not.empty() ? write_on_rank0() : throw Error(why_not); });
-  report();
-}
-
-void BasicSnapshots::Impl::meet_to_wait(const char* call) {
-  if (!std::exchange(is_open, false)) return;
-  try {
-    comm::within_call(call, [&] { group->barrier().wait(); });
-  } catch (...) {
-    give_up_waiting();
-    throw;
+  const auto said = on_rank0("Snapshots::save_if_best", *self.group,
+                             [&] { return std::string(1, static_cast<char>(self.judge(value))); });
+  const auto best = static_cast<Impl::BestStep>(said.front());
+  if (best == Impl::BestStep::to_save) {
+    self.start(fmt::format("one of the {} best, with {}", self.options.keep_best, value), value);
   }
+  return best != Impl::BestStep::is_none;
 }
 
-void BasicSnapshots::wait() {
-  if (!impl_->writer) return;
-  impl_->meet_to_wait("Snapshots::wait, or its destructor");
-  impl_->writer->wait();
-  impl_->report();
-}
-
-std::optional<checkpoint::FoundSnapshot> BasicSnapshots::Impl::find_durable(std::int64_t step) const {
-  for (checkpoint::FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
-    if (found.step == step && found.generation == generation && found.is_saved()) return std::move(found);
+std::optional<RestoredSnapshot> BasicSnapshots::load_best_model() {
+  Impl& self = *impl_;
+  self.require_begun("load_best_model");
+  save("load_best_model()");  // the last step is lost otherwise
+  Candidates candidates(*self.group, self.catalogue.folder(), "Snapshots::load_best_model");
+  candidates.order_by_value(self.options.higher_is_better);
+  std::optional<Candidate> best = candidates.choose("model.safetensors");
+  if (!best) return std::nullopt;
+  std::erase_if(best->contents->items, [](const checkpoint::ManifestItem& item) { return item.name != "model"; });
+  OpenSnapshot snapshot(*self.group, *best);
+  ItemList model(*self.group);
+  model.add(*std::ranges::find(self.items.all(), "model", &ListedItem::name));
+  // Before the model changes: no survivor may save it as the last step's.
+  self.is_over = true;
+  self.rescue.forget();
+  snapshot.check(model, self.options.restore);
+  snapshot.load(model);
+  if (self.group->rank() == 0) {
+    log_info("snapshots: the model is that of step {}, with the best value, {}: '{}'", best->step, *best->value,
+             best->path);
   }
-  return std::nullopt;
-}
-
-checkpoint::Retention BasicSnapshots::Impl::retention() const {
-  return {.keep = options.keep,
-          .keep_every = options.keep_every,
-          .keep_best = options.keep_best,
-          .higher_is_better = options.higher_is_better,
-          .saved_elsewhere = saved_elsewhere,
-          .resumes_from = resumes_from};
-}
-
-bool BasicSnapshots::Impl::is_full(const SystemError& error) {
-  return error.error_number() == ENOSPC || error.error_number() == EDQUOT;
-}
-
-void BasicSnapshots::Impl::with_room(const std::function<void()>& write, std::int64_t being_written_now) const {
-  for (int keep = options.keep;; --keep) {
-    try {
-      return write();
-    } catch (const SystemError& error) {
-      if (!is_full(error) || keep == 0) throw;
-    }
-    clean(keep, being_written_now);
-  }
-}
-
-void BasicSnapshots::Impl::clean(int keep, std::int64_t being_written_now) const {
-  try {
-    if (keep < options.keep)
-      log_warn("snapshots: '{}' has no room: it keeps {} of {}", folder.string(), keep, options.keep);
-    checkpoint::Retention now = retention();
-    now.keep = keep;
-    now.being_written = being_written_now;
-    checkpoint::clean(folder, now);
-  } catch (const Error& error) {
-    log_warn("snapshots: older ones could not be removed: {}", error.what());
-  }
+  return snapshot.restored();
 }
 
 }  // namespace lockstep

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/snapshot/catalogue.h"
+
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <system_error>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/values.h"
+#include "lockstep/ddp/on_rank0.h"
+#include "runtime/base/logging.h"
+#include "runtime/checkpoint/file_error.h"
+#include "runtime/checkpoint/storage.h"
+#include "runtime/snapshot/agree.h"
+
+namespace lockstep {
+namespace {
+
+bool is_full(const SystemError& error) { return error.error_number() == ENOSPC || error.error_number() == EDQUOT; }
+
+std::uint64_t free_bytes(const std::filesystem::path& folder) {
+  struct statvfs disk {};
+  if (::statvfs(folder.c_str(), &disk) != 0) {
+    throw checkpoint::file_error("snapshots: looking for room in", folder, "statvfs", errno);
+  }
+  // A file system that does not say its size may have any.
+  if (disk.f_blocks == 0) return std::numeric_limits<std::uint64_t>::max();
+  return static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
+}
+
+}  // namespace
+
+std::string Catalogue::who() const { return group_.roster()[static_cast<std::size_t>(group_.rank())].describe(); }
+
+checkpoint::Manifest Catalogue::head(std::int64_t step, std::string_view reason) const {
+  return {.step = step,
+          .generation = generation_,
+          .world_size = group_.size(),
+          .time = checkpoint::utc_now(),
+          .writer = who(),
+          .reason = std::string(reason)};
+}
+
+std::filesystem::path Catalogue::path_of(std::int64_t step) const {
+  return folder_ / checkpoint::name_of_snapshot(step, generation_);
+}
+
+void Catalogue::lock() { lock_ = std::make_unique<checkpoint::SeriesLock>(folder_, who()); }
+
+void Catalogue::check_room(std::uint64_t bytes, bool is_resumed) {
+  std::uint64_t free = free_bytes(folder_);
+  // The snapshot that the job resumes from stays, and those before it in the order, which may look whole.
+  for (int keep = options_.keep; is_resumed && keep > 0 && free < bytes; --keep) {
+    clean(keep, kNone);
+    free = free_bytes(folder_);
+  }
+  const auto mib = [](std::uint64_t number) { return static_cast<double>(number) / (1 << 20); };
+  if (free < bytes) {
+    throw InvalidArgument(
+        fmt::format("snapshots: '{}' has {:.1f} MiB free, and one snapshot takes {:.1f}; make room, or "
+                    "give another folder",
+                    folder_.string(), mib(free), mib(bytes)));
+  }
+  if (free / static_cast<std::uint64_t>(options_.keep + 1) < bytes) {
+    log_warn("snapshots: '{}' has {:.1f} MiB free; {} snapshots, and one that is being written, take {:.1f}",
+             folder_.string(), mib(free), options_.keep, mib(bytes) * (options_.keep + 1));
+  }
+}
+
+void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
+  all_write_ = all_write;
+  std::int64_t newest = checkpoint::newest_generation(folder_);
+  for (const std::int64_t of_rank : all_gather_value(newest, group_)) newest = std::max(newest, of_rank);
+  generation_ = newest + 1;
+  unrecorded_ = {.number = generation_,
+                 .from_step = from_step,
+                 .writer = group_.roster().front().describe(),
+                 .time = broadcast_value(std::string_view(checkpoint::utc_now()), group_)};
+  // Rank 0's record comes first: where ranks share a disk, rank 0 keeps it. A crash here leaves a record without
+  // snapshots, and the next start resumes from the same one.
+  on_rank0("Snapshots::restore", group_, [&] {
+    with_room([&] { record_start(); });
+    return std::string();
+  });
+  // Rank 0 has none to record any more.
+  const auto record = [&] {
+    try {
+      if (!all_write) return record_start();
+      with_room([&] { record_start(); });
+    } catch (const Error& error) {
+      const auto* const system = dynamic_cast<const SystemError*>(&error);
+      if (all_write && (system == nullptr || !is_full(*system))) throw;
+      log_warn("snapshots: the folder of {} does not know of this run{}: {}", who(),
+               all_write ? ", and no step is saved until its disk has room" : "", error.what());
+    }
+  };
+  std::error_code ignored;
+  if (all_write) {
+    agree_on(group_, "Snapshots::restore", record);
+  } else if (std::filesystem::is_directory(folder_, ignored)) {
+    record();  // a run of before may still write to a disk of another host's
+  }
+  if (group_.rank() == 0 || !keeps_disk_) return;
+  try {
+    // Rank 0's lock is on another disk. This one keeps another job's rank from cleaning the same folder meanwhile.
+    const checkpoint::SeriesLock only(folder_, who());
+    checkpoint::clean_rescues(folder_, generation_, from_step);
+  } catch (const Error& error) {
+    log_warn("snapshots: what earlier runs have left on this host stays: {}", error.what());
+  }
+}
+
+void Catalogue::record_start() {
+  if (!unrecorded_) return;
+  if (all_write_) checkpoint::make_folders(folder_);
+  // False where rank 0 keeps the disk, or another rank of this host.
+  keeps_disk_ = checkpoint::record_generation(folder_, *unrecorded_);
+  // Only now: until the record fences the snapshots that were passed over, cleaning must know them by name.
+  unrecorded_.reset();
+  resumes_from_.clear();
+}
+
+std::optional<checkpoint::FoundSnapshot> Catalogue::find(std::int64_t step) const {
+  for (checkpoint::FoundSnapshot& found : checkpoint::list_snapshots(folder_)) {
+    if (found.step == step && found.generation == generation_ && found.is_saved()) return std::move(found);
+  }
+  return std::nullopt;
+}
+
+bool Catalogue::is_among_best(std::int64_t step, double value) const {
+  return checkpoint::is_among_best(checkpoint::list_snapshots(folder_), step, value, retention());
+}
+
+checkpoint::Retention Catalogue::retention() const {
+  return {.keep = options_.keep,
+          .keep_every = options_.keep_every,
+          .keep_best = options_.keep_best,
+          .higher_is_better = options_.higher_is_better,
+          .saved_elsewhere = saved_elsewhere_,
+          .resumes_from = resumes_from_};
+}
+
+void Catalogue::with_room(const std::function<void()>& write, std::int64_t being_written) {
+  for (int keep = options_.keep;; --keep) {
+    try {
+      return write();
+    } catch (const SystemError& error) {
+      if (!is_full(error) || keep == 0) throw;
+    }
+    // One older snapshot less each time: no more of them go than the write needs.
+    clean(keep, being_written);
+  }
+}
+
+void Catalogue::clean(int keep, std::int64_t being_written) {
+  try {
+    if (keep < options_.keep)
+      log_warn("snapshots: '{}' has no room: it keeps {} of {}", folder_.string(), keep, options_.keep);
+    checkpoint::Retention now = retention();
+    now.keep = keep;
+    now.being_written = being_written;
+    checkpoint::clean(folder_, now);
+  } catch (const Error& error) {
+    log_warn("snapshots: older ones could not be removed: {}", error.what());
+  }
+}
+
+}  // namespace lockstep

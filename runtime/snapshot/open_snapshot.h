@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contents of the chosen snapshot, as every rank knows them, and how the program's items get them: each file is
+// read by one rank that has it, for all.
+//
+// Threads: the training's. All of it is collective. Failure: of check() InvalidArgument on every rank, and nothing is
+// changed; CorruptData and SystemError of the rank that reads, the group's errors on the others.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/snapshot/snapshots.h"
+#include "runtime/checkpoint/snapshot/item_tensors.h"
+#include "runtime/checkpoint/snapshot/manifest.h"
+#include "runtime/snapshot/candidates.h"
+#include "runtime/snapshot/item_list.h"
+
+namespace lockstep {
+
+class OpenSnapshot {
+ public:
+  // `group` outlives this object.
+  OpenSnapshot(ProcessGroup& group, Candidate chosen);
+
+  const checkpoint::Manifest& manifest() const { return manifest_; }
+  RestoredSnapshot restored() const;
+
+  // Throws on every rank if the contents don't fit the state of some rank.
+  void check(const ItemList& items, const RestoreOptions& options);
+  // After check().
+  void load(const ItemList& items);
+
+ private:
+  class SharedItem;
+  using Tensors = std::map<std::string, checkpoint::SlicedTensor>;
+
+  const checkpoint::ManifestItem* find(const ListedItem& item) const;
+  // Throws on every rank if a tied tensor of the program has different bits under its names.
+  void compare_tied(const ItemList& items);
+
+  ProcessGroup& group_;
+  const Candidate chosen_;
+  checkpoint::Manifest manifest_;
+  std::map<std::string, Tensors> tensors_;  // every item's
+  checkpoint::SnapshotFiles files_;         // those that this rank reads
+};
+
+}  // namespace lockstep

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/snapshot/snapshot_writer.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/on_rank0.h"
+#include "runtime/base/logging.h"
+#include "runtime/comm/collective_call.h"
+#include "runtime/job/step_board.h"
+#include "runtime/snapshot/sharded_write.h"
+
+namespace lockstep {
+namespace {
+
+// A line for each warning would fill a pipe that is not read for a while, as mpirun's while it ends a job.
+constexpr std::chrono::seconds kBetweenWarnings{10};
+
+}  // namespace
+
+SnapshotWriter::SnapshotWriter(ProcessGroup& group, Catalogue& catalogue)
+    : group_(group),
+      catalogue_(catalogue),
+      thread_([this](const checkpoint::Manifest& head, std::span<const checkpoint::ItemSource> sources,
+                     const std::exception_ptr& why_not) { write(head, sources, why_not); }) {}
+
+void SnapshotWriter::write(const checkpoint::Manifest& head, std::span<const checkpoint::ItemSource> items,
+                           const std::exception_ptr& why_not) {
+  if (catalogue_.all_write()) return write_sharded(group_, catalogue_, head, items, why_not);
+  if (why_not) std::rethrow_exception(why_not);
+  catalogue_.with_room([&] { checkpoint::write_snapshot(catalogue_.folder(), head, items); });
+  keep_saved_step(head.step);
+  // Last: an older snapshot goes only once a newer one is durable.
+  catalogue_.clean();
+}
+
+void SnapshotWriter::start(checkpoint::Manifest head, std::vector<CapturedItem> items) {
+  const std::int64_t step = head.step;
+  // Every rank notes it, also where it is left out below: all ranks must find the same steps due.
+  last_saved_ = step;
+  const bool is_sharded = catalogue_.all_write();
+  if (group_.rank() != 0 && !is_sharded) return;
+  const bool is_busy = thread_.is_busy();
+  const std::string why_not = is_sharded ? open_sharded(group_, catalogue_, head, is_busy) : is_busy ? kBusy : "";
+  if (why_not.empty()) {
+    being_written_ = step;
+    is_open_ = is_sharded;
+    return thread_.start(std::move(head), std::move(items));
+  }
+  if (group_.rank() != 0) return;
+  if (why_not != kBusy) {
+    return log_error("snapshots: step {} was not saved, and the run continues: {}", step, why_not);
+  }
+  ++left_out_;
+  if (!next_left_out_.expired()) return;
+  log_warn("snapshots: step {} is left out{}: {} is still being written to '{}'; save less often, or to a faster disk",
+           step, left_out_ > 1 ? fmt::format(", as were {} before", left_out_ - 1) : "",
+           being_written_ < 0 ? "another rank's share of the one before" : fmt::format("step {}", being_written_),
+           catalogue_.folder().string());
+  next_left_out_ = Deadline::after(kBetweenWarnings);
+  left_out_ = 0;
+}
+
+void SnapshotWriter::save(const checkpoint::Manifest& head, std::vector<CapturedItem> items) {
+  constexpr const char* kCall = "Snapshots::save";
+  const auto write = [&] {
+    being_written_ = head.step;
+    thread_.start(head, std::move(items));
+    thread_.wait();
+  };
+  // Each rank's thread has to be idle before any rank opens the step: else one of them finds itself busy.
+  wait(kCall);
+  const auto say_durable = [&] {
+    return std::string(last_saved_ == head.step && catalogue_.find(head.step) ? "durable" : "");
+  };
+  if (on_rank0(kCall, group_, say_durable).empty()) {
+    const bool all_write = catalogue_.all_write();
+    const std::string why_not = all_write ? open_sharded(group_, catalogue_, head, thread_.is_busy()) : "";
+    // The others write beside rank 0, whose thread waits for their keys.
+    if (group_.rank() != 0 && all_write && why_not.empty()) write();
+    on_rank0(kCall, group_, [&] {
+      if (!why_not.empty()) throw Error(why_not);
+      write();
+      being_written_ = -1;
+      if (const std::exception_ptr failure = thread_.take_failure()) std::rethrow_exception(failure);
+      log_info("snapshots: step {} is saved in '{}' ({})", head.step, catalogue_.folder().string(), head.reason);
+      return std::string();
+    });
+    report();
+  }
+  last_saved_ = head.step;
+}
+
+void SnapshotWriter::meet_to_wait(const char* call) {
+  if (!std::exchange(is_open_, false)) return;
+  try {
+    comm::within_call(call, [&] { group_.barrier().wait(); });
+  } catch (...) {
+    give_up();
+    throw;
+  }
+}
+
+void SnapshotWriter::wait(const char* call) {
+  meet_to_wait(call);
+  thread_.wait();
+  report();
+}
+
+void SnapshotWriter::report() {
+  if (being_written_ < 0 || thread_.is_busy()) return;
+  const std::int64_t step = std::exchange(being_written_, -1);
+  if (const std::exception_ptr failure = thread_.take_failure()) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const std::exception& error) {
+      log_error("snapshots: step {} was not saved{}, and the run continues: {}", step,
+                group_.rank() == 0 ? "" : fmt::format(" to the disk of {}", catalogue_.who()), error.what());
+    }
+    return;
+  }
+  if (group_.rank() == 0) log_info("snapshots: step {} is saved in '{}'", step, catalogue_.folder().string());
+}
+
+void SnapshotWriter::give_up() {
+  is_open_ = false;
+  if (being_written_ >= 0 && catalogue_.all_write()) give_up_sharded(group_, catalogue_, being_written_);
+}
+
+}  // namespace lockstep
