@@ -80,6 +80,8 @@ bool record_generation(const fs::path& folder, const Generation& generation) {
   const fs::path path = folder / name_of(generation.number);
   static std::atomic<unsigned> claims{0};
   const fs::path claim = path.string() + fmt::format(".claim.{:016x}.{}", process_token(), ++claims);
+  // The record is durable before it gets its name, so that it is there whole or not at all. A crash here leaves a
+  // claim, which goes once the number has a record.
   write_text(claim, seal(std::move(json), kGenerationFormat));
   // If two starts claim one number, link(2) takes one of them, on a network file system too.
   observe({.kind = StorageOperation::Kind::link, .path = claim, .to = path});
@@ -90,6 +92,8 @@ bool record_generation(const fs::path& folder, const Generation& generation) {
     const UniqueFd name(::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666));
     error = name && ::rename(claim.c_str(), path.c_str()) == 0 ? 0 : errno;
   }
+  // One sync for both names, before this returns: nothing that this start writes may outlive the record that fences the
+  // runs before it.
   remove_name(claim);
   sync_folder(folder);
   if (error == EEXIST) {
@@ -126,6 +130,7 @@ void remove_spent_records(const fs::path& folder) {
       furthest_back = from;
     }
   }
+  // In any order: each of these is useless by a record that stays.
   for (const std::string& name : spent) remove_name(folder / name);
   if (!spent.empty()) sync_folder(folder);
 }

@@ -53,6 +53,7 @@ void read_whole(const SlicedTensor& tensor, std::span<std::byte> whole,
     read(slice, whole.subspan(static_cast<std::size_t>(slice.begin) * width,
                               static_cast<std::size_t>(slice.end - slice.begin) * width));
   }
+  // Once all slices are there: each is contiguous in the transposed matrix only.
   if (tensor.is_transposed) transpose(whole, tensor.shape[1], tensor.shape[0], width);
 }
 

@@ -327,6 +327,7 @@ void join_part(Manifest& manifest, Manifest part) {
         throw CorruptData(fmt::format("item {}: tensor {} is {} there, and rank 0 has another", in_quotes(item.name),
                                       in_quotes(tensor.name), describe(tensor.dtype, tensor.shape)));
       }
+      // Ranks come in no order of elements. Gaps and overlaps are looked for once all are there, by check_references().
       std::ranges::move(tensor.slices, std::back_inserter(known->slices));
       std::ranges::sort(known->slices, {}, &TensorSlice::begin);
     }

@@ -36,6 +36,8 @@ std::optional<RescueClaim> RescueClaim::take(const fs::path& folder, std::int64_
                                              const std::function<bool()>& is_saved, const Deadline& deadline) {
   make_folders(folder);
   const fs::path path = folder / (name_of_snapshot(step, generation) + std::string(kRescue));
+  // O_EXCL tells the first process, for file systems without locks. The file stays when the claim ends: a process that
+  // had it open would else lock a file that the next one does not see.
   UniqueFd fd = open_claim(path, O_CREAT | O_EXCL);
   const bool is_first = static_cast<bool>(fd);
   if (!fd && errno == EEXIST) fd = open_claim(path, O_CREAT);
@@ -55,6 +57,7 @@ std::optional<RescueClaim> RescueClaim::take(const fs::path& folder, std::int64_
     }
     std::this_thread::sleep_for(kBetweenLooks);
   }
+  // Only with the lock: the holder before may have saved the step, or died before it did.
   if (is_saved()) return std::nullopt;
   return RescueClaim(std::move(fd));
 }

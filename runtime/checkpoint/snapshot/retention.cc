@@ -71,6 +71,8 @@ void clean(const fs::path& folder, const Retention& retention) {
   int whole = 0;
   bool has_removed = false;
   std::exception_ptr failure;
+  // Newest first: what counts as one of the newest is known before an older one goes. A crash between two removals
+  // leaves more snapshots than are kept, and each of them whole or without a manifest.
   for (const FoundSnapshot& snapshot : snapshots) {
     const bool is_unfinished = snapshot.state == SnapshotState::unfinished;
     const std::string name = snapshot.path.filename().string();
@@ -96,6 +98,7 @@ void clean(const fs::path& folder, const Retention& retention) {
       if (!failure) failure = std::current_exception();
     }
   }
+  // Once for all of them: what a loss of power before it brings back, the next cleaning removes again.
   if (has_removed) sync_folder(folder);
   remove_rescue_claims(folder, newest);
   remove_spent_records(folder);

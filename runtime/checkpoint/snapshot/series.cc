@@ -136,6 +136,7 @@ std::vector<FoundSnapshot> list_snapshots(const fs::path& folder) {
           fmt::format("its manifest is that of step {} of generation {}", snapshot.manifest->step,
                       snapshot.manifest->generation));
     }
+    // Last, for it only judges what is whole so far: a damaged one stays damaged, also if a later run fences it.
     apply_fences(snapshot, generations);
     found.push_back(std::move(snapshot));
   }
@@ -212,6 +213,8 @@ std::int64_t newest_generation(const fs::path& folder) {
 fs::path begin_snapshot(const fs::path& folder, const Manifest& head, std::optional<int> survivor) {
   refuse_if_fenced(folder, head, survivor.has_value());
   fs::path path = folder / name_of_snapshot(head.step, head.generation, survivor);
+  // A folder of that name is an earlier try of this start. A crash from here on leaves a folder without a manifest: no
+  // snapshot, unless another disk has the manifest of its files, and clean() removes it.
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(path, ignored))) remove_snapshot(path);
   make_folder(path);
@@ -225,6 +228,7 @@ void write_items(const fs::path& snapshot, Manifest& part, std::span<const ItemS
     ManifestItem item = source.item;
     const bool is_sharded = item.kind == ItemKind::sharded;
     if (!source.tensors.empty()) {
+      // Durable before the next file begins, under a name that means nothing without a manifest.
       const std::string name = is_sharded ? name_of_share(item.name, rank) : item.name + ".safetensors";
       const WrittenFile written = write_tensors(snapshot / name, source.tensors, {{"format", "pt"}});
       files.push_back({.name = name,
@@ -236,13 +240,17 @@ void write_items(const fs::path& snapshot, Manifest& part, std::span<const ItemS
     }
     written_items.push_back(std::move(item));
   }
+  // Only now: a write that failed on a full disk is tried again with the same `part`.
   std::ranges::move(files, std::back_inserter(part.files));
   std::ranges::move(written_items, std::back_inserter(part.items));
 }
 
 void finish_snapshot(const fs::path& snapshot, const Manifest& manifest, std::optional<int> survivor) {
   check_references(manifest);
+  // Looked at again, after the long part: another run may have taken the job over while the files were written. One
+  // that does so between this and the next line fences the snapshot, and readers see that by the records.
   refuse_if_fenced(snapshot.parent_path(), manifest, survivor.has_value());
+  // All files are durable, so this one name is the step from no snapshot to a whole one, whenever the power goes.
   write_text(snapshot / kManifest, to_text(manifest));
 }
 
@@ -272,6 +280,7 @@ Manifest write_snapshot(const fs::path& folder, Manifest head, std::span<const I
 }
 
 void set_value(const FoundSnapshot& snapshot, double value) {
+  // Read anew, and replaced as a whole: the files that it lists stay, and readers find the old or the new text.
   Manifest manifest = manifest_from_text(read_text(snapshot.path / kManifest));
   manifest.value = value;
   write_text(snapshot.path / kManifest, to_text(manifest));
@@ -281,7 +290,8 @@ void remove_snapshot(const fs::path& snapshot) {
   // A folder that somebody linked here stays theirs.
   std::error_code ignored;
   if (!fs::is_symlink(snapshot, ignored)) {
-    // Also if the manifest is not there: the process that removed it may have died before it synced the folder.
+    // The manifest is durably gone before the first file goes: else a loss of power could keep it and not the files.
+    // Synced also if it is not there: the process that removed it may have died before it synced the folder.
     remove_name(snapshot / kManifest);
     sync_folder(snapshot);
     for (const std::string& name : names_in(snapshot)) remove_name(snapshot / name);

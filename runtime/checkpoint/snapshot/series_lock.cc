@@ -41,6 +41,8 @@ SeriesLock::SeriesLock(const fs::path& folder, const std::string& who) {
              path.string(), errno_text(errno));
     return;
   }
+  // The name is for a second job's message alone. It is written with the lock held, so that it is the holder's; after a
+  // crash the lock is gone and the name stays, until the next holder replaces it.
   const std::string text = fmt::format("{} since {}", who, utc_now());
   const bool is_written = ::ftruncate(fd_.get(), 0) == 0 && write_all(fd_.get(), text) == text.size();
   // On a full disk the lock still holds, and older snapshots are removed later to free space.
