@@ -42,6 +42,7 @@ std::string read_secret_file(const std::string& path) {
   // O_NONBLOCK: a pipe of that name must not hold us up.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) throw refuse(fmt::format("it can't be opened: {}", errno_text(errno)));
+  // Of the open file, not of the name: what is checked here is what is read below.
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw SystemError(fmt::format("fstat of {}", path), errno);
   if (!S_ISREG(status.st_mode)) throw refuse("it is not a regular file; write the 64 hex digits to one of mode 0600");

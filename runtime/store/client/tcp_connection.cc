@@ -103,6 +103,7 @@ bool TcpConnection::wait_for(short events, const Deadline& deadline, AtStop at_s
     }
     if (ready <= 0) continue;
     if (at_stop == AtStop::end) return false;
+    // A stop stays readable for good: it shortens the limit once and is not polled again, or this would spin.
     if (entries[1].revents != 0) {
       limit = limit.sooner(stop.grace);
       stop.fd = -1;
@@ -133,6 +134,7 @@ const proto::Contents& TcpConnection::receive(Op op, std::size_t keys, const Dea
   for (;;) {
     const proto::Status status = reader.read(connection_.input());
     if (status == proto::Status::ok) {
+      // The bytes stay in the buffer until the next are received: contents_ has views of them.
       contents_ = reader.contents();
       connection_.consume(reader.size());
       return contents_;

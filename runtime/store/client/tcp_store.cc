@@ -99,6 +99,7 @@ TcpConnection TcpStore::take(const Deadline& deadline) {
       return connection;
     }
   }
+  // Without the lock: connecting takes a while, and other threads have connections to take and to give back.
   const Deadline limit = unless_stopped(deadline);
   try {
     return TcpConnection::open_once(endpoint_, limit, stop());
@@ -115,7 +116,7 @@ void TcpStore::give_back(TcpConnection connection) {
 }
 
 void TcpStore::rest() {
-  std::vector<TcpConnection> closed;
+  std::vector<TcpConnection> closed;  // before the lock, so that they are closed after it
   MutexLock lock(mutex_);
   if (!std::exchange(has_been_used_, false)) closed.swap(idle_);
 }
@@ -168,6 +169,8 @@ Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& requ
   Frame frame;
   with_connection(what, answer, [&](TcpConnection& connection) {
     connection.send(bytes, answer);
+    // The answer and the cancel may cross. A wait that was cancelled has one answer. If its own was under way already,
+    // the one to CANCEL_WAIT is queued after it and is read too: the next request on this connection must not get it.
     const bool stopped = !connection.await_reply(answer);
     if (stopped) connection.send(bytes_of({Op::cancel_wait, {}}), answer);
     frame = frame_of(connection.receive(request.op, 0, answer));
@@ -175,7 +178,6 @@ Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& requ
     if (frame.status == proto::kCancelled) {
       frame.status = proto::kMissing;
     } else {
-      // The answer came just now, and the one to CANCEL_WAIT is behind it.
       connection.receive(Op::cancel_wait, 0, answer);
     }
   });

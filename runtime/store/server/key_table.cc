@@ -30,6 +30,8 @@ void KeyTable::check_room(std::string_view key, std::size_t old_bytes, std::size
 void KeyTable::store(std::string_view key, std::string value) {
   const auto found = values_.find(key);
   if (found != values_.end()) {
+    // What may throw comes first. The observer sees the old value still in place. No waiter is woken: none waits at a
+    // key that is there.
     check_room(key, found->second.size(), value.size(), false);
     ++version_;
     if (observer_) observer_(key, &found->second, &value);
@@ -42,7 +44,7 @@ void KeyTable::store(std::string_view key, std::string value) {
   if (observer_) observer_(key, nullptr, &value);
   bytes_ += key.size() + value.size();
   values_.emplace(key, std::move(value));
-  wake_for_value(key);
+  wake_for_value(key);  // last: it looks whether the keys are there
 }
 
 void KeyTable::set(std::string_view key, std::string_view value) { store(key, std::string(value)); }
@@ -229,6 +231,7 @@ void KeyTable::release_promise(WaiterId waiter) {
 }
 
 void KeyTable::cancel(WaiterId waiter) {
+  // Also one that is woken and that take_woken() has not handed out. The item that woke it may wake the next waiter.
   std::erase(woken_, waiter);
   release_promise(waiter);
   const auto found = waits_.find(waiter);

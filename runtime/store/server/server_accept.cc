@@ -74,6 +74,7 @@ void ServerLoop::add_client(UniqueFd fd) {
   const SessionId id = next_id_++;
   try {
     auto client = std::make_unique<Client>(std::move(fd), state_, *this, id);
+    // The loop comes last: from then on it calls on_ready(), which looks for the client. close() goes the other way.
     const Client& place = *clients_.emplace(id, std::move(client)).first->second;
     greeting_.emplace_hint(greeting_.end(), id, Clock::now() + options_.greeting_timeout);
     loop_.add(place.fd.get(), place.interest, [this, id](std::uint32_t events) { on_ready(id, events); });

@@ -202,6 +202,7 @@ bool ServerSession::answer_if_there(Op op) {
 
 // The time of a WAIT_GET is over.
 void ServerSession::answer_late() {
+  // In this order: missing() asks the wait that forget_waits() ends, and stop_waiting() ends waiting_.
   reply_frame(waiting_->op, proto::kMissing, state_.keys.missing(id_));
   forget_waits();
   stop_waiting();

@@ -59,6 +59,7 @@ ServerSession::~ServerSession() {
 bool ServerSession::receive(std::string_view bytes) {
   if (phase_ == Phase::closed) return false;
   bool open = true;
+  // As a rule nothing is left from before, and requests are served from the loop's buffer without a copy.
   if (input_.empty()) {
     open = serve(bytes);
     if (!bytes.empty()) input_.assign(bytes);

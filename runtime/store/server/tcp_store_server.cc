@@ -29,6 +29,7 @@ class TcpStoreServer::Impl {
   }
 
   ~Impl() {
+    // Joined before any member goes: until it ends the thread notes its counts in them.
     loop_.stop();
     thread_.join();
   }
