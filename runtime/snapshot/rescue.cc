@@ -80,7 +80,8 @@ bool Rescue::refuse_lost(std::string_view why) {
   if (lost->is_sharded()) {
     writer_.give_up();
     writer_.wait_alone();  // what all have written may still become a snapshot
-    reason = "is in shares of the ranks, and a lost rank's went with it; the job resumes from " + cost_of_loss();
+    reason = fmt::format("is in shares of the ranks, and a lost rank's went with it; the job resumes from {}",
+                         cost_of_loss());
   }
   log_warn("snapshots: {}, and step {}, the last that {} had finished, is not saved: {} {}", why, step_,
            catalogue_.who(), checkpoint::in_quotes(lost->name), reason);
