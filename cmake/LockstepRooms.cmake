@@ -50,7 +50,7 @@ lockstep_may_include(runtime/rendezvous/meeting runtime/net runtime/store runtim
 lockstep_may_include(runtime/device runtime/base)
 lockstep_may_include(runtime/comm runtime/trace runtime/store runtime/membership runtime/rendezvous/identity
                      runtime/rendezvous runtime/device)
-lockstep_may_include(runtime/comm/failure runtime/job runtime/store)
+lockstep_may_include(runtime/comm/failure runtime/job runtime/membership)
 lockstep_may_include(runtime/comm/shm runtime/net runtime/rendezvous runtime/comm runtime/comm/failure)
 lockstep_may_include(runtime/comm/wire runtime/rendezvous runtime/comm runtime/comm/failure)
 lockstep_may_include(runtime/comm/hosts runtime/store runtime/rendezvous runtime/comm runtime/comm/shm

@@ -60,4 +60,7 @@ struct Backend {
 // The backends of this build, in the order `auto` tries them.
 LOCKSTEP_INTERNAL_API const std::vector<Backend>& backends();
 
+// The scope of the group's ranks that has this name within the group's.
+LOCKSTEP_INTERNAL_API membership::ScopeAddress scope_of(const GroupContext& context, const std::string& name);
+
 }  // namespace lockstep

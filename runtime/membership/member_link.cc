@@ -105,6 +105,10 @@ class MemberLink::Impl {
     const std::string to = fmt::format("{}", fmt::join(ranks, " "));
     post({Op::say, {{group}, {to, word}, 0}}, false);
   }
+  bool is_answered() const EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return store_answers_ && !leaving_;
+  }
   void forward(std::span<const ForwardedRequest> requests) EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);
@@ -466,6 +470,7 @@ class MemberLink::Impl {
 
   void lose(const std::string& how, bool is_of_program = false) {
     if (std::exchange(lost_, true)) return;
+    set_store_answers(false);  // first: who hears of the loss may have something to say
     if (is_of_program) {
       return tell({.kind = MemberEvent::Kind::failed,
                    .cause = {.kind = Cause::Kind::failed,
@@ -509,7 +514,7 @@ class MemberLink::Impl {
   const EventFd wakeup_;
   std::optional<ProcessInfo> host_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::string posted_ GUARDED_BY(mutex_);
   int posted_count_ GUARDED_BY(mutex_) = 0;
   std::uint64_t posted_ever_ GUARDED_BY(mutex_) = 0;
@@ -557,6 +562,7 @@ void MemberLink::send(std::string_view message) { impl_->send(message); }
 void MemberLink::say(std::string_view group, const std::vector<int>& ranks, std::string_view word) {
   impl_->say(group, ranks, word);
 }
+bool MemberLink::is_answered() const { return impl_->is_answered(); }
 void MemberLink::forward(std::span<const ForwardedRequest> requests) { impl_->forward(requests); }
 
 }  // namespace lockstep::membership

@@ -8,7 +8,7 @@
 // time in which the thread ran, so a rank that was stopped and resumes accuses nobody. The connection is authenticated
 // as any other.
 //
-// Threads: the owner's, but for report(), send(), say() and forward(): any.
+// Threads: the owner's, but for report(), send(), say(), is_answered() and forward(): any.
 #pragma once
 
 #include <chrono>
@@ -114,6 +114,8 @@ class MemberLink {
   // Says a word to these ranks of the scope, or with none to all of them, in order with what else this member says:
   // their MemberCalls::on_word gets it. Returns at once; what can't be sent for want of the store is dropped.
   void say(std::string_view group, const std::vector<int>& ranks, std::string_view word);
+  // False if nothing that is said now may be passed on: the store is lost or silent, or this member leaves.
+  bool is_answered() const;
   // Requests of members that this one carries, in order with what it says itself. Returns at once; what can't be sent
   // for want of the store is dropped.
   void forward(std::span<const ForwardedRequest> requests);

@@ -16,6 +16,8 @@ namespace {
 
 constexpr std::size_t kLongestScope = 1024;
 constexpr std::size_t kLongestCause = 8192;
+// Groups of one scope that have had their first word.
+constexpr std::size_t kMostDecided = 65536;
 
 std::optional<int> parse_count(std::string_view text, int least) {
   const auto number = parse_int(text);
@@ -241,6 +243,10 @@ std::optional<std::string> MembershipTable::say(ConnectionId id, std::string_vie
   Member* const member = find(id, &scope);
   if (member == nullptr) return no_member();
   hear(*member);
+  if (group.ends_with(kFirstWord)) {
+    if (scope->decided.size() >= kMostDecided) return "too many groups of this job have failed";
+    if (!scope->decided.emplace(group).second) return std::nullopt;
+  }
   const Event event{Kind::word, {std::string(group), std::string(word)}};
   if (ranks.empty()) tell(*scope, event);
   while (!ranks.empty()) {

@@ -26,7 +26,8 @@
 // silence is judged there and comes with give_up(). Where the carrier is lost or silent, so are all that it carries, in
 // the same moment: the carrier's own loss is told first, and theirs name its process.
 //
-// The groups within a scope have words of their own (scopes.h), which are passed on and not kept.
+// The groups within a scope have words of their own (scopes.h), which are passed on and not kept; where the group's
+// name ends in kFirstWord, its first one alone.
 //
 // Pure: no sockets, and the time is passed in. One thread.
 #pragma once
@@ -63,6 +64,9 @@ struct MembershipOptions {
 
 // Failures of one scope that are told; the rest is counted.
 inline constexpr std::int64_t kMostFailures = 16;
+
+// The end of the names of groups in which only the first word is passed on.
+inline constexpr std::string_view kFirstWord = "/first";
 
 // The least hang timeout: four heartbeats, between which nobody is seen to move.
 inline constexpr std::chrono::milliseconds kLeastHang{2000};
@@ -193,6 +197,7 @@ class MembershipTable {
     std::chrono::milliseconds hang{0};  // the least that a member asked for; 0: none did
     std::vector<Event> events;          // told, for who comes later
     std::optional<Event> leaving;       // of rank 0, not told yet
+    std::set<std::string> decided;      // groups of which only the first word counts, and which have had it
   };
   struct MemberKey {
     std::string scope;

@@ -8,9 +8,10 @@
 
 namespace lockstep::membership {
 
-void Scopes::begin(Send send) {
+void Scopes::begin(Send send, std::function<bool()> is_answered) {
   MutexLock lock(mutex_);
   send_ = std::move(send);
+  is_answered_ = std::move(is_answered);
 }
 
 void Scopes::say(const std::string& scope, const std::vector<int>& ranks, std::string_view word) {
@@ -21,6 +22,15 @@ void Scopes::say(const std::string& scope, const std::vector<int>& ranks, std::s
   }
   if (send) return send(scope, ranks, word);
   deliver(scope, std::string(word));
+}
+
+bool Scopes::is_answered() const {
+  std::function<bool()> ask;
+  {
+    MutexLock lock(mutex_);
+    ask = is_answered_;
+  }
+  return ask();
 }
 
 void Scopes::subscribe(const std::string& name, OnWord on_word) {
@@ -63,6 +73,15 @@ void Scopes::pass_on(Scope& scope) {
     scope.is_calling = false;
     changed_.notify_all();
   }
+}
+
+void GroupChannel::subscribe(Scopes::OnWord on_word) {
+  is_subscribed_ = true;  // first: what comes at once may ask
+  at_.scopes->subscribe(at_.scope, std::move(on_word));
+}
+
+void GroupChannel::unsubscribe() {
+  if (is_subscribed_.exchange(false)) at_.scopes->unsubscribe(at_.scope);
 }
 
 }  // namespace lockstep::membership

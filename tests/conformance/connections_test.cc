@@ -295,6 +295,7 @@ TEST(Connections, ARankThatMayHaveNoMoreSocketsIsNotTheOthersDeath) {
 }
 
 TEST(Connections, ARankThatHasLeftIsNoDeathForWhoWantsToConnectWithIt) {
+  std::latch passed(4);  // the first barrier, which the failure would end too
   std::latch left(1);
   std::latch named(1);
   const Cause wanted{.kind = Cause::Kind::left, .rank = 1};
@@ -302,6 +303,7 @@ TEST(Connections, ARankThatHasLeftIsNoDeathForWhoWantsToConnectWithIt) {
             [&](Group group) {
               const int rank = group->rank();
               group->barrier().wait();
+              passed.arrive_and_wait();
               if (rank == 1) {
                 group.reset();
                 return left.count_down();

@@ -45,10 +45,8 @@ inline std::shared_ptr<ProcessGroup> make_group(const std::string& name, const s
   context.identity.world_size = context.identity.local_world_size = static_cast<int>(members.size());
   context.store = std::make_shared<store::PrefixStore>(name, store);
   context.timeout = std::chrono::seconds(60);
-  if (found->device == DeviceKind::cuda) {
-    context.device = {DeviceKind::cuda, rank};
-    context.scopes = scopes_over(*context.store);
-  }
+  context.scopes = scopes_over(*context.store);
+  if (found->device == DeviceKind::cuda) context.device = {DeviceKind::cuda, rank};
   return found->create(context, Deadline::after(std::chrono::seconds(60)));
 }
 

@@ -61,7 +61,7 @@ GroupContext context_for(int rank, int ranks, const std::shared_ptr<store::Store
   for (int r = 0; r < ranks; ++r) context.roster.push_back({r, r, ::getpid(), host_name(), boot_id()});
   place_on_hosts(context.roster, hosts_of(ranks, options));
   context.store = store;
-  if (backend.device == DeviceKind::cuda) context.scopes = scopes_over(*store);
+  context.scopes = scopes_over(*store);
   context.timeout = options.timeout;
   context.make_group = group_maker(backend, nullptr);
   if (backend.device == DeviceKind::cuda) context.device = {DeviceKind::cuda, rank};

@@ -23,13 +23,14 @@ struct Rank {
   explicit Rank(std::string store_token) : token(std::move(store_token)) {
     MutexLock lock(mutex);
     ranks().push_back(this);
-    scopes.begin([this](const std::string& scope, const std::vector<int>&, std::string_view word) {
+    const auto pass_on = [this](const std::string& scope, const std::vector<int>&, std::string_view word) {
       MutexLock locked(mutex);
       for (Rank* const rank : ranks()) {
         if (rank->token == token) rank->words.emplace_back(scope, word);
       }
       changed.notify_all();
-    });
+    };
+    scopes.begin(pass_on);
     thread = std::thread([this] { deliver(); });
   }
   ~Rank() {

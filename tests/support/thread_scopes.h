@@ -9,8 +9,8 @@
 
 namespace lockstep::testing {
 
-// Of one rank: what a rank says, all ranks with the same store hear, in one order. Words are delivered on a thread of
-// this rank's, as a member link does.
+// Of one rank: what a rank says, all ranks with the same store hear, in one order. Words are delivered on a
+// thread of this rank's, as a member link does.
 std::shared_ptr<membership::Scopes> scopes_over(store::Store& store);
 
 }  // namespace lockstep::testing

@@ -4,39 +4,60 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "runtime/comm/failure/active_timeout.h"
 
 namespace lockstep::comm {
-namespace {
 
-constexpr std::string_view kKey = "failure";
-
-}  // namespace
-
-Cause Failure::first_in_store(const Cause& own) const {
-  const std::string proposed = encode(own, kMostBytes);
-  const auto first = store_.ask([proposed](store::Store& store) { return store.compare_set(kKey, "", proposed); });
-  // The text that all others read, cut as theirs.
-  return decode_cause(first.value_or(proposed)).value_or(own);
+void Failure::start() {
+  channel_.subscribe([this](std::string_view word) {
+    if (const auto cause = decode_cause(word)) adopt(*cause);
+  });
 }
 
-bool Failure::set_cause(const Cause& cause) {
-  MutexLock lock(mutex_);
-  if (cause_) return false;
-  // The cause first: a thread that sees happened_ reads the cause at once.
-  cause_ = cause;
-  happened_.store(true, std::memory_order_release);
-  return true;
+// The cause is not set before it comes back as the first: set at once, this rank could throw its own cause while all
+// others read another one.
+void Failure::propose_async(const Cause& cause) {
+  const std::string word = encode(cause, kMostBytes);
+  bool is_new = false;
+  {
+    MutexLock lock(mutex_);
+    if (cause_) return;
+    is_new = !proposed_;
+    if (is_new) proposed_ = decode_cause(word).value_or(cause);  // cut as the others read it
+  }
+  if (is_new) channel_.say(word);
+  if (!channel_.is_answered()) decide_alone();
 }
 
 void Failure::propose(const Cause& cause) {
-  if (happened()) return;
-  // The store is asked before the cause is set: set first, this rank could throw its own cause while all others read
-  // another one.
-  if (set_cause(first_in_store(cause))) on_cause_();
+  propose_async(cause);
+  ActiveTimeout patience(kPatience);
+  while (!happened() && channel_.is_answered() && !patience.over()) {
+    MutexLock lock(mutex_);
+    if (!cause_) changed_.wait_until(mutex_, patience.next());
+  }
+  decide_alone();
+}
+
+void Failure::decide_alone() {
+  std::optional<Cause> own;
+  {
+    MutexLock lock(mutex_);
+    if (!cause_) own = proposed_;
+  }
+  if (own) adopt(*own);
 }
 
 void Failure::adopt(const Cause& cause) {
-  if (set_cause(cause)) on_cause_();
+  {
+    MutexLock lock(mutex_);
+    if (cause_) return;
+    // The cause first: a thread that sees happened_ reads the cause at once.
+    cause_ = cause;
+    happened_.store(true, std::memory_order_release);
+    changed_.notify_all();
+  }
+  on_cause_();
 }
 
 void Failure::fail(const Cause& cause) {

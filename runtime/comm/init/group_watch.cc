@@ -137,7 +137,6 @@ void GroupWatch::note_failure(const Failure& failure) {
     if (store && is_first) store->stop_waiting();
     if (store && failure.is_of_store) store::give_up(*store);
   }
-  if (failure.is_of_store) store_problem_ = failure.cause.text;
 }
 
 void GroupWatch::take(const MemberEvent& event) {
@@ -152,7 +151,6 @@ void GroupWatch::take(const MemberEvent& event) {
                     event.kind == MemberEvent::Kind::store_lost || event.kind == MemberEvent::Kind::store_silent});
       for (const Attached& attached : groups_) concerned.push_back(attached.group);
     }
-    if (event.kind == MemberEvent::Kind::store_answers) store_problem_.reset();
     if (event.kind == MemberEvent::Kind::store_lost) store_is_lost_ = true;
     changed_.notify_all();
   }
@@ -169,8 +167,7 @@ bool GroupWatch::Failure::concerns(const rendezvous::Roster& roster) const {
   return is_of_rank && comm::rank_in(roster, cause.rank).has_value();
 }
 
-// The group may ask the store, and wait for others, before it has failed. One that was detached meanwhile is left
-// alone.
+// A group that was detached meanwhile is left alone.
 void GroupWatch::fail_group(ProcessGroup& group, const Failure& failure) {
   {
     MutexLock lock(mutex_);
@@ -214,16 +211,10 @@ void GroupWatch::check_after_loss() {
   check();
 }
 
-void GroupWatch::check_store() {
-  MutexLock lock(mutex_);
-  if (store_problem_) throw StoreError(*store_problem_);
-}
-
 void GroupWatch::stop_with_failure(const std::shared_ptr<store::Store>& store) {
   MutexLock lock(mutex_);
   stores_.push_back(store);
-  if (!failures_.empty()) store->stop_waiting();
-  if (store_problem_) store::give_up(*store);
+  for (const Failure& failure : failures_) failure.is_of_store ? store::give_up(*store) : store->stop_waiting();
 }
 
 membership::MemberPosition GroupWatch::position() {

@@ -59,8 +59,6 @@ class GroupWatch {
   // For who has lost the store. The link, which is told why the store's host ends before it ends, or sees the end as
   // well, may be a moment behind: waits for it, then as check().
   void check_after_loss() EXCLUDES(mutex_);
-  // Throws StoreError if the store is known to be lost or silent, so that nobody waits for its answer.
-  void check_store() EXCLUDES(mutex_);
   // Calls store.stop_waiting() once there is a failure, or now if there is one; of the store, give_up().
   void stop_with_failure(const std::shared_ptr<store::Store>& store) EXCLUDES(mutex_);
   // The last collective of the job's group and the furthest step of any group; after its end, as they were then.
@@ -105,7 +103,6 @@ class GroupWatch {
   std::vector<std::weak_ptr<store::Store>> stores_ GUARDED_BY(mutex_);  // whose waits end with it
   membership::MemberPosition last_position_ GUARDED_BY(mutex_);
   bool host_has_left_ GUARDED_BY(mutex_) = false;
-  std::optional<std::string> store_problem_ GUARDED_BY(mutex_);
   bool has_begun_ GUARDED_BY(mutex_) = false;
   bool store_is_lost_ GUARDED_BY(mutex_) = false;
 };

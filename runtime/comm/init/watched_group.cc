@@ -20,8 +20,13 @@ WatchedJob::~WatchedJob() {
 void WatchedJob::keep(std::shared_ptr<membership::MemberLink> link) {
   link_ = std::move(link);
   watch_->begin(link_);
-  scopes_->begin([weak = std::weak_ptr(link_)](const auto& scope, const auto& ranks, std::string_view word) {
+  const std::weak_ptr weak(link_);
+  const auto say = [weak](const auto& scope, const auto& ranks, std::string_view word) {
     if (const auto held = weak.lock()) held->say(scope, ranks, word);
+  };
+  scopes_->begin(say, [weak] {
+    const auto held = weak.lock();
+    return held && held->is_answered();
   });
 }
 

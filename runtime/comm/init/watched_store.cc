@@ -27,7 +27,6 @@ std::int64_t WatchedStore::add(std::string_view key, std::int64_t delta) {
 }
 
 std::string WatchedStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
-  watch_->check_store();
   return unless_failed([&] { return store_->compare_set(key, expected, desired); });
 }
 

@@ -3,7 +3,6 @@
 // who will never come throws it instead (PeerLost), and so does one that finds the store's host gone. So a rank that
 // dies before there is a group, also while the ranks still meet, fails the others' start at once.
 //
-// compare_set, by which ranks agree on why they fail, throws StoreError at once where the store is known to be silent.
 // A value that is there is given all the same: a rank may have told why it ends, and ended. A failure ends waits that
 // are under way (Store::stop_waiting); a store that only pauses ends none. Errors and threads otherwise as the store's.
 #pragma once

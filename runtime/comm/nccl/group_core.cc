@@ -18,8 +18,8 @@ GroupCore::GroupCore(const Api& functions, DeviceRuntime& device_runtime, GroupC
       options(of_environment),
       rank(context.identity.rank),
       size(static_cast<int>(context.roster.size())),
-      time_bounded_store(context.store),
-      failure(time_bounded_store, comm::job_rank(context.roster, rank), std::move(on_cause), context.on_throw),
+      failure(scope_of(context, "/failure/first"), comm::job_rank(context.roster, rank), std::move(on_cause),
+              context.on_throw),
       communicator(api, {.rank = rank, .size = size, .name = "lockstep", .max_ctas = options.max_ctas}) {}
 
 std::string GroupCore::where_this_rank_was() const {

@@ -78,7 +78,6 @@ struct GroupCore {
   const int size;
   std::weak_ptr<const void> engine;  // set before the first call; held by calls that may be left behind
   mutable EventCount changed;
-  comm::TimeBoundedStore time_bounded_store;
   comm::Failure failure;
   CallList calls;
   // Made while the group opens, under the CommunicatorLock.

@@ -23,41 +23,34 @@ constexpr std::chrono::milliseconds kAnswerPatience{700};
 GroupScope::GroupScope(GroupCore& core, std::function<void()> on_news)
     : core_(core),
       on_news_(std::move(on_news)),
+      channel_(scope_of(core.context, "")),
       positions_(core.context.roster.size()),
-      goodbyes_(core.context.roster.size()) {
-  if (core.context.roster.front().group.empty()) return;
-  for (const auto& member : core.context.roster) ranks_.push_back(member.rank);
-}
+      goodbyes_(core.context.roster.size()) {}
 
 void GroupScope::start() {
-  core_.context.scopes->subscribe(core_.context.scope, [this](std::string_view text) { on_word(text); });
+  core_.failure.start();
+  channel_.subscribe([this](std::string_view text) { on_word(text); });
 }
 
-void GroupScope::stop() { core_.context.scopes->unsubscribe(core_.context.scope); }
+void GroupScope::stop() {
+  channel_.unsubscribe();
+  core_.failure.stop();
+}
 
 void GroupScope::say(GroupWord word) {
   word.rank = core_.rank;
-  core_.context.scopes->say(core_.context.scope, ranks_, encode(word));
+  channel_.say(encode(word));
 }
 
 void GroupScope::on_word(std::string_view text) {
   const auto word = decode_word(text, core_.size);
   if (!word) {
-    return core_.propose(Cause::Kind::mismatch, -1,
-                         fmt::format("{} got '{}' from another rank, which is none of its words; run one version of "
-                                     "lockstep on every host",
-                                     core_.own_name(), printable(text)));
+    const std::string problem = fmt::format(
+        "{} got '{}' from another rank, which is none of its words; run one version of lockstep on every host",
+        core_.own_name(), printable(text));
+    return core_.failure.propose_async(core_.cause_of(Cause::Kind::mismatch, -1, problem));
   }
   if (word->kind == Kind::question) return answer(*word);
-  if (word->kind == Kind::failed) {
-    const auto cause = decode_cause(word->cause);
-    if (!cause) return;
-    {
-      MutexLock lock(mutex_);
-      told_by_another_ = true;
-    }
-    return core_.failure.adopt(*cause);
-  }
   take(*word);
   on_news_();
 }
@@ -83,8 +76,7 @@ void GroupScope::take(const GroupWord& word) {
       return;
     }
     case Kind::aborted: somebody_aborted_ = true; return;
-    case Kind::question:
-    case Kind::failed: return;
+    case Kind::question: return;
   }
 }
 
@@ -135,14 +127,6 @@ void GroupScope::say_goodbye() {
 }
 
 void GroupScope::say_aborted() { say({.kind = Kind::aborted}); }
-
-void GroupScope::say_failed() {
-  {
-    MutexLock lock(mutex_);
-    if (told_by_another_) return;
-  }
-  say({.kind = Kind::failed, .cause = encode(core_.failure.known())});
-}
 
 bool GroupScope::has_left(int rank) const {
   MutexLock lock(mutex_);

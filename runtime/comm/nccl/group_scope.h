@@ -40,8 +40,6 @@ class GroupScope {
   void say_goodbye();
   // This rank has not waited for the others' goodbyes.
   void say_aborted();
-  // The group's cause, unless another rank has told it.
-  void say_failed();
   bool has_left(int rank) const;
   bool all_have_left() const;
   bool somebody_aborted() const;
@@ -63,7 +61,7 @@ class GroupScope {
 
   GroupCore& core_;
   const std::function<void()> on_news_;
-  std::vector<int> ranks_;  // of the job; none: all
+  membership::GroupChannel channel_;
   mutable Mutex mutex_;
   std::map<std::uint64_t, std::vector<std::optional<comm::OpRecord>>> called_
       GUARDED_BY(mutex_);                                               // by collective, rank
@@ -71,7 +69,6 @@ class GroupScope {
   std::vector<std::optional<Goodbye>> goodbyes_ GUARDED_BY(mutex_);
   bool somebody_aborted_ GUARDED_BY(mutex_) = false;
   bool answered_ GUARDED_BY(mutex_) = false;
-  bool told_by_another_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace lockstep::nccl

@@ -30,7 +30,6 @@ constexpr auto kFields = [](auto& word, auto& fields) {
     fields("note", word.record.note, bits_text, note_of);
   }
   fields.list("messages", word.messages);
-  fields.lines("cause", word.cause);
 };
 
 }  // namespace

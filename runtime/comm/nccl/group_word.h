@@ -16,20 +16,18 @@ namespace lockstep::nccl {
 struct GroupWord {
   enum class Kind : std::uint8_t {
     called,    // has called the collective `sequence`, as `record`; where collectives are checked
-    failed,    // the group has, for `cause`
     question,  // where is everybody, who are to come to the collective `sequence`?
     answer,    // has started `last`; `record` is that of `sequence`, if it is known
     left,      // goodbye after `last` and after these `messages`
     aborted,   // has not waited for the others' goodbye
   };
-  Kind kind = Kind::failed;
+  Kind kind = Kind::called;
   int rank = 0;  // that says it
   std::int64_t last = 0;
   std::int64_t sequence = 0;
   bool has_record = false;
   comm::OpRecord record = {};
   std::vector<std::string> messages = {};  // for each rank that it had some with: that, sent, received
-  std::string cause = {};                  // encoded
 };
 
 std::string encode(const GroupWord& word);

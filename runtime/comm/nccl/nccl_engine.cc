@@ -110,7 +110,6 @@ void NcclEngine::on_cause() {
   if (launch_thread) launch_thread->remove(*this);
   watchdog_.notify();
   core_.notify();
-  scope_.say_failed();
   shutdown_.start_abort();
 }
 
@@ -305,7 +304,7 @@ void NcclEngine::on_peer_failure(Cause cause) {
   const auto rank = comm::rank_in(core_.context.roster, cause.rank);
   if (shutdown_.is_closed() || (rank && scope_.has_left(*rank))) return;
   cause.text = comm::named_by_group(core_.context.roster, cause.text + "; " + core_.where_this_rank_was());
-  core_.failure.propose(cause);
+  core_.failure.propose_async(cause);
 }
 
 // The job's membership no longer calls on_peer_failure() once the group is let go of (comm/init/group_watch.h), and

@@ -22,13 +22,11 @@ constexpr Shutdown::Limits kLimits;
 
 }  // namespace
 
-WireEngine::WireEngine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank,
-                       std::shared_ptr<store::Store> store, std::function<void(const Cause&)> on_throw,
-                       std::unique_ptr<HostMemory> host_memory)
-    : roster_(std::move(roster)),
-      rank_(rank),
+WireEngine::WireEngine(std::unique_ptr<Wire> wire, const GroupContext& context, std::unique_ptr<HostMemory> host_memory)
+    : roster_(context.roster),
+      rank_(context.identity.rank),
       size_(static_cast<int>(roster_.size())),
-      hosts_(host_memory ? hosts_of(roster_, rank) : Hosts{}),
+      hosts_(host_memory ? hosts_of(roster_, rank_) : Hosts{}),
       host_memory_(std::move(host_memory)),
       op_headers_(host_memory_ ? std::optional<OpHeaderTable>(std::in_place, host_memory_->op_headers(), hosts_,
                                                               host_memory_->bell_files())
@@ -42,17 +40,17 @@ WireEngine::WireEngine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, in
       bell_(op_headers_ ? Doorbell(op_headers_->bell(), host_memory_->bell_files()[hosts_.local])
                         : Doorbell(own_bell_)),
       wire_(std::move(wire)),
-      pipeline_(hosts_, rank, size_, host_memory_.get(), counts_ ? &*counts_ : nullptr, *wire_),
-      p2p_queue_(roster_, rank),
+      pipeline_(hosts_, rank_, size_, host_memory_.get(), counts_ ? &*counts_ : nullptr, *wire_),
+      p2p_queue_(roster_, rank_),
       arrival_table_(roster_.size()),
       shutdown_(
-          *wire_, roster_, rank, std::move(store),
+          *wire_, context,
           [this] {
             wire_->interrupt();
             if (host_memory_) host_memory_->interrupt();
             comm::ProgressEngine::ring();
           },
-          std::move(on_throw), kLimits) {
+          kLimits) {
   wire_->sleep_on(bell_);
 }
 
@@ -105,9 +103,6 @@ std::string WireEngine::where_this_rank_was() const {
 // connection has ended.
 void WireEngine::on_bell() {
   if (!host_status_ || !host_status_->has_news()) return;
-  if (const auto text = host_status_->failure()) {
-    if (const auto cause = decode_cause(*text)) shutdown_.failure().adopt(*cause);
-  }
   for (int r = 0; r < size_; ++r) {
     if (r == rank_ || wire_->is_connected(r)) continue;
     if (const auto last = told_to_have_left(r)) shutdown_.note_left(r, *last);
@@ -116,10 +111,6 @@ void WireEngine::on_bell() {
 
 std::optional<std::uint64_t> WireEngine::told_to_have_left(int rank) const {
   return host_status_ ? host_status_->left_after(rank) : std::nullopt;
-}
-
-void WireEngine::tell_host(const Cause& cause) {
-  if (host_status_ && !host_status_->failure()) host_status_->tell_failure(encode(cause, comm::Failure::kMostBytes));
 }
 
 void WireEngine::on_lost(int peer, const std::string& how) {
@@ -135,7 +126,7 @@ void WireEngine::on_peer_failure(Cause cause) {
   const auto rank = comm::rank_in(roster_, cause.rank);
   if (shutdown_.leaving() || (rank && (shutdown_.left_after(*rank) || told_to_have_left(*rank)))) return;
   cause.text = comm::named_by_group(roster_, cause.text + "; " + where_this_rank_was());
-  shutdown_.failure().propose(cause);
+  shutdown_.failure().propose_async(cause);
 }
 
 void WireEngine::on_broken(const std::string& how) {
@@ -158,7 +149,6 @@ void WireEngine::run() {
       // must not hold the program up; and the wire closes last, since they take its end for this rank's death.
       wire_->cancel_transfers();
       shutdown_.release_buffers();
-      tell_host(shutdown_.failure().known());
       shutdown_.tell_of_failure();
     }
     wire_->close(Deadline::after(kLimits.aftermath));
@@ -200,8 +190,8 @@ void WireEngine::await_news() {
 }
 
 // Why this order. Work is taken under the lock in one piece, so that `leaving` can't miss work that was queued beside
-// it; everything that may block or ask the store is done without the lock, which the program's thread needs to start
-// the next collective. A mismatch comes before the actions, which may block: the group fails for it anyway.
+// it; everything that may block or wait for other ranks is done without the lock, which the program's thread needs to
+// start the next collective. A mismatch comes before the actions, which may block: the group fails for it anyway.
 // Announcements come before actions and collectives: those may wait for peers, which may wait for the announcement.
 // Goodbyes are acknowledged in every step, since the leaving peer waits. Departed ranks are looked for only when
 // nothing else was to be done: the data that a rank sent before its goodbye may still lie among the actions and
@@ -312,7 +302,7 @@ bool WireEngine::start_next_collective(bool is_caller) {
     if (!arrivals) return false;
     next->last_arrival_ = last_of(*arrivals);
   }
-  // Without the lock: a mismatch asks the store for the first cause.
+  // Without the lock: a mismatch waits for the first cause.
   agree_on(*next, *arrivals);
   // By address: the queue holds it until then, and works hold the engine.
   const auto finish_it = [this, collective = next.get()] { finish(*collective); };
@@ -416,7 +406,7 @@ void WireEngine::close_as(std::optional<std::string> cause) {
     if (!cause && !shutdown_.failure().happened() && (!queue_.empty() || messages > 0)) {
       cause = comm::destroyed_text(who(rank_), queue_.size(), messages);
     }
-    // Only a rank that owes nobody anything may say goodbye. Agreeing on a cause asks the store and takes its time; the
+    // Only a rank that owes nobody anything may say goodbye. Agreeing on a cause takes its time; the
     // communication thread proceeds meanwhile, and no goodbye may come before the cause.
     closing_ = !cause;
     if (closing_) p2p_queue_.refuse_posts();
@@ -426,6 +416,7 @@ void WireEngine::close_as(std::optional<std::string> cause) {
   wire_->wake();
   token_.give_up_of_this_thread();
   join_();
+  shutdown_.stop();
   MutexLock lock(mutex_);
   closed_ = true;
   queue_.clear();  // the works hold the engine

@@ -50,10 +50,8 @@ LOCKSTEP_INTERNAL_API std::function<void()> start_own_thread(std::function<void(
 
 class WireEngine final : public Listener, public std::enable_shared_from_this<WireEngine> {
  public:
-  // `on_throw`: as GroupContext has it.
   // `host_memory`: null if the ranks of a host share none.
-  WireEngine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, std::shared_ptr<store::Store> store,
-             std::function<void(const Cause&)> on_throw = {}, std::unique_ptr<HostMemory> host_memory = {});
+  WireEngine(std::unique_ptr<Wire> wire, const GroupContext& context, std::unique_ptr<HostMemory> host_memory = {});
   ~WireEngine();
 
   // Connects all ranks and starts. Throws what Wire::open() throws, Timeout at the deadline, or what `check` throws
@@ -123,8 +121,6 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   bool blocks(const comm::CollectiveArgs& args) const;
   void check_departed_ranks();
   std::optional<std::uint64_t> told_to_have_left(int rank) const;
-  // Tells the ranks of this host of the group's failure, in which this rank's part is `cause`.
-  void tell_host(const Cause& cause);
   // Compares what the ranks have announced, and notes what that means for its arguments.
   void agree_on(WireCollective& collective, const Arrivals& arrivals);
   void execute(const comm::CollectiveArgs& args, const Arrivals& arrivals);
@@ -142,8 +138,6 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   [[noreturn]] void time_out(const std::string& what, const comm::Stragglers& missing, const Deadline& deadline);
   // The library is in Wire::open(), and `why` nobody waits for it any longer.
   void give_up_opening(const Error& why, std::future<void>& outcome);
-  // The cause that `error` of a wire that did not open means for this rank.
-  Cause cause_of_opening(const std::string& error) const;
   void set_closed();
   // Ranks but this one, and who came last if all have arrived.
   comm::Stragglers missing(const WireCollective& collective) REQUIRES(mutex_);

@@ -33,10 +33,12 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
     } catch (const std::exception& error) {
       // The other ranks of this host have no connection whose end would tell them. They are told before the program's
       // thread is, which may end the process.
-      self->tell_host(self->cause_of_opening(error.what()));
+      self->shutdown_.failure().propose_async(
+          self->shutdown_.cause_of(Cause::Kind::failed, self->rank_, error.what(), 0));
       opened->set_exception(std::current_exception());
       return self->wire_->close(Deadline::after({}));
     }
+    self->shutdown_.start();
     opened->set_value();
     self->run();
   });
@@ -75,20 +77,15 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
 }
 
 void WireEngine::give_up_opening(const Error& why, std::future<void>& outcome) {
-  // The abandonment interrupts the wire, so it comes before the wait. A library that can't be interrupted keeps the
+  // The failure interrupts the wire, so it comes before the wait. A library that can't be interrupted keeps the
   // thread, and the thread keeps the engine.
-  shutdown_.abandon(why.cause() != nullptr ? *why.cause()
-                                           : shutdown_.cause_of(Cause::Kind::failed, rank_, why.what(), 0));
+  shutdown_.failure().propose_async(
+      why.cause() != nullptr ? *why.cause() : shutdown_.cause_of(Cause::Kind::failed, rank_, why.what(), 0));
   if (wire_->can_interrupt_open()) {
     outcome.wait();
     join_();
   }
   set_closed();
-}
-
-Cause WireEngine::cause_of_opening(const std::string& error) const {
-  const comm::Failure& failure = shutdown_.failure();
-  return failure.happened() ? failure.known() : shutdown_.cause_of(Cause::Kind::failed, rank_, error, 0);
 }
 
 void WireEngine::set_closed() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Notices that the ranks of one host give each other of the group's end, in memory that they share: which ranks have
-// left, and why the group has failed. They have no connections among them, nor with every rank of the other hosts.
+// left. They have no connections among them, nor with every rank of the other hosts.
 //
 // A rank that leaves tells so itself, and on another host the relay of its announcements does (op_header_table.h).
-// Each rank tells a failure once it knows of it. The rank that tells rings for all ranks of the host.
+// The rank that tells rings for all ranks of the host.
 //
 // Words are stored with release after what they stand for, and read with acquire before it.
 //
@@ -13,8 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/comm/wire/doorbell.h"
@@ -34,10 +32,6 @@ class HostStatusTable {
   // `rank` has left after collective `last`. By one rank of the host.
   void tell_left(int rank, std::uint64_t last);
   std::optional<std::uint64_t> left_after(int rank) const;
-  // The group has failed: `cause`, encoded (job/cause.h), is at most comm::Failure::kMostBytes long. Once.
-  void tell_failure(std::string_view cause);
-  // The failure that one of the ranks has told.
-  std::optional<std::string> failure() const;
   // True if anything has been told since the last call.
   bool has_news();
 
@@ -47,7 +41,6 @@ class HostStatusTable {
   void publish();
 
   Parts* const parts_;
-  const std::size_t ranks_;  // of this host
   const std::size_t local_;
   const std::vector<DoorbellButton> bells_;
   std::uint64_t seen_ = 0;

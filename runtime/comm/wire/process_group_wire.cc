@@ -35,8 +35,7 @@ std::shared_ptr<ProcessGroup> ProcessGroupWire::create(std::string backend, Grou
   if (host_memory && context.identity.rank == 0 && is_of_job) {
     log_info("{}: shm within, {} between", describe(hosts_of(context.roster, 0)), backend);
   }
-  auto engine = std::make_shared<WireEngine>(std::move(wire), context.roster, context.identity.rank, context.store,
-                                             context.on_throw, std::move(host_memory));
+  auto engine = std::make_shared<WireEngine>(std::move(wire), context, std::move(host_memory));
   engine->open(make_thread, deadline, context.check);
   return std::make_shared<ProcessGroupWire>(std::move(backend), std::move(context), std::move(engine));
 }

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <exception>
 
+#include "lockstep/base/environment.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/text.h"
 #include "runtime/comm/failure/active_timeout.h"
@@ -18,28 +18,53 @@ namespace {
 
 static_assert(comm::Failure::kMostBytes <= kInlineBytes, "a cause must fit into a frame");
 
-// The key under which a rank leaves its goodbye for peers that did not see it.
-std::string key_of_goodbye(int rank) { return fmt::format("left/{}", rank); }
-
 }  // namespace
 
-Shutdown::Shutdown(Wire& wire, const rendezvous::Roster& roster, int rank, std::shared_ptr<store::Store> store,
-                   std::function<void()> on_failure, std::function<void(const Cause&)> on_throw, const Limits& limits)
+Shutdown::Shutdown(Wire& wire, const GroupContext& context, std::function<void()> on_failure, const Limits& limits)
     : wire_(wire),
-      roster_(roster),
-      rank_(rank),
+      roster_(context.roster),
+      rank_(context.identity.rank),
       limits_(limits),
-      store_(std::move(store)),
-      failure_(store_, comm::job_rank(roster, rank), std::move(on_failure), std::move(on_throw)),
-      left_after_(roster.size()),
-      answered_(roster.size()),
-      seen_(roster.size()) {
-  seen_[static_cast<std::size_t>(rank)] = true;
+      left_after_(roster_.size()),
+      answered_(roster_.size()),
+      seen_(roster_.size()),
+      said_(roster_.size()),
+      failure_(scope_of(context, "/failure/first"), comm::job_rank(roster_, rank_), std::move(on_failure),
+               context.on_throw),
+      channel_(scope_of(context, "")) {
+  seen_[static_cast<std::size_t>(rank_)] = true;
 }
 
-void Shutdown::abandon(const Cause& cause) {
-  failure_.adopt(cause);
-  store_.release();
+void Shutdown::start() {
+  channel_.subscribe([this](std::string_view word) { on_word(word); });
+  failure_.start();
+}
+
+void Shutdown::stop() {
+  failure_.stop();
+  channel_.unsubscribe();
+}
+
+// "3 41": rank 3 has left after collective 41. "3" is for that rank itself.
+void Shutdown::on_word(std::string_view word) {
+  const auto rank = parse_int(take_word(word));
+  const auto last = parse_int(word);
+  if (!rank || *rank < 0 || static_cast<std::size_t>(*rank) >= roster_.size()) return;
+  MutexLock lock(mutex_);
+  if (last) said_[static_cast<std::size_t>(*rank)] = static_cast<std::uint64_t>(*last);
+  if (*rank == rank_) ++returned_;
+  changed_.notify_all();
+}
+
+// Words come back in order, and one that has not is not waited for again: who is cut off loses all peers, one after the
+// other.
+void Shutdown::await_word(std::uint64_t number) {
+  comm::ActiveTimeout patience(comm::Failure::kPatience);
+  while (channel_.is_answered() && !patience.over()) {
+    MutexLock lock(mutex_);
+    if (returned_ + 1 != number) return;
+    changed_.wait_until(mutex_, patience.next());
+  }
 }
 
 Cause Shutdown::cause_of(Cause::Kind kind, int rank, std::string text, std::uint64_t sequence) const {
@@ -70,20 +95,19 @@ bool Shutdown::on_frame(int peer, const Frame& frame) {
 bool Shutdown::is_loss(int peer) {
   const auto index = static_cast<std::size_t>(peer);
   {
-    // The lock is free while the store is asked, which may take seconds.
+    // The lock is free while words are waited for, which may take seconds.
     MutexLock lock(mutex_);
     // Whatever the end means, this peer acknowledges nothing any more: a goodbye must not wait for it.
     seen_[index] = true;
     if (left_after_[index] || leaving_) return false;
   }
   if (failure_.happened()) return false;
-  // It may have left while this rank stood still; or its goodbye is here, and its end was read first.
-  const auto left = store_.ask([key = key_of_goodbye(peer)](store::Store& store) {
-    return store.check(std::array{key}) ? store.get(key, Deadline::after(comm::TimeBoundedStore::kPatience))
-                                        : std::string();
-  });
+  // It may have left while this rank stood still; or its goodbye is here, and its end was read first. What it has said
+  // of that is here once a word of this rank's comes back.
+  channel_.say_to(comm::job_rank(roster_, rank_), std::to_string(rank_));
+  await_word(++words_);
   MutexLock lock(mutex_);
-  if (!left_after_[index] && left) left_after_[index] = number_of<std::uint64_t>(*left);
+  if (!left_after_[index]) left_after_[index] = said_[index];
   return !left_after_[index];
 }
 
@@ -132,10 +156,10 @@ void Shutdown::acknowledge() {
 }
 
 // `leaving_` is set before the first goodbye goes out: a peer that leaves too may close its connection as soon as it
-// has read that, and only a rank that is leaving does not take that for a loss. The store gets the goodbye of a rank
-// that some peer has not acknowledged in time; there that peer looks before it calls the closed connection a death. So
-// does a rank that finds nobody at the port of one that it has not been connected to: it may not have been told by a
-// relay that left at the same time.
+// has read that, and only a rank that is leaving does not take that for a loss. A rank whose goodbye some peer has not
+// acknowledged in time says it in the group's scope; that peer asks for words before it calls the closed connection a
+// death. So does a rank that finds nobody at the port of one that it has not been connected to: it may not have been
+// told by a relay that left at the same time. The word has been passed on before any connection ends.
 void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   Frame goodbye;
   goodbye.kind = FrameKind::goodbye;
@@ -164,10 +188,8 @@ void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
     if (patience.over()) break;
     wire_.wait(patience.next());
   }
-  store_.ask([key = key_of_goodbye(rank_), last](store::Store& store) {
-    store.set(key, std::to_string(last));
-    return std::string();
-  });
+  channel_.say(fmt::format("{} {}", rank_, last));
+  await_word(++words_);
 }
 
 void Shutdown::wait_for_a_cause(const std::string& how, std::uint64_t last) {

@@ -3,25 +3,25 @@
 // told. They tell the ranks of their hosts (host_status_table.h).
 //
 // Peers can't tell a closed connection from a death. So a leaving rank waits until each peer has acknowledged its
-// goodbye. A peer that doesn't run meanwhile finds the goodbye in the store, where it looks before it calls a rank
-// dead. A rank that has said goodbye itself calls nobody dead.
+// goodbye. A peer that doesn't run meanwhile hears the goodbye in the group's scope (membership/scopes.h), for which it
+// waits before it calls a rank dead. A rank that has said goodbye itself calls nobody dead.
 //
 // Threads: any, but where the communication thread is named. Its lock is held for moments only, never during a call of
-// the wire, of the store or of `on_failure`; so it may be taken under another.
+// the wire, of the membership or of `on_failure`; so it may be taken under another.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/mutex.h"
+#include "runtime/comm/backend.h"
 #include "runtime/comm/failure/failure.h"
-#include "runtime/comm/failure/time_bounded_store.h"
 #include "runtime/comm/wire/frame.h"
 #include "runtime/comm/wire/wire.h"
 
@@ -37,15 +37,15 @@ class Shutdown {
     std::chrono::nanoseconds aftermath = std::chrono::seconds(2);
   };
 
-  // `wire` and `roster` outlive it. `on_failure`, `on_throw`: as Failure's on_cause and on_throw.
-  Shutdown(Wire& wire, const rendezvous::Roster& roster, int rank, std::shared_ptr<store::Store> store,
-           std::function<void()> on_failure, std::function<void(const Cause&)> on_throw, const Limits& limits);
+  // `wire` outlives it. `on_failure`: as Failure's on_cause.
+  Shutdown(Wire& wire, const GroupContext& context, std::function<void()> on_failure, const Limits& limits);
+
+  // What other ranks say counts between these calls.
+  void start();
+  void stop();
 
   comm::Failure& failure() { return failure_; }
   const comm::Failure& failure() const { return failure_; }
-  // Ends a group that never came to be: fails it with `cause`, for threads that still work for it, and lets the store
-  // go.
-  void abandon(const Cause& cause);
   // A cause about `rank`, as this rank reports it. `rank` may be this one, or -1: no single one.
   Cause cause_of(Cause::Kind kind, int rank, std::string text, std::uint64_t sequence) const;
 
@@ -78,6 +78,9 @@ class Shutdown {
   [[noreturn]] void raise() const;
 
  private:
+  void on_word(std::string_view word);
+  // Until the last of `number` words of this rank's own has come back, unless the one before it has not; for a moment.
+  void await_word(std::uint64_t number);
   bool all_have_acknowledged() const;
   bool have_answered(const std::vector<int>& peers) const;
   std::vector<int> connected_peers() const;
@@ -85,11 +88,10 @@ class Shutdown {
   std::string who(int rank) const { return roster_[static_cast<std::size_t>(rank)].describe(); }
 
   Wire& wire_;
-  const rendezvous::Roster& roster_;
+  const rendezvous::Roster roster_;
   const int rank_;
   const Limits limits_;
-  comm::TimeBoundedStore store_;
-  comm::Failure failure_;
+  std::uint64_t words_ = 0;  // that this rank has said; the communication thread's
 
   mutable Mutex mutex_;
   mutable Condition changed_;
@@ -100,6 +102,12 @@ class Shutdown {
   std::vector<int> to_acknowledge_ GUARDED_BY(mutex_);
   bool leaving_ GUARDED_BY(mutex_) = false;
   bool buffers_released_ GUARDED_BY(mutex_) = false;
+  std::vector<std::optional<std::uint64_t>> said_ GUARDED_BY(mutex_);  // by rank: it has left, by its word in the scope
+  std::uint64_t returned_ GUARDED_BY(mutex_) = 0;                      // of the words that this rank has said
+
+  // Last: their words come until they end.
+  comm::Failure failure_;
+  membership::GroupChannel channel_;
 };
 
 }  // namespace lockstep::wire

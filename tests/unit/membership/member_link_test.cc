@@ -382,6 +382,7 @@ TEST_F(MemberLinks, AStoreThatEndsIsLostAndItsHostIsNamed) {
   const std::string address = server_->address().to_string();
   server_.reset();
   const MemberEvent event = events.await(Kind::store_lost);
+  EXPECT_FALSE(own->is_answered());
   EXPECT_EQ(event.host, ProcessInfo::of_this_process());
   EXPECT_EQ(event.address, address);
   expect_cause(event.cause, {.kind = Cause::Kind::lost, .reporter = 0});

@@ -114,6 +114,19 @@ TEST_F(Table, AWordReachesTheRanksThatItIsForAndIsNotKept) {
   expect_text(table.say(77, "", "", "?").value_or(""), {"not a member's"});
 }
 
+TEST_F(Table, OfTheWordsOfAGroupForFirstWordsTheFirstIsPassedOn) {
+  for (const int rank : {0, 1, 2}) ASSERT_EQ(register_member(rank), std::nullopt);
+  EXPECT_EQ(table.say(connection(1), "/groups/1/first", "0 1", "first"), std::nullopt);
+  EXPECT_EQ(table.say(connection(0), "/groups/1/first", "0 1", "second"), std::nullopt);
+  EXPECT_EQ(table.say(connection(0), "/groups/2/first", "0 2", "of another group"), std::nullopt);
+  std::vector<std::pair<MembershipTable::ConnectionId, std::string>> heard;
+  for (const Push& push : told()) heard.emplace_back(push.to, push.fields.at(1));
+  EXPECT_EQ(heard, (decltype(heard){{connection(0), "first"},
+                                    {connection(1), "first"},
+                                    {connection(0), "of another group"},
+                                    {connection(2), "of another group"}}));
+}
+
 TEST_F(Table, WhoGoesWithoutAGoodbyeIsLostAndAllOthersAreTold) {
   enter_all();
   ASSERT_EQ(table.heartbeat(connection(1), 41, ""), std::nullopt);

@@ -15,6 +15,7 @@
 #include "runtime/comm/hosts/shared_within_hosts.h"
 #include "runtime/comm/wire/process_group_wire.h"
 #include "runtime/store/hash_store.h"
+#include "tests/support/thread_scopes.h"
 #include "tests/unit/comm/wire/memory_wire.h"
 
 namespace lockstep::wire {
@@ -44,6 +45,7 @@ void on_ranks(const rendezvous::Roster& roster, OnRank on_rank) {
       context.identity.rank = rank;
       context.roster = roster;
       context.store = store;
+      context.scopes = testing::scopes_over(*store);
       context.timeout = std::chrono::seconds(40);
       on_rank(context, Deadline::after(context.timeout));
     });

@@ -222,24 +222,6 @@ TEST(GroupWatch, AStoreOfRankZeroThatHasLeftMayEnd) {
   EXPECT_EQ(failure_of(*group), "none");
 }
 
-TEST(GroupWatch, AStoreThatIsKnownToBeSilentIsNotAsked) {
-  GroupWatch watch(StoreHost::rank_zero, 1);
-  watch.take({.kind = MemberEvent::Kind::lost, .cause = {.rank = 2, .text = "the first"}, .number = 1});
-  EXPECT_NO_THROW(watch.check_store());
-  watch.take(of_store(MemberEvent::Kind::store_silent));
-  EXPECT_THROW(watch.check_store(), StoreError);
-  watch.take(of_store(MemberEvent::Kind::store_answers));
-  EXPECT_NO_THROW(watch.check_store());
-}
-
-TEST(GroupWatch, ALaunchersStoreThatIsSilentIsAsked) {
-  GroupWatch watch(StoreHost::launcher, 1);
-  watch.take(of_store(MemberEvent::Kind::store_silent));
-  EXPECT_NO_THROW(watch.check_store()) << "a launcher that is stopped may go on";
-  watch.take(of_store(MemberEvent::Kind::store_silent, false));
-  EXPECT_THROW(watch.check_store(), StoreError) << "its host has gone";
-}
-
 // A connection of this rank's may see the store's end before the link does, which knows why.
 TEST(GroupWatch, WhoHasLostTheStoreWaitsForWhatTheLinkKnows) {
   GroupWatch watch(StoreHost::rank_zero, 1);

@@ -48,15 +48,5 @@ TEST_F(HostStatusTableTest, WhoLeavesIsToldToTheOthersOfTheHost) {
   for (const int there : {0, 2, 3}) EXPECT_EQ(host_status_[2]->left_after(there), std::nullopt);
 }
 
-TEST_F(HostStatusTableTest, AFailureIsToldWithItsCause) {
-  EXPECT_EQ(host_status_[0]->failure(), std::nullopt);
-  host_status_[2]->tell_failure("a cause");
-  EXPECT_EQ(host_status_[0]->failure(), "a cause");
-  EXPECT_TRUE(host_status_[1]->has_news());
-  EXPECT_THAT(rings(), ElementsAre(1, 1, 0));
-  host_status_[0]->tell_failure("a cause");
-  EXPECT_EQ(host_status_[2]->failure(), "a cause");
-}
-
 }  // namespace
 }  // namespace lockstep::wire::host_status_table_test

@@ -16,7 +16,7 @@
 #include "runtime/comm/reduction.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/cause_of.h"
-#include "tests/unit/comm/failure/hooked_store.h"
+#include "tests/support/thread_scopes.h"
 #include "tests/unit/comm/wire/memory_wire.h"
 
 namespace lockstep::wire::process_group_wire_test {
@@ -27,15 +27,18 @@ using lockstep::testing::error_of;
 using lockstep::testing::expect_cause;
 using lockstep::testing::expect_one_cause;
 using lockstep::testing::expect_text;
+using lockstep::testing::scopes_over;
 
 using Hub = std::shared_ptr<MemoryWire::Hub>;
 
 // What a body throws to be unwound with its group, and nothing else.
 struct Unwound {};
 
-// Runs `body` on a thread for each rank.
-void on_ranks(int size, const std::function<void(ProcessGroup&, const Hub&)>& body, const Hub& hub,
-              const std::shared_ptr<store::Store>& store) {
+// Runs `body` on a thread for each rank. `on_propose` is called before a rank proposes a cause.
+void on_ranks(
+    int size, const std::function<void(ProcessGroup&, const Hub&)>& body, const Hub& hub,
+    const std::function<void()>& on_propose = [] {}) {
+  const auto store = std::make_shared<store::HashStore>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
@@ -43,6 +46,14 @@ void on_ranks(int size, const std::function<void(ProcessGroup&, const Hub&)>& bo
       context.identity.rank = rank;
       for (int r = 0; r < size; ++r) context.roster.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
       context.store = store;
+      const auto all = scopes_over(*store);
+      context.scopes->begin([&](const std::string& scope, const std::vector<int>& ranks, std::string_view word) {
+        if (!scope.empty()) on_propose();
+        all->say(scope, ranks, word);
+      });
+      for (const std::string scope : {"", "/failure/first"}) {
+        all->subscribe(scope, [&, scope](std::string_view word) { context.scopes->deliver(scope, std::string(word)); });
+      }
       context.timeout = std::chrono::seconds(40);
       try {
         const auto group = ProcessGroupWire::create("memory", context, std::make_unique<MemoryWire>(hub, rank),
@@ -55,7 +66,7 @@ void on_ranks(int size, const std::function<void(ProcessGroup&, const Hub&)>& bo
   for (std::thread& thread : threads) thread.join();
 }
 void on_ranks(int size, const std::function<void(ProcessGroup&, const Hub&)>& body) {
-  on_ranks(size, body, std::make_shared<MemoryWire::Hub>(size), std::make_shared<store::HashStore>());
+  on_ranks(size, body, std::make_shared<MemoryWire::Hub>(size));
 }
 
 float noise(int rank, std::size_t element) {
@@ -225,16 +236,16 @@ TEST(ProcessGroupWire, AnErrorComesOnceTheWireHasLetGoOfTheMemory) {
 
 // Agreeing on the cause takes a while, in which the communication thread looks whether there is anything to do: it must
 // not take the group's end for a goodbye.
-TEST(ProcessGroupWire, AnExceptionIsTheCauseHoweverLongTheStoreTakes) {
+TEST(ProcessGroupWire, AnExceptionIsTheCauseHoweverLongItTakesToAgree) {
   const auto hub = std::make_shared<MemoryWire::Hub>(2);
-  const auto store = std::make_shared<comm::HookedStore>(std::make_shared<store::HashStore>(), [&] {
+  const auto wait_a_while = [&] {
     MutexLock lock(hub->mutex);
     const int before = hub->waits[1];
     hub->notify();
     const Deadline deadline = Deadline::after(std::chrono::seconds(5));  // it may have left, which the cause then says
     while (hub->waits[1] == before && hub->changed.wait_until(hub->mutex, deadline)) {
     }
-  });
+  };
   std::string cause;
   on_ranks(
       2,
@@ -249,7 +260,7 @@ TEST(ProcessGroupWire, AnExceptionIsTheCauseHoweverLongTheStoreTakes) {
           group.barrier().wait();
         });
       },
-      hub, store);
+      hub, wait_a_while);
   EXPECT_EQ(cause,
             "rank 1 (host host1, pid 101) was ended by an exception of its own after collective 1; its own "
             "message says more");
@@ -275,7 +286,7 @@ TEST(ProcessGroupWire, WhoLeavesWhileALargeMessageComesInFailsTheGroup) {
         }
         cause = error_of<PeerLost>([&] { group.send(BufferView(std::span(x)), 0).wait(); });
       },
-      hub, std::make_shared<store::HashStore>());
+      hub);
   EXPECT_EQ(
       cause,
       "rank 0 (host host0, pid 100) destroyed its group with 0 collectives and 1 messages under way; it must wait "

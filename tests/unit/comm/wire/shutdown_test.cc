@@ -11,11 +11,12 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/store/hash_store.h"
-#include "tests/unit/comm/failure/hooked_store.h"
+#include "tests/support/thread_scopes.h"
 
 namespace lockstep::wire::shutdown_test {
 namespace {
 
+using lockstep::testing::scopes_over;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -63,17 +64,27 @@ Frame frame_of(FrameKind kind, std::uint64_t number = 0) {
 class ShutdownTest : public ::testing::Test {
  protected:
   ShutdownTest() {
-    for (int r = 0; r < 3; ++r) roster_.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
+    all_->subscribe("", [this](std::string_view word) { words_.emplace_back(word); });
   }
-  // Of rank 0.
-  std::unique_ptr<Shutdown> ending(const Shutdown::Limits& limits = {}) {
-    return std::make_unique<Shutdown>(
-        wire_, roster_, 0, store_, [this] { ++failures_; }, nullptr, limits);
+  std::unique_ptr<Shutdown> ending(const Shutdown::Limits& limits = {}, int rank = 0) {
+    return ending(limits, rank, scopes_over(store_));
+  }
+  std::unique_ptr<Shutdown> ending(const Shutdown::Limits& limits, int rank,
+                                   std::shared_ptr<membership::Scopes> scopes) {
+    GroupContext context;
+    context.identity.rank = rank;
+    for (int r = 0; r < 3; ++r) context.roster.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
+    context.scopes = std::move(scopes);
+    auto shutdown = std::make_unique<Shutdown>(
+        wire_, context, [this] { ++failures_; }, limits);
+    shutdown->start();
+    return shutdown;
   }
 
-  rendezvous::Roster roster_;
   ScriptedWire wire_;
-  std::shared_ptr<store::Store> store_ = std::make_shared<store::HashStore>();
+  store::HashStore store_;
+  std::vector<std::string> words_;  // that ranks have said; once another word of the same scope has come back
+  const std::shared_ptr<membership::Scopes> all_ = scopes_over(store_);
   int failures_ = 0;
 };
 
@@ -85,7 +96,7 @@ TEST_F(ShutdownTest, AGoodbyeLastsUntilEverybodyHasSeenIt) {
   EXPECT_EQ(waits, 2);
   EXPECT_THAT(wire_.sent, ElementsAre("goodbye 7 to 1", "goodbye 7 to 2"));
   EXPECT_TRUE(rank->leaving());
-  EXPECT_EQ(store_->num_keys(), 0) << "nobody needs it there";
+  EXPECT_THAT(words_, IsEmpty()) << "nobody needs it there";
 }
 
 TEST_F(ShutdownTest, WhoLeavesAtTheSameTimeIsAnswered) {
@@ -114,29 +125,46 @@ TEST_F(ShutdownTest, WhoHasLeftBeforeIsNotWaitedFor) {
 }
 
 // One stands still for so long that the connection closes before it has read the goodbye.
-TEST_F(ShutdownTest, AGoodbyeThatOneHasNotSeenIsFoundInTheStore) {
+TEST_F(ShutdownTest, AGoodbyeThatOneHasNotSeenIsHeardInTheScope) {
+  const auto late = ending({}, 1);
   const auto rank = ending({.goodbye = {}});
   rank->say_goodbye(7);
-  Shutdown late(wire_, roster_, 1, store_, [] { ADD_FAILURE(); }, {}, {});
-  EXPECT_FALSE(late.is_loss(0));
-  EXPECT_EQ(late.left_after(0), 7);
+  EXPECT_FALSE(late->is_loss(0));
+  EXPECT_EQ(late->left_after(0), 7);
+  EXPECT_EQ(failures_, 0);
 }
 
-// Its frame is here, and is read only while the store is asked.
+// Its frame is here, and is read only while words are waited for.
 TEST_F(ShutdownTest, AGoodbyeThatIsReadAfterTheEndOfItsConnectionCounts) {
   Shutdown* self = nullptr;
-  store_ = std::make_shared<comm::HookedStore>(store_, [&] { self->on_frame(1, frame_of(FrameKind::goodbye, 4)); });
-  const auto rank = ending();
+  const auto scopes = std::make_shared<membership::Scopes>();
+  scopes->begin([&](const std::string& scope, const std::vector<int>& ranks, std::string_view word) {
+    EXPECT_THAT(ranks, ElementsAre(0));
+    self->on_frame(1, frame_of(FrameKind::goodbye, 4));
+    scopes->deliver(scope, std::string(word));
+  });
+  const auto rank = ending({}, 0, scopes);
   self = rank.get();
   EXPECT_FALSE(rank->is_loss(1));
   EXPECT_EQ(rank->left_after(1), 4);
+}
+
+// A store that does not answer, and that nobody calls silent.
+TEST_F(ShutdownTest, AWordThatDoesNotComeBackIsWaitedForOnce) {
+  const auto scopes = std::make_shared<membership::Scopes>();
+  scopes->begin([](auto&&...) {});
+  const auto rank = ending({}, 0, scopes);
+  EXPECT_TRUE(rank->is_loss(1));
+  const Deadline deadline = Deadline::after(comm::Failure::kPatience);
+  EXPECT_TRUE(rank->is_loss(2));
+  EXPECT_FALSE(deadline.expired());
 }
 
 TEST_F(ShutdownTest, AnEndWithoutAGoodbyeIsALoss) {
   const auto rank = ending();
   EXPECT_TRUE(rank->is_loss(1));
   EXPECT_EQ(rank->left_after(1), std::nullopt);
-  store_->set("left/2", "no number");
+  for (const std::string word : {"2 ", "2 nothing", "3 7", "-1 7", ""}) all_->say("", {}, word);
   EXPECT_TRUE(rank->is_loss(2));
 }
 
@@ -149,7 +177,7 @@ TEST_F(ShutdownTest, WhoHasSaidGoodbyeCallsNobodyDead) {
   };
   rank->say_goodbye(7);
   EXPECT_EQ(failures_, 0);
-  EXPECT_EQ(store_->num_keys(), 0);
+  EXPECT_THAT(words_, IsEmpty());
 }
 
 TEST_F(ShutdownTest, AGoodbyeGoesToWhomThereIsAConnectionTo) {
@@ -158,18 +186,19 @@ TEST_F(ShutdownTest, AGoodbyeGoesToWhomThereIsAConnectionTo) {
   wire_.on_wait = [&] { rank->on_frame(1, frame_of(FrameKind::seen)); };
   rank->say_goodbye(7, {1});
   EXPECT_THAT(wire_.sent, ElementsAre("goodbye 7 to 1"));
-  EXPECT_EQ(store_->num_keys(), 0) << "rank 1 tells the others";
+  EXPECT_THAT(words_, IsEmpty()) << "rank 1 tells the others";
 }
 
 // The relay leaves at the same time, and may not have told anybody.
-TEST_F(ShutdownTest, AGoodbyeThatNoRelayHasAnsweredIsFoundInTheStore) {
+TEST_F(ShutdownTest, AGoodbyeThatNoRelayHasAnsweredIsHeardInTheScope) {
   wire_.strangers = {2};
+  const auto other = ending({}, 2);
   const auto rank = ending();
   rank->on_frame(1, frame_of(FrameKind::goodbye, 7));
   rank->say_goodbye(7, {1});
-  Shutdown other(wire_, roster_, 2, store_, [] { ADD_FAILURE(); }, {}, {});
-  EXPECT_FALSE(other.is_loss(0));
-  EXPECT_EQ(other.left_after(0), 7);
+  EXPECT_FALSE(other->is_loss(0));
+  EXPECT_EQ(other->left_after(0), 7);
+  EXPECT_EQ(failures_, 0);
 }
 
 TEST_F(ShutdownTest, WhatAnotherRankSaysOfALeaverCounts) {
