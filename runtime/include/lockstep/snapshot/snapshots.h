@@ -19,7 +19,7 @@
 //   return ddp.exit_code();                           // 75 after a signal: there is more to do
 //
 // A snapshot is a folder, run7/step-..., whole or not there: safetensors files and a manifest, described in
-// docs/SNAPSHOT_FORMAT.md. The state at step() is saved, and nothing of a later one. A thread writes it while training
+// docs/SNAPSHOTS.md. The state at step() is saved, and nothing of a later one. A thread writes it while training
 // continues: memory that only optimizers write is copied behind the next forward and backward, which do not end before
 // the copy; all else within step(). Rank 0 writes, to its own disk; it holds one more copy of the state in memory.
 //
