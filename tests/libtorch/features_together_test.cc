@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Features that users combine, tried in one program: an autocast scope around the loop, evaluations in it, accumulation
-// over uneven rows, tied weights, a layer that joins the optimizer late, clipping, shards, and a run that resumes.
+// over uneven rows, tied weights, a layer that joins the optimizer late, clipping, shards or early weights, and a run
+// that resumes.
 #include <torch/optim.h>
 
 #include <filesystem>
@@ -126,6 +127,134 @@ void expect_same_bits_however_it_runs() {
       EXPECT_TRUE(at::allclose(more.at(parameter), values, 0, 0.1)) << parameter;
       EXPECT_FALSE(at::equal(values, wanted.at(parameter))) << parameter;
     }
+  }
+}
+
+// The loss is the mean over the rows that count, so that only set_weight() knows how many terms a rank has, perhaps 0.
+constexpr std::int64_t kRows = 6;
+
+struct Part {
+  at::Tensor ids;
+  at::Tensor counts;  // 1 or 0
+};
+
+// Rows [begin, end) of a micro-batch: of the first few rows count, of the second all but one.
+Part part_of(int step, int part, std::int64_t begin = 0, std::int64_t end = kRows) {
+  const at::Tensor ids = some_ids(kRows, static_cast<std::uint64_t>(10 * step + part));
+  const at::Tensor counts = at::arange(kRows).lt(part == 0 ? 1 + step % 2 : kRows - 1).to(at::kFloat);
+  return {ids.slice(0, begin, end), counts.slice(0, begin, end)};
+}
+
+template <typename Forward>
+at::Tensor loss_sum(Forward& forward, const Part& part) {
+  return forward(part.ids).to(at::kFloat).square().mean(1).mul(part.counts).sum();
+}
+
+void add_late(optim::Optimizer& optimizer, const Tied& net) {
+  optimizer.add_param_group({net.late->parameters(), std::make_unique<optim::SGDOptions>(0.2)});
+}
+
+optim::SGD optimizer_without_late(const Tied& net) {
+  std::vector<at::Tensor> first{net.table};
+  for (const at::Tensor& parameter : net.early->parameters()) first.push_back(parameter);
+  return optim::SGD(first, optim::SGDOptions(0.1).momentum(0.9));
+}
+
+void update(Tied& net, optim::Optimizer& optimizer) {
+  nn::utils::clip_grad_norm_(net.parameters(), 0.3);
+  optimizer.step();
+}
+
+// Trains in one process of LibTorch's, without lockstep, and returns what has changed.
+Tensors changed_alone() {
+  at::set_num_threads(1);
+  Tied net;
+  const Tensors before = weights_of(net);
+  optim::SGD optimizer = optimizer_without_late(net);
+  for (int step = 0; step < kSteps; ++step) {
+    if (step == kThawed) add_late(optimizer, net);
+    net.zero_grad();
+    const at::Tensor terms = part_of(step, 0).counts.sum() + part_of(step, 1).counts.sum();
+    for (int part = 0; part < 2; ++part) {
+      const Autocast scope(at::kCPU, at::kBFloat16);
+      const auto forward = [&](const at::Tensor& ids) { return net.forward(ids); };
+      (loss_sum(forward, part_of(step, part)) / terms).backward();
+    }
+    update(net, optimizer);
+  }
+  Tensors changed = weights_of(net);
+  for (auto& [name, values] : changed) values -= before.at(name);
+  return changed;
+}
+
+struct WeightedRun {
+  int ranks = 1;
+  int until = kSteps;
+  bool has_weights = true;
+};
+
+// Resumes from `folder`, trains, saves, and returns what has changed since the first run.
+Tensors changed_by(const std::filesystem::path& folder, const WeightedRun& run) {
+  Tensors changed;
+  const bool resumes = std::filesystem::exists(folder);
+  run_torch_ranks(run.ranks, [&](const Group& group) {
+    Tied net;
+    const Tensors before = weights_of(net);
+    libtorch::DistributedDataParallel<Tied> ddp(net, group);
+    optim::SGD optimizer = optimizer_without_late(net);
+    libtorch::Snapshots snapshots(folder, ddp);
+    snapshots.add("optimizer", optimizer);
+    if (resumes) add_late(optimizer, net);
+    snapshots.restore();
+    const std::int64_t begin = kRows * group->rank() / run.ranks;
+    const std::int64_t end = kRows * (group->rank() + 1) / run.ranks;
+    for (auto step = static_cast<int>(ddp.steps()); step < run.until; ++step) {
+      if (step == kThawed) add_late(optimizer, net);
+      net.zero_grad();
+      for (int part = 0; part < 2; ++part) {
+        const Autocast scope(at::kCPU, at::kBFloat16);
+        const auto local = ddp.no_sync(part == 0);
+        const Part own = part_of(step, part, begin, end);
+        const at::Tensor terms = own.counts.sum();
+        if (run.has_weights) ddp.set_weight(terms.item<std::int64_t>());
+        // Without terms the mean is NaN, which counts for nothing with a weight of 0.
+        (loss_sum(ddp, own) / (run.has_weights ? terms : terms.clamp_min(1))).backward();
+      }
+      update(net, optimizer);
+      snapshots.step();
+      const at::NoGradGuard no_grad;
+      const Autocast scope(at::kCPU, at::kBFloat16);
+      EXPECT_TRUE(at::equal(ddp(some_ids(4, 7)), net.forward(some_ids(4, 7))));
+    }
+    snapshots.save();
+    ddp.check_replicas();
+    if (group->rank() != 0) return;
+    changed = weights_of(net);
+    for (auto& [name, values] : changed) values -= before.at(name);
+  });
+  return changed;
+}
+
+// The largest difference in a parameter, relative to its largest wanted value; NaN if there is one.
+double largest_difference(const Tensors& seen, const Tensors& wanted) {
+  at::Tensor largest = at::zeros({});
+  for (const auto& [name, values] : wanted) {
+    largest = at::maximum(largest, (seen.at(name) - values).abs().max() / values.abs().max());
+  }
+  return largest.item<double>();
+}
+
+TEST(FeaturesTogether, EarlyWeightsTrainAsOneProcess) {
+  const Tensors wanted = changed_alone();
+  for (const int ranks : {1, 2, 3}) {
+    SCOPED_TRACE(ranks);
+    const TemporaryFolder folder;
+    const Tensors seen = changed_by(folder / "whole", {.ranks = ranks});
+    EXPECT_LT(largest_difference(seen, wanted), 0.01);
+    EXPECT_FALSE(same_bits(changed_by(folder / "resumed", {.ranks = ranks, .until = 5}), seen));
+    EXPECT_TRUE(same_bits(changed_by(folder / "resumed", {.ranks = ranks}), seen));
+    // Without weights the same program trains otherwise.
+    EXPECT_GT(largest_difference(changed_by(folder / "rows", {.ranks = ranks, .has_weights = false}), wanted), 0.05);
   }
 }
 
