@@ -31,6 +31,10 @@ add_test(NAME check_promises COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOURCE
 add_test(NAME check_promises_finds COMMAND "${CMAKE_COMMAND}" "-DCHECK=${CMAKE_CURRENT_SOURCE_DIR}/check_promises.cmake"
                                    "-DWORK=${CMAKE_CURRENT_BINARY_DIR}/check_promises_trees"
                                    -P "${CMAKE_CURRENT_SOURCE_DIR}/check_promises_test.cmake")
+add_test(NAME check_words COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOURCE_DIR}" -P "${CMAKE_CURRENT_SOURCE_DIR}/check_words.cmake")
+add_test(NAME check_words_finds COMMAND "${CMAKE_COMMAND}" "-DCHECK=${CMAKE_CURRENT_SOURCE_DIR}/check_words.cmake"
+                                   "-DWORK=${CMAKE_CURRENT_BINARY_DIR}/check_words_trees"
+                                   -P "${CMAKE_CURRENT_SOURCE_DIR}/check_words_test.cmake")
 
 # A browser shows nothing of a picture that is not XML.
 find_program(PYTHON3 NAMES python3)
@@ -67,7 +71,8 @@ else()
 endif()
 set_tests_properties(check_layers check_layers_finds check_docs check_claims check_claims_finds check_environment
                      check_environment_finds check_names check_names_finds check_gpu_runs check_gpu_runs_finds check_promises
-                     check_promises_finds check_format PROPERTIES LABELS style)
+                     check_promises_finds check_words check_words_finds check_format PROPERTIES LABELS style)
 set_tests_properties(check_layers check_layers_finds check_docs check_claims check_claims_finds check_environment
-                     check_environment_finds check_names check_names_finds check_promises check_promises_finds check_format
-                     PROPERTIES TIMEOUT 60)
+                     check_environment_finds check_names check_names_finds check_promises check_promises_finds check_words
+                     check_words_finds PROPERTIES TIMEOUT 60)
+set_tests_properties(check_format PROPERTIES TIMEOUT 300)  # of processor time it takes 40 s
