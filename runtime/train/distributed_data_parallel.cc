@@ -279,9 +279,9 @@ void DistributedDataParallel::run_backward(const Tensor& loss) {
   const trace::Span span(trace::SpanKind::backward);
   if (!trainer_->has_weight()) {
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: a loss without a weight, in step {}: no ddp(x) came since the last "
-                    "backward. Was the loss computed with model(x), or backward called twice? Call ddp(x) instead of "
-                    "the module's forward, or set_weight() between forward and backward",
+        fmt::format("DistributedDataParallel: a loss without a weight, in step {}: no forward went through this object "
+                    "since the last backward. Was the loss computed with model(x), or backward called twice? Call "
+                    "ddp(x) instead of the module's forward, or set_weight() between forward and backward",
                     trainer_->step()));
   }
   if (loss.count() != 1) {

@@ -568,7 +568,7 @@ TEST_F(LaunchedHosts, NameAWrongInterfaceAndStartNoRank) {
   for (Process* launcher : {&first, &second, &third}) {
     const Result result = launcher->wait();
     EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, AllOf(HasSubstr("host host1 (node rank 1): "), HasSubstr("GLOO_SOCKET_IFNAME=ib7")));
+    EXPECT_THAT(result.err, AllOf(HasSubstr("host host1 (node rank 1): "), HasSubstr("GLOO_SOCKET_IFNAME='ib7'")));
     EXPECT_EQ(result.out, "");
   }
 }

@@ -271,8 +271,7 @@ TEST_P(TcpHosts, TakeTheInterfaceThatTheVariableNames) {
     EXPECT_THAT(result.err, HasSubstr("GLOO_SOCKET_IFNAME"));
   }
   for (Process& rank : ranks_on(hosts, {CONFORMANCE_RANK, "groups"}, {{"GLOO_SOCKET_IFNAME", "nic9"}})) {
-    EXPECT_THAT(rank.wait().err,
-                HasSubstr("GLOO_SOCKET_IFNAME='nic9' matches no interface; this host has: "));
+    EXPECT_THAT(rank.wait().err, HasSubstr("GLOO_SOCKET_IFNAME='nic9' matches no interface; this host has: "));
   }
 }
 

@@ -52,7 +52,7 @@ TEST(DescribeRendezvous, ProblemsAreFacts) {
                 true),
       AllOf(HasSubstr("!meeting: "), Not(HasSubstr("short"))));
   EXPECT_THAT(described({{"GLOO_SOCKET_IFNAME", "wlan0"}}, true),
-              HasSubstr("!interface: environment: GLOO_SOCKET_IFNAME=wlan0"));
+              HasSubstr("!interface: environment: GLOO_SOCKET_IFNAME='wlan0'"));
 }
 
 }  // namespace
