@@ -58,7 +58,7 @@ class TorchrunCase(ddp_test.DdpCase):
         for rank in (0, 1):
             self.assertRegex(ran.err, rf"rank {rank}/2 \(local {rank}/2\) from torchrun, ", ran.said())
         # Rank 0 says whose store it met the others through, because that one has no secret.
-        self.assertEqual("reaches torchrun's store at " in ran.err, agent_store, ran.said())
+        self.assertEqual("lies in torchrun's store at " in ran.err, agent_store, ran.said())
 
     def agent_store_of(self, rendezvous, **variables):
         """What the agent says to its workers."""
