@@ -247,7 +247,11 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
       steps.after_broadcast([&self] { self.rescue.keep_buffers(self.count()); });
     }
   }
-  if (self.options.stop_on_signals) stop_on_signals(group);
+  if (self.options.stop_on_signals) {
+    stop_on_signals(group);
+    // No rank returns before all of them obey: a signal that follows a rank's first line must not kill another rank.
+    comm::within_call(kCall, [&] { group.barrier().wait(); });
+  }
   if (self.options.rescue) self.rescue.save_at_fatal_error();
   return snapshot ? std::optional(snapshot->restored()) : std::nullopt;
 }
