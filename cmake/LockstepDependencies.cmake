@@ -30,6 +30,18 @@ endif()
 
 # What the plug-ins bring (LockstepPlugins.cmake).
 if(NOT LOCKSTEP_MPI STREQUAL "OFF")
-  find_package(MPI QUIET COMPONENTS C)
+  # A compiler wrapper without MPI's headers, which Debian 13's openmpi-bin brings without libopenmpi-dev, would end the
+  # configuration within find_package.
+  find_program(LOCKSTEP_MPICC NAMES "${MPI_C_COMPILER}" mpicc)
+  mark_as_advanced(LOCKSTEP_MPICC)
+  set(mpi_has_no_header 0)
+  if(LOCKSTEP_MPICC AND (MPI_C_COMPILER OR NOT MPI_HOME))
+    file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/mpi_header.c" "#include <mpi.h>\n")
+    execute_process(COMMAND "${LOCKSTEP_MPICC}" -E "${CMAKE_CURRENT_BINARY_DIR}/mpi_header.c" RESULT_VARIABLE mpi_has_no_header
+                    OUTPUT_QUIET ERROR_QUIET)
+  endif()
+  if(mpi_has_no_header EQUAL 0)
+    find_package(MPI QUIET COMPONENTS C)
+  endif()
 endif()
 lockstep_plugin_choice(mpi "${MPI_C_FOUND}" "MPI ${MPI_C_VERSION} from ${MPI_C_INCLUDE_DIRS}" libopenmpi-dev)
