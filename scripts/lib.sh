@@ -160,6 +160,22 @@ configure_for_programs() {
   configure release "${anew[@]+"${anew[@]}"}" "$@"
 }
 
+# tell_tenths: of ninja's output the errors, and a line for each tenth of the steps. In bash: mawk would hold lines back.
+tell_tenths() {
+  local line told=0
+  while IFS= read -r line || [[ -n $line ]]; do
+    if [[ $line =~ ^\[([0-9]+)/([0-9]+)\]\  ]]; then
+      local built=${BASH_REMATCH[1]} all=${BASH_REMATCH[2]}
+      if ((all > 20 && 10 * built / all > told)); then
+        told=$((10 * built / all))
+        say "built $built of $all"
+      fi
+    elif [[ $line != "ninja: Entering directory"* && $line != "ninja: no work to do"* ]]; then
+      printf '%s\n' "$line"
+    fi
+  done
+}
+
 # build PRESET [TARGET...]: progress on a terminal, a line for each tenth elsewhere, errors always.
 build() {
   local preset=$1
@@ -167,14 +183,7 @@ build() {
   if [[ -t 1 ]]; then
     ninja -C "build/$preset" -j "$(jobs)" "$@"
   else
-    ninja -C "build/$preset" -j "$(jobs)" "$@" | awk -v name="$program" '
-      match($0, /^\[[0-9]+\/[0-9]+\] /) {
-        split(substr($0, 2, RLENGTH - 3), steps, "/")
-        tenth = int(10 * steps[1] / steps[2])
-        if (tenth > told && steps[2] > 20) { told = tenth; printf "%s: built %d of %d\n", name, steps[1], steps[2]; fflush() }
-        next
-      }
-      !/^ninja: (Entering directory|no work to do)/'
+    ninja -C "build/$preset" -j "$(jobs)" "$@" | tell_tenths
   fi || die "the build of build/$preset failed; its first error, unless it was interrupted, is above"
 }
 
