@@ -13,8 +13,8 @@ void require_rank_of_group(const ProcessGroup& group, int rank, int world) {
   if (rank == group.rank() && world == group.size()) return;
   throw InvalidArgument(
       fmt::format("DistributedDataParallel: watch(): the sampler reads for rank {} of {}, and this is rank {} of {}: "
-                  "some rows would "
-                  "be read by several ranks, or by none; construct it with the group's rank() and size()",
+                  "some rows would be read by several ranks, or by none; construct it with the group's rank() and "
+                  "size()",
                   rank, world, group.rank(), group.size()));
 }
 

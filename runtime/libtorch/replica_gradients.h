@@ -41,8 +41,8 @@ class Gradients {
   }
   // The order of the buckets is that of the first graph, given by its outputs.
   void order_by(std::span<const at::Tensor> outputs);
-  // Plans buckets and arena ahead of another collective of a backward, on whatever group: the plan blocks, and a rank
-  // whose loss leaves out what lies behind that collective has its first gradient only after it.
+  // Plans buckets and arena before another collective of a backward, on any group. The plan blocks, and a rank whose
+  // loss does not depend on the parameters before that collective gets its first gradient only after it.
   void plan_early();
 
   // Begins the Trainer's micro-batch in the current stream. The first time it is collective, unless no arena is needed.

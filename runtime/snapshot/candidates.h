@@ -86,7 +86,8 @@ class Candidates {
   // Finds for each file a rank that has it undamaged; `members` are of one snapshot. If a file has none, notes whether
   // it is damaged or on the disk of an absent host.
   std::optional<Candidate> find_readers(std::vector<Candidate> members, std::string_view only);
-  // Of `only`, or all files; the one that no rank has, or null.
+  // Gives each file of the manifest, or `only` that one, a rank that reads it. Returns the file that no rank has, or
+  // null.
   const checkpoint::ManifestFile* assign_readers(Candidate& lead, const std::vector<Candidate>& members,
                                                  std::string_view only) const;
   void pass_over(const Candidate& candidate, std::string_view why_not);

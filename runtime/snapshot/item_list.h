@@ -56,13 +56,13 @@ class ItemList {
   const std::vector<ListedItem>& all() const { return items_; }
   // Whether all ranks write a snapshot: of some item each rank has a share.
   bool are_sharded() const;
-  // Of a snapshot without shares.
+  // The size of a snapshot without shares.
   std::uint64_t bytes() const;
   // Collective. Mismatch, on every rank, where ranks have added different items.
   void compare() const;
 
-  // Of the state now, or of `kept`. `of_all_ranks`: collective if items have values of each rank. Else those of the
-  // other ranks are empty.
+  // The values of the items now, or in `kept`. With `of_all_ranks` it is collective if items have values of each rank;
+  // without, the other ranks' values are empty.
   Values values(bool of_all_ranks, const KeptState* kept = nullptr) const;
   // The items that this rank saves: all of them if it saves alone; else rank 0 the whole ones, and each rank its slices
   // of sharded ones.

@@ -111,7 +111,7 @@ void Rescue::save(std::string_view why, bool all_live) noexcept {
 }
 
 void Rescue::save_alone(std::string_view why, ItemList::Values values) {
-  // What this run is writing may be that very step, and a claim's holder looks for it.
+  // The writer may be saving this very step, which the holder of the claim looks for on the disk: it must end first.
   writer_.wait_alone();
   // The claim lasts until the step is durable: a survivor that is killed before leaves it to the next one, which waits
   // here and finds the step not saved.

@@ -70,7 +70,7 @@ class Rescue {
   bool refuse_lost(std::string_view why);
   // The step from which the job resumes where a death costs the last ones, and the number of those, for a message.
   std::string cost_of_loss() const;
-  // Of a snapshot without shares: the first survivor to claim it writes the whole of it, to its own disk.
+  // Saves a snapshot without shares: the first survivor to claim it writes the whole of it, to its own disk.
   void save_alone(std::string_view why, ItemList::Values values);
 
   ProcessGroup& group_;

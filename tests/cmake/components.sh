@@ -48,4 +48,18 @@ grep -q 'plug-in cuda: with' "$work/all.log" && grep -q '^cuda lib/liblockstep_c
 grep -q 'lockstep::libtorch: LibTorch' "$work/all.log" && grep -q '^libtorch ' "$work/all.files" || grep -q 'lockstep::libtorch is not built' "$work/all.log"
 try none "runtime devel 02_char_gpt" -DLOCKSTEP_MPI=OFF -DLOCKSTEP_CUDA=OFF -DLOCKSTEP_LIBTORCH=OFF
 ! grep -E '^(mpi|cuda|libtorch) ' "$work/none.files"
+# A compiler wrapper without headers, as of Debian 13's openmpi-bin without libopenmpi-dev.
+mkdir "$work/wrapper.bin"
+cat >"$work/wrapper.bin/mpicc" <<'WRAPPER'
+#!/bin/sh
+case $1 in
+  *showme:compile) echo "-I/no/headers/of/mpi" ;;
+  *showme:link) echo "-lmpi" ;;
+  *showme:incdirs) echo "/no/headers/of/mpi" ;;
+  *) exit 1 ;;
+esac
+WRAPPER
+chmod +x "$work/wrapper.bin/mpicc"
+PATH=$work/wrapper.bin:$PATH try wrapper "runtime devel 02_char_gpt" -DLOCKSTEP_CUDA=OFF -DLOCKSTEP_LIBTORCH=OFF
+grep -q 'wrapper.bin/mpicc finds no mpi.h' "$work/wrapper.log" && grep -q 'plug-in mpi: left out' "$work/wrapper.log"
 exit $failed

@@ -40,7 +40,7 @@ class Shutdown {
   // `wire` outlives it. `on_failure`: as Failure's on_cause.
   Shutdown(Wire& wire, const GroupContext& context, std::function<void()> on_failure, const Limits& limits);
 
-  // What other ranks say counts between these calls.
+  // Between these calls the words of other ranks are taken.
   void start();
   void stop();
 

@@ -24,7 +24,7 @@ struct Reading {
   Verdict verdict = Verdict::rank;
   Identity identity = {};      // of verdict `rank`; source is set
   std::string variables = {};  // as found: "RANK=1 WORLD_SIZE=2"
-  std::string problem = {};    // why it is no identity and what to set; follows "init_process_group: "
+  std::string problem = {};    // why it is not an identity, and what to set; follows "init_process_group: "
 };
 
 struct Family {
