@@ -19,7 +19,7 @@ set(gone
     "ddp\\.(step|model)\\(\\)"
     "lockstep/(base/cause|train/(batch|progress)|nn/loss|libtorch/distributed_sampler)\\.h"
     "lockstep/(base/(mutex|thread_annotations)|checkpoint/load_options|comm/note|device/half|metrics/log_scalar)\\.h"
-    "lockstep/(data/(dataset|epoch_order|prefetch|virtual_shards)|optim/(adamw|clip|sgd)|snapshot/item)\\.h"
+    "lockstep/(data/(dataset|epoch_order|prefetch|micro_batches)|optim/(adamw|clip|sgd)|snapshot/item)\\.h"
     "lockstep/(nn/(activation|embedding|init|layer_norm|linear|sequential|transformer)|tensor/(shape|storage))\\.h")
 
 set(checked 0)

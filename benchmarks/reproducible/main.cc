@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the same bits at any number of ranks cost: steps of the char GPT of examples/02 in the fast mode and in virtual
-// shards, in alternating blocks of the same processes.
+// What the same bits at any number of ranks cost: steps of the char GPT of examples/02 in the fast mode and in fixed
+// micro-batches, in alternating blocks of the same processes.
 //
 //   lockstep run -n 2 build/release/bin/bench_reproducible [--blocks N] [--steps N] [--batch N]
 //
-// Modes: fast; V, as many shards as ranks; 2V; and 3V, where no rank's shards are one node of the tree. A sample is a
-// block's mean time of a step, of the slowest rank; times are medians, ratios are medians of each block's own.
+// Modes: fast; V, as many micro-batches as ranks; 2V; and 3V, where no rank's micro-batches are one node of the tree. A
+// sample is a block's mean time of a step, of the slowest rank; times are medians, ratios are medians of each block's
+// own.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -45,14 +46,14 @@ Gpt initialised(const char_gpt::GptOptions& options) {
 class Contender {
  public:
   Contender(const std::shared_ptr<ProcessGroup>& group, const char_gpt::GptOptions& model,
-            const char_gpt::Windows& windows, const Settings& settings, int shards)
-      : shards_(shards),
+            const char_gpt::Windows& windows, const Settings& settings, int micro_batches)
+      : micro_batches_(micro_batches),
         windows_(windows),
         batch_(settings.batch),
         model_(initialised(model)),
-        ddp_(model_, group, {.reproducible = {.virtual_shards = shards, .batch_size = settings.batch}}),
+        ddp_(model_, group, {.reproducible = {.micro_batches = micro_batches, .global_batch = settings.batch}}),
         optimizer_(ddp_.parameters(), {.lr = 1e-3}),
-        sampler_(windows.size(), group->rank(), group->size(), {.virtual_shards = shards}) {}
+        sampler_(windows.size(), group->rank(), group->size(), {.micro_batches = micro_batches}) {}
 
   // Seconds of a step.
   double run(int steps) {
@@ -70,16 +71,16 @@ class Contender {
     return seconds;
   }
 
-  int shards() const { return shards_; }
+  int micro_batches() const { return micro_batches_; }
 
  private:
-  int shards_;
+  int micro_batches_;
   const char_gpt::Windows& windows_;
   std::int64_t batch_;
   Gpt model_;
   DistributedDataParallel ddp_;
   optim::AdamW optimizer_;
-  data::BatchShardSampler sampler_;
+  data::GlobalBatchSampler sampler_;
   std::int64_t next_ = 0;
 };
 
@@ -113,9 +114,9 @@ void measure(const Settings& settings) {
   }
   if (group->rank() != 0) return;
   fmt::print("{} ranks, batch {}, {} blocks of {} steps\n{:<10} {:>10} {:>10}\n", group->size(), settings.batch,
-             settings.blocks, settings.steps, "shards", "ms a step", "of fast");
+             settings.blocks, settings.steps, "micro-batches", "ms a step", "of fast");
   for (std::size_t i = 0; i < contenders.size(); ++i) {
-    fmt::print("{:<10} {:>10.2f} {:>10.2f}\n", i == 0 ? "none" : std::to_string(contenders[i]->shards()),
+    fmt::print("{:<10} {:>10.2f} {:>10.2f}\n", i == 0 ? "none" : std::to_string(contenders[i]->micro_batches()),
                1e3 * median(seconds[i]), median(ratios[i]));
   }
 }

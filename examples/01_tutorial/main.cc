@@ -65,8 +65,7 @@ void run(const std::string& out) {
   ls::DistributedDataParallel ddp(model, group);
   ls::optim::SGD optimizer(ddp.parameters(), {.lr = 0.1});
   ls::data::DataLoader loader(random_dataset(kInputSize, kDataSize),
-                              ls::data::BatchShardSampler(kDataSize, group->rank(), group->size()),
-                              {.batch_size = kBatchSize});
+                              ls::data::GlobalBatchSampler(kDataSize, *group, {.global_batch = kBatchSize}));
   for (const ls::data::Batch& batch : loader) {
     const auto& [input, target, ids] = batch.to(group->device());
     const ls::Tensor output = ddp(input);

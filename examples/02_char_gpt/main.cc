@@ -68,7 +68,7 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--clip", flags.train.clip, "Largest norm of all gradients")->check(above_zero)->capture_default_str();
   app.add_option("--workers", flags.train.workers, "Loader threads")->check(CLI::Range(0, 64))->capture_default_str();
-  app.add_option("--virtual-shards", flags.train.virtual_shards,
+  app.add_option("--micro-batches", flags.train.micro_batches,
                  "Of a step: the same bits at any number of ranks up to this; 0: as fast as may be")
       ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str();
@@ -144,7 +144,7 @@ int train_and_measure(Flags flags) {
   const Windows held_out(tokens(split.held_out), flags.model.context, flags.model.context);
   const double bigram = BigramTable(*training, vocabulary.size()).mean_loss(held_out);
 
-  if (flags.train.virtual_shards > 0 && flags.device == "auto") flags.device = "cpu";  // other bits than a GPU's
+  if (flags.train.micro_batches > 0 && flags.device == "auto") flags.device = "cpu";  // other bits than a GPU's
   const auto group = ls::init_process_group({.backend = flags.backend, .device = flags.device});
   flags.model.vocabulary = vocabulary.size();
   Gpt model(flags.model);

@@ -50,7 +50,7 @@ class EvaluationMode {
 }  // namespace
 
 ls::DdpOptions ddp_options(const TrainOptions& options) {
-  return {.reproducible = {.virtual_shards = options.virtual_shards, .batch_size = options.batch},
+  return {.reproducible = {.micro_batches = options.micro_batches, .global_batch = options.batch},
           .shard = options.shard ? ls::Shard::optimizer : ls::Shard::none,
           .seed = options.seed};
 }
@@ -61,9 +61,10 @@ void train(ls::DistributedDataParallel& ddp, const Windows& windows, const Train
   // The global batch is split, not multiplied: a step computes the same however many ranks share it.
   ls::data::DataLoader loader(
       windows,
-      ls::data::BatchShardSampler(windows.size(), group.rank(), group.size(),
-                                  {.seed = options.seed, .virtual_shards = options.virtual_shards}),
-      {.batch_size = options.batch, .workers = options.workers});
+      ls::data::GlobalBatchSampler(
+          windows.size(), group,
+          {.global_batch = options.batch, .seed = options.seed, .micro_batches = options.micro_batches}),
+      {.workers = options.workers});
   ls::optim::AdamW optimizer(groups_of(ddp.parameters(), options.weight_decay), {.beta2 = 0.99});
   const ls::optim::Schedule schedule{.peak = options.learning_rate,
                                      .floor = options.learning_rate / 10,

@@ -23,7 +23,7 @@ struct TrainOptions {
   double clip = 1.0;                  // largest norm of all gradients together
   int workers = 1;                    // loader threads
   bool shard = false;                 // each rank has the optimizer's state of its share alone
-  int virtual_shards = 0;             // of a step, which then has the same bits at any number of ranks; 0: none
+  int micro_batches = 0;              // of a step, which then has the same bits at any number of ranks; 0: none
   std::string snapshot_dir = {};      // where the run goes on from, and saves to; empty: neither
   std::int64_t snapshot_every = 100;  // steps
 };

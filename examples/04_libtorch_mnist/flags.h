@@ -18,7 +18,7 @@ struct Flags {
         ->needs(snapshots)
         ->check(CLI::Range(1, 1 << 24).description(""))
         ->capture_default_str();
-    app.add_option("--virtual-shards", virtual_shards,
+    app.add_option("--micro-batches", micro_batches,
                    "Of a step: the same bits at any number of ranks up to this; 0: as fast as may be")
         ->check(CLI::Range(0, 1 << 16))
         ->capture_default_str();
@@ -32,5 +32,5 @@ struct Flags {
   std::string folder;
   std::string snapshot_dir;  // where the run goes on from, and saves to; empty: neither
   std::int64_t snapshot_every = 100;
-  int virtual_shards = 0;
+  int micro_batches = 0;
 };

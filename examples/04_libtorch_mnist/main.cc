@@ -33,7 +33,7 @@ void train(int epoch, Model& model, DataLoader& loader, torch::optim::Optimizer&
   int batches = 0;
   for (auto& batch : loader) {
     optimizer.zero_grad();
-    model.backward(batch.data.size(0), [&](int64_t begin, int64_t end) {  // all rows, or a virtual shard's
+    model.backward(batch.data.size(0), [&](int64_t begin, int64_t end) {  // all rows, or a fixed micro-batch's
       torch::Tensor output = model.forward(batch.data.slice(0, begin, end));
       return torch::nll_loss(output, batch.target.slice(0, begin, end));
     });
@@ -71,9 +71,9 @@ int main(int argc, char** argv) {
   std::string folder = flags.folder;
   Net model;
   auto group = lockstep::init_process_group();
-  const int shards = flags.virtual_shards;
+  const int shards = flags.micro_batches;
   lockstep::libtorch::DistributedDataParallel ddp(
-      model, group, {.reproducible = {.virtual_shards = shards, .batch_size = 64}, .seed = 1});
+      model, group, {.reproducible = {.micro_batches = shards, .global_batch = 64}, .seed = 1});
 
   auto train_set = Digits(folder, true)
                        .map(torch::data::transforms::Normalize<>(0.1307, 0.3081))
@@ -81,11 +81,11 @@ int main(int argc, char** argv) {
   auto test_set = Digits(folder, false)
                       .map(torch::data::transforms::Normalize<>(0.1307, 0.3081))
                       .map(torch::data::transforms::Stack<>());
-  lockstep::libtorch::BatchShardSampler sampler(train_set.size().value(), *group,
-                                                {.batch = 64, .virtual_shards = shards});
+  lockstep::libtorch::GlobalBatchSampler sampler(train_set.size().value(), *group,
+                                                 {.global_batch = 64, .micro_batches = shards});
   lockstep::libtorch::DataLoader train_loader(std::move(train_set), sampler);
-  lockstep::libtorch::BatchShardSampler test_sampler(test_set.size().value(), *group,
-                                                     {.batch = 1000, .shuffle = false});
+  lockstep::libtorch::GlobalBatchSampler test_sampler(test_set.size().value(), *group,
+                                                      {.global_batch = 1000, .shuffle = false});
   lockstep::libtorch::DataLoader test_loader(std::move(test_set), test_sampler);
 
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));

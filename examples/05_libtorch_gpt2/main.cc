@@ -77,9 +77,10 @@ int train(const Flags& flags) {
   const lockstep::optim::Schedule schedule{flags.lr, flags.lr / 10, flags.warmup, flags.steps};
 
   // A step has as many rows however many ranks share them, and computes the same.
-  lt::BatchShardSampler sampler(*data.size(), *group, {.batch = batch, .seed = flags.seed, .drop_last = true});
+  lt::GlobalBatchSampler sampler(*data.size(), *group, {.global_batch = batch, .seed = flags.seed, .drop_last = true});
   lt::DataLoader loader(data, sampler);
-  lt::BatchShardSampler in_order(*held_out.size(), *group, {.batch = flags.rows * group->size(), .shuffle = false});
+  lt::GlobalBatchSampler in_order(*held_out.size(), *group,
+                                  {.global_batch = flags.rows * group->size(), .shuffle = false});
   lt::DataLoader validation(held_out, in_order);
   std::optional<lt::Snapshots> snapshots;
   if (!flags.snapshot_dir.empty()) {

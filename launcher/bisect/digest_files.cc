@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* kFormat = "lockstep step digests 1";
+constexpr const char* kFormat = "lockstep step digests 2";
 
 bool is_digest_file(const fs::path& file) {
   const std::string name = file.filename().native();
@@ -75,19 +75,19 @@ class FileReader {
     who_ = fmt::format("rank {} of {} ({}{})", line.at("rank").get<int>(), line.at("ranks").get<int>(),
                        file_.parent_path().native(), ++starts_ > 1 ? fmt::format(", start {}", starts_) : "");
     const auto parameters = line.at("parameters").get<std::vector<std::string>>();
-    const int shards = line.at("virtual_shards").get<int>();
-    const auto batch_size = line.at("batch_size").get<std::int64_t>();
+    const int micro_batches = line.at("micro_batches").get<int>();
+    const auto global_batch = line.at("global_batch").get<std::int64_t>();
     if (all_->parameters.empty()) {
       all_->parameters = parameters;
-      all_->virtual_shards = shards;
-      all_->batch_size = batch_size;
+      all_->micro_batches = micro_batches;
+      all_->global_batch = global_batch;
       return;
     }
-    if (shards != all_->virtual_shards || batch_size != all_->batch_size) {
+    if (micro_batches != all_->micro_batches || global_batch != all_->global_batch) {
       throw InvalidArgument(
-          fmt::format("{} has {} virtual shards of batches of {}, and what was read before {} of {}: their steps "
+          fmt::format("{} has {} fixed micro-batches of batches of {}, and what was read before {} of {}: their steps "
                       "compute other things",
-                      file_.native(), shards, batch_size, all_->virtual_shards, all_->batch_size));
+                      file_.native(), micro_batches, global_batch, all_->micro_batches, all_->global_batch));
     }
     const auto [one, other] =
         std::mismatch(parameters.begin(), parameters.end(), all_->parameters.begin(), all_->parameters.end());
@@ -100,11 +100,12 @@ class FileReader {
 
   void step(const json& line) {
     Step& step = all_->steps[line.at("step").get<std::int64_t>()];
-    for (const auto& [name, digests] : line.at("shards").items()) {
-      int shard = -1;
-      std::from_chars(name.data(), name.data() + name.size(), shard);
-      if (shard < 0 || shard >= all_->virtual_shards) refuse(number_, fmt::format("there is no shard '{}'", name));
-      step.shards[shard].push_back(of_this_rank(digests));
+    for (const auto& [name, digests] : line.at("micro_batches").items()) {
+      int micro_batch = -1;
+      std::from_chars(name.data(), name.data() + name.size(), micro_batch);
+      if (micro_batch < 0 || micro_batch >= all_->micro_batches)
+        refuse(number_, fmt::format("there is no micro-batch '{}'", name));
+      step.micro_batches[micro_batch].push_back(of_this_rank(digests));
     }
     step.sums.push_back(of_this_rank(line.at("sum")));
   }
@@ -138,7 +139,7 @@ Recorded read_digests(std::span<const fs::path> folders) {
     if (error) throw InvalidArgument(fmt::format("{} can't be read: {}", folder.native(), error.message()));
     if (files.empty()) {
       throw InvalidArgument(
-          fmt::format("{} has no file of digests; run the program in virtual shards, with "
+          fmt::format("{} has no file of digests; run the program in fixed micro-batches, with "
                       "LOCKSTEP_STEP_DIGESTS={}",
                       folder.native(), folder.native()));
     }

@@ -19,20 +19,20 @@ struct Digests {
 };
 
 struct Step {
-  std::map<int, std::vector<Digests>> shards;  // by shard number; one of each run
-  std::vector<Digests> sums;                   // one for each rank of each run
+  std::map<int, std::vector<Digests>> micro_batches;  // by micro-batch number; one of each run
+  std::vector<Digests> sums;                          // one for each rank of each run
 };
 
 struct Recorded {
   std::vector<std::string> parameters;  // in order of registration
-  int virtual_shards = 0;
-  std::int64_t batch_size = 0;
+  int micro_batches = 0;
+  std::int64_t global_batch = 0;
   std::map<std::int64_t, Step> steps;
 };
 
 // Reads all digest files of the folders. A last line that was cut off is left out. Throws InvalidArgument if a folder
-// has none, or files of runs that can't be compared (other parameters, another number of shards); CorruptData for a
-// file of another kind.
+// has none, or files of runs that can't be compared (other parameters, another number of micro-batches); CorruptData
+// for a file of another kind.
 Recorded read_digests(std::span<const std::filesystem::path> folders);
 
 }  // namespace lockstep::launcher::bisect

@@ -11,9 +11,9 @@
 
 namespace lockstep::launcher::bisect {
 
-// A difference of one shard's gradients, or of their sum.
+// A difference of one micro-batch's gradients, or of their sum.
 struct Apart {
-  int shard = -1;  // -1: the sum
+  int micro_batch = -1;  // -1: the sum
   std::string one, other;
   std::vector<std::size_t> parameters;  // indices of those that differ, in order of registration
   bool has_equal_end = false;           // the used parameters from some index to the last one are equal
@@ -21,17 +21,17 @@ struct Apart {
 
 struct FirstDifference {
   std::int64_t step = 0;
-  int shards_compared = 0;
-  // Number of parameters whose gradients differ between shards; an unused parameter has the same in all.
+  int micro_batches_compared = 0;
+  // Number of parameters whose gradients differ between micro-batches; an unused parameter has the same in all.
   std::size_t parameters_used = 0;
-  std::vector<Apart> shards;
+  std::vector<Apart> micro_batches;
   std::optional<Apart> sum;
 };
 
 struct Comparison {
   std::int64_t steps = 0;  // number of steps recorded more than once, up to the first difference
   std::int64_t first = 0, last = 0;
-  int shards_compared = 0;  // the smallest number in any step
+  int micro_batches_compared = 0;  // the smallest number in any step
   std::optional<FirstDifference> difference;
 };
 

@@ -161,13 +161,13 @@ Exit codes:
   LOCKSTEP_STEP_DIGESTS=three lockstep run -n 3 ./train ...
   lockstep bisect-step one three
 
-For programs that train in virtual shards (docs/REPRODUCIBLE.md), whose runs
-have the same bits at any number of ranks. With LOCKSTEP_STEP_DIGESTS=DIR each
-rank writes to DIR, for each step, a digest of every gradient of its virtual
-shards and of their sum. This command names the first step in which two runs
-differ, the shards, and the first gradient in order of registration. A run that
-resumes from a snapshot continues its count of steps. Folders of hosts or
-restarts may be given together, also one alone.
+For programs that train in fixed micro-batches (docs/REPRODUCIBLE.md), whose
+runs have the same bits at any number of ranks. With LOCKSTEP_STEP_DIGESTS=DIR
+each rank writes to DIR, for each step, a digest of every gradient of its
+micro-batches and of their sum. This command names the first step in which two
+runs differ, the micro-batches, and the first gradient in order of
+registration. A run that resumes from a snapshot continues its count of steps.
+Folders of hosts or restarts may be given together, also a single one.
 
 Exit codes:
   0        all steps that were recorded twice are equal

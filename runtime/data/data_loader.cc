@@ -53,10 +53,8 @@ int window_of(const LoaderOptions& options, std::int64_t count) {
 LoaderCore::LoaderCore(ReadBatch read, Announce announce, std::shared_ptr<Sampler> sampler,
                        const LoaderOptions& options)
     : read_(std::move(read)), announce_(std::move(announce)), sampler_(std::move(sampler)), options_(options) {
-  const std::string problem = first_too_small({{"batch_size", options.batch_size, 1},
-                                               {"workers", options.workers, 0},
-                                               {"prefetch", options.prefetch, 1},
-                                               {"read_ahead", options.read_ahead, 0}});
+  const std::string problem = first_too_small(
+      {{"workers", options.workers, 0}, {"prefetch", options.prefetch, 1}, {"read_ahead", options.read_ahead, 0}});
   if (!problem.empty()) throw InvalidArgument("DataLoader: " + problem);
 }
 
@@ -96,9 +94,13 @@ void LoaderCore::require_no_pass(const char* call) const {
 void LoaderCore::set_epoch(std::int64_t to) {
   require_no_pass("set_epoch()");
   if (is_over_by(*training_is_over_)) return;
-  if (is_resumed_ && to == epoch()) return;
+  if (is_resumed_ && to == epoch()) {
+    is_asked_for_ = true;
+    return;
+  }
   sampler_->set_epoch(to);
   is_resumed_ = false;
+  is_asked_for_ = true;
   *handed_ = 0;
 }
 
@@ -106,21 +108,27 @@ void LoaderCore::resume(const SamplerState& state) {
   require_no_pass("resume()");
   sampler_->resume(state);
   is_resumed_ = true;
+  is_asked_for_ = state.consumed < state.length;  // else nothing is left of its epoch
   *handed_ = 0;
 }
 
 std::shared_ptr<LoaderCore::Pass> LoaderCore::start() {
   require_no_pass("begin()");
   if (is_over_by(*training_is_over_)) return nullptr;
-  if (!std::exchange(is_resumed_, false)) sampler_->set_epoch(epoch());
-  auto produce = [read = read_, announce = announce_, sampler = sampler_, size = options_.batch_size,
-                  ahead = options_.read_ahead, count = num_batches(), of = epoch()](std::int64_t index) {
+  if (!std::exchange(is_asked_for_, false)) {
+    sampler_->set_epoch(epoch() + 1);
+  } else if (!is_resumed_) {
+    sampler_->set_epoch(epoch());
+  }
+  is_resumed_ = false;
+  auto produce = [read = read_, announce = announce_, sampler = sampler_, ahead = options_.read_ahead,
+                  count = num_batches(), of = epoch()](std::int64_t index) {
     if (announce && ahead > 0) {
       // The first one also announces itself and those up to the one that is so far ahead.
       const std::int64_t last = std::min(index + ahead, count - 1);
-      for (std::int64_t i = index == 0 ? 0 : index + ahead; i <= last; ++i) announce(sampler->batch(i, size));
+      for (std::int64_t i = index == 0 ? 0 : index + ahead; i <= last; ++i) announce(sampler->batch(i));
     }
-    const std::vector<std::int64_t> ids = sampler->batch(index, size);
+    const std::vector<std::int64_t> ids = sampler->batch(index);
     try {
       return read(ids);
     } catch (...) {

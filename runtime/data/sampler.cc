@@ -42,24 +42,23 @@ RowRange chunk(std::int64_t rows, int rank, int world) {
   return {begin, std::min(piece, rows - begin)};
 }
 
-RowRange rows_in_shards(std::int64_t rows, std::int64_t batch_size, int shards, int rank, int world) {
-  const ShardRun run = shards_of(shards, rank, world);
-  const std::int64_t each = shard_rows(batch_size, shards);
-  // Whole shards, as far as there are rows: no product passes 64 bits.
-  const auto begin_of = [&](int shard) { return rows / each < shard ? rows : std::min(rows, shard * each); };
+RowRange rows_in_micro_batches(std::int64_t rows, std::int64_t global_batch, int micro_batches, int rank, int world) {
+  const MicroBatchRange run = micro_batches_of(micro_batches, rank, world);
+  const std::int64_t each = micro_batch_rows(global_batch, micro_batches);
+  // Whole micro-batches, as far as there are rows: no product passes 64 bits.
+  const auto begin_of = [&](int micro_batch) {
+    return rows / each < micro_batch ? rows : std::min(rows, micro_batch * each);
+  };
   return {begin_of(run.begin), begin_of(run.end) - begin_of(run.begin)};
 }
 
-Sampler::Sampler(const char* name, EpochOrder order, int rank, int world)
-    : name_(name), order_(std::move(order)), rank_(rank), world_(world) {
+Sampler::Sampler(const char* name, EpochOrder order, int rank, int world, std::int64_t batch_rows, const char* option,
+                 const char* whose)
+    : name_(name), order_(std::move(order)), rank_(rank), world_(world), batch_rows_(batch_rows) {
   check_rank(name, rank, world);
-}
-
-void Sampler::check_batch_size(std::int64_t batch_size) const {
-  if (batch_size < 1) {
+  if (batch_rows < 1) {
     throw InvalidArgument(
-        fmt::format("{}: batch_size {}; it must be at least 1. Is a global batch smaller than the number of ranks?",
-                    name_, batch_size));
+        fmt::format("{}: {} is {}; give the rows of {} in a batch, at least 1", name, option, batch_rows, whose));
   }
 }
 
@@ -70,16 +69,16 @@ void Sampler::set_epoch(std::int64_t epoch) {
 
 void Sampler::require_place(const SamplerState& state) const {
   if (state.length != order_.size() || state.seed != order_.seed()) {
-    throw InvalidArgument(
-        fmt::format("{}: the state is of {} samples with seed {}, this sampler of {} with seed {}, and a place in the "
-                    "one is none in the other; give the sampler the same, or begin an epoch anew with set_epoch({})",
-                    name_, state.length, state.seed, order_.size(), order_.seed(), state.epoch));
+    throw InvalidArgument(fmt::format(
+        "{}: can't resume: the saved place belongs to {} samples with seed {}, this sampler has {} with seed "
+        "{}; give the sampler the same, or begin an epoch anew with set_epoch({})",
+        name_, state.length, state.seed, order_.size(), order_.seed(), state.epoch));
   }
   if (state.order != order_.digest()) {
-    throw InvalidArgument(
-        fmt::format("{}: the state is of another order than this sampler's (shuffled or not, other weights, another "
-                    "subset); give the sampler the same, or begin an epoch anew with set_epoch({})",
-                    name_, state.epoch));
+    throw InvalidArgument(fmt::format(
+        "{}: can't resume: the saved place belongs to another order than this sampler's (shuffled or not, "
+        "other weights, another subset); give the sampler the same, or begin an epoch anew with set_epoch({})",
+        name_, state.epoch));
   }
   if (state.consumed < 0 || state.consumed > state.length || state.epoch < 0) {
     throw InvalidArgument(
@@ -95,12 +94,11 @@ void Sampler::resume(const SamplerState& state) {
   start_ = state.consumed;
 }
 
-SamplerState Sampler::state_after(std::int64_t batches, std::int64_t batch_size) const {
-  const std::int64_t all = num_batches(batch_size);
+SamplerState Sampler::state_after(std::int64_t batches) const {
+  const std::int64_t all = num_batches();
   if (batches < 0 || batches > all) {
-    throw InvalidArgument(
-        fmt::format("{}: state_after({}, {}) of a pass that has {} batches; give a number of them from 0 to {}", name_,
-                    batches, batch_size, all, all));
+    throw InvalidArgument(fmt::format("{}: state_after({}) of a pass that has {} batches; give a number from 0 to {}",
+                                      name_, batches, all, all));
   }
   SamplerState state{.length = order_.size(),
                      .seed = order_.seed(),
@@ -111,44 +109,43 @@ SamplerState Sampler::state_after(std::int64_t batches, std::int64_t batch_size)
   if (batches == all) {
     state.consumed = state.length;
   } else {
-    state.consumed += batches * rows_of_all(batch_size);
+    state.consumed += batches * global_batch();
   }
   return state;
 }
 
-std::vector<std::pair<std::string, std::uint64_t>> Sampler::identity(std::int64_t batch_size) const {
+std::vector<std::pair<std::string, std::uint64_t>> Sampler::identity() const {
   const auto number = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
   return {{"length", number(order_.size())},
           {"seed", order_.seed()},
           {"epoch", number(order_.epoch())},
-          {"batch size", number(batch_size)},
+          {"batch size", number(batch_rows_)},
           {"samples consumed before the pass", number(start_)},
-          {"batches in the pass", number(num_batches(batch_size))},
+          {"batches in the pass", number(num_batches())},
           {"digest of the order", order_.digest()},
           {"sampler and world size", hash64(std::string_view(name_), number(world_))},
           {"what becomes of a remainder", remainder()}};
 }
 
-std::int64_t Sampler::num_batches(std::int64_t batch_size) const { return num_batches_behind(start_, batch_size); }
+std::int64_t Sampler::num_batches() const { return num_batches_after(start_); }
 
-std::int64_t Sampler::num_batches_behind(std::int64_t consumed, std::int64_t batch_size) const {
-  check_batch_size(batch_size);
+std::int64_t Sampler::num_batches_after(std::int64_t consumed) const {
   if (consumed < 0 || consumed > order_.size()) {
-    throw InvalidArgument(fmt::format("{}: num_batches_behind({}, {}) of {} samples; give from 0 to {} of them", name_,
-                                      consumed, batch_size, order_.size(), order_.size()));
+    throw InvalidArgument(fmt::format("{}: num_batches_after({}) of {} samples; give a number from 0 to {}", name_,
+                                      consumed, order_.size(), order_.size()));
   }
-  return batches_in(order_.size() - consumed, batch_size);
+  return batches_in(order_.size() - consumed);
 }
 
-std::vector<std::int64_t> Sampler::batch(std::int64_t index, std::int64_t batch_size) const {
-  const std::int64_t batches = num_batches(batch_size);
+std::vector<std::int64_t> Sampler::batch(std::int64_t index) const {
+  const std::int64_t batches = num_batches();
   if (index < 0 || index >= batches) {
     throw InvalidArgument(
-        fmt::format("{}: batch({}, {}) of a pass that has {} batches; give an index from 0 and below num_batches({})",
-                    name_, index, batch_size, batches, batch_size));
+        fmt::format("{}: batch({}) of a pass that has {} batches; give an index from 0 and below num_batches()", name_,
+                    index, batches));
   }
-  const std::int64_t begin = start_ + index * (index > 0 ? rows_of_all(batch_size) : 0);
-  const Rows rows = next_rows(order_.size() - begin, batch_size);
+  const std::int64_t begin = start_ + (index > 0 ? index * global_batch() : 0);
+  const Rows rows = next_rows(order_.size() - begin);
   std::vector<std::int64_t> ids(static_cast<std::size_t>(rows.count));
   auto position = static_cast<std::uint64_t>(begin + rows.first);
   for (std::int64_t& id : ids) {
@@ -161,12 +158,13 @@ std::vector<std::int64_t> Sampler::batch(std::int64_t index, std::int64_t batch_
 
 DistributedSampler::DistributedSampler(std::int64_t length, int rank, int world,
                                        const DistributedSamplerOptions& options)
-    : DistributedSampler(order_of(length, options.shuffle, options.seed), rank, world, options.uneven) {}
+    : DistributedSampler(order_of(length, options.shuffle, options.seed), rank, world, options) {}
 
-DistributedSampler::DistributedSampler(EpochOrder order, int rank, int world, Uneven uneven)
-    : Sampler("DistributedSampler", std::move(order), rank, world), uneven_(uneven) {}
+DistributedSampler::DistributedSampler(EpochOrder order, int rank, int world, const DistributedSamplerOptions& options)
+    : Sampler("DistributedSampler", std::move(order), rank, world, options.rows_per_rank, "rows_per_rank", "one rank"),
+      uneven_(options.uneven) {}
 
-std::int64_t DistributedSampler::share_of(int rank, std::int64_t left) const {
+std::int64_t DistributedSampler::count_of(int rank, std::int64_t left) const {
   switch (uneven_) {
     case Uneven::pad: return ceil_div(left, world());
     case Uneven::drop: return left / world();
@@ -176,38 +174,40 @@ std::int64_t DistributedSampler::share_of(int rank, std::int64_t left) const {
 }
 
 // At most what there is to count.
-std::int64_t DistributedSampler::rows_of_all(std::int64_t batch_size) const {
+std::int64_t DistributedSampler::global_batch() const {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  return batch_size > kMost / world() ? kMost : batch_size * world();
+  return batch_rows() > kMost / world() ? kMost : batch_rows() * world();
 }
 
-std::int64_t DistributedSampler::batches_in(std::int64_t left, std::int64_t batch_size) const {
-  return ceil_div(share_of(0, left), batch_size);
+std::int64_t DistributedSampler::batches_in(std::int64_t left) const {
+  return ceil_div(count_of(0, left), batch_rows());
 }
 
-Sampler::Rows DistributedSampler::next_rows(std::int64_t left, std::int64_t batch_size) const {
-  return {.first = rank(), .stride = world(), .count = std::min(share_of(rank(), left), batch_size)};
+Sampler::Rows DistributedSampler::next_rows(std::int64_t left) const {
+  return {.first = rank(), .stride = world(), .count = std::min(count_of(rank(), left), batch_rows())};
 }
 
-BatchShardSampler::BatchShardSampler(std::int64_t length, int rank, int world, const BatchShardSamplerOptions& options)
-    : BatchShardSampler(order_of(length, options.shuffle, options.seed), rank, world, options.drop_last,
-                        options.virtual_shards) {}
+GlobalBatchSampler::GlobalBatchSampler(std::int64_t length, int rank, int world,
+                                       const GlobalBatchSamplerOptions& options)
+    : GlobalBatchSampler(order_of(length, options.shuffle, options.seed), rank, world, options) {}
 
-BatchShardSampler::BatchShardSampler(EpochOrder order, int rank, int world, bool drop_last, int virtual_shards)
-    : Sampler("BatchShardSampler", std::move(order), rank, world),
-      drop_last_(drop_last),
-      virtual_shards_(virtual_shards) {
-  if (virtual_shards_ != 0) shards_of(virtual_shards_, rank, world);  // throws if it can't be
+GlobalBatchSampler::GlobalBatchSampler(EpochOrder order, int rank, int world, const GlobalBatchSamplerOptions& options)
+    : Sampler("GlobalBatchSampler", std::move(order), rank, world, options.global_batch, "global_batch",
+              "all ranks together"),
+      drop_last_(options.drop_last),
+      micro_batches_(options.micro_batches) {
+  if (micro_batches_ != 0) micro_batches_of(micro_batches_, rank, world);  // throws if it can't be
 }
 
-std::int64_t BatchShardSampler::batches_in(std::int64_t left, std::int64_t batch_size) const {
-  return drop_last_ ? left / batch_size : ceil_div(left, batch_size);
+std::int64_t GlobalBatchSampler::batches_in(std::int64_t left) const {
+  return drop_last_ ? left / batch_rows() : ceil_div(left, batch_rows());
 }
 
-Sampler::Rows BatchShardSampler::next_rows(std::int64_t left, std::int64_t batch_size) const {
-  const RowRange mine = virtual_shards_ == 0
-                            ? chunk(std::min(batch_size, left), rank(), world())
-                            : rows_in_shards(std::min(batch_size, left), batch_size, virtual_shards_, rank(), world());
+Sampler::Rows GlobalBatchSampler::next_rows(std::int64_t left) const {
+  const std::int64_t rows = std::min(batch_rows(), left);
+  const RowRange mine = micro_batches_ == 0
+                            ? chunk(rows, rank(), world())
+                            : rows_in_micro_batches(rows, batch_rows(), micro_batches_, rank(), world());
   return {.first = mine.begin, .stride = 1, .count = mine.count};
 }
 
@@ -269,30 +269,30 @@ EpochOrder EpochOrder::within(std::vector<std::int64_t> samples) const {
   return order;
 }
 
-ShardRun shards_of(int shards, int rank, int world) {
+MicroBatchRange micro_batches_of(int micro_batches, int rank, int world) {
   if (world < 1 || rank < 0 || rank >= world) {
     throw InvalidArgument(
-        fmt::format("virtual shards: rank {} of world size {}; rank must be in [0, world size)", rank, world));
+        fmt::format("fixed micro-batches: rank {} of world size {}; rank must be in [0, world size)", rank, world));
   }
-  if (shards < world) {
-    throw InvalidArgument(
-        fmt::format("virtual shards: {} of them for {} ranks, so that one would have none; take at least {}, or fewer "
-                    "ranks",
-                    shards, world, world));
+  if (micro_batches < world) {
+    throw InvalidArgument(fmt::format(
+        "fixed micro-batches: {} of them for {} ranks, so that one would have none; take at least {}, or fewer "
+        "ranks",
+        micro_batches, world, world));
   }
-  const auto cut = [&](std::int64_t before) { return static_cast<int>(before * shards / world); };
+  const auto cut = [&](std::int64_t before) { return static_cast<int>(before * micro_batches / world); };
   return {cut(rank), cut(rank + std::int64_t{1})};
 }
 
-std::int64_t shard_rows(std::int64_t batch_size, int shards) {
-  constexpr std::int64_t kMostRows = std::int64_t{1} << 40;  // times any number of shards it fits in 64 bits
-  if (batch_size < 1 || batch_size > kMostRows || shards < 1) {
+std::int64_t micro_batch_rows(std::int64_t global_batch, int micro_batches) {
+  constexpr std::int64_t kMostRows = std::int64_t{1} << 40;  // times any number of micro-batches it fits in 64 bits
+  if (global_batch < 1 || global_batch > kMostRows || micro_batches < 1) {
     throw InvalidArgument(
-        fmt::format("virtual shards: {} of them for a batch of {} rows; give the rows of a full step of all ranks "
-                    "together, from 1 to {}, and at least 1 shard",
-                    shards, batch_size, kMostRows));
+        fmt::format("fixed micro-batches: {} of them for a batch of {} rows; give the rows of a full step of all ranks "
+                    "together, from 1 to {}, and at least 1 micro-batch",
+                    micro_batches, global_batch, kMostRows));
   }
-  return batch_size / shards + (batch_size % shards != 0 ? 1 : 0);
+  return global_batch / micro_batches + (global_batch % micro_batches != 0 ? 1 : 0);
 }
 
 }  // namespace lockstep::data

@@ -13,13 +13,13 @@ namespace lockstep {
 
 FiniteCheck::FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group, const GradientMemory& memory,
                          std::size_t behind, const std::vector<ParameterSpec>& specs, std::size_t gradients,
-                         const ShardSums* shards)
+                         const MicroBatchSums* micro_batches)
     : group_(std::move(group)),
       wrong_(reaction, group_),
       memory_(memory),
       specs_(specs),
       gradients_(gradients),
-      shards_(shards) {
+      micro_batches_(micro_batches) {
   if (memory_.device() == nullptr) return;
   words_ = reinterpret_cast<std::int64_t*>(memory_.at(behind));
   none_found_ = memory_.device()->allocate_pinned(bytes_behind(specs_.size()), group_->device());
@@ -46,25 +46,25 @@ void FiniteCheck::begin(const BucketPlan& plan, std::int64_t step) {
 void FiniteCheck::look(std::size_t bucket, const BufferView& own) {
   if (words_ != nullptr) {
     const auto* const slice = static_cast<const std::byte*>(own.data);
-    for (const std::byte* node : shards_ != nullptr ? shards_->nodes(slice) : std::vector{slice}) {
+    for (const std::byte* node : micro_batches_ != nullptr ? micro_batches_->nodes(slice) : std::vector{slice}) {
       const BufferView numbers(const_cast<std::byte*>(node), own.count, own.dtype, own.device);  // only read
       memory_.device()->first_not_finite(numbers, words_ + bucket, memory_.stream());
     }
     return;
   }
   if (wrong_.has_found(step_)) return;
-  if (shards_ != nullptr) return look_at_shards(bucket);
+  if (micro_batches_ != nullptr) return look_at_micro_batches(bucket);
   const std::int64_t at = first_not_finite_on_host(own.data, own.count, own.dtype);
   if (at != kAllFinite) wrong_.found(step_, parameter_at(bucket, at / 2).name, at);
 }
 
-void FiniteCheck::look_at_shards(std::size_t bucket) {
+void FiniteCheck::look_at_micro_batches(std::size_t bucket) {
   const Bucket& it = plan_->buckets[bucket];
   for (const int parameter : it.parameters) {
     if (static_cast<std::size_t>(parameter) >= gradients_) continue;
     const ParameterSpec& spec = specs_[static_cast<std::size_t>(parameter)];
     const std::size_t offset = plan_->gradient_slots[static_cast<std::size_t>(parameter)].offset;
-    for (const std::byte* node : shards_->nodes(memory_.at(offset))) {
+    for (const std::byte* node : micro_batches_->nodes(memory_.at(offset))) {
       const std::int64_t at = first_not_finite_on_host(node, spec.count(), spec.dtype);
       if (at == kAllFinite) continue;
       return wrong_.found(step_, spec.name, at);

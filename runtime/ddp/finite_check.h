@@ -20,7 +20,7 @@
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/not_finite.h"
 #include "runtime/ddp/gradient_memory.h"
-#include "runtime/ddp/shard_sums.h"
+#include "runtime/ddp/micro_batch_sums.h"
 #include "runtime/ddp/wrong_numbers.h"
 
 namespace lockstep {
@@ -31,10 +31,10 @@ class FiniteCheck {
   static std::size_t bytes_behind(std::size_t parameters) { return parameters * sizeof(std::int64_t); }
 
   // `memory` and `specs` outlive it; the arena has bytes_behind(specs.size()) more from `behind` on.
-  // `specs` from `gradients` on do not belong to a parameter. `shards`: those whose sums the ranks exchange, which
-  // outlive it; null if the arena is all of it.
+  // `specs` from `gradients` on do not belong to a parameter. `micro-batches`: those whose sums the ranks exchange,
+  // which outlive it; null if the arena is all of it.
   FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, std::size_t behind,
-              const std::vector<ParameterSpec>& specs, std::size_t gradients, const ShardSums* shards);
+              const std::vector<ParameterSpec>& specs, std::size_t gradients, const MicroBatchSums* micro_batches);
   // Reads the known results of the last steps.
   ~FiniteCheck();
   FiniteCheck(const FiniteCheck&) = delete;
@@ -58,8 +58,8 @@ class FiniteCheck {
     std::shared_ptr<void> found = nullptr;   // on the host: the result of each bucket
     std::shared_ptr<void> copied = nullptr;  // the event behind it
   };
-  // With virtual shards the sums before the last one lie outside the arena.
-  void look_at_shards(std::size_t bucket);
+  // With fixed micro-batches the sums before the last one lie outside the arena.
+  void look_at_micro_batches(std::size_t bucket);
   void read_ended();
   void read(const Step& step);
   const ParameterSpec& parameter_at(std::size_t bucket, std::int64_t element) const;
@@ -69,7 +69,7 @@ class FiniteCheck {
   const GradientMemory& memory_;
   const std::vector<ParameterSpec>& specs_;
   std::size_t gradients_;
-  const ShardSums* shards_;
+  const MicroBatchSums* micro_batches_;
   const BucketPlan* plan_ = nullptr;
   std::int64_t step_ = -1;  // begun last
 

@@ -30,7 +30,7 @@ namespace lockstep {
 
 // The number of parts in which a step's loss travels.
 inline int loss_parts(const Reproducible& reproducible, int ranks) {
-  return reproducible.is_on() ? reproducible.virtual_shards : ranks;
+  return reproducible.is_on() ? reproducible.micro_batches : ranks;
 }
 
 // This rank's loss and weight over the micro-batches of a step.

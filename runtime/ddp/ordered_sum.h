@@ -16,7 +16,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/device_runtime.h"
-#include "runtime/ddp/plan/shard_tree.h"
+#include "runtime/ddp/plan/micro_batch_tree.h"
 
 namespace lockstep {
 

@@ -44,8 +44,8 @@ Arena compare_and_allocate(ProcessGroup& group, std::span<const ParameterSpec> s
       {"the communication hook", options.comm_hook.name.empty() ? "none" : fmt::format("'{}'", options.comm_hook.name)},
       {"the shards", options.shard == Shard::none ? "none" : "Shard::optimizer"},
       {"what is reproducible",
-       fmt::format("{} virtual shards, batch size {}, {} threads", options.reproducible.virtual_shards,
-                   options.reproducible.batch_size, options.reproducible.threads)},
+       fmt::format("{} fixed micro-batches, batch size {}, {} threads", options.reproducible.micro_batches,
+                   options.reproducible.global_batch, options.reproducible.threads)},
   };
   compare_parameters(group, specs, compared);
   const bool is_on_device = group.device().kind != DeviceKind::cpu;
@@ -63,14 +63,14 @@ bool has_hook(const ReducerOptions& options) { return options.comm_hook.run || !
 
 void require_reproducible(const ReducerOptions& options, std::span<const ParameterSpec> specs) {
   const auto refuse = [&](const std::string& what) {
-    throw InvalidArgument(fmt::format("Reducer: {} virtual shards, for the same bits at any number of ranks: {}",
-                                      options.reproducible.virtual_shards, what));
+    throw InvalidArgument(fmt::format("Reducer: {} fixed micro-batches, for the same bits at any number of ranks: {}",
+                                      options.reproducible.micro_batches, what));
   };
   const Reproducible& wanted = options.reproducible;
-  constexpr int kMostShards = 1 << 20;  // with more there is no room for the fraction of a loss (LossSum)
-  if (wanted.virtual_shards > kMostShards) refuse(fmt::format("take at most {}", kMostShards));
+  constexpr int kMostMicroBatches = 1 << 20;  // with more there is no room for the fraction of a loss (LossSum)
+  if (wanted.micro_batches > kMostMicroBatches) refuse(fmt::format("take at most {}", kMostMicroBatches));
   if (wanted.threads < 1) refuse(fmt::format("{} threads of an operation; take at least 1", wanted.threads));
-  data::shard_rows(wanted.batch_size, wanted.virtual_shards);  // throws if it can't be
+  data::micro_batch_rows(wanted.global_batch, wanted.micro_batches);  // throws if it can't be
   if (has_hook(options)) {
     refuse(fmt::format("communication hook '{}' adds up in an order of its own; leave it out", options.comm_hook.name));
   }
@@ -82,21 +82,21 @@ void require_reproducible(const ReducerOptions& options, std::span<const Paramet
   }
 }
 
-std::unique_ptr<ShardSums> sums_of_shards(const ReducerOptions& options, const ProcessGroup& group,
-                                          std::span<const ParameterSpec> specs) {
+std::unique_ptr<MicroBatchSums> sums_of_micro_batches(const ReducerOptions& options, const ProcessGroup& group,
+                                                      std::span<const ParameterSpec> specs) {
   if (!options.reproducible.is_on()) return nullptr;
   require_reproducible(options, specs);
-  return std::make_unique<ShardSums>(options.reproducible.virtual_shards, group.rank(), group.size());
+  return std::make_unique<MicroBatchSums>(options.reproducible.micro_batches, group.rank(), group.size());
 }
 
-std::unique_ptr<StepDigests> digests_of_shards(const ReducerOptions& options, const ProcessGroup& group,
-                                               std::span<const ParameterSpec> specs) {
+std::unique_ptr<StepDigests> digests_of_micro_batches(const ReducerOptions& options, const ProcessGroup& group,
+                                                      std::span<const ParameterSpec> specs) {
   if (!options.reproducible.is_on()) return nullptr;
   const std::string folder = Environment::of_process().get("LOCKSTEP_STEP_DIGESTS").value_or("");
   if (!folder.empty() && options.shard != Shard::none) {
     throw InvalidArgument(
         "Reducer: LOCKSTEP_STEP_DIGESTS with Shard::optimizer: a rank has the sum in its shares alone; look for the "
-        "first step that differs without shards");
+        "first step that differs without micro-batches");
   }
   if (!folder.empty() && group.device().kind != DeviceKind::cpu) {
     throw InvalidArgument(
@@ -107,12 +107,12 @@ std::unique_ptr<StepDigests> digests_of_shards(const ReducerOptions& options, co
   return StepDigests::open(folder, options.reproducible, group.rank(), group.size(), specs);
 }
 
-// The hook of the options, or one for virtual shards; null if the group's own sum is right.
+// The hook of the options, or one for fixed micro-batches; null if the group's own sum is right.
 std::unique_ptr<BucketHook> hook_of(const ReducerOptions& options, const std::shared_ptr<ProcessGroup>& group,
-                                    const std::vector<ParameterSpec>& specs, const ShardSums* shards) {
-  if (shards != nullptr) {
-    if (group->sums_in_rank_order() && is_tree_of_ranks(shards->shards(), group->size())) return nullptr;
-    return std::make_unique<BucketHook>(tree_exchange(*shards, group->size()), group, specs,
+                                    const std::vector<ParameterSpec>& specs, const MicroBatchSums* micro_batches) {
+  if (micro_batches != nullptr) {
+    if (group->sums_in_rank_order() && is_tree_of_ranks(micro_batches->micro_batches(), group->size())) return nullptr;
+    return std::make_unique<BucketHook>(tree_exchange(*micro_batches, group->size()), group, specs,
                                         /*is_scaled=*/false);
   }
   if (!has_hook(options)) return nullptr;
@@ -134,25 +134,25 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
       options(bucket_options(the_options, *group)),
       track_unused(the_options.track_unused),
       is_mean(the_options.loss == Loss::mean),
-      shards(sums_of_shards(the_options, *group, specs)),
-      digests(digests_of_shards(the_options, *group, specs)),
-      hook(hook_of(the_options, group, specs, shards.get())),
+      micro_batches(sums_of_micro_batches(the_options, *group, specs)),
+      digests(digests_of_micro_batches(the_options, *group, specs)),
+      hook(hook_of(the_options, group, specs, micro_batches.get())),
       is_sharded(the_options.shard == Shard::optimizer),
       planned(with_used_map(require_some(specs), track_unused)),
       plan(plan_for(reverse_registration(specs.size()))),
-      gradient_bytes(plan.arena_bytes * (1 + (shards ? shards->kept() : 0))),
+      gradient_bytes(plan.arena_bytes * (1 + (micro_batches ? micro_batches->kept() : 0))),
       memory(*group, compare_and_allocate(*group, planned, options, the_options, gradient_bytes)),
       finite(the_options.not_finite == NotFinite::ignore
                  ? nullptr
                  : std::make_unique<FiniteCheck>(the_options.not_finite, group, memory, gradient_bytes, planned,
-                                                 specs.size(), shards.get())),
+                                                 specs.size(), micro_batches.get())),
       queue(group, *clock, memory, gradient_bytes + FiniteCheck::bytes_behind(planned.size()), hook.get(), finite.get(),
             is_sharded ? static_cast<int>(specs.size()) : 0),
       used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),
       used(specs.size(), Use::none) {
   order_is_known = is_sharded;  // an optimizer's state belongs to shares, which must stay
-  if (shards) shards->begin_in(memory, plan.arena_bytes);
+  if (micro_batches) micro_batches->begin_in(memory, plan.arena_bytes);
   for (std::size_t i = 0; i < specs.size(); ++i) index.emplace(specs[i].name, static_cast<int>(i));
   log_debug("Reducer: {} parameters in {} buckets, {} bytes", specs.size(), plan.buckets.size(), plan.arena_bytes);
 }
@@ -204,11 +204,11 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
                     "must be at least 0 and their sum fit in 63 bits",
                     step(), step_options.weight, weight));
   }
-  if (shards) require_turn(step_options.synchronize);
+  if (micro_batches) require_turn(step_options.synchronize);
   // All checks that throw InvalidArgument stand above: a refused call leaves the Reducer as it was.
   if (memory.device()) in_group([&] { memory.follow(group->stream()); });
   // Only between two sums: slices that already hold the gradients of a micro-batch must keep their place.
-  if (!order_is_known && step() > 0 && micro_batches == 0) replan_as_observed();
+  if (!order_is_known && step() > 0 && finished_micro_batches == 0) replan_as_observed();
   has_shares = false;
   weight = sum;
   has_rows = step_options.weight > 0;
@@ -253,8 +253,8 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
     in_group([&] { zero(at); });
   }
   if (!synchronize) return;
-  // The sums of earlier virtual shards are added before the queue counts the gradient: the last gradient of a bucket
-  // launches its collective, which reads the whole bucket.
+  // The sums of earlier fixed micro-batches are added before the queue counts the gradient: the last gradient of a
+  // bucket launches its collective, which reads the whole bucket.
   accumulate(at);
   if (!order_is_known) observed.push_back(parameter);
   in_group([&] { queue.gradient_ready(plan.gradient_slots[at].bucket); });
@@ -276,36 +276,38 @@ void Reducer::Impl::zero_unmarked() {
 }
 
 void Reducer::Impl::accumulate(std::size_t parameter) {
-  if (!shards) return;
-  if (digests) digests->shard(shards->shard_under_way(), parameter, slice(parameter));
+  if (!micro_batches) return;
+  if (digests) digests->micro_batch(micro_batches->micro_batch_under_way(), parameter, slice(parameter));
   const ParameterSpec& spec = specs[parameter];
-  in_group([&] { shards->accumulate(memory.at(plan.gradient_slots[parameter].offset), spec.count(), spec.dtype); });
+  in_group(
+      [&] { micro_batches->accumulate(memory.at(plan.gradient_slots[parameter].offset), spec.count(), spec.dtype); });
 }
 
 std::span<const std::byte> Reducer::Impl::slice(std::size_t parameter) const {
   return {memory.at(plan.gradient_slots[parameter].offset), specs[parameter].bytes()};
 }
 
-void Reducer::Impl::keep_shard() {
-  if (!shards) return;
-  for (std::size_t i = 0; digests && i < specs.size(); ++i) digests->shard(shards->shard_under_way(), i, slice(i));
-  shards->keep(plan);
+void Reducer::Impl::keep_micro_batch() {
+  if (!micro_batches) return;
+  for (std::size_t i = 0; digests && i < specs.size(); ++i)
+    digests->micro_batch(micro_batches->micro_batch_under_way(), i, slice(i));
+  micro_batches->keep(plan);
 }
 
 void Reducer::Impl::require_turn(bool closes_step) const {
-  if (closes_step == shards->at_last()) return;
+  if (closes_step == micro_batches->at_last()) return;
   throw InvalidArgument(fmt::format(
-      "Reducer: begin_step of step {}, virtual shard {} of this rank's {}, {}: the last one is synchronised, "
+      "Reducer: begin_step of step {}, fixed micro-batch {} of this rank's {}, {}: the last one is synchronised, "
       "and no other",
-      step(), micro_batches, shards->shards_of_this_rank(),
+      step(), finished_micro_batches, micro_batches->micro_batches_of_this_rank(),
       closes_step ? "to be synchronised" : "not to be synchronised"));
 }
 
 void Reducer::Impl::close_sum() {
   in_step = false;
-  micro_batches = 0;
+  finished_micro_batches = 0;
   weight = 0;
-  if (shards) shards->restart();
+  if (micro_batches) micro_batches->restart();
   std::fill(used.begin(), used.end(), Use::none);
 }
 
@@ -315,11 +317,11 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   zero_unmarked();
   if (!synchronize) {
     in_group([&] {
-      keep_shard();
+      keep_micro_batch();
       memory.detach_stream();
     });
     in_step = false;
-    ++micro_batches;
+    ++finished_micro_batches;
     return weight;
   }
   const std::size_t map_offset = used_map ? plan.gradient_slots[specs.size()].offset : 0;
@@ -379,7 +381,7 @@ bool Reducer::Impl::used_anywhere(int parameter) {
 
 // Runs after a failure too, which need not be the group's: if it is, the abort changes nothing.
 void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
-  if (!in_step && micro_batches == 0) return;
+  if (!in_step && finished_micro_batches == 0) return;
   try {
     if (group->size() == 1) {
       // One rank has no peer that waits for it, so its group survives and the step can be repeated.
@@ -422,7 +424,7 @@ Reducer::~Reducer() { impl_->abort_if_open(); }
 void Reducer::plan_order(std::span<const int> order, std::int64_t unit) { impl_->plan_order(order, unit); }
 std::int64_t Reducer::weight_unit() const { return impl_->unit; }
 void Reducer::begin_step(const StepOptions& options) { impl_->begin_step(options); }
-bool Reducer::accumulating() const { return impl_->micro_batches > 0; }
+bool Reducer::accumulating() const { return impl_->finished_micro_batches > 0; }
 bool Reducer::overwrites() const { return impl_->overwrites(); }
 void* Reducer::gradient_data(int parameter, DType dtype) { return impl_->gradient_data(parameter, dtype); }
 void Reducer::mark_ready(int parameter) { impl_->mark("mark_ready", parameter, true); }

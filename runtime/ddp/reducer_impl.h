@@ -18,7 +18,7 @@
 #include "runtime/ddp/equality/step_digests.h"
 #include "runtime/ddp/finite_check.h"
 #include "runtime/ddp/gradient_memory.h"
-#include "runtime/ddp/shard_sums.h"
+#include "runtime/ddp/micro_batch_sums.h"
 #include "runtime/ddp/step_clock.h"
 #include "runtime/ddp/used_map.h"
 
@@ -58,13 +58,13 @@ struct Reducer::Impl {
   void abort_if_open() noexcept;
 
   std::int64_t step() const { return clock->step(); }
-  bool overwrites() const { return micro_batches == 0 || shards != nullptr; }
-  // InvalidArgument unless the step's shards are begun in their number.
+  bool overwrites() const { return finished_micro_batches == 0 || micro_batches != nullptr; }
+  // InvalidArgument unless the step's micro-batches are begun in their number.
   void require_turn(bool closes_step) const;
-  // In the last shard: adds to the slice the kept sums that it completes.
+  // In the last micro-batch: adds to the slice the kept sums that it completes.
   void accumulate(std::size_t parameter);
-  // A shard but the last is complete.
-  void keep_shard();
+  // A micro-batch but the last is complete.
+  void keep_micro_batch();
   // A parameter's gradient in the arena.
   std::span<const std::byte> slice(std::size_t parameter) const;
   void zero(std::size_t parameter);
@@ -90,14 +90,14 @@ struct Reducer::Impl {
   BucketOptions options;
   bool track_unused;
   bool is_mean;
-  std::unique_ptr<ShardSums> shards;     // if there are virtual shards
-  std::unique_ptr<StepDigests> digests;  // if they are wanted
-  std::unique_ptr<BucketHook> hook;      // null: the group's own sum
+  std::unique_ptr<MicroBatchSums> micro_batches;  // if there are fixed micro-batches
+  std::unique_ptr<StepDigests> digests;           // if they are wanted
+  std::unique_ptr<BucketHook> hook;               // null: the group's own sum
   const bool is_sharded;
   std::vector<ParameterSpec> planned;  // the specs, and the slice of the used map
   std::map<std::string, int, std::less<>> index;
   BucketPlan plan;
-  std::size_t gradient_bytes;  // of all gradients, and of the sums of virtual shards behind them
+  std::size_t gradient_bytes;  // of all gradients, and of the sums of fixed micro-batches behind them
   GradientMemory memory;
   std::unique_ptr<FiniteCheck> finite;  // null: no check
   BucketQueue queue;
@@ -113,12 +113,12 @@ struct Reducer::Impl {
   bool has_shares = false;    // of the last synchronised step, whose weights no update_shares() has gathered
   bool begun_once = false;
   bool synchronize = true;
-  std::int64_t weight = 0;     // sum over this rank's micro-batches since the last synchronised step, with this one
-  bool has_rows = false;       // this micro-batch weighs more than 0
-  std::int64_t own_total = 0;  // with Loss::sum: this rank's weight in the last synchronised step
-  int micro_batches = 0;       // finished since the last synchronised step
-  std::vector<char> marked;    // by parameter, in this micro-batch
-  std::vector<Use> used;       // by parameter, marked ready by this rank since the last synchronised step
+  std::int64_t weight = 0;         // sum over this rank's micro-batches since the last synchronised step, with this one
+  bool has_rows = false;           // this micro-batch weighs more than 0
+  std::int64_t own_total = 0;      // with Loss::sum: this rank's weight in the last synchronised step
+  int finished_micro_batches = 0;  // finished since the last synchronised step
+  std::vector<char> marked;        // by parameter, in this micro-batch
+  std::vector<Use> used;           // by parameter, marked ready by this rank since the last synchronised step
 
   std::exception_ptr failure;  // the first thing the group threw
   OwnerProcess owner;

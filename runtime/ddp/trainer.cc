@@ -113,12 +113,13 @@ void Trainer::tell_of_adding() {
 }
 
 void Trainer::begin(bool is_alone) {
-  if (shard_ && !weights_are_told_ && **weight_ != shard_->end - shard_->begin) {
+  if (micro_batch_ && !weights_are_told_ && **weight_ != micro_batch_->end - micro_batch_->begin) {
     throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: the forward of virtual shard {} had {} rows, and the shard is rows {} to {} "
-        "of this rank's: take those that loss_of is given, or set_weight() in each shard where rows are "
+        "DistributedDataParallel: the forward of fixed micro-batch {} had {} rows, and the micro-batch is rows {} to "
+        "{} "
+        "of this rank's: take those that loss_of is given, or set_weight() in each micro-batch where rows are "
         "not what a loss is the mean of",
-        shard_->index, **weight_, shard_->begin, shard_->end));
+        micro_batch_->index, **weight_, micro_batch_->begin, micro_batch_->end));
   }
   tell_of_adding();
   if (options_.reducer.shard != Shard::none && !accumulating()) {
@@ -171,18 +172,20 @@ void Trainer::finish(trace::Time backward_began) {
     if (group_->device().kind == DeviceKind::cpu) last_weight_ = last_batch_.weight;  // also of a sum
   }
   // On a device the sum of all ranks' rows is known some steps later, so rows that were dealt wait for it in dealt_.
-  if (shard_ && !weights_are_told_ && step_rows_ != 0 && group_->size() > 1) dealt_.emplace_back(begun_, step_rows_);
+  if (micro_batch_ && !weights_are_told_ && step_rows_ != 0 && group_->size() > 1)
+    dealt_.emplace_back(begun_, step_rows_);
   if (dealt_.empty() || dealt_.front().first != last_batch_.step) return;
   const std::int64_t rows = dealt_.front().second;
   dealt_.pop_front();
-  require_dealt_as_shards(options_.reducer.reproducible, rows, last_batch_.weight, group_->rank(), group_->size());
+  require_dealt_as_micro_batches(options_.reducer.reproducible, rows, last_batch_.weight, group_->rank(),
+                                 group_->size());
 }
 
 // judge() throws on all ranks alike: its exception is not this rank's own failure, and is not kept as one.
 void Trainer::close() {
   in_step_ = false;
   weight_is_spent_ = true;
-  shard_.reset();
+  micro_batch_.reset();
   failure_.forget();
   if (group_->size() == 1) read_known();
   if (!is_synchronized_) return;
@@ -193,43 +196,44 @@ void Trainer::close() {
   if (before_update_) before_update_();
 }
 
-std::vector<StepShard> Trainer::begin_shards(std::int64_t rows) {
+std::vector<MicroBatch> Trainer::begin_micro_batches(std::int64_t rows) {
   const Reproducible& reproducible = options_.reducer.reproducible;
-  auto shards = shards_of_step(reproducible, rows, group_->rank(), group_->size());
-  if (!reproducible.is_on()) return shards;
+  auto micro_batches = micro_batches_of_step(reproducible, rows, group_->rank(), group_->size());
+  if (!reproducible.is_on()) return micro_batches;
   if (is_in_no_sync()) {
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: no_sync() in step {}, of {} virtual shards, which are micro-batches "
+        fmt::format("DistributedDataParallel: no_sync() in step {}, of {} fixed micro-batches, which are micro-batches "
                     "themselves: take a larger batch, and more of them",
-                    step(), reproducible.virtual_shards));
+                    step(), reproducible.micro_batches));
   }
   if (weight_is_ahead_ && !weight_is_spent_) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: set_weight({}) before step {} of {} virtual shards, each of which has a "
-                    "weight of its own: call it in each loss_of, or not at all",
-                    **weight_, step(), reproducible.virtual_shards));
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: set_weight({}) before step {} of {} fixed micro-batches, each of which has a "
+        "weight of its own: call it in each loss_of, or not at all",
+        **weight_, step(), reproducible.micro_batches));
   }
-  refuse_live_gradients("at the first virtual shard of a step");
+  refuse_live_gradients("at the first fixed micro-batch of a step");
   step_rows_ = rows;
   weights_are_told_ = false;
-  return shards;
+  return micro_batches;
 }
 
-void Trainer::require_dealt_as_shards(const Reproducible& reproducible, std::int64_t rows, std::int64_t rows_of_all,
-                                      int rank, int world) {
+void Trainer::require_dealt_as_micro_batches(const Reproducible& reproducible, std::int64_t rows,
+                                             std::int64_t rows_of_all, int rank, int world) {
   const std::int64_t wanted =
-      data::rows_in_shards(rows_of_all, reproducible.batch_size, reproducible.virtual_shards, rank, world).count;
+      data::rows_in_micro_batches(rows_of_all, reproducible.global_batch, reproducible.micro_batches, rank, world)
+          .count;
   if (rows == wanted) return;
   throw InvalidArgument(fmt::format(
-      "DistributedDataParallel: rank {} of {} has {} of the step's {} rows, and virtual shards of {} rows "
+      "DistributedDataParallel: rank {} of {} has {} of the step's {} rows, and fixed micro-batches of {} rows "
       "give it {}: another number of ranks would compute something else; deal the rows with a "
-      "BatchShardSampler of virtual_shards {} and batches of {}, and set weights in each shard or in none",
-      rank, world, rows, rows_of_all, data::shard_rows(reproducible.batch_size, reproducible.virtual_shards), wanted,
-      reproducible.virtual_shards, reproducible.batch_size));
+      "GlobalBatchSampler of micro_batches {} and global_batch {}, and set weights in each micro-batch or in none",
+      rank, world, rows, rows_of_all, data::micro_batch_rows(reproducible.global_batch, reproducible.micro_batches),
+      wanted, reproducible.micro_batches, reproducible.global_batch));
 }
 
-void Trainer::begin_shard(const StepShard& shard) {
-  shard_ = shard;
+void Trainer::begin_micro_batch(const MicroBatch& micro_batch) {
+  micro_batch_ = micro_batch;
   weight_is_spent_ = true;
 }
 
@@ -258,7 +262,7 @@ void Trainer::give_up() noexcept {
   }
   in_step_ = false;
   weight_is_spent_ = true;
-  shard_.reset();
+  micro_batch_.reset();
 }
 
 void Trainer::watch(DataIdentity identity) { divergence_->watch(std::move(identity)); }

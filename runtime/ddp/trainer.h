@@ -3,7 +3,7 @@
 //
 // An engine holds a Trainer and calls it. The engine brings the gradients (into Reducer's arena) and the knowledge of
 // its tensors; the Trainer counts steps, weighs micro-batches, records losses, looks for replicas that differ, deals
-// with virtual shards, and tells the other ranks of a failure. docs/adr/0079 lists where the engines differ.
+// with fixed micro-batches, and tells the other ranks of a failure. docs/adr/0079 lists where the engines differ.
 //
 //   Trainer trainer(group, specs, Trainer::Options::of(options, false, group.get()));
 //   trainer.make_reducer();                     // then rank 0's values go to all
@@ -59,7 +59,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
     std::vector<std::string> unused = {};                      // names of parameters
     std::optional<std::int64_t> compare_every = std::nullopt;  // DivergenceCheck's `every`
 
-    // The options that every DdpOptions has. InvalidArgument for shards with a hook; a world of one has none.
+    // The options that every DdpOptions has. InvalidArgument for micro-batches with a hook; a world of one has none.
     template <typename DdpOptions>
     static Options of(const DdpOptions& all, bool track_unused, const ProcessGroup* group) {
       return {{.buckets = all.buckets,
@@ -116,8 +116,8 @@ class LOCKSTEP_INTERNAL_API Trainer {
   // calls it before that, so that every rank runs the action.
   void tell_of_adding();
   // A micro-batch of has_weight() begins its backward, over the Reducer's arena; or alone: a world of one whose
-  // gradients stay where the engine has them, which is a step of its own. InvalidArgument if a virtual shard has other
-  // rows than its own, and with Shard::optimizer on top of gradients that are not cleared.
+  // gradients stay where the engine has them, which is a step of its own. InvalidArgument if a fixed micro-batch has
+  // other rows than its own, and with Shard::optimizer on top of gradients that are not cleared.
   void begin(bool is_alone = false);
   // Ends the backward; all gradients are marked. Collective if the micro-batch is synchronised. `backward_began`: the
   // begin of a step alone, for the trace.
@@ -128,7 +128,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   bool in_step() const { return in_step_; }
   bool is_alone() const { return is_alone_; }
   // Whether the micro-batch is the last of its step; before begin(), whether it will be.
-  bool synchronizes() const { return *no_sync_ == 0 && (!shard_ || shard_->is_last); }
+  bool synchronizes() const { return *no_sync_ == 0 && (!micro_batch_ || micro_batch_->is_last); }
   // Whether the micro-batch that was begun last is the last of its step.
   bool is_synchronized() const { return is_synchronized_; }
   bool accumulating() const { return reducer_ && reducer_->accumulating(); }
@@ -139,16 +139,17 @@ class LOCKSTEP_INTERNAL_API Trainer {
   // InvalidArgument if a parameter got a gradient that is declared unused.
   void require_used(int parameter) const;
 
-  // A step of this rank's rows in virtual shards, each a micro-batch. Without virtual shards one shard, which is not
-  // begun. InvalidArgument in no_sync(), if gradients are not cleared, or if set_weight() has given a weight for all.
-  std::vector<StepShard> begin_shards(std::int64_t rows);
-  void begin_shard(const StepShard& shard);
-  // The shard that was begun last, until its close().
-  const std::optional<StepShard>& shard() const { return shard_; }
-  void end_shard() { shard_.reset(); }
-  // InvalidArgument if this rank has other rows of a step of `rows_of_all` than its virtual shards are of.
-  static void require_dealt_as_shards(const Reproducible& reproducible, std::int64_t rows, std::int64_t rows_of_all,
-                                      int rank, int world);
+  // A step of this rank's rows in fixed micro-batches, each a micro-batch. Without fixed micro-batches one micro-batch,
+  // which is not begun. InvalidArgument in no_sync(), if gradients are not cleared, or if set_weight() has given a
+  // weight for all.
+  std::vector<MicroBatch> begin_micro_batches(std::int64_t rows);
+  void begin_micro_batch(const MicroBatch& micro_batch);
+  // The micro-batch that was begun last, until its close().
+  const std::optional<MicroBatch>& micro_batch() const { return micro_batch_; }
+  void end_micro_batch() { micro_batch_.reset(); }
+  // InvalidArgument if this rank has other rows of a step of `rows_of_all` than its fixed micro-batches are of.
+  static void require_dealt_as_micro_batches(const Reproducible& reproducible, std::int64_t rows,
+                                             std::int64_t rows_of_all, int rank, int world);
 
   // Called in the handler of an exception of `part`, "backward", of the step: keeps it. Other ranks hear of it if it
   // leaves the object that trains, or tell_failure() is called.
@@ -206,11 +207,11 @@ class LOCKSTEP_INTERNAL_API Trainer {
   bool weight_is_given_ = false;  // by set_weight(), and not by a forward
   bool has_told_of_weight_ = false;
   std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
-  std::optional<StepShard> shard_;
-  std::int64_t step_rows_ = 0;  // of this rank's shards
-  // Steps in virtual shards whose global batch is not known, and this rank's rows in them: on a device some steps.
+  std::optional<MicroBatch> micro_batch_;
+  std::int64_t step_rows_ = 0;  // of this rank's micro-batches
+  // Steps in fixed micro-batches whose global batch is not known, and this rank's rows in them: on a device some steps.
   std::deque<std::pair<std::int64_t, std::int64_t>> dealt_;
-  bool weights_are_told_ = false;  // by set_weight(), in the step's shards
+  bool weights_are_told_ = false;  // by set_weight(), in the step's micro-batches
 
   bool in_step_ = false;
   bool is_alone_ = false;

@@ -12,7 +12,7 @@ namespace {
 
 class Exchanges {
  public:
-  Exchanges(const ShardSums& sums, int world) : order_(order_of_nodes(sums.shards(), world)), sums_(sums) {}
+  Exchanges(const MicroBatchSums& sums, int world) : order_(order_of_nodes(sums.micro_batches(), world)), sums_(sums) {}
 
   HookedBucket start(const GradBucket& bucket) {
     if (const auto before = std::exchange(before_, nullptr); before && bucket.index > 0) before->gather();
@@ -31,14 +31,14 @@ class Exchanges {
 
  private:
   NodeOrder order_;
-  const ShardSums& sums_;
+  const MicroBatchSums& sums_;
   std::shared_ptr<OrderedSum> before_;  // the bucket before, which has not begun its all-gather
 };
 
 }  // namespace
 
-CommHook tree_exchange(const ShardSums& sums, int world) {
-  return {"virtual shards", [exchanges = std::make_shared<Exchanges>(sums, world)](const GradBucket& bucket) {
+CommHook tree_exchange(const MicroBatchSums& sums, int world) {
+  return {"fixed micro-batches", [exchanges = std::make_shared<Exchanges>(sums, world)](const GradBucket& bucket) {
             return exchanges->start(bucket);
           }};
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of the tree over virtual shards that lies between the ranks, as a communication hook, for groups whose own
-// sum adds in another order.
+// The part of the tree over fixed micro-batches that lies between the ranks, as a communication hook, for groups whose
+// own sum adds in another order.
 //
 // Each rank has some whole nodes of the tree, which are the rows of an OrderedSum. A rank with fewer nodes than another
 // sends padding that is not read.
@@ -12,11 +12,11 @@
 #pragma once
 
 #include "lockstep/ddp/comm_hook.h"
-#include "runtime/ddp/shard_sums.h"
+#include "runtime/ddp/micro_batch_sums.h"
 
 namespace lockstep {
 
 // For buckets in the arena of `sums`, which outlives the hook.
-CommHook tree_exchange(const ShardSums& sums, int world);
+CommHook tree_exchange(const MicroBatchSums& sums, int world);
 
 }  // namespace lockstep

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/libtorch/data_loader.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <future>
 
@@ -24,6 +26,25 @@ namespace lockstep::libtorch {
 }
 
 namespace detail {
+
+::torch::data::DataLoaderOptions torchs(const data::GroupLoaderOptions& options) {
+  if (options.workers < 0 || options.prefetch < 1) {
+    throw InvalidArgument(fmt::format("DataLoader: workers is {} and prefetch {}; give at least 0 and at least 1",
+                                      options.workers, options.prefetch));
+  }
+  const auto workers = static_cast<std::size_t>(options.workers);
+  ::torch::data::DataLoaderOptions all;
+  all.workers(workers).timeout(std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout));
+  if (workers > 0) all.max_jobs(workers * static_cast<std::size_t>(options.prefetch));
+  return all;
+}
+
+std::size_t require_size(std::optional<std::size_t> size) {
+  if (size) return *size;
+  throw InvalidArgument(
+      "DataLoader: the dataset doesn't tell its size; give the loader a sampler, whose first argument is the number of "
+      "samples");
+}
 
 void leave_behind(std::shared_ptr<void> loader) {
   std::promise<void> over;

@@ -20,18 +20,19 @@ void RepeatableStep::prepare() const {
   for (const auto& [name, norm] : module_.sync_batch_norms()) {
     throw InvalidArgument(fmt::format(
         "DistributedDataParallel: '{}' is a SyncBatchNorm, which computes with the rows that all ranks have "
-        "at once, and {} virtual shards come one after the other; take a norm of samples (GroupNorm, "
+        "at once, and {} fixed micro-batches come one after the other; take a norm of samples (GroupNorm, "
         "LayerNorm)",
-        name.empty() ? "module" : name, module_.options.reproducible.virtual_shards));
+        name.empty() ? "module" : name, module_.options.reproducible.micro_batches));
   }
   at::set_num_threads(module_.options.reproducible.threads);
   if (module_.group->device().kind == DeviceKind::cpu) return;
   const auto cublas = Environment::of_process().get("CUBLAS_WORKSPACE_CONFIG").value_or("");
   if (cublas != ":4096:8" && cublas != ":16:8") {
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: {} virtual shards on {} with CUBLAS_WORKSPACE_CONFIG='{}', with which cuBLAS may add "
-        "up in another order each time; set CUBLAS_WORKSPACE_CONFIG=:4096:8 before the program starts",
-        module_.options.reproducible.virtual_shards, module_.group->device().str(), cublas));
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: {} fixed micro-batches on {} with CUBLAS_WORKSPACE_CONFIG='{}', with "
+                    "which cuBLAS may add "
+                    "up in another order each time; set CUBLAS_WORKSPACE_CONFIG=:4096:8 before the program starts",
+                    module_.options.reproducible.micro_batches, module_.group->device().str(), cublas));
   }
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
 #if LOCKSTEP_TORCH_AT_LEAST(2, 2)
@@ -41,29 +42,29 @@ void RepeatableStep::prepare() const {
 }
 
 void RepeatableStep::refuse_other_backward() const {
-  if (!has_micro_batches() || module_.trainer.shard()) return;
+  if (!has_micro_batches() || module_.trainer.micro_batch()) return;
   throw InvalidArgument(fmt::format(
-      "DistributedDataParallel: a backward of its own in step {}, of {} virtual shards, of which each has a "
+      "DistributedDataParallel: a backward of its own in step {}, of {} fixed micro-batches, of which each has a "
       "loss: call ddp.backward(rows, loss_of), which asks for them",
-      module_.trainer.step(), module_.options.reproducible.virtual_shards));
+      module_.trainer.step(), module_.options.reproducible.micro_batches));
 }
 
-// The values that a forward leaves in a buffer depend on the shards that this rank had before.
+// The values that a forward leaves in a buffer depend on the micro-batches that this rank had before.
 void RepeatableStep::refuse_written_buffers() const {
-  if (!module_.trainer.shard()) return;
+  if (!module_.trainer.micro_batch()) return;
   for (std::size_t i = 0; i < buffer_writes_.size(); ++i) {
     const auto& [name, tensor, is_parameter] = module_.buffers()[i];
     if (writes_to(tensor) == buffer_writes_[i]) continue;
     throw InvalidArgument(fmt::format(
         "DistributedDataParallel: the forward of step {} wrote the buffer '{}' (running statistics?), which "
-        "would depend on the shards that this rank has; take a norm without such buffers (GroupNorm, "
-        "LayerNorm, track_running_stats(false)), or train without virtual shards",
+        "would depend on the micro-batches that this rank has; take a norm without such buffers (GroupNorm, "
+        "LayerNorm, track_running_stats(false)), or train without fixed micro-batches",
         module_.trainer.step(), name));
   }
 }
 
 void RepeatableStep::before_forward() {
-  if (module_.trainer.shard()) {
+  if (module_.trainer.micro_batch()) {
     buffer_writes_.clear();
     for (const NamedTensor& buffer : module_.buffers()) buffer_writes_.push_back(writes_to(buffer.tensor));
   }
@@ -87,8 +88,8 @@ void RepeatableStep::seed_forward() {
 }
 
 int RepeatableStep::stream() const {
-  const auto& shard = module_.trainer.shard();
-  return shard ? shard->index : module_.group->rank();
+  const auto& micro_batch = module_.trainer.micro_batch();
+  return micro_batch ? micro_batch->index : module_.group->rank();
 }
 
 std::uint64_t RepeatableStep::seed_of(std::uint32_t number) const {

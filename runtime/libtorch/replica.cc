@@ -186,33 +186,33 @@ void Replica::step_without_data() {
 
 void Replica::run_step(std::int64_t rows, const std::function<at::Tensor(std::int64_t, std::int64_t)>& loss_of) {
   Trainer& trainer = engine_->trainer;
-  trainer.end_shard();  // of an earlier step that failed
+  trainer.end_micro_batch();  // of an earlier step that failed
   engine_->settle_lost();
-  std::vector<StepShard> shards;
+  std::vector<MicroBatch> micro_batches;
   try {
-    shards = trainer.begin_shards(rows);
+    micro_batches = trainer.begin_micro_batches(rows);
   } catch (...) {
     engine_->fail();
     throw;
   }
-  for (const StepShard& shard : shards) {
+  for (const MicroBatch& micro_batch : micro_batches) {
     if (engine_->repeatable.has_micro_batches()) {
-      trainer.begin_shard(shard);
+      trainer.begin_micro_batch(micro_batch);
       engine_->repeatable.begin_micro_batch();
-      if (shard.begin == shard.end) {
+      if (micro_batch.begin == micro_batch.end) {
         run_without_data(*engine_);
         continue;
       }
     }
     at::Tensor loss;
     try {
-      loss = loss_of(shard.begin, shard.end);
+      loss = loss_of(micro_batch.begin, micro_batch.end);
     } catch (...) {
       engine_->fail_loss();
       throw;
     }
     backward(loss);
-    trainer.end_shard();  // if no parameter of this module got a gradient, no close() has ended it
+    trainer.end_micro_batch();  // if no parameter of this module got a gradient, no close() has ended it
   }
 }
 

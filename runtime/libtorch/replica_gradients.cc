@@ -66,12 +66,12 @@ void Gradients::plan() {
   for (int i = static_cast<int>(slots_.size()) - 1; i >= 0; --i) {
     if (!in_graph[static_cast<std::size_t>(i)]) order_.push_back(i);
   }
-  // Shards are mostly as large as rank 0's first: those need no multiplication.
+  // Micro-batches are mostly as large as rank 0's first: those need no multiplication.
   const bool are_multiplied = !module_.options.weigh_outputs && module_.options.loss == Loss::mean;
   std::int64_t unit = are_multiplied ? unit_.value_or(std::max<std::int64_t>(trainer_.weight()->value_or(1), 1)) : 1;
   // A fixed unit in place of the first weight, which differs with the number of ranks.
   if (const Reproducible& same = module_.options.reproducible; same.is_on() && are_multiplied) {
-    unit = data::shard_rows(same.batch_size, same.virtual_shards);
+    unit = data::micro_batch_rows(same.global_batch, same.micro_batches);
   }
   reducer.plan_order(order_, unit);
   // All ranks have rank 0's order and unit now. The order decides the addresses, so they are asked for after it.

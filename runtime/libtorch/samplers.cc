@@ -18,8 +18,9 @@
 
 namespace lockstep::libtorch {
 
-struct ShardSampler::State {
-  using Make = std::function<std::unique_ptr<data::Sampler>(std::int64_t length)>;
+struct RankSampler::State {
+  // A sampler of `length` samples; `rows`: a rank's, where the options have no size.
+  using Make = std::function<std::unique_ptr<data::Sampler>(std::int64_t length, std::int64_t rows)>;
 
   // A batch that was drawn: where it ends, and whether this rank has no rows of it.
   struct Drawn {
@@ -27,28 +28,33 @@ struct ShardSampler::State {
     bool is_empty = false;
   };
 
-  State(Make the_make, std::int64_t length, int the_world, std::int64_t the_batch, int the_shards)
+  State(Make the_make, std::int64_t length, int the_world, std::int64_t global, std::int64_t rows,
+        int the_micro_batches)
       : make(std::move(the_make)),
         world(the_world),
-        batch(the_batch),
-        virtual_shards(the_shards),
-        sampler(make(length)),
+        global_batch(global),
+        rows_per_rank(rows),
+        micro_batches(the_micro_batches),
+        size(rows != 0 ? rows : 1),
+        sampler(make(length, size)),
         taken(place()) {}
 
   // Rows of the last rank, which is the first to have none, in a batch of `rows`.
   std::int64_t rows_of_last_rank(std::int64_t rows) const {
-    return virtual_shards == 0 ? data::chunk(rows, world - 1, world).count
-                               : data::rows_in_shards(rows, batch, virtual_shards, world - 1, world).count;
+    return micro_batches == 0 ? data::chunk(rows, world - 1, world).count
+                              : data::rows_in_micro_batches(rows, global_batch, micro_batches, world - 1, world).count;
   }
 
   const Make make;
   const int world;
-  const std::int64_t batch;  // rows of all ranks; 0: the loader says how many of this one
-  const int virtual_shards;
+  const std::int64_t global_batch;   // 0: of a DistributedSampler
+  const std::int64_t rows_per_rank;  // 0: of a GlobalBatchSampler, or the loader gives the number
+  const int micro_batches;
   mutable Mutex mutex;
-  // The pass: its sampler, which nothing moves but a new pass, and how many batches of `size` were drawn from it.
+  // The pass: its sampler, which nothing moves but a new pass, and how many batches were drawn from it. `size`: rows of
+  // a rank that it was made with.
+  std::int64_t size GUARDED_BY(mutex);
   std::unique_ptr<data::Sampler> sampler GUARDED_BY(mutex);
-  std::int64_t size GUARDED_BY(mutex) = 0;
   std::int64_t index GUARDED_BY(mutex) = 0;
   bool hands_out_every_batch GUARDED_BY(mutex) = false;
   std::deque<Drawn> drawn GUARDED_BY(mutex);   // and not handed out yet
@@ -61,9 +67,7 @@ struct ShardSampler::State {
   // Whether the next pass is the rest of the resumed one.
   bool goes_on() const REQUIRES(mutex) { return resumed && (is_asked_for || resumed->consumed < resumed->length); }
   // The place behind the drawn samples.
-  data::SamplerState place() const REQUIRES(mutex) {
-    return index == 0 ? sampler->state_after(0, 1) : sampler->state_after(index, size);
-  }
+  data::SamplerState place() const REQUIRES(mutex) { return sampler->state_after(index); }
   void begin_pass() REQUIRES(mutex) {
     if (goes_on()) {
       sampler->resume(*resumed);
@@ -76,12 +80,17 @@ struct ShardSampler::State {
     drawn.clear();
     taken = place();
   }
+  // The sampler of a loader with batches of `rows` rows per rank, at the place of this one.
+  std::unique_ptr<data::Sampler> with_rows(std::int64_t rows) const REQUIRES(mutex) {
+    auto other = make(sampler->order().size(), rows);
+    other->resume(place());
+    return other;
+  }
   // The rest of the pass comes in batches of another size.
   void set_size(std::int64_t to) REQUIRES(mutex) {
-    if (to != size && index > 0) {
-      sampler->resume(place());
-      index = 0;
-    }
+    if (to == size) return;
+    sampler = with_rows(to);
+    index = 0;
     size = to;
   }
 };
@@ -89,58 +98,63 @@ struct ShardSampler::State {
 namespace {
 
 using data::EpochOrder;
-using State = ShardSampler::State;
+using State = RankSampler::State;
 
-std::int64_t require_batch(const State& state, std::size_t batch_size) {
-  if (state.batch > 0) return state.batch;
+DistributedSamplerOptions with_rows(DistributedSamplerOptions options, std::int64_t rows) {
+  options.rows_per_rank = rows;
+  return options;
+}
+GlobalBatchSamplerOptions with_rows(const GlobalBatchSamplerOptions& options, std::int64_t) { return options; }
+
+// Rows of a rank in a loader's batches of `batch_size`.
+std::int64_t require_rows(const State& state, std::size_t batch_size) REQUIRES(state.mutex) {
+  if (state.global_batch > 0 || state.rows_per_rank > 0) return state.size;
   if (batch_size > 0) return static_cast<std::int64_t>(batch_size);
   throw InvalidArgument(
-      "DistributedSampler: a batch size of 0, of which an epoch has no end; is the global batch smaller than the "
-      "number of ranks?");
+      "DistributedSampler: the loader's batch size is 0, of which an epoch has no end; is the global batch smaller "
+      "than the number of ranks?");
 }
 
 // Makes samplers for any length.
-template <typename Sampler, typename... Arguments>
-State::Make sampler_of_length(const Arguments&... arguments) {
-  return [=](std::int64_t length) -> std::unique_ptr<data::Sampler> {
-    return std::make_unique<Sampler>(length, arguments...);
+template <typename Sampler, typename Options>
+State::Make sampler_of_length(int rank, int world, const Options& options) {
+  return [=](std::int64_t length, std::int64_t rows) -> std::unique_ptr<data::Sampler> {
+    return std::make_unique<Sampler>(length, rank, world, with_rows(options, rows));
   };
 }
 
 // For an order, which has one length.
-template <typename Sampler, typename... Arguments>
-State::Make sampler_of_order(const EpochOrder& order, const Arguments&... arguments) {
-  return [=](std::int64_t length) -> std::unique_ptr<data::Sampler> {
-    if (length == order.size()) return std::make_unique<Sampler>(order, arguments...);
+template <typename Sampler, typename Options>
+State::Make sampler_of_order(const EpochOrder& order, int rank, int world, const Options& options) {
+  return [=](std::int64_t length, std::int64_t rows) -> std::unique_ptr<data::Sampler> {
+    if (length == order.size()) return std::make_unique<Sampler>(order, rank, world, with_rows(options, rows));
     throw InvalidArgument(
         fmt::format("sampler: reset to {} samples, of an order of {}; make a sampler anew for another dataset", length,
                     order.size()));
   };
 }
 
-std::shared_ptr<State> shared_state(State::Make make, std::int64_t length, int world, std::int64_t batch = 0,
-                                    int virtual_shards = 0) {
-  return std::make_shared<State>(std::move(make), length, world, batch, virtual_shards);
+std::shared_ptr<State> shared_state(State::Make make, std::int64_t length, int world,
+                                    const DistributedSamplerOptions& options) {
+  return std::make_shared<State>(std::move(make), length, world, 0, options.rows_per_rank, 0);
 }
-
-std::int64_t checked(const BatchShardOptions& options) {
-  if (options.batch >= 1) return options.batch;
-  throw InvalidArgument(
-      fmt::format("BatchShardSampler: batch is {}; give the rows of all ranks together, at least 1", options.batch));
+std::shared_ptr<State> shared_state(State::Make make, std::int64_t length, int world,
+                                    const GlobalBatchSamplerOptions& options) {
+  return std::make_shared<State>(std::move(make), length, world, options.global_batch, 0, options.micro_batches);
 }
 
 // Torch's loader ends at a batch without rows, while the other ranks are in it.
 void refuse_empty_shares(const State& state) REQUIRES(state.mutex) {
   const std::int64_t left = state.sampler->order().size() - state.place().consumed;
-  const std::int64_t full = left / state.batch;
-  const std::int64_t last = state.sampler->num_batches(state.batch) > full ? left % state.batch : 0;
-  for (const std::int64_t rows : {full > 0 ? state.batch : 0, last}) {
+  const std::int64_t full = left / state.global_batch;
+  const std::int64_t last = state.sampler->num_batches() > full ? left % state.global_batch : 0;
+  for (const std::int64_t rows : {full > 0 ? state.global_batch : 0, last}) {
     if (rows == 0 || state.rows_of_last_rank(rows) > 0) continue;
     throw InvalidArgument(
-        fmt::format("BatchShardSampler: in epoch {} a batch has {} rows for {} ranks, which leaves some without, and "
+        fmt::format("GlobalBatchSampler: in epoch {} a batch has {} rows for {} ranks, which leaves some without, and "
                     "torch's loader has no batches of 0 rows; take lockstep::libtorch::DataLoader, set drop_last, or "
-                    "take another batch than {}",
-                    state.sampler->order().epoch(), rows, state.world, state.batch));
+                    "take another global_batch than {}",
+                    state.sampler->order().epoch(), rows, state.world, state.global_batch));
   }
 }
 
@@ -181,7 +195,7 @@ EpochOrder randperm_order(std::int64_t length, std::uint64_t seed) {
           }};
 }
 
-void ShardSampler::set_epoch(std::int64_t epoch) {
+void RankSampler::set_epoch(std::int64_t epoch) {
   State& state = *state_;
   MutexLock lock(state.mutex);
   state.is_asked_for = state.resumed && epoch == state.resumed->epoch;
@@ -190,7 +204,7 @@ void ShardSampler::set_epoch(std::int64_t epoch) {
   state.next_epoch = epoch;
 }
 
-void ShardSampler::resume(const data::SamplerState& place) {
+void RankSampler::resume(const data::SamplerState& place) {
   State& state = *state_;
   MutexLock lock(state.mutex);
   state.sampler->require_place(place);
@@ -199,39 +213,41 @@ void ShardSampler::resume(const data::SamplerState& place) {
   state.is_asked_for = false;
 }
 
-data::SamplerState ShardSampler::state() const {
+data::SamplerState RankSampler::state() const {
   const State& state = *state_;
   MutexLock lock(state.mutex);
   if (state.resumed) return *state.resumed;
   return state.hands_out_every_batch ? state.taken : state.place();
 }
 
-std::size_t ShardSampler::num_batches(std::size_t batch_size) const {
+std::size_t RankSampler::num_batches(std::size_t batch_size) const {
   const State& state = *state_;
   MutexLock lock(state.mutex);
   const std::int64_t consumed = state.goes_on() ? state.resumed->consumed : 0;
-  return static_cast<std::size_t>(state.sampler->num_batches_behind(consumed, require_batch(state, batch_size)));
+  const std::int64_t rows = require_rows(state, batch_size);
+  return static_cast<std::size_t>(rows == state.size ? state.sampler->num_batches_after(consumed)
+                                                     : state.with_rows(rows)->num_batches_after(consumed));
 }
 
-void ShardSampler::reset(::torch::optional<std::size_t> new_length) {
+void RankSampler::reset(::torch::optional<std::size_t> new_length) {
   State& state = *state_;
   MutexLock lock(state.mutex);
   if (new_length && static_cast<std::int64_t>(*new_length) != state.sampler->order().size()) {
-    state.sampler = state.make(static_cast<std::int64_t>(*new_length));
+    state.sampler = state.make(static_cast<std::int64_t>(*new_length), state.size);
     state.resumed.reset();
   }
   state.begin_pass();
-  if (state.batch > 0 && !state.hands_out_every_batch) refuse_empty_shares(state);
+  if (state.global_batch > 0 && !state.hands_out_every_batch) refuse_empty_shares(state);
 }
 
-::torch::optional<ShardSampler::Index> ShardSampler::next(std::size_t batch_size) {
+::torch::optional<RankSampler::Index> RankSampler::next(std::size_t batch_size) {
   State& state = *state_;
   MutexLock lock(state.mutex);
-  state.set_size(require_batch(state, batch_size));
+  state.set_size(require_rows(state, batch_size));
   const data::Sampler& sampler = *state.sampler;
-  if (state.index == sampler.num_batches(state.size)) return {};
+  if (state.index == sampler.num_batches()) return {};
   const std::int64_t begin = state.place().consumed;
-  std::vector<std::int64_t> rows = sampler.batch(state.index++, state.size);
+  std::vector<std::int64_t> rows = sampler.batch(state.index++);
   const bool is_empty = rows.empty();
   if (state.hands_out_every_batch) {
     state.drawn.push_back({state.place(), is_empty});
@@ -242,27 +258,26 @@ void ShardSampler::reset(::torch::optional<std::size_t> new_length) {
   return Index(rows.begin(), rows.end());
 }
 
-int ShardSampler::rank() const {
+int RankSampler::rank() const {
   MutexLock lock(state_->mutex);
   return state_->sampler->rank();
 }
 
-int ShardSampler::world() const { return state_->world; }
+int RankSampler::world() const { return state_->world; }
 
-DataIdentity ShardSampler::identity() const {
+DataIdentity RankSampler::identity() const {
   return [state = std::shared_ptr<const State>(state_)] {
     MutexLock lock(state->mutex);
-    // Torch's loader tells a DistributedSampler its batch size with the first batch.
-    return state->sampler->identity(state->batch > 0 ? state->batch : std::max<std::int64_t>(state->size, 1));
+    return state->sampler->identity();
   };
 }
 
-void ShardSampler::hand_out_every_batch() {
+void RankSampler::hand_out_every_batch() {
   MutexLock lock(state_->mutex);
   state_->hands_out_every_batch = true;
 }
 
-bool ShardSampler::took_batch() {
+bool RankSampler::took_batch() {
   State& state = *state_;
   MutexLock lock(state.mutex);
   if (state.drawn.empty()) return true;
@@ -272,7 +287,7 @@ bool ShardSampler::took_batch() {
   return !batch.is_empty;
 }
 
-void ShardSampler::save(::torch::serialize::OutputArchive& archive) const {
+void RankSampler::save(::torch::serialize::OutputArchive& archive) const {
   const data::SamplerState place = state();
   const auto write = [&](const char* name, std::int64_t value) {
     archive.write(name, at::scalar_tensor(value, at::kLong), /*is_buffer=*/true);
@@ -284,7 +299,7 @@ void ShardSampler::save(::torch::serialize::OutputArchive& archive) const {
   write("consumed", place.consumed);
 }
 
-void ShardSampler::load(::torch::serialize::InputArchive& archive) {
+void RankSampler::load(::torch::serialize::InputArchive& archive) {
   const auto read = [&](const char* name) {
     at::Tensor value = at::empty({}, at::kLong);
     archive.read(name, value, /*is_buffer=*/true);
@@ -297,26 +312,22 @@ void ShardSampler::load(::torch::serialize::InputArchive& archive) {
           .consumed = read("consumed")});
 }
 
-DistributedSampler::DistributedSampler(std::size_t length, int rank, int world, const SamplerOptions& options)
-    : ShardSampler(shared_state(sampler_of_length<data::DistributedSampler>(rank, world, options),
-                                static_cast<std::int64_t>(length), world)) {}
+DistributedSampler::DistributedSampler(std::size_t length, int rank, int world,
+                                       const DistributedSamplerOptions& options)
+    : RankSampler(shared_state(sampler_of_length<data::DistributedSampler>(rank, world, options),
+                               static_cast<std::int64_t>(length), world, options)) {}
 
-DistributedSampler::DistributedSampler(EpochOrder order, int rank, int world, Uneven uneven)
-    : ShardSampler(
-          shared_state(sampler_of_order<data::DistributedSampler>(order, rank, world, uneven), order.size(), world)) {}
+DistributedSampler::DistributedSampler(EpochOrder order, int rank, int world, const DistributedSamplerOptions& options)
+    : RankSampler(shared_state(sampler_of_order<data::DistributedSampler>(order, rank, world, options), order.size(),
+                               world, options)) {}
 
-BatchShardSampler::BatchShardSampler(std::size_t length, int rank, int world, const BatchShardOptions& options)
-    : ShardSampler(shared_state(sampler_of_length<data::BatchShardSampler>(
-                                    rank, world,
-                                    data::BatchShardSamplerOptions{.shuffle = options.shuffle,
-                                                                   .seed = options.seed,
-                                                                   .drop_last = options.drop_last,
-                                                                   .virtual_shards = options.virtual_shards}),
-                                static_cast<std::int64_t>(length), world, checked(options), options.virtual_shards)) {}
+GlobalBatchSampler::GlobalBatchSampler(std::size_t length, int rank, int world,
+                                       const GlobalBatchSamplerOptions& options)
+    : RankSampler(shared_state(sampler_of_length<data::GlobalBatchSampler>(rank, world, options),
+                               static_cast<std::int64_t>(length), world, options)) {}
 
-BatchShardSampler::BatchShardSampler(EpochOrder order, int rank, int world, const BatchShardOptions& options)
-    : ShardSampler(shared_state(
-          sampler_of_order<data::BatchShardSampler>(order, rank, world, options.drop_last, options.virtual_shards),
-          order.size(), world, checked(options), options.virtual_shards)) {}
+GlobalBatchSampler::GlobalBatchSampler(EpochOrder order, int rank, int world, const GlobalBatchSamplerOptions& options)
+    : RankSampler(shared_state(sampler_of_order<data::GlobalBatchSampler>(order, rank, world, options), order.size(),
+                               world, options)) {}
 
 }  // namespace lockstep::libtorch

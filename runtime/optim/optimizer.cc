@@ -155,7 +155,7 @@ DeviceId device_of(std::span<const Tensor> parameters) {
 }
 
 // Null where gradients are whole on each rank.
-ShardedUpdate* shards_of(std::span<const Tensor> parameters) {
+ShardedUpdate* micro_batches_of(std::span<const Tensor> parameters) {
   std::optional<ShardedUpdate*> shards;
   for (const Tensor& parameter : parameters) {
     if (!parameter.has_grad()) continue;
@@ -217,12 +217,12 @@ double GradNorm::value() const {
 }
 
 GradNorm grad_norm(std::span<const Tensor> parameters) {
-  return GradNorm(clip_of(parameters, std::numeric_limits<double>::infinity(), shards_of(parameters)).norm);
+  return GradNorm(clip_of(parameters, std::numeric_limits<double>::infinity(), micro_batches_of(parameters)).norm);
 }
 
 GradNorm clip_grad_norm(std::span<const Tensor> parameters, double max_norm) {
   if (!(max_norm > 0)) throw InvalidArgument(fmt::format("clip_grad_norm: max_norm {} is not above 0", max_norm));
-  ShardedUpdate* const shards = shards_of(parameters);
+  ShardedUpdate* const shards = micro_batches_of(parameters);
   const Clip clip = clip_of(parameters, max_norm, shards);
   for (const Tensor& parameter : parameters) {
     const Tensor gradient = own_part(parameter, shards);

@@ -219,17 +219,17 @@ std::optional<std::int64_t> DistributedDataParallel::in_step(Call call) {
 std::optional<std::int64_t> DistributedDataParallel::backward(const Tensor& loss) {
   return in_step([&] {
     if (reproducible_.is_on()) {
-      throw InvalidArgument(
-          fmt::format("DistributedDataParallel: backward(loss) in step {}, of {} virtual shards, of which each has a "
-                      "loss: call backward(batch, loss_of), which asks for them",
-                      trainer_->step(), reproducible_.virtual_shards));
+      throw InvalidArgument(fmt::format(
+          "DistributedDataParallel: backward(loss) in step {}, of {} fixed micro-batches, of which each has a "
+          "loss: call backward(batch, loss_of), which asks for them",
+          trainer_->step(), reproducible_.micro_batches));
     }
     run_backward(loss);
   });
 }
 
 std::optional<std::int64_t> DistributedDataParallel::backward(std::int64_t rows, const LossOf& loss_of) {
-  return in_step([&] { run_shards(rows, loss_of); });
+  return in_step([&] { run_micro_batches(rows, loss_of); });
 }
 
 std::optional<std::int64_t> DistributedDataParallel::backward(const data::Batch& batch, const LossOfBatch& loss_of) {
@@ -238,18 +238,18 @@ std::optional<std::int64_t> DistributedDataParallel::backward(const data::Batch&
   });
 }
 
-void DistributedDataParallel::run_shards(std::int64_t rows, const LossOf& loss_of) {
-  for (const StepShard& shard : trainer_->begin_shards(rows)) {
+void DistributedDataParallel::run_micro_batches(std::int64_t rows, const LossOf& loss_of) {
+  for (const MicroBatch& micro_batch : trainer_->begin_micro_batches(rows)) {
     if (!reproducible_.is_on()) return run_backward(loss_of(0, rows));
-    trainer_->begin_shard(shard);
+    trainer_->begin_micro_batch(micro_batch);
     for (const Tensor& parameter : parameters_) parameter.clear_grad();
-    if (shard.begin == shard.end) {
+    if (micro_batch.begin == micro_batch.end) {
       trainer_->begin_forward(0);
       run_without_rows();
     } else {
-      run_backward(loss_of(shard.begin, shard.end));
+      run_backward(loss_of(micro_batch.begin, micro_batch.end));
     }
-    if (!shard.is_last) trainer_->close();
+    if (!micro_batch.is_last) trainer_->close();
   }
 }
 

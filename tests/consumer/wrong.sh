@@ -33,8 +33,8 @@ refused() {
 }
 # dataset MEMBERS: a program that gives a dataset with these members to a DataLoader.
 dataset() {
-  printf 'struct Mine { %s };\nint main() { ls::data::DataLoader loader(Mine(), %s, {.batch_size = 2}); }' "$1" \
-    'ls::data::BatchShardSampler(3, 0, 1)'
+  printf 'struct Mine { %s };\nint main() { ls::data::DataLoader loader(Mine(), %s); }' "$1" \
+    'ls::data::GlobalBatchSampler(3, 0, 1, {.global_batch = 2})'
 }
 size='std::int64_t size() const { return 3; }'
 batch='int batch(std::span<const std::int64_t> ids) const { return int(ids.size()); }'

@@ -97,10 +97,10 @@ TEST_F(CharGptProgram, TheLossDoesNotDependOnTheNumberOfRanks) {
   EXPECT_EQ(seen[1].bigram, seen[0].bigram);
 }
 
-// In virtual shards, so that the number of ranks counts for nothing either.
+// In fixed micro-batches, so that the number of ranks counts for nothing either.
 TEST_F(CharGptProgram, ShardsOfTheOptimizerChangeNoBitOfTheWeights) {
   for (const auto& [name, ranks] : {std::pair{"alone", 1}, std::pair{"whole", 3}, std::pair{"sharded", 3}}) {
-    std::vector<std::string> flags{"--out", file(name), "--virtual-shards", "4"};
+    std::vector<std::string> flags{"--out", file(name), "--micro-batches", "4"};
     if (name == std::string("sharded")) flags.emplace_back("--shard");
     RankProcesses job(ranks, {.command = command(flags, 30)});
     for (const Result& result : job.wait()) ASSERT_EQ(result.exit_code, 0) << result.err;

@@ -57,7 +57,7 @@ TEST_F(MnistJob, StoppedAndStartedAgainEndsAsOneThatWasNot) {
 TEST_F(MnistJob, HasTheSameBitsAtAnyNumberOfRanks) {
   const auto train = [&](const std::string& ranks) {
     const Result result = run({kLauncher, "run", "-n", ranks, "--", LOCKSTEP_BIN_DIR "/04_libtorch_mnist",
-                               "--virtual-shards", "4", "--snapshot-dir", file(ranks)});
+                               "--micro-batches", "4", "--snapshot-dir", file(ranks)});
     EXPECT_EQ(result.exit_code, 0) << result.err;
   };
   train("1");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank of tests/gpu/suite_test.cc. argv[1] says what it does:
 //   replicas   trains 50 steps on a device, and compares the replicas
-//   sums       hooks of 16 bits and virtual shards beside the same sums on the host, bit by bit
+//   sums       hooks of 16 bits and fixed micro-batches beside the same sums on the host, bit by bit
 //   times      all-reduces of 4 KiB, 1 MiB and 25 MiB: rank 0 prints how long they took
 //   overlap    steps of a long backward, until the device's timestamps show a bucket that is reduced before its end
 //   loop       all-reduces until something goes wrong, which ends it as an uncaught error
@@ -46,7 +46,7 @@ namespace {
 using Group = std::shared_ptr<ProcessGroup>;
 using Clock = std::chrono::steady_clock;
 
-// Gradients of which the order of additions shows; leaf: a rank, or a virtual shard.
+// Gradients of which the order of additions shows; leaf: a rank, or a fixed micro-batch.
 float gradient(std::uint32_t step, std::uint32_t leaf, std::int64_t i) {
   const auto bits = philox({step, leaf, static_cast<std::uint32_t>(i), 0}, {51, 0});
   return std::ldexp(2 * uniform01(bits[0]) - 1, static_cast<int>(bits[1] % 10));
@@ -106,21 +106,21 @@ void hook_sums(const Group& group, const CommHook& hook, Half (*narrow)(float)) 
   }
 }
 
-void shard_sums(const Group& group) {
+void micro_batch_sums(const Group& group) {
   constexpr std::int64_t kCount = 100'003;
-  constexpr int kShards = 6;
+  constexpr int kMicroBatches = 6;
   Reducer reducer({{"w", DType::f32, {kCount}}}, group,
-                  {.reproducible = {.virtual_shards = kShards, .batch_size = kShards}});
-  const data::ShardRun run = data::shards_of(kShards, group->rank(), group->size());
+                  {.reproducible = {.micro_batches = kMicroBatches, .global_batch = kMicroBatches}});
+  const data::MicroBatchRange run = data::micro_batches_of(kMicroBatches, group->rank(), group->size());
   for (std::uint32_t step = 0; step < 4; ++step) {
-    for (int shard = run.begin; shard < run.end; ++shard) {
-      reducer.begin_step({.weight = 1, .synchronize = shard + 1 == run.end});
-      upload_gradient(group, reducer, kCount, step, static_cast<std::uint32_t>(shard));
+    for (int micro_batch = run.begin; micro_batch < run.end; ++micro_batch) {
+      reducer.begin_step({.weight = 1, .synchronize = micro_batch + 1 == run.end});
+      upload_gradient(group, reducer, kCount, step, static_cast<std::uint32_t>(micro_batch));
       reducer.mark_ready(0);
       reducer.finish_step();
     }
-    compare(group, reducer, kCount, step, kShards,
-            [](std::span<const float> leaves) { return tree(leaves) / static_cast<float>(kShards); });
+    compare(group, reducer, kCount, step, kMicroBatches,
+            [](std::span<const float> leaves) { return tree(leaves) / static_cast<float>(kMicroBatches); });
   }
 }
 
@@ -129,7 +129,7 @@ void sums(const Group& group) {
   group->set_stream(stream);
   hook_sums<bfloat16>(group, bf16_compress_hook(), to_bfloat16);
   hook_sums<float16>(group, fp16_compress_hook(), to_float16);
-  shard_sums(group);
+  micro_batch_sums(group);
   std::printf("sums are those of the host\n");
 }
 

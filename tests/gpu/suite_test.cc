@@ -236,7 +236,7 @@ bool has_no_libraries(const Result& result) {
   return result.exit_code == 127 && result.err.find("cannot open shared object file") != std::string::npos;
 }
 
-// LibTorch reads it in the first product, which virtual shards need not be.
+// LibTorch reads it in the first product, which fixed micro-batches need not be.
 const Variables kDeterministicCublas{{"CUBLAS_WORKSPACE_CONFIG", ":4096:8"}};
 
 TEST_P(Ranks, TrainModulesOfLibTorch) {
@@ -256,11 +256,11 @@ TEST_F(Gpu, TrainsModulesOfLibTorchToTheSameBitsAtOneTwoAndThreeRanks) {
   std::set<std::string> digests;
   for (const int count : {1, 2, 3}) {
     const Result result =
-        start(count, {LIBTORCH_RANK, "--gtest_filter=Device.TrainsInVirtualShards"}, {}, kDeterministicCublas)
+        start(count, {LIBTORCH_RANK, "--gtest_filter=Device.TrainsInFixedMicroBatches"}, {}, kDeterministicCublas)
             .wait(Deadline::after(kLimit));
     if (has_no_libraries(result)) GTEST_SKIP() << result.err;
     EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-    const auto at = result.out.find("virtual shards: ");
+    const auto at = result.out.find("fixed micro-batches: ");
     ASSERT_NE(at, std::string::npos) << result.out;
     digests.insert(result.out.substr(at, result.out.find('\n', at) - at));
   }
@@ -299,16 +299,16 @@ TEST_P(Ranks, AddUpInTheOrderThatTheHostHas) {
   EXPECT_EQ(times(run(GetParam(), {GPU_RANK, "sums"}).out, "sums are those of the host"), GetParam());
 }
 
-// The weights of the GPT of our own tensors after some steps in virtual shards, byte by byte.
+// The weights of the GPT of our own tensors after some steps in fixed micro-batches, byte by byte.
 TEST_F(Gpu, HasTheSameBitsAtOneTwoAndThreeRanks) {
   if (!std::filesystem::exists(program("02_char_gpt"))) GTEST_SKIP() << "examples/02_char_gpt is not built";
   const TemporaryFolder folder;
   const std::string text = text_in(folder);
   const auto weights_at = [&](int count) {
     const std::string file = folder / std::to_string(count);
-    run(count, {"02_char_gpt", "--device",  "cuda", "--text",           text, "--steps", "6", "--batch",
-                "7",           "--context", "8",    "--layers",         "1",  "--heads", "2", "--embd",
-                "16",          "--dropout", "0.1",  "--virtual-shards", "6",  "--out",   file});
+    run(count, {"02_char_gpt", "--device",  "cuda", "--text",          text, "--steps", "6", "--batch",
+                "7",           "--context", "8",    "--layers",        "1",  "--heads", "2", "--embd",
+                "16",          "--dropout", "0.1",  "--micro-batches", "6",  "--out",   file});
     std::stringstream bytes;
     bytes << std::ifstream(file, std::ios::binary).rdbuf();
     return bytes.str();

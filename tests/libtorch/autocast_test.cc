@@ -154,7 +154,7 @@ struct Trained {
 
 using Options = ::torch::optim::AdamWOptions;
 
-// Two micro-batches to a step, or in virtual shards.
+// Two micro-batches to a step, or in fixed micro-batches.
 Trained train_in(const Scopes& scopes, const Group& group, const libtorch::DdpOptions& options, const auto& made_for) {
   CastNet net;
   initialize(net, 3);
@@ -228,7 +228,7 @@ TEST(Autocast, AScopeMayBeAnywhereAroundSteps) {
   const auto torchs = [](auto& ddp) { return AdamW(ddp.parameters(), Options(0.05)); };
   expect_the_same_in_any_scope(torchs);
   expect_the_same_in_any_scope([](auto& ddp) { return libtorch::FusedAdamW(ddp.parameters(), Options(0.05)); });
-  expect_the_same_in_any_scope(torchs, {.reproducible = {.virtual_shards = 4, .batch_size = 12}});
+  expect_the_same_in_any_scope(torchs, {.reproducible = {.micro_batches = 4, .global_batch = 12}});
   expect_the_same_in_any_scope([](auto& ddp) { return libtorch::ShardedOptimizer<AdamW>(ddp, Options(0.05)); },
                                {.shard = Shard::optimizer});
 }

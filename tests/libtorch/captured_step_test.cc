@@ -500,7 +500,7 @@ TEST(CapturedStep, MisuseIsRefusedInTheFirstStep) {
   const std::string refused = "InvalidArgument: CapturedStep: step 0 is in no_sync(), or behind its micro-batches, or ";
   expect_text(first({}, 1, true), {refused});
   expect_text(first({.weigh_outputs = true}), {refused});
-  expect_text(first({.reproducible = {.virtual_shards = 4, .batch_size = 8}}), {refused});
+  expect_text(first({.reproducible = {.micro_batches = 4, .global_batch = 8}}), {refused});
 }
 
 // With the program's own graphs: on the CPU there are none.

@@ -112,7 +112,7 @@ at::Tensor contrastive(const Encoder& net, const at::Tensor& own, const at::Tens
   return at::cross_entropy_loss(logits, (at::arange(own.size(0)) + first + 1) % all.size(0), {}, reduction);
 }
 
-enum class Way { ddp, weights, sum, equal_shards };
+enum class Way { ddp, weights, sum, equal_micro_batches };
 
 at::Tensor loss_over_all(Way way, const Encoder& net, libtorch::DistributedDataParallel<Encoder>& ddp,
                          const at::Tensor& own, const Group& group, std::int64_t first) {
@@ -120,7 +120,7 @@ at::Tensor loss_over_all(Way way, const Encoder& net, libtorch::DistributedDataP
     case Way::ddp: return contrastive(net, own, all_gather_rows(own, ddp), first, at::Reduction::Mean);
     case Way::weights:
       return contrastive(net, own, all_gather_rows(own, group, ddp.gradient_options()), first, at::Reduction::Mean);
-    case Way::equal_shards: return contrastive(net, own, all_gather(own, group), first, at::Reduction::Mean);
+    case Way::equal_micro_batches: return contrastive(net, own, all_gather(own, group), first, at::Reduction::Mean);
     case Way::sum: break;
   }
   const at::Tensor all = all_gather_rows(own, group);
@@ -152,7 +152,7 @@ void expect_contrastive_like_alone(Way way, int ranks) {
     for (int step = 0; step < kSteps; ++step) {
       auto cuts = random_cuts(random, kRows, ranks);
       if (step == 2 && ranks > 1) cuts[1] = 0;  // rank 0 has none
-      if (way == Way::equal_shards) {
+      if (way == Way::equal_micro_batches) {
         for (int r = 0; r <= ranks; ++r) cuts[static_cast<std::size_t>(r)] = kRows / ranks * r;
       }
       const auto r = static_cast<std::size_t>(group->rank());
@@ -171,7 +171,7 @@ void expect_contrastive_like_alone(Way way, int ranks) {
 // The temperature is a parameter of the module that the loss uses beside the gathered rows.
 TEST(CollectiveGradients, AContrastiveLossTrainsAsInOneProcess) {
   for (const int ranks : kWorlds) {
-    for (const Way way : {Way::ddp, Way::weights, Way::sum, Way::equal_shards}) {
+    for (const Way way : {Way::ddp, Way::weights, Way::sum, Way::equal_micro_batches}) {
       expect_contrastive_like_alone(way, ranks);
     }
   }

@@ -22,7 +22,7 @@ TEST(LibtorchDataLoader, HasAsManyBatchesOnEveryRank) {
       std::vector<Samples> sizes;
       std::multiset<std::int64_t> seen;
       for (int rank = 0; rank < world; ++rank) {
-        libtorch::DataLoader loader(numbers(18), BatchShardSampler(18, rank, world, {.batch = 8}), options);
+        libtorch::DataLoader loader(numbers(18), GlobalBatchSampler(18, rank, world, {.global_batch = 8}), options);
         EXPECT_EQ(loader.num_batches(), 3u);
         for (int epoch = 0; epoch < 2; ++epoch) {
           Samples of_epoch;
@@ -55,10 +55,10 @@ TEST(LibtorchDataLoader, HandsAnExactDealOutInAsManyBatchesToo) {
 
 // With workers, which draw ahead of what the program has got; at another world size; loops that are left early.
 TEST(LibtorchDataLoader, GoesOnBehindWhatWasHandedOut) {
-  Samples whole = epoch_of(BatchShardSampler(50, 0, 1, {.batch = 6, .seed = 2}), 1);
+  Samples whole = epoch_of(GlobalBatchSampler(50, 0, 1, {.global_batch = 6, .seed = 2}), 1);
   for (const std::size_t workers : {0, 3}) {
     const auto options = ::torch::data::DataLoaderOptions().workers(workers);
-    BatchShardSampler first(50, 0, 1, {.batch = 6, .seed = 2});
+    GlobalBatchSampler first(50, 0, 1, {.global_batch = 6, .seed = 2});
     SamplerState place;
     Samples read;
     {
@@ -69,11 +69,12 @@ TEST(LibtorchDataLoader, GoesOnBehindWhatWasHandedOut) {
       place = first.state();
       EXPECT_EQ(place, (SamplerState{.length = 50, .seed = 2, .order = kShuffled, .epoch = 1, .consumed = 18}));
       const Samples next = take(loader);
-      EXPECT_EQ(next, epoch_of(BatchShardSampler(50, 0, 1, {.batch = 6, .seed = 2}), 2)) << "behind one left early";
+      EXPECT_EQ(next, epoch_of(GlobalBatchSampler(50, 0, 1, {.global_batch = 6, .seed = 2}), 2))
+          << "behind one left early";
     }
     std::vector<Samples> batches(6);
     for (int rank = 0; rank < 2; ++rank) {
-      BatchShardSampler sampler(50, rank, 2, {.batch = 6, .seed = 2});
+      GlobalBatchSampler sampler(50, rank, 2, {.global_batch = 6, .seed = 2});
       libtorch::DataLoader loader(numbers(50), sampler, options);
       sampler.resume(place);
       EXPECT_EQ(loader.num_batches(), 6u);
@@ -91,9 +92,9 @@ TEST(LibtorchDataLoader, GoesOnBehindWhatWasHandedOut) {
 }
 
 TEST(LibtorchDataLoader, ResumesInALoopOverItsEpochs) {
-  const BatchShardSampler sampler(50, 0, 1, {.batch = 6, .seed = 2});
+  const GlobalBatchSampler sampler(50, 0, 1, {.global_batch = 6, .seed = 2});
   for (const std::int64_t consumed : {0, 18, 50}) {
-    libtorch::DataLoader loader(numbers(50), BatchShardSampler(50, 0, 1, {.batch = 6, .seed = 2}));
+    libtorch::DataLoader loader(numbers(50), GlobalBatchSampler(50, 0, 1, {.global_batch = 6, .seed = 2}));
     EXPECT_EQ(loader.epoch(), 0);
     SamplerState place = loader.state();
     place.epoch = 1;
@@ -136,7 +137,7 @@ TEST(LibtorchDataLoader, AReaderThatHangsIsLeftBehindWithItsDataset) {
     dataset.released = released;
     try {
       libtorch::DataLoader loader(dataset.map(::torch::data::transforms::Stack<>()),
-                                  BatchShardSampler(4, 0, 1, {.batch = 2}),
+                                  GlobalBatchSampler(4, 0, 1, {.global_batch = 2}),
                                   ::torch::data::DataLoaderOptions().workers(1).timeout(std::chrono::milliseconds(20)));
       loader.begin();
       told.set_value(false);
@@ -154,7 +155,7 @@ TEST(LibtorchDataLoader, AReaderThatHangsIsLeftBehindWithItsDataset) {
 
 TEST(LibtorchDataLoader, EndsWithTheTrainingAndKeepsItsPlace) {
   for (const std::size_t workers : {0, 3}) {
-    BatchShardSampler sampler(50, 0, 1, {.batch = 6, .seed = 2});
+    GlobalBatchSampler sampler(50, 0, 1, {.global_batch = 6, .seed = 2});
     libtorch::DataLoader loader(numbers(50), sampler, ::torch::data::DataLoaderOptions().workers(workers));
     bool is_over = false;
     loader.end_when([&] { return is_over; });
@@ -168,7 +169,7 @@ TEST(LibtorchDataLoader, EndsWithTheTrainingAndKeepsItsPlace) {
     for ([[maybe_unused]] auto& batch : loader) FAIL() << "a pass behind the end";
     EXPECT_EQ(sampler.state(), place);
     is_over = false;
-    EXPECT_EQ(take(loader), epoch_of(BatchShardSampler(50, 0, 1, {.batch = 6, .seed = 2}), 2));
+    EXPECT_EQ(take(loader), epoch_of(GlobalBatchSampler(50, 0, 1, {.global_batch = 6, .seed = 2}), 2));
   }
 }
 
@@ -183,7 +184,7 @@ struct Broken : ::torch::data::datasets::Dataset<Broken, ::torch::data::TensorEx
 
 TEST(LibtorchDataLoader, LeavesAnErrorOfTheDatasetBehind) {
   for (const std::size_t workers : {0, 2}) {
-    BatchShardSampler sampler(8, 0, 1, {.batch = 2, .shuffle = false});
+    GlobalBatchSampler sampler(8, 0, 1, {.global_batch = 2, .shuffle = false});
     libtorch::DataLoader loader(Broken(), sampler, ::torch::data::DataLoaderOptions().workers(workers));
     for (int epoch = 0; epoch < 2; ++epoch) {
       int batches = 0;
@@ -202,7 +203,7 @@ TEST(LibtorchDataLoader, LeavesAnErrorOfTheDatasetBehind) {
 }
 
 TEST(LibtorchDataLoader, RefusesOptionsThatWouldPartTheRanks) {
-  const BatchShardSampler sampler(10, 0, 2, {.batch = 4});
+  const GlobalBatchSampler sampler(10, 0, 2, {.global_batch = 4});
   expect_text(outcome_of([&] {
                 libtorch::DataLoader(numbers(10), sampler, ::torch::data::DataLoaderOptions().drop_last(true));
               }),
@@ -229,7 +230,7 @@ Tensors train(const Group& group, std::int64_t* empty_batches = nullptr) {
   initialize(net, 1);
   libtorch::DistributedDataParallel ddp(net, group);
   ::torch::optim::SGD optimizer(net.parameters(), ::torch::optim::SGDOptions(0.1).momentum(0.9));
-  BatchShardSampler sampler(20, *group, {.batch = 9, .seed = 5});
+  GlobalBatchSampler sampler(20, *group, {.global_batch = 9, .seed = 5});
   libtorch::DataLoader loader(Rows(x, y).map(::torch::data::transforms::Stack<>()), sampler);
   for (int epoch = 0; epoch < 2; ++epoch) {
     for (auto& batch : loader) {
@@ -267,7 +268,7 @@ TEST(LibtorchDataDivergence, ASamplerOfAnotherRankIsRefused) {
     DistributedSampler sampler(20, 0, 1);
     expect_text(outcome_of([&] { ddp.watch(sampler); }),
                 {"InvalidArgument", "reads for rank 0 of 1, and this is rank"});
-    BatchShardSampler other(20, 1 - group->rank(), 2, {.batch = 9});
+    GlobalBatchSampler other(20, 1 - group->rank(), 2, {.global_batch = 9});
     libtorch::DataLoader loader(numbers(20), other);
     expect_text(outcome_of([&] { ddp.watch(loader); }), {"InvalidArgument", "reads for rank"});
   });
@@ -279,7 +280,7 @@ TEST(LibtorchDataDivergence, NamesWhatDiffersAndWhere) {
       Net net;
       libtorch::DistributedDataParallel ddp(net, group);
       const std::uint64_t seed = group->rank() == 2 ? 6 : 5;
-      BatchShardSampler sampler(20, *group, {.batch = 9, .seed = seed});
+      GlobalBatchSampler sampler(20, *group, {.global_batch = 9, .seed = seed});
       libtorch::DataLoader loader(numbers(20), sampler);
       by_loader ? ddp.watch(loader) : ddp.watch(sampler);
       expect_text(outcome_of([&] {

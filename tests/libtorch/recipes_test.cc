@@ -169,7 +169,7 @@ TEST(Recipes, Autocast) {
     ddp.check_replicas();
     return weights_of(model);
   };
-  // bfloat16 has 8 bits: what each shard's backward rounds is not what the whole one's does.
+  // bfloat16 has 8 bits: what each micro-batch's backward rounds is not what the whole one's does.
   expect_alike("autocast", recipe, 1e-2);
 }
 

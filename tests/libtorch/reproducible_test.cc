@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lockstep::libtorch::DistributedDataParallel with virtual shards: the same bits at any number of ranks. Without what
-// is random: ranks that are threads share torch's generator. Processes have dropout: tests/examples.
+// lockstep::libtorch::DistributedDataParallel with fixed micro-batches: the same bits at any number of ranks. Without
+// what is random: ranks that are threads share torch's generator. Processes have dropout: tests/examples.
 #include <set>
 
 #include "lockstep/libtorch/samplers.h"
@@ -16,8 +16,8 @@ namespace {
 namespace nn = ::torch::nn;
 using libtorch::DistributedDataParallel;
 
-constexpr int kShards = 8;
-constexpr std::int64_t kRowsOfStep = 20;  // shards of 3 rows, the seventh of 2, the eighth empty
+constexpr int kMicroBatches = 8;
+constexpr std::int64_t kRowsOfStep = 20;  // micro-batches of 3 rows, the seventh of 2, the eighth empty
 constexpr std::int64_t kLength = 50;
 
 struct CnnImpl : nn::Module {
@@ -84,10 +84,11 @@ Record record_of(const Settings& settings) {
     libtorch::DdpOptions options;
     options.seed = 21;
     options.weigh_outputs = settings.weigh_outputs;
-    options.reproducible = {.virtual_shards = kShards, .batch_size = kRowsOfStep};
+    options.reproducible = {.micro_batches = kMicroBatches, .global_batch = kRowsOfStep};
     DistributedDataParallel ddp(model, group, options);
     ::torch::optim::Adam optimizer(ddp.parameters(), ::torch::optim::AdamOptions(0.01));
-    libtorch::BatchShardSampler sampler(kLength, *group, {.batch = kRowsOfStep, .seed = 2, .virtual_shards = kShards});
+    libtorch::GlobalBatchSampler sampler(kLength, *group,
+                                         {.global_batch = kRowsOfStep, .seed = 2, .micro_batches = kMicroBatches});
     sampler.hand_out_every_batch();
     std::optional<libtorch::Snapshots> snapshots;
     if (settings.folder) {
@@ -159,7 +160,7 @@ std::string refusal(const Net& module, const std::function<void(DistributedDataP
   return error_of<InvalidArgument>([&] {
     run_torch_ranks(1, [&](const Group& group) {
       libtorch::DdpOptions options;
-      options.reproducible = {.virtual_shards = 2, .batch_size = 4};
+      options.reproducible = {.micro_batches = 2, .global_batch = 4};
       DistributedDataParallel ddp(module, group, options);
       body(ddp);
     });
@@ -179,7 +180,8 @@ TEST(Reproducible, AForwardOfOtherRowsThanItsShardIsRefused) {
   const std::string told = refusal(linear, [](auto& ddp) {
     ddp.backward(4, [&](std::int64_t, std::int64_t) { return ddp(at::ones({4, 3})).sum(); });
   });
-  EXPECT_NE(told.find("the forward of virtual shard 0 had 4 rows, and the shard is rows 0 to 2"), std::string::npos)
+  EXPECT_NE(told.find("the forward of fixed micro-batch 0 had 4 rows, and the micro-batch is rows 0 to 2"),
+            std::string::npos)
       << told;
 }
 
@@ -189,14 +191,14 @@ TEST(Reproducible, AWeightForAllShardsTogetherIsRefused) {
     ddp.set_weight(4);
     ddp.backward(4, [&](std::int64_t begin, std::int64_t end) { return ddp(at::ones({end - begin, 3})).sum(); });
   });
-  EXPECT_NE(told.find("set_weight(4) before step 0 of 2 virtual shards"), std::string::npos) << told;
+  EXPECT_NE(told.find("set_weight(4) before step 0 of 2 fixed micro-batches"), std::string::npos) << told;
 }
 
 TEST(Reproducible, WeightsThatAreRowsByChanceAreTheProgramsOwnToo) {
   run_torch_ranks(2, [&](const Group& group) {
     const nn::Sequential linear(nn::Linear(3, 4));
     libtorch::DdpOptions options;
-    options.reproducible = {.virtual_shards = 2, .batch_size = 4};
+    options.reproducible = {.micro_batches = 2, .global_batch = 4};
     DistributedDataParallel ddp(linear, group, options);
     ddp.backward(2, [&](std::int64_t begin, std::int64_t end) {
       const at::Tensor loss = ddp(at::ones({end - begin, 3})).mean();
@@ -216,7 +218,7 @@ TEST(Reproducible, AModuleOfTheStackTrains) {
   run_torch_ranks(2, [&](const Group& group) {
     OnStack net;
     libtorch::DdpOptions options;
-    options.reproducible = {.virtual_shards = 2, .batch_size = 4};
+    options.reproducible = {.micro_batches = 2, .global_batch = 4};
     DistributedDataParallel ddp(net, group, options);
     ddp.backward(2, [&](std::int64_t begin, std::int64_t end) { return ddp(at::ones({end - begin, 3})).mean(); });
     EXPECT_EQ(ddp.last_weight(), 4);
@@ -227,7 +229,7 @@ TEST(Reproducible, WhatALossThrowsIsToldToAll) {
   run_torch_ranks(2, [&](const Group& group) {
     const nn::Sequential linear(nn::Linear(3, 4));
     libtorch::DdpOptions options;
-    options.reproducible = {.virtual_shards = 4, .batch_size = 4};
+    options.reproducible = {.micro_batches = 4, .global_batch = 4};
     DistributedDataParallel ddp(linear, group, options);
     const auto train = [&] {
       ddp.backward(2, [&](std::int64_t begin, std::int64_t end) {
@@ -249,7 +251,7 @@ TEST(Reproducible, BatchStatisticsOfAShardAreNot) {
   run_torch_ranks(2, [&](const Group& group) {
     const nn::Sequential norm(nn::Linear(3, 4), nn::BatchNorm1d(nn::BatchNormOptions(4).track_running_stats(false)));
     libtorch::DdpOptions options;
-    options.reproducible = {.virtual_shards = 2, .batch_size = 4};
+    options.reproducible = {.micro_batches = 2, .global_batch = 4};
     DistributedDataParallel ddp(norm, group, options);
     ddp.backward(2, [&](std::int64_t begin, std::int64_t end) { return ddp(at::ones({end - begin, 3})).sum(); });
     EXPECT_EQ(ddp.last_weight(), 4);
@@ -260,7 +262,7 @@ TEST(Reproducible, ASyncBatchNormIsRefusedByName) {
   run_torch_ranks(1, [&](const Group& group) {
     nn::Sequential norm(nn::Linear(3, 4), libtorch::SyncBatchNorm(4));
     libtorch::DdpOptions options;
-    options.reproducible = {.virtual_shards = 2, .batch_size = 4};
+    options.reproducible = {.micro_batches = 2, .global_batch = 4};
     const std::string told = error_of<InvalidArgument>([&] { DistributedDataParallel(norm, group, options); });
     EXPECT_NE(told.find("'1' is a SyncBatchNorm, which computes with the rows that all ranks have at once"),
               std::string::npos)
@@ -271,7 +273,7 @@ TEST(Reproducible, ASyncBatchNormIsRefusedByName) {
 TEST(Reproducible, ABackwardOfItsOwnIsRefused) {
   const nn::Sequential linear(nn::Linear(3, 4));
   const std::string told = refusal(linear, [](auto& ddp) { ddp(at::ones({4, 3})).sum().backward(); });
-  EXPECT_NE(told.find("a backward of its own in step 0, of 2 virtual shards"), std::string::npos) << told;
+  EXPECT_NE(told.find("a backward of its own in step 0, of 2 fixed micro-batches"), std::string::npos) << told;
 }
 
 TEST(Reproducible, WithoutShardsTheSameLoopIsOneBackward) {

@@ -12,14 +12,14 @@ namespace lockstep::testing {
 
 using data::EpochOrder;
 using data::SamplerState;
-using libtorch::BatchShardSampler;
 using libtorch::DistributedSampler;
-using libtorch::ShardSampler;
+using libtorch::GlobalBatchSampler;
+using libtorch::RankSampler;
 using libtorch::Uneven;
 using Samples = std::vector<std::int64_t>;
 inline const std::uint64_t kShuffled = EpochOrder::shuffled(1, 0).digest();
 
-inline Samples all_of(ShardSampler& sampler, std::size_t batch_size) {
+inline Samples all_of(RankSampler& sampler, std::size_t batch_size) {
   Samples seen;
   while (const auto batch = sampler.next(batch_size)) {
     EXPECT_GT(batch->size(), 0u);
@@ -28,7 +28,7 @@ inline Samples all_of(ShardSampler& sampler, std::size_t batch_size) {
   return seen;
 }
 
-inline Samples epoch_of(ShardSampler sampler, std::int64_t epoch, std::size_t batch_size = 2) {
+inline Samples epoch_of(RankSampler sampler, std::int64_t epoch, std::size_t batch_size = 2) {
   sampler.set_epoch(epoch);
   sampler.reset();
   return all_of(sampler, batch_size);
@@ -51,7 +51,7 @@ Samples take(Loader& loader, std::size_t most = 100) {
   return seen;
 }
 
-inline std::string saved(const ShardSampler& sampler) {
+inline std::string saved(const RankSampler& sampler) {
   std::stringstream file;
   ::torch::serialize::OutputArchive out;
   sampler.save(out);
@@ -59,7 +59,7 @@ inline std::string saved(const ShardSampler& sampler) {
   return file.str();
 }
 
-inline void load(ShardSampler& sampler, const std::string& bytes) {
+inline void load(RankSampler& sampler, const std::string& bytes) {
   std::stringstream file(bytes);
   ::torch::serialize::InputArchive in;
   in.load_from(file);

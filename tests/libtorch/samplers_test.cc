@@ -70,7 +70,7 @@ TEST(DistributedSampler, BeginsAnEpochPerResetAndCopiesShareIt) {
 TEST(DistributedSampler, HasPythonsOrderWhereThatIsAskedFor) {
   const auto python = [](std::int64_t length, int rank, int world, std::uint64_t seed, std::int64_t epoch,
                          Uneven uneven) {
-    return epoch_of(DistributedSampler(libtorch::randperm_order(length, seed), rank, world, uneven), epoch);
+    return epoch_of(DistributedSampler(libtorch::randperm_order(length, seed), rank, world, {.uneven = uneven}), epoch);
   };
   EXPECT_EQ(python(10, 0, 4, 0, 0, Uneven::pad), (Samples{4, 3, 6}));
   EXPECT_EQ(python(10, 1, 4, 0, 0, Uneven::pad), (Samples{1, 9, 2}));
@@ -111,7 +111,8 @@ TEST(DistributedSampler, TakesEveryOrder) {
   const Samples odd{1, 3, 5, 7, 9, 11, 13};
   std::multiset<std::int64_t> seen;
   for (int rank = 0; rank < 3; ++rank) {
-    const Samples own = epoch_of(DistributedSampler(EpochOrder::shuffled(7, 4).within(odd), rank, 3, Uneven::exact), 6);
+    const Samples own =
+        epoch_of(DistributedSampler(EpochOrder::shuffled(7, 4).within(odd), rank, 3, {.uneven = Uneven::exact}), 6);
     seen.insert(own.begin(), own.end());
   }
   EXPECT_EQ(Samples(seen.begin(), seen.end()), odd);
@@ -119,14 +120,14 @@ TEST(DistributedSampler, TakesEveryOrder) {
   expect_text(outcome_of([&] { sampler.reset(8); }), {"InvalidArgument", "8 samples, of an order of 7"});
 }
 
-TEST(BatchShardSampler, GivesTheGlobalBatchInTheSharesOfChunk) {
-  BatchShardSampler alone(100, 0, 1, {.batch = 64, .seed = 1});
+TEST(GlobalBatchSampler, GivesTheGlobalBatchInTheSharesOfChunk) {
+  GlobalBatchSampler alone(100, 0, 1, {.global_batch = 64, .seed = 1});
   alone.reset();
   const auto whole = *alone.next(1);
   ASSERT_EQ(whole.size(), 64u);
   std::vector<std::size_t> joined, sizes;
   for (int rank = 0; rank < 3; ++rank) {
-    BatchShardSampler sampler(100, rank, 3, {.batch = 64, .seed = 1});
+    GlobalBatchSampler sampler(100, rank, 3, {.global_batch = 64, .seed = 1});
     sampler.reset();
     const auto share = *sampler.next(1);
     sizes.push_back(share.size());
@@ -136,27 +137,27 @@ TEST(BatchShardSampler, GivesTheGlobalBatchInTheSharesOfChunk) {
   }
   EXPECT_EQ(sizes, (std::vector<std::size_t>{22, 22, 20}));
   EXPECT_EQ(joined, whole);
-  EXPECT_EQ(BatchShardSampler(100, 0, 3, {.batch = 64, .drop_last = true}).num_batches(), 1u);
+  EXPECT_EQ(GlobalBatchSampler(100, 0, 3, {.global_batch = 64, .drop_last = true}).num_batches(), 1u);
 }
 
-TEST(BatchShardSampler, RefusesWhatTorchsLoaderCantDo) {
+TEST(GlobalBatchSampler, RefusesWhatTorchsLoaderCantDo) {
   for (int rank = 0; rank < 4; ++rank) {
-    BatchShardSampler sampler(66, rank, 4, {.batch = 64});
+    GlobalBatchSampler sampler(66, rank, 4, {.global_batch = 64});
     expect_text(outcome_of([&] { sampler.reset(); }),
                 {"InvalidArgument", "in epoch 0 a batch has 2 rows for 4 ranks", "lockstep::libtorch::DataLoader"});
-    BatchShardSampler few(60, rank, 4, {.batch = 5});
+    GlobalBatchSampler few(60, rank, 4, {.global_batch = 5});
     expect_text(outcome_of([&] { few.reset(); }), {"InvalidArgument", "has 5 rows for 4 ranks"});
-    BatchShardSampler cut(66, rank, 4, {.batch = 64, .drop_last = true});
+    GlobalBatchSampler cut(66, rank, 4, {.global_batch = 64, .drop_last = true});
     cut.reset();
     EXPECT_EQ(all_of(cut, 1).size(), 16u);
   }
-  expect_text(outcome_of([] { BatchShardSampler(10, 0, 2, {}); }), {"InvalidArgument", "batch is 0"});
-  expect_text(outcome_of([] { BatchShardSampler(10, 2, 2, {.batch = 4}); }), {"InvalidArgument", "rank 2"});
+  expect_text(outcome_of([] { GlobalBatchSampler(10, 0, 2, {}); }), {"InvalidArgument", "batch is 0"});
+  expect_text(outcome_of([] { GlobalBatchSampler(10, 2, 2, {.global_batch = 4}); }), {"InvalidArgument", "rank 2"});
   EXPECT_THROW(DistributedSampler(4, 3, 3), InvalidArgument);
   DistributedSampler sampler(10, 1, 3);
   sampler.reset();
-  expect_text(outcome_of([&] { sampler.next(0); }), {"InvalidArgument", "batch size of 0"});
-  expect_text(outcome_of([&] { static_cast<void>(sampler.num_batches(0)); }), {"InvalidArgument", "batch size of 0"});
+  expect_text(outcome_of([&] { sampler.next(0); }), {"InvalidArgument", "batch size is 0"});
+  expect_text(outcome_of([&] { static_cast<void>(sampler.num_batches(0)); }), {"InvalidArgument", "batch size is 0"});
 }
 
 TEST(DistributedSampler, GoesOnThroughTorchsLoaderWhereItWasSaved) {
@@ -207,9 +208,9 @@ TEST(DistributedSampler, GoesOnThroughTorchsLoaderWhereItWasSaved) {
 
 // What the program asks while a loader's threads draw, as torch's chunked datasets do: a data race under TSan, were it
 // one.
-TEST(BatchShardSampler, IsAskedWhileOthersDraw) {
+TEST(GlobalBatchSampler, IsAskedWhileOthersDraw) {
   constexpr std::int64_t kLength = 4000;
-  BatchShardSampler sampler(kLength, 0, 1, {.batch = 2, .seed = 9});
+  GlobalBatchSampler sampler(kLength, 0, 1, {.global_batch = 2, .seed = 9});
   sampler.reset();
   const DataIdentity identity = sampler.identity();
   const auto begun = identity();
@@ -239,15 +240,15 @@ TEST(BatchShardSampler, IsAskedWhileOthersDraw) {
   EXPECT_EQ(std::set<std::size_t>(seen.begin(), seen.end()).size(), 4000u) << "each once";
 }
 
-TEST(BatchShardSampler, ResumedInTheMiddleOfAPassGoesThereAtTheNextOne) {
-  const auto make = [] { return BatchShardSampler(20, 0, 1, {.batch = 4, .shuffle = false}); };
-  BatchShardSampler other = make();
+TEST(GlobalBatchSampler, ResumedInTheMiddleOfAPassGoesThereAtTheNextOne) {
+  const auto make = [] { return GlobalBatchSampler(20, 0, 1, {.global_batch = 4, .shuffle = false}); };
+  GlobalBatchSampler other = make();
   SamplerState place = other.state();
   place.epoch = 3;
   place.consumed = 12;
   other.resume(place);
   const std::string archive = saved(other);
-  const auto expect_resumed = [&](BatchShardSampler sampler, auto& loader) {
+  const auto expect_resumed = [&](GlobalBatchSampler sampler, auto& loader) {
     Samples seen;
     for (auto& batch : loader) {
       const auto* rows = batch.data.template data_ptr<std::int64_t>();
@@ -268,7 +269,7 @@ TEST(BatchShardSampler, ResumedInTheMiddleOfAPassGoesThereAtTheNextOne) {
   };
   for (const std::size_t workers : {0, 2}) {
     const auto options = ::torch::data::DataLoaderOptions().workers(workers);
-    const BatchShardSampler sampler = make(), of_torchs = make();
+    const GlobalBatchSampler sampler = make(), of_torchs = make();
     libtorch::DataLoader loader(numbers(20), sampler, options);
     expect_resumed(sampler, loader);
     const auto torchs = ::torch::data::make_data_loader(numbers(20), of_torchs, options);

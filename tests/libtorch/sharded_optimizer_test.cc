@@ -219,15 +219,15 @@ TEST(ShardedOptimizer, MeansOfSixteenBitsAreRoundedOnceAsWithoutShards) {
 }
 
 // With clipping, whose norm depends on no cut.
-TEST(ShardedOptimizer, VirtualShardsHaveTheSameBitsAtAnyNumberOfRanks) {
+TEST(ShardedOptimizer, FixedMicroBatchesHaveTheSameBitsAtAnyNumberOfRanks) {
   std::vector<Tensors> by_ranks;
   std::vector<double> norms;
   for (const int ranks : {1, 2, 3}) {
     run_torch_ranks(ranks, [&](const Group& group) {
       nn::Linear net(6, 5);
       initialize(*net, 2);
-      DistributedDataParallel ddp(net, group,
-                                  {.reproducible = {.virtual_shards = 6, .batch_size = 12}, .shard = Shard::optimizer});
+      DistributedDataParallel ddp(
+          net, group, {.reproducible = {.micro_batches = 6, .global_batch = 12}, .shard = Shard::optimizer});
       ShardedOptimizer<optim::AdamW> optimizer(ddp, optim::AdamWOptions(0.05));
       double norm = 0;
       for (std::uint64_t step = 0; step < 4; ++step) {
@@ -250,12 +250,12 @@ TEST(ShardedOptimizer, VirtualShardsHaveTheSameBitsAtAnyNumberOfRanks) {
   EXPECT_GT(norms.front(), 0.1);
 }
 
-// Steps [from, to) of virtual shards; saves after step `save`, and goes on from what is there.
+// Steps [from, to) of fixed micro-batches; saves after step `save`, and goes on from what is there.
 template <typename Optimizer>
 Tensors run_steps(const Group& group, const TemporaryFolder& folder, Shard shard, int to, int save = -1) {
   nn::Linear net(6, 5);
   initialize(*net, 2);
-  DistributedDataParallel ddp(net, group, {.reproducible = {.virtual_shards = 6, .batch_size = 12}, .shard = shard});
+  DistributedDataParallel ddp(net, group, {.reproducible = {.micro_batches = 6, .global_batch = 12}, .shard = shard});
   Optimizer optimizer = [&] {
     if constexpr (std::derived_from<Optimizer, libtorch::OptimizerShares>) {
       return Optimizer(ddp, optim::AdamWOptions(0.05).amsgrad(true));

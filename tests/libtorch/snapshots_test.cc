@@ -60,7 +60,7 @@ Outcome run(const RunOptions& options, const fs::path& folder, std::int64_t stop
     libtorch::DistributedDataParallel ddp(net, group, {.seed = 5});
     const auto optimizer = make_optimizer(net, ddp.parameters());
     const at::Tensor x = at::linspace(-1, 1, kSamples * 6).sin().view({kSamples, 6});
-    libtorch::BatchShardSampler sampler(kSamples, *group, {.batch = 12, .seed = 2});
+    libtorch::GlobalBatchSampler sampler(kSamples, *group, {.global_batch = 12, .seed = 2});
     const bool dies = options.rank_0_dies_in && group->rank() == 0;
     libtorch::Snapshots snapshots(folder, ddp, {.every = 3, .rescue = !dies});
     snapshots.add("optimizer", *optimizer);
@@ -149,7 +149,7 @@ std::vector<at::Tensor> run_of_uneven_batches(int ranks, const fs::path& folder,
     libtorch::DistributedDataParallel ddp(net, group);
     optim::SGD optimizer(ddp.parameters(), optim::SGDOptions(0.1));
     const at::Tensor x = at::linspace(-1, 1, 13 * 6).sin().view({13, 6});
-    libtorch::BatchShardSampler sampler(13, *group, {.batch = 8, .seed = 2});
+    libtorch::GlobalBatchSampler sampler(13, *group, {.global_batch = 8, .seed = 2});
     libtorch::Snapshots snapshots(folder, ddp, {.every = 1});
     snapshots.add("optimizer", optimizer);
     snapshots.add("data", sampler);

@@ -59,9 +59,9 @@ Values gradients(int ranks) {
   run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
     Gpt model = job.model(group->device());
     DistributedDataParallel ddp(model, group, kDdp);
-    const data::BatchShardSampler sampler(job.windows.size(), group->rank(), group->size(), {.seed = 2});
+    const data::GlobalBatchSampler sampler(job.windows.size(), *group, {.global_batch = 10, .seed = 2});
     for (std::int64_t step = 0; step < 3; ++step) {
-      const data::Batch batch = job.windows.batch(sampler.batch(step, 10)).to(group->device());
+      const data::Batch batch = job.windows.batch(sampler.batch(step)).to(group->device());
       model.zero_grad();
       ddp.backward(cross_entropy(ddp(batch.x, batch.ids), batch.y));
     }
@@ -116,14 +116,14 @@ TEST(CharGpt, ReplicasHaveTheSameBitsAfterEveryOfTwoHundredSteps) {
   EXPECT_EQ(std::set<std::uint64_t>(hashes[0].begin(), hashes[0].end()).size(), 200u) << "weights change in every step";
 }
 
-// Dropout, AdamW, clipping and a short last batch, in virtual shards.
-TEST(CharGpt, InVirtualShardsHasTheSameBitsAfterThirtyStepsAtAnyNumberOfRanks) {
+// Dropout, AdamW, clipping and a short last batch, in fixed micro-batches.
+TEST(CharGpt, InFixedMicroBatchesHasTheSameBitsAfterThirtyStepsAtAnyNumberOfRanks) {
   const Job job;
   const auto run = [&](int ranks) {
     std::vector<std::uint64_t> hashes;
     run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
       Gpt model = job.model(group->device());
-      const TrainOptions options{.steps = 30, .batch = 20, .seed = 5, .warmup = 5, .virtual_shards = 8};
+      const TrainOptions options{.steps = 30, .batch = 20, .seed = 5, .warmup = 5, .micro_batches = 8};
       DistributedDataParallel ddp(model, group, ddp_options(options));
       train(ddp, job.windows, options, [&](std::int64_t, DistributedDataParallel&) {
         if (group->rank() == 0) hashes.push_back(hash_of(model));

@@ -41,8 +41,8 @@ Values train_on(const std::shared_ptr<ProcessGroup>& group, std::uint64_t seed, 
   model.to(group->device());
   DistributedDataParallel ddp(model, group);
   optim::SGD optimizer(ddp.parameters(), {.lr = 0.1, .momentum = 0.9});
-  data::DataLoader loader(random_dataset(100), data::BatchShardSampler(100, group->rank(), group->size()),
-                          {.batch_size = 30, .workers = 1});
+  data::DataLoader loader(random_dataset(100), data::GlobalBatchSampler(100, *group, {.global_batch = 30}),
+                          {.workers = 1});
   for (int epoch = 0; epoch < 2; ++epoch) {
     loader.set_epoch(epoch);
     for (const data::Batch& batch : loader) {

@@ -134,9 +134,10 @@ void train_watched(const Group& group, const LoaderOf& loader_of) {
 
 data::DataLoader<data::Batch> loader_of(std::int64_t length, int rank, std::uint64_t seed, std::int64_t batch_size,
                                         bool drop_last = false, int world = 3) {
-  return data::DataLoader(data::TensorDataset(Tensor::full({length, 5}, 0.5f)),
-                          data::BatchShardSampler(length, rank, world, {.seed = seed, .drop_last = drop_last}),
-                          {.batch_size = batch_size, .workers = 1});
+  return data::DataLoader(
+      data::TensorDataset(Tensor::full({length, 5}, 0.5f)),
+      data::GlobalBatchSampler(length, rank, world, {.global_batch = batch_size, .seed = seed, .drop_last = drop_last}),
+      {.workers = 1});
 }
 
 TEST(DataDivergence, OfSeedLengthOrBatchNamesWhatAndWho) {
@@ -178,7 +179,7 @@ TEST(DataDivergence, ASamplerOfAnotherRankOrNumberOfRanksIsRefused) {
     DistributedDataParallel ddp(model, group);
     const auto watch = [&](int rank, int world) {
       ddp.watch(data::DataLoader(data::TensorDataset(Tensor::full({10, 5}, 0.5f)),
-                                 data::BatchShardSampler(10, rank, world), {.batch_size = 4}));
+                                 data::GlobalBatchSampler(10, rank, world, {.global_batch = 4})));
     };
     const auto refusal_of = [&](int rank, int world) { return error_of<InvalidArgument>([&] { watch(rank, world); }); };
     expect_text(refusal_of(1 - group->rank(), 2),
@@ -196,7 +197,7 @@ TEST(DataDivergence, OfTheEpochIsFoundWhereItBegins) {
     auto loader = loader_of(10, group->rank(), 1, 4, false, 2);
     ddp.watch(loader);
     for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
-      if (group->rank() == 0 || epoch < 2) loader.set_epoch(epoch);
+      loader.set_epoch(group->rank() == 0 ? epoch : std::min<std::int64_t>(epoch, 1));
       for (const data::Batch& batch : loader) ddp.backward(mse_loss(ddp(batch.x), Tensor::zeros({batch.x.size(0), 2})));
     }
   });

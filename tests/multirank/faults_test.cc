@@ -66,8 +66,8 @@ TEST(Faults, ALoadersErrorOnOneRankEndsTheOthersWithPeerLost) {
     nn::Linear model(5, 2);
     DistributedDataParallel ddp(model, group);
     data::DataLoader loader(Damaged{group->rank() == 1},
-                            data::DistributedSampler(64, group->rank(), 3, {.shuffle = false}),
-                            {.batch_size = 1, .workers = 2});
+                            data::DistributedSampler(64, group->rank(), 3, {.rows_per_rank = 1, .shuffle = false}),
+                            {.workers = 2});
     for (const auto& [x, y, ids] : loader) ddp.backward(mse_loss(ddp(x), y));
   });
   expect_text(text_of(thrown[1]), {"CorruptData: data: reading batch 5 of epoch 0 (samples 16)"});

@@ -46,8 +46,7 @@ template <typename Dataset>
 Values train(nn::Module& model, const Dataset& dataset, const Group& group) {
   DistributedDataParallel ddp(model, group);
   optim::SGD optimizer(ddp.parameters(), {.lr = 0.1});
-  data::DataLoader loader(dataset, data::BatchShardSampler(dataset.size(), group->rank(), group->size()),
-                          {.batch_size = 8});
+  data::DataLoader loader(dataset, data::GlobalBatchSampler(dataset.size(), *group, {.global_batch = 8}));
   for (int epoch = 0; epoch < 2; ++epoch) {
     loader.set_epoch(epoch);
     for (const auto& [x, y, ids] : loader) {
@@ -64,8 +63,7 @@ TEST(EngineRecipes, ScheduleAndClipping) {
     const int epochs = 3;
     nn::Sequential model{nn::Linear(4, 8), nn::Tanh(), nn::Linear(8, 2)};
     DistributedDataParallel ddp(model, group);
-    data::DataLoader loader(random_dataset(), data::BatchShardSampler(25, group->rank(), group->size()),
-                            {.batch_size = 8});
+    data::DataLoader loader(random_dataset(), data::GlobalBatchSampler(25, *group, {.global_batch = 8}));
     lockstep::optim::SGD optimizer(ddp.parameters(), {.momentum = 0.9});
     const lockstep::optim::Schedule schedule{
         .peak = 0.1, .floor = 0.01, .warmup = 4, .total = epochs * loader.num_batches()};
@@ -90,8 +88,7 @@ TEST(EngineRecipes, GradientAccumulation) {
     nn::Sequential model{nn::Linear(4, 8), nn::Tanh(), nn::Linear(8, 2)};
     DistributedDataParallel ddp(model, group);
     optim::SGD optimizer(ddp.parameters(), {.lr = 0.1});
-    data::DataLoader loader(random_dataset(), data::BatchShardSampler(25, group->rank(), group->size()),
-                            {.batch_size = 8});
+    data::DataLoader loader(random_dataset(), data::GlobalBatchSampler(25, *group, {.global_batch = 8}));
     // recipe accumulation
     int batches = 0;
     for (const auto& [x, y, ids] : loader) {
@@ -143,8 +140,7 @@ TEST(EngineRecipes, ParameterGroups) {
   expect_alike("decay", [](const Group& group) {
     nn::Sequential model{nn::Linear(4, 8), nn::LayerNorm(8), nn::Linear(8, 2)};
     DistributedDataParallel ddp(model, group);
-    data::DataLoader loader(random_dataset(), data::BatchShardSampler(25, group->rank(), group->size()),
-                            {.batch_size = 8});
+    data::DataLoader loader(random_dataset(), data::GlobalBatchSampler(25, *group, {.global_batch = 8}));
     // recipe decay
     std::vector<lockstep::optim::ParameterGroup> groups{{.weight_decay = 0.1}, {.weight_decay = 0}};
     for (const lockstep::Tensor& parameter : ddp.parameters()) {
@@ -239,8 +235,7 @@ TEST(EngineRecipes, MappedTokens) {
     optim::SGD optimizer(ddp.parameters(), {.lr = 0.1});
     // recipe tokens
     const lockstep::data::MappedTokens text(file, {.bytes = 2, .window = 9, .stride = 8});
-    const lockstep::data::BatchShardSampler sampler(text.size(), group->rank(), group->size());
-    lockstep::data::DataLoader loader(text, sampler, {.batch_size = 6, .workers = 1});
+    lockstep::data::DataLoader loader(text, *group, {.global_batch = 6, .workers = 1});
     for (const auto& [ids, window, tokens] : loader) {  // a TokenBatch: `tokens` is [ids.size(), window], row by row
       std::vector<std::int64_t> in, next;
       for (auto row = tokens.begin(); row != tokens.end(); row += window) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lockstep's DistributedDataParallel with virtual shards: the same bits at any number of ranks, over stops and resizes,
-// and what can't keep that is refused.
+// lockstep's DistributedDataParallel with fixed micro-batches: the same bits at any number of ranks, over stops and
+// resizes, and what can't keep that is refused.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -19,12 +19,12 @@
 namespace lockstep::testing::reproducible_test {
 namespace {
 
-constexpr int kShards = 8;
-constexpr std::int64_t kRowsOfStep = 13;  // shards of 2 rows, of which the seventh has one and the eighth none
+constexpr int kMicroBatches = 8;
+constexpr std::int64_t kRowsOfStep = 13;  // micro-batches of 2 rows, of which the seventh has one and the eighth none
 
 struct Settings {
   int ranks = 1;
-  int shards = kShards;
+  int micro_batches = kMicroBatches;
   BucketOptions buckets = {};
   bool overlap = true;
   Loss loss = Loss::mean;
@@ -49,12 +49,13 @@ class Job {
              {.buckets = settings.buckets,
               .loss = settings.loss,
               .overlap = settings.overlap,
-              .reproducible = {.virtual_shards = settings.shards, .batch_size = kRowsOfStep},
+              .reproducible = {.micro_batches = settings.micro_batches, .global_batch = kRowsOfStep},
               .seed = 5}),
-        loader_(dataset(),
-                data::BatchShardSampler(kSamples, group->rank(), group->size(),
-                                        {.seed = 3, .virtual_shards = settings.shards}),
-                {.batch_size = kRowsOfStep, .workers = settings.workers}) {}
+        loader_(
+            dataset(),
+            data::GlobalBatchSampler(kSamples, *group,
+                                     {.global_batch = kRowsOfStep, .seed = 3, .micro_batches = settings.micro_batches}),
+            {.workers = settings.workers}) {}
 
   // Until `stop` steps are done.
   void train(std::int64_t stop, const std::function<void()>& after_step = {}) {
@@ -62,9 +63,9 @@ class Job {
     for (std::int64_t epoch = loader_.epoch(); ddp_.steps() < stop; ++epoch) {
       loader_.set_epoch(epoch);
       for (const data::Batch& batch : loader_) {
-        ddp_.backward(batch, [&](const data::Batch& shard) {
-          const Tensor loss = mse_loss(ddp_(shard.x, shard.ids), shard.y);
-          return settings_.loss == Loss::mean ? loss : scale(loss, static_cast<float>(shard.size()));
+        ddp_.backward(batch, [&](const data::Batch& micro_batch) {
+          const Tensor loss = mse_loss(ddp_(micro_batch.x, micro_batch.ids), micro_batch.y);
+          return settings_.loss == Loss::mean ? loss : scale(loss, static_cast<float>(micro_batch.size()));
         });
         record_.norms.push_back(optim::clip_grad_norm(ddp_.parameters(), 0.5));
         optimizer_.step();
@@ -112,7 +113,7 @@ TEST(Reproducible, AnyNumberOfRanksHasTheSameBits) {
 
 // Else the test above would hold of a program that is insensitive to the order of its sums.
 TEST(Reproducible, AnotherNumberOfShardsIsAnotherProgram) {
-  EXPECT_NE(record_of({.ranks = 2, .shards = 5}).weights, record_of({.ranks = 2}).weights);
+  EXPECT_NE(record_of({.ranks = 2, .micro_batches = 5}).weights, record_of({.ranks = 2}).weights);
 }
 
 TEST(Reproducible, BucketsOverlapAndLoaderThreadsChangeNothing) {
@@ -168,11 +169,11 @@ TEST(Reproducible, WeightsOfTheProgramsOwnCount) {
     Values values;
     run_ranks(ranks, [&](const Group& group) {
       nn::Sequential model = Program::make_model(1);
-      DistributedDataParallel ddp(model, group, {.reproducible = {.virtual_shards = 6, .batch_size = 18}});
-      const data::BatchShardSampler sampler(kSamples, group->rank(), group->size(), {.virtual_shards = 6});
-      ddp.backward(dataset().batch(sampler.batch(0, 18)), [&](const data::Batch& shard) {
-        const Tensor loss = mse_loss(ddp(shard.x, shard.ids), shard.y);
-        ddp.set_weight(1 + shard.ids.front() % 5);
+      DistributedDataParallel ddp(model, group, {.reproducible = {.micro_batches = 6, .global_batch = 18}});
+      const data::GlobalBatchSampler sampler(kSamples, *group, {.global_batch = 18, .micro_batches = 6});
+      ddp.backward(dataset().batch(sampler.batch(0)), [&](const data::Batch& micro_batch) {
+        const Tensor loss = mse_loss(ddp(micro_batch.x, micro_batch.ids), micro_batch.y);
+        ddp.set_weight(1 + micro_batch.ids.front() % 5);
         return loss;
       });
       if (group->rank() == 0) values = gradients_of(model);
@@ -183,36 +184,38 @@ TEST(Reproducible, WeightsOfTheProgramsOwnCount) {
   for (const int ranks : {2, 3, 4, 6}) EXPECT_EQ(gradients(ranks), alone) << ranks;
 }
 
-// Rank 1 has shards 2, 3 and 4, whose sums are two: that of the first two, and the third.
+// Rank 1 has micro-batches 2, 3 and 4, whose sums are two: that of the first two, and the third.
 TEST(Reproducible, ANanInAnyShardIsNamedBeforeItIsInTheWeights) {
-  for (int shard = 0; shard < 3; ++shard) {
+  for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
     const std::string text = error_of<Error>([&] {
       run_ranks(3, [&](const Group& group) {
         nn::Sequential model = Program::make_model(1);
         DistributedDataParallel ddp(
-            model, group, {.not_finite = NotFinite::raise, .reproducible = {.virtual_shards = 8, .batch_size = 16}});
-        const data::BatchShardSampler sampler(kSamples, group->rank(), group->size(), {.virtual_shards = 8});
-        int shards = 0;
-        ddp.backward(dataset().batch(sampler.batch(0, 16)), [&](const data::Batch& rows) {
+            model, group, {.not_finite = NotFinite::raise, .reproducible = {.micro_batches = 8, .global_batch = 16}});
+        const data::GlobalBatchSampler sampler(kSamples, *group, {.global_batch = 16, .micro_batches = 8});
+        int micro_batches = 0;
+        ddp.backward(dataset().batch(sampler.batch(0)), [&](const data::Batch& rows) {
           const Tensor loss = mse_loss(ddp(rows.x, rows.ids), rows.y);
-          return group->rank() == 1 && shards++ == shard ? scale(loss, std::numeric_limits<float>::quiet_NaN()) : loss;
+          return group->rank() == 1 && micro_batches++ == micro_batch
+                     ? scale(loss, std::numeric_limits<float>::quiet_NaN())
+                     : loss;
         });
       });
     });
-    EXPECT_NE(text.find("NaN in rank 1's gradient of '"), std::string::npos) << shard << ": " << text;
-    EXPECT_NE(text.find("in step 0"), std::string::npos) << shard << ": " << text;
+    EXPECT_NE(text.find("NaN in rank 1's gradient of '"), std::string::npos) << micro_batch << ": " << text;
+    EXPECT_NE(text.find("in step 0"), std::string::npos) << micro_batch << ": " << text;
   }
 }
 
-// Of two rows in a shard one counts, or both, so that the weights of some ranks are as many as their rows.
+// Of two rows in a micro-batch one counts, or both, so that the weights of some ranks are as many as their rows.
 TEST(Reproducible, WeightsThatAreRowsByChanceAreTheProgramsOwnToo) {
   run_ranks(2, [&](const Group& group) {
     nn::Sequential model = Program::make_model(1);
-    DistributedDataParallel ddp(model, group, {.reproducible = {.virtual_shards = 4, .batch_size = 8}});
-    const data::BatchShardSampler sampler(kSamples, group->rank(), group->size(), {.virtual_shards = 4});
+    DistributedDataParallel ddp(model, group, {.reproducible = {.micro_batches = 4, .global_batch = 8}});
+    const data::GlobalBatchSampler sampler(kSamples, *group, {.global_batch = 8, .micro_batches = 4});
     const std::int64_t counted = group->rank() == 0 ? 2 : 1;
-    ddp.backward(dataset().batch(sampler.batch(0, 8)), [&](const data::Batch& shard) {
-      const Tensor loss = mse_loss(ddp(shard.x, shard.ids), shard.y);
+    ddp.backward(dataset().batch(sampler.batch(0)), [&](const data::Batch& micro_batch) {
+      const Tensor loss = mse_loss(ddp(micro_batch.x, micro_batch.ids), micro_batch.y);
       ddp.set_weight(counted);
       return loss;
     });
@@ -223,36 +226,38 @@ TEST(Reproducible, WeightsThatAreRowsByChanceAreTheProgramsOwnToo) {
 TEST(Reproducible, AStepWithoutDataNeedsNoWeight) {
   run_ranks(2, [&](const Group& group) {
     nn::Sequential model = Program::make_model(1);
-    DistributedDataParallel ddp(model, group, {.reproducible = {.virtual_shards = 4, .batch_size = 8}});
+    DistributedDataParallel ddp(model, group, {.reproducible = {.micro_batches = 4, .global_batch = 8}});
     ddp.set_weight(4);
     ddp.step_without_data();
     EXPECT_EQ(ddp.last_weight(), 0);
   });
 }
 
-TEST(Reproducible, AWeightForAllShardsTogetherIsRefused) {
+TEST(Reproducible, AWeightForAllMicroBatchesTogetherIsRefused) {
   run_ranks(1, [&](const Group& group) {
     nn::Sequential model = Program::make_model(1);
-    DistributedDataParallel ddp(model, group, {.reproducible = {.virtual_shards = 4, .batch_size = 8}});
-    const data::BatchShardSampler sampler(kSamples, 0, 1, {.virtual_shards = 4});
+    DistributedDataParallel ddp(model, group, {.reproducible = {.micro_batches = 4, .global_batch = 8}});
+    const data::GlobalBatchSampler sampler(kSamples, *group, {.global_batch = 8, .micro_batches = 4});
     ddp.set_weight(4);
     const std::string told = error_of<InvalidArgument>([&] {
-      ddp.backward(dataset().batch(sampler.batch(0, 8)),
-                   [&](const data::Batch& shard) { return mse_loss(ddp(shard.x, shard.ids), shard.y); });
+      ddp.backward(dataset().batch(sampler.batch(0)), [&](const data::Batch& micro_batch) {
+        return mse_loss(ddp(micro_batch.x, micro_batch.ids), micro_batch.y);
+      });
     });
-    EXPECT_NE(told.find("set_weight(4) before step 0 of 4 virtual shards"), std::string::npos) << told;
+    EXPECT_NE(told.find("set_weight(4) before step 0 of 4 fixed micro-batches"), std::string::npos) << told;
   });
 }
 
-TEST(Reproducible, AForwardOfOtherRowsThanItsShardIsRefused) {
+TEST(Reproducible, AForwardOfOtherRowsThanItsMicroBatchIsRefused) {
   run_ranks(1, [&](const Group& group) {
     nn::Sequential model = Program::make_model(1);
-    DistributedDataParallel ddp(model, group, {.reproducible = {.virtual_shards = 4, .batch_size = 8}});
-    const data::BatchShardSampler sampler(kSamples, 0, 1, {.virtual_shards = 4});
-    const data::Batch batch = dataset().batch(sampler.batch(0, 8));
+    DistributedDataParallel ddp(model, group, {.reproducible = {.micro_batches = 4, .global_batch = 8}});
+    const data::GlobalBatchSampler sampler(kSamples, *group, {.global_batch = 8, .micro_batches = 4});
+    const data::Batch batch = dataset().batch(sampler.batch(0));
     const std::string told = error_of<InvalidArgument>(
         [&] { ddp.backward(batch, [&](const data::Batch&) { return mse_loss(ddp(batch.x, batch.ids), batch.y); }); });
-    EXPECT_NE(told.find("the forward of virtual shard 0 had 8 rows, and the shard is rows 0 to 2"), std::string::npos)
+    EXPECT_NE(told.find("the forward of fixed micro-batch 0 had 8 rows, and the micro-batch is rows 0 to 2"),
+              std::string::npos)
         << told;
   });
 }
@@ -260,11 +265,13 @@ TEST(Reproducible, AForwardOfOtherRowsThanItsShardIsRefused) {
 TEST(Reproducible, AStepWithoutDataIsOneOfAllRanks) {
   run_ranks(3, [](const Group& group) {
     nn::Sequential model = Program::make_model(1);
-    DistributedDataParallel ddp(model, group, {.reproducible = {.virtual_shards = 4, .batch_size = 8}});
-    // Two rows, of shard 0: rank 0's.
+    DistributedDataParallel ddp(model, group, {.reproducible = {.micro_batches = 4, .global_batch = 8}});
+    // Two rows, of micro-batch 0: rank 0's.
     const data::Batch batch = dataset().batch(std::vector<std::int64_t>{3, 4});
     if (group->rank() == 0) {
-      ddp.backward(batch, [&](const data::Batch& shard) { return mse_loss(ddp(shard.x, shard.ids), shard.y); });
+      ddp.backward(batch, [&](const data::Batch& micro_batch) {
+        return mse_loss(ddp(micro_batch.x, micro_batch.ids), micro_batch.y);
+      });
     } else {
       ddp.step_without_data();
     }
@@ -291,14 +298,14 @@ TEST(Reproducible, ComputesOnAFixedNumberOfThreads) {
   run_ranks(1, [](const Group& group) {
     set_intra_op_threads(2);
     nn::Sequential model = Program::make_model(1);
-    DistributedDataParallel ddp(model, group, {.reproducible = {.virtual_shards = 4, .batch_size = 8, .threads = 1}});
+    DistributedDataParallel ddp(model, group, {.reproducible = {.micro_batches = 4, .global_batch = 8, .threads = 1}});
     EXPECT_EQ(intra_op_threads(), 1);
   });
 }
 
-// What a rank throws where a program misuses its shards.
+// What a rank throws where a program misuses its micro-batches.
 std::string misuse(int ranks, const std::function<void(DistributedDataParallel&, const Group&)>& body,
-                   const DdpOptions& options = {.reproducible = {.virtual_shards = 4, .batch_size = 8}}) {
+                   const DdpOptions& options = {.reproducible = {.micro_batches = 4, .global_batch = 8}}) {
   return error_of<InvalidArgument>([&] {
     run_ranks(ranks, [&](const Group& group) {
       nn::Sequential model = Program::make_model(1);
@@ -318,16 +325,16 @@ data::Batch rows(std::int64_t begin, std::int64_t end) {
 
 TEST(Reproducible, RefusesALossOfManyShards) {
   EXPECT_NE(misuse(1, [](DistributedDataParallel& ddp, const Group&) { ddp.backward(loss_of(ddp, rows(0, 8))); })
-                .find("of 4 virtual shards, of which each has a loss: call backward(batch, loss_of)"),
+                .find("of 4 fixed micro-batches, of which each has a loss: call backward(batch, loss_of)"),
             std::string::npos);
 }
 
 TEST(Reproducible, RefusesNoSync) {
   const std::string told = misuse(1, [](DistributedDataParallel& ddp, const Group&) {
     const NoSync partial = ddp.no_sync();
-    ddp.backward(rows(0, 8), [&](const data::Batch& shard) { return loss_of(ddp, shard); });
+    ddp.backward(rows(0, 8), [&](const data::Batch& micro_batch) { return loss_of(ddp, micro_batch); });
   });
-  EXPECT_NE(told.find("no_sync() in step 0, of 4 virtual shards, which are micro-batches themselves"),
+  EXPECT_NE(told.find("no_sync() in step 0, of 4 fixed micro-batches, which are micro-batches themselves"),
             std::string::npos)
       << told;
 }
@@ -335,27 +342,28 @@ TEST(Reproducible, RefusesNoSync) {
 TEST(Reproducible, RefusesGradientsThatNobodyHasCleared) {
   const std::string told = misuse(1, [](DistributedDataParallel& ddp, const Group&) {
     for (int i = 0; i < 2; ++i) {
-      ddp.backward(rows(0, 8), [&](const data::Batch& shard) { return loss_of(ddp, shard); });
+      ddp.backward(rows(0, 8), [&](const data::Batch& micro_batch) { return loss_of(ddp, micro_batch); });
     }
   });
   EXPECT_NE(
-      told.find("still has the gradient of an earlier step at the first virtual shard of a step; call zero_grad()"),
+      told.find("still has the gradient of an earlier step at the first fixed micro-batch of a step; call zero_grad()"),
       std::string::npos)
       << told;
 }
 
 TEST(Reproducible, RefusesRowsThatAreNotDealtAsShards) {
-  // As chunk() deals 5 rows: 3 and 2. Of shards of 2 rows rank 0 has 4, rank 1 one.
+  // As chunk() deals 5 rows: 3 and 2. Of micro-batches of 2 rows rank 0 has 4, rank 1 one.
   const std::string told = misuse(2, [](DistributedDataParallel& ddp, const Group& group) {
     const data::Batch batch = group->rank() == 0 ? rows(0, 3) : rows(3, 5);
-    ddp.backward(batch, [&](const data::Batch& shard) { return loss_of(ddp, shard); });
+    ddp.backward(batch, [&](const data::Batch& micro_batch) { return loss_of(ddp, micro_batch); });
   });
-  EXPECT_NE(told.find("of the step's 5 rows, and virtual shards of 2 rows give it"), std::string::npos) << told;
+  EXPECT_NE(told.find("of the step's 5 rows, and fixed micro-batches of 2 rows give it"), std::string::npos) << told;
   EXPECT_NE(misuse(1,
                    [](DistributedDataParallel& ddp, const Group&) {
-                     ddp.backward(rows(0, 9), [&](const data::Batch& shard) { return loss_of(ddp, shard); });
+                     ddp.backward(rows(0, 9),
+                                  [&](const data::Batch& micro_batch) { return loss_of(ddp, micro_batch); });
                    })
-                .find("rank 0 of 1 has 9 rows, and its 4 virtual shards of 2 rows hold 8"),
+                .find("rank 0 of 1 has 9 rows, and its 4 fixed micro-batches of 2 rows hold 8"),
             std::string::npos);
 }
 
@@ -364,13 +372,13 @@ TEST(Reproducible, AnExceptionBetweenShardsFailsTheGroup) {
   const auto thrown = error_of<Error>([&] {
     run_ranks(2, [&](const Group& group) {
       nn::Sequential model = Program::make_model(1);
-      DistributedDataParallel ddp(model, group, {.reproducible = {.virtual_shards = 4, .batch_size = 8}});
+      DistributedDataParallel ddp(model, group, {.reproducible = {.micro_batches = 4, .global_batch = 8}});
       const data::Batch batch = group->rank() == 0 ? rows(0, 4) : rows(4, 8);
       int calls = 0;
       try {
-        ddp.backward(batch, [&](const data::Batch& shard) {
+        ddp.backward(batch, [&](const data::Batch& micro_batch) {
           if (group->rank() == 1 && ++calls == 2) throw Error("no more");
-          return loss_of(ddp, shard);
+          return loss_of(ddp, micro_batch);
         });
       } catch (const PeerLost& error) {
         other = error.what();

@@ -141,8 +141,8 @@ TEST(Sharded, AnyProgramTrainsTheWeightsThatItTrainsWithoutShards) {
   }
 }
 
-// A hash after each of 8 steps in virtual shards, with clipping.
-std::vector<std::uint64_t> hashes_in_virtual_shards(int ranks, Shard shard, Loss loss) {
+// A hash after each of 8 steps in fixed micro-batches, with clipping.
+std::vector<std::uint64_t> hashes_in_micro_batches(int ranks, Shard shard, Loss loss) {
   std::vector<std::uint64_t> hashes;
   run_ranks(ranks, [&](const Group& group) {
     nn::Sequential model = Program::make_model(7);
@@ -150,10 +150,10 @@ std::vector<std::uint64_t> hashes_in_virtual_shards(int ranks, Shard shard, Loss
         model, group,
         {.buckets = {.cap_bytes = 64}, .loss = loss, .reproducible = {6, kBatch}, .shard = shard, .seed = 5});
     optim::AdamW optimizer(ddp.parameters(), {.lr = 0.01, .weight_decay = 0.1});
-    const data::BatchShardSampler sampler(kSamples, group->rank(), group->size(), {.virtual_shards = 6});
+    const data::GlobalBatchSampler sampler(kSamples, *group, {.global_batch = kBatch, .micro_batches = 6});
     int clipped = 0;
     for (std::int64_t step = 0; step < 8; ++step) {
-      const data::Batch batch = dataset().batch(sampler.batch(step % 5, kBatch));
+      const data::Batch batch = dataset().batch(sampler.batch(step % 5));
       ddp.backward(batch, [&](const data::Batch& rows) {
         const Tensor mean = mse_loss(ddp(rows.x, rows.ids), rows.y);
         return loss == Loss::mean ? mean : scale(mean, static_cast<float>(rows.size()));
@@ -168,13 +168,13 @@ std::vector<std::uint64_t> hashes_in_virtual_shards(int ranks, Shard shard, Loss
   return hashes;
 }
 
-TEST(Sharded, VirtualShardsHaveTheSameBitsAtAnyNumberOfRanksWithShardsOrWithout) {
+TEST(Sharded, FixedMicroBatchesHaveTheSameBitsAtAnyNumberOfRanksWithShardsOrWithout) {
   for (const Loss loss : {Loss::mean, Loss::sum}) {
-    const auto alone = hashes_in_virtual_shards(1, Shard::none, loss);
+    const auto alone = hashes_in_micro_batches(1, Shard::none, loss);
     ASSERT_EQ(alone.size(), 8u);
-    EXPECT_EQ(hashes_in_virtual_shards(3, Shard::none, loss), alone);
+    EXPECT_EQ(hashes_in_micro_batches(3, Shard::none, loss), alone);
     for (int ranks = 1; ranks <= 6; ++ranks) {
-      EXPECT_EQ(hashes_in_virtual_shards(ranks, Shard::optimizer, loss), alone) << ranks << " ranks";
+      EXPECT_EQ(hashes_in_micro_batches(ranks, Shard::optimizer, loss), alone) << ranks << " ranks";
     }
   }
 }

@@ -82,7 +82,7 @@ struct Program {
   optim::AdamW optimizer{ddp.parameters(), {.lr = 0.01, .weight_decay = 0.1}};
   optim::Schedule schedule{.peak = 0.02, .warmup = 3, .total = kSteps};
   data::DataLoader<data::Batch> loader{
-      dataset(), data::BatchShardSampler(kSamples, group->rank(), group->size()), {.batch_size = kBatch, .workers = 1}};
+      dataset(), data::GlobalBatchSampler(kSamples, *group, {.global_batch = kBatch}), {.workers = 1}};
   std::int64_t samples = 0;
   std::vector<std::int64_t> read;  // by this rank, in this run
   bool waits = true;               // for each snapshot, so that none is left out

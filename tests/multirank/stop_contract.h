@@ -166,8 +166,8 @@ TYPED_TEST_P(StopContract, StaysAndEndsWatchedLoadersInTheirPlace) {
   for (const int workers : {0, 2}) {
     Fixture::on_ranks({}, [&](auto&, auto& ddp) {
       ProcessGroup& group = *ddp.group();
-      data::DataLoader loader(Numbers{40}, data::BatchShardSampler(40, group.rank(), group.size()),
-                              {.batch_size = 4, .workers = workers});
+      data::DataLoader loader(Numbers{40}, data::GlobalBatchSampler(40, group, {.global_batch = 4}),
+                              {.workers = workers});
       ddp.watch(loader);
       int seen = 0;
       const auto epoch = [&](std::int64_t number, int ask_at) {

@@ -2,8 +2,8 @@
 // One job on three hosts that trains with snapshots and is hurt again and again: ranks are killed and stopped,
 // launchers are killed, a cable is taken out, a launcher or a whole host stands still. Each time the first host's
 // launcher must name who came to harm, and nobody else, and the job goes on. At the end nothing is left, that launcher
-// has not grown, and the weights have the bits of a run that nobody disturbed: steps are cut into virtual shards, so
-// that hosts that come and go change none.
+// has not grown, and the weights have the bits of a run that nobody disturbed: steps are cut into fixed micro-batches,
+// so that hosts that come and go change none.
 //
 // SOAK_KILLS (12) harms, drawn by SOAK_SEED (1): half of them to a job of a fixed number of hosts, half to one of two
 // or three; scripts/test --extra soak hosts sets them. With SOAK_SHARD=1 the optimizer is in shares of the ranks.
@@ -139,7 +139,7 @@ class SoakHosts : public testing::LaunchedHosts {
     const Words program = {TRAINING_PROGRAM, folder(name), folder(name + ".weights"), std::to_string(steps)};
     return launch(host, 2, program, flags,
                   {{"LOCKSTEP_LIVENESS", "on"},
-                   {"LOCKSTEP_TEST_VIRTUAL_SHARDS", "6"},
+                   {"LOCKSTEP_TEST_MICRO_BATCHES", "6"},
                    {"LOCKSTEP_TEST_SHARD", std::to_string(shard())}});
   }
   Process& first() { return launchers_[0]; }

@@ -28,8 +28,7 @@ void train(const char* backend) {
   ls::nn::Sequential model{ls::nn::Linear(2, 64), ls::nn::ReLU(), ls::nn::Linear(64, 1)};
   ls::DistributedDataParallel ddp(model, group);
   ls::optim::AdamW optimizer(ddp.parameters(), {.lr = 1e-2});
-  ls::data::DataLoader loader(dataset, ls::data::BatchShardSampler(512, group->rank(), group->size()),
-                              {.batch_size = 32});
+  ls::data::DataLoader loader(dataset, ls::data::GlobalBatchSampler(512, *group, {.global_batch = 32}));
   bool told = false;
   for (int epoch = 0;; ++epoch) {
     loader.set_epoch(epoch);

@@ -51,9 +51,9 @@ std::unique_ptr<StepDigests> StepDigests::open(const std::string& folder, const 
   for (const ParameterSpec& spec : specs) names.push_back(json_text(spec.name));
   digests->end_cut_line();
   digests->write(
-      fmt::format("{{\"format\": \"lockstep step digests 1\", \"rank\": {}, \"ranks\": {}, "
-                  "\"virtual_shards\": {}, \"batch_size\": {}, \"parameters\": [{}]}}\n",
-                  rank, world, reproducible.virtual_shards, reproducible.batch_size, fmt::join(names, ", ")));
+      fmt::format("{{\"format\": \"lockstep step digests 2\", \"rank\": {}, \"ranks\": {}, "
+                  "\"micro_batches\": {}, \"global_batch\": {}, \"parameters\": [{}]}}\n",
+                  rank, world, reproducible.micro_batches, reproducible.global_batch, fmt::join(names, ", ")));
   return digests;
 }
 
@@ -73,8 +73,8 @@ void StepDigests::write(const std::string& line) {
   if (write_all(fd_.get(), line) != line.size()) throw SystemError("LOCKSTEP_STEP_DIGESTS: write " + file_, errno);
 }
 
-void StepDigests::shard(int shard, std::size_t parameter, std::span<const std::byte> gradient) {
-  std::vector<std::uint64_t>& digests = shards_[shard];
+void StepDigests::micro_batch(int micro_batch, std::size_t parameter, std::span<const std::byte> gradient) {
+  std::vector<std::uint64_t>& digests = micro_batches_[micro_batch];
   digests.resize(sums_.size());
   digests[parameter] = hash64(gradient.data(), gradient.size());
 }
@@ -84,12 +84,12 @@ void StepDigests::sum(std::size_t parameter, std::span<const std::byte> gradient
 }
 
 void StepDigests::end_step(std::int64_t step) {
-  std::vector<std::string> shards;
-  for (const auto& [shard, digests] : shards_)
-    shards.push_back(fmt::format("\"{}\": {}", shard, json_digests(digests)));
-  write(fmt::format("{{\"step\": {}, \"shards\": {{{}}}, \"sum\": {}}}\n", step, fmt::join(shards, ", "),
+  std::vector<std::string> micro_batches;
+  for (const auto& [micro_batch, digests] : micro_batches_)
+    micro_batches.push_back(fmt::format("\"{}\": {}", micro_batch, json_digests(digests)));
+  write(fmt::format("{{\"step\": {}, \"micro_batches\": {{{}}}, \"sum\": {}}}\n", step, fmt::join(micro_batches, ", "),
                     json_digests(sums_)));
-  shards_.clear();
+  micro_batches_.clear();
 }
 
 }  // namespace lockstep

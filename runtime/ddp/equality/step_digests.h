@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Digests of a step in virtual shards, to be compared with another run's: LOCKSTEP_STEP_DIGESTS names the folder, and
-// `lockstep bisect-step` reads it.
+// Digests of a step in fixed micro-batches, to be compared with another run's: LOCKSTEP_STEP_DIGESTS names the folder,
+// and `lockstep bisect-step` reads it.
 //
 // A rank appends to a file of its own, rank<R>-of-<N>.jsonl: a line when it begins, with the parameters in order of
-// registration, and a line for each step. XXH3 of 64 bits, in hexadecimal: of each of its shards' gradients before they
-// are added up, and of the gradients that the step ends with.
+// registration, and a line for each step. XXH3 of 64 bits, in hexadecimal: of each of its micro-batches' gradients
+// before they are added up, and of the gradients that the step ends with.
 //
-//   {"format": "lockstep step digests 1", "rank": 0, "ranks": 3, "virtual_shards": 8, "batch_size": 64,
+//   {"format": "lockstep step digests 2", "rank": 0, "ranks": 3, "micro_batches": 8, "global_batch": 64,
 //    "parameters": ["a", "b"]}
-//   {"step": 5, "shards": {"0": ["2d06800538d394c2", "..."], "1": [...]}, "sum": ["...", "..."]}
+//   {"step": 5, "micro_batches": {"0": ["2d06800538d394c2", "..."], "1": [...]}, "sum": ["...", "..."]}
 //
 // Threads: the Reducer's. Failure: SystemError with the file's name.
 #pragma once
@@ -33,8 +33,8 @@ class StepDigests {
   static std::unique_ptr<StepDigests> open(const std::string& folder, const Reproducible& reproducible, int rank,
                                            int world, std::span<const ParameterSpec> specs);
 
-  // A parameter's gradient, complete, of shard `shard` among all.
-  void shard(int shard, std::size_t parameter, std::span<const std::byte> gradient);
+  // A parameter's gradient, complete, of micro-batch `micro_batch` among all.
+  void micro_batch(int micro_batch, std::size_t parameter, std::span<const std::byte> gradient);
   // A parameter's gradient at the end of the step.
   void sum(std::size_t parameter, std::span<const std::byte> gradient);
   // Writes the line. `step` counts those that earlier runs have done.
@@ -47,7 +47,7 @@ class StepDigests {
 
   std::string file_;
   UniqueFd fd_;
-  std::map<int, std::vector<std::uint64_t>> shards_;  // by number, and parameter
+  std::map<int, std::vector<std::uint64_t>> micro_batches_;  // by number, and parameter
   std::vector<std::uint64_t> sums_;
 };
 

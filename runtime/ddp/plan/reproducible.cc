@@ -10,27 +10,28 @@
 
 namespace lockstep {
 
-std::vector<StepShard> shards_of_step(const Reproducible& reproducible, std::int64_t rows, int rank, int world) {
+std::vector<MicroBatch> micro_batches_of_step(const Reproducible& reproducible, std::int64_t rows, int rank,
+                                              int world) {
   if (rows < 0) throw InvalidArgument(fmt::format("DistributedDataParallel: backward of {} rows", rows));
   if (!reproducible.is_on()) return {{.begin = 0, .end = rows}};
-  const data::ShardRun run = data::shards_of(reproducible.virtual_shards, rank, world);
-  const std::int64_t each = data::shard_rows(reproducible.batch_size, reproducible.virtual_shards);
+  const data::MicroBatchRange run = data::micro_batches_of(reproducible.micro_batches, rank, world);
+  const std::int64_t each = data::micro_batch_rows(reproducible.global_batch, reproducible.micro_batches);
   if (rows / each + (rows % each != 0 ? 1 : 0) > run.count()) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: rank {} of {} has {} rows, and its {} virtual shards of {} rows hold {}; "
-                    "deal the rows with a BatchShardSampler of virtual_shards {} and batches of {}",
-                    rank, world, rows, run.count(), each, run.count() * each, reproducible.virtual_shards,
-                    reproducible.batch_size));
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: rank {} of {} has {} rows, and its {} fixed micro-batches of {} rows hold {}; "
+        "deal the rows with a GlobalBatchSampler of micro_batches {} and global_batch {}",
+        rank, world, rows, run.count(), each, run.count() * each, reproducible.micro_batches,
+        reproducible.global_batch));
   }
-  std::vector<StepShard> shards;
+  std::vector<MicroBatch> micro_batches;
   for (int index = run.begin; index < run.end; ++index) {
     const std::int64_t before = (index - run.begin) * each;
-    shards.push_back({.begin = std::min(rows, before),
-                      .end = std::min(rows, before + each),
-                      .index = index,
-                      .is_last = index + 1 == run.end});
+    micro_batches.push_back({.begin = std::min(rows, before),
+                             .end = std::min(rows, before + each),
+                             .index = index,
+                             .is_last = index + 1 == run.end});
   }
-  return shards;
+  return micro_batches;
 }
 
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 //
 // cnn has batch norm, dropout and SGD with momentum, lstm dropout and Adam; both a schedule, clipped gradients and a
 // worker that reads ahead. Rank 0 says "at N" after every 10th step; the weights of a run that has come to its end are
-// in the file WEIGHTS. With LOCKSTEP_TEST_VIRTUAL_SHARDS=V steps are cut into V virtual shards. With
+// in the file WEIGHTS. With LOCKSTEP_TEST_MICRO_BATCHES=V steps are cut into V fixed micro-batches. With
 // LOCKSTEP_TEST_DELAY=data, forward or backward that takes the last rank 20 ms longer, from step 20 on.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>
@@ -82,12 +82,12 @@ int train(const std::string& folder, const std::string& weights, std::int64_t st
   torch::manual_seed(3);
   auto group = init_process_group();
   const auto net = std::make_shared<Net>();
-  const auto shards = static_cast<int>(Environment::of_process().get_int("LOCKSTEP_TEST_VIRTUAL_SHARDS").value_or(0));
+  const auto shards = static_cast<int>(Environment::of_process().get_int("LOCKSTEP_TEST_MICRO_BATCHES").value_or(0));
   libtorch::DistributedDataParallel ddp(net, group,
-                                        {.reproducible = {.virtual_shards = shards, .batch_size = kBatch}, .seed = 5});
+                                        {.reproducible = {.micro_batches = shards, .global_batch = kBatch}, .seed = 5});
   const auto optimizer = Net::make_optimizer(ddp.parameters());
   auto dataset = Stripes().map(torch::data::transforms::Stack<>());
-  libtorch::BatchShardSampler sampler(kSamples, *group, {.batch = kBatch, .virtual_shards = shards});
+  libtorch::GlobalBatchSampler sampler(kSamples, *group, {.global_batch = kBatch, .micro_batches = shards});
   libtorch::DataLoader loader(dataset, sampler, torch::data::DataLoaderOptions().workers(1));
   ddp.watch(loader);
   libtorch::Snapshots snapshots(folder, ddp, {.every = 25});

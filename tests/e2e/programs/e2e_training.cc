@@ -7,14 +7,13 @@
 // to its end are in the file WEIGHTS. With LOCKSTEP_TEST_FAIL_AT=N the last rank ends with 9 before step N+1, each
 // time. With LOCKSTEP_TEST_KILLED_STARTS=N each rank of the first N starts is killed by SIGKILL as soon as it has
 // finished a step; with LOCKSTEP_TEST_KILLED_FURTHER=1 a step more than in the start before. With
-// LOCKSTEP_TEST_VIRTUAL_SHARDS=V steps are cut into V virtual shards, with LOCKSTEP_TEST_SHARD=1 the optimizer is in
-// shares of the ranks. With LOCKSTEP_TEST_SLOW_DATA=MS reading a batch
-// takes the last rank so much longer, with LOCKSTEP_TEST_SLOW_FORWARD=MS its forward. With LOCKSTEP_TEST_NAN_AT=N its
-// batch of step N has a NaN, and with LOCKSTEP_TEST_APART_AT=N it writes to a parameter before step N in a way that
-// nobody counts. In the first start it is killed before step N+1 with LOCKSTEP_TEST_KILL_AT=N, asks to stop with
-// LOCKSTEP_TEST_STOP_AT=N, and leaves out its optimizer's step with LOCKSTEP_TEST_SKIP_AT=N. It computes on the group's
-// device. It logs the number of the start as "start" in each step, its rank as "rank", and rank 0 alone
-// "val/loss" when it has evaluated.
+// LOCKSTEP_TEST_MICRO_BATCHES=V steps are cut into V fixed micro-batches, with LOCKSTEP_TEST_SHARD=1 the optimizer is
+// in shares of the ranks. With LOCKSTEP_TEST_SLOW_DATA=MS reading a batch takes the last rank so much longer, with
+// LOCKSTEP_TEST_SLOW_FORWARD=MS its forward. With LOCKSTEP_TEST_NAN_AT=N its batch of step N has a NaN, and with
+// LOCKSTEP_TEST_APART_AT=N it writes to a parameter before step N in a way that nobody counts. In the first start it is
+// killed before step N+1 with LOCKSTEP_TEST_KILL_AT=N, asks to stop with LOCKSTEP_TEST_STOP_AT=N, and leaves out its
+// optimizer's step with LOCKSTEP_TEST_SKIP_AT=N. It computes on the group's device. It logs the number of the start as
+// "start" in each step, its rank as "rank", and rank 0 alone "val/loss" when it has evaluated.
 #include <unistd.h>
 
 #include <chrono>
@@ -104,20 +103,18 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
   if (const auto ms = fault(group, "LOCKSTEP_TEST_SLOW_FORWARD"); ms > 0) model.append(SlowLayer(ms));
   model.initialize(3);
   model.to(group->device());
-  const auto shards = static_cast<int>(Environment::of_process().get_int("LOCKSTEP_TEST_VIRTUAL_SHARDS").value_or(0));
+  const auto shards = static_cast<int>(Environment::of_process().get_int("LOCKSTEP_TEST_MICRO_BATCHES").value_or(0));
   const bool is_sharded = Environment::of_process().get_int("LOCKSTEP_TEST_SHARD").value_or(0) != 0;
   DistributedDataParallel ddp(model, group,
-                              {.reproducible = {.virtual_shards = shards, .batch_size = kBatch},
+                              {.reproducible = {.micro_batches = shards, .global_batch = kBatch},
                                .shard = is_sharded ? Shard::optimizer : Shard::none});
   optim::AdamW optimizer(ddp.parameters(), {.lr = 0.001});
   data::DataLoader<data::Batch> loader{
       SlowDataset{dataset(), fault(group, "LOCKSTEP_TEST_SLOW_DATA")},
-      data::BatchShardSampler(kSamples, group->rank(), group->size(), {.virtual_shards = shards}),
-      {.batch_size = kBatch, .workers = 1}};
+      data::GlobalBatchSampler(kSamples, *group, {.global_batch = kBatch, .micro_batches = shards}),
+      {.workers = 1}};
   data::DataLoader<data::Batch> held_out{
-      dataset(),
-      data::BatchShardSampler(kSamples, group->rank(), group->size(), {.shuffle = false}),
-      {.batch_size = 12}};
+      dataset(), data::GlobalBatchSampler(kSamples, *group, {.global_batch = 12, .shuffle = false})};
   Snapshots snapshots(folder, ddp, {.every = 25});
   snapshots.add("optimizer", optimizer);
   snapshots.add("data", loader);

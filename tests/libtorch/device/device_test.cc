@@ -484,17 +484,17 @@ class CublasWorkspaceConfig {
 };
 
 // Its output tells a digest, for who compares several numbers of ranks.
-TEST(Device, TrainsInVirtualShards) {
+TEST(Device, TrainsInFixedMicroBatches) {
   const CublasWorkspaceConfig deterministic(":4096:8");
   std::set<std::string> digests;
   for (const int ranks : {1, 2, 3}) {
     on_devices(ranks, [&](const Group& group) {
       auto net = made_for(group);
       libtorch::DdpOptions options = many_buckets();
-      options.reproducible = {.virtual_shards = 6, .batch_size = 11};
+      options.reproducible = {.micro_batches = 6, .global_batch = 11};
       libtorch::DistributedDataParallel ddp(net, group, options);
       ::torch::optim::SGD optimizer(net->parameters(), 0.1);
-      const data::RowRange mine = data::rows_in_shards(11, 11, 6, group->rank(), ranks);
+      const data::RowRange mine = data::rows_in_micro_batches(11, 11, 6, group->rank(), ranks);
       for (int step = 0; step < 5; ++step) {
         optimizer.zero_grad();
         const at::Tensor x = random_tensor({11, 4}, 50 + static_cast<std::uint64_t>(step))
@@ -513,21 +513,21 @@ TEST(Device, TrainsInVirtualShards) {
         bytes.append(static_cast<const char*>(tensor.contiguous().data_ptr()), tensor.nbytes());
       }
       digests.insert(std::to_string(hash64(bytes.data(), bytes.size())));
-      std::printf("virtual shards: %s\n", digests.begin()->c_str());
+      std::printf("fixed micro-batches: %s\n", digests.begin()->c_str());
     });
   }
   EXPECT_LE(digests.size(), 1u);
 }
 
-TEST(Device, VirtualShardsWantCublasToBeDeterministic) {
+TEST(Device, FixedMicroBatchesWantCublasToBeDeterministic) {
   const CublasWorkspaceConfig none(std::nullopt);
   on_devices(1, [](const Group& group) {
     auto net = made_for(group);
     libtorch::DdpOptions options;
-    options.reproducible = {.virtual_shards = 2, .batch_size = 4};
+    options.reproducible = {.micro_batches = 2, .global_batch = 4};
     expect_text(outcome_of([&] { libtorch::DistributedDataParallel ddp(net, group, options); }),
-                {"InvalidArgument: DistributedDataParallel: 2 virtual shards on cuda:0", "CUBLAS_WORKSPACE_CONFIG=''",
-                 "set CUBLAS_WORKSPACE_CONFIG=:4096:8 before the program starts"});
+                {"InvalidArgument: DistributedDataParallel: 2 fixed micro-batches on cuda:0",
+                 "CUBLAS_WORKSPACE_CONFIG=''", "set CUBLAS_WORKSPACE_CONFIG=:4096:8 before the program starts"});
   });
 }
 

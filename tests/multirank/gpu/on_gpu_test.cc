@@ -41,8 +41,8 @@ enum class By { sgd, adamw };
 
 // A GPT with dropout and clipped gradients.
 struct Job {
-  explicit Job(const Group& the_group, By by = By::adamw, int virtual_shards = 0, Shard the_shard = Shard::none)
-      : group(the_group), shards(virtual_shards), shard(the_shard) {
+  explicit Job(const Group& the_group, By by = By::adamw, int the_micro_batches = 0, Shard the_shard = Shard::none)
+      : group(the_group), micro_batches(the_micro_batches), shard(the_shard) {
     if (by == By::adamw) {
       optimizer = std::make_unique<optim::AdamW>(ddp.parameters(), optim::AdamWOptions{.lr = 0.01});
     } else {
@@ -64,12 +64,12 @@ struct Job {
   }
   void backward(std::int64_t k) {
     optimizer->zero_grad();
-    const data::Batch batch = windows.batch(sampler.batch(k % 50, 7)).to(group->device());
+    const data::Batch batch = windows.batch(sampler.batch(k % 50)).to(group->device());
     ddp.backward(batch, [&](const data::Batch& rows) { return cross_entropy(ddp(rows.x, rows.ids), rows.y); });
   }
 
   Group group;
-  int shards;
+  int micro_batches;
   Shard shard;
   char_gpt::Tokens tokens = [] {
     std::vector<std::int64_t> made(400);
@@ -81,11 +81,12 @@ struct Job {
   DistributedDataParallel ddp{model,
                               group,
                               {.buckets = {.cap_bytes = 8 << 10, .first_cap_bytes = 4 << 10},
-                               .reproducible = {.virtual_shards = shards, .batch_size = 7},
+                               .reproducible = {.micro_batches = micro_batches, .global_batch = 7},
                                .shard = shard,
                                .seed = 5}};
   std::unique_ptr<optim::Optimizer> optimizer;
-  data::BatchShardSampler sampler{windows.size(), group->rank(), group->size(), {.seed = 2, .virtual_shards = shards}};
+  data::GlobalBatchSampler sampler{
+      windows.size(), group->rank(), group->size(), {.global_batch = 7, .seed = 2, .micro_batches = micro_batches}};
   std::unique_ptr<optim::GradNorm> norm;
 };
 
@@ -172,7 +173,7 @@ TEST(OnGpu, TheSameRunHasTheSameBits) {
 }
 
 // Of 4 shards each rank has one node of their tree, of 6 some rank has two where there are 2 or 4 ranks.
-TEST(OnGpu, VirtualShardsHaveTheSameBitsAtAnyNumberOfGpus) {
+TEST(OnGpu, FixedMicroBatchesHaveTheSameBitsAtAnyNumberOfGpus) {
   for (const int shards : {4, 6}) {
     const Outcome wanted = train(By::adamw, 1, {}, 8, shards);
     for (const int ranks : {2, 3, 4}) {
@@ -183,17 +184,18 @@ TEST(OnGpu, VirtualShardsHaveTheSameBitsAtAnyNumberOfGpus) {
   }
 }
 
-TEST(OnGpu, RowsThatAreNotDealtAsShardsAreToldSomeStepsLater) {
+TEST(OnGpu, RowsThatAreNotDealtAsMicroBatchesAreToldSomeStepsLater) {
   const std::string text = error_of<Error>([] {
     run_ranks(2, [](const Group& group) {
       Job job(group, By::sgd, 6);
-      job.sampler = data::BatchShardSampler(job.windows.size(), group->rank(), group->size(), {.seed = 2});
+      job.sampler =
+          data::GlobalBatchSampler(job.windows.size(), group->rank(), group->size(), {.global_batch = 7, .seed = 2});
       // No norm of what the failure leaves in the gradients, of which the next test would hear.
       for (std::int64_t k = 0; k < 12; ++k) job.backward(k);
       ADD_FAILURE() << "nobody heard of it";
     });
   });
-  expect_text(text, {"of the step's 7 rows", "deal the rows with a BatchShardSampler of virtual_shards 6"});
+  expect_text(text, {"of the step's 7 rows", "deal the rows with a GlobalBatchSampler of micro_batches 6"});
 }
 
 void expect_no_waits(int shards) {
@@ -222,7 +224,7 @@ void expect_no_waits(int shards) {
 }
 
 TEST(OnGpu, AStepMakesTheHostWaitForNothingClippingIncluded) { expect_no_waits(0); }
-TEST(OnGpu, AStepInVirtualShardsMakesTheHostWaitForNothing) { expect_no_waits(4); }
+TEST(OnGpu, AStepInFixedMicroBatchesMakesTheHostWaitForNothing) { expect_no_waits(4); }
 
 TEST(OnGpu, TwoHundredStepsLeaveReplicasOfTheSameBits) {
   run_ranks(3, [](const Group& group) {

@@ -563,11 +563,11 @@ TEST(NcclReducer, AWorldOfOneForgetsAStepWithAHookThatIsAbandoned) {
   });
 }
 
-TEST(NcclReducer, DigestsOfVirtualShardsAreRefused) {
+TEST(NcclReducer, DigestsOfFixedMicroBatchesAreRefused) {
   ::setenv("LOCKSTEP_STEP_DIGESTS", "digests", 1);
   run_ranks(1, [](const Group& group) {
     expect_text(error_of<InvalidArgument>(
-                    [&] { Reducer(kSix, group, {.reproducible = {.virtual_shards = 2, .batch_size = 2}}); }),
+                    [&] { Reducer(kSix, group, {.reproducible = {.micro_batches = 2, .global_batch = 2}}); }),
                 {"LOCKSTEP_STEP_DIGESTS=digests with gradients on cuda:0"});
   });
   ::unsetenv("LOCKSTEP_STEP_DIGESTS");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Reducer's sums over virtual shards, bit by bit against the tree in one thread: for random numbers of shards and
-// ranks, gradients, weights and buckets. Built for a backend that shares memory, for one over a wire, and for NCCL over
-// fakes.
+// The Reducer's sums over fixed micro-batches, bit by bit against the tree in one thread: for random numbers of
+// micro-batches and ranks, gradients, weights and buckets. Built for a backend that shares memory, for one over a wire,
+// and for NCCL over fakes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,9 +29,9 @@ namespace {
 using Floats = std::vector<float>;
 
 struct Case {
-  int shards = 1;
+  int micro_batches = 1;
   int ranks = 1;
-  std::int64_t batch_size = 0;
+  std::int64_t global_batch = 0;
   std::vector<ParameterSpec> specs = {};
   BucketOptions buckets = {};
   Loss loss = Loss::mean;
@@ -40,51 +40,54 @@ struct Case {
   std::vector<int> hosts = {};
 
   std::string str() const {
-    return std::to_string(shards) + " shards, " + std::to_string(ranks) + " ranks, seed " + std::to_string(seed);
+    return std::to_string(micro_batches) + " micro-batches, " + std::to_string(ranks) + " ranks, seed " +
+           std::to_string(seed);
   }
 };
 
 // Of very different sizes, so that the order of additions shows.
-float gradient(const Case& it, int step, int shard, std::size_t parameter, std::int64_t i) {
+float gradient(const Case& it, int step, int micro_batch, std::size_t parameter, std::int64_t i) {
   Generator random(it.seed * 1000003 +
-                   static_cast<std::uint64_t>(((step * 64 + shard) * 16 + static_cast<int>(parameter))) * 4099 +
+                   static_cast<std::uint64_t>(((step * 64 + micro_batch) * 16 + static_cast<int>(parameter))) * 4099 +
                    static_cast<std::uint64_t>(i));
   return random.normal() * std::exp2(static_cast<float>(random.below(24)) - 12);
 }
-// Some shards lack a parameter, some have no rows.
-bool is_used(const Case& it, int step, int shard, std::size_t parameter) {
-  return (static_cast<std::uint64_t>(step) * 7 + static_cast<std::uint64_t>(shard) * 5 + parameter * 3 + it.seed) % 6 !=
+// Some micro-batches lack a parameter, some have no rows.
+bool is_used(const Case& it, int step, int micro_batch, std::size_t parameter) {
+  return (static_cast<std::uint64_t>(step) * 7 + static_cast<std::uint64_t>(micro_batch) * 5 + parameter * 3 +
+          it.seed) %
+             6 !=
          0;
 }
-std::int64_t weight_of(const Case& it, int step, int shard) {
-  return static_cast<std::int64_t>((it.seed + static_cast<std::uint64_t>(step * 31 + shard * 17)) % 9);
+std::int64_t weight_of(const Case& it, int step, int micro_batch) {
+  return static_cast<std::int64_t>((it.seed + static_cast<std::uint64_t>(step * 31 + micro_batch * 17)) % 9);
 }
 
 // Written anew: left half of a node, the largest power of two below its size.
-Floats tree(const std::vector<Floats>& shards, std::size_t begin, std::size_t end) {
-  if (end - begin == 1) return shards[begin];
+Floats tree(const std::vector<Floats>& micro_batches, std::size_t begin, std::size_t end) {
+  if (end - begin == 1) return micro_batches[begin];
   std::size_t half = 1;
   while (half * 2 < end - begin) half *= 2;
-  Floats left = tree(shards, begin, begin + half);
-  const Floats right = tree(shards, begin + half, end);
+  Floats left = tree(micro_batches, begin, begin + half);
+  const Floats right = tree(micro_batches, begin + half, end);
   for (std::size_t i = 0; i < left.size(); ++i) left[i] += right[i];
   return left;
 }
 
 Floats wanted(const Case& it, int step, std::size_t parameter) {
-  std::vector<Floats> shards;
+  std::vector<Floats> micro_batches;
   std::int64_t total = 0;
   const auto count = static_cast<std::size_t>(it.specs[parameter].count());
-  for (int shard = 0; shard < it.shards; ++shard) {
+  for (int micro_batch = 0; micro_batch < it.micro_batches; ++micro_batch) {
     Floats values(count, 0.0f);
-    total += weight_of(it, step, shard);
-    if (weight_of(it, step, shard) > 0 && is_used(it, step, shard, parameter)) {
+    total += weight_of(it, step, micro_batch);
+    if (weight_of(it, step, micro_batch) > 0 && is_used(it, step, micro_batch, parameter)) {
       for (std::size_t i = 0; i < count; ++i)
-        values[i] = gradient(it, step, shard, parameter, static_cast<std::int64_t>(i));
+        values[i] = gradient(it, step, micro_batch, parameter, static_cast<std::int64_t>(i));
     }
-    shards.push_back(std::move(values));
+    micro_batches.push_back(std::move(values));
   }
-  Floats sum = tree(shards, 0, shards.size());
+  Floats sum = tree(micro_batches, 0, micro_batches.size());
   if (it.loss == Loss::mean && total > 0) {
     const bool is_power = std::has_single_bit(static_cast<std::uint64_t>(total));
     for (float& value : sum)
@@ -94,20 +97,20 @@ Floats wanted(const Case& it, int step, std::size_t parameter) {
 }
 
 void run_step(const Case& it, int step, const Group& group, Reducer& reducer) {
-  const data::ShardRun run = data::shards_of(it.shards, group->rank(), group->size());
-  for (int shard = run.begin; shard < run.end; ++shard) {
-    const std::int64_t weight = weight_of(it, step, shard);
-    reducer.begin_step({.weight = weight, .synchronize = shard + 1 == run.end});
+  const data::MicroBatchRange run = data::micro_batches_of(it.micro_batches, group->rank(), group->size());
+  for (int micro_batch = run.begin; micro_batch < run.end; ++micro_batch) {
+    const std::int64_t weight = weight_of(it, step, micro_batch);
+    reducer.begin_step({.weight = weight, .synchronize = micro_batch + 1 == run.end});
     EXPECT_TRUE(reducer.overwrites());
     for (std::size_t p = it.specs.size(); weight > 0 && p-- > 0;) {
       const int parameter = static_cast<int>(p);
-      if (!is_used(it, step, shard, p)) {
+      if (!is_used(it, step, micro_batch, p)) {
         if (p % 2 == 0) reducer.mark_unused(parameter);
         continue;  // or says nothing of it
       }
       launch<float>(group->stream(), "backward", reducer.gradient<float>(parameter), it.specs[p].count(),
-                    [&it, step, shard, p](float* values, std::int64_t count) {
-                      for (std::int64_t i = 0; i < count; ++i) values[i] = gradient(it, step, shard, p, i);
+                    [&it, step, micro_batch, p](float* values, std::int64_t count) {
+                      for (std::int64_t i = 0; i < count; ++i) values[i] = gradient(it, step, micro_batch, p, i);
                     });
       reducer.mark_ready(parameter);
     }
@@ -124,7 +127,7 @@ void expect_tree(const Case& it) {
                         {.buckets = it.buckets,
                          .track_unused = it.track_unused,
                          .loss = it.loss,
-                         .reproducible = {.virtual_shards = it.shards, .batch_size = it.batch_size}});
+                         .reproducible = {.micro_batches = it.micro_batches, .global_batch = it.global_batch}});
         for (int step = 0; step < 3; ++step) {
           run_step(it, step, group, reducer);
           for (std::size_t p = 0; p < it.specs.size(); ++p) {
@@ -139,8 +142,8 @@ void expect_tree(const Case& it) {
 }
 
 Case random_case(Generator& random, std::uint64_t seed) {
-  Case it{.shards = 1 + static_cast<int>(random.below(13)), .batch_size = 64, .seed = seed};
-  it.ranks = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(std::min(it.shards, 6))));
+  Case it{.micro_batches = 1 + static_cast<int>(random.below(13)), .global_batch = 64, .seed = seed};
+  it.ranks = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(std::min(it.micro_batches, 6))));
   for (std::uint64_t p = 0; p < 1 + random.below(6); ++p) {
     it.specs.push_back({"p" + std::to_string(p), DType::f32, {static_cast<std::int64_t>(random.below(150))}});
   }
@@ -168,7 +171,7 @@ TEST(ReproducibleReducer, AddsUpInOneTreeOverHostsOfAnySize) {
     it.ranks = 0;
     for (const int ranks : hosts) it.ranks += ranks;
     for (const int more : {0, 3}) {
-      it.shards = it.ranks + more;
+      it.micro_batches = it.ranks + more;
       expect_tree(it);
     }
   }
@@ -181,23 +184,23 @@ TEST(ReproducibleReducer, RefusesWhatAddsUpInAnotherOrder) {
     const auto refused = [&](const ReducerOptions& options, const std::vector<ParameterSpec>& specs = {}) {
       return error_of<InvalidArgument>([&] { Reducer(specs.empty() ? one : specs, group, options); });
     };
-    EXPECT_NE(refused({.reproducible = {.virtual_shards = 1, .batch_size = 1}}).find("1 of them for 2 ranks"),
+    EXPECT_NE(refused({.reproducible = {.micro_batches = 1, .global_batch = 1}}).find("1 of them for 2 ranks"),
               std::string::npos);
     EXPECT_NE(
-        refused({.reproducible = {.virtual_shards = (1 << 20) + 1, .batch_size = 1 << 21}}).find("at most 1048576"),
+        refused({.reproducible = {.micro_batches = (1 << 20) + 1, .global_batch = 1 << 21}}).find("at most 1048576"),
         std::string::npos);
-    EXPECT_NE(refused({.reproducible = {.virtual_shards = 2, .batch_size = 2, .threads = 0}}).find("0 threads"),
+    EXPECT_NE(refused({.reproducible = {.micro_batches = 2, .global_batch = 2, .threads = 0}}).find("0 threads"),
               std::string::npos);
-    EXPECT_NE(refused({.comm_hook = bf16_compress_hook(), .reproducible = {.virtual_shards = 2, .batch_size = 2}})
+    EXPECT_NE(refused({.comm_hook = bf16_compress_hook(), .reproducible = {.micro_batches = 2, .global_batch = 2}})
                   .find("communication hook 'bf16_compress' adds up in an order of its own"),
               std::string::npos);
-    EXPECT_NE(refused({.reproducible = {.virtual_shards = 2, .batch_size = 2}}, {{"half", DType::bf16, {4}}})
+    EXPECT_NE(refused({.reproducible = {.micro_batches = 2, .global_batch = 2}}, {{"half", DType::bf16, {4}}})
                   .find("would be rounded to 16 bits"),
               std::string::npos);
-    Reducer reducer(one, group, {.reproducible = {.virtual_shards = 5, .batch_size = 5}});
+    Reducer reducer(one, group, {.reproducible = {.micro_batches = 5, .global_batch = 5}});
     const bool has_three = group->rank() == 1;
     EXPECT_EQ(error_of<InvalidArgument>([&] { reducer.begin_step({.synchronize = true}); }),
-              "Reducer: begin_step of step 0, virtual shard 0 of this rank's " + std::to_string(has_three ? 3 : 2) +
+              "Reducer: begin_step of step 0, fixed micro-batch 0 of this rank's " + std::to_string(has_three ? 3 : 2) +
                   ", to be synchronised: the last one is synchronised, and no other");
   });
 }
@@ -208,13 +211,13 @@ TEST(ReproducibleReducer, ANanOfAnyShardIsRaised) {
     const auto thrown = thrown_on(2, [&](const Group& group) {
       const Compute compute(group);
       Reducer reducer({{"a", DType::f32, {40}}, {"b", DType::f32, {3}}}, group,
-                      {.not_finite = NotFinite::raise, .reproducible = {.virtual_shards = 7, .batch_size = 7}});
-      const data::ShardRun run = data::shards_of(7, group->rank(), 2);
+                      {.not_finite = NotFinite::raise, .reproducible = {.micro_batches = 7, .global_batch = 7}});
+      const data::MicroBatchRange run = data::micro_batches_of(7, group->rank(), 2);
       for (int step = 0; step < 50; ++step) {
-        for (int shard = run.begin; shard < run.end; ++shard) {
-          reducer.begin_step({.weight = 1, .synchronize = shard + 1 == run.end});
+        for (int micro_batch = run.begin; micro_batch < run.end; ++micro_batch) {
+          reducer.begin_step({.weight = 1, .synchronize = micro_batch + 1 == run.end});
           for (const int p : {1, 0}) {
-            const bool is_bad = step == 1 && shard == bad && p == 1;
+            const bool is_bad = step == 1 && micro_batch == bad && p == 1;
             launch<float>(group->stream(), "backward", reducer.gradient<float>(p), p == 0 ? 40 : 3,
                           [is_bad](float* values, std::int64_t count) {
                             std::fill_n(values, count, 1.0f);
@@ -236,12 +239,12 @@ TEST(ReproducibleReducer, ANanOfAnyShardIsRaised) {
 
 TEST(ReproducibleReducer, RanksThatWantOtherShardsAreTold) {
   run_ranks(2, [&](const Group& group) {
-    const int shards = 4 + group->rank();
+    const int micro_batches = 4 + group->rank();
     const std::string told = error_of<Mismatch>([&] {
-      Reducer({{"p", DType::f32, {4}}}, group, {.reproducible = {.virtual_shards = shards, .batch_size = 8}});
+      Reducer({{"p", DType::f32, {4}}}, group, {.reproducible = {.micro_batches = micro_batches, .global_batch = 8}});
     });
     EXPECT_NE(told.find("what is reproducible"), std::string::npos) << told;
-    EXPECT_NE(told.find("5 virtual shards, batch size 8, 1 threads"), std::string::npos) << told;
+    EXPECT_NE(told.find("5 fixed micro-batches, batch size 8, 1 threads"), std::string::npos) << told;
   });
 }
 

@@ -44,12 +44,12 @@ struct Hooked {
   }
 };
 
-BatchShardSampler in_order(std::int64_t length, int rank = 0, int world = 1) {
-  return BatchShardSampler(length, rank, world, {.shuffle = false});
+GlobalBatchSampler in_order(std::int64_t length, std::int64_t batch, int rank = 0, int world = 1) {
+  return GlobalBatchSampler(length, rank, world, {.global_batch = batch, .shuffle = false});
 }
 
 TEST(DataLoader, CarriesIdsAndSamplesAndBatchesWithoutRows) {
-  DataLoader loader(BySample(Tens{10}), in_order(10, 7, 8), {.batch_size = 10});
+  DataLoader loader(BySample(Tens{10}), in_order(10, 10, 7, 8));
   int batches = 0;
   for (const auto& [ids, samples] : loader) {
     EXPECT_TRUE(ids.empty());
@@ -58,7 +58,7 @@ TEST(DataLoader, CarriesIdsAndSamplesAndBatchesWithoutRows) {
   }
   EXPECT_EQ(batches, 1);
 
-  DataLoader other(BySample(Tens{5}), in_order(5), {.batch_size = 2, .workers = 2});
+  DataLoader other(BySample(Tens{5}), in_order(5, 2), {.workers = 2});
   std::vector<Ids> read;
   for (const auto& [ids, samples] : other) {
     for (std::size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(samples[i], 10 * ids[i]);
@@ -70,8 +70,8 @@ TEST(DataLoader, CarriesIdsAndSamplesAndBatchesWithoutRows) {
 TEST(DataLoader, OrderDoesNotDependOnTheNumberOfWorkers) {
   std::vector<std::vector<Ids>> runs;
   for (const int workers : {0, 1, 2, 5}) {
-    DataLoader loader(BySample(Tens{101}), BatchShardSampler(101, 1, 3, {.seed = 4}),
-                      {.batch_size = 8, .workers = workers});
+    DataLoader loader(BySample(Tens{101}), GlobalBatchSampler(101, 1, 3, {.global_batch = 8, .seed = 4}),
+                      {.workers = workers});
     std::vector<Ids> run;
     for (int epoch = 0; epoch < 3; ++epoch) {
       loader.set_epoch(epoch);
@@ -92,7 +92,7 @@ TEST(DataLoader, ASlowWorkerDelaysItsBatchButNotTheOrder) {
                              if (ids[0] == 0) third_read.wait();
                              if (ids[0] == 4) third_read.count_down();
                            }},
-                    in_order(6), {.batch_size = 2, .workers = 2});
+                    in_order(6, 2), {.workers = 2});
   std::vector<Ids> read;
   for (const Ids& batch : loader) read.push_back(batch);
   EXPECT_EQ(read, (std::vector<Ids>{{0, 1}, {2, 3}, {4, 5}}));
@@ -105,7 +105,7 @@ TEST(DataLoader, ReadsAtMostItsWindowAhead) {
                            [&](std::span<const std::int64_t>) {
                              if (++started <= 4) window_full.count_down();
                            }},
-                    in_order(100), {.batch_size = 1, .workers = 2, .prefetch = 2});
+                    in_order(100, 1), {.workers = 2, .prefetch = 2});
   int consumed = 0;
   for (auto it = loader.begin(); it != loader.end(); ++it) {
     ++consumed;
@@ -116,7 +116,7 @@ TEST(DataLoader, ReadsAtMostItsWindowAhead) {
 }
 
 TEST(DataLoader, StopsCleanlyInTheMiddleOfAnEpochAndStartsAnew) {
-  DataLoader loader(BySample(Tens{1000}), in_order(1000), {.batch_size = 1, .workers = 3});
+  DataLoader loader(BySample(Tens{1000}), in_order(1000, 1), {.workers = 3});
   for (int round = 0; round < 20; ++round) {
     std::int64_t next = 0;
     for (const auto& batch : loader) {
@@ -133,7 +133,7 @@ TEST(DataLoader, AWorkersErrorReachesTheConsumerAtItsBatchWithSampleIds) {
                              [](std::span<const std::int64_t> ids) {
                                if (ids[0] == 6) throw CorruptData("line 6 is not a number");
                              }},
-                      in_order(12), {.batch_size = 3, .workers = workers});
+                      in_order(12, 3), {.workers = workers});
     auto it = loader.begin();
     EXPECT_EQ(*it, (Ids{0, 1, 2}));
     ++it;
@@ -148,7 +148,7 @@ TEST(DataLoader, AWorkersErrorReachesTheConsumerAtItsBatchWithSampleIds) {
 
 TEST(DataLoader, KeepsTheOriginalErrorNested) {
   DataLoader loader(Hooked{40, [](std::span<const std::int64_t>) { throw std::out_of_range("no such row"); }},
-                    in_order(40), {.batch_size = 20, .workers = 1});
+                    in_order(40, 20), {.workers = 1});
   try {
     loader.begin();
     FAIL() << "nothing was thrown";
@@ -164,7 +164,7 @@ TEST(DataLoader, AReaderThatHangsIsATimeoutThatNamesTheBatch) {
                            [&](std::span<const std::int64_t> ids) {
                              if (ids[0] == 1) released.wait();
                            }},
-                    in_order(2), {.batch_size = 1, .workers = 1, .timeout = std::chrono::milliseconds(20)});
+                    in_order(2, 1), {.workers = 1, .timeout = std::chrono::milliseconds(20)});
   auto it = loader.begin();
   const std::string text = error_of<Timeout>([&] { ++it; });
   expect_text(text, {"batch 1 of 2 was not read in time"});
@@ -180,8 +180,8 @@ TEST(DataLoader, AReaderThatHangsIsLeftBehindWithItsDataset) {
   std::promise<std::string> seen;
   std::thread program([&seen, released, owned = std::move(owned)]() mutable {
     try {
-      DataLoader loader(Hooked{4, [released, owned = std::move(owned)](auto) { released->wait(); }}, in_order(4),
-                        {.batch_size = 1, .workers = 2, .timeout = std::chrono::milliseconds(20)});
+      DataLoader loader(Hooked{4, [released, owned = std::move(owned)](auto) { released->wait(); }}, in_order(4, 1),
+                        {.workers = 2, .timeout = std::chrono::milliseconds(20)});
       loader.begin();
       seen.set_value("no timeout");
     } catch (const Timeout& error) {
@@ -206,13 +206,13 @@ TEST(DataLoader, WorkersTakeNoSignalOfTheProgram) {
                              pthread_sigmask(SIG_SETMASK, nullptr, &mask);
                              if (sigismember(&mask, SIGTERM) == 0) ++taking;
                            }},
-                    in_order(4), {.batch_size = 1, .workers = 2});
+                    in_order(4, 1), {.workers = 2});
   for (const auto& batch : loader) static_cast<void>(batch);
   EXPECT_EQ(taking, 0);
 }
 
 TEST(DataLoader, RefusesASecondPassAndAnotherEpochInTheMiddleOfOne) {
-  DataLoader loader(BySample(Tens{4}), in_order(4), {.batch_size = 1});
+  DataLoader loader(BySample(Tens{4}), in_order(4, 1));
   const auto it = loader.begin();
   EXPECT_THROW(loader.set_epoch(1), InvalidArgument);
   EXPECT_THROW(loader.begin(), InvalidArgument);
@@ -223,8 +223,8 @@ TEST(DataLoader, RefusesASecondPassAndAnotherEpochInTheMiddleOfOne) {
 // out.
 TEST(DataLoader, GoesOnBehindWhatWasHandedOut) {
   const auto loader_of = [](int rank, int world, int workers) {
-    return DataLoader(BySample(Tens{40}), BatchShardSampler(40, rank, world, {.seed = 4}),
-                      {.batch_size = 6, .workers = workers});
+    return DataLoader(BySample(Tens{40}), GlobalBatchSampler(40, rank, world, {.global_batch = 6, .seed = 4}),
+                      {.workers = workers});
   };
   std::vector<Ids> whole;
   for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
@@ -270,11 +270,11 @@ TEST(DataLoader, GoesOnBehindWhatWasHandedOut) {
 }
 
 TEST(DataLoader, HasNothingLeftOfAnEpochThatWasOver) {
-  DataLoader loader(BySample(Tens{10}), in_order(10), {.batch_size = 5});
+  DataLoader loader(BySample(Tens{10}), in_order(10, 5));
   loader.set_epoch(3);
   for (const auto& batch : loader) static_cast<void>(batch);
   const SamplerState over = loader.state();
-  DataLoader other(BySample(Tens{10}), in_order(10), {.batch_size = 5});
+  DataLoader other(BySample(Tens{10}), in_order(10, 5));
   other.resume(over);
   EXPECT_EQ(other.epoch(), 3);
   other.set_epoch(3);
@@ -291,22 +291,20 @@ TEST(DataLoader, HasNothingLeftOfAnEpochThatWasOver) {
 }
 
 TEST(DataLoader, ReadsAheadNoMoreThanThereIs) {
-  DataLoader loader(BySample(Tens{3}), in_order(3),
-                    {.batch_size = 1, .workers = 1, .prefetch = std::numeric_limits<int>::max()});
+  DataLoader loader(BySample(Tens{3}), in_order(3, 1), {.workers = 1, .prefetch = std::numeric_limits<int>::max()});
   int batches = 0;
   for (const auto& batch : loader) batches += batch.ids.empty() ? 0 : 1;
   EXPECT_EQ(batches, 3);
 }
 
 TEST(DataLoader, RefusesBadOptions) {
-  const auto make = [](const LoaderOptions& options) { DataLoader loader(BySample(Tens{4}), in_order(4), options); };
-  EXPECT_THROW(make({.batch_size = 0}), InvalidArgument);
+  const auto make = [](const LoaderOptions& options) { DataLoader loader(BySample(Tens{4}), in_order(4, 2), options); };
   EXPECT_THROW(make({.workers = -1}), InvalidArgument);
   EXPECT_THROW(make({.prefetch = 0}), InvalidArgument);
 }
 
 TEST(DataLoader, AnEmptyDatasetHasNoBatches) {
-  DataLoader loader(BySample(Tens{0}), in_order(0), {.batch_size = 3, .workers = 2});
+  DataLoader loader(BySample(Tens{0}), in_order(0, 3), {.workers = 2});
   EXPECT_EQ(loader.num_batches(), 0);
   EXPECT_TRUE(loader.begin() == loader.end());
 }

@@ -137,10 +137,9 @@ TEST(EpochOrder, OfManyEqualWeightsDrawsThemAll) {
 
 TEST(EpochOrder, IsDealtOutAsEveryOther) {
   const std::vector<double> weights{0, 1, 0, 5};
-  BatchShardSampler sampler(EpochOrder::weighted(weights, 30, 1), 1, 2);
   Ids joined;
   for (int rank = 0; rank < 2; ++rank) {
-    const Ids own = BatchShardSampler(EpochOrder::weighted(weights, 30, 1), rank, 2).batch(0, 30);
+    const Ids own = GlobalBatchSampler(EpochOrder::weighted(weights, 30, 1), rank, 2, {.global_batch = 30}).batch(0);
     joined.insert(joined.end(), own.begin(), own.end());
   }
   EXPECT_EQ(joined, all_of(EpochOrder::weighted(weights, 30, 1)));

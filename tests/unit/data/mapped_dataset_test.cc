@@ -106,7 +106,7 @@ TEST_F(MappedDataset, IsReadByALoaderOnceEach) {
   const MappedTokens tokens(write<std::uint16_t>("u16", 5000), {.window = 11, .stride = 10});
   std::multiset<std::int64_t> seen;
   for (int rank = 0; rank < 2; ++rank) {
-    DataLoader loader(tokens, BatchShardSampler(tokens.size(), rank, 2), {.batch_size = 16, .workers = 2});
+    DataLoader loader(tokens, GlobalBatchSampler(tokens.size(), rank, 2, {.global_batch = 16}), {.workers = 2});
     for (const auto& [ids, window, values] : loader) {
       for (std::size_t row = 0; row < ids.size(); ++row) {
         EXPECT_EQ(values[row * 11], ids[row] * 10);
@@ -146,8 +146,8 @@ struct Told {
 TEST_F(MappedDataset, IsToldAheadWhatComes) {
   for (const int workers : {0, 1, 3}) {
     const Told told;
-    DataLoader loader(told, BatchShardSampler(Told::kSamples, 0, 1, {.shuffle = false}),
-                      {.batch_size = Told::kBatch, .workers = workers, .read_ahead = Told::kAhead});
+    DataLoader loader(told, GlobalBatchSampler(Told::kSamples, 0, 1, {.global_batch = Told::kBatch, .shuffle = false}),
+                      {.workers = workers, .read_ahead = Told::kAhead});
     std::vector<Ids> batches;
     for (const Ids& batch : loader) batches.push_back(batch);
     EXPECT_EQ(batches.size(), 30u);
@@ -158,8 +158,8 @@ TEST_F(MappedDataset, IsToldAheadWhatComes) {
     // Several workers tell batches in an order of their own, each once.
     std::sort(told.log->told.begin(), told.log->told.end());
     EXPECT_EQ(told.log->told, batches) << workers << " workers";
-    DataLoader silent(told, BatchShardSampler(Told::kSamples, 0, 1),
-                      {.batch_size = 10, .workers = workers, .read_ahead = 0});
+    DataLoader silent(told, GlobalBatchSampler(Told::kSamples, 0, 1, {.global_batch = 10}),
+                      {.workers = workers, .read_ahead = 0});
     for (const auto& batch : silent) static_cast<void>(batch);
     EXPECT_EQ(told.log->told.size(), 30u) << "nothing more";
   }

@@ -22,10 +22,10 @@ namespace {
 using lockstep::testing::error_of;
 using Ids = std::vector<std::int64_t>;
 
-Ids whole_epoch(const Sampler& sampler, std::int64_t batch_size) {
+Ids whole_epoch(const Sampler& sampler) {
   Ids all;
-  for (std::int64_t i = 0; i < sampler.num_batches(batch_size); ++i) {
-    const Ids ids = sampler.batch(i, batch_size);
+  for (std::int64_t i = 0; i < sampler.num_batches(); ++i) {
+    const Ids ids = sampler.batch(i);
     all.insert(all.end(), ids.begin(), ids.end());
   }
   return all;
@@ -71,22 +71,22 @@ TEST(Chunk, PiecesCoverTheRowsOnceForEverySizeAndWorld) {
 
 TEST(DistributedSampler, PadsFromTheFrontAndStrides) {
   // 10 samples over 4 ranks: 3 each, positions 10 and 11 are samples 0 and 1 again.
-  const DistributedSamplerOptions plain{.shuffle = false};
-  EXPECT_EQ(whole_epoch(DistributedSampler(10, 0, 4, plain), 2), (Ids{0, 4, 8}));
-  EXPECT_EQ(whole_epoch(DistributedSampler(10, 1, 4, plain), 2), (Ids{1, 5, 9}));
-  EXPECT_EQ(whole_epoch(DistributedSampler(10, 2, 4, plain), 2), (Ids{2, 6, 0}));
-  EXPECT_EQ(whole_epoch(DistributedSampler(10, 3, 4, plain), 2), (Ids{3, 7, 1}));
+  const DistributedSamplerOptions plain{.rows_per_rank = 2, .shuffle = false};
+  EXPECT_EQ(whole_epoch(DistributedSampler(10, 0, 4, plain)), (Ids{0, 4, 8}));
+  EXPECT_EQ(whole_epoch(DistributedSampler(10, 1, 4, plain)), (Ids{1, 5, 9}));
+  EXPECT_EQ(whole_epoch(DistributedSampler(10, 2, 4, plain)), (Ids{2, 6, 0}));
+  EXPECT_EQ(whole_epoch(DistributedSampler(10, 3, 4, plain)), (Ids{3, 7, 1}));
   // Fewer samples than ranks: the padding goes around more than once.
-  EXPECT_EQ(whole_epoch(DistributedSampler(2, 4, 7, plain), 1), (Ids{0}));
-  EXPECT_EQ(whole_epoch(DistributedSampler(2, 5, 7, plain), 1), (Ids{1}));
+  EXPECT_EQ(whole_epoch(DistributedSampler(2, 4, 7, plain)), (Ids{0}));
+  EXPECT_EQ(whole_epoch(DistributedSampler(2, 5, 7, plain)), (Ids{1}));
 }
 
 TEST(DistributedSampler, DropLastCutsTheTail) {
-  const DistributedSamplerOptions cut{.shuffle = false, .uneven = Uneven::drop};
-  EXPECT_EQ(whole_epoch(DistributedSampler(10, 0, 4, cut), 2), (Ids{0, 4}));
-  EXPECT_EQ(whole_epoch(DistributedSampler(10, 3, 4, cut), 2), (Ids{3, 7}));
-  EXPECT_EQ(whole_epoch(DistributedSampler(12, 3, 4, cut), 2), (Ids{3, 7, 11}));
-  EXPECT_EQ(DistributedSampler(3, 0, 4, cut).num_batches(2), 0);
+  const DistributedSamplerOptions cut{.rows_per_rank = 2, .shuffle = false, .uneven = Uneven::drop};
+  EXPECT_EQ(whole_epoch(DistributedSampler(10, 0, 4, cut)), (Ids{0, 4}));
+  EXPECT_EQ(whole_epoch(DistributedSampler(10, 3, 4, cut)), (Ids{3, 7}));
+  EXPECT_EQ(whole_epoch(DistributedSampler(12, 3, 4, cut)), (Ids{3, 7, 11}));
+  EXPECT_EQ(DistributedSampler(3, 0, 4, cut).num_batches(), 0);
 }
 
 TEST(DistributedSampler, EveryRankGetsTheSameCountAndTogetherTheyReadTheEpoch) {
@@ -96,10 +96,10 @@ TEST(DistributedSampler, EveryRankGetsTheSameCountAndTogetherTheyReadTheEpoch) {
         std::multiset<std::int64_t> seen;
         const std::int64_t most = uneven == Uneven::drop ? length / world : (length + world - 1) / world;
         for (int rank = 0; rank < world; ++rank) {
-          DistributedSampler sampler(length, rank, world, {.seed = 3, .uneven = uneven});
+          DistributedSampler sampler(length, rank, world, {.rows_per_rank = 4, .seed = 3, .uneven = uneven});
           sampler.set_epoch(2);
-          ASSERT_EQ(sampler.num_batches(4), (most + 3) / 4) << "on every rank";
-          const Ids ids = whole_epoch(sampler, 4);
+          ASSERT_EQ(sampler.num_batches(), (most + 3) / 4) << "on every rank";
+          const Ids ids = whole_epoch(sampler);
           const bool is_short = uneven == Uneven::exact && length % world != 0 && rank >= length % world;
           ASSERT_EQ(static_cast<std::int64_t>(ids.size()), most - is_short) << length << " over " << world;
           seen.insert(ids.begin(), ids.end());
@@ -112,16 +112,16 @@ TEST(DistributedSampler, EveryRankGetsTheSameCountAndTogetherTheyReadTheEpoch) {
   }
 }
 
-TEST(BatchShardSampler, EverySampleComesOncePerEpochAtEveryWorldSize) {
+TEST(GlobalBatchSampler, EverySampleComesOncePerEpochAtEveryWorldSize) {
   for (const std::int64_t length : {0, 1, 29, 30, 100, 101}) {
     for (int world = 1; world <= 9; ++world) {
       for (const std::int64_t batch_size : {1, 2, 7, 30, 200}) {
         Ids seen;
         for (int rank = 0; rank < world; ++rank) {
-          BatchShardSampler sampler(length, rank, world, {.seed = 9});
+          GlobalBatchSampler sampler(length, rank, world, {.global_batch = batch_size, .seed = 9});
           sampler.set_epoch(1);
-          ASSERT_EQ(sampler.num_batches(batch_size), (length + batch_size - 1) / batch_size);
-          const Ids ids = whole_epoch(sampler, batch_size);
+          ASSERT_EQ(sampler.num_batches(), (length + batch_size - 1) / batch_size);
+          const Ids ids = whole_epoch(sampler);
           seen.insert(seen.end(), ids.begin(), ids.end());
         }
         std::sort(seen.begin(), seen.end());
@@ -131,50 +131,52 @@ TEST(BatchShardSampler, EverySampleComesOncePerEpochAtEveryWorldSize) {
   }
 }
 
-TEST(BatchShardSampler, RanksTogetherReadTheBatchOfOneProcess) {
+TEST(GlobalBatchSampler, RanksTogetherReadTheBatchOfOneProcess) {
   for (int world = 1; world <= 8; ++world) {
-    BatchShardSampler alone(100, 0, 1, {.seed = 5});
+    GlobalBatchSampler alone(100, 0, 1, {.global_batch = 30, .seed = 5});
     alone.set_epoch(4);
-    for (std::int64_t i = 0; i < alone.num_batches(30); ++i) {
+    for (std::int64_t i = 0; i < alone.num_batches(); ++i) {
       Ids joined;
       for (int rank = 0; rank < world; ++rank) {
-        BatchShardSampler sampler(100, rank, world, {.seed = 5});
+        GlobalBatchSampler sampler(100, rank, world, {.global_batch = 30, .seed = 5});
         sampler.set_epoch(4);
-        const Ids ids = sampler.batch(i, 30);
+        const Ids ids = sampler.batch(i);
         ASSERT_EQ(static_cast<std::int64_t>(ids.size()), chunk(i == 3 ? 10 : 30, rank, world).count);
         joined.insert(joined.end(), ids.begin(), ids.end());
       }
-      EXPECT_EQ(joined, alone.batch(i, 30)) << "batch " << i << " over " << world;
+      EXPECT_EQ(joined, alone.batch(i)) << "batch " << i << " over " << world;
     }
   }
 }
 
-// A shard's rows are those of one place in the batch, whatever the number of ranks.
-TEST(BatchShardSampler, VirtualShardsHaveTheSameRowsAtEveryWorldSize) {
-  constexpr int kShards = 6;
-  constexpr std::int64_t kBatch = 20;  // shards of 4 rows; the sixth is empty
-  const BatchShardSampler alone(50, 0, 1, {.seed = 5, .virtual_shards = kShards});
-  ASSERT_EQ(alone.num_batches(kBatch), 3);
+// A micro-batch's rows are those of one place in the batch, whatever the number of ranks.
+TEST(GlobalBatchSampler, FixedMicroBatchesHaveTheSameRowsAtEveryWorldSize) {
+  constexpr int kMicroBatches = 6;
+  constexpr std::int64_t kBatch = 20;  // micro-batches of 4 rows; the sixth is empty
+  const GlobalBatchSampler alone(50, 0, 1, {.global_batch = kBatch, .seed = 5, .micro_batches = kMicroBatches});
+  ASSERT_EQ(alone.num_batches(), 3);
   for (std::int64_t batch = 0; batch < 3; ++batch) {
-    const Ids all = alone.batch(batch, kBatch);
-    EXPECT_EQ(all, BatchShardSampler(50, 0, 1, {.seed = 5}).batch(batch, kBatch));
-    for (int world = 1; world <= kShards; ++world) {
+    const Ids all = alone.batch(batch);
+    EXPECT_EQ(all, GlobalBatchSampler(50, 0, 1, {.global_batch = kBatch, .seed = 5}).batch(batch));
+    for (int world = 1; world <= kMicroBatches; ++world) {
       for (int rank = 0; rank < world; ++rank) {
-        const BatchShardSampler sampler(50, rank, world, {.seed = 5, .virtual_shards = kShards});
-        const ShardRun run = shards_of(kShards, rank, world);
-        const auto row = [&](int shard) { return std::min<std::int64_t>(std::ssize(all), 4 * shard); };
-        EXPECT_EQ(sampler.batch(batch, kBatch), Ids(all.begin() + row(run.begin), all.begin() + row(run.end)));
+        const GlobalBatchSampler sampler(50, rank, world,
+                                         {.global_batch = kBatch, .seed = 5, .micro_batches = kMicroBatches});
+        const MicroBatchRange run = micro_batches_of(kMicroBatches, rank, world);
+        const auto row = [&](int micro_batch) { return std::min<std::int64_t>(std::ssize(all), 4 * micro_batch); };
+        EXPECT_EQ(sampler.batch(batch), Ids(all.begin() + row(run.begin), all.begin() + row(run.end)));
       }
     }
   }
-  EXPECT_EQ(error_of<InvalidArgument>([] { BatchShardSampler(50, 0, 7, {.virtual_shards = kShards}); }),
-            "virtual shards: 6 of them for 7 ranks, so that one would have none; take at least 7, or fewer ranks");
+  EXPECT_EQ(error_of<InvalidArgument>(
+                [] { GlobalBatchSampler(50, 0, 7, {.global_batch = 20, .micro_batches = kMicroBatches}); }),
+            "fixed micro-batches: 6 of them for 7 ranks, so that one would have none; take at least 7, or fewer ranks");
 }
 
-TEST(BatchShardSampler, DropLastLeavesOutAShortBatchOnly) {
-  EXPECT_EQ(BatchShardSampler(100, 0, 2, {.drop_last = true}).num_batches(30), 3);
-  EXPECT_EQ(BatchShardSampler(90, 0, 2, {.drop_last = true}).num_batches(30), 3);
-  EXPECT_EQ(BatchShardSampler(29, 0, 2, {.drop_last = true}).num_batches(30), 0);
+TEST(GlobalBatchSampler, DropLastLeavesOutAShortBatchOnly) {
+  EXPECT_EQ(GlobalBatchSampler(100, 0, 2, {.global_batch = 30, .drop_last = true}).num_batches(), 3);
+  EXPECT_EQ(GlobalBatchSampler(90, 0, 2, {.global_batch = 30, .drop_last = true}).num_batches(), 3);
+  EXPECT_EQ(GlobalBatchSampler(29, 0, 2, {.global_batch = 30, .drop_last = true}).num_batches(), 0);
 }
 
 // A run of one epoch that stops and goes on at other world sizes and batch sizes. Returns what was read, in order of
@@ -185,24 +187,24 @@ Ids run_with_resizes(std::int64_t length, std::int64_t epoch, Generator& random,
   SamplerState state{.length = length, .seed = 6, .order = EpochOrder::shuffled(length, 6).digest(), .epoch = epoch};
   while (state.consumed < length) {
     const int world = 1 + static_cast<int>(random.below(9));
-    const auto batch_size = 1 + static_cast<std::int64_t>(random.below(20));
+    const auto rows = 1 + static_cast<std::int64_t>(random.below(20));
     std::vector<std::unique_ptr<Sampler>> ranks;
     for (int rank = 0; rank < world; ++rank) {
-      ranks.push_back(make(rank, world));
+      ranks.push_back(make(rank, world, rows));
       ranks.back()->resume(state);
     }
-    const std::int64_t batches = ranks[0]->num_batches(batch_size);
+    const std::int64_t batches = ranks[0]->num_batches();
     const auto stop = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(batches) + 1));
     for (std::int64_t index = 0; index < stop; ++index) {
       for (const auto& rank : ranks) {
-        const Ids ids = rank->batch(index, batch_size);
+        const Ids ids = rank->batch(index);
         read.insert(read.end(), ids.begin(), ids.end());
       }
     }
-    state = ranks[0]->state_after(stop, batch_size);
+    state = ranks[0]->state_after(stop);
     for (const auto& rank : ranks) {
-      EXPECT_EQ(rank->num_batches(batch_size), batches);
-      EXPECT_EQ(rank->state_after(stop, batch_size), state);
+      EXPECT_EQ(rank->num_batches(), batches);
+      EXPECT_EQ(rank->state_after(stop), state);
     }
   }
   return read;
@@ -213,19 +215,20 @@ TEST(Samplers, GoOnAtAnyWorldSizeWithExactlyTheSamplesThatAreLeft) {
   for (int run = 0; run < 400; ++run) {
     const auto length = static_cast<std::int64_t>(random.below(300));
     const auto epoch = static_cast<std::int64_t>(random.below(5));
-    const auto shards = [&](int rank, int world) -> std::unique_ptr<Sampler> {
-      return std::make_unique<BatchShardSampler>(length, rank, world, BatchShardSamplerOptions{.seed = 6});
+    const auto split = [&](int rank, int world, std::int64_t rows) -> std::unique_ptr<Sampler> {
+      return std::make_unique<GlobalBatchSampler>(length, rank, world,
+                                                  GlobalBatchSamplerOptions{.global_batch = rows, .seed = 6});
     };
     const auto dealt = [&](Uneven uneven) {
-      return [=](int rank, int world) -> std::unique_ptr<Sampler> {
-        return std::make_unique<DistributedSampler>(length, rank, world,
-                                                    DistributedSamplerOptions{.seed = 6, .uneven = uneven});
+      return [=](int rank, int world, std::int64_t rows) -> std::unique_ptr<Sampler> {
+        return std::make_unique<DistributedSampler>(
+            length, rank, world, DistributedSamplerOptions{.rows_per_rank = rows, .seed = 6, .uneven = uneven});
       };
     };
     Ids wanted = iota(length);
     Permutation(length, 6, epoch).map(wanted);
-    // Those of shards even in the order of one process.
-    ASSERT_EQ(run_with_resizes(length, epoch, random, shards), wanted) << run;
+    // Global batches even in the order of one process.
+    ASSERT_EQ(run_with_resizes(length, epoch, random, split), wanted) << run;
     std::sort(wanted.begin(), wanted.end());
     Ids read = run_with_resizes(length, epoch, random, dealt(Uneven::exact));
     std::sort(read.begin(), read.end());
@@ -244,124 +247,143 @@ TEST(Samplers, GoOnAtAnyWorldSizeWithExactlyTheSamplesThatAreLeft) {
 TEST(Samplers, ReadTheSameBatchesAfterAResumeAsWithoutAStop) {
   for (int world = 1; world <= 4; ++world) {
     for (int rank = 0; rank < world; ++rank) {
-      BatchShardSampler sampler(103, rank, world, {.seed = 2});
+      GlobalBatchSampler sampler(103, rank, world, {.global_batch = 10, .seed = 2});
       sampler.set_epoch(3);
-      const Ids whole = whole_epoch(sampler, 10);
+      const Ids whole = whole_epoch(sampler);
       const Ids first = [&] {
         Ids ids;
         for (int i = 0; i < 4; ++i) {
-          const Ids batch = sampler.batch(i, 10);
+          const Ids batch = sampler.batch(i);
           ids.insert(ids.end(), batch.begin(), batch.end());
         }
         return ids;
       }();
-      BatchShardSampler other(103, rank, world, {.seed = 2});
-      other.resume(sampler.state_after(4, 10));
-      EXPECT_EQ(other.num_batches(10), 7);
-      EXPECT_EQ(sampler.num_batches_behind(40, 10), 7);
-      EXPECT_EQ(other.num_batches_behind(0, 10), 11) << "of a whole epoch";
+      GlobalBatchSampler other(103, rank, world, {.global_batch = 10, .seed = 2});
+      other.resume(sampler.state_after(4));
+      EXPECT_EQ(other.num_batches(), 7);
+      EXPECT_EQ(sampler.num_batches_after(40), 7);
+      EXPECT_EQ(other.num_batches_after(0), 11) << "of a whole epoch";
       Ids joined = first;
-      const Ids rest = whole_epoch(other, 10);
+      const Ids rest = whole_epoch(other);
       joined.insert(joined.end(), rest.begin(), rest.end());
       EXPECT_EQ(joined, whole);
       other.set_epoch(3);
-      EXPECT_EQ(whole_epoch(other, 10), whole) << "from its beginning";
+      EXPECT_EQ(whole_epoch(other), whole) << "from its beginning";
     }
   }
 }
 
 TEST(Samplers, CountWhatIsLeftOutAsConsumedAtTheEndOfAnEpoch) {
-  const BatchShardSampler cut(95, 0, 2, {.drop_last = true});
-  EXPECT_EQ(cut.state_after(8, 10).consumed, 80);
-  EXPECT_EQ(cut.state_after(9, 10).consumed, 95);
-  const DistributedSampler dealt(10, 1, 4, {.uneven = Uneven::drop});
-  EXPECT_EQ(dealt.state_after(1, 1).consumed, 4);
-  EXPECT_EQ(dealt.state_after(2, 1).consumed, 10);
-  DistributedSampler over(10, 0, 2);
-  over.resume(dealt.state_after(2, 1));
-  EXPECT_EQ(over.num_batches(1), 0);
+  const GlobalBatchSampler cut(95, 0, 2, {.global_batch = 10, .drop_last = true});
+  EXPECT_EQ(cut.state_after(8).consumed, 80);
+  EXPECT_EQ(cut.state_after(9).consumed, 95);
+  const DistributedSampler dealt(10, 1, 4, {.rows_per_rank = 1, .uneven = Uneven::drop});
+  EXPECT_EQ(dealt.state_after(1).consumed, 4);
+  EXPECT_EQ(dealt.state_after(2).consumed, 10);
+  DistributedSampler over(10, 0, 2, {.rows_per_rank = 1});
+  over.resume(dealt.state_after(2));
+  EXPECT_EQ(over.num_batches(), 0);
 }
 
 TEST(Samplers, RefuseAStateOfOtherData) {
-  BatchShardSampler sampler(10, 0, 2, {.seed = 1});
+  GlobalBatchSampler sampler(10, 0, 2, {.global_batch = 2, .seed = 1});
   const std::uint64_t order = sampler.order().digest();
-  EXPECT_EQ(error_of<InvalidArgument>([&] { sampler.resume({.length = 11, .seed = 1, .epoch = 4, .consumed = 3}); }),
-            "BatchShardSampler: the state is of 11 samples with seed 1, this sampler of 10 with seed 1, and a place in "
-            "the one is none in the other; give the sampler the same, or begin an epoch anew with set_epoch(4)");
+  EXPECT_EQ(
+      error_of<InvalidArgument>([&] { sampler.resume({.length = 11, .seed = 1, .epoch = 4, .consumed = 3}); }),
+      "GlobalBatchSampler: can't resume: the saved place belongs to 11 samples with seed 1, this sampler has 10 with "
+      "seed 1; give the sampler the same, or begin an epoch anew with set_epoch(4)");
   EXPECT_THROW(sampler.resume({.length = 10, .seed = 2, .epoch = 4, .consumed = 3}), InvalidArgument);
   EXPECT_THROW(sampler.resume({.length = 10, .seed = 1, .order = order, .epoch = -4, .consumed = 3}), InvalidArgument);
   EXPECT_EQ(error_of<InvalidArgument>(
                 [&] { sampler.resume({.length = 10, .seed = 1, .order = order, .epoch = 4, .consumed = 11}); }),
-            "BatchShardSampler: the state to resume says that 11 of the 10 samples of epoch 4 are consumed; give "
+            "GlobalBatchSampler: the state to resume says that 11 of the 10 samples of epoch 4 are consumed; give "
             "resume() one that state() returned, unchanged");
-  const SamplerState before = sampler.state_after(0, 2);
+  const SamplerState before = sampler.state_after(0);
   EXPECT_THROW(sampler.require_place({.length = 10, .seed = 1, .order = order, .epoch = -4}), InvalidArgument);
   sampler.require_place({.length = 10, .seed = 1, .order = order, .epoch = 4, .consumed = 10});
-  EXPECT_EQ(sampler.state_after(0, 2), before) << "asked only";
+  EXPECT_EQ(sampler.state_after(0), before) << "asked only";
   // Of one length and one seed, in other orders.
   const std::vector<double> weights(10, 1.0);
   std::vector<std::int64_t> backwards(10);
   for (std::int64_t i = 0; i < 10; ++i) backwards[static_cast<std::size_t>(i)] = 9 - i;
   for (const EpochOrder& other : {EpochOrder::in_order(10).within(backwards), EpochOrder::in_order(10),
                                   EpochOrder::weighted(weights, 10, 0), EpochOrder::shuffled(10, 0)}) {
-    DistributedSampler writer(other, 0, 2);
+    DistributedSampler writer(other, 0, 2, {.rows_per_rank = 2});
     for (const EpochOrder& own : {EpochOrder::in_order(10), EpochOrder::shuffled(10, 0)}) {
-      DistributedSampler reader(own, 0, 2);
-      const auto resume = [&] { reader.resume(writer.state_after(1, 2)); };
+      DistributedSampler reader(own, 0, 2, {.rows_per_rank = 2});
+      const auto resume = [&] { reader.resume(writer.state_after(1)); };
       if (own.digest() == other.digest()) {
         EXPECT_NO_THROW(resume());
       } else {
         EXPECT_EQ(error_of<InvalidArgument>(resume),
-                  "DistributedSampler: the state is of another order than this sampler's (shuffled or not, other "
-                  "weights, another subset); give the sampler the same, or begin an epoch anew with set_epoch(0)");
+                  "DistributedSampler: can't resume: the saved place belongs to another order than this sampler's "
+                  "(shuffled or not, other weights, another subset); give the sampler the same, or begin an epoch anew "
+                  "with set_epoch(0)");
       }
     }
   }
-  EXPECT_EQ(error_of<InvalidArgument>([&] { static_cast<void>(sampler.state_after(6, 2)); }),
-            "BatchShardSampler: state_after(6, 2) of a pass that has 5 batches; give a number of them from 0 to 5");
-  EXPECT_EQ(sampler.state_after(0, 2), (SamplerState{.length = 10, .seed = 1, .order = order}))
-      << "nothing was changed";
+  EXPECT_EQ(error_of<InvalidArgument>([&] { static_cast<void>(sampler.state_after(6)); }),
+            "GlobalBatchSampler: state_after(6) of a pass that has 5 batches; give a number from 0 to 5");
+  EXPECT_EQ(sampler.state_after(0), (SamplerState{.length = 10, .seed = 1, .order = order})) << "nothing was changed";
 }
 
 TEST(Samplers, TellApartWhatDealsOutTheSameOrderInAnotherWay) {
   const EpochOrder order = EpochOrder::shuffled(1000, 3);
   std::set<std::vector<std::pair<std::string, std::uint64_t>>> identities;
   for (const Uneven uneven : {Uneven::pad, Uneven::drop, Uneven::exact}) {
-    identities.insert(DistributedSampler(order, 0, 3, uneven).identity(64));
+    identities.insert(DistributedSampler(order, 0, 3, {.rows_per_rank = 64, .uneven = uneven}).identity());
   }
-  identities.insert(BatchShardSampler(order, 0, 3).identity(64));
-  identities.insert(BatchShardSampler(order, 0, 2).identity(64));
-  identities.insert(BatchShardSampler(order, 0, 3, /*drop_last=*/true).identity(64));
-  identities.insert(BatchShardSampler(order, 0, 3, /*drop_last=*/false, /*virtual_shards=*/4).identity(64));
+  identities.insert(GlobalBatchSampler(order, 0, 3, {.global_batch = 64}).identity());
+  identities.insert(GlobalBatchSampler(order, 0, 2, {.global_batch = 64}).identity());
+  identities.insert(GlobalBatchSampler(order, 0, 3, {.global_batch = 64, .drop_last = true}).identity());
+  identities.insert(GlobalBatchSampler(order, 0, 3, {.global_batch = 64, .micro_batches = 4}).identity());
   EXPECT_EQ(identities.size(), 7u);
-  EXPECT_EQ(BatchShardSampler(order, 2, 3).identity(64), BatchShardSampler(order, 0, 3).identity(64));
+  EXPECT_EQ(GlobalBatchSampler(order, 2, 3, {.global_batch = 64}).identity(),
+            GlobalBatchSampler(order, 0, 3, {.global_batch = 64}).identity());
 }
 
 TEST(Samplers, TakeEveryNumberThatFits) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  const DistributedSampler dealt(5, 1, 3, {.shuffle = false});
-  EXPECT_EQ(dealt.batch(0, kMost), (Ids{1, 4}));
-  const DistributedSampler vast(kMost, 2, 3, {.seed = 8});
-  EXPECT_EQ(vast.num_batches(kMost), 1);
-  EXPECT_EQ(vast.batch(vast.num_batches(4) - 1, 4).size(), static_cast<std::size_t>((kMost / 3 + 1) % 4));
-  const BatchShardSampler shards(kMost, 6, 7, {.seed = 8});
-  EXPECT_EQ(shards.batch(shards.num_batches(1000) - 1, 1000).size(), 111u);
+  const DistributedSampler dealt(5, 1, 3, {.rows_per_rank = kMost, .shuffle = false});
+  EXPECT_EQ(dealt.batch(0), (Ids{1, 4}));
+  EXPECT_EQ(DistributedSampler(kMost, 2, 3, {.rows_per_rank = kMost, .seed = 8}).num_batches(), 1);
+  const DistributedSampler vast(kMost, 2, 3, {.rows_per_rank = 4, .seed = 8});
+  EXPECT_EQ(vast.batch(vast.num_batches() - 1).size(), static_cast<std::size_t>((kMost / 3 + 1) % 4));
+  const GlobalBatchSampler split(kMost, 6, 7, {.global_batch = 1000, .seed = 8});
+  EXPECT_EQ(split.batch(split.num_batches() - 1).size(), 111u);
 }
 
 TEST(Samplers, RefuseNumbersOutOfRangeByName) {
-  EXPECT_THROW(DistributedSampler(10, 4, 4), InvalidArgument);
-  EXPECT_THROW(DistributedSampler(10, -1, 4), InvalidArgument);
-  EXPECT_THROW(BatchShardSampler(10, 0, 0), InvalidArgument);
-  EXPECT_THROW(BatchShardSampler(-1, 0, 1), InvalidArgument);
-  BatchShardSampler sampler(10, 0, 2);
+  const DistributedSamplerOptions dealt{.rows_per_rank = 5};
+  const GlobalBatchSamplerOptions split{.global_batch = 5};
+  EXPECT_THROW(DistributedSampler(10, 4, 4, dealt), InvalidArgument);
+  EXPECT_THROW(DistributedSampler(10, -1, 4, dealt), InvalidArgument);
+  EXPECT_THROW(GlobalBatchSampler(10, 0, 0, split), InvalidArgument);
+  EXPECT_THROW(GlobalBatchSampler(-1, 0, 1, split), InvalidArgument);
+  EXPECT_EQ(error_of<InvalidArgument>([] { GlobalBatchSampler(10, 0, 2, {}); }),
+            "GlobalBatchSampler: global_batch is 0; give the rows of all ranks together in a batch, at least 1");
+  EXPECT_EQ(error_of<InvalidArgument>([] { DistributedSampler(10, 0, 2, {.rows_per_rank = -1}); }),
+            "DistributedSampler: rows_per_rank is -1; give the rows of one rank in a batch, at least 1");
+  GlobalBatchSampler sampler(10, 0, 2, split);
   EXPECT_THROW(sampler.set_epoch(-1), InvalidArgument);
-  EXPECT_THROW(sampler.num_batches(0), InvalidArgument);
-  EXPECT_THROW(sampler.batch(-1, 5), InvalidArgument);
-  EXPECT_EQ(
-      error_of<InvalidArgument>([&] { sampler.batch(2, 5); }),
-      "BatchShardSampler: batch(2, 5) of a pass that has 2 batches; give an index from 0 and below num_batches(5)");
-  EXPECT_EQ(error_of<InvalidArgument>([&] { static_cast<void>(sampler.num_batches_behind(11, 5)); }),
-            "BatchShardSampler: num_batches_behind(11, 5) of 10 samples; give from 0 to 10 of them");
+  EXPECT_THROW(sampler.batch(-1), InvalidArgument);
+  EXPECT_EQ(error_of<InvalidArgument>([&] { sampler.batch(2); }),
+            "GlobalBatchSampler: batch(2) of a pass that has 2 batches; give an index from 0 and below num_batches()");
+  EXPECT_EQ(error_of<InvalidArgument>([&] { static_cast<void>(sampler.num_batches_after(11)); }),
+            "GlobalBatchSampler: num_batches_after(11) of 10 samples; give a number from 0 to 10");
+}
+
+// What stands for a process group.
+struct Group {
+  int rank() const { return 2; }
+  int size() const { return 3; }
+};
+
+TEST(Samplers, TakeTheirRankFromAGroup) {
+  const GlobalBatchSampler split(30, Group(), {.global_batch = 6});
+  EXPECT_EQ(split.batch(0), GlobalBatchSampler(30, 2, 3, {.global_batch = 6}).batch(0));
+  const DistributedSampler dealt(EpochOrder::in_order(30), Group(), {.rows_per_rank = 6});
+  EXPECT_EQ(dealt.batch(0), (Ids{2, 5, 8, 11, 14, 17}));
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ TEST(LossSum, OfNoRowsDoesNotCount) {
   EXPECT_EQ(together({{1.0, 0}, {std::nullopt, 0}}).loss, std::nullopt);
 }
 
-// Parts of the sum are virtual shards: whoever has them, in whatever order, the result has the same bits.
+// Parts of the sum are fixed micro-batches: whoever has them, in whatever order, the result has the same bits.
 TEST(LossSum, OfPartsIsTheSameHoweverRanksShareThem) {
   constexpr int kParts = 48;
   Generator random(3);

@@ -78,7 +78,7 @@ struct RandomSource {
   std::shared_ptr<const std::vector<std::int64_t>> sample_ids = {};
 };
 // Zeroes elements with probability p in [0, 1) and divides the others by 1 - p. Which ones is a function of
-// (seed, layer, step, sample id, element within the sample) alone: not of rank, shard or place in the batch.
+// (seed, layer, step, sample id, element within the sample) alone: not of rank, micro-batch or place in the batch.
 LOCKSTEP_API Tensor dropout(const Tensor& x, float p, const RandomSource& source);
 
 // --- losses, to a scalar ---

@@ -60,7 +60,8 @@ class LOCKSTEP_API Generator {
   unsigned used_ = 4;
 };
 
-// The inputs of a random number besides its element and sample: nothing else may matter (not rank, shard or order).
+// The inputs of a random number besides its element and sample: nothing else may matter (not rank, micro-batch or
+// order).
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t layer = 0;  // a hash of the layer's name

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches of a dataset, read ahead by worker threads, in an order that no thread can change.
 //
-//   DataLoader loader(dataset, BatchShardSampler(dataset.size(), rank, world), {.batch_size = 64, .workers = 2});
+//   DataLoader loader(dataset, *group, {.global_batch = 64, .workers = 2});       // or with a sampler of its own:
+//   DataLoader loader(dataset, DistributedSampler(dataset.size(), *group, {.rows_per_rank = 32}), {.workers = 2});
 //   for (int epoch = 0; epoch < 10; ++epoch) {
-//     loader.set_epoch(epoch);
 //     for (const auto& batch : loader) ...
 //   }
+//
+// Each begin() starts the next epoch, the first one 0, or the epoch of set_epoch() or resume(). After a loop that is
+// left early, the next begin() starts the next epoch too.
 //
 // Threads: the loader and its iterators belong to one thread; the dataset is read by `workers` others.
 // Failure: what the dataset throws while it reads a batch comes out of the iterator (begin or ++) that reaches this
 //   batch: InvalidArgument and CorruptData as such, everything else as Error, with batch, epoch and sample ids before
 //   the original text; the original is nested in it (std::rethrow_if_nested).
-// Leaving the loop early stops the workers; the next begin() starts the epoch anew.
+// Leaving the loop early stops the workers.
 //
 // Checkpoints: state() says how much of the epoch the program has been handed, by whatever number of workers, and is
 // the same on all ranks; after resume(state) the first pass is over what is left, at any number of ranks.
@@ -163,11 +166,26 @@ class LOCKSTEP_API OrderedPrefetch {
 };
 
 struct LoaderOptions {
-  std::int64_t batch_size = 1;  // as the sampler counts it: rows per rank, or of all ranks together
-  int workers = 0;              // threads that read ahead; 0 reads in the caller's thread, when a batch is wanted
-  int prefetch = 2;             // batches read ahead per worker
-  int read_ahead = 8;           // batches before one is read, its samples are told to a dataset with prefetch(ids)
+  int workers = 0;     // threads that read ahead; 0 reads in the caller's thread, when a batch is wanted
+  int prefetch = 2;    // batches read ahead per worker
+  int read_ahead = 8;  // batches before one is read, its samples are told to a dataset with prefetch(ids)
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);  // of a batch that a worker reads
+};
+
+// A loader that makes its own GlobalBatchSampler: that sampler's options, then a loader's.
+struct GroupLoaderOptions {
+  std::int64_t global_batch = 0;  // rows of all ranks together in a batch; must be given
+  bool shuffle = true;
+  std::uint64_t seed = 0;  // equal on all ranks
+  bool drop_last = false;
+  int micro_batches = 0;
+  int workers = 0;
+  int prefetch = 2;
+  int read_ahead = 8;  // counts only with lockstep's own loader
+  std::chrono::nanoseconds timeout = std::chrono::minutes(5);
+
+  GlobalBatchSamplerOptions sampler() const { return {global_batch, shuffle, seed, drop_last, micro_batches}; }
+  LoaderOptions loader() const { return {workers, prefetch, read_ahead, timeout}; }
 };
 
 namespace detail {
@@ -183,14 +201,13 @@ class LOCKSTEP_API LoaderCore {
   LoaderCore(ReadBatch read, Announce announce, std::shared_ptr<Sampler> sampler, const LoaderOptions& options);
   void set_epoch(std::int64_t epoch);
   void resume(const SamplerState& state);
-  SamplerState state() const { return sampler_->state_after(*handed_, options_.batch_size); }
+  SamplerState state() const { return sampler_->state_after(*handed_); }
   void end_when(IsOver is_over) { *training_is_over_ = std::move(is_over); }
   std::int64_t epoch() const { return sampler_->order().epoch(); }
-  std::int64_t num_batches() const { return sampler_->num_batches(options_.batch_size); }
-  const LoaderOptions& options() const { return options_; }
+  std::int64_t num_batches() const { return sampler_->num_batches(); }
   const Sampler& sampler() const { return *sampler_; }
   auto identity() const {
-    return [sampler = sampler_, size = options_.batch_size] { return sampler->identity(size); };
+    return [sampler = sampler_] { return sampler->identity(); };
   }
 
   // One pass: the batches of the epoch, or of its rest.
@@ -220,7 +237,8 @@ class LOCKSTEP_API LoaderCore {
   Announce announce_;
   std::shared_ptr<Sampler> sampler_;
   LoaderOptions options_;
-  bool is_resumed_ = false;  // and no pass has begun since
+  bool is_resumed_ = false;   // and no pass has begun since
+  bool is_asked_for_ = true;  // the sampler's epoch is that of the next pass: the first one, or set_epoch()'s
   std::weak_ptr<Pass> running_;
   std::shared_ptr<IsOver> training_is_over_ = std::make_shared<IsOver>();     // null: it is not
   std::shared_ptr<std::int64_t> handed_ = std::make_shared<std::int64_t>(0);  // batches of the last pass
@@ -257,19 +275,24 @@ class DataLoader {
     std::shared_ptr<Batch> batch_;
   };
 
-  // InvalidArgument if batch_size or prefetch is below 1, or workers or read_ahead below 0.
+  // InvalidArgument if prefetch is below 1, or workers or read_ahead below 0.
   template <typename D, std::derived_from<Sampler> S>
-  DataLoader(D dataset, S sampler, const LoaderOptions& options)
+  DataLoader(D dataset, S sampler, const LoaderOptions& options = {})
       : DataLoader(std::make_shared<const D>(std::move(dataset)), std::make_shared<S>(std::move(sampler)), options) {}
+  // With a GlobalBatchSampler over the dataset. InvalidArgument as above, and the sampler's.
+  template <typename D>
+  DataLoader(D dataset, const RankOfGroup auto& group, const GroupLoaderOptions& options)
+      : DataLoader(std::make_shared<const D>(std::move(dataset)), group, options) {}
 
-  // Sets the epoch of the passes begun from now on; equal on all ranks. Keeps the place of a resume() in this epoch
-  // that no pass has begun from yet. InvalidArgument in the middle of a pass.
+  // Sets the epoch of the next pass; equal on all ranks. Keeps the place of a resume() in this epoch that no pass has
+  // begun from yet. InvalidArgument in the middle of a pass.
   void set_epoch(std::int64_t epoch) { core_.set_epoch(epoch); }
   std::int64_t epoch() const { return core_.epoch(); }
-  // The next pass resumes behind `state`, the ones after it begin their epochs. InvalidArgument if the state is of
-  // another length or seed, or in the middle of a pass.
+  // The next pass resumes after `state`; if nothing is left, the next pass is the next epoch, unless set_epoch() asks
+  // for this one, which is over at once. InvalidArgument if the state has another length, seed or order, and in the
+  // middle of a pass.
   void resume(const SamplerState& state) { core_.resume(state); }
-  // Behind the batches that the last pass has handed out, the one in the loop's body among them.
+  // The place after the batches that the last pass has handed out, the one in the loop's body among them.
   SamplerState state() const { return core_.state(); }
   const Sampler& sampler() const { return core_.sampler(); }
   // For DistributedDataParallel::watch(): the sampler's identity(), when it is asked. May outlive the loader.
@@ -279,12 +302,15 @@ class DataLoader {
   void end_when(std::function<bool()> is_over) { core_.end_when(std::move(is_over)); }
   // Batches in the pass, equal on all ranks.
   std::int64_t num_batches() const { return core_.num_batches(); }
-  std::int64_t batch_size() const { return core_.options().batch_size; }
 
   Iterator begin() { return Iterator(core_.start()); }
   std::default_sentinel_t end() const { return {}; }
 
  private:
+  template <typename D>
+  DataLoader(std::shared_ptr<const D> dataset, const RankOfGroup auto& group, const GroupLoaderOptions& options)
+      : DataLoader(dataset, std::make_shared<GlobalBatchSampler>(dataset->size(), group, options.sampler()),
+                   options.loader()) {}
   template <typename D>
   DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<Sampler> sampler, const LoaderOptions& options)
       : core_(
@@ -308,7 +334,10 @@ class DataLoader {
   detail::LoaderCore core_;
 };
 
-template <typename D, typename S>
-DataLoader(D, S, LoaderOptions) -> DataLoader<typename decltype(detail::batch_of<D>())::type>;
+template <typename D, std::derived_from<Sampler> S>
+DataLoader(D, S, LoaderOptions = {}) -> DataLoader<typename decltype(detail::batch_of<D>())::type>;
+template <typename D, RankOfGroup G>
+requires(!std::derived_from<G, Sampler>) DataLoader(D, const G&, GroupLoaderOptions)
+->DataLoader<typename decltype(detail::batch_of<D>())::type>;
 
 }  // namespace lockstep::data

@@ -2,7 +2,7 @@
 // Datasets that are files, mapped into memory: for data beyond memory, read where a batch needs it.
 //
 //   MappedTokens tokens("train.bin", {.bytes = 2, .window = 1025, .stride = 1024});   // uint16, as GPT-2's tokens
-//   DataLoader loader(tokens, BatchShardSampler(tokens.size(), rank, world), {.batch_size = 64, .workers = 2});
+//   DataLoader loader(tokens, GlobalBatchSampler(tokens.size(), rank, world), {.batch_size = 64, .workers = 2});
 //   for (const auto& [ids, window, tokens] : loader) ...
 //
 // Pages come from the disk when they are read first, and stay in the kernel's page cache, which all ranks of a host

@@ -7,6 +7,7 @@
 // ranks together have consumed.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -71,26 +72,25 @@ class LOCKSTEP_API EpochOrder {
   Lookup lookup_;
 };
 
-// A global batch in shards whose number the program fixes, so that what is computed on each does not depend on how many
-// ranks share them (ddp/reproducible.h).
+// Fixed micro-batches: a global batch is cut into a number of micro-batches that the program fixes, so that what is
+// computed on each does not depend on how many ranks share them out (ddp/reproducible.h).
 //
-// All shards have one size, ceil(batch_size / shards) rows; a short last batch fills the first ones, and leaves others
-// short or empty. A rank has a run of them.
+// All have one size, ceil(global_batch / micro_batches) rows; a short last batch fills the first ones, and leaves the
+// last ones short or empty. A rank has a run of them.
 
-// Shards begin, begin + 1, ... end - 1.
-struct ShardRun {
+// Micro-batches begin, begin + 1, ... end - 1.
+struct MicroBatchRange {
   int begin = 0;
   int end = 0;
   int count() const { return end - begin; }
-  bool operator==(const ShardRun&) const = default;
+  bool operator==(const MicroBatchRange&) const = default;
 };
 
-// Those of `rank`, as even as can be: 8 over 3 ranks are [0, 2), [2, 5) and [5, 8). InvalidArgument if there are fewer
-// shards than ranks.
-LOCKSTEP_API ShardRun shards_of(int shards, int rank, int world);
-// Rows of a shard that is full. InvalidArgument if one of the two is below 1, or batch_size
-// above 2^40.
-LOCKSTEP_API std::int64_t shard_rows(std::int64_t batch_size, int shards);
+// The micro-batches of `rank`, shared out as evenly as can be: 8 over 3 ranks are [0, 2), [2, 5) and [5, 8).
+// InvalidArgument if there are fewer micro-batches than ranks.
+LOCKSTEP_API MicroBatchRange micro_batches_of(int micro_batches, int rank, int world);
+// Rows of a full micro-batch. InvalidArgument if one of the two is below 1, or global_batch above 2^40.
+LOCKSTEP_API std::int64_t micro_batch_rows(std::int64_t global_batch, int micro_batches);
 
 // A run of rows.
 struct RowRange {
@@ -102,8 +102,9 @@ struct RowRange {
 // short, ranks beyond it without any. 30 over 8 is seven times 4 and 2; 10 over 8 is five times 2, three ranks empty.
 LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
 
-// Rank `rank`'s rows of a batch of `rows`, when a full one of `batch_size` is `shards` virtual shards.
-LOCKSTEP_API RowRange rows_in_shards(std::int64_t rows, std::int64_t batch_size, int shards, int rank, int world);
+// Rank `rank`'s rows of a batch of `rows`, when a full one of `global_batch` is `micro_batches` fixed micro-batches.
+LOCKSTEP_API RowRange rows_in_micro_batches(std::int64_t rows, std::int64_t global_batch, int micro_batches, int rank,
+                                            int world);
 
 // A place in a run's data, equal on all ranks; knows nothing of their number. Keep it in a checkpoint.
 struct SamplerState {
@@ -115,42 +116,51 @@ struct SamplerState {
   bool operator==(const SamplerState&) const = default;
 };
 
-// One rank's part of each epoch, in batches. Indices are into the dataset and double as global sample ids. Batches are
-// those of a pass: from the epoch's beginning, or from where resume() said, to its end.
+// What has a rank and a number of ranks: a ProcessGroup.
+template <typename G>
+concept RankOfGroup = requires(const G& group) {
+  { group.rank() } -> std::convertible_to<int>;
+  { group.size() } -> std::convertible_to<int>;
+};
+
+// One rank's rows of each epoch, in batches. Indices are into the dataset and double as global sample ids. Batches are
+// those of a pass: from the epoch's beginning, or from the place given to resume(), to the epoch's end.
 //
-// Threads: the const ones may be called by many at once, the others by one while nobody else is inside.
+// Threads: several may call the const functions at once; the others are for one thread while nobody else is inside.
 // Failure: InvalidArgument for a number out of its range, also from constructors.
 class LOCKSTEP_API Sampler {
  public:
   virtual ~Sampler() = default;
 
-  // Goes to the beginning of an epoch, which is equal on all ranks. At first it is at that of epoch 0.
+  // Goes to the beginning of an epoch, which is equal on all ranks. A new sampler is at the beginning of epoch 0.
   void set_epoch(std::int64_t epoch);
-  // Goes on behind what another run has consumed, at any number of ranks and any batch size. InvalidArgument if that
-  // was of another length, seed or order.
+  // Continues after the samples that another run has consumed, at any number of ranks and any batch size.
+  // InvalidArgument if that run had another length, seed or order.
   void resume(const SamplerState& state);
   // InvalidArgument where resume() would throw it.
   void require_place(const SamplerState& state) const;
   // The place after that many batches of this pass.
-  SamplerState state_after(std::int64_t batches, std::int64_t batch_size) const;
+  SamplerState state_after(std::int64_t batches) const;
 
-  // Batches that every rank gets in this pass, for a given batch_size: equal on all ranks.
-  std::int64_t num_batches(std::int64_t batch_size) const;
-  // Those of a pass that begins behind the first `consumed` samples of an epoch, of 0: of a whole epoch.
-  std::int64_t num_batches_behind(std::int64_t consumed, std::int64_t batch_size) const;
+  // Batches that every rank gets in this pass: equal on all ranks.
+  std::int64_t num_batches() const;
+  // Batches of a pass that begins after the first `consumed` samples of an epoch; with 0 those of a whole epoch.
+  std::int64_t num_batches_after(std::int64_t consumed) const;
   // This rank's rows of batch `index` (0 <= index < num_batches), in order. May be empty.
-  std::vector<std::int64_t> batch(std::int64_t index, std::int64_t batch_size) const;
+  std::vector<std::int64_t> batch(std::int64_t index) const;
+  // Rows of all ranks together in a batch that is not the last.
+  virtual std::int64_t global_batch() const = 0;
 
   const EpochOrder& order() const { return order_; }
-  // The rank that it reads for, and of how many.
+  // The rank that it reads for, and the number of ranks.
   int rank() const { return rank_; }
   int world() const { return world_; }
-  // The numbers that decide, beside the rank, which samples batch() returns: names and values, which have to be the
+  // The numbers that decide, besides the rank, which samples batch() returns: names and values, which have to be the
   // same on all ranks. For DistributedDataParallel::watch().
-  std::vector<std::pair<std::string, std::uint64_t>> identity(std::int64_t batch_size) const;
+  std::vector<std::pair<std::string, std::uint64_t>> identity() const;
 
  protected:
-  // A rank's rows of a batch: first, first + stride, ... behind the batch's first position in the epoch's order. Those
+  // A rank's rows of a batch: first, first + stride, ... after the batch's first position in the epoch's order. Those
   // past the epoch's end come from its front.
   struct Rows {
     std::int64_t first = 0;
@@ -158,23 +168,24 @@ class LOCKSTEP_API Sampler {
     std::int64_t count = 0;
   };
 
-  Sampler(const char* name, EpochOrder order, int rank, int world);
+  // `batch_rows`, at least 1, is the value of `option`, and counts the rows of `whose`.
+  Sampler(const char* name, EpochOrder order, int rank, int world, std::int64_t batch_rows, const char* option,
+          const char* whose);
+  // Rows of a batch that is not the last, as the option counts them.
+  std::int64_t batch_rows() const { return batch_rows_; }
 
  private:
-  // Rows of all ranks in a batch that is not the last.
-  virtual std::int64_t rows_of_all(std::int64_t batch_size) const = 0;
   // When `left` samples of the epoch are left: the batches in them, and this rank's rows of the next.
-  virtual std::int64_t batches_in(std::int64_t left, std::int64_t batch_size) const = 0;
-  virtual Rows next_rows(std::int64_t left, std::int64_t batch_size) const = 0;
+  virtual std::int64_t batches_in(std::int64_t left) const = 0;
+  virtual Rows next_rows(std::int64_t left) const = 0;
   // How it treats a number of samples that batches or ranks don't divide.
   virtual std::uint64_t remainder() const = 0;
-
-  void check_batch_size(std::int64_t batch_size) const;
 
   const char* name_;
   EpochOrder order_;
   int rank_;
   int world_;
+  std::int64_t batch_rows_;
   std::int64_t start_ = 0;  // consumed before this pass
 };
 
@@ -186,57 +197,70 @@ enum class Uneven : std::uint8_t {
 };
 
 struct DistributedSamplerOptions {
+  std::int64_t rows_per_rank = 0;  // rows of one rank in a batch; must be given
   bool shuffle = true;
   std::uint64_t seed = 0;  // equal on all ranks
   Uneven uneven = Uneven::pad;
 };
 
 // PyTorch's DistributedSampler (torch/utils/data/distributed.py): rank r reads positions r, r + world, r + 2 world, ...
-// of the epoch. batch_size counts the rows of one rank; the last batch may be short.
+// of the epoch. The last batch may be short.
 class LOCKSTEP_API DistributedSampler final : public Sampler {
  public:
-  DistributedSampler(std::int64_t length, int rank, int world, const DistributedSamplerOptions& options = {});
-  DistributedSampler(EpochOrder order, int rank, int world, Uneven uneven = Uneven::pad);
+  DistributedSampler(std::int64_t length, int rank, int world, const DistributedSamplerOptions& options);
+  // Ignores shuffle and seed, which the order decides.
+  DistributedSampler(EpochOrder order, int rank, int world, const DistributedSamplerOptions& options);
+  DistributedSampler(std::int64_t length, const RankOfGroup auto& group, const DistributedSamplerOptions& options)
+      : DistributedSampler(length, group.rank(), group.size(), options) {}
+  DistributedSampler(EpochOrder order, const RankOfGroup auto& group, const DistributedSamplerOptions& options)
+      : DistributedSampler(std::move(order), group.rank(), group.size(), options) {}
+
+  std::int64_t global_batch() const override;
 
  private:
-  std::int64_t rows_of_all(std::int64_t batch_size) const override;
-  std::int64_t batches_in(std::int64_t left, std::int64_t batch_size) const override;
-  Rows next_rows(std::int64_t left, std::int64_t batch_size) const override;
+  std::int64_t batches_in(std::int64_t left) const override;
+  Rows next_rows(std::int64_t left) const override;
   std::uint64_t remainder() const override { return static_cast<std::uint64_t>(uneven_); }
-  // How many of the `left` samples `rank` gets.
-  std::int64_t share_of(int rank, std::int64_t left) const;
+  // The number of the `left` samples that `rank` gets.
+  std::int64_t count_of(int rank, std::int64_t left) const;
 
   Uneven uneven_;
 };
 
-struct BatchShardSamplerOptions {
+struct GlobalBatchSamplerOptions {
+  std::int64_t global_batch = 0;  // rows of all ranks together in a batch; must be given
   bool shuffle = true;
   std::uint64_t seed = 0;  // equal on all ranks
   bool drop_last = false;  // leave out the last batch if it is short
-  // For a step of the same bits at any number of ranks (ddp/reproducible.h): a batch is split into so many shards, of
-  // which each rank has a run (shards_of(), above). 0: as chunk() does.
-  int virtual_shards = 0;
+  // The same bits at any number of ranks (ddp/reproducible.h): a batch is cut into this number of micro-batches, and
+  // each rank has a run of them (micro_batches_of(), above). 0: each rank has its chunk() of a batch.
+  int micro_batches = 0;
 };
 
 // The epoch is cut into global batches as one process would, and each is split over the ranks along dimension 0 (see
-// chunk, or as virtual shards). batch_size counts the rows of all ranks together, so that a run computes the same at
-// every world size. Every sample comes exactly once per epoch; every rank gets a batch for every step, of 0 rows if
-// need be.
-class LOCKSTEP_API BatchShardSampler final : public Sampler {
+// chunk(), or as fixed micro-batches), so that a run computes the same at every world size. Every sample comes exactly
+// once per epoch; every rank gets a batch for every step, of 0 rows if need be.
+class LOCKSTEP_API GlobalBatchSampler final : public Sampler {
  public:
-  BatchShardSampler(std::int64_t length, int rank, int world, const BatchShardSamplerOptions& options = {});
-  BatchShardSampler(EpochOrder order, int rank, int world, bool drop_last = false, int virtual_shards = 0);
+  GlobalBatchSampler(std::int64_t length, int rank, int world, const GlobalBatchSamplerOptions& options);
+  // Ignores shuffle and seed, which the order decides.
+  GlobalBatchSampler(EpochOrder order, int rank, int world, const GlobalBatchSamplerOptions& options);
+  GlobalBatchSampler(std::int64_t length, const RankOfGroup auto& group, const GlobalBatchSamplerOptions& options)
+      : GlobalBatchSampler(length, group.rank(), group.size(), options) {}
+  GlobalBatchSampler(EpochOrder order, const RankOfGroup auto& group, const GlobalBatchSamplerOptions& options)
+      : GlobalBatchSampler(std::move(order), group.rank(), group.size(), options) {}
+
+  std::int64_t global_batch() const override { return batch_rows(); }
 
  private:
-  std::int64_t rows_of_all(std::int64_t batch_size) const override { return batch_size; }
-  std::int64_t batches_in(std::int64_t left, std::int64_t batch_size) const override;
-  Rows next_rows(std::int64_t left, std::int64_t batch_size) const override;
+  std::int64_t batches_in(std::int64_t left) const override;
+  Rows next_rows(std::int64_t left) const override;
   std::uint64_t remainder() const override {
-    return 2 * static_cast<std::uint64_t>(virtual_shards_) + (drop_last_ ? 1 : 0);
+    return 2 * static_cast<std::uint64_t>(micro_batches_) + (drop_last_ ? 1 : 0);
   }
 
   bool drop_last_;
-  int virtual_shards_;
+  int micro_batches_;
 };
 
 }  // namespace lockstep::data

@@ -17,7 +17,7 @@
 // Micro-batches: begin_step({.weight, .synchronize = false}) ... finish_step() communicates nothing; the next step adds
 // to the gradients (accumulating() is true) and weights add up, until a synchronised step closes the sum.
 //
-// Virtual shards (ReducerOptions::reproducible): each of this rank's shards is a micro-batch, in order, whose gradients
+// Fixed micro-batches (ReducerOptions::reproducible): each of this rank's is a micro-batch, in order, whose gradients
 // are written as if there were none before (overwrites() is true); the last one is synchronised. The Reducer adds them
 // up as ddp/reproducible.h says.
 //
@@ -76,7 +76,7 @@ struct ReducerOptions {
   CommHook comm_hook = {};
   // The reaction to NaN and infinity in this rank's own gradients.
   NotFinite not_finite = NotFinite::tell;
-  // The same bits at any number of ranks. Equal on all ranks. InvalidArgument from the constructor for fewer shards
+  // The same bits at any number of ranks. Equal on all ranks. InvalidArgument from the constructor for fewer of them
   // than ranks or more than 2^20, a batch size or number of threads that can't be, with a comm_hook, for parameters of
   // 16 bits, and on a device with LOCKSTEP_STEP_DIGESTS.
   Reproducible reproducible = {};
@@ -107,8 +107,8 @@ class LOCKSTEP_API Reducer {
   // Collective, before the first begin_step: broadcasts rank 0's order of parameters, in which their gradients become
   // ready and which buckets follow, and its unit of weights, at least 1. Only rank 0's arguments count.
   void plan_order(std::span<const int> order, std::int64_t unit = 1);
-  // Gradients are to be multiplied by weight / weight_unit(): by nothing where shards have one unit each. 1 in a group
-  // that is not on the CPU.
+  // Gradients are to be multiplied by weight / weight_unit(): by nothing where the optimizer's shards have one unit
+  // each. 1 in a group that is not on the CPU.
   std::int64_t weight_unit() const;
 
   void begin_step(const StepOptions& options = {});

@@ -3,7 +3,7 @@
 //
 //   lockstep::libtorch::all_reduce(loss, group, lockstep::ReduceOp::avg);             // in place
 //   at::Tensor all = lockstep::libtorch::all_gather(embeddings, group);               // autograd goes through it
-//   at::Tensor all = lockstep::libtorch::all_gather_rows(embeddings, ddp);            // uneven shards, under DDP
+//   at::Tensor all = lockstep::libtorch::all_gather_rows(embeddings, ddp);            // uneven ranks, under DDP
 //
 // Collective: every rank of the group makes the same calls in the same order, with the same shapes and dtypes but where
 // a function says otherwise. Tensors may have any strides, 0 dimensions or no elements. Collectives that only move data

@@ -2,8 +2,7 @@
 // torch's data loader for a dataset that is dealt out to ranks: as many batches on every rank, and a place to resume
 // from.
 //
-//   lockstep::libtorch::BatchShardSampler sampler(dataset.size().value(), *group, {.batch = 256});
-//   lockstep::libtorch::DataLoader loader(dataset, sampler, torch::data::DataLoaderOptions().workers(2));
+//   lockstep::libtorch::DataLoader loader(dataset, *group, {.global_batch = 256, .workers = 2});
 //   for (int epoch = 0; epoch < 10; ++epoch) {
 //     for (auto& batch : loader) {
 //       optimizer.zero_grad();
@@ -40,6 +39,8 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/data_loader.h"
 #include "lockstep/libtorch/samplers.h"
 #include "lockstep/trace/span.h"
 
@@ -75,6 +76,15 @@ namespace detail {
 // Destroys a loader of torch's, which waits for its workers: on a thread that is left behind after a second.
 LOCKSTEP_API void leave_behind(std::shared_ptr<void> loader);
 
+LOCKSTEP_API ::torch::data::DataLoaderOptions torchs(const data::GroupLoaderOptions& options);
+// InvalidArgument for nullopt.
+LOCKSTEP_API std::size_t require_size(std::optional<std::size_t> size);
+template <typename Dataset>
+std::size_t size_of(const Dataset& dataset) {
+  const auto size = dataset.size();
+  return require_size(size ? std::optional<std::size_t>(*size) : std::nullopt);
+}
+
 template <typename Inner>
 struct EndOfPass {
   bool is_overdue = false;  // a worker was waited for in vain
@@ -89,7 +99,7 @@ struct EndOfPass {
 
 template <typename Dataset>
 class DataLoader {
-  using Inner = ::torch::data::StatelessDataLoader<Dataset, ShardSampler>;
+  using Inner = ::torch::data::StatelessDataLoader<Dataset, RankSampler>;
 
  public:
   using Batch = typename Dataset::BatchType;
@@ -97,11 +107,15 @@ class DataLoader {
                 "a rank may have no rows of a batch: write void remove_rows(Batch&) in the namespace of the dataset's "
                 "batch type, which leaves the batch without rows");
 
-  // `options.batch_size` counts this rank's rows, and only for a DistributedSampler.
-  DataLoader(Dataset dataset, ShardSampler sampler, ::torch::data::DataLoaderOptions options = {})
+  // `options.batch_size` counts this rank's rows, and only for a DistributedSampler without rows_per_rank.
+  DataLoader(Dataset dataset, RankSampler sampler, ::torch::data::DataLoaderOptions options = {})
       : dataset_(std::move(dataset)), sampler_(std::move(sampler)), options_(require_common(std::move(options))) {
     sampler_.hand_out_every_batch();
   }
+  // With a GlobalBatchSampler over the dataset, which has a size. InvalidArgument as above, and the sampler's.
+  DataLoader(Dataset dataset, const ProcessGroup& group, const data::GroupLoaderOptions& options)
+      : DataLoader(dataset, GlobalBatchSampler(detail::size_of(dataset), group, options.sampler()),
+                   detail::torchs(options)) {}
 
   // Single pass.
   class Iterator {
@@ -186,7 +200,7 @@ class DataLoader {
 
   // Batches of the pass that the next begin() starts, equal on all ranks.
   std::size_t num_batches() const { return sampler_.num_batches(options_.batch_size()); }
-  ShardSampler& sampler() { return sampler_; }
+  RankSampler& sampler() { return sampler_; }
   DataIdentity identity() const { return sampler_.identity(); }
   // For DistributedDataParallel::watch(): once `is_over` says so, the pass ends with the batch in the loop's body, and
   // begin() starts none: the sampler's state stays where the training stopped.
@@ -194,7 +208,7 @@ class DataLoader {
 
  private:
   Dataset dataset_;
-  ShardSampler sampler_;
+  RankSampler sampler_;
   ::torch::data::DataLoaderOptions options_;
   std::unique_ptr<Inner, detail::EndOfPass<Inner>> inner_;
   bool is_over_ = true;  // the last pass

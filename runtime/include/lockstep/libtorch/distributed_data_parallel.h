@@ -19,7 +19,7 @@
 //
 // Weights: a rank's loss counts as the mean over the rows of ddp's first tensor (dimension DdpOptions::batch_dim), or
 // over as many terms as set_weight() says; with DdpOptions{.loss = lockstep::Loss::sum} as the sum over them. A number
-// does not tell which it is, and the mean of sums is wrong by a factor. Shards may be uneven, and a rank may have no
+// does not tell which it is, and the mean of sums is wrong by a factor. Batches may be uneven, and a rank may have no
 // rows at all: then its loss may be NaN.
 //
 // Micro-batches: with no_sync() gradients are summed on this rank and nothing is sent; .grad is undefined until a

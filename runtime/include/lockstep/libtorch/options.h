@@ -43,8 +43,8 @@ struct DdpOptions {
   // not look.
   NotFinite not_finite = NotFinite::tell;
   // The same bits at any number of ranks: each step is a backward(rows, loss_of), and seeds of generators are of
-  // virtual shards in place of ranks. Sets torch's intra-op threads to its threads; on a device also, for the process,
-  // torch's deterministic algorithms (an operation that has none is torch's error), and no cuDNN benchmarks.
+  // fixed micro-batches in place of ranks. Sets torch's intra-op threads to its threads; on a device also, for the
+  // process, torch's deterministic algorithms (an operation that has none is torch's error), and no cuDNN benchmarks.
   // InvalidArgument with a SyncBatchNorm, on a device without CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8), and from a
   // backward whose forward wrote a buffer (running statistics), on whose order they depend.
   Reproducible reproducible = {};
@@ -57,7 +57,7 @@ struct DdpOptions {
   // (seed, steps(), number of earlier forwards of the step, rank): dropout differs from rank to rank, and a run that
   // resumes after set_steps() draws the same numbers as without the stop, with no saved state. With another number of
   // ranks the noise differs. nullopt: the program seeds, and torch::manual_seed(1) gives every rank the same noise;
-  // with virtual shards the seed is then 0.
+  // with fixed micro-batches the seed is then 0.
   std::optional<std::uint64_t> seed = std::nullopt;
   // The dimension of forward's first tensor that counts rows: the weight of this rank's gradients, unless
   // set_weight() says otherwise. 1 for an LSTM without batch_first.

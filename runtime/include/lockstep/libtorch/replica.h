@@ -38,8 +38,8 @@ class LOCKSTEP_API Replica {
 
   // Sets the number of terms that this rank's loss is the mean of (tokens that count, say), in place of the rows, for
   // the next backward. Between forward and backward it holds until the next forward; before the first forward since the
-  // last backward, for all forwards until the next, but with virtual shards backward() then refuses it: call it in each
-  // loss_of. InvalidArgument if it is negative.
+  // last backward, for all forwards until the next, but with fixed micro-batches backward() then refuses it: call it in
+  // each loss_of. InvalidArgument if it is negative.
   void set_weight(std::integral auto weight) { set_weight_to(static_cast<std::int64_t>(weight)); }
   void set_weight(std::floating_point auto weight) =
       delete;  // 0.5 would be 0: give all ranks' weights in smaller units
@@ -62,10 +62,10 @@ class LOCKSTEP_API Replica {
   void backward(const at::Tensor& loss) { record_loss(loss).backward(); }
 
   // A step of this rank's rows, which may be none: `loss_of(begin, end)` makes the loss of some of them, with a forward
-  // through this object, and is called once for each of this rank's virtual shards that has rows (ddp/reproducible.h);
-  // if there are none, once for all rows. An exception of `loss_of` fails the group on every rank. With virtual shards
-  // gradients must be cleared before, and rows be dealt as virtual shards: InvalidArgument, behind which the group has
-  // failed.
+  // through this object, and is called once for each of this rank's fixed micro-batches that has rows
+  // (ddp/reproducible.h); if there are none, once for all rows. An exception of `loss_of` fails the group on every
+  // rank. With fixed micro-batches gradients must be cleared before, and rows be dealt as fixed micro-batches:
+  // InvalidArgument, behind which the group has failed.
   template <std::invocable<std::int64_t, std::int64_t> LossOf>
   void backward(std::int64_t rows, LossOf&& loss_of) {
     run_step(rows, std::ref(loss_of));
@@ -81,7 +81,7 @@ class LOCKSTEP_API Replica {
   void check_replicas() const;
 
   // From now on a synchronised backward() finds ranks that read other data than each other, in length, seed, epoch,
-  // batch size, order or where the pass began: Mismatch names what differs, and the ranks. `source`: a ShardSampler, or
+  // batch size, order or where the pass began: Mismatch names what differs, and the ranks. `source`: a RankSampler, or
   // a DataLoader of lockstep::libtorch, which from now on ends with the training; in place of the one before. Costs no
   // message of its own. InvalidArgument if the sampler reads for another rank than this one.
   template <TellsIdentity Source>
@@ -107,8 +107,8 @@ class LOCKSTEP_API Replica {
   // messages count this run's. Between steps, equal on all ranks. InvalidArgument if it is negative.
   void set_steps(std::int64_t steps);
   // A new generator on the group's device for the program's own draws of this step, such as noise and latents, seeded
-  // from (DdpOptions::seed or 0, steps(), rank, `draw`); with virtual shards, in loss_of, from the shard in place of
-  // the rank. A run that resumes draws the same numbers. The same `draw` in the same step, such as for two
+  // from (DdpOptions::seed or 0, steps(), rank, `draw`); with fixed micro-batches, in loss_of, from the micro-batch in
+  // place of the rank. A run that resumes draws the same numbers. The same `draw` in the same step, such as for two
   // micro-batches, repeats them. Torch's default generators are left alone.
   at::Generator generator(std::uint32_t draw = 0) const;
   // The unit of the gradients' weights (Reducer::weight_unit), which decides their last bits: rank 0's first weight, or

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Samplers for torch::data that deal out the samples of each epoch to the ranks.
 //
-//   lockstep::libtorch::BatchShardSampler sampler(dataset.size().value(), *group, {.batch = 256});  // of all ranks
+//   lockstep::libtorch::GlobalBatchSampler sampler(dataset.size().value(), *group, {.global_batch = 256});
 //   lockstep::libtorch::DataLoader loader(dataset, sampler);                                        // data_loader.h
 //
-//   lockstep::libtorch::DistributedSampler sampler(dataset.size().value(), group->rank(), group->size());
-//   auto loader = torch::data::make_data_loader(dataset, sampler, 64);                              // of this rank
+//   lockstep::libtorch::DistributedSampler sampler(dataset.size().value(), *group);
+//   auto loader = torch::data::make_data_loader(dataset, sampler, 64);                              // rows per rank
 //
 // The order of samples is that of the samplers of the same names in lockstep/data/sampler.h. Each begin() of the loader
 // starts the next epoch, the first one 0; set_epoch() says which comes next. Copies share one state, for the loader
@@ -24,6 +24,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/api.h"
@@ -33,6 +34,8 @@
 
 namespace lockstep::libtorch {
 
+using data::DistributedSamplerOptions;
+using data::GlobalBatchSamplerOptions;
 using data::Uneven;
 
 // The order of PyTorch's DistributedSampler: that of torch.randperm with a generator of seed + epoch. For the same
@@ -41,7 +44,7 @@ using data::Uneven;
 LOCKSTEP_API data::EpochOrder randperm_order(std::int64_t length, std::uint64_t seed);
 
 // The base of the samplers below.
-class LOCKSTEP_API ShardSampler : public ::torch::data::samplers::Sampler<> {
+class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
  public:
   using Index = std::vector<std::size_t>;
 
@@ -53,8 +56,8 @@ class LOCKSTEP_API ShardSampler : public ::torch::data::samplers::Sampler<> {
   void resume(const data::SamplerState& state);
   // The place of the run in its data; after resume(), until the next begin(), the argument of resume().
   data::SamplerState state() const;
-  // Batches of the pass that the next begin() starts, equal on all ranks. `batch_size` is the loader's; a
-  // BatchShardSampler has its own.
+  // Batches of the pass that the next begin() starts, equal on all ranks. `batch_size`, rows per rank, is the loader's;
+  // it counts only if the sampler's options have no size.
   std::size_t num_batches(std::size_t batch_size = 1) const;
 
   void reset(::torch::optional<std::size_t> new_length = {}) override;
@@ -76,45 +79,39 @@ class LOCKSTEP_API ShardSampler : public ::torch::data::samplers::Sampler<> {
   struct LOCKSTEP_LOCAL State;
 
  protected:
-  explicit ShardSampler(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  explicit RankSampler(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
  private:
   std::shared_ptr<State> state_;  // the state that copies share
 };
 
-using SamplerOptions = data::DistributedSamplerOptions;
-
-// PyTorch's DistributedSampler: rank r reads positions r, r + world, r + 2 world, ... of the epoch's order. The batch
-// size is the loader's, and counts the rows of this rank. With Uneven::exact and torch's own loader, a rank without
-// rows has a batch less, as suits evaluation.
-class LOCKSTEP_API DistributedSampler : public ShardSampler {
+// PyTorch's DistributedSampler: rank r reads positions r, r + world, r + 2 world, ... of the epoch's order. Without
+// rows_per_rank the loader's batch size counts the rows of a rank. With Uneven::exact and torch's own loader, a rank
+// without rows has a batch less, as suits evaluation.
+class LOCKSTEP_API DistributedSampler : public RankSampler {
  public:
-  DistributedSampler(std::size_t length, int rank, int world, const SamplerOptions& options = {});
-  DistributedSampler(std::size_t length, const ProcessGroup& group, const SamplerOptions& options = {})
+  DistributedSampler(std::size_t length, int rank, int world, const DistributedSamplerOptions& options = {});
+  DistributedSampler(std::size_t length, const ProcessGroup& group, const DistributedSamplerOptions& options = {})
       : DistributedSampler(length, group.rank(), group.size(), options) {}
-  DistributedSampler(data::EpochOrder order, int rank, int world, Uneven uneven = Uneven::pad);
-};
-
-struct BatchShardOptions {
-  std::int64_t batch = 0;  // rows of all ranks together; must be given
-  bool shuffle = true;
-  std::uint64_t seed = 0;  // equal on all ranks
-  bool drop_last = false;  // leave out the last batch if it is short
-  // For a step of the same bits at any number of ranks (ddp/reproducible.h): batches are split as so many shards.
-  int virtual_shards = 0;
+  // Ignores shuffle and seed, which the order decides.
+  DistributedSampler(data::EpochOrder order, int rank, int world, const DistributedSamplerOptions& options = {});
+  DistributedSampler(data::EpochOrder order, const ProcessGroup& group, const DistributedSamplerOptions& options = {})
+      : DistributedSampler(std::move(order), group.rank(), group.size(), options) {}
 };
 
 // The epoch is cut into global batches as one process would, and each is split over the ranks in order, 64 over 3 as
 // 22 + 22 + 20: a run computes the same at every world size, and every sample comes once per epoch. A short last batch
-// may leave ranks without rows: DataLoader hands them a batch of 0 rows. torch's own loader has no such thing, and
-// under it reset() throws InvalidArgument, on every rank, where that would come.
-class LOCKSTEP_API BatchShardSampler : public ShardSampler {
+// may leave ranks without rows: DataLoader hands them a batch of 0 rows. torch's own loader can't, so under it reset()
+// throws InvalidArgument, on every rank, where such a batch would come.
+class LOCKSTEP_API GlobalBatchSampler : public RankSampler {
  public:
-  BatchShardSampler(std::size_t length, int rank, int world, const BatchShardOptions& options);
-  BatchShardSampler(std::size_t length, const ProcessGroup& group, const BatchShardOptions& options)
-      : BatchShardSampler(length, group.rank(), group.size(), options) {}
-  // Only batch, drop_last and virtual_shards of `options` count.
-  BatchShardSampler(data::EpochOrder order, int rank, int world, const BatchShardOptions& options);
+  GlobalBatchSampler(std::size_t length, int rank, int world, const GlobalBatchSamplerOptions& options);
+  GlobalBatchSampler(std::size_t length, const ProcessGroup& group, const GlobalBatchSamplerOptions& options)
+      : GlobalBatchSampler(length, group.rank(), group.size(), options) {}
+  // Ignores shuffle and seed, which the order decides.
+  GlobalBatchSampler(data::EpochOrder order, int rank, int world, const GlobalBatchSamplerOptions& options);
+  GlobalBatchSampler(data::EpochOrder order, const ProcessGroup& group, const GlobalBatchSamplerOptions& options)
+      : GlobalBatchSampler(std::move(order), group.rank(), group.size(), options) {}
 };
 
 }  // namespace lockstep::libtorch

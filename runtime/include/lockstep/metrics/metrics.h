@@ -2,7 +2,7 @@
 // Sums and means over all ranks, in one collective.
 //
 //   lockstep::Metrics metrics(*group);
-//   for (const auto& batch : shard_of_this_rank) {
+//   for (const auto& batch : batches_of_this_rank) {
 //     ...
 //     metrics.add("accuracy", right, rows);                   // right of rows samples
 //     metrics.add("loss", loss_mean * rows, rows);            // a sum over rows, and their number

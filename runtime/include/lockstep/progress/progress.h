@@ -147,7 +147,7 @@ std::int64_t steps_of(const Loader& loader, const ProgressOptions& options) {
 // Samples of a pass, of all ranks; 0 if it is not known.
 template <typename Loader>
 std::int64_t samples_of(const Loader& loader) {
-  if constexpr (requires { loader.batch_size(); }) return loader.batch_size();
+  if constexpr (requires { loader.sampler().global_batch(); }) return loader.sampler().global_batch();
   return 0;
 }
 
@@ -168,8 +168,8 @@ auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {
         return ddp.should_stop() || (evaluates && stop_requested(*ddp.group()));
       });
 }
-// Without a model: steps and time left; samples as the loader's batch_size counts them, if it has one. Ends with the
-// group's training too.
+// Without a model: steps and time left; samples of all ranks, if the loader's sampler has a global_batch(). Ends with
+// the group's training too.
 template <typename Loader>
 auto progress(Loader& loader, const std::shared_ptr<ProcessGroup>& group, const ProgressOptions& options = {}) {
   auto bar = std::make_unique<Progress>(*group, detail::steps_of(loader, options));

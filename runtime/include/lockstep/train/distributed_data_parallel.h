@@ -13,7 +13,7 @@
 // so that communication hides behind it from the first step on.
 //
 // The loss is a mean over the rows, unless DdpOptions::loss says that it is a sum: a number does not tell, and the mean
-// of sums is wrong by a factor. Either is exact for any partition of the batch. A rank whose shard has no rows calls
+// of sums is wrong by a factor. Either is exact for any partition of the batch. A rank without rows calls
 // ddp(x) and backward() like the others, with 0 rows, or step_without_data().
 //
 // lockstep::libtorch::DistributedDataParallel has the same verbs; docs/LIBTORCH.md lists the differences and their
@@ -120,8 +120,8 @@ class LOCKSTEP_API DistributedDataParallel {
 
   // Sets the number of terms that this rank's loss is the mean of (tokens that count, say), in place of the rows, for
   // the next backward. Between forward and backward it holds until the next forward; before the first forward since the
-  // last backward, for all forwards until the next, but with virtual shards backward() then refuses it: call it in each
-  // loss_of. InvalidArgument if it is negative.
+  // last backward, for all forwards until the next, but with fixed micro-batches backward() then refuses it: call it in
+  // each loss_of. InvalidArgument if it is negative.
   void set_weight(std::integral auto weight) { set_weight_to(static_cast<std::int64_t>(weight)); }
   void set_weight(std::floating_point auto weight) =
       delete;  // 0.5 would be 0: give all ranks' weights in smaller units
@@ -140,13 +140,13 @@ class LOCKSTEP_API DistributedDataParallel {
   // one.
   std::optional<std::int64_t> backward(const Tensor& loss);
   // A step of this rank's rows, which may be none: `loss_of(begin, end)` makes the loss of some of them, with a forward
-  // through this object, and is called once for each of this rank's virtual shards that has rows (ddp/reproducible.h);
-  // if there are none, once for all rows. Gradients must be cleared before, and rows be dealt as virtual shards:
-  // InvalidArgument, behind which the group has failed.
+  // through this object, and is called once for each of this rank's fixed micro-batches that has rows
+  // (ddp/reproducible.h); if there are none, once for all rows. Gradients must be cleared before, and rows be dealt as
+  // fixed micro-batches: InvalidArgument, behind which the group has failed.
   using LossOf = std::function<Tensor(std::int64_t begin, std::int64_t end)>;
   std::optional<std::int64_t> backward(std::int64_t rows, const LossOf& loss_of);
-  // backward() of a batch: each shard is a copy of its rows.
-  using LossOfBatch = std::function<Tensor(const data::Batch& shard)>;
+  // backward() of a batch: each micro-batch is a copy of its rows.
+  using LossOfBatch = std::function<Tensor(const data::Batch& micro_batch)>;
   std::optional<std::int64_t> backward(const data::Batch& batch, const LossOfBatch& loss_of);
 
   // Takes part in a step of the others without a forward of its own, with weight 0: for a rank whose data has run out.
@@ -218,7 +218,7 @@ class LOCKSTEP_API DistributedDataParallel {
   std::optional<std::int64_t> in_step(Call call);
   void run_backward(const Tensor& loss);
   void run_without_rows();
-  void run_shards(std::int64_t rows, const LossOf& loss_of);
+  void run_micro_batches(std::int64_t rows, const LossOf& loss_of);
   // Refuses a parameter that is new to the module: its gradient would not be averaged.
   void refuse_changed() const;
   void begin_step();

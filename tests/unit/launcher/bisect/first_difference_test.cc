@@ -24,9 +24,9 @@ using ::testing::HasSubstr;
 class FirstDifferenceTest : public ::testing::Test {
  protected:
   std::filesystem::path write(const std::string& folder, int rank, int ranks, const std::string& steps) {
-    const std::string header = R"({"format": "lockstep step digests 1", "rank": )" + std::to_string(rank) +
+    const std::string header = R"({"format": "lockstep step digests 2", "rank": )" + std::to_string(rank) +
                                R"(, "ranks": )" + std::to_string(ranks) +
-                               R"(, "virtual_shards": 2, "batch_size": 6, "parameters": ["first", "middle", "last"]})"
+                               R"(, "micro_batches": 2, "global_batch": 6, "parameters": ["first", "middle", "last"]})"
                                "\n";
     const std::string name = "rank" + std::to_string(rank) + "-of-" + std::to_string(ranks) + ".jsonl";
     return dir_.write(folder + "/" + name, header + steps).parent_path();
@@ -37,17 +37,18 @@ class FirstDifferenceTest : public ::testing::Test {
     return as_text(recorded, compare(recorded));
   }
 
-  // Of one rank, and of two whose second one computed `shard` in step 1, and all got `sum`.
-  std::string text_of_shard(const std::string& shard, const std::string& sum) {
+  // Of one rank, and of two whose second one computed `micro_batch` in step 1, and all got `sum`.
+  std::string text_of_micro_batch(const std::string& micro_batch, const std::string& sum) {
     const std::string equal =
-        R"({"step": 0, "shards": {"0": ["a", "b", "c"], "1": ["a", "b", "c"]}, "sum": ["A", "B", "C"]})"
+        R"({"step": 0, "micro_batches": {"0": ["a", "b", "c"], "1": ["a", "b", "c"]}, "sum": ["A", "B", "C"]})"
         "\n";
     const auto one = write("one", 0, 1,
-                           equal + R"({"step": 1, "shards": {"0": ["d", "e", "f"], "1": ["g", "h", "i"]}, )"
+                           equal + R"({"step": 1, "micro_batches": {"0": ["d", "e", "f"], "1": ["g", "h", "i"]}, )"
                                    R"("sum": ["D", "E", "F"]})"
                                    "\n");
-    write("two", 0, 2, R"({"step": 1, "shards": {"0": ["d", "e", "f"]}, "sum": )" + sum + "}\n");
-    const auto two = write("two", 1, 2, R"({"step": 1, "shards": {"1": )" + shard + R"(}, "sum": )" + sum + "}\n");
+    write("two", 0, 2, R"({"step": 1, "micro_batches": {"0": ["d", "e", "f"]}, "sum": )" + sum + "}\n");
+    const auto two =
+        write("two", 1, 2, R"({"step": 1, "micro_batches": {"1": )" + micro_batch + R"(}, "sum": )" + sum + "}\n");
     return text_of({one, two});
   }
 
@@ -55,32 +56,32 @@ class FirstDifferenceTest : public ::testing::Test {
 };
 
 TEST_F(FirstDifferenceTest, EqualStepsAreCounted) {
-  EXPECT_EQ(text_of_shard(R"(["g", "h", "i"])", R"(["D", "E", "F"])"),
-            "equal: 1 steps, from 1 to 1, of 2 virtual shards and 3 parameters\n");
+  EXPECT_EQ(text_of_micro_batch(R"(["g", "h", "i"])", R"(["D", "E", "F"])"),
+            "equal: 1 steps, from 1 to 1, of 2 fixed micro-batches and 3 parameters\n");
 }
 
 TEST_F(FirstDifferenceTest, NamesTheShardAndWhoComputedIt) {
-  const std::string text = text_of_shard(R"(["x", "y", "z"])", R"(["X", "Y", "Z"])");
+  const std::string text = text_of_micro_batch(R"(["x", "y", "z"])", R"(["X", "Y", "Z"])");
   EXPECT_THAT(text, HasSubstr("step 1 is the first that differs, after 0 equal ones\n"));
-  EXPECT_THAT(text, HasSubstr("  shard 1: 3 of 3 gradients, first 'first', last 'last'; rank 0 of 1 ("));
+  EXPECT_THAT(text, HasSubstr("  micro-batch 1: 3 of 3 gradients, first 'first', last 'last'; rank 0 of 1 ("));
   EXPECT_THAT(text, HasSubstr("/one) against rank 1 of 2 ("));
   EXPECT_THAT(text, HasSubstr("  the sum: 3 of 3 gradients"));
-  EXPECT_THAT(text, HasSubstr("Other shards are equal, so that the weights were"));
-  EXPECT_EQ(text.find("shard 0"), text.npos);
+  EXPECT_THAT(text, HasSubstr("Other micro-batches are equal, so that the weights were"));
+  EXPECT_EQ(text.find("micro-batch 0"), text.npos);
 }
 
 TEST_F(FirstDifferenceTest, TellsBackwardFromForward) {
-  EXPECT_THAT(text_of_shard(R"(["x", "h", "i"])", R"(["X", "E", "F"])"),
+  EXPECT_THAT(text_of_micro_batch(R"(["x", "h", "i"])", R"(["X", "E", "F"])"),
               HasSubstr("Gradients behind 'first' are equal, so that forward was"));
-  EXPECT_THAT(text_of_shard(R"(["g", "y", "i"])", R"(["D", "Y", "F"])"), HasSubstr("Some gradients are equal"));
+  EXPECT_THAT(text_of_micro_batch(R"(["g", "y", "i"])", R"(["D", "Y", "F"])"), HasSubstr("Some gradients are equal"));
 }
 
 TEST_F(FirstDifferenceTest, ASumOfEqualShardsIsAFaultOfOurs) {
-  EXPECT_THAT(text_of_shard(R"(["g", "h", "i"])", R"(["D", "E", "Z"])"), HasSubstr("as a fault of lockstep"));
+  EXPECT_THAT(text_of_micro_batch(R"(["g", "h", "i"])", R"(["D", "E", "Z"])"), HasSubstr("as a fault of lockstep"));
 }
 
 TEST_F(FirstDifferenceTest, ALastLineThatWasCutOffIsLeftOut) {
-  const std::string step = R"({"step": 3, "shards": {"0": ["a", "b", "c"]}, "sum": ["A", "B", "C"]})"
+  const std::string step = R"({"step": 3, "micro_batches": {"0": ["a", "b", "c"]}, "sum": ["A", "B", "C"]})"
                            "\n";
   const auto one = write("one", 0, 1, step + R"({"step": 4, "sha)");
   const auto two = write("two", 0, 1, step);
@@ -88,28 +89,29 @@ TEST_F(FirstDifferenceTest, ALastLineThatWasCutOffIsLeftOut) {
 }
 
 TEST_F(FirstDifferenceTest, UnusedParametersSayNothing) {
-  const auto shards = [](const std::string& zero, const std::string& one) {
-    return R"({"step": 0, "shards": {"0": )" + zero + R"(, "1": )" + one + R"(}, "sum": ["A", "B", "0"]})" + "\n";
+  const auto micro_batches = [](const std::string& zero, const std::string& one) {
+    return R"({"step": 0, "micro_batches": {"0": )" + zero + R"(, "1": )" + one + R"(}, "sum": ["A", "B", "0"]})" +
+           "\n";
   };
-  const auto one = write("one", 0, 1, shards(R"(["a", "b", "0"])", R"(["c", "d", "0"])"));
-  const auto two = write("two", 0, 1, shards(R"(["a", "b", "0"])", R"(["x", "y", "0"])"));
-  EXPECT_THAT(text_of({one, two}), HasSubstr("Other shards are equal, so that the weights were"));
+  const auto one = write("one", 0, 1, micro_batches(R"(["a", "b", "0"])", R"(["c", "d", "0"])"));
+  const auto two = write("two", 0, 1, micro_batches(R"(["a", "b", "0"])", R"(["x", "y", "0"])"));
+  EXPECT_THAT(text_of({one, two}), HasSubstr("Other micro-batches are equal, so that the weights were"));
 }
 
 TEST_F(FirstDifferenceTest, ShardsThatAreNotThereAreNoFaultOfOurs) {
   const auto one = write("one", 0, 1,
-                         R"({"step": 0, "shards": {"0": ["a", "b", "c"], "1": ["d", "e", "f"]}, )"
+                         R"({"step": 0, "micro_batches": {"0": ["a", "b", "c"], "1": ["d", "e", "f"]}, )"
                          R"("sum": ["A", "B", "C"]})"
                          "\n");
   const auto other = [&](const std::string& sum) {
-    return write("two", 0, 2, R"({"step": 0, "shards": {"0": ["a", "b", "c"]}, "sum": )" + sum + "}\n");
+    return write("two", 0, 2, R"({"step": 0, "micro_batches": {"0": ["a", "b", "c"]}, "sum": )" + sum + "}\n");
   };
-  EXPECT_THAT(text_of({one, other(R"(["X", "B", "C"])")}), HasSubstr("Of 2 shards 1 were recorded twice"));
-  EXPECT_THAT(text_of({one, other(R"(["A", "B", "C"])")}), HasSubstr("In some step 1 of the shards"));
+  EXPECT_THAT(text_of({one, other(R"(["X", "B", "C"])")}), HasSubstr("Of 2 micro-batches 1 were recorded twice"));
+  EXPECT_THAT(text_of({one, other(R"(["A", "B", "C"])")}), HasSubstr("In some step 1 of the micro-batches"));
 }
 
 TEST_F(FirstDifferenceTest, AStartGoesOnBehindALineThatWasCutOff) {
-  const std::string step = R"({"step": 3, "shards": {"0": ["a", "b", "c"]}, "sum": ["A", "B", "C"]})"
+  const std::string step = R"({"step": 3, "micro_batches": {"0": ["a", "b", "c"]}, "sum": ["A", "B", "C"]})"
                            "\n";
   const auto one = write("one", 0, 1, step);
   std::ifstream in(one / "rank0-of-1.jsonl");
@@ -121,7 +123,7 @@ TEST_F(FirstDifferenceTest, AStartGoesOnBehindALineThatWasCutOff) {
 }
 
 TEST_F(FirstDifferenceTest, RefusesWhatCannotBeCompared) {
-  const std::string step = R"({"step": 3, "shards": {"0": ["a", "b", "c"]}, "sum": ["A", "B", "C"]})"
+  const std::string step = R"({"step": 3, "micro_batches": {"0": ["a", "b", "c"]}, "sum": ["A", "B", "C"]})"
                            "\n";
   const auto one = write("one", 0, 1, step);
   EXPECT_THAT(error_of<InvalidArgument>([&] { text_of({one}); }), HasSubstr("no step was recorded twice"));
@@ -131,11 +133,11 @@ TEST_F(FirstDifferenceTest, RefusesWhatCannotBeCompared) {
   const auto damaged = write("damaged", 0, 1, "{\"step\": 3}\n");
   EXPECT_THAT(error_of<CorruptData>([&] { text_of({damaged}); }), HasSubstr("line 2 is none that a rank writes"));
   const auto short_line = write("short", 0, 1,
-                                R"({"step": 3, "shards": {"0": ["a"]}, "sum": ["A"]})"
+                                R"({"step": 3, "micro_batches": {"0": ["a"]}, "sum": ["A"]})"
                                 "\n");
   EXPECT_THAT(error_of<CorruptData>([&] { text_of({short_line}); }), HasSubstr("1 digests of 3 parameters"));
-  dir_.write("one/rank0-of-9.jsonl", R"({"format": "lockstep step digests 1", "rank": 0, "ranks": 9, )"
-                                     R"("virtual_shards": 2, "batch_size": 6, "parameters": ["first", "other"]})"
+  dir_.write("one/rank0-of-9.jsonl", R"({"format": "lockstep step digests 2", "rank": 0, "ranks": 9, )"
+                                     R"("micro_batches": 2, "global_batch": 6, "parameters": ["first", "other"]})"
                                      "\n");
   EXPECT_THAT(error_of<InvalidArgument>([&] { text_of({one}); }),
               HasSubstr("parameter 1 is other, and in a file before it middle: these are other models"));

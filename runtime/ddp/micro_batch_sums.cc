@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/ddp/shard_sums.h"
+#include "runtime/ddp/micro_batch_sums.h"
 
 #include <algorithm>
 
 namespace lockstep {
 namespace {
 
-// Without the last shard, which stays where it is.
+// Without the last micro-batch, which stays where it is.
 std::size_t most_kept(const std::vector<int>& merges) {
   std::size_t kept = 0, most = 0;
   for (std::size_t i = 0; i + 1 < merges.size(); ++i) {
@@ -18,25 +18,26 @@ std::size_t most_kept(const std::vector<int>& merges) {
 
 }  // namespace
 
-ShardSums::ShardSums(int shards, int rank, int world)
-    : shards_(shards),
-      first_(data::shards_of(shards, rank, world).begin),
-      merges_(merges_of(shards, data::shards_of(shards, rank, world))) {
+MicroBatchSums::MicroBatchSums(int micro_batches, int rank, int world)
+    : micro_batches_(micro_batches),
+      first_(data::micro_batches_of(micro_batches, rank, world).begin),
+      merges_(merges_of(micro_batches, data::micro_batches_of(micro_batches, rank, world))) {
   for (int r = 0; r < world; ++r) {
-    most_kept_ = std::max(most_kept_, most_kept(merges_of(shards, data::shards_of(shards, r, world))));
+    most_kept_ =
+        std::max(most_kept_, most_kept(merges_of(micro_batches, data::micro_batches_of(micro_batches, r, world))));
   }
 }
 
-void ShardSums::begin_in(const GradientMemory& memory, std::size_t bytes) {
+void MicroBatchSums::begin_in(const GradientMemory& memory, std::size_t bytes) {
   memory_ = &memory;
   bytes_ = bytes;
 }
 
-std::byte* ShardSums::in_sum(std::size_t index, const std::byte* slice) const {
+std::byte* MicroBatchSums::in_sum(std::size_t index, const std::byte* slice) const {
   return memory_->at((1 + index) * bytes_ + static_cast<std::size_t>(slice - memory_->at(0)));
 }
 
-void ShardSums::keep(const BucketPlan& plan) {
+void MicroBatchSums::keep(const BucketPlan& plan) {
   const int merges = merges_[done_];
   if (merges == 0) memory_->copy(in_sum(kept_, memory_->at(0)), memory_->at(0), bytes_);
   for (const Bucket& bucket : plan.buckets) {
@@ -52,18 +53,18 @@ void ShardSums::keep(const BucketPlan& plan) {
   ++done_;
 }
 
-void ShardSums::accumulate(std::byte* slice, std::int64_t count, DType dtype) const {
+void MicroBatchSums::accumulate(std::byte* slice, std::int64_t count, DType dtype) const {
   for (int merge = 1; merge <= merges_[done_]; ++merge) {
     memory_->add(in_sum(kept_ - static_cast<std::size_t>(merge), slice), slice, slice, count, dtype);
   }
 }
 
-void ShardSums::restart() {
+void MicroBatchSums::restart() {
   done_ = 0;
   kept_ = 0;
 }
 
-std::vector<const std::byte*> ShardSums::nodes(const std::byte* slice) const {
+std::vector<const std::byte*> MicroBatchSums::nodes(const std::byte* slice) const {
   std::vector<const std::byte*> nodes;
   for (std::size_t i = 0; i + static_cast<std::size_t>(merges_[done_]) < kept_; ++i) {
     nodes.push_back(in_sum(i, slice));
