@@ -1,45 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step of LibTorch that a GPU replays: forward and backward are captured into a CUDA graph. The gradients
-// are averaged, and the optimizer steps, as in any other step.
+// CapturedStep is a training step of LibTorch whose forward and backward a GPU replays as a CUDA graph.
 //
 //   lockstep::libtorch::CapturedStep step(ddp, optimizer, [&](const torch::Tensor& x, const torch::Tensor& y) {
 //     return torch::nll_loss(ddp(x), y);
 //   });
 //   for (auto& batch : *loader) step(batch.data, batch.target);  // zero_grad(), ddp.backward(loss), optimizer.step()
 //
-// Make it before the first forward, and one for a ddp. A step clears the gradients of ddp's parameters, computes,
-// averages, and steps the optimizer. The first `warm_up` steps of one kind of input run eagerly, as if the program had
-// written them; then the step is captured once, and replayed for inputs of that kind: their dtypes, shapes and devices,
-// and whether the module trains. A replayed step costs the host one launch, the collectives and the optimizer's step.
+// - Make one for a ddp, before the first forward.
+// - Collective: each call, as an eager step. A replayed step has the collectives of an eager one, in the same order and
+//   buckets, so one rank may replay while another runs eagerly.
+// - Threads: ddp's.
+// - Failure: InvalidArgument for what is not supported (see operator()). An exception in a capture fails the group on
+//   every rank, with its text, as an exception in backward does.
 //
-// The price: gradients leave when backward has ended, so no all-reduce runs behind it. It pays where the host is
-// slower than the device (small models and batches), and not where the all-reduces are long.
-//
-// On every rank the collectives of a replayed step are those of an eager one, in the same order and buckets: a rank may
-// replay while another runs eagerly. Weight, loss, step note, a stop, NaN and failures are those of an eager step.
-//
-// `loss_of` makes one forward through ddp and returns the loss. What it does on the host is done while it is captured,
-// and not again: numbers that it reads, the places of tensors beside its arguments (parameters and buffers keep their
-// memory), and collectives of a group on the CPU.
-//
-// Runs eagerly, and logs why, once for each reason:
-//   - on the CPU, and where the program has no CUDA graphs (see CudaGraph);
-//   - inputs of another kind than the captured one, such as a last batch of fewer rows, or of none;
-//   - inputs that are not on the group's device, or require a gradient;
-//   - a SyncBatchNorm of several ranks that trains, whose statistics are collectives.
-// The optimizer is any, and its numbers may change from step to step. FusedSGD, FusedAdam and FusedAdamW launch one to
-// three kernels, torch's own some for each parameter.
-// Not supported: no_sync() and DdpOptions::reproducible, for each backward is a step; DdpOptions::shard;
-// DdpOptions::weigh_outputs, whose factor is a number on the host; a GradScaler; clipping of gradients. In `loss_of`,
-// once it is captured: collectives on the device, ddp's set_weight() and record_loss(), .item(), copies to the host,
-// and hooks that do such things in backward.
-//
-// On a device the steps run in a stream of this object's, in order with the caller's current stream. Seeds
-// (DdpOptions::seed) are set before each replay.
-//
-// `Graph`: a StepGraph. Threads: ddp's. Failure: InvalidArgument for the above, and from the constructor if a loss or
-// an output of an earlier forward lives; what a capture throws fails the group on every rank, with its text, as a
-// backward's exception does.
+// It pays where the host is slower than the device (small models and batches): a replayed step costs the host one
+// launch, the collectives and the optimizer's step. Gradients leave when backward has ended, so no all-reduce runs
+// during it. docs/LIBTORCH_REFERENCE.md, "Captured steps", is the guide;
+// docs/adr/0088-computing-is-captured-collectives-are-not.md says why.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -55,7 +32,7 @@
 #include "lockstep/libtorch/distributed_data_parallel.h"
 #include "lockstep/libtorch/step_capture.h"
 
-// The first header is in every LibTorch for GPUs, and in no other.
+// The first of these headers is in every LibTorch for GPUs, and in no other.
 #if __has_include(<c10/cuda/impl/cuda_cmake_macros.h>) && __has_include(<cuda_runtime_api.h>)
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -67,9 +44,9 @@ static_assert(CUDART_VERSION >= 12040, "with a CUDA before 12.4 LibTorch's CUDAG
 
 namespace lockstep::libtorch {
 
-// LibTorch's own graph, compiled with the program's LibTorch: lockstep's library needs no CUDA. It needs a LibTorch for
-// GPUs, 2.6 or newer, and the headers of its CUDA on the include path (cuda_runtime_api.h); else it captures nothing.
-// Other threads may use CUDA while it captures.
+// LibTorch's own graph, compiled with the program's LibTorch, so that lockstep's library needs no CUDA. It needs a
+// LibTorch for GPUs, 2.6 or newer, and the headers of its CUDA on the include path (cuda_runtime_api.h); otherwise it
+// captures nothing. Other threads may use CUDA while it captures.
 class CudaGraph final : public StepGraph {
  public:
 #if LOCKSTEP_HAS_CUDA_GRAPHS
@@ -84,7 +61,7 @@ class CudaGraph final : public StepGraph {
       body();
     } catch (...) {
       try {
-        graph_.capture_end();  // else the stream would stay captured
+        graph_.capture_end();  // otherwise the stream would stay captured
       } catch (const std::exception&) {
         // The capture is broken, for the reason that `body` has thrown.
       }
@@ -105,10 +82,22 @@ class CudaGraph final : public StepGraph {
 #endif
 };
 
+// A step of `ddp` with the graph class `Graph`, a StepGraph.
+//
+// The first CapturedStepOptions::warm_up steps of a kind of input run eagerly, as if the program had written them. The
+// step is then captured once, and replayed for inputs of that kind: the same dtypes, shapes and devices, and the same
+// modules in training. On a device the steps run in a stream of this object, in order with the caller's current stream.
+// Weight, loss, step note, a stop, NaN and failures are as in an eager step; DdpOptions::seed seeds before each replay.
 template <typename LossOf, std::derived_from<StepGraph> Graph = CudaGraph>
 class CapturedStep {
  public:
-  // ddp, its module and the optimizer outlive this object.
+  // `ddp`, its module and the optimizer outlive this object. InvalidArgument if a loss or an output of an earlier
+  // forward is alive.
+  //
+  // `loss_of` runs one forward through ddp and returns the loss. A replay does not repeat its work on the host: reading
+  // numbers, choosing tensors besides its arguments (parameters and buffers keep their memory), and collectives of a
+  // group on the CPU. The optimizer is any, and its numbers may change from step to step. FusedSGD, FusedAdam and
+  // FusedAdamW launch one to three kernels, torch's own optimizers some for each parameter.
   template <typename Net>
   CapturedStep(DistributedDataParallel<Net>& ddp, ::torch::optim::Optimizer& optimizer, LossOf loss_of,
                CapturedStepOptions options = {})
@@ -116,8 +105,24 @@ class CapturedStep {
         capture_(
             ddp, optimizer, Graph::why_not(ddp.group()->device()), [] { return std::make_unique<Graph>(); }, options) {}
 
-  // A whole step. `inputs`: loss_of's arguments, which may change in place behind the call. Returns the loss of this
-  // rank's rows, without a graph, in memory of its own.
+  // Runs a whole step: clears the gradients of ddp's parameters, computes, averages, and steps the optimizer. `inputs`
+  // are loss_of's arguments; the program may change them in place after the call. Returns the loss of this rank's rows,
+  // without autograd's graph, in memory of its own.
+  //
+  // The step runs eagerly, and logs each reason once,
+  //
+  // - on the CPU, and where the program has no CUDA graphs (see CudaGraph);
+  // - for inputs of another kind than the captured one, such as a last batch of fewer rows, or of none;
+  // - for inputs that are not on the group's device, or require a gradient;
+  // - with a SyncBatchNorm of several ranks that trains, because its statistics are collectives.
+  //
+  // Not supported:
+  //
+  // - no_sync() and DdpOptions::reproducible, because each backward is a step; DdpOptions::shard;
+  //   DdpOptions::weigh_outputs, whose factor is a number on the host: InvalidArgument;
+  // - a GradScaler, and clipping of gradients: a step has no place for them;
+  // - in `loss_of`, once it is captured: collectives on the device, ddp's set_weight() and record_loss(), .item(),
+  //   copies to the host, and hooks that do such things in backward.
   template <std::convertible_to<at::Tensor>... Inputs>
   at::Tensor operator()(const Inputs&... inputs) {
     return capture_.run({inputs...}, [this](const std::vector<at::Tensor>& given) {
@@ -126,8 +131,8 @@ class CapturedStep {
     });
   }
 
-  // The number of terms that this rank's loss is the mean of in the next step alone; without it ddp's rows, as in
-  // ddp.set_weight(). May differ from step to step.
+  // Sets the number of terms that this rank's loss is the mean of, only for the next step. Without it the weight is the
+  // number of ddp's rows, as in ddp.set_weight(). It may differ from step to step.
   void set_weight(std::integral auto weight) { capture_.set_weight(static_cast<std::int64_t>(weight)); }
   // Whether forward and backward of the last step were a replay.
   bool was_replayed() const { return capture_.was_replayed(); }

@@ -75,8 +75,8 @@ struct DdpOptions {
   // Buffers of a SyncBatchNorm are equal on all ranks and are not broadcast.
   bool broadcast_buffers = true;
   // Whether the weight is multiplied into the gradient that enters the module's outputs, instead of into each
-  // parameter's: a pass over the gradients less. Set it if the loss depends on the parameters through the outputs
-  // alone (no penalty on the parameters in the loss), and gradients come only from backward().
+  // parameter's: a pass over the gradients less. Set it if the loss depends on the parameters only through the outputs
+  // (no penalty on the parameters in the loss), and gradients come only from backward().
   bool weigh_outputs = false;
 };
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of CapturedStep that is compiled in lockstep's library: without the types of module and graph. Its sources
-// never see CudaGraph (captured_step.h): a compiler that sees a final class calls its functions directly, and the
-// library would need libtorch_cuda.so.
+// StepCapture is the part of CapturedStep in lockstep's library, without the types of module and graph.
+//
+// Its sources never see CudaGraph (captured_step.h): a compiler that sees a final class calls its functions directly,
+// and the library would need libtorch_cuda.so.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -19,31 +20,31 @@
 
 namespace lockstep::libtorch {
 
-// Work of a device that was recorded once, and is put into a stream again by one call. A class of its kind has also a
-// static std::string why_not(DeviceId): why it can't capture there, or an empty text.
+// A recording of a device's work, which one call puts into a stream again. A derived class also has a static
+// std::string why_not(DeviceId): the reason why it can't capture there, or an empty text.
 class LOCKSTEP_API StepGraph {
  public:
   virtual ~StepGraph() = default;
-  // Records the work that `body` puts into the current stream, which is not the default one; nothing of it runs. Called
-  // once. Throws what `body` throws. `body` may be called again, while this lives.
+  // Records the work that `body` puts into the current stream, which is not the default one; none of the work runs.
+  // Called once. Throws what `body` throws. `body` may be called again during the lifetime of this object.
   virtual void capture(std::function<void()> body) = 0;
   // Puts the recorded work into the current stream.
   virtual void replay() = 0;
 };
 
 struct CapturedStepOptions {
-  // Eager steps of one kind of input before it is captured. Fewer than 1 count as 1: it makes the optimizer's state,
-  // and the buckets.
+  // The number of eager steps of one kind of input before it is captured. Fewer than 1 count as 1, because the first
+  // step makes the optimizer's state and the buckets.
   int warm_up = 3;
 };
 
-// The work of CapturedStep without the types of module and graph.
+// CapturedStep's implementation.
 class LOCKSTEP_API StepCapture {
  public:
   using LossOf = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
   using MakeGraph = std::function<std::unique_ptr<StepGraph>()>;
 
-  // `why_not`: why nothing can be captured; empty if it can.
+  // `why_not`: the reason why nothing can be captured; empty if it can.
   StepCapture(Replica& replica, ::torch::optim::Optimizer& optimizer, std::string why_not, MakeGraph make_graph,
               CapturedStepOptions options);
   at::Tensor run(const std::vector<at::Tensor>& inputs, const LossOf& loss_of);
@@ -55,13 +56,13 @@ class LOCKSTEP_API StepCapture {
     int eager_steps = 0;
     std::optional<std::int64_t> rows = std::nullopt;  // of ddp's first tensor
   };
-  // Empty if they can be replayed.
+  // The reason why these inputs can't be replayed; empty if they can.
   std::string why_eager(const std::vector<at::Tensor>& inputs, const std::string& kind) const;
   void clear_gradients();
   at::Tensor step_eagerly(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, Kind& kind);
   at::Tensor replay(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, const Kind& kind);
-  // The part of a step that is captured: the loss and its backward, which begins no step, sends nothing, and leaves the
-  // gradients, weighted by a number on the device, in the arena; in a world of one where autograd puts them.
+  // Computes the part of a step that is captured: the loss and its backward. It begins no step and sends nothing. It
+  // leaves the gradients in the arena, weighted by a number on the device; with a single rank where autograd puts them.
   at::Tensor compute(const LossOf& loss_of);
 
   Replica& replica_;
@@ -70,16 +71,16 @@ class LOCKSTEP_API StepCapture {
   std::string why_not_;
   MakeGraph make_graph_;
   CapturedStepOptions options_;
-  std::optional<c10::Stream> stream_;   // on a device
+  std::optional<c10::Stream> stream_;   // the stream of the steps, on a device
   std::map<std::string, Kind> kinds_;   // by the description of inputs
   std::set<std::string> told_;          // reasons that were logged
-  std::optional<std::int64_t> weight_;  // of the next step
+  std::optional<std::int64_t> weight_;  // the next step's weight
   bool was_replayed_ = false;
   std::unique_ptr<StepGraph> graph_;  // forward and backward
   std::string captured_kind_;
-  std::vector<at::Tensor> inputs_;     // the graph's
-  at::Tensor loss_;                    // the graph's
-  std::vector<at::Tensor> gradients_;  // the graph's, by parameter; undefined if it computes none
+  std::vector<at::Tensor> inputs_;     // the graph's inputs
+  at::Tensor loss_;                    // the graph's loss
+  std::vector<at::Tensor> gradients_;  // the graph's gradients, by parameter; undefined if it computes none
 };
 
 }  // namespace lockstep::libtorch
