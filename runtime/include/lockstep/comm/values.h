@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Single values over the ranks: numbers, text and trivially copyable structs.
+// Broadcasts and gathers single values: numbers, text and trivially copyable structs.
 //
-// Collective and blocking, for set-up code and between steps; buffers are host memory, on a device two copies.
-// Failure: the group's errors; Mismatch if the ranks' types differ in size.
+// Collective and blocking, for set-up code and between steps. Values are in host memory; a group on a device copies
+// them twice. Failure: the group's errors; Mismatch if the ranks' types differ in size.
 #pragma once
 
 #include <cstddef>
@@ -17,27 +17,27 @@
 
 namespace lockstep {
 
-// A type that can travel as its bytes. It must not hold pointers, which mean nothing to another process; data that a
-// struct points to does not travel.
+// A type that can travel as its bytes. It must not hold pointers, which mean nothing to another process; the data that
+// they point to does not travel.
 template <typename T>
 concept PlainValue = std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T> && !std::is_pointer_v<T> &&
                      !std::is_same_v<T, std::string_view>;
 
 // Gives every rank the bytes of `root`.
 LOCKSTEP_API void broadcast_bytes(std::span<std::byte> bytes, ProcessGroup& group, int root);
-// Every rank's bytes in rank order: `all` holds size() times as many.
+// Gathers every rank's bytes in rank order: `all` holds size() times as many as `own`.
 LOCKSTEP_API void all_gather_bytes(std::span<const std::byte> own, std::span<std::byte> all, ProcessGroup& group);
 
-// Root's value on every rank. InvalidArgument if root is not a rank.
+// Returns root's value on every rank. InvalidArgument if root is not a rank.
 template <PlainValue T>
 T broadcast_value(T value, ProcessGroup& group, int root = 0) {
   broadcast_bytes(std::as_writable_bytes(std::span(&value, 1)), group, root);
   return value;
 }
-// Text of any length; the other ranks' may be anything.
+// Returns root's text, of any length, on every rank; the other ranks' texts are ignored.
 LOCKSTEP_API std::string broadcast_value(std::string_view text, ProcessGroup& group, int root = 0);
 
-// Every rank's value, in rank order. all_gather_text() does it for text.
+// Returns every rank's value, in rank order. all_gather_text() does it for text.
 template <PlainValue T>
 std::vector<T> all_gather_value(const T& value, ProcessGroup& group) {
   static_assert(!std::is_same_v<T, bool>, "a vector of bool has no bytes; gather an int");
