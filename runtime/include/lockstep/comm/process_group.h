@@ -6,8 +6,8 @@
 //   ...
 //   work.wait();                                                 // `values` holds the sums
 //
-// - Collective: every rank of the group starts the same collectives in the same order, and they run in that order. A
-//   call returns at once with its Work, unless the backend must block. Buffers belong to the call until it is done.
+// - Collective: every rank starts the same collectives in the same order, and they run in that order. A call returns at
+//   once with its Work, unless the backend must block. Buffers belong to the collective until it is done.
 // - Threads: one thread at a time; any thread may call abort().
 // - Failure: after a group has failed, every call throws the same first cause (PeerLost, Timeout, Mismatch).
 //   InvalidArgument (a bad root, sizes that don't fit) is thrown before anything starts and fails nothing.
@@ -16,7 +16,7 @@
 // - Fork: in a child of fork() calls throw InvalidArgument, and destroying the child's copy of a group from
 //   init_process_group does nothing. A child that execs (system, posix_spawn) is not affected.
 //
-// docs/GROUPS.md is about several groups.
+// Several groups: docs/GROUPS.md.
 #pragma once
 
 #include <chrono>

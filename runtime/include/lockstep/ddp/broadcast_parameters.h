@@ -9,11 +9,11 @@
 
 namespace lockstep {
 
-// Collective and blocking. Gives every rank the bytes that `root` has in `buffers`, in place. Every rank passes as many
-// buffers, with the same sizes and dtypes, in the same order: as compared by the Reducer.
+// Collective and blocking. Gives every rank the bytes that `root` has in `buffers`, in place. Every rank passes the
+// same number of buffers, with the same sizes and dtypes, in the same order; the Reducer's constructor compares them.
 //
-// Coalesced: buffers of less than 1 MiB travel together, 4 MiB at a time; larger ones from where they lie. Buffers on
-// the group's device are read behind the work that its stream() has, and the values are there when the call returns.
+// Buffers of less than 1 MiB travel together, 4 MiB at a time; larger ones are sent from their own memory. Buffers on
+// the group's device are read after the work that is in its stream(), and the values are there when the call returns.
 // InvalidArgument if root is not a rank, or a buffer is neither in CPU memory nor on the group's device. Throws the
 // group's errors, or DeviceError.
 LOCKSTEP_API void broadcast_parameters(ProcessGroup& group, std::span<const BufferView> buffers, int root = 0);

@@ -7,12 +7,12 @@
 namespace lockstep {
 
 enum class Loss : std::uint8_t {
-  // The mean over rows, or over the terms that the weight counts (reduction='mean'). Gradients are the mean over all
-  // ranks' terms.
+  // The loss is the mean over rows, or over the terms that the weight counts (reduction='mean'). Gradients are the mean
+  // over all ranks' terms.
   mean,
-  // The sum over its terms (reduction='sum'). Gradients are the sum over all ranks' terms, without a division. A term
-  // that is not a sum over rows, such as a penalty on the parameters, would count once per rank: divide it by the
-  // number of ranks.
+  // The loss is the sum over its terms (reduction='sum'). Gradients are the sum over all ranks' terms, without a
+  // division. A term that is not a sum over rows, such as a penalty on the parameters, counts once per rank: divide it
+  // by the number of ranks.
   sum,
 };
 

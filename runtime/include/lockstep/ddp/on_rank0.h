@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// An action of rank 0 for all ranks, such as reading or writing a file.
+// on_rank0 runs an action on rank 0 for all ranks, such as reading or writing a file.
 //
-//   lockstep::on_rank0(*group, [&] { unpack(file, folder); });                      // the others wait
+//   lockstep::on_rank0(*group, [&] { unpack(file, folder); });                      // the other ranks wait
 //   const int classes = lockstep::on_rank0(*group, [&] { return count_classes(file); });
 //
-// Collective: the others wait for the action no longer than the group's timeout (InitOptions::timeout), and then the
-// group has failed. Failure: an exception of the action is thrown on rank 0, even if the group fails meanwhile; every
-// other rank throws PeerLost, a consequence, whose cause() holds rank 0's text and errno ("save_weights: rank 0 (host
-// node7, pid 4711) failed: ..."). No rank throws before all have the text, and the group stays usable. If the action
-// has not failed, throws the group's errors, which name the operation if a rank did not make this call.
+// Collective: the other ranks wait for the action, at most the group's timeout (InitOptions::timeout); after that the
+// group has failed.
+//
+// Failure: an exception of the action is thrown on rank 0, even if the group fails meanwhile. Every other rank throws
+// PeerLost, a consequence, whose cause() holds rank 0's text and errno ("save_weights: rank 0 (host node7, pid 4711)
+// failed: ..."). No rank throws before all have the text, and the group stays usable. Otherwise on_rank0 throws the
+// group's errors, which name the operation if a rank did not make this call.
 #pragma once
 
 #include <concepts>
@@ -25,11 +27,11 @@
 
 namespace lockstep {
 
-// Runs `action` on rank 0; its result on every rank. `operation` is for messages.
+// Runs `action` on rank 0 and returns its result on every rank. `operation` is its name in messages.
 LOCKSTEP_API std::string on_rank0(std::string_view operation, ProcessGroup& group,
                                   const std::function<std::string()>& action);
 
-// on_rank0() with an action that returns void, text, or a plain value (comm/values.h), which every rank gets.
+// Runs `action` on rank 0 and returns its result on every rank: nothing, text, or a plain value (comm/values.h).
 template <std::invocable Action>
 auto on_rank0(ProcessGroup& group, Action&& action) {
   using Result = std::invoke_result_t<Action>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that the replicas are equal: compares 64-bit hashes of the parameters' bytes over the ranks.
+// Checks that the replicas are equal, by comparing 64-bit hashes of the parameters' bytes over the ranks.
 #pragma once
 
 #include <cstdint>
@@ -14,37 +14,37 @@
 namespace lockstep {
 
 // A parameter, or any other state that must be equal on all ranks. Memory on a device is copied to the host, in the
-// order of the stream that comes with it, and the call waits for the copy.
+// order of the stream that is passed with it, and the call waits for the copy.
 struct NamedBuffer {
   std::string name;
   BufferView value;
 };
 
 // A hash of names, dtypes, sizes and bytes. Equal bits give equal hashes on every machine; -0 and 0 differ, as do two
-// NaNs of different bits.
-// `stream` is for buffers on its device; others go by their device's default stream. Throws DeviceError, and Timeout
-// after five minutes without them.
+// NaNs of different bits. `stream` orders the copies of buffers on its device; buffers on another device use that
+// device's default stream. Throws DeviceError, and Timeout if a copy takes more than five minutes.
 LOCKSTEP_API std::uint64_t hash_replica(std::span<const NamedBuffer> buffers, StreamView stream = {});
 
-// The comparison of the ranks' replicas.
+// The result of comparing the ranks' replicas.
 struct ReplicaComparison {
-  std::uint64_t hash = 0;       // this rank's hash_replica()
-  std::vector<int> ranks = {};  // those that differ from the majority, or without one from rank 0
-  std::string parameter = {};   // the first one that differs
+  std::uint64_t hash = 0;  // this rank's hash_replica()
+  // The ranks that differ from the majority, or, if there is no majority, from rank 0.
+  std::vector<int> ranks = {};
+  std::string parameter = {};  // the first parameter that differs
   std::string difference =
       {};  // "2 of 3 parameters differ, the first is parameter 1, 'b': rank 2 differs from the others"
 
   bool are_equal() const { return ranks.empty(); }
 };
 
-// Collective and blocking: 16 bytes per rank travel if all are equal. The stream is the group's. Mismatch if the ranks
-// pass different numbers of buffers.
+// Collective and blocking. Compares the replicas, in the order of the group's stream; 16 bytes per rank travel if all
+// are equal. Mismatch if the ranks pass different numbers of buffers.
 LOCKSTEP_API ReplicaComparison compare_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers);
-// The text of a Mismatch. `when`: "; they came apart ...", or empty.
+// The text of a Mismatch. `when` is "; they came apart ...", or empty.
 LOCKSTEP_API std::string describe_divergence(const ReplicaComparison& comparison, std::string_view when = {});
 
-// Collective and blocking. Returns the hash that all ranks share, or throws the same Mismatch on every rank: which
-// ranks differ from the others, and the first parameter in which they do.
+// Collective and blocking. Returns the hash that all ranks share, or throws the same Mismatch on every rank: it names
+// the ranks that differ from the others, and the first parameter in which they do.
 LOCKSTEP_API std::uint64_t check_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers);
 
 }  // namespace lockstep

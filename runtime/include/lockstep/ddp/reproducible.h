@@ -1,28 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same bits at any number of ranks: the result of a step depends on the program, not on the number of ranks that
-// compute it.
+// Reproducible makes a step give the same bits at any number of ranks.
 //
 //   const Reproducible same{.micro_batches = 8, .global_batch = 64};
 //   data::GlobalBatchSampler sampler(n, rank, world, {.micro_batches = same.micro_batches});
 //   DistributedDataParallel ddp(model, group, {.reproducible = same});
 //   for (const auto& [x, y, ids] : loader) {
-//     ddp.backward(x.size(0), [&](std::int64_t begin, std::int64_t end) {    // once for each micro-batch of this
-//     rank's
+//     ddp.backward(x.size(0), [&](std::int64_t begin, std::int64_t end) {    // once per fixed micro-batch of this rank
 //       return cross_entropy(ddp(rows(x, begin, end), ...), rows(y, begin, end));
 //     });
 //
-// The rows of a step are cut into fixed micro-batches of equal size (data/sampler.h), and each has a forward and a
-// backward of its own, on a fixed number of threads. The micro-batches' gradients are added up in one binary tree over
-// all micro-batches: the left half of a node has the largest power of two of micro-batches below their number. A rank
-// adds up the whole nodes of its run of micro-batches, and the ranks complete the tree. So 1, 2, 3 or 8 ranks, on one
-// host or several, over any backend on the CPU, with any buckets, make the same weights to the last bit, and a run that
-// was stopped resumes at another number of ranks as if it had not been. The same holds for ranks on GPUs of one kind,
-// over NCCL, but not between these and CPUs, whose kernels are others, and not for a norm of gradients in shares
-// (DdpOptions::shard) there.
+// Samplers with the same `micro_batches` cut the rows of a step into fixed micro-batches of equal size
+// (data/sampler.h). Each has a forward and a backward of its own, on a fixed number of threads. One binary tree adds up
+// their gradients: the left half of a node of n micro-batches has the largest power of two below n. A rank adds up the
+// whole nodes of its run of micro-batches, and the ranks complete the tree.
 //
-// It needs rows that are dealt by samplers with the same `micro_batches`; gradients that are cleared before each step;
-// randomness by sample (our layers) or by micro-batch (DdpOptions::seed with LibTorch). docs/REPRODUCIBLE.md lists the
-// other rules for programs, and the effect of different processors.
+// So 1, 2, 3 or 8 ranks, on one host or several, over any backend on the CPU, with any buckets, make the same weights
+// to the last bit, and a run that was stopped resumes at another number of ranks with the same bits. The same holds for
+// ranks on GPUs of one kind, over NCCL, except for a norm of sharded gradients (DdpOptions::shard). GPUs and CPUs
+// differ, because their kernels differ.
+//
+// The program clears gradients before each step, and draws randomness by sample (lockstep's layers) or by micro-batch
+// (DdpOptions::seed with LibTorch). docs/REPRODUCIBLE.md lists the other rules, and the effect of different processors.
 #pragma once
 
 #include <cstdint>
@@ -33,29 +31,31 @@
 
 namespace lockstep {
 
-// Equal on all ranks. More micro-batches are more, smaller backwards: as many as the most ranks that a run shall ever
-// have.
+// Settings, equal on all ranks. More micro-batches make more and smaller backwards: take the largest number of ranks
+// that any run of the training will have.
 struct Reproducible {
-  int micro_batches = 0;          // at least as many as there are ranks; 0: as fast as may be
-  std::int64_t global_batch = 0;  // rows of a full step, of all ranks together
-  // Threads of one operation: another number of threads adds up a shared sum in another order.
+  // The number of fixed micro-batches in a step, at least the number of ranks. 0: off, for the highest speed.
+  int micro_batches = 0;
+  // The number of rows in a full step, of all ranks together.
+  std::int64_t batch_size = 0;
+  // The number of threads of one operation: another number adds up a shared sum in another order.
   int threads = 1;
 
   bool is_on() const { return micro_batches != 0; }
 };
 
-// A forward and backward of a step: some of this rank's rows, perhaps none.
+// Rows [begin, end) of this rank's rows, perhaps none, with a forward and backward of their own.
 struct MicroBatch {
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  int index = 0;        // among all ranks' micro-batches
-  bool is_last = true;  // this rank's last
+  int index = 0;        // position among all ranks' micro-batches
+  bool is_last = true;  // whether it is this rank's last one
   bool operator==(const MicroBatch&) const = default;
 };
 
-// The micro-batches that `rows` rows of a step are for `rank`, in order. One micro-batch of all rows if `reproducible`
-// is not on. InvalidArgument if the rows are more than the rank's micro-batches hold, and for a number out of its
-// range.
+// The micro-batches of `rank` in a step in which it has `rows` rows, in order. One micro-batch of all rows if
+// `reproducible` is not on. InvalidArgument if the rank's micro-batches can't hold that many rows, and for a number out
+// of its range.
 LOCKSTEP_API std::vector<MicroBatch> micro_batches_of_step(const Reproducible& reproducible, std::int64_t rows,
                                                            int rank, int world);
 

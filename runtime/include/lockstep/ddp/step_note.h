@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers that ride with bucket 0 of every synchronised step, so that all ranks know them without a further collective.
+// A step note is a few numbers that travel with bucket 0 of every synchronised step, so that all ranks know them
+// without another collective.
 //
-// A field is a member and a line of kStepFields; nothing else knows how many there are.
+// A field is a member and a line of kStepFields; nothing else knows the number of fields.
 #pragma once
 
 #include <array>
@@ -12,23 +13,27 @@
 
 namespace lockstep {
 
-// One rank's values; after the step, their reduction over all ranks, by each field's operation.
+// One rank's values, and after the step all ranks' values, combined by each field's operation.
 struct StepNote {
-  std::int64_t versions = 0;  // writes to this rank's parameters since found equal; of all: 1 if equal, else 0
-  std::int64_t data = 0;      // a digest of the model's number and those that choose the samples; of all: 1 if equal
-  std::int64_t digest = 0;    // a digest of the parameters' bytes, 0 if none is asked for; of all: 1 if equal, else 0
-  // For GlobalBatch: the number of terms behind this rank's loss, and the loss summed over them, as
-  // runtime/ddp/loss_record.h splits it; of all: the sums.
+  // Writes to this rank's parameters since they were last found equal; of all ranks: 1 if equal, else 0.
+  std::int64_t versions = 0;
+  // A digest of the model's number and of the numbers that choose the samples; of all ranks: 1 if equal, else 0.
+  std::int64_t data = 0;
+  // A digest of the parameters' bytes, 0 if none is due; of all ranks: 1 if equal, else 0.
+  std::int64_t digest = 0;
+  // The number of terms in this rank's loss, and the loss summed over them, as runtime/ddp/loss_record.h splits it: for
+  // GlobalBatch. Of all ranks: the sums.
   std::int64_t weight = 0;
   std::int64_t loss_whole = 0;
   std::int64_t loss_fraction = 0;
-  // 1: this rank asks to stop (comm/stop.h); of all: 1 if some rank asks, else 0. The Reducer fills it in.
+  // 1 if this rank asks to stop (comm/stop.h); the Reducer sets it. Of all ranks: 1 if some rank asks, else 0.
   std::int64_t stop = 0;
 };
 
-// A step's note reduced over all ranks, the same on each.
+// A step's note, combined over all ranks, the same on each.
 struct NotedStep {
-  std::int64_t step = -1;  // -1: none is known yet; then ignore of_all: 0 would be "differs" in a field of `equal`
+  // The step; -1: none is known yet, and `of_all` means nothing: 0 would be "differs" in a field of `equal`.
+  std::int64_t step = -1;
   StepNote of_all = {};
 };
 
@@ -51,7 +56,7 @@ inline std::vector<NoteField> fields_of(const StepNote& own) {
   return fields;
 }
 
-// `work` is done, and was started with fields_of().
+// The note of all ranks. `work` is done, and was started with fields_of().
 inline StepNote note_of_all(const Work& work) {
   StepNote note;
   for (std::size_t i = 0; i < kStepFields.size(); ++i) note.*kStepFields[i].value = work.note(i);

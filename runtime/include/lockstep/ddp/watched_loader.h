@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requirements of a DistributedDataParallel on a loader that it watches.
+// What a DistributedDataParallel requires of a loader that it watches.
 #pragma once
 
 #include <functional>
@@ -12,14 +12,14 @@
 
 namespace lockstep {
 
-// A loader or sampler that tells the numbers which decide which samples are read.
+// A loader or sampler with identity(): the numbers that decide which samples it reads.
 template <typename T>
 concept TellsIdentity = requires(const std::remove_reference_t<T>& it) {
   DataIdentity(it.identity());
 };
 
-// InvalidArgument unless the sampler reads for this rank of the group, and for as many ranks: else some rows would be
-// read by several ranks, or by none.
+// Throws InvalidArgument unless the sampler reads for this rank of the group, and for as many ranks; otherwise several
+// ranks, or none, would read some rows.
 LOCKSTEP_API void require_rank_of_group(const ProcessGroup& group, int rank, int world);
 template <typename Loader>
 void require_rank_of_group(const ProcessGroup& group, Loader& loader) {
@@ -30,11 +30,11 @@ void require_rank_of_group(const ProcessGroup& group, Loader& loader) {
   }
 }
 
-// Whether all ranks of the group have agreed to stop; false after the group has gone.
+// Whether all ranks of the group have agreed to stop; false after the group is destroyed.
 using IsOver = std::function<bool()>;
 LOCKSTEP_API IsOver training_is_over(const ProcessGroup& group);
 
-// A loader with end_when() ends its passes with the training; anything else is left alone.
+// Makes the passes of a loader with end_when() end when the training ends; does nothing with another loader.
 template <typename Loader>
 void end_with_training(Loader& loader, const ProcessGroup& group) {
   if constexpr (requires { loader.end_when(IsOver()); }) loader.end_when(training_is_over(group));
