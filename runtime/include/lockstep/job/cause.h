@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cause of a group's failure, as data: a backend records it, the job's membership carries it and the launcher
-// judges it.
+// Cause is the cause of a group's failure, as data: a backend records it, the job's membership carries it, and the
+// launcher judges it.
 //
-// A cause is evidence where a rank speaks of itself, or the launcher of its own child, and an accusation where it
-// speaks of another rank. The text is for people; no code reads a fact out of it.
+// A cause is evidence if a rank reports its own failure, or the launcher that of its own child; it is an accusation if
+// a rank reports another one. The text is for people; no code reads a fact out of it.
 //
-// Threads: values, any.
+// Threads: causes are values, for any thread.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct LOCKSTEP_API Cause {
     aborted,   // the program called abort()
     timeout,   // a deadline passed
     mismatch,  // the ranks' calls or models differ
-    stopped,   // no failure: the ranks have agreed to end their training (comm/stop.h). Ends no group
+    stopped,   // no failure: the ranks have agreed to end their training (comm/stop.h); it ends no group
   };
 
   Kind kind = Kind::lost;
@@ -50,31 +50,32 @@ struct LOCKSTEP_API Cause {
   bool operator==(const Cause&) const = default;
   // Whether one rank reports the failure of another.
   bool is_accusation() const { return reporter != rank && rank >= 0 && reporter >= 0; }
-  // The cause as rank `own` reads it: if others, or the store, report that rank itself, the text says so first.
+  // The cause as rank `own` reads it: if another rank, or the store, reports `own` itself, the text says so first.
   Cause as_read_by(int own) const;
 };
 
 LOCKSTEP_API std::string_view name_of(Cause::Kind kind);
 
-// A record (base/record.h), the text last. A text that makes it longer than `most_bytes` is cut, between two
-// characters, and ends in " ...". Control characters of the text but newlines become '?'. `most_bytes` is at least 768.
+// Encodes a cause as a record (base/record.h), the text last. It cuts a text that makes the record longer than
+// `most_bytes` (at least 768) between two characters, and appends " ...". Control characters of the text, except
+// newlines, become '?'.
 LOCKSTEP_API std::string encode(const Cause& cause, std::size_t most_bytes = std::size_t{1} << 16);
-// nullopt if the bytes are not encode()'s.
+// Decodes a cause; nullopt if encode() did not make the bytes.
 LOCKSTEP_API std::optional<Cause> decode_cause(std::string_view bytes);
 
-// For a handler of `error`, a PeerLost, Timeout or Mismatch: throws one like it with `text` for its message, which adds
-// the caller's knowledge. Its cause is kept, with that text, and `step` and `bucket` where it has none. An error of
-// another type is thrown on as it is.
+// For a handler of `error`, a PeerLost, Timeout or Mismatch: throws an error of the same type with the message `text`,
+// which adds the caller's knowledge. The new error keeps the cause, with that text, and with `step` and `bucket` if the
+// cause has none. An error of another type is rethrown unchanged.
 [[noreturn]] LOCKSTEP_API void throw_again(const Error& error, std::string_view text, std::int64_t step = -1,
                                            int bucket = -1);
 
-// An error of type E with the cause, and the cause's text as message: make_error<PeerLost>(cause).
+// Makes an error of type E with the cause, and the cause's text as message: make_error<PeerLost>(cause).
 template <typename E>
 E make_error(const Cause& cause) {
   return E(cause.text, std::make_shared<const Cause>(cause));
 }
 
-// Throws Timeout, Mismatch or, for every other kind, PeerLost, with the cause's text and the cause.
+// Throws an error with the cause and its text: Timeout, Mismatch or, for every other kind, PeerLost.
 [[noreturn]] LOCKSTEP_API void throw_error(const Cause& cause);
 
 }  // namespace lockstep

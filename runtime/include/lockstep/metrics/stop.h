@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Early stopping that all ranks decide alike. comm/stop.h has the ends that somebody asks for.
+// Early stopping that all ranks decide alike. comm/stop.h has stops that a rank or a signal requests.
 //
-// Threads: those of the group. Failure: what the group throws.
+// Threads: the group's. Failure: the group's errors.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,14 @@
 namespace lockstep {
 
 struct EarlyStopOptions {
-  int patience = 3;      // values in a row that are not better before it stops; at least 1
-  double min_delta = 0;  // a value is better if it beats the best one by more; at least 0
+  // The number of values in a row that are not better before it stops; at least 1.
+  int patience = 3;
+  // The improvement that does not count yet: a better value beats the best one by more. At least 0.
+  double min_delta = 0;
   bool higher_is_better = false;
 };
 
-// Early stopping, on rank 0's values: ranks whose own values differ decide alike all the same.
+// Stops early, judging rank 0's values, so all ranks decide alike even if their own values differ.
 //
 //   lockstep::EarlyStop stop(*group, {.patience = 3});
 //   for (int epoch = 0; epoch < epochs; ++epoch) {
@@ -28,15 +30,16 @@ struct EarlyStopOptions {
 //   }
 class LOCKSTEP_API EarlyStop {
  public:
-  // The state of should_stop(): to save, and to resume with.
+  // The state of should_stop(), to save and to resume with.
   struct State {
     double best = std::numeric_limits<double>::quiet_NaN();  // NaN before the first
-    int not_better = 0;                                      // values since
+    int not_better = 0;                                      // values since the best one
   };
 
-  // The group outlives this object. InvalidArgument for options out of their range.
+  // `group` outlives this object. InvalidArgument for options out of their range.
   explicit EarlyStop(ProcessGroup& group, const EarlyStopOptions& options = {});
-  // Collective: whether `patience` values in a row were not better. A NaN is not better.
+  // Collective. Takes this rank's next value; returns whether `patience` values in a row were not better. NaN is never
+  // better.
   bool should_stop(double value);
 
   const State& state() const { return state_; }

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// A progress bar on stderr, drawn by rank 0: step, the loss of the global batch, the three newest values that rank 0
-// has logged (metrics/metrics.h), samples per second, and what was waited for communication and what of it ran
-// behind backward.
+// Draws a progress bar on stderr, on rank 0: step, loss of the global batch, the three newest values that rank 0 has
+// logged (metrics/metrics.h), samples per second, the time waited for communication, and the communication hidden by
+// backward.
 //
 //   for (const auto& [x, y, ids] : progress(loader, ddp)) ...      // a lockstep::data::DataLoader
 //   for (auto& batch : progress(*loader, ddp)) ...                 // one of torch::data's
 //
-// On a terminal, and under `lockstep run`, it is redrawn in place; elsewhere it is a line every 2 s.
-// LOCKSTEP_PROGRESS=bar, lines or off overrides that. After the loop a summary says the same of the whole run.
+// On a terminal, and under `lockstep run`, the bar is redrawn in place; elsewhere it is a line every 2 s.
+// LOCKSTEP_PROGRESS=bar, lines or off overrides that. After the loop a summary shows the same for the whole run.
 //
-// The loss and the samples are those of DistributedDataParallel::last_batch(): of all ranks, on the CPU of the step
-// just finished, on a device of some steps before, when they are known without a wait. Records of a step before the
-// loop are not shown, so that a loop that evaluates has no loss and no communication.
+// Loss and samples come from DistributedDataParallel::last_batch(), for all ranks: on the CPU of the step just
+// finished, on a device of an earlier step, which is known without a wait. Records of steps before the loop are not
+// shown, so a loop that evaluates has no loss and no communication.
 //
-// A loop over progress(loader, ddp) ends once all ranks have agreed to stop (comm/stop.h), and a new one has no passes.
+// A loop over progress(loader, ddp) ends after all ranks have agreed to stop (comm/stop.h); a new loop then has no
+// passes.
 //
 // Threads: one. Nothing here is collective: a bar never waits for a rank or a device.
 #pragma once
@@ -36,14 +37,14 @@
 
 namespace lockstep {
 
-// The numbers that one step adds.
+// The numbers that one step adds to a bar.
 struct ProgressStep {
   std::optional<double> loss = std::nullopt;
   std::int64_t samples = 0;                   // of all ranks
-  const trace::StepRecord* record = nullptr;  // valid for the call
+  const trace::StepRecord* record = nullptr;  // valid during the call
 };
 
-// The functions that a bar calls on a DistributedDataParallel: lockstep's, or lockstep::libtorch's.
+// A DistributedDataParallel, lockstep's or lockstep::libtorch's, as a bar reads it.
 template <typename T>
 concept TellsSteps = requires(const T& ddp) {
   { ddp.group() } -> std::convertible_to<const std::shared_ptr<ProcessGroup>&>;
@@ -54,23 +55,25 @@ concept TellsSteps = requires(const T& ddp) {
 
 class LOCKSTEP_API Progress {
  public:
-  // `total` steps, 0 if unknown. `last_batch` and `last_record`: the step of ddp's last_batch() and last_step() before
-  // the loop, which does not belong to the loop. InvalidArgument if LOCKSTEP_PROGRESS is not one of its values.
+  // `total` is the number of steps, 0 if unknown. `last_batch` and `last_record` are the steps of ddp's last_batch()
+  // and last_step() before the loop, which do not belong to the loop. InvalidArgument if LOCKSTEP_PROGRESS is not one
+  // of its values.
   Progress(const ProcessGroup& group, std::int64_t total, std::int64_t last_batch = -1, std::int64_t last_record = -1);
-  // Draws the end if finish() was not called and no exception is on its way.
+  // Draws the end, unless finish() was called or an exception is unwinding.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // After each step. Costs a clock reading; draws at most 10 times a second.
+  // Call it after each step. It reads the clock, and draws at most 10 times a second.
   void step(const ProgressStep& step);
-  // The same from ddp's state. With several micro-batches the last one's call has the loss.
+  // As above, from ddp's state. With several micro-batches the call after the last one has the loss.
   template <TellsSteps Ddp>
   void step(const Ddp& ddp) {
     step(ddp.last_batch(), ddp.last_step());
   }
-  // A line above the bar. Rank 0's only.
+  // Writes a line above the bar. Only on rank 0.
   void note(std::string_view text);
+  // Draws the end.
   void finish();
 
  private:
@@ -81,16 +84,16 @@ class LOCKSTEP_API Progress {
 };
 
 struct ProgressOptions {
-  // Steps of the loop. Default: the loader's num_batches(), if it has one, else unknown: then there is no bar, and no
-  // time left.
+  // The number of steps of the loop. Default: the loader's num_batches(), if it has one; otherwise unknown: then there
+  // is no bar, and no remaining time.
   std::optional<std::int64_t> total = std::nullopt;
-  // The loop has no backward. Each rank leaves it before its own next batch once it has been asked to stop, or its
-  // process got a signal (lockstep::stop_requested()); the ranks agree in the Metrics::result() behind it.
+  // Whether the loop has no backward. Each rank then leaves it before its own next batch after it was asked to stop, or
+  // its process got a signal (lockstep::stop_requested()); the ranks agree in the Metrics::result() after the loop.
   bool evaluates = false;
 };
 
-// One epoch of a loader under a progress bar. Use it in a range-for. `after_step(bar)` is called after each pass of the
-// loop's body; `is_over()` before each, and ends the loop.
+// One epoch of a loader under a progress bar, for a range-for. It calls `after_step(bar)` after each pass of the loop's
+// body, and `is_over()` before each pass, and ends the loop if that is true.
 template <typename Loader, typename AfterStep, typename IsOver>
 class ProgressRange {
  public:
@@ -144,7 +147,7 @@ std::int64_t steps_of(const Loader& loader, const ProgressOptions& options) {
   return options.total.value_or(0);
 }
 
-// Samples of a pass, of all ranks; 0 if it is not known.
+// The number of samples in a pass, of all ranks; 0 if it is not known.
 template <typename Loader>
 std::int64_t samples_of(const Loader& loader) {
   if constexpr (requires { loader.sampler().global_batch(); }) return loader.sampler().global_batch();
@@ -153,7 +156,8 @@ std::int64_t samples_of(const Loader& loader) {
 
 }  // namespace detail
 
-// With everything that ddp knows. `loader` is whatever has begin() and end(), and outlives the loop.
+// Loops over `loader` under a bar with ddp's loss and times. `loader` is anything with begin() and end(), and outlives
+// the loop.
 template <typename Loader, TellsSteps Ddp>
 auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {}) {
   auto bar = std::make_unique<Progress>(*ddp.group(), detail::steps_of(loader, options), ddp.last_batch().step,
@@ -168,8 +172,8 @@ auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {
         return ddp.should_stop() || (evaluates && stop_requested(*ddp.group()));
       });
 }
-// Without a model: steps and time left; samples of all ranks, if the loader's sampler has a global_batch(). Ends with
-// the group's training too.
+// Loops over `loader` under a bar without a model: steps and remaining time, and samples as the loader's batch_size
+// counts them, if it has one. It ends with the group's training too.
 template <typename Loader>
 auto progress(Loader& loader, const std::shared_ptr<ProcessGroup>& group, const ProgressOptions& options = {}) {
   auto bar = std::make_unique<Progress>(*group, detail::steps_of(loader, options));
