@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Differentiable operations. Each records itself when an input requires a gradient and recording is on.
+// Differentiable operations. Each records itself if an input requires a gradient and recording is on.
 //
-// Results are as near to the formula in double as PyTorch's float32 on the CPU, or nearer, and NaN and infinity go
-// where its go; but where a square of finite values overflows there and gives NaN (layer_norm, gelu's gradient), ours
-// is the number.
+// Results are as near to the formula in double as PyTorch's float32 on the CPU, or nearer, with NaN and infinity in the
+// same places, with one exception: if a square of finite values overflows in PyTorch and gives NaN (layer_norm, gelu's
+// gradient), lockstep gives the number.
 //
-// Values are f32, indices i64. Tensors of 0 rows work everywhere. There is no broadcasting but where it is said.
+// Values are f32, indices i64. Tensors of 0 rows work everywhere. Only operations that say so broadcast.
 // InvalidArgument names the operation and both shapes.
 #pragma once
 
@@ -26,7 +26,7 @@ LOCKSTEP_API Tensor mul(const Tensor& a, const Tensor& b);
 LOCKSTEP_API Tensor scale(const Tensor& a, float factor);
 LOCKSTEP_API Tensor relu(const Tensor& x);
 LOCKSTEP_API Tensor tanh(const Tensor& x);
-// The tanh form (GPT-2's).
+// The tanh form, as in GPT-2.
 LOCKSTEP_API Tensor gelu(const Tensor& x);
 
 // x [..., C] + row [C].
@@ -40,35 +40,33 @@ inline Tensor operator*(float factor, const Tensor& a) { return scale(a, factor)
 
 // --- sums, to a scalar of shape [] ---
 LOCKSTEP_API Tensor sum(const Tensor& x);
-// 0 over no elements.
+// The mean; 0 over no elements.
 LOCKSTEP_API Tensor mean(const Tensor& x);
 
-// --- shapes ---
 // The same elements in order; shares the memory.
 LOCKSTEP_API Tensor reshape(const Tensor& x, const Shape& shape);
 // [R, C] to [C, R], copied.
 LOCKSTEP_API Tensor transpose(const Tensor& x);
 // Rows [begin, end) of dimension 0; shares the memory.
 LOCKSTEP_API Tensor rows(const Tensor& x, std::int64_t begin, std::int64_t end);
-// x [T, ...] repeated `times` along a new first dimension: [times, T, ...]. Position embeddings of a batch.
+// x [T, ...] repeated `times` along a new first dimension: [times, T, ...]. For position embeddings of a batch.
 LOCKSTEP_API Tensor repeat(const Tensor& x, std::int64_t times);
 
 // --- matrices ---
 // [M, K] x [K, N].
 LOCKSTEP_API Tensor matmul(const Tensor& a, const Tensor& b);
-// x [..., I] x weight [I, O] + bias [O]: [..., O]. bias may be undefined. The weight lies input-major (PyTorch's
-// Linear is the transpose): the forward product then runs at the speed of a plain one, also for few rows.
+// x [..., I] x weight [I, O] + bias [O]: [..., O]. `bias` may be undefined. The weight lies input-major (the transpose
+// of PyTorch's Linear), so the forward product runs at the speed of a plain one, also for few rows.
 LOCKSTEP_API Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
-// --- layers ---
-// Normalises the last dimension to mean 0 and variance 1 (biased), then gain [C] and bias [C]. Ba et al.,
+// Normalises the last dimension to mean 0 and variance 1 (biased), then applies gain [C] and bias [C]. Ba et al.,
 // arXiv:1607.06450.
 LOCKSTEP_API Tensor layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, float epsilon = 1e-5f);
-// Rows of table [V, C]: indices [...] to [..., C]. InvalidArgument names the position and value of an index that is not
-// in [0, V).
+// Looks up rows of table [V, C]: indices [...] to [..., C]. InvalidArgument names the position and value of an index
+// that is not in [0, V).
 LOCKSTEP_API Tensor embedding(const Tensor& table, const Tensor& indices);
-// Causal multi-head self-attention, softmax(q k^T / sqrt(head size)) v over positions up to one's own.
-// qkv [B, T, 3C], query, key and value side by side: [B, T, C]. C is a multiple of heads.
+// Causal multi-head self-attention, softmax(q k^T / sqrt(head size)) v over positions up to one's own. qkv [B, T, 3C],
+// with query, key and value next to each other, to [B, T, C]. C is a multiple of `heads`.
 LOCKSTEP_API Tensor causal_self_attention(const Tensor& qkv, std::int64_t heads);
 
 // The inputs of random operations of one forward. `sample_ids` are the global ids of the batch's samples: a tensor's
@@ -77,19 +75,19 @@ struct RandomSource {
   RandomKey key = {};
   std::shared_ptr<const std::vector<std::int64_t>> sample_ids = {};
 };
-// Zeroes elements with probability p in [0, 1) and divides the others by 1 - p. Which ones is a function of
-// (seed, layer, step, sample id, element within the sample) alone: not of rank, micro-batch or place in the batch.
+// Zeroes elements with probability p in [0, 1) and divides the other elements by 1 - p. The choice depends only on
+// (seed, layer, step, sample id, element within the sample), not on rank, micro-batch or place in the batch.
 LOCKSTEP_API Tensor dropout(const Tensor& x, float p, const RandomSource& source);
 
 // --- losses, to a scalar ---
 struct CrossEntropyOptions {
-  // Rows with this target do not count.
+  // The target of rows that do not count.
   std::int64_t ignore_index = -100;
 };
-// Mean over the rows that count of -log softmax(logits)[target]: logits [..., V], targets i64 with as many elements as
-// logits has rows. 0 over no rows. InvalidArgument names row and value of a target that is not in [0, V).
+// The mean over the rows that count of -log softmax(logits)[target]: logits [..., V], targets i64 with one element per
+// row of logits. 0 over no rows. InvalidArgument names row and value of a target that is not in [0, V).
 LOCKSTEP_API Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
-// Mean of the squared differences; 0 over no elements.
+// The mean of the squared differences; 0 over no elements.
 LOCKSTEP_API Tensor mse_loss(const Tensor& a, const Tensor& b);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Module: a layer, or a model made of layers.
+// Module is a layer, or a model made of layers.
 //
 //   struct Mlp : ls::nn::Module {
 //     ls::nn::Linear in = register_module("in", ls::nn::Linear(784, 256));
@@ -11,11 +11,10 @@
 // be copied and moved.
 //
 // Initialisation: parameters are drawn at the first use of the tree, each from (seed 0, its dotted name in the tree),
-// or whenever initialize(seed) is called. So they depend on names only: not on the order of construction, not on a
-// rank.
+// or when initialize(seed) is called. So they depend only on names, not on the order of construction or on a rank.
 //
-// Randomness: layers like Dropout read the tree's ForwardContext; set one before each forward that trains.
-// Threads: one at a time per tree. Failure: InvalidArgument, naming the parameter or layer.
+// Randomness: layers like Dropout read the tree's ForwardContext; set one before each forward that trains. Threads: one
+// at a time per tree. Failure: InvalidArgument, naming the parameter or layer.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +31,7 @@
 
 namespace lockstep::nn {
 
-// How a parameter begins.
+// The initial values of a parameter.
 
 struct LOCKSTEP_API Init {
   enum class Kind : std::uint8_t { constant, uniform, normal };
@@ -45,23 +44,23 @@ struct LOCKSTEP_API Init {
   static constexpr Init constant(float value) { return {Kind::constant, value}; }
   static constexpr Init uniform(float bound) { return {Kind::uniform, bound}; }
   static constexpr Init normal(float deviation) { return {Kind::normal, deviation}; }
-  // PyTorch's default for Linear, kaiming_uniform with a = sqrt(5): uniform with bound 1 / sqrt(fan_in), weight and
-  // bias alike. He et al., arXiv:1502.01852.
+  // PyTorch's default for Linear, kaiming_uniform with a = sqrt(5): uniform with bound 1 / sqrt(fan_in), for weight and
+  // bias. He et al., arXiv:1502.01852.
   static Init kaiming_uniform(std::int64_t fan_in);
 };
 
-// Overwrites an f32 tensor. The numbers depend on the generator alone.
+// Overwrites an f32 tensor. The numbers depend only on the generator.
 LOCKSTEP_API void initialize(const Tensor& tensor, const Init& init, Generator generator);
 
 // The state that a forward in training depends on besides its input.
 struct ForwardContext {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
-  // Global ids of the batch's samples, in its order; empty for a batch of 0 rows.
+  // The global ids of the batch's samples, in its order; empty for a batch of 0 rows.
   std::vector<std::int64_t> sample_ids = {};
 };
 
-// How a parameter lies in files, which are PyTorch's: a Linear's weight is [in, out] here and [out, in] there.
+// How a parameter lies in files, which are PyTorch's: a Linear's weight is [in, out] in memory and [out, in] in files.
 enum class FileLayout { as_it_is, transposed };
 
 struct NamedParameter {
@@ -78,53 +77,54 @@ class LOCKSTEP_API Module {
   Module(Module&&) noexcept = default;
   Module& operator=(Module&&) noexcept = default;
 
-  // Override this for modules of one input and one output. InvalidArgument if it was not.
+  // Computes the module's output. Override it in modules of one input and one output; otherwise it throws
+  // InvalidArgument.
   virtual Tensor forward(const Tensor& x);
   Tensor operator()(const Tensor& x) { return forward(x); }
 
-  // Every parameter once (a shared one under its first name), in the order of registration, children in theirs.
+  // Every parameter once (a shared one under its first name), in the order of registration, followed by the children's.
   std::vector<NamedParameter> named_parameters() const;
   std::vector<Tensor> parameters() const;
-  // All names of each of named_parameters(), in their order, the first name first: several of a parameter that is
-  // shared, or whose module is registered several times.
+  // All names of each of named_parameters(), in their order, the first name first. A parameter has several names if it
+  // is shared, or if its module is registered several times.
   std::vector<std::vector<std::string>> parameter_names() const;
   // The layouts of named_parameters(), in their order.
   std::vector<FileLayout> file_layouts() const;
-  // Elements of all parameters.
+  // The number of elements of all parameters.
   std::int64_t parameter_count() const;
 
-  // Draws every parameter anew from (seed, dotted name).
+  // Draws every parameter again, from (seed, dotted name).
   void initialize(std::uint64_t seed) const;
-  // Mode of the whole tree; modules begin in training mode. Dropout is the identity in evaluation.
+  // Sets the mode of the whole tree; modules begin in training mode. Dropout is the identity in evaluation.
   void train(bool on = true) const;
   void eval() const { train(false); }
   bool is_training() const;
-  // Moves all parameters; their gradients and bindings are dropped.
+  // Moves all parameters; drops their gradients and bindings.
   void to(DeviceId device) const;
-  // For the next forwards of the whole tree, until the next call. Layers are keyed by their dotted names below this
-  // module: call it on the same module always, or a layer draws other numbers. DistributedDataParallel does it for
-  // batches that bring their ids.
+  // Sets the context for the next forwards of the whole tree, until the next call. Layers are keyed by their dotted
+  // names below this module, so call it always on the same module: otherwise a layer draws other numbers.
+  // DistributedDataParallel calls it for batches with ids.
   void set_context(ForwardContext context) const;
   // Drops all gradients (Tensor::clear_grad).
   void zero_grad() const;
 
  protected:
-  // A new parameter of this module. InvalidArgument if the name is taken, empty or has a dot, or if a parameter that is
-  // transposed in files is not a matrix.
+  // Makes a new parameter of this module. InvalidArgument if the name is taken, empty or has a dot, or if a parameter
+  // that is transposed in files is not a matrix.
   Tensor register_parameter(std::string_view name, const Shape& shape, const Init& init,
                             FileLayout in_files = FileLayout::as_it_is) const;
-  // Another module's parameter under a name of this one: shared weights. It lies in files as its own module says;
-  // `in_files` counts where that module is not part of what is saved.
+  // Registers another module's parameter under a name of this one: shared weights. Its layout in files is that of its
+  // own module; `in_files` counts if that module is not part of what is saved.
   Tensor share_parameter(std::string_view name, const Tensor& parameter,
                          FileLayout in_files = FileLayout::as_it_is) const;
-  // A child. Returns it, to initialise a member with.
+  // Registers a child, and returns it, to initialise a member with.
   template <typename M>
   M register_module(std::string_view name, M child) const {
     add_child(name, child);
     return child;
   }
   void add_child(std::string_view name, const Module& child) const;
-  // Parameters are drawn if they were not yet. Called by layers before they use theirs.
+  // Draws parameters that were not drawn yet. Layers call it before they use theirs.
   void ensure_initialized() const;
   // The key of this layer in this forward. InvalidArgument, with the remedy, if no context was set.
   RandomSource random_source() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers: modules of which models are made.
+// Layers, the modules of which models are made.
 #pragma once
 
 #include <memory>
@@ -27,15 +27,16 @@ class LOCKSTEP_API Tanh : public Module {
   Tensor forward(const Tensor& x) override { return tanh(x); }
 };
 
-// The tanh form, as GPT-2's.
+// The tanh form, as in GPT-2.
 class LOCKSTEP_API GELU : public Module {
  public:
   Tensor forward(const Tensor& x) override { return gelu(x); }
 };
 
-// Zeroes elements with probability p in training, the identity in evaluation. Which elements is a function of
-// (seed, layer name, step, sample id, element): needs Module::set_context before each forward in training.
-// InvalidArgument if p is not in [0, 1). Use one Dropout per place: one layer used twice draws the same mask twice.
+// Zeroes elements with probability p in training, and is the identity in evaluation. The choice depends only on (seed,
+// layer name, step, sample id, element), so it needs Module::set_context before each forward in training.
+// InvalidArgument if p is not in [0, 1). Use one Dropout per place: a layer that is used twice draws the same mask
+// twice.
 class LOCKSTEP_API Dropout : public Module {
  public:
   explicit Dropout(float p);
@@ -49,20 +50,20 @@ class LOCKSTEP_API Dropout : public Module {
 
 struct LinearOptions {
   bool bias = true;
-  // Of the weight; default kaiming_uniform(in). The bias begins uniform with bound 1 / sqrt(in), or as zeros if `init`
-  // is given.
+  // The initial values of the weight; default kaiming_uniform(in). The bias begins uniform with bound 1 / sqrt(in), or
+  // with zeros if `init` is given.
   std::optional<Init> init = std::nullopt;
 };
 
-// x [..., in] to [..., out]. Parameters `weight` [in, out] (PyTorch's, transposed: see autograd/ops.h) and `bias`
-// [out]. In files the weight is PyTorch's, [out, in].
+// Maps x [..., in] to [..., out]. Parameters: `weight` [in, out] (the transpose of PyTorch's, see autograd/ops.h) and
+// `bias` [out]. In files the weight is PyTorch's, [out, in].
 class LOCKSTEP_API Linear : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, const LinearOptions& options = {});
   Tensor forward(const Tensor& x) override;
 
   Tensor weight() const;
-  // Undefined without one.
+  // The bias; undefined if there is none.
   Tensor bias() const;
 
  private:
@@ -72,7 +73,7 @@ class LOCKSTEP_API Linear : public Module {
 
 // Embedding: a table of vectors, looked up by index.
 
-// indices i64 [...] to [..., channels]. Parameter `weight` [rows, channels], normal with deviation 1 unless said.
+// Maps indices i64 [...] to [..., channels]. Parameter: `weight` [rows, channels], by default normal with deviation 1.
 class LOCKSTEP_API Embedding : public Module {
  public:
   Embedding(std::int64_t rows, std::int64_t channels, const Init& init = Init::normal(1.0f));
@@ -88,7 +89,7 @@ class LOCKSTEP_API Embedding : public Module {
 
 // Layer normalisation.
 
-// Over the last dimension. Parameters `weight` [channels], ones, and `bias` [channels], zeros.
+// Normalises the last dimension. Parameters: `weight` [channels], ones, and `bias` [channels], zeros.
 class LOCKSTEP_API LayerNorm : public Module {
  public:
   explicit LayerNorm(std::int64_t channels, float epsilon = 1e-5f);
@@ -100,7 +101,7 @@ class LOCKSTEP_API LayerNorm : public Module {
   float epsilon_;
 };
 
-// Sequential: layers one after the other.
+// Sequential: layers that run one after another.
 
 //   Sequential model{Linear(784, 256), ReLU(), Linear(256, 10)};
 //
@@ -108,7 +109,7 @@ class LOCKSTEP_API LayerNorm : public Module {
 class LOCKSTEP_API Sequential : public Module {
  public:
   Sequential() = default;
-  // Not for a single Sequential, which would be a copy: append() nests one.
+  // Makes no Sequential of a single Sequential, which would be a copy: append() nests one.
   template <typename First, typename... Rest>
   requires std::is_base_of_v<Module, std::decay_t<First>> &&
       (sizeof...(Rest) > 0 || !std::is_same_v<Sequential, std::decay_t<First>>)explicit Sequential(First&& first,
@@ -140,13 +141,13 @@ class LOCKSTEP_API Sequential : public Module {
 struct TransformerOptions {
   std::int64_t channels = 128;
   std::int64_t heads = 4;  // channels is a multiple of it
-  float dropout = 0.1f;    // of what each branch adds to the residual stream
-  // Deviation of weights; projections into the residual stream use it over sqrt(2 layers).
+  float dropout = 0.1f;    // of the values that each branch adds to the residual stream
+  // The standard deviation of weights; projections into the residual stream use it divided by sqrt(2 layers).
   float deviation = 0.02f;
   std::int64_t layers = 1;
 };
 
-// Causal multi-head self-attention, x [B, T, C] to [B, T, C]. Children `qkv` (C to 3C) and `project` (C to C).
+// Causal multi-head self-attention, x [B, T, C] to [B, T, C]. Children: `qkv` (C to 3C) and `project` (C to C).
 class LOCKSTEP_API CausalSelfAttention : public Module {
  public:
   explicit CausalSelfAttention(const TransformerOptions& options);
@@ -158,7 +159,7 @@ class LOCKSTEP_API CausalSelfAttention : public Module {
   Linear project_;
 };
 
-// x + attention(norm(x)), then + mlp(norm): pre-normalised, GELU, four times as wide inside.
+// Computes x + attention(norm(x)), then + mlp(norm): pre-normalised, GELU, four times as wide inside.
 class LOCKSTEP_API TransformerBlock : public Module {
  public:
   explicit TransformerBlock(const TransformerOptions& options);

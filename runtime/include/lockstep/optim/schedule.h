@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learning rates as functions of the step, for any engine: all of it is in this header.
+// Schedule computes the learning rate from the step, for any engine: all of it is in this header.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace lockstep::optim {
 
 enum class Decay : std::uint8_t { none, linear, cosine };
 
-// Rises linearly over the first `warmup` steps to `peak`, then falls to `floor` at step `total` and stays there; with
-// Decay::none it stays at `peak`, and `total` is not read.
+// A learning rate that rises linearly over the first `warmup` steps to `peak`, then falls to `floor` at step `total`
+// and stays there. With Decay::none it stays at `peak`, and `total` is not read.
 //
 //   optimizer.set_learning_rate(schedule(ddp.steps()));   // steps count from 0, and continue after a resume
 struct Schedule {
@@ -25,8 +25,9 @@ struct Schedule {
   std::int64_t total = 0;  // steps, warm-up included: set it, except with Decay::none
   Decay decay = Decay::cosine;
 
-  // peak (step + 1) / warmup while step < warmup. A step below 0 counts as 0. InvalidArgument for a step after the
-  // warm-up if that has `total` steps or more: the rate would be `floor` from there on.
+  // The learning rate at a step. While step < warmup it is peak (step + 1) / warmup; a step below 0 counts as 0.
+  // InvalidArgument for a step after the warm-up if `total` is not above `warmup`: the rate would be `floor` from there
+  // on.
   double operator()(std::int64_t step) const {
     step = std::max<std::int64_t>(step, 0);
     if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);

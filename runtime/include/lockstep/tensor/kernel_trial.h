@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device's kernels beside the CPU's, every operation once on a little data: what `lockstep doctor` asks of a GPU that
-// nobody has seen these kernels on.
+// Compares a device's kernels with the CPU's, every operation once on a little data: `lockstep doctor` runs it on a GPU
+// on which these kernels have never run.
 #pragma once
 
 #include "lockstep/base/api.h"
@@ -10,12 +10,12 @@
 namespace lockstep {
 
 struct KernelTrial {
-  int operations = 0;  // that there are
-  int compared = 0;    // that gave what the CPU gives; fewer where the time was over
+  int operations = 0;  // the number of operations
+  int compared = 0;    // operations that gave the CPU's result; fewer if the time was over
 };
 
-// Begins no operation past the deadline. Throws Error, with the operation and the element, for the first one that
-// differs; BackendUnavailable where the device has no kernels; DeviceError.
+// Runs the trial; begins no operation past the deadline. Throws Error, with the operation and the element, for the
+// first one that differs; BackendUnavailable if the device has no kernels; DeviceError.
 LOCKSTEP_API KernelTrial try_kernels(DeviceId device, const Deadline& deadline);
 
 }  // namespace lockstep

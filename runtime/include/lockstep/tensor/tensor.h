@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor: a handle to typed, contiguous, row-major memory.
+// Tensor is a handle to typed, contiguous, row-major memory.
 //
 // Copies of a Tensor share the memory, the gradient and requires_grad, like a shared_ptr; clone() makes new memory. A
-// view (reshape, rows) shares the memory only. f32 is the type of computation; i64 holds indices, u8 masks.
+// view (reshape, rows) shares only the memory. f32 is the type of computation; i64 holds indices, u8 masks.
 //
 // Gradients: a tensor with requires_grad that no operation made is a leaf, a parameter. backward() (autograd/graph.h)
-// leaves its gradient in grad(). Where that memory lies can be chosen: bind_grad() gives it a slice of somebody's
-// arena, and backward writes straight into it.
+// leaves its gradient in grad(). bind_grad() chooses the gradient's memory: a part of an arena, into which backward
+// then writes.
 //
-// Threads: handles to different memory are independent. One tensor is used by one thread at a time.
-// Failure: InvalidArgument with both shapes or dtypes.
+// Threads: handles to different memory are independent. One tensor is used by one thread at a time. Failure:
+// InvalidArgument with both shapes or dtypes.
 #pragma once
 
 #include <array>
@@ -33,8 +33,8 @@ namespace lockstep {
 
 // Shape: the extents of a tensor, a small value, no allocation.
 
-// Row-major extents, outermost first. An extent may be 0: a batch without rows is legal everywhere. No extents at all
-// is a scalar of one element.
+// Row-major extents, outermost first. An extent may be 0: a batch without rows is legal everywhere. A shape without
+// extents is a scalar of one element.
 class LOCKSTEP_API Shape {
  public:
   static constexpr std::size_t kMaxDims = 6;
@@ -45,37 +45,38 @@ class LOCKSTEP_API Shape {
   explicit Shape(std::span<const std::int64_t> extents);
 
   std::size_t dims() const { return dims_; }
-  // Product of the extents; 1 for a scalar.
+  // The product of the extents; 1 for a scalar.
   std::int64_t count() const;
-  // Extent of a dimension; negative ones count from the end. InvalidArgument if there is no such dimension.
+  // The extent of a dimension; negative ones count from the end. InvalidArgument if there is no such dimension.
   std::int64_t operator[](std::int64_t dim) const;
-  // Elements over all dimensions but the last (the rows of a matrix of many rows); 1 for a scalar.
+  // The number of elements over all dimensions except the last (the rows of a matrix of many rows); 1 for a scalar.
   std::int64_t rows() const;
-  // Extent of the last dimension; 1 for a scalar.
+  // The extent of the last dimension; 1 for a scalar.
   std::int64_t columns() const { return dims_ == 0 ? 1 : extents_[dims_ - 1]; }
-  // The same with another last, or another first, extent. InvalidArgument for a scalar, and as the constructor.
+  // This shape with another last, or another first, extent. InvalidArgument for a scalar, and as the constructor.
   Shape with_last(std::int64_t extent) const;
   Shape with_first(std::int64_t extent) const;
   std::span<const std::int64_t> extents() const& { return {extents_.data(), dims_}; }
   std::span<const std::int64_t> extents() const&& = delete;  // name the shape first: const Shape shape = ...
 
   friend bool operator==(const Shape& a, const Shape& b) = default;
-  // "[30, 5]", as PyTorch prints a size.
+  // The shape as PyTorch prints a size: "[30, 5]".
   std::string str() const;
 
  private:
-  std::array<std::int64_t, kMaxDims> extents_{};  // unused ones stay 0, so that == may compare all
+  std::array<std::int64_t, kMaxDims> extents_{};  // unused extents stay 0, so that == may compare all
   std::size_t dims_ = 0;
 };
 
-// Storage: a block of memory on a device, shared by the tensors that look at it.
+// Storage: a block of memory on a device, shared by the tensors over it.
 
-// Never moves. Thread: any; the contents are the users' to order.
+// A block of memory that never moves. Thread: any; its users order their accesses.
 class LOCKSTEP_API Storage {
  public:
-  // Uninitialised memory, 64-byte aligned. 0 bytes is fine. SystemError, with the size, if there is not so much.
+  // Allocates uninitialised memory, 64-byte aligned. 0 bytes is fine. SystemError, with the size, if there is not
+  // enough.
   static std::shared_ptr<Storage> allocate(std::size_t bytes, DeviceId device = {});
-  // Memory of somebody else's, who keeps it until the last user is gone; `owner`, if given, is kept alive with it.
+  // Uses memory of the caller, who keeps it until the last user is destroyed; `owner`, if given, is kept alive with it.
   static std::shared_ptr<Storage> borrow(void* data, std::size_t bytes, DeviceId device = {},
                                          std::shared_ptr<void> owner = nullptr);
   ~Storage();
@@ -86,7 +87,7 @@ class LOCKSTEP_API Storage {
   std::size_t bytes() const { return bytes_; }
   DeviceId device() const { return device_; }
 
-  // How often the contents were written by those who say so: see Tensor::version().
+  // The number of counted writes to the contents: see Tensor::version().
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   void mark_written() { version_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -112,37 +113,38 @@ class ShardedUpdate;
 
 class LOCKSTEP_API Tensor {
  public:
-  // Undefined: no memory, for "none".
+  // An undefined tensor: it has no memory, and stands for "none".
   Tensor() = default;
 
-  // Uninitialised.
+  // Uninitialised elements.
   static Tensor empty(const Shape& shape, DType dtype = DType::f32, DeviceId device = {});
   static Tensor zeros(const Shape& shape, DType dtype = DType::f32, DeviceId device = {});
   static Tensor ones(const Shape& shape, DeviceId device = {}) { return full(shape, 1.0f, device); }
   static Tensor full(const Shape& shape, float value, DeviceId device = {});
-  // Copies of host values. InvalidArgument if their number is not the shape's.
+  // A copy of host values. InvalidArgument if their number is not the shape's.
   static Tensor of(const Shape& shape, std::span<const float> values);
   static Tensor of(const Shape& shape, std::span<const std::int64_t> values);
   static Tensor of(const Shape& shape, std::initializer_list<float> values);
-  // Indices: dtype i64.
+  // A tensor of indices, dtype i64.
   static Tensor indices(const Shape& shape, std::initializer_list<std::int64_t> values);
-  // A tensor over memory of somebody else's, which lives until the last handle is gone (`owner` is kept with it).
+  // A tensor over memory of the caller, which lives until the last handle is destroyed (`owner` is kept with it).
   static Tensor borrow(const BufferView& memory, const Shape& shape, std::shared_ptr<void> owner = nullptr);
 
   bool defined() const { return impl_ != nullptr; }
   explicit operator bool() const { return defined(); }
   const Shape& shape() const&;
   Shape shape() const&& { return shape(); }  // a reference into a temporary tensor would dangle
-  // Extent of a dimension, negative ones from the end.
+  // The extent of a dimension; negative ones count from the end.
   std::int64_t size(std::int64_t dim) const { return shape()[dim]; }
   std::int64_t count() const { return shape().count(); }
   DType dtype() const;
   DeviceId device() const;
-  // Equal for handles to the same tensor, for maps.
+  // A key for maps, equal for handles to the same tensor.
   const void* id() const { return impl_.get(); }
 
-  // The elements. Null or not, unused when count() is 0. InvalidArgument if T is another dtype.
-  // The memory lives as long as a handle to it, so a temporary tensor does not compile here: `for (float v : (a +
+  // The elements. If count() is 0 the pointer may be null and is not used. InvalidArgument if T is another dtype.
+  //
+  // The memory lives as long as a handle to it, so a call on a temporary tensor does not compile: `for (float v : (a +
   // b).values<float>())` would destroy the sum before it reads the first value. Name the tensor first.
   template <typename T>
   T* data() const& {
@@ -158,73 +160,73 @@ class LOCKSTEP_API Tensor {
   template <typename T>
   std::span<T> values() const&& = delete;  // name the tensor first: const Tensor sum = a + b;
   BufferView view() const&& = delete;      // name the tensor first: const Tensor sum = a + b;
-  // A copy on the host, whatever the device.
+  // A copy on the host, from any device.
   std::vector<float> to_vector() const;
   // The only element of an f32 tensor. InvalidArgument if there are more or none.
   float item() const;
 
-  // New memory, equal contents; no graph, no gradient.
+  // A copy in new memory, without graph and gradient.
   Tensor clone() const;
-  // The same memory without graph and gradient.
+  // A tensor over the same memory, without graph and gradient.
   Tensor detach() const;
-  // Other tensors over this memory. Without graph: the differentiable ones are in autograd/ops.h.
+  // Another tensor over this memory, without graph; autograd/ops.h has the differentiable ones.
   Tensor view_as(const Shape& shape) const;
   // Rows [begin, end) of dimension 0.
   Tensor view_rows(std::int64_t begin, std::int64_t end) const;
-  // True if another tensor may look at this memory too.
+  // Whether another tensor may use this memory too.
   bool shares_memory() const;
-  // Overwrites the contents. Same shape and dtype; the devices may differ.
+  // Overwrites the contents with those of `source`, of the same shape and dtype; the devices may differ.
   void copy_from(const Tensor& source) const;
   void fill(float value) const;
   void zero() const;
-  // How often this memory was written, through this tensor or another over it: by copy_from, fill, zero, and by an
-  // optimizer's step. A write to data(), values() or view() counts where the writer says so, by mark_written().
-  // DistributedDataParallel compares it over the ranks.
+  // The number of writes to this memory, through this tensor or another over it, by copy_from, fill, zero and an
+  // optimizer's step. The program counts a write through data(), values() or view() by mark_written().
+  // DistributedDataParallel compares the number over the ranks.
   std::uint64_t version() const;
   void mark_written() const;
-  // This tensor if it is there already, else a copy.
+  // This tensor if it is on the device already, otherwise a copy.
   Tensor to(DeviceId device) const;
-  // Moves the tensor itself, all handles and its gradient's memory; a graph that holds it is not updated.
+  // Moves the tensor itself, with all handles and its gradient's memory; a graph that holds it is not updated.
   void move_to(DeviceId device) const;
 
   bool requires_grad() const;
   // Returns this tensor. InvalidArgument if it is not f32 or an operation made it.
   const Tensor& set_requires_grad(bool on = true) const&;
   Tensor set_requires_grad(bool on = true) const&& { return set_requires_grad(on); }
-  // True if no operation made it.
+  // Whether no operation made it.
   bool is_leaf() const;
-  // The gradient; undefined while there is none. InvalidArgument where each rank has a share of it alone, behind a
-  // synchronised backward with DdpOptions::shard, until clear_grad(): optim::grad_norm and optimizers read it there.
+  // The gradient; undefined if there is none. InvalidArgument if each rank has only its shard of it: after a
+  // synchronised backward with DdpOptions::shard, until clear_grad(). optim::grad_norm and optimizers read the shard.
   Tensor grad() const;
   bool has_grad() const;
-  // Uses `memory` (same count, f32, same device) for the gradient from now on: what lies there counts as the gradient.
+  // Uses `memory` (same count, f32, same device) for the gradient from now on. Its contents count as the gradient.
   void bind_grad(const Tensor& memory) const;
-  // The same over a plain address, for DDP: a slice of the Reducer's arena. The caller keeps it alive until the next
-  // bind_grad or unbind_grad.
+  // As above, over a plain address, for DDP: a part of the Reducer's arena. The caller keeps the memory alive until the
+  // next bind_grad or unbind_grad.
   void bind_grad(float* memory) const;
   void unbind_grad() const;
-  // For DDP, while it sums this leaf's gradient over ranks: lockstep::backward(loss) calls `backward`, which outlives
-  // the hold.
+  // For DDP, while it sums this leaf's gradient over the ranks: lockstep::backward(loss) then calls `backward`, which
+  // outlives the hold.
   using LossBackward = std::function<void(const Tensor& loss)>;
   void hold_grad(const LossBackward& backward) const;
   void release_grad(const LossBackward& backward) const;
-  // Those that hold it, from the first.
+  // The functions that hold the gradient, the first one first.
   const std::vector<const LossBackward*>& grad_holders() const;
-  // For DDP and optimizers: who updates this leaf in shares of the ranks; null: nobody. Outlived by it.
+  // For DDP and optimizers: sets the object that updates this leaf in shards, which outlives it; null: none.
   void set_sharded_update(ShardedUpdate* update) const;
   ShardedUpdate* sharded_update() const;
-  // There is no gradient from now on; memory stays. The next contribution overwrites it.
+  // Drops the gradient; its memory stays, and the next contribution overwrites it.
   void clear_grad() const;
-  // For whoever computes a gradient: the memory to write to (made if there is none), with the shape of this tensor.
-  // The gradient counts as there afterwards.
+  // For code that computes a gradient: the memory to write to (allocated if there is none), with the shape of this
+  // tensor. After the call the gradient counts as present.
   Tensor grad_for_writing() const;
-  // PyTorch's spelling.
+  // PyTorch's spelling, which does not compile here.
   void backward() const = delete;  // write ddp.backward(loss), or lockstep::backward(loss)
 
   const std::shared_ptr<GraphNode>& node() const;
   void set_node(std::shared_ptr<GraphNode> node) const;
 
-  // "float32 [30, 5]", for messages; "undefined".
+  // The tensor in messages: "float32 [30, 5]"; "undefined".
   std::string str() const;
 
  private:
@@ -236,7 +238,7 @@ class LOCKSTEP_API Tensor {
   std::shared_ptr<Impl> impl_;
 };
 
-// InvalidArgument naming the operation and what differs, unless they are as wanted.
+// Throws InvalidArgument, which names the operation and the difference, unless the tensors are as wanted.
 LOCKSTEP_API void expect_same_shape(const char* operation, const Tensor& a, const Tensor& b);
 LOCKSTEP_API void expect_dtype(const char* operation, const char* argument, const Tensor& tensor, DType dtype);
 
