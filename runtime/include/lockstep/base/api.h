@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exports of the shared libraries. They are built with hidden visibility: a class or function of a public header that a
-// source file defines has LOCKSTEP_API, or a program can't link it.
+// Marks the exports of the shared libraries, which are built with hidden visibility. A class or function of a public
+// header that a source file defines has LOCKSTEP_API; otherwise a program can't link it.
 //
 //   class LOCKSTEP_API Reducer { ... };            with members that a source file defines
 //   class LOCKSTEP_API PeerLost : public Error;    thrown, or with virtual functions: one typeinfo in the whole process
@@ -13,8 +13,8 @@
 #error "lockstep needs C++20: compile with -std=c++20, or in CMake target_compile_features(TARGET PRIVATE cxx_std_20)"
 #endif
 
-// With these macros std::vector, std::string and others have another layout. lockstep's libraries, and spdlog which
-// they link, are built without the one and with the other: a program would compile, and crash.
+// These macros change the layout of std::vector, std::string and others. lockstep's libraries, and the spdlog that they
+// link, are built without _GLIBCXX_DEBUG and with _GLIBCXX_USE_CXX11_ABI=1: another program would compile, and crash.
 //
 // _GLIBCXX_ASSERTIONS checks what can be checked in the same layout.
 #ifdef _GLIBCXX_DEBUG

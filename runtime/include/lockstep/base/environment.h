@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process environment as a value, so that its readers can be tested without one.
+// Environment is a process environment as a value, so that code which reads it can be tested without a process.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,17 @@ class LOCKSTEP_API Environment {
  public:
   Environment() = default;
   explicit Environment(std::map<std::string, std::string, std::less<>> variables) : variables_(std::move(variables)) {}
-  // A copy of this process's environment: as the last keep_of_process() read it, or as it is now if there was none.
+  // A copy of this process's environment: as the last keep_of_process() read it, or, before any such call, as it is
+  // now.
   static Environment of_process();
-  // Reads this process's environment, for of_process() from now on. For init_process_group(), which the program may not
-  // call while another of its threads calls setenv(); after that it may.
+  // Reads this process's environment, which of_process() returns from now on. init_process_group() calls it: during
+  // that call no other thread of the program may call setenv(); afterwards any may.
   static Environment keep_of_process();
 
-  // The value, or nothing if unset. An empty value counts as unset, as in most launchers.
+  // The value; nullopt if it is unset. An empty value counts as unset, as in most launchers.
   std::optional<std::string> get(std::string_view name) const;
-  // The value as a decimal integer, or nothing if unset.
-  // Throws InvalidArgument, with name and value, if it is set and not an integer.
+  // The value as a decimal integer; nullopt if it is unset. Throws InvalidArgument, with name and value, if it is set
+  // and not an integer.
   std::optional<std::int64_t> get_int(std::string_view name) const;
   bool has(std::string_view name) const { return get(name).has_value(); }
   void set(std::string name, std::string value) { variables_[std::move(name)] = std::move(value); }

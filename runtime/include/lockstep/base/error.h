@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors of lockstep: few, typed, and written for a stranger at three in the morning.
+// The errors of lockstep: few, typed, and written for a stranger at three in the morning.
 //
 // Every message holds the operation, the value seen and the value wanted, the rank, host, address, bucket or step
 // concerned, elapsed time against its limit if there is one, and the remedy. docs/ERRORS.md lists the errors that users
-// meet. A library call never exits the process (but for the watchdog of a GPU that does not let go, and a rank whose
-// launcher has died), never prints, and never ignores a return code.
+// meet. A library call never prints, never ignores a return code, and never exits the process, with two exceptions: the
+// watchdog of a GPU that does not stop, and a rank whose launcher has died.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace lockstep {
 
-struct Cause;  // lockstep/job/cause.h; here it is only a name
+struct Cause;  // lockstep/job/cause.h; only a name here
 
 // Base of all errors of this library.
 class LOCKSTEP_API Error : public std::runtime_error {
@@ -34,7 +34,7 @@ class LOCKSTEP_API Error : public std::runtime_error {
   std::shared_ptr<const Cause> cause_;
 };
 
-// An argument, a variable or a file given by the user is wrong. The call changed nothing.
+// The user gave a wrong argument, variable or file. The call changed nothing.
 class LOCKSTEP_API InvalidArgument : public Error {
  public:
   using Error::Error;
@@ -46,7 +46,7 @@ class LOCKSTEP_API Timeout : public Error {
   using Error::Error;
 };
 
-// Another rank died, left or aborted. Sticky: the group fails each later call with the same first cause.
+// Another rank died, left or aborted. The group throws the same first cause from each later call.
 class LOCKSTEP_API PeerLost : public Error {
  public:
   using Error::Error;
@@ -83,19 +83,20 @@ class LOCKSTEP_API CorruptData : public Error {
   using Error::Error;
 };
 
-// A system call failed in a way the caller can't have caused: the message holds the call, its object and the reason.
+// A system call failed for a reason that the caller can't have caused. The message holds the call, its object and the
+// reason.
 class LOCKSTEP_API SystemError : public Error {
  public:
-  // "OPERATION: REASON", and behind that "; REMEDY" if there is one.
+  // The message is "OPERATION: REASON", followed by "; REMEDY" if there is one.
   SystemError(std::string_view operation, int error_number, std::string_view remedy = {});
-  // The number that errno had.
+  // The value of errno.
   int error_number() const { return error_number_; }
 
  private:
   int error_number_;
 };
 
-// The text of an errno value, as "Connection refused (errno 111)".
+// The text of an errno value: "Connection refused (errno 111)".
 LOCKSTEP_API std::string errno_text(int error_number);
 
 }  // namespace lockstep

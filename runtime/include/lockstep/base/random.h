@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counter-based random numbers: Philox4x32-10.
 //
-// A number is a pure function of its key and counter, so it does not depend on which rank, thread or order computes it.
-// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+// A number is a pure function of its key and counter, so it does not depend on the rank, thread or order that computes
+// it. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
 #pragma once
 
 #include <array>
@@ -28,17 +28,18 @@ constexpr std::array<std::uint32_t, 4> philox(PhiloxCounter counter, PhiloxKey k
   return counter;
 }
 
-// 32 random bits to a float in [0, 1), 24 bits of it random.
+// Converts 32 random bits to a float in [0, 1), of which 24 bits are random.
 constexpr float uniform01(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-24f; }
 
-// 64 random bits to a whole number in [0, bound), 1 <= bound <= 2^32. Numbers are equally likely but for bound / 2^64.
+// Converts 64 random bits to an integer in [0, bound), 1 <= bound <= 2^32. The numbers' probabilities differ by at most
+// bound / 2^64.
 constexpr std::uint64_t scale_bits(std::uint64_t bits, std::uint64_t bound) {
-  // The upper half of a product of 64 by 64 bits, of which `bound` needs 33.
+  // The upper half of a product of 64 by 64 bits; `bound` needs 33 of them.
   return ((bits >> 32) * bound + ((bits & 0xffffffff) * bound >> 32)) >> 32;
 }
 
-// A sequential generator over philox, for shuffles and weight initialisation.
-// Equal (seed, stream) give equal sequences on every machine.
+// A sequential generator over philox, for shuffles and weight initialisation. Equal (seed, stream) give equal sequences
+// on every machine.
 class LOCKSTEP_API Generator {
  public:
   explicit constexpr Generator(std::uint64_t seed, std::uint64_t stream = 0)
@@ -46,11 +47,11 @@ class LOCKSTEP_API Generator {
         counter_{0, 0, static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)} {}
 
   std::uint32_t next();
-  // Uniform in [0, bound), without bias. `bound` is at least 1.
+  // A uniform number in [0, bound), without bias. `bound` is at least 1.
   std::uint64_t below(std::uint64_t bound);
-  // Uniform in [0, 1).
+  // A uniform number in [0, 1).
   float uniform() { return uniform01(next()); }
-  // Normal with mean 0 and variance 1 (Box-Muller).
+  // A normal number with mean 0 and variance 1 (Box-Muller).
   float normal();
 
  private:
@@ -60,8 +61,8 @@ class LOCKSTEP_API Generator {
   unsigned used_ = 4;
 };
 
-// The inputs of a random number besides its element and sample: nothing else may matter (not rank, micro-batch or
-// order).
+// The inputs of a random number besides its element and sample. Nothing else may matter: not rank, micro-batch or
+// order.
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t layer = 0;  // a hash of the layer's name

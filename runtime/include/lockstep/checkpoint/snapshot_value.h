@@ -17,21 +17,21 @@ using SnapshotValue = std::variant<bool, std::int64_t, std::uint64_t, double, st
                                    std::vector<double>, std::vector<std::string>>;
 using SnapshotValues = std::map<std::string, SnapshotValue>;
 
-// How a value that each rank has its own of is restored when a run resumes at another number of ranks.
+// How a per-rank value is restored when a run resumes at another number of ranks.
 enum class AtAnotherSize : std::uint8_t {
   refuse,  // restore() throws InvalidArgument
-  sum,     // rank 0 gets the sum of all, the others 0. Numbers alone
-  drop,    // every rank keeps what it has
+  sum,     // rank 0 gets the sum over all ranks, the other ranks 0; only for numbers
+  drop,    // every rank keeps its value
 };
 
-// The value by that name, as what it was saved from. InvalidArgument, with what is there, if it is missing, or of
-// another kind, or a number that does not fit.
+// The value of a name, in the type that it was saved from. InvalidArgument, with the value found, if it is missing, of
+// another type, or a number that does not fit.
 LOCKSTEP_API bool get_bool(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::int64_t get_int(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::uint64_t get_uint(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API double get_double(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API const std::string& get_text(const SnapshotValues& values, std::string_view name);
-// A list that is empty is of every kind.
+// An empty list has every list type.
 LOCKSTEP_API std::vector<std::int64_t> get_ints(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::vector<double> get_doubles(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::vector<std::string> get_texts(const SnapshotValues& values, std::string_view name);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that somebody else owns, as collectives and devices take it: to be written, or only to be read.
+// Views of memory that somebody else owns, as collectives and devices take it: to be written, or only to be read.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// `count` elements of `dtype`, contiguous, on `device`. The owner outlives every use; for a collective that is until
+// `count` elements of `dtype`, contiguous, on `device`. The owner outlives every use; for a collective that means until
 // its Work is done.
 struct BufferView {
   void* data = nullptr;
@@ -31,7 +31,7 @@ struct BufferView {
       : data(values.data()), count(static_cast<std::int64_t>(values.size())), dtype(dtype_of<T>()) {}
 };
 
-// The same of memory that is only read.
+// A view of memory that is only read.
 struct ConstBufferView {
   const void* data = nullptr;
   std::int64_t count = 0;
@@ -43,7 +43,7 @@ struct ConstBufferView {
   ConstBufferView() = default;
   ConstBufferView(const void* address, std::int64_t elements, DType type, DeviceId where = {})
       : data(address), count(elements), dtype(type), device(where) {}
-  ConstBufferView(const BufferView& view)  // NOLINT(google-explicit-constructor): what may be written may be read
+  ConstBufferView(const BufferView& view)  // writable memory is also readable
       : ConstBufferView(view.data, view.count, view.dtype, view.device) {}
   template <typename T>
   ConstBufferView(std::span<T> values)  // NOLINT(google-explicit-constructor): a span is a view already

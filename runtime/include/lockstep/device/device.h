@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where memory lives and work runs.
+// DeviceId names the device where memory lives and work runs.
 #pragma once
 
 #include <compare>
@@ -15,12 +15,12 @@ enum class DeviceKind : std::uint8_t { cpu, cuda };
 
 struct LOCKSTEP_API DeviceId {
   DeviceKind kind = DeviceKind::cpu;
-  int index = 0;  // among the devices of that kind which this process sees; always 0 for the CPU
+  int index = 0;  // position among the devices of that kind which this process sees; always 0 for the CPU
 
   auto operator<=>(const DeviceId&) const = default;
-  // "cpu", "cuda:1".
+  // The name: "cpu", "cuda:1".
   std::string str() const;
-  // From such a text. InvalidArgument if it is not one.
+  // The device of such a name. InvalidArgument for another text.
   static DeviceId parse(std::string_view text);
 };
 

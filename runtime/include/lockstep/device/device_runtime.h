@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of a kind of device: the table behind streams, events and memory. The CPU's is built in, where
-// everything is done when the call returns; CUDA's comes with the plug-in liblockstep_cuda.so, loaded at the first call
-// that needs it.
+// DeviceRuntime is the table of functions of a kind of device, on which streams, events and memory are built. The CPU's
+// is built in; there all work is done when the call returns. CUDA's comes with the plug-in liblockstep_cuda.so, loaded
+// at the first call that needs it.
 //
-// No call waits on the host unless it says so; what has to wait says how often in counters(). Threads: any, each object
-// one at a time. The calling thread's current CUDA device is as it was when a call returns; a thread that had no
-// context yet stays on the device of the call, since the way back would bring up one on GPU 0. Failure: DeviceError
-// with the operation, the device and the library's own words; BackendUnavailable where there is no such device, with
-// the reason and the remedy.
+// A call waits on the host only if its comment says so, and counts the wait in counters(). Threads: any; each object
+// one at a time. A call leaves the calling thread's current CUDA device as it was. But a thread that had no context yet
+// stays on the device of the call, because returning would create a context on GPU 0. Failure: DeviceError with the
+// operation, the device and the library's own words; BackendUnavailable, with the reason and the remedy, if there is no
+// such device.
 #pragma once
 
 #include <chrono>
@@ -28,68 +28,75 @@
 namespace lockstep {
 
 struct DeviceInfo {
-  std::string name;        // "NVIDIA H200"; of the CPU "CPU"
-  std::string uuid;        // "GPU-5f2c...": the same in every process and container; of the CPU empty
-  std::string pci_bus_id;  // "0000:19:00.0"; of the CPU empty
+  std::string name;        // "NVIDIA H200"; "CPU" for the CPU
+  std::string uuid;        // "GPU-5f2c...", the same in every process and container; empty for the CPU
+  std::string pci_bus_id;  // "0000:19:00.0"; empty for the CPU
   std::size_t memory_bytes = 0;
-  int major = 0;  // compute capability
+  int major = 0;  // the compute capability
   int minor = 0;
-  // Versions of the driver and of the runtime library inside the plug-in, as CUDA counts: 13000 is 13.0.
+  // The versions of the driver and of the runtime library in the plug-in, as CUDA counts: 13000 is 13.0.
   int driver_version = 0;
   int runtime_version = 0;
 };
 
 struct DeviceMemory {
-  std::size_t free_bytes = 0;  // on the device, of all processes
+  // The free memory of the device, for all processes.
+  std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
-  std::size_t used_bytes = 0;    // of this process: in allocations that live, or whose stream has not come to their end
-  std::size_t cached_bytes = 0;  // kept for the next ones
+  // The memory of this process in allocations that are alive, or whose stream has not reached their end.
+  std::size_t used_bytes = 0;
+  std::size_t cached_bytes = 0;  // kept for the next allocations
   std::size_t peak_bytes = 0;    // largest used_bytes so far
 };
 
 // Counters of this process, since its start. A step should raise none of them.
 struct DeviceCounters {
-  std::int64_t host_waits = 0;     // times that a call of DeviceRuntime made the host wait for the device
-  std::size_t reserved_bytes = 0;  // most memory that this process has taken so far, in use or kept: device and pinned
+  std::int64_t host_waits = 0;  // times that a call of DeviceRuntime made the host wait for the device
+  // The most memory that this process has taken so far, in use or kept: device and pinned.
+  std::size_t reserved_bytes = 0;
 };
 
-// The result of divide() where the divisor is 0: elements stay as they are, or all become 0.
+// The result of divide() if the divisor is 0: elements keep their values, or all become 0.
 enum class OverZero : std::uint8_t { stays, is_zero };
 
-// The result of first_not_finite() where every number is finite.
+// The result of first_not_finite() if every number is finite.
 inline constexpr std::int64_t kAllFinite = std::numeric_limits<std::int64_t>::max();
 
 // Limits of sum_rows().
 inline constexpr std::uint8_t kSkippedRow = 255;
 inline constexpr std::size_t kMostSummedRows = 2048;
-inline constexpr std::size_t kMostKeptSums = 32;  // at once: of 2^31 rows in a binary tree
+inline constexpr std::size_t kMostKeptSums = 32;  // at once: enough for 2^31 rows in a binary tree
 
 class LOCKSTEP_API DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
 
   virtual DeviceKind kind() const = 0;
-  // Devices that this process sees; 0 is not an error, why_none() then says what is missing and what to do. Until the
-  // first call of one of these, CUDA is not touched: CUDA_VISIBLE_DEVICES may still be set by the program.
+  // The number of devices that this process sees. 0 is not an error: why_none() then says what is missing and what to
+  // do. Before the first call of one of these CUDA is not touched, so the program may still set CUDA_VISIBLE_DEVICES.
   virtual int count() = 0;
   virtual std::string why_none() = 0;
   virtual DeviceInfo info(DeviceId device) = 0;
 
-  // Memory on the device, 256-byte aligned, contents undefined. It belongs to the order of `stream`: what is done with
-  // it in another stream comes behind an event in this one, and before its last copy goes this stream waits for an
-  // event behind that. The last copy frees it in the stream's order, behind the work that is there: nobody waits.
-  // 0 bytes: null. Where the device has no room the host waits for the stream, then DeviceError with the bytes wanted,
-  // free, used and kept; Timeout if the stream's kernels have not ended after 10 minutes; InvalidArgument while the
-  // stream is being captured. A stream of the program's own, which is not a Stream, has to live as long as the memory.
+  // Allocates memory on the device, 256-byte aligned, contents undefined; null for 0 bytes. The last copy of the
+  // pointer frees it in the stream's order, after the work that is there, and nobody waits.
+  //
+  // The memory belongs to the order of `stream`. Before another stream uses it, that stream waits for an event in this
+  // one; before the last copy is dropped, this stream waits for an event after that use. A stream of the program's own,
+  // which is not a Stream, lives as long as the memory.
+  //
+  // If the device has no room, the host waits for the stream, and then the call throws DeviceError with the bytes
+  // wanted, free, used and kept; Timeout if the stream's kernels have not ended after 10 minutes. InvalidArgument while
+  // the stream is being captured.
   virtual std::shared_ptr<void> allocate(std::size_t bytes, StreamView stream) = 0;
-  // Host memory that the device copies to and from without staging, 256-byte aligned. With the last copy it goes back
-  // to a cache, and to the next owner once the copies are done that copy() has put into streams.
+  // Allocates host memory that the device copies to and from without staging, 256-byte aligned. The last copy of the
+  // pointer returns it to a cache; the next owner gets it after the copies that copy() has put into streams are done.
   virtual std::shared_ptr<void> allocate_pinned(std::size_t bytes, DeviceId device) = 0;
   virtual DeviceMemory memory(DeviceId device) = 0;
   virtual DeviceCounters counters() const = 0;
 
-  // stream.h has what these do; get() is the handle. A stream's work is done, on the device's own time, also when the
-  // stream's last copy has gone. Null for the CPU's.
+  // These make streams and events; stream.h has their contracts; get() is the handle, null on the CPU. The device
+  // finishes a stream's work even if the stream's last copy is dropped.
   virtual std::shared_ptr<void> create_stream(DeviceId device, Stream::Priority priority) = 0;
   virtual void synchronize(StreamView stream, const Deadline& deadline) = 0;
   virtual std::shared_ptr<void> create_event(DeviceId device, bool timed) = 0;
@@ -98,46 +105,48 @@ class LOCKSTEP_API DeviceRuntime {
   virtual bool reached(void* event) = 0;
   virtual void synchronize(void* event, const Deadline& deadline) = 0;
   virtual std::chrono::nanoseconds elapsed(void* earlier, void* later) = 0;
-  // Throws InvalidArgument that names `operation` where the stream is being captured into a CUDA graph: record() and
-  // block() do so too, since what others wait for is done when it is called, and a graph runs later.
+  // Throws InvalidArgument, which names `operation`, if the stream is being captured into a CUDA graph. record() and
+  // block() do so too, because a graph runs later, and other streams would wait for work that was only recorded.
   virtual void check_not_captured(std::string_view operation, StreamView stream) = 0;
 
-  // Where this memory is, be it of allocate() or not, as `device` sees it: on a device, or the host's.
+  // The place of this memory, allocated by allocate() or not, as `device` sees it: a device, or the host.
   virtual DeviceId place_of(const void* data, DeviceId device) = 0;
 
-  // In the stream's order. Either side may be host memory, which must live until then and be of allocate_pinned() if
-  // the host is not to wait: pageable memory makes CUDA stage it, and counts as a host wait.
+  // Copies in the stream's order. Either side may be host memory, which must live until then. Memory of
+  // allocate_pinned() spares the host a wait: pageable memory makes CUDA stage it, and counts as a host wait.
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   virtual void zero(void* data, std::size_t bytes, StreamView stream) = 0;
-  // In the stream's order: every element times `factor`, then over *divisor, which lies on the device; null: over
-  // nothing. Floats are multiplied and divided in float32 or wider, then rounded; integers, whose factor is 1, are
-  // divided in 64 bits, towards zero.
+  // Multiplies every element by `factor` and divides it by *divisor, a number on the device (null: no division), in the
+  // stream's order. Floats are multiplied and divided in float32 or wider, then rounded; integers, whose factor is 1,
+  // are divided in 64 bits, towards zero.
   virtual void divide(const BufferView& buffer, double factor, const std::int64_t* divisor, OverZero over_zero,
                       StreamView stream) = 0;
-  // In the stream's order: *first, which lies on the device, becomes 2 i if element i is the first that is NaN or
-  // infinite and NaN, 2 i + 1 if it is infinite, where that is less than what it was. Integers are finite.
+  // Finds the first element i that is NaN or infinite, in the stream's order. Sets *first, a number on the device, to 2
+  // i for NaN or 2 i + 1 for infinity, if that is less than its value. Integers are finite.
   virtual void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) = 0;
-  // In the stream's order: `to` gets as many elements of `from` in another dtype: float32 or float64 rounded to float16
-  // or bfloat16, through float32, or the latter widened. InvalidArgument for other dtypes, and other numbers.
+  // Converts the elements of `from` to the dtype of `to`, in the stream's order: float32 or float64 to float16 or
+  // bfloat16, rounded, through float32; or float16 or bfloat16 widened. InvalidArgument for other dtypes, and different
+  // counts.
   virtual void convert(const ConstBufferView& from, const BufferView& to, StreamView stream) = 0;
-  // In the stream's order: element i of `to` becomes the sum of element i of merges.size() rows of its dtype, a
-  // float's, of which row r begins r * `stride` bytes behind `rows`. Row r is added to the newest merges[r] of the sums
-  // that are kept, newest first, each of them the left operand, and the result is kept; after the last row one is. A
+  // Sums rows, in the stream's order: element i of `to` becomes the sum of element i of merges.size() rows of its
+  // dtype, a float's. Row r begins r * `stride` bytes after `rows`. Row r is added to the newest merges[r] of the kept
+  // sums, newest first, each of them the left operand, and the result is kept; after the last row one sum is kept. A
   // row whose number is kSkippedRow is not read. 16-bit floats are added in float32, and rounded once. `to` may be one
-  // of the rows. At most kMostSummedRows on a device: InvalidArgument.
+  // of the rows. InvalidArgument for more than kMostSummedRows on a device.
   virtual void sum_rows(const void* rows, std::ptrdiff_t stride, std::span<const std::uint8_t> merges,
                         const BufferView& to, StreamView stream) = 0;
-  // In the stream's order: *to = value, without host memory that has to live on.
+  // Sets *to = value, in the stream's order, without host memory that has to outlive the call.
   virtual void put(std::int64_t* to, std::int64_t value, StreamView stream) = 0;
 };
 
-// The runtime of a kind. Throws BackendUnavailable if its plug-in can't be loaded. Lives as long as the process.
+// The runtime of a kind of device; it lives as long as the process. Throws BackendUnavailable if its plug-in can't be
+// loaded.
 LOCKSTEP_API DeviceRuntime& device_runtime(DeviceKind kind);
 
-// The function of a plug-in that brings a device: it returns the same object on each call.
+// The name of a plug-in's function that returns its DeviceRuntime, the same object on each call.
 inline constexpr const char* kPluginDeviceSymbol = "lockstep_plugin_device";
 
-// The packages that the CUDA plug-in stands on: for who loads it.
+// The packages that the CUDA plug-in needs, for messages of the code that loads it.
 inline constexpr const char* kCudaPlugin = "cuda";
 inline constexpr const char* kCudaRunsWith = "an NVIDIA driver";
 inline constexpr const char* kCudaBuiltWith = "the CUDA toolkit (12.4 or newer, with nvcc)";

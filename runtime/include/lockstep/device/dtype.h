@@ -11,7 +11,7 @@ namespace lockstep {
 
 enum class DType : std::uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
 
-// Bytes per element.
+// The number of bytes per element.
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -25,7 +25,7 @@ constexpr std::size_t size_of(DType dtype) {
   return 0;
 }
 
-// "float32", "bfloat16", ...: PyTorch's names.
+// PyTorch's name of a dtype: "float32", "bfloat16", ...
 constexpr std::string_view name_of(DType dtype) {
   switch (dtype) {
     case DType::f32: return "float32";
@@ -47,7 +47,7 @@ struct float16 {
   std::uint16_t bits = 0;
 };
 
-// DType of a C++ type: dtype_of<float>() == DType::f32.
+// The DType of a C++ type: dtype_of<float>() == DType::f32.
 template <typename T>
 constexpr DType dtype_of();
 template <>
@@ -79,7 +79,8 @@ constexpr DType dtype_of<std::uint8_t>() {
   return DType::u8;
 }
 
-// bfloat16 and float16 to float and back, rounded to nearest even. Free of branches, so that loops over them vectorise.
+// Converts bfloat16 and float16 to float and back, rounded to nearest even. Without branches, so that loops over them
+// vectorise.
 //
 // Exact for every value, subnormals and infinities included; a NaN stays a NaN (its payload may change). Source of the
 // float16 forms: F. Giesen, https://gist.github.com/rygorous/2156668.
@@ -115,7 +116,7 @@ inline float16 to_float16(float value) {
   constexpr std::uint32_t kSmallestNormal = 113u << 23;
   constexpr std::uint32_t kAligner = ((127u - 15u) + (23u - 10u) + 1u) << 23;
   const std::uint32_t special = magnitude > kInfinity ? 0x7e00u : 0x7c00u;
-  // Adding 0.5 puts the ten bits that stay at the bottom and rounds the others off.
+  // Adding 0.5 moves the ten bits that stay to the bottom and rounds off the rest.
   const float aligned =
       std::bit_cast<float>(magnitude < kSmallestNormal ? magnitude : 0u) + std::bit_cast<float>(kAligner);
   const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(aligned) - kAligner;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device's queues of work, and marks in them. Nothing here waits on the host unless it says so.
+// Streams are a device's queues of work, and events are marks in them. A call waits on the host only if its comment
+// says so.
 //
-// Threads: any, one at a time per object, but reached() and synchronize() of an event beside each other. Copies are the
-// same stream or event. Failure: every call throws DeviceError with the device library's own words; the constructors
-// BackendUnavailable where there is no such device.
+// Threads: any, one at a time per object; but reached() and synchronize() of an event may run at the same time. Copies
+// are the same stream or event. Failure: every call throws DeviceError with the device library's own words; a
+// constructor throws BackendUnavailable if there is no such device.
 #pragma once
 
 #include <chrono>
@@ -17,8 +18,8 @@ namespace lockstep {
 
 class DeviceRuntime;
 
-// A stream that somebody else owns and keeps alive, as the device's library knows it (cudaStream_t). With a null
-// handle: the device's default stream. On the CPU there is only that one: work there is done when the call returns.
+// A stream that somebody else owns and keeps alive, as the device's library knows it (cudaStream_t). A null handle is
+// the device's default stream. The CPU has only that one: its work is done when the call returns.
 struct StreamView {
   DeviceId device = {};
   void* handle = nullptr;
@@ -26,17 +27,17 @@ struct StreamView {
   bool operator==(const StreamView&) const = default;
 };
 
-// An owned stream. It is in no order with the default stream but by events (CUDA: "non-blocking").
+// An owned stream. Only events order it with the default stream (CUDA: "non-blocking").
 class LOCKSTEP_API Stream {
  public:
-  // CUDA's extremes: greatest gets a multiprocessor first when one becomes free, it interrupts nothing.
+  // CUDA's extremes: `greatest` gets a multiprocessor first when one becomes free; it interrupts nothing.
   enum class Priority { normal, greatest };
   explicit Stream(DeviceId device, Priority priority = Priority::normal);
 
   StreamView view() const { return view_; }
   // NOLINTNEXTLINE(google-explicit-constructor): a stream is a view already
   operator StreamView() const { return view_; }
-  // Blocks the host until all that was put in is done. Throws Timeout.
+  // Blocks the host until all work in the stream is done. Throws Timeout.
   void synchronize(const Deadline& deadline) const;
 
  private:
@@ -48,19 +49,19 @@ class LOCKSTEP_API Stream {
 // A mark in a stream.
 class LOCKSTEP_API Event {
  public:
-  // With `timed`, elapsed_since() can be asked; costs a little more on the device.
+  // With `timed`, elapsed_since() works; it costs a little more on the device.
   explicit Event(DeviceId device, bool timed = false);
 
-  // Puts the mark behind all that is in the stream now. A later record moves it; who waits already waits for the
-  // earlier one.
+  // Puts the mark after all work that is in the stream now. A later record moves the mark; a stream that waits already
+  // waits for the earlier mark.
   void record(StreamView stream);
-  // Work put into `stream` from now on starts after the mark. Before any record: nothing to wait for.
+  // Makes later work in `stream` start after the mark. Without an earlier record there is nothing to wait for.
   void block(StreamView stream) const;
   // Whether the mark was reached; true before any record. Never blocks.
   bool reached() const;
-  // Blocks the host until then. Throws Timeout.
+  // Blocks the host until the mark is reached. Throws Timeout.
   void synchronize(const Deadline& deadline) const;
-  // Device time between two timed marks that were both reached. InvalidArgument if one is not timed or was not
+  // The device's time between two timed marks that were both reached. InvalidArgument if one is not timed or was not
   // recorded.
   std::chrono::nanoseconds elapsed_since(const Event& earlier) const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixed precision for a scope, as Python's torch.autocast; LibTorch's C++ has only the switches.
+// Autocast is mixed precision for a scope, as Python's torch.autocast; LibTorch's C++ has only the switches.
 //
 //   at::Tensor loss;
 //   {
@@ -11,14 +11,14 @@
 // Inside, matrix products, convolutions and attention compute in `dtype`; losses, norms and sums of float32 stay in
 // float32. Parameters and gradients keep their dtype. float16 needs a GradScaler, bfloat16 does not.
 //
-// Nesting: an inner scope replaces the outer one's settings until it ends. The cast of a parameter is kept until the
-// outermost scope ends, so that a parameter which is used twice is cast once. A forward through a
-// DistributedDataParallel begins without casts, and so does what follows its backward or the step of one of lockstep's
-// optimizers: a scope may surround the loop of a training, evaluations in it too. Where a program writes parameters
-// elsewhere within a scope, or trains on a module's own forward after an evaluation, casts are stale, as in Python.
-// Exceptions: an exception that unwinds a scope restores the settings, as its end does.
-// Threads: settings are of the thread that made the scope, which must also end it. A scope can't be moved or allocated.
-// Failure: InvalidArgument for a device or a dtype that this LibTorch has no autocast for; the settings are unchanged.
+// Nesting: an inner scope replaces the outer one's settings until it ends. Casts: the cast of a parameter is kept until
+// the outermost scope ends, so a parameter that is used twice is cast once. A forward through a DistributedDataParallel
+// begins without casts, and so does the work after its backward or after the step of one of lockstep's optimizers: a
+// scope may surround the loop of a training, with its evaluations. Casts become stale, as in Python, if a program
+// writes parameters elsewhere within a scope, or trains on a module's own forward after an evaluation. Exceptions: an
+// exception that unwinds a scope restores the settings. Threads: settings belong to the thread that made the scope,
+// which also ends it. A scope can't be moved or allocated. Failure: InvalidArgument for a device or a dtype that this
+// LibTorch has no autocast for; the settings are unchanged.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -31,13 +31,13 @@
 namespace lockstep::libtorch {
 
 struct AutocastOptions {
-  bool enabled = true;        // false: computes in the tensors' own dtypes, within an outer scope too
+  bool enabled = true;        // false: computes in the tensors' own dtypes, also within an outer scope
   bool cache_enabled = true;  // false: a parameter is cast at each use
 };
 
 class LOCKSTEP_API Autocast {
  public:
-  // `dtype`: at::kBFloat16 or at::kHalf.
+  // Begins a scope. `dtype` is at::kBFloat16 or at::kHalf.
   Autocast(c10::DeviceType device, c10::ScalarType dtype, const AutocastOptions& options = {});
   ~Autocast();
   Autocast(const Autocast&) = delete;

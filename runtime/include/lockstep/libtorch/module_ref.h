@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module as calls take it: itself, a shared_ptr to one, or a holder, as TORCH_MODULE makes them.
+// ModuleRef is a module argument of a call: a module, a shared_ptr to one, or a holder made by TORCH_MODULE.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -12,7 +12,7 @@
 
 namespace lockstep::libtorch {
 
-// Made of a call's argument; the module outlives it.
+// A reference to the module in a call's argument; the module outlives it.
 class ModuleRef {
  public:
   // NOLINTBEGIN(google-explicit-constructor): it stands for the module in a call

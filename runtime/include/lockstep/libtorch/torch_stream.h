@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Torch's devices and streams as lockstep's own types.
+// Converts torch's devices and streams to lockstep's own types.
 //
-// The stream used is torch's current one of the calling thread: a module's kernels are put there, and autograd sets it
-// for each of its threads. The CPU has a single stream, in which work is done when its call returns.
+// The stream used is torch's current one of the calling thread: a module's kernels run in it, and autograd sets it for
+// each of its threads. The CPU has a single stream, in which work is done when its call returns.
 //
-// Threads: any. Failure: BackendUnavailable if LibTorch can't say which stream it is (older than 2.6).
+// Threads: any. Failure: BackendUnavailable if LibTorch can't tell its current stream (older than 2.6).
 #pragma once
 
 #include <c10/core/Device.h>
@@ -24,11 +24,11 @@ LOCKSTEP_API bool is_at_home(const ProcessGroup& group, const at::Device& device
 
 LOCKSTEP_API StreamView current_stream(DeviceId device);
 
-// Work put into `later` from now on comes after the work in `earlier`. The host does not wait.
+// Makes later work in `later` start after the work that is in `earlier`. The host does not wait.
 LOCKSTEP_API void put_in_order(StreamView earlier, StreamView later);
 
 // While an OnStream lives, the group's collectives start after the work in its stream; afterwards the group's former
-// stream applies again. Results are to be waited for by wait().
+// stream applies again. Wait for results by wait().
 class LOCKSTEP_API OnStream {
  public:
   OnStream(ProcessGroup& group, StreamView stream);
@@ -36,7 +36,7 @@ class LOCKSTEP_API OnStream {
   OnStream(const OnStream&) = delete;
   OnStream& operator=(const OnStream&) = delete;
 
-  // Work put into the stream from now on comes after `work`. On the CPU the host waits.
+  // Makes later work in the stream start after `work`. On the CPU the host waits.
   void wait(const Work& work) const {
     if (stream_.device.kind == DeviceKind::cpu) return work.wait();
     work.wait_on(stream_);
