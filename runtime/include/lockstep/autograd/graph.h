@@ -8,8 +8,9 @@
 // A gradient has no tape, so there is no backward through a backward (PyTorch's create_graph).
 //
 // Order: the same tape is always walked in the same order; a leaf is final when the last operation that used it was
-// walked. Memory: backward frees the tape and the saved values while it walks. A tape that is dropped is freed with its
-// loss. Threads: one thread at a time records and walks a tape; different tapes are independent.
+//   walked.
+// Memory: backward frees the tape and the saved values while it walks. A tape that is dropped is freed with its loss.
+// Threads: one thread at a time records and walks a tape; different tapes are independent.
 #pragma once
 
 #include <functional>

@@ -2,7 +2,8 @@
 // Counter-based random numbers: Philox4x32-10.
 //
 // A number is a pure function of its key and counter, so it does not depend on the rank, thread or order that computes
-// it. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+// it.
+// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
 #pragma once
 
 #include <array>

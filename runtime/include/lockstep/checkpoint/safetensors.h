@@ -72,8 +72,8 @@ using Metadata = std::map<std::string, std::string>;
 LOCKSTEP_API void write_safetensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
                                     const Metadata& metadata = {});
 
-// An open file whose header was read and checked. Threads: const calls from any thread. A length in the file that
-// exceeds the file allocates nothing.
+// An open file whose header was read and checked.
+// Threads: const calls from any thread. A length in the file that exceeds the file allocates nothing.
 class LOCKSTEP_API SafetensorsFile {
  public:
   // Opens and checks a file. Throws InvalidArgument if there is no such file, CorruptData with file, tensor and reason

@@ -22,7 +22,8 @@
 // that they have counted.
 //
 // Threads: request_stop(), stop_requested(), should_stop() and stop_reason() from any thread; the other functions from
-// the group's thread. Failure: the group's errors, and StoreError.
+//   the group's thread.
+// Failure: the group's errors, and StoreError.
 #pragma once
 
 #include <chrono>

@@ -2,7 +2,8 @@
 // Broadcasts and gathers single values: numbers, text and trivially copyable structs.
 //
 // Collective and blocking, for set-up code and between steps. Values are in host memory; a group on a device copies
-// them twice. Failure: the group's errors; Mismatch if the ranks' types differ in size.
+// them twice.
+// Failure: the group's errors; Mismatch if the ranks' types differ in size.
 #pragma once
 
 #include <cstddef>

@@ -58,8 +58,9 @@ class LOCKSTEP_API WorkState {
 // A handle to a collective, cheap to copy. The buffers belong to the collective until it is done: dropping the handle
 // does not end the collective, so the compiler warns of a discarded Work. An empty Work is done.
 //
-// Threads: the thread that started the collective, as for the group. Failure: done() and wait() throw the group's first
-// cause: PeerLost, Timeout or Mismatch. Every later call throws the same.
+// Threads: the thread that started the collective, as for the group.
+// Failure: done() and wait() throw the group's first cause: PeerLost, Timeout or Mismatch. Every later call throws the
+//   same.
 class [[nodiscard]] Work {
  public:
   Work() = default;

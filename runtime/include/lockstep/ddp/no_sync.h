@@ -6,8 +6,8 @@
 //     ... forward and backward
 //   }
 //
-// Forward and backward both run while it lives. NoSyncs nest, and may outlive the DistributedDataParallel. Threads: the
-// DistributedDataParallel's.
+// Forward and backward both run while it lives. NoSyncs nest, and may outlive the DistributedDataParallel.
+// Threads: the DistributedDataParallel's.
 #pragma once
 
 #include <memory>

@@ -3,11 +3,11 @@
 // is built in; there all work is done when the call returns. CUDA's comes with the plug-in liblockstep_cuda.so, loaded
 // at the first call that needs it.
 //
-// A call waits on the host only if its comment says so, and counts the wait in counters(). Threads: any; each object
-// one at a time. A call leaves the calling thread's current CUDA device as it was. But a thread that had no context yet
-// stays on the device of the call, because returning would create a context on GPU 0. Failure: DeviceError with the
-// operation, the device and the library's own words; BackendUnavailable, with the reason and the remedy, if there is no
-// such device.
+// A call waits on the host only if its comment says so, and counts the wait in counters().
+// Threads: any; each object one at a time. A call leaves the calling thread's current CUDA device as it was. But a
+//   thread that had no context yet stays on the device of the call, because returning would create a context on GPU 0.
+// Failure: DeviceError with the operation, the device and the library's own words; BackendUnavailable, with the reason
+//   and the remedy, if there is no such device.
 #pragma once
 
 #include <chrono>

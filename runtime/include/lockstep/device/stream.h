@@ -3,8 +3,9 @@
 // says so.
 //
 // Threads: any, one at a time per object; but reached() and synchronize() of an event may run at the same time. Copies
-// are the same stream or event. Failure: every call throws DeviceError with the device library's own words; a
-// constructor throws BackendUnavailable if there is no such device.
+//   are the same stream or event.
+// Failure: every call throws DeviceError with the device library's own words; a constructor throws BackendUnavailable
+//   if there is no such device.
 #pragma once
 
 #include <chrono>

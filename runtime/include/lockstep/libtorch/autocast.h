@@ -11,14 +11,15 @@
 // Inside, matrix products, convolutions and attention compute in `dtype`; losses, norms and sums of float32 stay in
 // float32. Parameters and gradients keep their dtype. float16 needs a GradScaler, bfloat16 does not.
 //
-// Nesting: an inner scope replaces the outer one's settings until it ends. Casts: the cast of a parameter is kept until
-// the outermost scope ends, so a parameter that is used twice is cast once. A forward through a DistributedDataParallel
-// begins without casts, and so does the work after its backward or after the step of one of lockstep's optimizers: a
-// scope may surround the loop of a training, with its evaluations. Casts become stale, as in Python, if a program
-// writes parameters elsewhere within a scope, or trains on a module's own forward after an evaluation. Exceptions: an
-// exception that unwinds a scope restores the settings. Threads: settings belong to the thread that made the scope,
-// which also ends it. A scope can't be moved or allocated. Failure: InvalidArgument for a device or a dtype that this
-// LibTorch has no autocast for; the settings are unchanged.
+// Nesting: an inner scope replaces the outer one's settings until it ends.
+// Casts: the cast of a parameter is kept until the outermost scope ends, so a parameter that is used twice is cast
+//   once. A forward through a DistributedDataParallel begins without casts, and so does the work after its backward or
+//   after the step of one of lockstep's optimizers: a scope may surround the loop of a training, with its evaluations.
+//   Casts become stale, as in Python, if a program writes parameters elsewhere within a scope, or trains on a module's
+//   own forward after an evaluation.
+// Exceptions: an exception that unwinds a scope restores the settings.
+// Threads: settings belong to the thread that made the scope, which also ends it. A scope can't be moved or allocated.
+// Failure: InvalidArgument for a device or a dtype that this LibTorch has no autocast for; the settings are unchanged.
 #pragma once
 
 #include <c10/core/DeviceType.h>

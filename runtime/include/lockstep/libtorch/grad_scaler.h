@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loss scaling for float16, which LibTorch's C++ lacks: torch.cuda.amp.GradScaler, with its defaults.
+// GradScaler scales the loss for float16, which LibTorch's C++ lacks: torch.cuda.amp.GradScaler, with its defaults.
 //
 //   lockstep::libtorch::GradScaler scaler;
 //   for (auto& batch : *loader) {
@@ -11,18 +11,19 @@
 //     scaler.update();
 //   }
 //
-// The shown loss is the unscaled one if it is recorded so: scaler.scale(ddp.record_loss(loss)).backward().
+// To show the unscaled loss, record it before scaling: scaler.scale(ddp.record_loss(loss)).backward().
 //
 // Over ranks: DistributedDataParallel gives every rank the same bits, so an Inf of one rank is in the gradients of all,
-// and all leave out the same step and keep the same scale. Nothing is sent, but for a ShardedOptimizer, where
-// unscale_(), or step() without it, is collective. This does not hold for parameters that a group does not reduce.
+// and all ranks leave out the same step and keep the same scale. Nothing is sent, except for a ShardedOptimizer, with
+// which unscale_(), or step() without it, is collective. This does not hold for parameters that no group reduces.
 //
-// On a GPU the scale stays on the device. A fused optimizer (libtorch/fused_optimizers.h) takes the scale there, and
-// the host never waits; for any other optimizer step() waits once, to know whether to call it. get_scale(), state() and
-// save() wait too. bfloat16 has float32's range and needs no scaler.
+// On a GPU the scale stays on the device. A fused optimizer (libtorch/fused_optimizers.h) reads it there, and the host
+// never waits; for any other optimizer step() waits once, to know whether to call it. get_scale(), state() and save()
+// wait too. bfloat16 has float32's range and needs no scaler.
 //
-// Threads: one at a time. Failure: InvalidArgument for options out of range, calls in a wrong order, sparse gradients,
-//   and gradients in float16 (keep trained parameters in float32, or step a fused optimizer without unscale_()).
+// Threads: one at a time.
+// Failure: InvalidArgument for options out of range, calls in a wrong order, sparse gradients, and gradients in float16
+//   (keep trained parameters in float32, or step a fused optimizer without unscale_()).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,37 +39,42 @@ namespace lockstep::libtorch {
 
 struct GradScalerOptions {
   double init_scale = 65536;
-  double growth_factor = 2;             // above 1: of the scale, after growth_interval steps without an Inf or NaN
-  double backoff_factor = 0.5;          // between 0 and 1: of the scale, after a step with one
-  std::int64_t growth_interval = 2000;  // at least 1
-  bool enabled = true;                  // false: scale() and step() act as without a scaler, the other calls do nothing
+  // The factor of the scale after growth_interval steps without an Inf or NaN; above 1.
+  double growth_factor = 2;
+  // The factor of the scale after a step with an Inf or NaN; between 0 and 1.
+  double backoff_factor = 0.5;
+  // The number of steps after which the scale grows; at least 1.
+  std::int64_t growth_interval = 2000;
+  // Whether the scaler works. False: scale() and step() act as without a scaler, the other calls do nothing.
+  bool enabled = true;
 };
 
 class LOCKSTEP_API GradScaler {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});
 
-  // loss * scale, in float32 at least: a backward of it gives scaled gradients.
+  // Returns loss * scale, in float32 at least; its backward gives scaled gradients.
   at::Tensor scale(const at::Tensor& loss) const;
-  // Divides the gradients of the optimizer's parameters by the scale, in place; once between two update()s.
+  // Divides the gradients of the optimizer's parameters by the scale, in place. Once between two update()s.
   void unscale_(::torch::optim::Optimizer& optimizer);
   // Runs optimizer.step() on unscaled gradients, or leaves it out if one of them is Inf or NaN. Once between two
   // update()s. Returns found_inf, a float32 scalar on the gradients' device: not 0 if the step was left out.
   at::Tensor step(::torch::optim::Optimizer& optimizer);
-  // Behind the steps of all optimizers: the scale of the next ones.
+  // Sets the scale of the next steps. Call it after the steps of all optimizers.
   void update();
-  // The same with a scale of the program's.
+  // Sets the scale of the next steps to `new_scale`.
   void update(double new_scale);
 
-  // The same for a snapshot (libtorch/snapshots.h). InvalidArgument for a scale that is not above 0 and finite.
+  // The scale and its growth, for a snapshot (libtorch/snapshots.h). set_state() throws InvalidArgument for a scale
+  // that is not above 0 and finite.
   struct State {
     double scale = 0;
     std::int64_t growth_tracker = 0;
   };
   State state() const { return read(tensors_); }
   void set_state(const State& state);
-  // The tensors that state() reads. tensors() waits for nothing; read() waits, and gives the state as it was when
-  // tensors() was called.
+  // The tensors that state() reads. tensors() waits for nothing; read() waits, and returns the state at the call of
+  // tensors().
   struct Tensors {
     at::Tensor scale;           // float32 scalar
     at::Tensor growth_tracker;  // int64 scalar: steps without an Inf or NaN since the scale changed
@@ -79,7 +85,7 @@ class LOCKSTEP_API GradScaler {
   double get_scale() const { return options_.enabled ? state().scale : 1; }
   const GradScalerOptions& options() const { return options_; }
 
-  // Scale and progress of its growth: torch's state_dict(), by its names.
+  // Writes and reads scale and growth_tracker: torch's state_dict(), under its names.
   void save(::torch::serialize::OutputArchive& archive) const;
   void load(::torch::serialize::InputArchive& archive);
 
@@ -93,7 +99,7 @@ class LOCKSTEP_API GradScaler {
   void set(double scale, std::int64_t growth_tracker);
 
   GradScalerOptions options_;
-  // On the CPU until scale() has seen a loss. Never written in place: a backward may hold them.
+  // On the CPU until scale() has seen a loss. Never written in place: a backward may hold these tensors.
   mutable Tensors tensors_;
   std::map<const ::torch::optim::Optimizer*, Seen> seen_;
 };

@@ -2,8 +2,8 @@
 // Replica is the base of DistributedDataParallel that does not depend on the module's type: one rank's replica of a
 // torch::nn::Module.
 //
-// Threads: one at a time: the thread of forward, and the thread of backward, on which torch calls the hooks. Failure:
-// see distributed_data_parallel.h.
+// Threads: one at a time: the thread of forward, and the thread of backward, on which torch calls the hooks.
+// Failure: see distributed_data_parallel.h.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A torch::jit::Module, as Python exports it, as a torch::nn::Module: to fine-tune it under DistributedDataParallel.
+// ScriptModule makes a torch::jit::Module, as Python exports it, a torch::nn::Module, to fine-tune it under
+// DistributedDataParallel.
 //
-//   lockstep::libtorch::ScriptModule net(torch::jit::load("model.pt"));              // of torch.jit.script or trace
+//   lockstep::libtorch::ScriptModule net(torch::jit::load("model.pt"));              // from torch.jit.script or trace
 //   lockstep::libtorch::DistributedDataParallel ddp(net, group);
 //   torch::optim::SGD optimizer(net.parameters(), 0.01);
 //   ...
@@ -9,13 +10,13 @@
 //   ...
 //   lockstep::on_rank0(*group, [&] { net.script().save("tuned.pt"); });
 //
-// Parameters and buffers are the script's own tensors, under its dotted names: script() shows all that is trained,
-// broadcast or loaded here. train(), eval() and to() reach it.
+// Parameters and buffers are the script's own tensors, under its dotted names: script() has every value that is
+// trained, broadcast or loaded here. train(), eval() and to() reach it.
 //
 // DistributedDataParallel sees a tensor that forward returns, but not one in a tuple, list or dict, nor in a struct of
 // the program's own: leave DdpOptions::weigh_outputs off then.
 //
-// Threads: one at a time. Failure: torch's own errors, from forward().
+// Threads: one at a time. Failure: forward() throws torch's own errors.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -33,7 +34,7 @@ class LOCKSTEP_API ScriptModule : public ::torch::nn::Module {
   // Shares the script's tensors.
   explicit ScriptModule(::torch::jit::Module script);
 
-  // The script's forward, of tensors and whatever else an IValue is made from.
+  // Runs the script's forward, on tensors and all else that an IValue is made from.
   template <typename... Args>
   c10::IValue forward(Args&&... args) {
     return script_.forward({c10::IValue(std::forward<Args>(args))...});

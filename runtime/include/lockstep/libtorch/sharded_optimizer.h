@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An optimizer of LibTorch's whose state is in shares of the ranks (ZeRO, stage 1): each rank updates its share of the
-// parameters, and gets the rest from the others.
+// ShardedOptimizer is an optimizer of LibTorch whose state the ranks divide (ZeRO, stage 1): each rank updates its
+// shard of the parameters, and receives the other weights from the other ranks.
 //
 //   using lockstep::libtorch::ShardedOptimizer;
 //   lockstep::libtorch::DistributedDataParallel ddp(model, group, {.shard = lockstep::Shard::optimizer});
@@ -12,20 +12,27 @@
 //     optimizer.step();                                                // collective
 //   }
 //
-// It is the optimizer that it is made of: its param_groups() have this rank's shares, flat views of the parameters in
-// the groups' order, perhaps of 0 elements, whose .grad is the mean over ranks; settings, schedulers and GradScaler
-// work as ever. A parameter that comes into them later, by add_param_group() or param_groups(), becomes its share at
-// the next step. What it does must be element by element. Behind step() every rank has all weights; on the CPU those of
-// a run without shards, bit by bit, if the optimizer's arithmetic does not depend on where an element lies
-// (docs/SHARDING.md). In a world of one it is the optimizer over whole parameters.
+// It derives from its base optimizer. Its param_groups() hold this rank's shard: flat views of the parameters in the
+// groups' order, perhaps of 0 elements, whose .grad is the mean over ranks. Settings, schedulers and GradScaler work as
+// always. A parameter that is added later, by add_param_group() or param_groups(), is replaced by its shard at the next
+// step. The update must be element by element.
 //
-// Threads: one at a time, that of the training. Collective: step(), clip_grad_norm().
-// Failure: InvalidArgument from the constructor for a DistributedDataParallel without shards, one that has a
-//   ShardedOptimizer already; from it, step(), clip_grad_norm() and add_param_group() for a tensor in the groups that
-//   does not belong to its DistributedDataParallel, or is there twice; from step() anywhere but after a synchronised
-//   backward, and for a parameter whose .grad the program has replaced. The group's errors, sticky. save() and load()
-//   throw InvalidArgument: a rank has its share alone.
-// End: before or behind the DistributedDataParallel's; step() behind it throws InvalidArgument.
+// After step() every rank has all weights. On the CPU they have the bits of a run without shards, if the optimizer's
+// arithmetic does not depend on where an element lies (docs/SHARDING.md). With a single rank it is the base optimizer
+// over whole parameters.
+//
+// Threads: one at a time, the training's.
+// Collective: step(), clip_grad_norm().
+// Failure: the group's errors, which later calls throw again, and InvalidArgument
+//
+// - from the constructor for a DistributedDataParallel without shards, or with a ShardedOptimizer already;
+// - from the constructor, step(), clip_grad_norm() and add_param_group() for a tensor in the groups that does not
+//   belong to its DistributedDataParallel, or is listed twice;
+// - from step() anywhere but after a synchronised backward, for a parameter whose .grad the program has replaced, and
+//   after the end of the DistributedDataParallel;
+// - from save() and load() with several ranks, because a rank has only its shard.
+//
+// End: before or after the DistributedDataParallel's.
 #pragma once
 
 #include <torch/optim/adagrad.h>
@@ -48,7 +55,7 @@
 
 namespace lockstep::libtorch {
 
-// A DistributedDataParallel's shares, as a ShardedOptimizer uses them.
+// A DistributedDataParallel's shards, as a ShardedOptimizer uses them.
 class LOCKSTEP_API OptimizerShares {
  public:
   explicit OptimizerShares(const Replica& replica);
@@ -56,21 +63,21 @@ class LOCKSTEP_API OptimizerShares {
   OptimizerShares(const OptimizerShares&) = delete;
   OptimizerShares& operator=(const OptimizerShares&) = delete;
 
-  // Whether parameters are cut: not in a world of one.
+  // Whether parameters are cut into shards; false with a single rank.
   bool are_cut() const;
-  // The parameter that a tensor in the optimizer's groups is a share of; another tensor as it is.
+  // The parameter that has `tensor`, of the optimizer's groups, as a shard; `tensor` itself if it is something else.
   at::Tensor whole_of(const at::Tensor& tensor) const;
-  // Collective: not 0 on any rank if `found_inf` is not 0 on one. For GradScaler.
+  // Collective, for GradScaler: a number that is not 0 on any rank if `found_inf` is not 0 on one.
   at::Tensor agreed(const at::Tensor& found_inf) const;
   using Groups = std::vector<::torch::optim::OptimizerParamGroup>;
-  // Replaces whole parameters in the optimizer's groups by their shares. InvalidArgument for a tensor that is neither,
-  // or is there twice.
+  // Replaces whole parameters in the optimizer's groups by their shards. InvalidArgument for a tensor that is neither,
+  // or is listed twice.
   void put_shares(Groups& groups) const;
 
  protected:
-  // The groups with shares in the place of parameters.
+  // The groups with shards in the place of parameters.
   Groups in_shares(Groups groups) const;
-  // One group of all parameters.
+  // One group with the shards of all parameters.
   Groups all_in_shares() const;
   void step_shares(Groups& groups, const std::function<void()>& step);
   void clear_gradients(bool set_to_none);
@@ -79,10 +86,11 @@ class LOCKSTEP_API OptimizerShares {
 
  private:
   std::shared_ptr<ReplicaEngine> engine_;
-  std::unordered_map<const void*, std::size_t> index_;  // of parameters and of shares, by address
+  std::unordered_map<const void*, std::size_t> index_;  // of parameters and of shards, by address
 };
 
-// Element by element: torch's SGD, Adam, AdamW, RMSprop and Adagrad, and lockstep's fused ones.
+// An optimizer that updates element by element: torch's SGD, Adam, AdamW, RMSprop and Adagrad, and lockstep's fused
+// ones.
 template <typename Base>
 concept Shardable = std::same_as<Base, ::torch::optim::SGD> || std::same_as<Base, ::torch::optim::Adam> ||
     std::same_as<Base, ::torch::optim::AdamW> || std::same_as<Base, ::torch::optim::RMSprop> ||
@@ -92,7 +100,8 @@ concept Shardable = std::same_as<Base, ::torch::optim::SGD> || std::same_as<Base
 template <Shardable Base>
 class ShardedOptimizer final : public OptimizerShares, public Base {
  public:
-  // `options`: Base's. Over ddp.parameters(), or over `groups` of some of them; the rest keep their values.
+  // An optimizer over ddp.parameters(), or over `groups` of some of them; the other parameters keep their values.
+  // `options` are Base's.
   template <typename Net, typename Options>
   ShardedOptimizer(const DistributedDataParallel<Net>& ddp, Options options)
       : OptimizerShares(ddp), Base(all_in_shares(), std::move(options)) {}
@@ -116,13 +125,13 @@ class ShardedOptimizer final : public OptimizerShares, public Base {
     put_shares(all);
     Base::add_param_group(all.back());
   }
-  // As torch's, for all parameters of the DistributedDataParallel. The default is that of torch's zero_grad(), which
-  // writes zeros before 2.0: a parameter that had a gradient is stepped then although no rank used it.
+  // Clears the gradients of all parameters of the DistributedDataParallel, as torch's zero_grad() does. The default is
+  // torch's: before 2.0 it writes zeros, and a parameter that had a gradient is then stepped although no rank used it.
   void zero_grad(bool set_to_none = TORCH_VERSION_MAJOR >= 2) { clear_gradients(set_to_none); }
-  // Scales the gradients so that the norm of all of them is at most `max_norm`, as torch's clip_grad_norm_; returns
-  // what it was, the same on all ranks. On the CPU squares (those of float64 rounded to float64) are added exactly, and
-  // each parameter's sum is rounded once, so that it depends neither on ranks nor on cuts. InvalidArgument if
-  // `max_norm` is not above 0.
+  // Collective. Scales the gradients so that the norm of all of them is at most `max_norm`, as torch's clip_grad_norm_;
+  // returns the norm before, the same on all ranks. On the CPU squares (those of float64 rounded to float64) are added
+  // exactly, and each parameter's sum is rounded once, so the norm depends neither on ranks nor on cuts.
+  // InvalidArgument if `max_norm` is not above 0.
   double clip_grad_norm(double max_norm) { return clip(this->param_groups(), max_norm); }
 
   void save(::torch::serialize::OutputArchive& archive) const override {

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots of a job with LibTorch: the module, its optimizers, a GradScaler, the place in its data, and values of the
-// program's own. lockstep/snapshot/snapshots.h has the contract.
+// Snapshots saves and restores a job with LibTorch: the module, its optimizers, a GradScaler, the place in its data,
+// and values of the program's own. lockstep/snapshot/snapshots.h has the contract.
 //
 //   lockstep::libtorch::Snapshots snapshots("run7", ddp, {.every = 500});
 //   snapshots.add("optimizer", optimizer);
 //   snapshots.add("data", sampler);
 //   snapshots.restore();
 //
-// model.safetensors is the module's state_dict, buffers too. Optimizers: SGD, Adam, AdamW, RMSprop and Adagrad are kept
-// under the parameters' names in PyTorch's terms, "state.PARAMETER.exp_avg", with the settings of their groups; the
+// model.safetensors is the module's state_dict, with its buffers. SGD, Adam, AdamW, RMSprop and Adagrad are kept under
+// the parameters' names in PyTorch's terms, "state.PARAMETER.exp_avg", with the settings of their groups. The
 // snapshot's settings replace the program's, as in torch's load_state_dict(): a group takes those of the saved group
-// that had most of its parameters. Any other optimizer is kept as the bytes that its save() makes, for the same
-// parameters alone; add() refuses an optimizer whose save() makes none, and LBFGS, which torch can't save.
+// that had most of its parameters. Any other optimizer is kept as the bytes that its save() makes, only for the same
+// parameters; add() refuses an optimizer whose save() makes none, and LBFGS, which torch can't save.
 //
-// A torch::optim::LRScheduler can't be kept: its counter is private. Let the learning rate be a function of
-// ddp.steps(), as lockstep::optim::Schedule is.
+// A torch::optim::LRScheduler can't be kept, because its counter is private. Make the learning rate a function of
+// ddp.steps(), such as lockstep::optim::Schedule.
 //
-// DdpOptions::seed makes randomness a function of the step, so that no generator has to be kept.
+// DdpOptions::seed makes randomness a function of the step, so no generator has to be kept.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -49,20 +49,21 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
   Snapshots(std::filesystem::path folder, DistributedDataParallel<Net>& ddp, const SnapshotOptions& options = {})
       : Snapshots(std::move(folder), ddp.module(), ddp.group(), steps_of(ddp), unit_of(ddp), options) {}
   using BasicSnapshots::add;
-  // Another network that is trained, as the second of a GAN: its module, and its steps as NAME.steps.
+  // Adds another network that is trained, such as a GAN's second one: its module, and its steps as NAME.steps.
   template <std::derived_from<::torch::nn::Module> Net>
   void add(std::string_view name, DistributedDataParallel<Net>& ddp) {
     add_module(name, ddp.module(), unit_of(ddp));
     follow(std::string(name) + ".steps", steps_of(ddp));
   }
-  // A module that the program itself keeps, such as averaged weights: itself, a shared_ptr or a holder.
+  // Adds a module that the program itself updates, such as averaged weights: itself, a shared_ptr or a holder.
   void add(std::string_view name, const ModuleRef& module) { add_module(name, module.get(), {}); }
-  // An optimizer of parameters of "model", or of a module that was added before. InvalidArgument if it has another one.
+  // Adds an optimizer of parameters of "model", or of a module that was added before. InvalidArgument if it has another
+  // parameter.
   void add(std::string_view name, ::torch::optim::Optimizer& optimizer);
   void add(std::string_view name, GradScaler& scaler);
 
  private:
-  // DistributedDataParallel::weight_unit() of a module that is trained; null of another.
+  // DistributedDataParallel::weight_unit() of a module that is trained; null for another module.
   struct WeightUnit {
     std::function<std::optional<std::int64_t>()> get = nullptr;
     std::function<void(std::int64_t)> set = nullptr;

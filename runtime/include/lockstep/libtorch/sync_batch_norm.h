@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch normalisation over the rows of all ranks.
+// SyncBatchNorm is batch normalisation over the rows of all ranks.
 //
 //   SyncBatchNorm norm{nullptr};                                          // in place of torch::nn::BatchNorm2d
 //   norm = register_module("norm", SyncBatchNorm(torch::nn::BatchNormOptions(64)));
 //
-// Same parameters, buffers, names and numbers as torch::nn::BatchNorm1d, 2d or 3d on the global batch, for any
-// partition of it, ranks of 0 rows included. DistributedDataParallel gives it its group; without one, or in evaluation,
-// it is a plain batch norm.
+// It has the parameters, buffers, names and numbers of torch::nn::BatchNorm1d, 2d or 3d on the global batch, for any
+// partition of the batch, ranks of 0 rows included. DistributedDataParallel gives it its group; without a group, or in
+// evaluation, it is a plain batch norm.
 //
-// A group of its own (another over the same ranks, or one of some of them) is its second argument: rows of that group's
-// ranks count. Then its running statistics may differ from rank to rank, and DistributedDataParallel broadcasts rank
-// 0's with the other buffers.
+// Its second argument is a group of its own (another over the same ranks, or one of some of them): the rows of that
+// group's ranks count. Its running statistics may then differ from rank to rank, and DistributedDataParallel broadcasts
+// rank 0's with the other buffers.
 //
-// Collective: every forward that takes statistics of the batch, and its backward; all ranks run both. Numbers travel in
-// float64: 2 per channel and one.
+// Collective: every forward that takes statistics of the batch, and its backward; all ranks run both. They send 2
+// float64 numbers per channel, and one more.
 //
-// Order: on DistributedDataParallel's own group the layer's collectives must come at the same place among its buckets
-// on every rank, and if ranks leave out different parameters, buckets become full at different places. So they leave at
-// the end of backward, as with DdpOptions::overlap = false. On a group of the layer's own they leave while backward
-// runs; on GPUs give it one only where all ranks use the same parameters, for NCCL wants one order over all its groups.
-// Threads: those of forward and backward. Failure: throws the group's errors; InvalidArgument for a wrong shape, one
-//   value per channel on all ranks together (found on the CPU only: on a device the host does not wait to know), or
-//   rows whose loss weighs 0.
+// Order: on DistributedDataParallel's own group all ranks run the layer's collectives at the same place among its
+//   buckets. If ranks leave out different parameters, their buckets become full at different places, so all buckets
+//   leave at the end of backward, as with DdpOptions::overlap = false. With a group of the layer's own buckets leave
+//   during backward; on GPUs use one only if all ranks use the same parameters, because NCCL needs one order over all
+//   its groups.
+// Threads: those of forward and backward.
+// Failure: the group's errors; InvalidArgument for a wrong shape, for one value per channel on all ranks together (only
+//   found on the CPU: on a device the host does not wait to know), and for rows whose loss has weight 0.
 #pragma once
 
 #include <torch/nn/modules/batchnorm.h>
@@ -42,20 +43,20 @@ class LOCKSTEP_API SyncBatchNormImpl
   explicit SyncBatchNormImpl(const ::torch::nn::BatchNormOptions& options,
                              std::shared_ptr<ProcessGroup> group = nullptr);
 
-  // input: [N, C] or [N, C, ...], in a floating-point dtype.
+  // Normalises `input`: [N, C] or [N, C, ...], in a floating-point dtype.
   at::Tensor forward(const at::Tensor& input);
 
-  // With the very parameters of a torch::nn::BatchNorm1d, 2d or 3d, and its buffers' memory.
+  // A SyncBatchNorm with the parameters of a torch::nn::BatchNorm1d, 2d or 3d, and its buffers' memory.
   template <typename Norm>
   LOCKSTEP_LOCAL static std::shared_ptr<SyncBatchNormImpl> in_place_of(const Norm& norm,
                                                                        std::shared_ptr<ProcessGroup> group);
 
-  // DistributedDataParallel calls it: the layer takes `group` if it has none yet; `loss_weight` is the weight of this
-  // rank's loss, null if gradients arrive weighted. `before_backward` is called ahead of the collective of every
-  // backward, on its thread, for collectives that must come before it on every rank.
+  // Called by DistributedDataParallel. The layer takes `group` if it has none yet; `loss_weight` is the weight of this
+  // rank's loss, null if gradients arrive weighted. `before_backward` runs before the collective of every backward, on
+  // its thread, for collectives that must precede it on every rank.
   void join(std::shared_ptr<ProcessGroup> group, LossWeight loss_weight,
             std::function<void()> before_backward = nullptr) const;
-  // Null before it has one.
+  // The group; null before the layer has one.
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   // Whether join() was called with a `before_backward`.
   bool is_joined() const { return static_cast<bool>(before_backward_); }
@@ -78,19 +79,19 @@ class LOCKSTEP_API SyncBatchNormImpl
   mutable std::function<void()> before_backward_;
 };
 
-// Its holder, as torch's TORCH_MODULE makes them.
+// The holder, as torch's TORCH_MODULE makes it.
 class LOCKSTEP_API SyncBatchNorm : public ::torch::nn::ModuleHolder<SyncBatchNormImpl> {
  public:
   using ::torch::nn::ModuleHolder<SyncBatchNormImpl>::ModuleHolder;
   using Impl = SyncBatchNormImpl;
 };
 
-// Exchanges every BatchNorm1d, 2d and 3d within torch::nn::Sequential, at any depth, for a SyncBatchNorm with the same
-// parameters and buffers: the same tensors, so that an optimizer that was made before stays right. Call it before
-// DistributedDataParallel. With a group they compute over that one's ranks instead of DistributedDataParallel's.
+// Replaces every BatchNorm1d, 2d and 3d within torch::nn::Sequential, at any depth, by a SyncBatchNorm with the same
+// parameter and buffer tensors, so an optimizer that was made before stays valid. Call it before
+// DistributedDataParallel. With a `group` the layers compute over its ranks instead of DistributedDataParallel's.
 //
-// InvalidArgument, and nothing is changed, if one is a member of a class of the user's own: C++ can't exchange a member
-// of type BatchNorm2d. Declare that one as SyncBatchNorm.
+// InvalidArgument, with nothing changed, if a norm is a member of a class of the program: C++ can't replace a member of
+// type BatchNorm2d. Declare that member as SyncBatchNorm.
 LOCKSTEP_API void convert_sync_batch_norm(::torch::nn::Module& module,
                                           const std::shared_ptr<ProcessGroup>& group = nullptr);
 

@@ -8,9 +8,10 @@
 // It keeps the tensors that the collective reads and writes alive. After wait() the program may read the tensors that
 // it writes, and write those that it reads.
 //
-// Threads: the group's. Failure: done(), wait() and wait_on() throw the group's errors. End: destroying a handle that
-// was not waited for waits, and logs a failure, which the group's next call throws again. During unwinding it doesn't
-// wait: a collective that is not done keeps its tensors for the rest of the process.
+// Threads: the group's.
+// Failure: done(), wait() and wait_on() throw the group's errors.
+// End: destroying a handle that was not waited for waits, and logs a failure, which the group's next call throws again.
+//   During unwinding it doesn't wait: a collective that is not done keeps its tensors for the rest of the process.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -13,9 +13,9 @@
 
 namespace lockstep::libtorch {
 
-// visit(tensor) for every tensor in `value`: itself, of an IValue too, or within tuples, pairs, optionals (std's and
-// torch's), containers (vector, array, list, map, at::TensorList, torch::OrderedDict), at any depth. Other types,
-// structs of the user's own among them, hold none. Const tensors in a container are visited as const.
+// Calls visit(tensor) for every tensor in `value`: itself, within an IValue, or within tuples, pairs, optionals (std's
+// and torch's), containers (vector, array, list, map, at::TensorList, torch::OrderedDict), at any depth. Other types,
+// also structs of the program, hold no tensors. Const tensors in a container are visited as const.
 template <typename T, typename Visit>
 void visit_tensors(T& value, const Visit& visit);
 
@@ -41,7 +41,7 @@ concept IsItem = requires(T& item) {
   item.value();
 };
 
-// A path's items are paths.
+// A container, except a path, whose items are paths.
 template <typename T>
 concept IsContainer = std::ranges::range<T> && std::is_lvalue_reference_v<std::ranges::range_reference_t<T>> &&
     !std::same_as<std::ranges::range_value_t<T>, std::remove_const_t<T>>;

@@ -13,8 +13,9 @@
 // Initialisation: parameters are drawn at the first use of the tree, each from (seed 0, its dotted name in the tree),
 // or when initialize(seed) is called. So they depend only on names, not on the order of construction or on a rank.
 //
-// Randomness: layers like Dropout read the tree's ForwardContext; set one before each forward that trains. Threads: one
-// at a time per tree. Failure: InvalidArgument, naming the parameter or layer.
+// Randomness: layers like Dropout read the tree's ForwardContext; set one before each forward that trains.
+// Threads: one at a time per tree.
+// Failure: InvalidArgument, naming the parameter or layer.
 #pragma once
 
 #include <cstdint>

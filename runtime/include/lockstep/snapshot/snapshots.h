@@ -114,8 +114,9 @@ class LOCKSTEP_API SavedItem {
   virtual void read(const std::string& tensor, std::span<std::byte> destination) = 0;
 };
 
-// A named part of the program's state. Threads: the thread that trains calls it. Failure: if check() throws, all ranks
-// throw, and nothing has changed.
+// A named part of the program's state.
+// Threads: the thread that trains calls it.
+// Failure: if check() throws, all ranks throw, and nothing has changed.
 class LOCKSTEP_API SnapshotItem {
  public:
   virtual ~SnapshotItem() = default;

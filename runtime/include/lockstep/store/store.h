@@ -5,8 +5,9 @@
 // not need: queues, append, multi_set, barrier. Keys and values are bytes. A store does not know ranks; the code above
 // it does (rendezvous/join.h).
 //
-// Threads: any thread may call every method at any time. A call of one thread never delays a call of another. Errors:
-// StoreError, with the store's address, if the store can't be reached or refuses; Timeout from a call with a Deadline.
+// Threads: any thread may call every method at any time. A call of one thread never delays a call of another.
+// Errors: StoreError, with the store's address, if the store can't be reached or refuses; Timeout from a call with a
+//   Deadline.
 #pragma once
 
 #include <cstddef>

@@ -8,8 +8,8 @@
 // leaves its gradient in grad(). bind_grad() chooses the gradient's memory: a part of an arena, into which backward
 // then writes.
 //
-// Threads: handles to different memory are independent. One tensor is used by one thread at a time. Failure:
-// InvalidArgument with both shapes or dtypes.
+// Threads: handles to different memory are independent. One tensor is used by one thread at a time.
+// Failure: InvalidArgument with both shapes or dtypes.
 #pragma once
 
 #include <array>

@@ -6,7 +6,8 @@
 // The library has spans for its own work, so a program only names its own parts.
 //
 // Cost: two readings of the clock and one written cache line; no lock, no allocation. Spans are not kept before
-// init_process_group(), nor in a forked child. Threads: any; a span begins and ends on one thread. Throws nothing.
+//   init_process_group(), nor in a forked child.
+// Threads: any; a span begins and ends on one thread. Throws nothing.
 #pragma once
 
 #include <chrono>

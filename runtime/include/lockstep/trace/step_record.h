@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The times of one step, by measurement, never by difference of runs.
+// StepRecord has the times of one step, each measured, not computed as a difference of runs.
 #pragma once
 
 #include <chrono>
@@ -13,37 +13,45 @@ namespace lockstep::trace {
 
 using Time = std::chrono::steady_clock::time_point;
 
-// One bucket's way. All times of this rank's clock; on a device of its device's, which starts at StepRecord::begin.
+// The times of one bucket. All are of this rank's clock; on a device of the device's clock, which starts at
+// StepRecord::begin.
 struct BucketRecord {
-  std::size_t bytes = 0;  // what travels: its gradients, or what a communication hook makes of them
-  Time ready;             // its last gradient was written
-  Time launched;          // its all-reduce was started, or on a device could start: its turn had come
-  Time finished;          // the result was seen here, or on a device was there
-  // Gradients of this step that were ready when it was launched. Less than StepRecord::gradients_ready exactly if it
-  // was launched before backward's end: the proof of overlap, by order.
+  // The number of bytes that travel: the bucket's gradients, or what a communication hook makes of them.
+  std::size_t bytes = 0;
+  // The time when its last gradient was written.
+  Time ready;
+  // The start of its all-reduce, or on a device the time when it could start, because its turn had come.
+  Time launched;
+  // The time when the result was seen on the host, or on a device when it was there.
+  Time finished;
+  // The number of gradients of this step that were ready when the bucket was launched. It is less than
+  // StepRecord::gradients_ready exactly if the bucket was launched before the end of backward: the proof of overlap, by
+  // order.
   int gradients_ready = 0;
 };
 
 struct StepRecord {
-  std::int64_t step = -1;    // counts synchronised steps from 0; -1 before the first
-  Time begin;                // begin_step, always of the host's clock
-  Time last_gradient_ready;  // backward's end, as the reducer sees it; without a gradient, finish_step's begin
-  Time end;                  // finish_step returned; on a device: all results are there for what comes after it
-  int gradients_ready = 0;   // gradients that this rank marked ready
+  std::int64_t step = -1;  // counts synchronised steps from 0; -1 before the first
+  Time begin;              // begin_step, always by the host's clock
+  // The end of backward, as the Reducer sees it; without a gradient, the begin of finish_step.
+  Time last_gradient_ready;
+  // The return of finish_step; on a device the time when all results are there for later work in the stream.
+  Time end;
+  int gradients_ready = 0;  // gradients that this rank marked ready
   std::vector<BucketRecord> buckets;
 
-  // Time after the last gradient spent in the group's calls, waiting for other ranks or reducing: what training waited
-  // for after backward. On a device: time in which the compute stream waited there.
+  // The time after the last gradient that was spent in the group's calls, waiting for other ranks or reducing: what
+  // training waited for after backward. On a device: the time that the compute stream waited there.
   std::chrono::nanoseconds waited{};
-  // Time before the last gradient spent in the group's calls, publishing and reducing: the communication that ran
-  // behind backward, for backends that the caller progresses (shm, single). On a device: under_way.
+  // The time before the last gradient that was spent in the group's calls, publishing and reducing: communication
+  // hidden by backward, for backends that the caller advances (shm, single). On a device: under_way.
   std::chrono::nanoseconds hidden{};
-  // Time before the last gradient in which at least one bucket was launched and not yet finished: what ran behind
-  // backward for backends that progress by themselves. Includes time in which nobody worked on it.
+  // The time before the last gradient in which at least one bucket was launched and not yet finished: communication
+  // hidden by backward, for backends that advance by themselves. It includes time in which nobody worked on the bucket.
   std::chrono::nanoseconds under_way{};
 };
 
-// StepRecord::under_way, from begin, last_gradient_ready and the buckets' times.
+// Computes StepRecord::under_way from begin, last_gradient_ready and the buckets' times.
 LOCKSTEP_API std::chrono::nanoseconds under_way_behind_backward(const StepRecord& record);
 
 }  // namespace lockstep::trace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of all ranks on one. Means and sums over all ranks: lockstep/metrics/metrics.h.
+// Gathers the rows of all ranks on one rank. lockstep/metrics/metrics.h has means and sums over all ranks.
 #pragma once
 
 #include "lockstep/base/api.h"
@@ -8,9 +8,9 @@
 
 namespace lockstep {
 
-// Collective and blocking. Rank `root` gets every rank's rows (dimension 0) in rank order, the others an undefined
-// tensor: the opposite of the split by data::chunk. Ranks may have different numbers of rows, also none. Nothing is
-// recorded for backward. Mismatch, on every rank, if the rows differ in shape or dtype.
+// Collective and blocking. Rank `root` gets every rank's rows (dimension 0) in rank order, the other ranks an undefined
+// tensor: the opposite of the split by data::chunk. Ranks may have different numbers of rows, also none. Backward does
+// not go through it. Mismatch, on every rank, if the rows differ in shape or dtype.
 LOCKSTEP_API Tensor gather_rows(const Tensor& rows, ProcessGroup& group, int root = 0);
 
 }  // namespace lockstep
