@@ -44,7 +44,7 @@ LOCKSTEP_API ReplicaComparison compare_replicas(ProcessGroup& group, std::span<c
 LOCKSTEP_API std::string describe_divergence(const ReplicaComparison& comparison, std::string_view when = {});
 
 // Collective and blocking. Returns the hash that all ranks share, or throws the same Mismatch on every rank: it names
-// the ranks that differ from the others, and the first parameter in which they do.
+// the ranks that differ from the other ranks, and the first parameter that differs.
 LOCKSTEP_API std::uint64_t check_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers);
 
 }  // namespace lockstep

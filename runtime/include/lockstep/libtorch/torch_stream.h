@@ -17,7 +17,7 @@ namespace lockstep::libtorch {
 
 // The device of this rank's tensors: module->to(lockstep::libtorch::device_of(*group)).
 LOCKSTEP_API at::Device device_of(const ProcessGroup& group);
-// The id of a torch device that lockstep has, the CPU or CUDA; InvalidArgument for others.
+// The id of a torch device that lockstep has, the CPU or CUDA; InvalidArgument for another one.
 LOCKSTEP_API DeviceId device_id_of(const at::Device& device);
 // Whether the group's collectives take tensors of that device.
 LOCKSTEP_API bool is_at_home(const ProcessGroup& group, const at::Device& device);

@@ -152,9 +152,9 @@ struct SnapshotOptions {
   std::int64_t every = 0;
   // The number of newest snapshots that stay, at least 1. An older one is removed after a newer one is durable.
   int keep = 3;
-  // A number of steps: snapshots of its multiples stay too. 0: no others stay.
+  // A number of steps: snapshots of its multiples stay too. 0: none.
   std::int64_t keep_every = 0;
-  // The number of snapshots with the best values given to save_if_best() that stay too. 0: no others stay.
+  // The number of snapshots with the best values given to save_if_best() that stay too. 0: none.
   int keep_best = 0;
   // Whether the higher of two values is the better one.
   bool higher_is_better = false;
@@ -217,7 +217,7 @@ class LOCKSTEP_API BasicSnapshots {
     add(name, value_item(pointer_to(value)));
   }
   // Adds a value that differs by rank. If it may not be dropped and a rank dies, the job resumes from the last saved
-  // step, because nobody else has the dead rank's value. A rescue saves only the rescuing rank's value; on the other
+  // step, because no other rank has the dead rank's value. A rescue saves only the rescuing rank's value; on the other
   // ranks the value stays as the program sets it. `value` outlives this object.
   template <Snapshotable T>
   void add_per_rank(std::string_view name, T& value, AtAnotherSize at_another_size = AtAnotherSize::refuse) {
@@ -268,8 +268,8 @@ class LOCKSTEP_API BasicSnapshots {
   // InvalidArgument. Throws what restore() throws, but passes over a damaged snapshot.
   std::optional<RestoredSnapshot> load_best_model();
   // Waits until the snapshot that is being written is durable or has failed (logged). Only rank 0 waits, unless an item
-  // is sharded: then this call and the destructor are collective, because each rank's file ends with those of the
-  // others. Throws PeerLost and the other errors of the group.
+  // is sharded: then this call and the destructor are collective, because each rank's file ends with the other
+  // ranks' files. Throws PeerLost and the other errors of the group.
   void wait();
 
  protected:

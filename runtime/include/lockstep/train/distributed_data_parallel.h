@@ -100,7 +100,7 @@ class LOCKSTEP_API DistributedDataParallel {
   // Runs the model's forward on this rank's rows (dimension 0 of x). It forgets the ids of an earlier call, so a random
   // layer throws InvalidArgument, unless there are no rows or the program sets the model's context itself.
   Tensor operator()(const Tensor& x);
-  // Runs the forward with the rows' global sample ids, one per row (else InvalidArgument). Random layers draw from
+  // Runs the forward with the rows' global sample ids, one per row (otherwise InvalidArgument). Random layers draw from
   // (seed, step, id), so dropout is the same at every number of ranks.
   Tensor operator()(const Tensor& x, std::vector<std::int64_t> ids);
 

@@ -27,8 +27,8 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
   void add(std::string_view name, DistributedDataParallel& ddp);
   // Adds an optimizer of parameters of "model", or of a network that was added before. The snapshot's learning rate
   // replaces the program's; a program changes it after restore() with set_learning_rate(). Weight decays and the
-  // optimizer's own settings are the program's, and a snapshot with others is refused. InvalidArgument if the optimizer
-  // has another parameter.
+  // optimizer's own settings are the program's, and a snapshot with different ones is refused. InvalidArgument if the
+  // optimizer has another parameter.
   void add(std::string_view name, optim::Optimizer& optimizer);
 
  private:

@@ -31,7 +31,7 @@ struct InitOptions {
   std::optional<std::chrono::nanoseconds> timeout = {};  // default 5 minutes
   // The device: "cpu", "cuda:1", or "cuda", which is the GPU with the number of the local rank among those that the
   // process sees. "auto" is "cuda" if every rank has a GPU that NCCL supports, and "cpu" otherwise, alike on all ranks;
-  // rank 0 logs why. Empty: LOCKSTEP_DEVICE, or else "cuda" for backend nccl, and "cpu" for the others.
+  // rank 0 logs why. Empty: LOCKSTEP_DEVICE, or else "cuda" for backend nccl, and "cpu" for another one.
   std::string device = {};
 };
 
