@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A check that each rank makes of what only it sees, and that fails on every rank or on none.
+// A check of something that each rank sees for itself, which fails on every rank or on none.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// Collective. Throws InvalidArgument on every rank, with the text of the lowest rank whose `check` has thrown an Error,
-// and `what` in front; returns if none has.
+// Collective. If `check` throws an Error on some ranks, throws InvalidArgument on every rank, with `what` and the text
+// of the lowest of these ranks; otherwise returns.
 void agree_on(ProcessGroup& group, std::string_view what, const std::function<void()>& check);
 
 }  // namespace lockstep

@@ -20,8 +20,8 @@ bool is_changed_in_file(const SnapshotTensor& tensor) { return tensor.is_transpo
 
 BackgroundWriter::~BackgroundWriter() {
   if (!thread_.joinable()) return;
-  // The copies are awaited first: the thread reads tensors that the program may free after this, and the writing that
-  // follows begins only with this thread's word that none has changed.
+  // Wait for the copies first: the thread reads tensors that the program may free after this call, and it begins to
+  // write only after the training's thread has said that none of them changed.
   wait();
   set_phase(Phase::ended);
   thread_.join();
@@ -47,7 +47,7 @@ void BackgroundWriter::start(checkpoint::Manifest head, std::vector<CapturedItem
     }
   }
   if (bytes > memory_bytes_) {
-    memory_.reset();  // before the new one: the state fits in memory twice, not three times
+    memory_.reset();  // before the new allocation: the state fits in memory twice, not three times
     memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
     memory_bytes_ = bytes;
   }
@@ -79,8 +79,8 @@ void BackgroundWriter::wait_copied() noexcept {
     while (phase_ == Phase::copying) changed_.wait(mutex_);
     if (phase_ != Phase::copied) return;
   }
-  // The training's thread looks for changed tensors, for only that thread writes them. It needs no lock: until the
-  // phase is `writing` the other thread waits.
+  // The training's thread looks for changed tensors, because only that thread writes them. It needs no lock: until the
+  // phase is `writing`, the other thread waits.
   try {
     if (const std::string changed = changed_tensor(); !changed.empty()) {
       throw InvalidArgument(
@@ -114,8 +114,8 @@ void BackgroundWriter::run() {
       while (phase_ == Phase::idle || phase_ == Phase::copied) changed_.wait(mutex_);
       phase = phase_;
     }
-    // Copies and writes without the lock: training asks in each step whether this is busy, and must not wait for the
-    // disk.
+    // Copy and write without the lock: training asks in each step whether this thread is busy, and must not wait for
+    // the disk.
     if (phase == Phase::copying) {
       for (const Copy& one : later_) copy(one);
       set_phase(Phase::copied);
@@ -137,11 +137,11 @@ void BackgroundWriter::write_all() {
     why_not = std::current_exception();
   }
   try {
-    write_(head_, sources, why_not);  // also without sources: other ranks may wait for this one's word
+    write_(head_, sources, why_not);  // also without sources: other ranks may wait for this rank's answer
   } catch (...) {
     failure_ = std::current_exception();
   }
-  items_.clear();  // and the memory that they keep
+  items_.clear();  // frees the memory that they keep, too
 }
 
 std::vector<checkpoint::ItemSource> BackgroundWriter::make_sources() {

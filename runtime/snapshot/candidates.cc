@@ -44,20 +44,20 @@ struct DamagedFile {
   };
 };
 
-// The same manifest, whatever value was written into it later.
+// A hash of the manifest without its value, which may be written later.
 std::uint64_t hash_of(Manifest manifest) {
   manifest.value.reset();
   return hash64(checkpoint::to_text(manifest));
 }
 
-// Snapshots of the folder to resume from, for this lockstep or a later one, perhaps together with other ranks' disks;
-// rank 0 logs why not from the rest.
+// Snapshots in the folder that the job may resume from, with this lockstep or a later one, perhaps together with other
+// ranks' disks. Rank 0 logs why the others are not among them.
 std::vector<Candidate> candidates_in(const std::filesystem::path& folder, int rank,
                                      std::map<std::string, Manifest>& manifests) {
   std::vector<Candidate> own;
   for (FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
     const bool is_later = found.state == SnapshotState::later;
-    // Another rank's manifest may make the files that are good here a snapshot, where this disk's copy is not there or
+    // Another rank's manifest may make a snapshot of the good files here, if this disk's copy of it is missing or
     // damaged.
     const bool is_damaged = found.state == SnapshotState::damaged;
     const bool is_unfinished = (is_damaged || found.state == SnapshotState::unfinished) &&
@@ -81,7 +81,7 @@ std::vector<Candidate> candidates_in(const std::filesystem::path& folder, int ra
   return own;
 }
 
-// The first generation that did not resume from it, or null.
+// The first generation that did not resume from the candidate, or null.
 const Generation* superseded_by(const Candidate& candidate, const std::vector<Generation>& generations) {
   const auto found = std::ranges::find_if(generations, [&](const Generation& it) {
     return it.number > candidate.generation && it.from_step.value_or(-1) < candidate.step;
@@ -100,7 +100,7 @@ Candidates::Candidates(ProcessGroup& group, const std::filesystem::path& folder,
     known = checkpoint::list_generations(folder);
     std::erase_if(known, [](const Generation& it) { return !it.why_not.empty(); });
   });
-  // The starts of the job of which any rank's disk knows: a disk that was away knows only the earlier ones.
+  // The starts of the job that any rank's disk knows: a disk that was absent knows only the earlier ones.
   std::vector<Generation> generations;
   for (const auto& of_rank : all_gather_records(group, known, kGenerationFields, "snapshots: the starts")) {
     generations.insert(generations.end(), of_rank.begin(), of_rank.end());
@@ -125,7 +125,7 @@ Candidates::Candidates(ProcessGroup& group, const std::filesystem::path& folder,
 void Candidates::order_by_value(bool higher_is_better) {
   std::erase_if(all_,
                 [](const Candidate& it) { return !it.value || std::isnan(*it.value) || !it.newer_format.empty(); });
-  // Stable: of equal values the earlier step's, and of one step the lowest rank's, come first.
+  // A stable sort: among equal values the earlier step comes first, and among equal steps the lowest rank.
   std::ranges::stable_sort(all_, [&](const Candidate& a, const Candidate& b) {
     const double left = higher_is_better ? -*a.value : *a.value;
     const double right = higher_is_better ? -*b.value : *b.value;
@@ -156,17 +156,17 @@ std::optional<Candidate> Candidates::choose(std::string_view only) {
 std::optional<Candidate> Candidates::find_readers(std::vector<Candidate> members, std::string_view only) {
   const std::vector<Candidate> all = members;
   std::set<std::string> verified, lost;
-  // Each round tries the files that no rank has found damaged; a damaged one is looked for on another rank's disk.
+  // Each round tries the files that no rank has found damaged, and looks for a damaged file on another rank's disk.
   while (!members.empty() && !members.front().is_unfinished()) {
     Candidate lead = members.front();
     if (!lead.newer_format.empty()) {
-      // A run that resumes from an older one fences it, and trains its steps again.
+      // A run that resumed from an older snapshot would fence this one, and train its steps again.
       barrier_before_throw(group_);
       throw InvalidArgument(fmt::format(
           "{}: on {}: '{}' can't be read: {}; or move away what that one has written, to resume from what is older",
           call_, group_.roster()[static_cast<std::size_t>(lead.rank)].describe(), lead.path, lead.newer_format));
     }
-    // The first rank that has the manifest gives it to all.
+    // The first rank that has the manifest sends it to all.
     const std::string text =
         lead.rank == group_.rank() ? checkpoint::to_text(own_manifests_.at(lead.path)) : std::string();
     const Manifest& manifest = lead.contents.emplace(
@@ -216,7 +216,8 @@ const ManifestFile* Candidates::assign_readers(Candidate& lead, const std::vecto
                                                std::string_view only) const {
   for (const ManifestFile& file : lead.contents->files) {
     if (!only.empty() && file.name != only) continue;
-    const Candidate* reader = nullptr;  // the rank that wrote it, if it still has it: they read beside each other
+    // The writer of the file, if it still has it: then ranks read at the same time.
+    const Candidate* reader = nullptr;
     for (const Candidate& member : members) {
       if (!member.files.contains(file.name)) continue;
       if (reader == nullptr || member.rank == file.owner) reader = &member;

@@ -27,7 +27,7 @@ std::uint64_t free_bytes(const std::filesystem::path& folder) {
   if (::statvfs(folder.c_str(), &disk) != 0) {
     throw checkpoint::file_error("snapshots: looking for room in", folder, "statvfs", errno);
   }
-  // A file system that does not say its size may have any.
+  // A file system that reports no size may have any.
   if (disk.f_blocks == 0) return std::numeric_limits<std::uint64_t>::max();
   return static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
 }
@@ -53,7 +53,7 @@ void Catalogue::lock() { lock_ = std::make_unique<checkpoint::SeriesLock>(folder
 
 void Catalogue::check_room(std::uint64_t bytes, bool is_resumed) {
   std::uint64_t free = free_bytes(folder_);
-  // The snapshot that the job resumes from stays, and those before it in the order, which may look whole.
+  // The snapshot that the job resumes from stays, and so do those before it in the order, which may look complete.
   for (int keep = options_.keep; is_resumed && keep > 0 && free < bytes; --keep) {
     clean(keep, kNone);
     free = free_bytes(folder_);
@@ -80,13 +80,13 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
                  .from_step = from_step,
                  .writer = group_.roster().front().describe(),
                  .time = broadcast_value(std::string_view(checkpoint::utc_now()), group_)};
-  // Rank 0's record comes first: where ranks share a disk, rank 0 keeps it. A crash here leaves a record without
-  // snapshots, and the next start resumes from the same one.
+  // Rank 0 records first: if ranks share a disk, rank 0 keeps it. A crash here leaves a record without snapshots, and
+  // the next start resumes from the same snapshot.
   on_rank0("Snapshots::restore", group_, [&] {
     with_room([&] { record_start(); });
     return std::string();
   });
-  // Rank 0 has none to record any more.
+  // On rank 0 this does nothing: it has recorded.
   const auto record = [&] {
     try {
       if (!all_write) return record_start();
@@ -102,11 +102,11 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
   if (all_write) {
     agree_on(group_, "Snapshots::restore", record);
   } else if (std::filesystem::is_directory(folder_, ignored)) {
-    record();  // a run of before may still write to a disk of another host's
+    record();  // an earlier run may still write to another host's disk
   }
   if (group_.rank() == 0 || !keeps_disk_) return;
   try {
-    // Rank 0's lock is on another disk. This one keeps another job's rank from cleaning the same folder meanwhile.
+    // Rank 0's lock is on another disk. This lock keeps a rank of another job from cleaning the same folder meanwhile.
     const checkpoint::SeriesLock only(folder_, who());
     checkpoint::clean_rescues(folder_, generation_, from_step);
   } catch (const Error& error) {
@@ -117,7 +117,7 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
 void Catalogue::record_start() {
   if (!unrecorded_) return;
   if (all_write_) checkpoint::make_folders(folder_);
-  // False where rank 0 keeps the disk, or another rank of this host.
+  // False if rank 0, or another rank of this host, keeps the disk.
   keeps_disk_ = checkpoint::record_generation(folder_, *unrecorded_);
   // Only now: until the record fences the snapshots that were passed over, cleaning must know them by name.
   unrecorded_.reset();
@@ -151,7 +151,7 @@ void Catalogue::with_room(const std::function<void()>& write, std::int64_t being
     } catch (const SystemError& error) {
       if (!is_full(error) || keep == 0) throw;
     }
-    // One older snapshot less each time: no more of them go than the write needs.
+    // Keep one older snapshot less each time, so that no more are removed than the write needs.
     clean(keep, being_written);
   }
 }

@@ -27,7 +27,7 @@ bool is_name(std::string_view name) {
   return !name.empty() && name.size() <= 100 && name.front() != '.' && std::all_of(name.begin(), name.end(), fits);
 }
 
-// Collective: every rank's, in rank order.
+// Collective. Returns every rank's values, in rank order.
 std::vector<SnapshotValues> gather_values(ProcessGroup& group, const SnapshotValues& own) {
   std::vector<SnapshotValues> all;
   for (const std::string& text : all_gather_text(group, checkpoint::to_text(own))) {
@@ -36,7 +36,7 @@ std::vector<SnapshotValues> gather_values(ProcessGroup& group, const SnapshotVal
   return all;
 }
 
-// Gives the item's tensors the bytes that were kept of them.
+// Gives the item's tensors the bytes that `kept` has of them.
 void put_back(const KeptState& kept, std::size_t item, std::vector<SnapshotTensor>& tensors) {
   for (const KeptState::Tensor& known : kept.tensors) {
     for (SnapshotTensor& tensor : tensors) {

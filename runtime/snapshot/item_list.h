@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The items of a program's state, in the order in which the program added them, and the one way to capture them.
+// The items of a program's state, in the order in which the program added them, and how they are captured.
 //
-// Threads: the training's. Failure: InvalidArgument for a bad name, and for a share that has other bytes than it says;
-// what the items throw; of values() and compare() the group's errors.
+// Threads: the training's.
+// Failure: InvalidArgument for a bad name, and for a shard with another number of bytes than it declares; the items'
+//   exceptions; values() and compare() also throw the group's errors.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +34,7 @@ struct CapturedItem {
   std::vector<SnapshotTensor> tensors;
 };
 
-// The state of the items at the end of an earlier step, as far as it may differ from what they have now.
+// The parts of the items' state at the end of an earlier step that may have changed since.
 struct KeptState {
   struct Tensor {
     std::size_t item = 0;
@@ -46,7 +47,7 @@ struct KeptState {
 
 class ItemList {
  public:
-  // By item, its values as a snapshot has them: one, or one of each rank.
+  // The values of each item as a snapshot has them: one set, or one set for each rank.
   using Values = std::vector<std::vector<checkpoint::SnapshotValues>>;
 
   // `group` outlives this object.
@@ -54,22 +55,22 @@ class ItemList {
 
   void add(ListedItem item);
   const std::vector<ListedItem>& all() const { return items_; }
-  // Whether all ranks write a snapshot: of some item each rank has a share.
+  // Whether all ranks write a snapshot, because each rank has a shard of some item.
   bool are_sharded() const;
-  // The size of a snapshot without shares.
+  // The size of a snapshot without shards, in bytes.
   std::uint64_t bytes() const;
-  // Collective. Mismatch, on every rank, where ranks have added different items.
+  // Collective. Mismatch, on every rank, if ranks have added different items.
   void compare() const;
 
-  // The values of the items now, or in `kept`. With `of_all_ranks` it is collective if items have values of each rank;
-  // without, the other ranks' values are empty.
+  // The values of the items now, or in `kept`. With `of_all_ranks` the call is collective if items have values of each
+  // rank; without, the other ranks' values are empty.
   Values values(bool of_all_ranks, const KeptState* kept = nullptr) const;
-  // The items that this rank saves: all of them if it saves alone; else rank 0 the whole ones, and each rank its slices
-  // of sharded ones.
+  // The items that this rank saves. If it saves alone, all of them; otherwise rank 0 saves the whole items, and each
+  // rank its slices of the sharded ones.
   std::vector<CapturedItem> capture(Values values, bool saves_alone, const KeptState* kept = nullptr) const;
 
  private:
-  // In a captured item that is sharded puts the slices of this rank in place of whole tensors.
+  // Replaces, in a captured item that is sharded, whole tensors by the slices of this rank.
   void take_slices(CapturedItem& captured) const;
 
   ProcessGroup& group_;

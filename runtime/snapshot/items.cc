@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The items that need no engine: values of the program's own, and the place in the data.
+// The items that need no engine: values of the program, and the place in the data.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,12 +23,11 @@ std::string names_of(const std::vector<std::string>& names) {
   return joined(names, checkpoint::in_quotes, ", ", kMostNames);
 }
 
-// An item that has values alone. All of them are read once before any of them counts: check() does it for the type's
-// sake.
+// An item that has only values. load() sets them after check() has read all of them once, for their types.
 class ValuesItem final : public SnapshotItem {
  public:
   using Get = std::function<SnapshotValues()>;
-  // InvalidArgument if they don't fit; they count with `is_final`.
+  // Reads the values and, with `is_final`, sets them. InvalidArgument if they don't fit.
   using Read = std::function<void(const SnapshotValues& values, bool is_final)>;
 
   ValuesItem(std::string type, Get get, Read read)

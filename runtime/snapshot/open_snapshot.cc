@@ -22,7 +22,7 @@ using checkpoint::ManifestItem, checkpoint::SlicedTensor, checkpoint::SnapshotVa
 
 namespace {
 
-// Rank 0's sums of numbers that each rank had its own of; the others get 0.
+// The sums over the ranks of per-rank numbers, on rank 0; the other ranks get 0.
 SnapshotValues sums_of(const ManifestItem& item, int rank) {
   std::vector<SnapshotValues> known = item.values;
   std::erase_if(known, [](const SnapshotValues& values) { return values.empty(); });
@@ -47,12 +47,12 @@ SnapshotValues sums_of(const ManifestItem& item, int rank) {
   return sums;
 }
 
-// This rank's values; nullopt if it keeps those it has.
+// This rank's values; nullopt if the rank keeps its current ones.
 std::optional<SnapshotValues> own_values(const ManifestItem& item, AtAnotherSize at_another_size, int rank, int size) {
   if (item.kind != checkpoint::ItemKind::per_rank) return item.values.front();
   if (std::cmp_equal(item.values.size(), size)) {
     const SnapshotValues& own = item.values[static_cast<std::size_t>(rank)];
-    if (own.empty()) return std::nullopt;  // another rank saved it, when this one had died
+    if (own.empty()) return std::nullopt;  // another rank saved the snapshot after this one had died
     return own;
   }
   switch (at_another_size) {
@@ -68,7 +68,7 @@ std::optional<SnapshotValues> own_values(const ManifestItem& item, AtAnotherSize
 
 }  // namespace
 
-// An item of the snapshot, of which each file is read for all by a rank that has it.
+// An item of the snapshot. A rank that has a file reads it for all ranks.
 class OpenSnapshot::SharedItem final : public SavedItem {
  public:
   // Both outlive this object.
@@ -101,8 +101,8 @@ class OpenSnapshot::SharedItem final : public SavedItem {
 
 OpenSnapshot::OpenSnapshot(ProcessGroup& group, Candidate chosen)
     : group_(group), chosen_(std::move(chosen)), manifest_(*chosen_.contents), files_(chosen_.own_path) {
-  // The manifest has the tensors that lie in slices. Those of a file that has them whole are one slice each: the rank
-  // that reads the file tells them.
+  // The manifest lists the tensors that are in slices. Tensors in a file of whole ones are one slice each, which the
+  // rank that reads the file announces.
   checkpoint::Manifest own;
   own.world_size = group.size();
   for (const ManifestItem& item : manifest_.items) {
@@ -152,7 +152,7 @@ void OpenSnapshot::check(const ItemList& items, const RestoreOptions& options) {
       continue;
     }
     try {
-      // Whether a state is in shares is a matter of each run's own.
+      // A run may have its state in shards or not, whatever the saved run had.
       const bool was_per_rank = saved->kind == checkpoint::ItemKind::per_rank;
       if (saved->type != item.item->type() || was_per_rank != item.is_per_rank) {
         throw InvalidArgument(fmt::format("it is of type {}, and the program's is {}",
@@ -171,7 +171,7 @@ void OpenSnapshot::check(const ItemList& items, const RestoreOptions& options) {
   compare_tied(items);
 }
 
-// Apart from the checks of items, for the ranks read together: every rank has found by now that each item fits.
+// Runs after the checks of all items, because ranks read together: every rank has found by now that each item fits.
 void OpenSnapshot::compare_tied(const ItemList& items) {
   for (const ListedItem& item : items.all()) {
     const ManifestItem* const saved = find(item);
@@ -197,7 +197,7 @@ void OpenSnapshot::compare_tied(const ItemList& items) {
 }
 
 void OpenSnapshot::load(const ItemList& items) {
-  // In the snapshot's order, which is one on all ranks: they read each file together.
+  // The snapshot's order is the same on all ranks, which read each file together.
   for (const ManifestItem& saved : manifest_.items) {
     const auto item = std::ranges::find(items.all(), saved.name, &ListedItem::name);
     if (item == items.all().end()) {

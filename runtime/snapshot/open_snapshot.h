@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contents of the chosen snapshot, as every rank knows them, and how the program's items get them: each file is
-// read by one rank that has it, for all.
+// The contents of the chosen snapshot, as every rank knows them, and how they get into the program's items: one rank
+// that has a file reads it for all.
 //
-// Threads: the training's. All of it is collective. Failure: of check() InvalidArgument on every rank, and nothing is
-// changed; CorruptData and SystemError of the rank that reads, the group's errors on the others.
+// Threads: the training's. Collective: all calls.
+// Failure: check() throws InvalidArgument on every rank, with nothing changed. Reading throws CorruptData and
+//   SystemError on the rank that reads, and the group's errors on the others.
 #pragma once
 
 #include <map>
@@ -26,9 +27,9 @@ class OpenSnapshot {
   const checkpoint::Manifest& manifest() const { return manifest_; }
   RestoredSnapshot restored() const;
 
-  // Throws on every rank if the contents don't fit the state of some rank.
+  // Throws on every rank if the contents don't fit some rank's state.
   void check(const ItemList& items, const RestoreOptions& options);
-  // After check().
+  // Loads the contents into the items, after check().
   void load(const ItemList& items);
 
  private:
@@ -42,8 +43,8 @@ class OpenSnapshot {
   ProcessGroup& group_;
   const Candidate chosen_;
   checkpoint::Manifest manifest_;
-  std::map<std::string, Tensors> tensors_;  // every item's
-  checkpoint::SnapshotFiles files_;         // those that this rank reads
+  std::map<std::string, Tensors> tensors_;  // the tensors of every item
+  checkpoint::SnapshotFiles files_;         // the files that this rank reads
 };
 
 }  // namespace lockstep

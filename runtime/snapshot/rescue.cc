@@ -22,7 +22,7 @@ void Rescue::keep(std::int64_t step) {
   kept_.values.resize(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
     kept_.values[i] = items[i].item->values();
-    if (i < looked_up_) continue;  // which tensors it has does not change
+    if (i < looked_up_) continue;  // the list of its tensors does not change
     for (SnapshotTensor& tensor : items[i].item->tensors()) {
       if (!tensor.only_optimizers_write && !tensor.is_copy) {
         kept_.tensors.push_back({i, std::move(tensor), {}});
@@ -34,12 +34,12 @@ void Rescue::keep(std::int64_t step) {
   }
   copy_tensors();
   keep_counts();
-  // Last: after an exception above an update still counts as under way, and save() leaves the mixed state alone.
+  // Last: if a call above throws, an update still counts as under way, and save() does not save the mixed state.
   step_ = step;
   is_updating_ = false;
 }
 
-// Some optimizers make writes that are not counted, as LibTorch's SGD does through data().
+// Some optimizers write without counting, such as LibTorch's SGD through data().
 void Rescue::keep_counts() {
   are_writes_known_ = step_ != kNone;
   for (Counted& tensor : counted_) {
@@ -79,7 +79,7 @@ bool Rescue::refuse_lost(std::string_view why) {
       "is saved. Add it with AtAnotherSize::drop if it may be lost";
   if (lost->is_sharded()) {
     writer_.give_up();
-    writer_.wait_alone();  // what all have written may still become a snapshot
+    writer_.wait_alone();  // files that all ranks have written may still become a snapshot
     reason = fmt::format("is in shares of the ranks, and a lost rank's went with it; the job resumes from {}",
                          cost_of_loss());
   }
@@ -89,9 +89,9 @@ bool Rescue::refuse_lost(std::string_view why) {
 }
 
 void Rescue::save(std::string_view why, bool all_live) noexcept {
-  // A step that is not finished has written a part of the parameters, perhaps.
+  // An unfinished step may have written a part of the parameters.
   if (step_ == kNone || !is_as_kept() || std::exchange(is_saved_, true)) return;
-  // On a device a sum without the lost rank's gradients may be in the parameters already.
+  // On a device the parameters may already contain a sum without the lost rank's gradients.
   if (!all_live && !are_steps_over_()) {
     log_warn(
         "snapshots: {}, and step {} is not saved: the GPU of {} had not ended it; the job resumes from the last one "
@@ -99,27 +99,28 @@ void Rescue::save(std::string_view why, bool all_live) noexcept {
         why, step_, catalogue_.who());
     return;
   }
-  StopSignals::obeyed();  // the timer of a stop would end it
+  StopSignals::obeyed();  // otherwise the timer of a stop would end the save
   try {
     if (!all_live && refuse_lost(why)) return;
     ItemList::Values values = items_.values(all_live, &kept_);
     if (!items_.are_sharded()) return save_alone(why, std::move(values));
-    writer_.save(catalogue_.head(step_, why), items_.capture(std::move(values), false, &kept_));  // all are live
+    writer_.save(catalogue_.head(step_, why), items_.capture(std::move(values), false, &kept_));  // all ranks are alive
   } catch (const std::exception& error) {
     log_error("snapshots: {}, and step {} was not saved: {}", why, step_, error.what());
   }
 }
 
 void Rescue::save_alone(std::string_view why, ItemList::Values values) {
-  // The writer may be saving this very step, which the holder of the claim looks for on the disk: it must end first.
+  // The writer may be saving this very step, and the holder of the claim looks for it on the disk: the writer must end
+  // first.
   writer_.wait_alone();
-  // The claim lasts until the step is durable: a survivor that is killed before leaves it to the next one, which waits
-  // here and finds the step not saved.
+  // The claim lasts until the step is durable: if a survivor is killed before, the claim goes to the next one, which
+  // waits here and finds the step not saved.
   const auto claim = checkpoint::RescueClaim::take(
       catalogue_.folder(), step_, catalogue_.generation(), [this] { return catalogue_.find(step_).has_value(); },
       Deadline::after(group_.timeout()));
   if (!claim) return;
-  // Its own thread, and a folder of its own name: the group's may be gone, and rank 0 may write to this disk.
+  // A thread and a folder of its own: the group may have failed, and rank 0 may write to this disk.
   BackgroundWriter survivor([this](checkpoint::Manifest head, std::span<const checkpoint::ItemSource> sources,
                                    const std::exception_ptr& why_not) {
     if (why_not) std::rethrow_exception(why_not);

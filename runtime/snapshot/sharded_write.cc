@@ -25,13 +25,13 @@ namespace {
 constexpr std::size_t kMostNamed = 4;  // ranks in a message
 constexpr const char* kWritten = "written";
 constexpr const char* kManifest = "manifest";
-constexpr const char* kNotAwaited = "?";  // in the manifest's place
+constexpr const char* kNotAwaited = "?";  // in place of the manifest
 
-// What a rank tells rank 0 once its files are written.
+// A rank's message to rank 0 after its files are written.
 struct Written {
   std::string failure = {};
   bool keeps_disk = false;
-  std::string part = {};  // of the manifest
+  std::string part = {};  // the rank's part of the manifest
 
   static constexpr auto kFields = [](auto& written, auto& fields) {
     fields.lines("failure", written.failure);
@@ -45,7 +45,7 @@ std::string key_of(const fs::path& snapshot, int rank, const char* what) {
 }
 
 void join(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot, Manifest manifest, std::string failure) {
-  // Every rank is waited for, also where one has failed: its files are to be gone with the folder.
+  // Wait for every rank, even after one has failed: its files must be removed with the folder.
   const Deadline deadline = Deadline::after(group.timeout());
   std::vector<std::string> failures;
   if (!failure.empty()) failures.push_back(std::move(failure));
@@ -67,8 +67,9 @@ void join(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot, M
           fmt::format("{}: {}", group.roster()[static_cast<std::size_t>(rank)].describe(), error.what()));
     }
   }
-  // The manifest is what makes the snapshot: a crash before it is durable leaves files on all disks, which the next
-  // start passes over and the next save removes; a crash behind it a snapshot, whoever has a copy.
+  // The manifest makes the snapshot. A crash before the manifest is durable leaves files on all disks, which the next
+  // start passes over and the next save removes. A crash after that leaves a snapshot, whoever has a copy of the
+  // manifest.
   std::exception_ptr reason;
   try {
     if (!failures.empty()) throw Error(joined(failures, std::identity(), "; ", kMostNamed));
@@ -82,13 +83,13 @@ void join(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot, M
   }
   if (reason) std::rethrow_exception(reason);
   keep_saved_step(manifest.step);
-  // Last: an older snapshot goes only once a newer one is durable.
+  // Last: an older snapshot is removed only after a newer one is durable.
   catalogue.clean();
 }
 
 void copy_manifest(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot) {
-  // Rank 0 begins to wait for the others within a timeout, and waits as long again. If it does not answer the files
-  // stay: the snapshot is whole if its manifest is on rank 0's disk.
+  // Rank 0 begins to wait for the others within one timeout, and waits up to another. If rank 0 does not answer, the
+  // files stay: the snapshot is complete if its manifest is on rank 0's disk.
   const std::string key = key_of(snapshot, group.rank(), kManifest);
   const std::string text = group.store().get(
       key, Deadline::after(group.timeout()).is_never() ? Deadline::never() : Deadline::after(2 * group.timeout()));
@@ -110,7 +111,7 @@ void copy_manifest(ProcessGroup& group, Catalogue& catalogue, const fs::path& sn
   };
   copy();
   catalogue.clean();
-  if (!failure.empty()) copy();  // which may have room now
+  if (!failure.empty()) copy();  // there may be room now
   if (failure.empty()) return;
   log_warn("snapshots: step {} is saved, but for the copy of its manifest on the disk of {}: {}", manifest.step,
            catalogue.who(), failure);
@@ -123,8 +124,8 @@ std::string open_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest hea
   std::string own = is_busy ? kBusy : "";
   fs::path made;
   try {
-    // An attempt before this one at the same step may have left them. Erased before the exchange below: no rank can set
-    // this attempt's keys before all have passed it.
+    // An earlier attempt at the same step may have left these keys. Erase them before the exchange below: no rank sets
+    // this attempt's keys before all ranks have passed it.
     const fs::path path = catalogue.path_of(head.step);
     for (const char* key : {kWritten, kManifest}) group.store().erase(key_of(path, group.rank(), key));
     if (own.empty()) catalogue.record_start();
@@ -132,7 +133,8 @@ std::string open_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest hea
   } catch (const Error& error) {
     own = error.what();
   }
-  // The folders are made before the exchange too: a rank that does not keep its disk writes to one that another made.
+  // Make the folders before the exchange too: a rank that does not keep its disk writes to a folder that another rank
+  // made.
   std::vector<std::string> failures;
   bool is_any_busy = false;
   const std::vector<std::string> all =
@@ -158,8 +160,8 @@ void write_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest head,
     failure = fmt::format("{}: {}", catalogue.who(), error.what());
   }
   if (group.rank() == 0) return join(group, catalogue, path, std::move(head), std::move(failure));
-  // Set last, for it says that the files are durable. A rank that is killed before leaves files without a manifest, and
-  // rank 0's wait ends with the group's failure.
+  // Set the key last, because it says that the files are durable. A rank that is killed before leaves files without a
+  // manifest, and rank 0's wait ends with the group's failure.
   group.store().set(
       key_of(path, group.rank(), kWritten),
       write_record(Written{failure, catalogue.keeps_disk(), failure.empty() ? checkpoint::to_text(head) : ""},
@@ -168,7 +170,7 @@ void write_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest head,
 }
 
 void give_up_sharded(ProcessGroup& group, const Catalogue& catalogue, std::int64_t step) {
-  // Only a key that its writer has not set: what all ranks have written may still become a snapshot.
+  // Set only a key that its writer has not set: files that all ranks have written may still become a snapshot.
   const fs::path path = catalogue.path_of(step);
   const auto set_if_absent = [&](int rank, const char* what, std::string_view value) {
     group.store().compare_set(key_of(path, rank, what), "", value);

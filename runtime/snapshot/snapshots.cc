@@ -32,7 +32,7 @@ namespace lockstep {
 using checkpoint::SnapshotValues;
 
 // The parts, each of which owns its state, and when they act. Members are in the order in which they use each other, so
-// that what others use ends last.
+// the members that others use are destroyed last.
 struct BasicSnapshots::Impl {
   Impl(std::filesystem::path folder, std::shared_ptr<ProcessGroup> the_group, Steps the_steps,
        const SnapshotOptions& the_options)
@@ -69,16 +69,16 @@ struct BasicSnapshots::Impl {
   std::vector<CapturedItem> capture() {
     ItemList::Values values = comm::within_call("Snapshots::step", [&] { return items.values(true); });
     std::vector<CapturedItem> captured = items.capture(std::move(values), false);
-    // On a device a failure ends the sums of a step that the tensors above were waited for, and what they hold then is
-    // not its state.
-    if (group->rank() == 0 && !are_steps_over()) group->progress();  // throws what has happened
+    // On a device a failure may have cut short the sums of the step after whose end the tensors above were captured:
+    // they are then not its state.
+    if (group->rank() == 0 && !are_steps_over()) group->progress();  // throws a failure that has happened
     return captured;
   }
 
-  // Gradients are not part of the state that is taken now: a backward that adds to existing ones is refused.
+  // Gradients are not part of the captured state: a backward that adds to existing ones is refused.
   void refuse_adding() {
     const auto refuse = [this, at = count()] {
-      rescue.forget();  // a survivor must not save it either
+      rescue.forget();  // a survivor must not save the step either
       const bool is_saved = writer.last_saved() == at;
       throw InvalidArgument(fmt::format(
           "Snapshots: a backward adds to gradients of before step() or save(), behind step {}: no snapshot "
@@ -99,7 +99,7 @@ struct BasicSnapshots::Impl {
   }
 
   enum class BestStep : std::uint8_t { is_none, is_saved, to_save };
-  // On rank 0.
+  // Runs on rank 0.
   BestStep judge(double value) {
     const std::int64_t step = count();
     if (std::isnan(value)) {
@@ -111,7 +111,7 @@ struct BasicSnapshots::Impl {
       const auto durable = catalogue.find(step);
       if (!durable) return BestStep::to_save;
       checkpoint::set_value(*durable, value);
-      // Only once the value is durable: without it, cleaning could take this very snapshot.
+      // Clean only after the value is durable: without a value, cleaning could remove this very snapshot.
       catalogue.clean();
       log_info("snapshots: step {}, saved before, is one of the {} best, with {}", step, options.keep_best, value);
       return BestStep::is_saved;
@@ -124,13 +124,13 @@ struct BasicSnapshots::Impl {
 
   const std::shared_ptr<ProcessGroup> group;
   const SnapshotOptions options;
-  std::vector<Steps> steps;  // ddp's, then those of follow()
+  std::vector<Steps> steps;  // ddp's steps, then those of follow()
   ItemList items;
   Catalogue catalogue;
   SnapshotWriter writer;
   Rescue rescue;
   bool is_begun = false;
-  bool is_over = false;         // load_best_model() has changed the model
+  bool is_over = false;         // whether load_best_model() has changed the model
   std::int64_t last_step = -1;  // steps at the last step(), or at restore()
   std::int64_t saved_for_stop = -1;
   UnwindGuard unwinding;
@@ -150,7 +150,7 @@ BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<Pro
 
 BasicSnapshots::~BasicSnapshots() {
   try {
-    // The rescue comes before all else: the items are still those of the step, and the group may be gone.
+    // The rescue comes first: the items still have the step's state, and the group may have failed.
     if (impl_->unwinding.is_unwinding()) {
       impl_->writer.give_up();
       if (impl_->options.rescue) impl_->rescue.save("the job has failed");
@@ -158,7 +158,7 @@ BasicSnapshots::~BasicSnapshots() {
       // The ranks agreed to stop after the last step(), in an evaluation.
       if (const auto reason = stop_reason(*impl_->group)) impl_->rescue.save(*reason, true);
     }
-    // The program's backwards outlive this object, and call into it no more.
+    // The program's backwards outlive this object, and must not call into it any more.
     if (impl_->is_begun) {
       for (const Steps& steps : impl_->steps) {
         steps.before_update(nullptr);
@@ -207,18 +207,18 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
   Candidates candidates(group, self.catalogue.folder(), kCall);
   const std::optional<Candidate> chosen = candidates.choose();
   candidates.refuse_absent(chosen);
-  // All that can refuse comes before begin(), which fences the later snapshots: until then a rank that throws or dies
-  // leaves the job as it was. load() comes last, for it changes the program.
+  // Everything that can refuse comes before begin(), which fences the later snapshots: until then a rank that throws or
+  // dies leaves the job unchanged. load() comes last, because it changes the program.
   std::optional<OpenSnapshot> snapshot;
   if (chosen) {
-    // Known before check_room() cleans. The later steps are those that this start will fence.
+    // Set before check_room() cleans. This start will fence the later steps.
     self.catalogue.set_resumes_from(chosen->own_path.filename().string());
     for (const Candidate& it : candidates.all()) {
       if (it.manifest != 0 && it.step <= chosen->step) self.catalogue.note_saved_elsewhere(it.step, it.generation);
     }
     snapshot.emplace(group, *chosen).check(self.items, self.options.restore);
   } else {
-    candidates.refuse_damaged();  // a fresh start would remove snapshots that can perhaps be mended
+    candidates.refuse_damaged();  // a fresh start would remove snapshots that can perhaps be repaired
   }
   on_rank0_alone([&] { self.catalogue.check_room(self.items.bytes(), chosen.has_value()); });
   self.catalogue.begin(chosen ? std::optional(chosen->step) : std::nullopt, self.items.are_sharded());
@@ -249,7 +249,8 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
   }
   if (self.options.stop_on_signals) {
     stop_on_signals(group);
-    // No rank returns before all of them obey: a signal that follows a rank's first line must not kill another rank.
+    // No rank returns before all handle the signals: a signal that follows a rank's first line must not kill another
+    // rank.
     comm::within_call(kCall, [&] { group.barrier().wait(); });
   }
   if (self.options.rescue) self.rescue.save_at_fatal_error();
@@ -261,10 +262,10 @@ void BasicSnapshots::step() {
   self.require_begun("step");
   self.writer.report();
   const std::int64_t count = self.count();
-  // After a micro-batch the place in the data is ahead of the parameters, and its gradient is in no snapshot.
+  // After a micro-batch the place in the data is ahead of the parameters, and no snapshot has its gradient.
   const bool is_finished = count != std::exchange(self.last_step, count);
   if (is_finished) self.refuse_adding();
-  // Before the save: if another rank dies during it, the step is not lost.
+  // Before the save: if another rank dies during the save, the step is not lost.
   if (is_finished && (self.options.rescue || self.options.stop_on_signals)) self.rescue.keep(count);
   if (const auto reason = stop_reason(*self.group); reason && count != self.saved_for_stop) {
     self.saved_for_stop = count;
@@ -295,7 +296,7 @@ void BasicSnapshots::wait() { impl_->writer.wait("Snapshots::wait, or its destru
 bool BasicSnapshots::save_if_best(double value) {
   Impl& self = *impl_;
   self.require_begun("save_if_best");
-  wait();  // for each rank's share; a step that is one of the best is not left out
+  wait();  // for each rank's files; a step that is one of the best is not left out
   if (self.options.keep_best == 0) {
     throw InvalidArgument("Snapshots: save_if_best() where SnapshotOptions::keep_best is 0; give how many are kept");
   }
@@ -311,7 +312,7 @@ bool BasicSnapshots::save_if_best(double value) {
 std::optional<RestoredSnapshot> BasicSnapshots::load_best_model() {
   Impl& self = *impl_;
   self.require_begun("load_best_model");
-  save("load_best_model()");  // the last step is lost otherwise
+  save("load_best_model()");  // otherwise the last step would be lost
   Candidates candidates(*self.group, self.catalogue.folder(), "Snapshots::load_best_model");
   candidates.order_by_value(self.options.higher_is_better);
   std::optional<Candidate> best = candidates.choose("model.safetensors");
@@ -320,7 +321,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::load_best_model() {
   OpenSnapshot snapshot(*self.group, *best);
   ItemList model(*self.group);
   model.add(*std::ranges::find(self.items.all(), "model", &ListedItem::name));
-  // Before the model changes: no survivor may save it as the last step's.
+  // Before the model changes: no survivor may save it as the last step's state.
   self.is_over = true;
   self.rescue.forget();
   snapshot.check(model, self.options.restore);
