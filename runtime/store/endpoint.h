@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Address of a lockstep store server, and what a client must know to be let in.
+// The address of a lockstep store server, and what a client needs to be admitted.
 #pragma once
 
 #include <optional>
@@ -12,11 +12,11 @@ namespace lockstep::store {
 
 struct Endpoint {
   net::HostPort address = {};
-  // Secret of the run. With one, a server that doesn't ask for it is refused too: it is not the
-  // server that was meant. Without one, a server that asks is an error that says where the secret belongs.
+  // The secret of the run. With one, the client also refuses a server that doesn't ask for it, because that is another
+  // server. Without one, a server that asks for it is an error, which says where the secret belongs.
   std::optional<Secret> secret = {};
-  // Which run this is, and who we are in it ("rank 3", "launcher", "doctor"). Both are part of the proof, and the
-  // server's log names them. A server of another run refuses us.
+  // The run, and this client's role in it ("rank 3", "launcher", "doctor"). Both are part of the proof, and in the
+  // server's log. A server of another run refuses the client.
   std::string run_id = {};
   std::string role = {};
 };

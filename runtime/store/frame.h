@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer to an operation of lockstep's own, and what a client is sent unasked.
+// A frame: the answer to an operation of lockstep's own, or a message that a client gets without asking.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace lockstep::store {
 using SessionId = std::uint64_t;
 
 struct Frame {
-  std::uint8_t status = proto::kOk;  // of proto/protocol.h
+  std::uint8_t status = proto::kOk;  // a status of proto/protocol.h
   std::vector<std::string> list = {};
 };
 

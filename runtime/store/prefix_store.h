@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A part of another store: key "k" is "prefix/k" there. So that groups in one job don't meet each other's keys.
+// A part of another store, in which key "k" is "prefix/k", so that the groups of a job do not use the same keys.
 #pragma once
 
 #include <memory>
@@ -23,14 +23,14 @@ class LOCKSTEP_INTERNAL_API PrefixStore : public Store, public StoreInternals {
   bool check(std::span<const std::string> keys) override;
   bool erase(std::string_view key) override;
   std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
-  // Counts the keys of the whole store underneath: it can't tell whose they are.
+  // The number of keys of the whole store underneath, which can't tell whose they are.
   std::int64_t num_keys() override { return store_->num_keys(); }
-  // Those with this prefix, without it.
+  // The keys with this prefix, without it.
   std::vector<std::string> list_keys() override;
   // Ends all waits at the store underneath.
   void stop_waiting() override { store_->stop_waiting(); }
   void give_up() override { store::give_up(*store_); }
-  // Describes the store underneath.
+  // The description of the store underneath.
   std::string description() const override { return store_->description(); }
 
  private:

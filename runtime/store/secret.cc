@@ -29,7 +29,7 @@ int hex_digit(char c) {
 
 void wipe_text(std::string& text) { wipe(std::as_writable_bytes(std::span(text))); }
 
-// On a file system that is mounted read-only, such as a secret of Kubernetes', the mode is the mount's, not the user's.
+// On a file system that is mounted read-only, such as a secret of Kubernetes, the mode is the mount's, not the user's.
 bool is_mounted_read_only(int fd) {
   struct statvfs system {};
   return ::fstatvfs(fd, &system) == 0 && (system.f_flag & ST_RDONLY) != 0;
@@ -39,10 +39,10 @@ std::string read_secret_file(const std::string& path) {
   const auto refuse = [&](const std::string& why) {
     return InvalidArgument(fmt::format("{}={}: {}", kFileVariable, path, why));
   };
-  // O_NONBLOCK: a pipe of that name must not hold us up.
+  // O_NONBLOCK: a pipe of that name must not block this process.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) throw refuse(fmt::format("it can't be opened: {}", errno_text(errno)));
-  // Of the open file, not of the name: what is checked here is what is read below.
+  // Of the open file, not of the name, so that the checked file is the one that is read below.
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw SystemError(fmt::format("fstat of {}", path), errno);
   if (!S_ISREG(status.st_mode)) throw refuse("it is not a regular file; write the 64 hex digits to one of mode 0600");
@@ -56,7 +56,7 @@ std::string read_secret_file(const std::string& path) {
     throw refuse(fmt::format("it belongs to user {}, we run as {}: it must belong to us or to root", status.st_uid,
                              ::geteuid()));
   }
-  std::string text(2 * Secret::kBytes + 2, '\0');  // room for a line's end, so that more than that is seen
+  std::string text(2 * Secret::kBytes + 2, '\0');  // room for a line's end, so that a longer text is noticed
   std::size_t size = 0;
   while (size < text.size()) {
     const ssize_t count = ::read(fd.get(), text.data() + size, text.size() - size);

@@ -17,7 +17,8 @@ namespace {
 
 using proto::Op;
 
-// One greeting: a server that has accepted answers it at once, one that hasn't (a full queue) is better asked again.
+// The time for one greeting: a server that has accepted answers at once, and a client of a server that has not (a full
+// queue) does better to try again.
 constexpr auto kGreetingLimit = std::chrono::seconds(10);
 
 UniqueFd connect(const net::HostPort& address, const Deadline& deadline, Expect expect) {
@@ -89,7 +90,7 @@ void TcpConnection::greet(const Endpoint& endpoint, const Deadline& deadline) {
 // True once the socket is ready. False if the stop comes first and `at_stop` ends the wait.
 bool TcpConnection::wait_for(short events, const Deadline& deadline, AtStop at_stop) const {
   Deadline limit = deadline;
-  Stop stop = stop_;  // poll() passes over -1
+  Stop stop = stop_;  // poll() ignores -1
   for (;;) {
     pollfd entries[] = {{.fd = connection_.fd(), .events = events, .revents = 0},
                         {.fd = stop.fd, .events = POLLIN, .revents = 0},
@@ -103,7 +104,7 @@ bool TcpConnection::wait_for(short events, const Deadline& deadline, AtStop at_s
     }
     if (ready <= 0) continue;
     if (at_stop == AtStop::end) return false;
-    // A stop stays readable for good: it shortens the limit once and is not polled again, or this would spin.
+    // A stop stays readable for good: it shortens the limit once and is not polled again, or this loop would spin.
     if (entries[1].revents != 0) {
       limit = limit.sooner(stop.grace);
       stop.fd = -1;
@@ -134,7 +135,7 @@ const proto::Contents& TcpConnection::receive(Op op, std::size_t keys, const Dea
   for (;;) {
     const proto::Status status = reader.read(connection_.input());
     if (status == proto::Status::ok) {
-      // The bytes stay in the buffer until the next are received: contents_ has views of them.
+      // The bytes stay in the buffer until the next call: contents_ has views of them.
       contents_ = reader.contents();
       connection_.consume(reader.size());
       return contents_;
@@ -145,7 +146,7 @@ const proto::Contents& TcpConnection::receive(Op op, std::size_t keys, const Dea
 }
 
 void TcpConnection::receive_more(const Deadline& deadline) {
-  // The answer is not here yet as a rule, so that asking for it first would be in vain.
+  // The answer has usually not arrived yet, so receiving before the wait would be in vain.
   wait_for(POLLIN, deadline);
   connection_.receive(deadline);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection to a store server: requests out, replies in. Used by one thread at a time.
+// One connection to a store server: requests out, replies in. One thread at a time uses it.
 #pragma once
 
 #include <chrono>
@@ -19,48 +19,49 @@
 
 namespace lockstep::store {
 
-// How sure the caller is of a server that has not answered yet.
+// What the caller knows of a server that has not answered yet.
 enum class Expect {
-  may_come,  // it may not have started yet: a refusal means later
-  is_there,  // it has answered this process before: a refusal means that its process has ended or is about to
+  may_come,  // it may start later: a refusal means "not yet"
+  is_there,  // it has answered this process before: a refusal means that its process has ended or is ending
 };
 
-// Signals that end waiting on a connection early.
+// Descriptors whose readability shortens the waits on a connection.
 struct Stop {
-  int fd = -1;  // readable for good once nobody shall wait long; -1: nothing does
-  // Time in which an answer may still come then.
+  // A descriptor that becomes readable, for good, when no call may wait long any more; -1: none.
+  int fd = -1;
+  // The time in which an answer may still arrive after that.
   std::chrono::nanoseconds grace{};
-  // As `fd` and `grace`, once the store is known not to answer.
+  // A descriptor like `fd`, with `grace`, for a store that is known not to answer.
   int give_up_fd = -1;
   std::chrono::nanoseconds last_grace{};
 };
 
 class TcpConnection {
  public:
-  // Connects to a lockstep server and greets it (auth.h), and tries again until the deadline, also when the server
-  // closes during the greeting: a full listen queue shows only then. Timeout says what was tried and what came of it;
-  // StoreError, at once, why the server refuses us or we it, or that nobody listens where a server `is_there`.
+  // Connects to a lockstep server and greets it (auth.h). It tries again until the deadline, also if the server closes
+  // during the greeting, because a full listen queue shows only then. Timeout says what was tried and what happened.
+  // StoreError, at once, says why the server or the client refuses, or that nobody listens where a server `is_there`.
   static TcpConnection open(const Endpoint& endpoint, const Deadline& deadline, Expect expect = Expect::may_come);
-  // As open(), without a second try, for a server that is known to be there.
+  // As open(), with a single try, for a server that is known to be there.
   static TcpConnection open_once(const Endpoint& endpoint, const Deadline& deadline, const Stop& stop = {});
   // As open(), with another greeting: `greet` gets the connection and the number of the try, from 1. `or_what` ends the
   // Timeout's question what else may listen there.
   using Greet = std::function<void(TcpConnection& connection, int attempt)>;
   static TcpConnection open_with(const net::HostPort& address, const Deadline& deadline, Expect expect,
                                  const Greet& greet, std::string_view or_what);
-  // From now on each wait has what `stop` leaves it, if its deadline is not sooner. The descriptor must outlive this.
+  // Makes `stop` shorten each wait from now on. Its descriptors outlive this object.
   void stop_by(const Stop& stop) { stop_ = stop; }
 
   // Sends bytes of requests. Throws net::ConnectionClosed, Timeout, SystemError.
   void send(std::string_view bytes, const Deadline& deadline);
-  // Receives the reply to the oldest request that has none yet, which was `op` with `keys` keys. The views are valid
-  // until the next call. Throws as send(), and CorruptData if the reply is not one.
+  // Receives the reply to the oldest request without one, which was `op` with `keys` keys. The views are valid until
+  // the next call. Throws as send(), and CorruptData if the bytes are not a reply.
   const proto::Contents& receive(proto::Op op, std::size_t keys, const Deadline& deadline);
   // Waits until there is something to receive; false if the stop came first. Throws Timeout.
   bool await_reply(const Deadline& deadline);
-  // Gives up the connection, with the bytes received on it and not given out, to a caller that continues by itself.
+  // Gives the connection, with the bytes that were received and not returned, to a caller that continues on its own.
   net::Connection release() && { return std::move(connection_); }
-  // The address that was connected to, numeric.
+  // The numeric address of the server.
   net::HostPort peer() const;
 
  private:

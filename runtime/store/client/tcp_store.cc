@@ -19,7 +19,7 @@ using proto::Op;
 
 constexpr proto::Limits kLimits;
 
-// Why the store does not answer, and what to do.
+// The reason why the store does not answer, and the remedy.
 constexpr std::string_view kHostEnded =
     "the process that hosts the store, which is the launcher or rank 0, has ended or refused this request: look at "
     "what "
@@ -29,7 +29,7 @@ constexpr std::string_view kHostVanished =
 constexpr std::string_view kHostSilent =
     "the process that hosts the store may be stopped, or the network between may be cut";
 
-// For the server, in ms: 0 if the deadline has passed, less if there is none.
+// The time to send to the server, in ms: 0 if the deadline has passed, negative if there is none.
 std::int64_t timeout_of(const Deadline& deadline) {
   if (deadline.is_never()) return -1;
   return std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
@@ -99,12 +99,12 @@ TcpConnection TcpStore::take(const Deadline& deadline) {
       return connection;
     }
   }
-  // Without the lock: connecting takes a while, and other threads have connections to take and to give back.
+  // Connect without the lock: it takes a while, and other threads take and return connections.
   const Deadline limit = unless_stopped(deadline);
   try {
     return TcpConnection::open_once(endpoint_, limit, stop());
   } catch (const net::ConnectionClosed&) {
-    // A server that is flooded makes room by closing who is at its greeting longest.
+    // A flooded server makes room by closing the client that has been at its greeting longest.
     return TcpConnection::open_once(endpoint_, limit, stop());
   }
 }
@@ -116,7 +116,7 @@ void TcpStore::give_back(TcpConnection connection) {
 }
 
 void TcpStore::rest() {
-  std::vector<TcpConnection> closed;  // before the lock, so that they are closed after it
+  std::vector<TcpConnection> closed;  // before the lock, so that they are closed after it is released
   MutexLock lock(mutex_);
   if (!std::exchange(has_been_used_, false)) closed.swap(idle_);
 }
@@ -130,8 +130,8 @@ void TcpStore::with_connection(const std::string& what, const Deadline& deadline
   owner_.require(what);
   try {
     TcpConnection connection = take(deadline);
-    // Given back only behind its answer: after an error the connection is closed, or the next request would read the
-    // answer that is still to come.
+    // Returned to the pool only after its answer: after an error the connection is closed, otherwise the next request
+    // would read the answer that is still to arrive.
     body(connection);
     give_back(std::move(connection));
   } catch (const net::ConnectionClosed& error) {
@@ -145,7 +145,7 @@ void TcpStore::with_connection(const std::string& what, const Deadline& deadline
   }
 }
 
-// When the answer to a request that waits until `deadline` must be here.
+// The time by which the answer to a request that waits until `deadline` must be here.
 Deadline TcpStore::answer_deadline(const Deadline& deadline) const {
   if (deadline.is_never()) return deadline;
   return Deadline::after(deadline.remaining() + options_.cancel_timeout);
@@ -169,8 +169,9 @@ Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& requ
   Frame frame;
   with_connection(what, answer, [&](TcpConnection& connection) {
     connection.send(bytes, answer);
-    // The answer and the cancel may cross. A wait that was cancelled has one answer. If its own was under way already,
-    // the one to CANCEL_WAIT is queued after it and is read too: the next request on this connection must not get it.
+    // The answer and the cancel may cross. A cancelled wait has one answer. If its own answer was already on the way,
+    // the answer to CANCEL_WAIT is queued after it: read both, because the next request on this connection must not get
+    // the second one.
     const bool stopped = !connection.await_reply(answer);
     if (stopped) connection.send(bytes_of({Op::cancel_wait, {}}), answer);
     frame = frame_of(connection.receive(request.op, 0, answer));
@@ -223,7 +224,7 @@ std::vector<std::string> TcpStore::multi_get(std::span<const std::string> keys, 
   Frame frame = ask_and_wait(what, {Op::wait_get, {names.views, {}, timeout_of(deadline)}}, deadline);
   if (frame.status == proto::kRefused) throw_refused(what, frame);
   if (frame.status == proto::kOk && frame.list.size() == keys.size()) return std::move(frame.list);
-  for (std::string& key : frame.list) key.erase(0, 1);  // as it went over the wire
+  for (std::string& key : frame.list) key.erase(0, 1);  // without the prefix that it has on the wire
   throw_wait_timeout(description(), keys, frame.list, deadline);
 }
 

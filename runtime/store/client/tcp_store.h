@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The client of a TCP store (tcp_store_server.h).
 //
-// Each call runs on a connection of its own out of a pool that grows with the number of calls at one time, so that a
-// thread that waits delays no other; rest() empties it. A write returns when the server has it. A connection on which
-// something went wrong is closed, never used again, so a late reply is never taken for another's. A get is one trip,
-// and the server keeps its deadline.
+// Each call uses a connection of its own, from a pool that grows with the number of simultaneous calls, so a thread
+// that waits delays no other; rest() shrinks the pool. A write returns when the server has the value. A connection on
+// which something went wrong is closed and never used again, so a late reply is never taken for another request's. A
+// get is one round trip, and the server keeps its deadline.
 //
-// Once the server is gone every call, also one that is waiting, throws StoreError: at once if its process has ended, in
-// net::kVanishedAfter if its host has vanished.
+// After the server is gone every call, also one that is waiting, throws StoreError: at once if its process has ended,
+// in net::kVanishedAfter if its host has vanished.
 #pragma once
 
 #include <chrono>
@@ -31,26 +31,27 @@
 namespace lockstep::store {
 
 struct TcpStoreOptions {
-  // Longest time for a request that doesn't wait for a key, there and back. Past it the store counts as lost:
+  // The longest time for a request that doesn't wait for a key, there and back. After that the store counts as lost:
   // StoreError.
   std::chrono::nanoseconds request_timeout = std::chrono::seconds(30);
-  // How long past its deadline the answer to a wait may take, and any answer past stop_waiting(). Only the server can
-  // say who has not come, or what was first, and its process may stand still for a while without being lost. A server
-  // that is silent for longer: StoreError.
+  // The time that an answer may take after the deadline of its wait, and any answer after stop_waiting(). Only the
+  // server can say which rank has not arrived, or what came first, and its process may be suspended for a while without
+  // being lost. A server that is silent for longer: StoreError.
   std::chrono::nanoseconds cancel_timeout = std::chrono::seconds(5);
-  // As cancel_timeout, past give_up().
+  // The time that an answer may take after give_up(), like cancel_timeout.
   std::chrono::nanoseconds give_up_timeout = std::chrono::seconds(1);
 };
 
 class TcpStore : public Store, public StoreInternals {
  public:
   // Connects, and retries until the deadline while nobody listens. Timeout names the address and what was tried.
-  // StoreError, at once, if the server refuses us or can't prove that it knows the secret.
+  // StoreError, at once, if the server refuses this client or can't prove that it knows the secret.
   TcpStore(const Endpoint& endpoint, const Deadline& deadline, const TcpStoreOptions& options = {});
-  // A server of lockstep's that wants no secret.
+  // As above, for a lockstep server without a secret.
   TcpStore(const net::HostPort& server, const Deadline& deadline, const TcpStoreOptions& options = {});
 
-  // Throw InvalidArgument, before anything is sent, for keys, values and counts over the limits of proto/protocol.h.
+  // Throws InvalidArgument, before anything is sent, for keys, values and counts over the limits of proto/protocol.h.
+  // So do the calls below.
   void set(std::string_view key, std::string_view value) override;
   std::string get(std::string_view key, const Deadline& deadline) override;
   std::int64_t add(std::string_view key, std::int64_t delta) override;
@@ -58,19 +59,19 @@ class TcpStore : public Store, public StoreInternals {
   bool check(std::span<const std::string> keys) override;
   bool erase(std::string_view key) override;
   std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
-  // Includes keys that other kinds of clients have set without "/" before them.
+  // The number of keys, including those that other kinds of clients have set without "/" before them.
   std::int64_t num_keys() override;
   std::vector<std::string> list_keys() override;
-  // A wait under way is cancelled at the server. No answer, to whatever request, is waited for longer than
-  // TcpStoreOptions::cancel_timeout from now on: StoreLost.
+  // Cancels pending waits at the server. From now on every request waits at most TcpStoreOptions::cancel_timeout for
+  // its answer, then throws StoreLost.
   void stop_waiting() override;
-  // As stop_waiting(), but no longer than TcpStoreOptions::give_up_timeout.
+  // As stop_waiting(), with TcpStoreOptions::give_up_timeout.
   void give_up() override;
   void rest() override EXCLUDES(mutex_);
   std::string description() const override;
 
  private:
-  const OwnerProcess owner_;  // a child's request would go between this process's own, on one connection
+  const OwnerProcess owner_;  // a forked child's request would mix with this process's own on one connection
   std::string_view checked_value(std::string_view key, std::string_view value) const;
   Stop stop() const {
     return {.fd = stop_.fd(),
@@ -81,20 +82,20 @@ class TcpStore : public Store, public StoreInternals {
   Deadline unless_stopped(const Deadline& deadline) const;
   TcpConnection take(const Deadline& deadline) EXCLUDES(mutex_);
   void give_back(TcpConnection connection) EXCLUDES(mutex_);
-  // Runs `body` on a connection. `what` is for messages; a Timeout in it means that the server is silent.
+  // Runs `body` on a connection. `what` is for messages; a Timeout in `body` means that the server is silent.
   void with_connection(const std::string& what, const Deadline& deadline,
                        const std::function<void(TcpConnection&)>& body);
-  // One request and its reply.
+  // The reply to one request.
   struct Reply {
     std::int64_t number = 0;
     std::vector<std::string> keys = {};
     Frame frame = {};
   };
   Reply exchange(const std::string& what, const proto::Request& request);
-  // A request that waits until the deadline or stop_waiting(), and its answer: then `missing`, as if the deadline had
-  // passed.
+  // Sends a request that waits until the deadline or stop_waiting(), and returns its answer; after stop_waiting()
+  // `missing`, as if the deadline had passed.
   Frame ask_and_wait(const std::string& what, const proto::Request& request, const Deadline& deadline);
-  // StoreError if its status is not an answer's.
+  // Throws StoreError if the status is not an answer's.
   void check_status(const std::string& what, const Frame& frame) const;
   [[noreturn]] void throw_refused(const std::string& what, const Frame& frame) const;
   std::string bytes_of(const proto::Request& request) const;
@@ -104,7 +105,7 @@ class TcpStore : public Store, public StoreInternals {
   const net::HostPort server_;  // as the caller named it, for messages
   const TcpStoreOptions options_;
   Endpoint endpoint_;       // with the numeric address that answered, for further connections
-  const EventFd stop_;      // readable once nobody shall wait
+  const EventFd stop_;      // readable once no call may wait
   const EventFd given_up_;  // readable once the store is known not to answer
 
   Mutex mutex_;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client of PyTorch's store server, as torchrun's agent hosts one: the four requests that meeting there needs.
+// A client of PyTorch's store server, as torchrun's agent hosts one: the four requests that a rendezvous there needs.
 //
-// The server may be of today or of PyTorch 1.13; the greeting finds out which. One request at a time. A connection on
-// which something went wrong is closed, never used again, so a late reply is never taken for another's.
+// The server may be current or of PyTorch 1.13; the greeting finds out which. One request at a time. A connection on
+// which something went wrong is closed and never used again, so a late reply is never taken for another request's.
 //
-// Threads: one at a time. Errors: StoreError when the server can't be reached or doesn't answer, naming its address.
+// Threads: one at a time.
+// Errors: StoreError, with the server's address, if the server can't be reached or doesn't answer.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,8 @@ class TorchStoreClient {
 
   // Returns when the server has the value.
   void set(std::string_view key, std::string_view value);
-  // Waits until `key` exists and returns its value. Timeout names the key. If the key is erased just then, a current
-  // server returns an empty value and one of 1.13 closes the connection: StoreError.
+  // Waits until `key` exists and returns its value. Timeout names the key. If the key is erased at that moment, a
+  // current server returns an empty value, and a server of 1.13 closes the connection: StoreError.
   std::string get(std::string_view key, const Deadline& deadline);
   void erase(std::string_view key);
   std::int64_t num_keys();

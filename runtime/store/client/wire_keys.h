@@ -9,13 +9,13 @@
 
 namespace lockstep::store {
 
-// PyTorch's clients put this before each key of their users; see proto/PROTOCOL.md.
+// The prefix that PyTorch's clients put before each key of their users; see proto/PROTOCOL.md.
 inline constexpr char kKeyPrefix = '/';
 
 // The key as it goes over the wire. InvalidArgument, naming the store, if it is too long.
 std::string wire_key(std::string_view store, std::string_view key);
 
-// Several, and views of them. InvalidArgument if they are more than one request takes.
+// Several keys, and views of them. InvalidArgument if they are more than one request takes.
 struct WireKeys {
   WireKeys(std::string_view store, std::span<const std::string> keys);
   WireKeys(const WireKeys&) = delete;

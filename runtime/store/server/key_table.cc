@@ -30,8 +30,8 @@ void KeyTable::check_room(std::string_view key, std::size_t old_bytes, std::size
 void KeyTable::store(std::string_view key, std::string value) {
   const auto found = values_.find(key);
   if (found != values_.end()) {
-    // What may throw comes first. The observer sees the old value still in place. No waiter is woken: none waits at a
-    // key that is there.
+    // Calls that may throw come first. The observer sees the old value still in place. No waiter is woken: none waits
+    // at a key that exists.
     check_room(key, found->second.size(), value.size(), false);
     ++version_;
     if (observer_) observer_(key, &found->second, &value);
@@ -44,7 +44,7 @@ void KeyTable::store(std::string_view key, std::string value) {
   if (observer_) observer_(key, nullptr, &value);
   bytes_ += key.size() + value.size();
   values_.emplace(key, std::move(value));
-  wake_for_value(key);  // last: it looks whether the keys are there
+  wake_for_value(key);  // last: it looks whether the keys exist
 }
 
 void KeyTable::set(std::string_view key, std::string_view value) { store(key, std::string(value)); }
@@ -143,8 +143,8 @@ bool KeyTable::exists(std::string_view key, Await what) const {
   return values_.contains(key) || (what == Await::key_or_queue && queues_.contains(key));
 }
 
-// Moves on to the first key that is lacking; true if there is none. Keys that were seen once are looked at again only
-// when the last has come, because they may have been deleted since.
+// Advances the wait to the first key that is lacking; true if there is none. It looks at earlier keys again only when
+// the last has arrived, because they may have been deleted since.
 bool KeyTable::advance(Wait& wait) const {
   const std::size_t count = wait.keys.size();
   for (std::size_t seen = 0; seen < count; wait.lacking = (wait.lacking + 1) % count, ++seen) {
@@ -174,7 +174,8 @@ bool KeyTable::wait(WaiterId waiter, const std::vector<std::string_view>& keys, 
 void KeyTable::wake_for_value(std::string_view key) {
   const auto found = waiters_at_.find(key);
   if (found == waiters_at_.end()) return;
-  // Moved out and erased first: attend() enters waiters into the same table, and a rehash there ends `found`.
+  // Move the waiters out and erase the entry first: attend() adds waiters to the same table, and a rehash there
+  // invalidates `found`.
   const auto waiters = std::move(found->second);
   waiters_at_.erase(found);
   for (const auto& [number, waiter] : waiters) {
@@ -214,7 +215,7 @@ void KeyTable::wake_for_item(std::string_view queue) {
     woken_.push_back(waiter);
     ++entry.promised;
   }
-  // attend() may have rehashed the table, which ends `place`, so it is looked up again.
+  // attend() may have rehashed the table, which invalidates `place`: look it up again.
   const auto left = waiters_at_.find(queue);
   if (left->second.empty()) waiters_at_.erase(left);
 }
@@ -231,7 +232,8 @@ void KeyTable::release_promise(WaiterId waiter) {
 }
 
 void KeyTable::cancel(WaiterId waiter) {
-  // Also one that is woken and that take_woken() has not handed out. The item that woke it may wake the next waiter.
+  // Also a waiter that was woken and that take_woken() has not returned. The item that woke it may wake the next
+  // waiter.
   std::erase(woken_, waiter);
   release_promise(waiter);
   const auto found = waits_.find(waiter);

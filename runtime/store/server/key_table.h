@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The data of a store server: keys and their values, queues and their items, and the clients that wait for them.
 //
-// One thread. Knows neither sockets nor the wire; waiters are numbers that mean something to the caller. A call that
-// would break a limit throws StoreError and changes nothing.
+// One thread. The table knows neither sockets nor the wire; the caller gives waiters their numbers. A call that would
+// exceed a limit throws StoreError and changes nothing.
 #pragma once
 
 #include <cstddef>
@@ -22,56 +22,58 @@ class KeyTable {
  public:
   using WaiterId = std::uint64_t;
 
-  // The last sixteenth of max_bytes is kept for writes of at most this many bytes, key and value: a client that fills
-  // the store with large values keeps ranks neither from meeting nor from reporting a failure. Many small writes still
-  // fill it, and no part of max_entries is kept.
+  // The largest write, key and value, that may use the last sixteenth of max_bytes. So a client that fills the store
+  // with large values keeps ranks neither from meeting nor from reporting a failure. Many small writes still fill it,
+  // and no part of max_entries is reserved.
   static constexpr std::size_t kSmallBytes = 4096;
 
   struct Limits {
     std::size_t max_bytes = std::size_t{1} << 30;        // of keys, values and items together
     std::size_t max_entries = std::size_t{1} << 20;      // keys and items
-    std::size_t max_value_bytes = std::size_t{8} << 20;  // of one value, also one that grew by append()
+    std::size_t max_value_bytes = std::size_t{8} << 20;  // of one value, also after append()
     std::size_t max_waited_keys = std::size_t{4} << 20;  // in all waits together
   };
   explicit KeyTable(const Limits& limits) : limits_(limits) {}
 
   // As in store.h. add() throws StoreError if the value is not a number or the sum overflows.
   void set(std::string_view key, std::string_view value);
-  // Null if there is no such key. Valid until the next write.
+  // The value; null if the key does not exist. Valid until the next write.
   const std::string* find(std::string_view key) const;
   std::int64_t add(std::string_view key, std::int64_t delta);
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired);
   void append(std::string_view key, std::string_view value);
   bool erase(std::string_view key);
-  // Those that begin with `prefix`; queues are not among them.
+  // Erases the keys that begin with `prefix`, but no queues.
   void erase_all(std::string_view prefix);
   std::size_t size() const { return values_.size(); }
-  // Another after each change of a value.
+  // A number that changes with every change of a value.
   std::uint64_t version() const { return version_; }
-  // Sorted.
+  // The keys, sorted.
   std::vector<std::string_view> keys() const;
 
   void queue_push(std::string_view queue, std::string_view item);
   std::optional<std::string> queue_pop(std::string_view queue);
   std::size_t queue_length(std::string_view queue) const;
 
-  // PyTorch's WAIT and CHECK take a queue that has an item for a key of its name.
+  // Whether an item in a queue counts as a key of the queue's name, as in PyTorch's WAIT and CHECK.
   enum class Await { key, key_or_queue };
   bool exists(std::string_view key, Await what) const;
-  // True if all of `keys` exist. Else `waiter`, which must not be waiting already, is remembered, and take_woken()
-  // returns it once they do, all at the same time. A new item wakes one waiter, the one that waits longest; that one is
-  // expected to take it, so the next waits for the next item.
+  // True if all of `keys` exist. Otherwise the table remembers `waiter`, which must not be waiting already, and
+  // take_woken() returns it once they exist, all at the same time. A new item wakes the one waiter that has waited
+  // longest; it is expected to take the item, so the next waiter waits for the next item.
   bool wait(WaiterId waiter, const std::vector<std::string_view>& keys, Await what);
-  // A woken waiter has sent its next request: an item that woke it and that it left may wake the next waiter.
+  // Notes that a woken waiter has sent its next request: an item that woke it and that it did not take may wake the
+  // next waiter.
   void release_promise(WaiterId waiter);
-  // Forgets a waiter; nothing if it isn't one. It is not woken any more.
+  // Forgets a waiter, which is not woken any more; does nothing for another number.
   void cancel(WaiterId waiter);
   // The keys that a waiter lacks at this moment, as views into its wait.
   std::vector<std::string_view> missing(WaiterId waiter) const;
-  // The waiters whose keys have come since the last call. They don't wait any more.
+  // The waiters whose keys have arrived since the last call. They don't wait any more.
   std::vector<WaiterId> take_woken();
 
-  // Told of each change of a value, just before it: null if there is none before or after.
+  // A function that is called just before each change of a value: `before` or `after` is null if the key does not exist
+  // then.
   using Observer = std::function<void(std::string_view key, const std::string* before, const std::string* after)>;
   void observe(Observer observer) { observer_ = std::move(observer); }
 
@@ -83,12 +85,12 @@ class KeyTable {
   template <typename V>
   using KeyMap = std::unordered_map<std::string, V, Hash, std::equal_to<>>;
 
-  // A waiter is registered at one key at a time, the first that it lacks, so that a wait for n keys costs n in all.
+  // A wait. It is registered at one key at a time, the first that it lacks, so a wait for n keys costs n in all.
   struct Wait {
     std::vector<std::string> keys;
     Await what = Await::key;
     std::size_t lacking = 0;   // index of the key where it is registered
-    std::uint64_t number = 0;  // the sooner it came, the smaller
+    std::uint64_t number = 0;  // the earlier it came, the smaller
   };
   struct Queue {
     std::deque<std::string> items;

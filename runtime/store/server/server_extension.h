@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// An extension of a store server: requests that the server passes on, and frames that the client didn't ask for.
+// An extension of a store server: requests that the server passes on, and frames that a client gets without asking.
 //
-// The operations from proto::kFirstExtensionCode on are an extension's. The store knows nothing of what they mean;
-// runtime/membership has the one that there is.
+// Operations from proto::kFirstExtensionCode on belong to the extension, and the store does not know their meaning.
+// runtime/membership has the only extension.
 #pragma once
 
 #include <chrono>
@@ -16,41 +16,41 @@
 
 namespace lockstep::store {
 
-// The server, as its extension sees it. On the server's thread, but for post().
+// The server, as its extension sees it. Threads: the server's, except post().
 class ExtensionHost {
  public:
   virtual ~ExtensionHost() = default;
-  // Sends a frame that the client didn't ask for, behind the answer to the request that is being served; nothing if the
-  // client has gone.
+  // Sends a frame that the client didn't ask for, after the answer to the request that is being served; does nothing if
+  // the client is gone.
   virtual void push(SessionId client, Frame frame) = 0;
-  // The client's socket, for questions to the kernel; -1 if the client has gone.
+  // The client's socket, for questions to the kernel; -1 if the client is gone.
   virtual int socket_of(SessionId client) const = 0;
-  // Calls `act` once, after `delay`. An exception of it is logged.
+  // Calls `act` once, after `delay`, and logs an exception of it.
   virtual void call_after(std::chrono::nanoseconds delay, std::function<void()> act) = 0;
-  // Calls `act` soon on the server's thread, unless the server ends before. Any thread. Likewise.
+  // Calls `act` soon on the server's thread, and logs an exception of it, unless the server ends before. Any thread.
   virtual void post(std::function<void()> act) = 0;
 };
 
-// Threads: the server's, but for attach().
+// The extension. Threads: the server's, except attach().
 class ServerExtension {
  public:
   struct Answer {
     Frame frame = {};
-    // From now on the client's requests to the extension are served even while it reads no replies. Else the server
-    // itself would be the cause of a client's silence.
+    // Whether the client's requests to the extension are served from now on even while it reads no replies. Otherwise
+    // the server itself would be the cause of a client's silence.
     bool is_urgent = false;
-    // The answer comes as a push of the extension's to this client, and `frame` is not sent.
+    // Whether the extension sends the answer later as a push to this client; `frame` is then not sent.
     bool is_later = false;
   };
 
   virtual ~ServerExtension() = default;
-  // Before all others, once: `host` is the server that this belongs to, and outlives it.
+  // Called once, before all other functions: `host` is the server that has this extension, and outlives it.
   virtual void attach(ExtensionHost& host) = 0;
   virtual Answer serve(SessionId client, const proto::Request& request) = 0;
-  // A connection has ended, of any client, also one that sent the extension nothing.
+  // Called when any client's connection has ended, also that of a client which sent the extension nothing.
   virtual void ended(SessionId client) = 0;
-  // Connected clients that are given up, and roles of such that the extension hears of by another's connection:
-  // TcpStoreServer::wait_until_idle() waits for none of these.
+  // Clients for which TcpStoreServer::wait_until_idle() does not wait: connected ones that are given up, and the roles
+  // of given-up clients that the extension hears of through another connection.
   struct GivenUp {
     std::vector<SessionId> clients = {};
     std::vector<std::string> roles = {};

@@ -19,7 +19,7 @@ namespace lockstep::store {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
-// Lines about bad clients in TcpStoreServerOptions::complaint_window.
+// The number of lines about bad clients per TcpStoreServerOptions::complaint_window.
 constexpr std::size_t kLoggedLines = 20;
 
 }  // namespace
@@ -55,19 +55,19 @@ bool ServerLoop::run() {
     was_stopped = false;
     log_error("store server at {}: ends, all clients are closed: {}", address_.to_string(), error.what());
   }
-  // The clients go first: close_listener() reports what is left, and nothing is reported after it.
+  // Close the clients first: close_listener() reports the remaining ones, and nothing is reported after it.
   clients_.clear();
   greeting_.clear();
   if (was_stopped) {
     close_listener();
   } else {
-    listener_.reset();  // the loop can't be asked any more
+    listener_.reset();  // the loop does not run any more
     report_changes();
   }
   return was_stopped;
 }
 
-// By the loop: the listener belongs to its thread, which may be in accept() now.
+// Closes through the loop: the listener belongs to the loop's thread, which may be in accept() now.
 void ServerLoop::stop_listening() {
   loop_.post([this] { close_listener(); });
 }
@@ -113,7 +113,7 @@ ServerExtension::GivenUp ServerLoop::given_up() const {
 }
 
 std::size_t ServerLoop::count_given_up(const ServerExtension::GivenUp& links) const {
-  if (links.size() == 0) return 0;  // as a rule; the rest takes a look at every client
+  if (links.size() == 0) return 0;  // the usual case; the rest looks at every client
   std::set<SessionId> ids;
   std::set<std::string> roles(links.roles.begin(), links.roles.end());
   for (const SessionId link : links.clients) {
@@ -124,7 +124,7 @@ std::size_t ServerLoop::count_given_up(const ServerExtension::GivenUp& links) co
   }
   roles.erase("");
   return static_cast<std::size_t>(std::count_if(clients_.begin(), clients_.end(), [&](const auto& client) {
-    if (greeting_.contains(client.first)) return false;  // its role is its own word
+    if (greeting_.contains(client.first)) return false;  // its role is not proved
     return ids.contains(client.first) || roles.contains(client.second->session.role());
   }));
 }
@@ -134,8 +134,8 @@ net::EventLoop::TimerId ServerLoop::run_after(std::chrono::nanoseconds delay, st
 }
 
 void ServerLoop::act_and_serve(const std::function<void()>& act) {
-  // In this order, here and in on_ready(): what the act woke is served before the counts are reported, so that whoever
-  // waits for a count finds its answers sent.
+  // In this order, here and in on_ready(): serve the clients that the act woke before the counts are reported, so that
+  // a caller who waits for a count finds its answers sent.
   survive(act);
   serve_woken();
   report_changes();
@@ -158,7 +158,7 @@ void ServerLoop::take_turn(SessionId id, Client& client, std::uint32_t events) {
   flush(id, client);
 }
 
-// Reads once: the loop comes back to a client that has more, after the others. False if the client is closed.
+// Reads once: the loop returns to a client that has more after the other clients. False if the client is closed.
 bool ServerLoop::receive(SessionId id, Client& client) {
   const auto received = net::try_recv(client.fd.get(), std::as_writable_bytes(std::span(read_buffer_)));
   if (received == 0) return true;
@@ -177,7 +177,7 @@ bool ServerLoop::receive(SessionId id, Client& client) {
   return true;
 }
 
-// Sends what can be sent and asks the loop for what this client needs next.
+// Sends what the socket takes, and asks the loop for the events that this client needs next.
 void ServerLoop::flush(SessionId id, Client& client) {
   while (!client.session.output().empty()) {
     const auto count = net::try_send(client.fd.get(), client.session.output());
@@ -193,8 +193,8 @@ void ServerLoop::flush(SessionId id, Client& client) {
   client.interest = interest;
 }
 
-// Until nothing is left: a served request may wake further clients, a push may take a client over its memory limit, and
-// the end of a client that is closed is pushed to others.
+// Repeats until nothing is left: a served request may wake further clients, a push may take a client over its memory
+// limit, and the extension pushes the end of a closed client to other clients.
 void ServerLoop::serve_woken() {
   for (;;) {
     const std::vector<SessionId> woken = state_.keys.take_woken();
@@ -205,7 +205,7 @@ void ServerLoop::serve_woken() {
     survive([this] { shed_the_largest(); });
     const std::vector<SessionId> pushed = std::exchange(pushed_, {});
     if (woken.empty() && released.empty() && pushed.empty()) return;
-    // All that was pushed to one session goes out in one write.
+    // One write sends all that was pushed to one session.
     for (const SessionId id : pushed) {
       with_session(id, [](ServerSession& session) { return session.close_reason().empty(); });
     }
@@ -218,7 +218,8 @@ void ServerLoop::serve_woken() {
   }
 }
 
-// Notes that it was sent something unasked. May be called while any session is at work, so it is closed later.
+// Lets `act` push to a session, and notes that. It may be called while any session is at work, so a session is closed
+// later.
 template <typename Act>
 void ServerLoop::push_with(SessionId id, Act&& act) {
   const auto found = clients_.find(id);
@@ -242,7 +243,7 @@ void ServerLoop::with_client(SessionId id, Act&& act) {
     try {
       act(*found->second);
     } catch (const std::exception& error) {
-      // Out of memory, most likely for this client's sake; the others are served on.
+      // Out of memory, most likely because of this client; the other clients are still served.
       if (clients_.contains(id)) refuse(id, error.what());
     }
   });
@@ -285,7 +286,7 @@ ServerExtension::Answer ServerLoop::serve_extension(SessionId session, const pro
                                  proto::shape_of(request.op).name)}}};
 }
 
-// Not at once: a member that registers gets its answer before what it is told of the others.
+// Not at once: a member that registers gets its answer before the extension's messages about other members.
 void ServerLoop::push(SessionId client, Frame frame) { unsent_pushes_.emplace_back(client, std::move(frame)); }
 
 int ServerLoop::socket_of(SessionId client) const {
@@ -301,7 +302,8 @@ void ServerLoop::post(std::function<void()> act) {
   loop_.post([this, act = std::move(act)] { act_and_serve(act); });
 }
 
-// Brings what is held below its limit. Those who lose it are closed by serve_woken(): one may be at work now.
+// Brings the memory that sessions hold below the limit. serve_woken() closes the sessions that lose it, because one may
+// be at work now.
 void ServerLoop::shed_the_largest() {
   while (state_.held_bytes > options_.max_held_bytes && !clients_.empty()) {
     const auto largest = std::ranges::max_element(
@@ -315,7 +317,7 @@ void ServerLoop::shed_the_largest() {
   }
 }
 
-// Closes a client that has done wrong. Without a reason it is in the log already.
+// Closes a client that has misbehaved. Without a reason the log has it already.
 void ServerLoop::refuse(SessionId id, const std::string& reason) {
   Client& client = *clients_.at(id);
   survive([&] {
@@ -328,7 +330,7 @@ void ServerLoop::refuse(SessionId id, const std::string& reason) {
   close(id);
 }
 
-// The loop forgets the descriptor before it is closed: the kernel gives its number to the next connection at once.
+// Remove the descriptor from the loop before it is closed: the kernel gives its number to the next connection at once.
 void ServerLoop::close(SessionId id) {
   const auto found = clients_.find(id);
   const Client& client = *found->second;
@@ -336,9 +338,9 @@ void ServerLoop::close(SessionId id) {
   loop_.cancel(client.timer);
   const std::string run = greeting_.erase(id) == 0 ? client.session.run_id() : "";
   clients_.erase(found);
-  // Behind the erasure: what the extension tells others of it must not go to itself.
+  // After the erasure: what the extension tells other clients about it must not go to itself.
   if (options_.extension) options_.extension->ended(id);
-  // Nobody of the run is between two requests: who comes next finds all of its keys gone, as if it were the first.
+  // No client of the run is connected: the next one finds all of the run's keys gone, as if it were the first.
   if (const auto last = runs_.find(run); last != runs_.end() && --last->second == 0) {
     runs_.erase(last);
     state_.keys.erase_all(options_.keys_of_run(run));

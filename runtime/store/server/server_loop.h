@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The event loop of a TCP store's server: accepts, reads, serves and sends, for all clients in turn.
 //
-// tcp_store_server.h is the face that other threads see. Everything here belongs to the thread inside run(), and before
-// run() to whoever makes it, but for stop(), stop_listening(), end_greetings() and erase_all().
+// Other threads see it through tcp_store_server.h. All members belong to the thread inside run(), and before run() to
+// the thread that makes the object, except stop(), stop_listening(), end_greetings() and erase_all().
 #pragma once
 
 #include <chrono>
@@ -33,27 +33,27 @@ class ServerLoop : public SessionHost, public ExtensionHost {
  public:
   struct Connections {
     std::size_t clients = 0;
-    // Those among them that have not finished their greeting.
+    // Connections that have not finished their greeting.
     std::size_t greeting = 0;
-    // Those of the others that the extension has given up, and those that have the role of one.
+    // Connections, among the others, that the extension has given up, and those with the role of one.
     std::size_t given_up = 0;
     bool is_listening = true;
-    bool has_ended_greetings = false;  // of end_greetings()
+    bool has_ended_greetings = false;  // whether end_greetings() was called
     bool operator==(const Connections&) const = default;
   };
-  // Listens. `on_change` is told whenever that has changed.
+  // Listens. Calls `on_change` whenever the connections have changed.
   using OnChange = std::function<void(const Connections& now)>;
   ServerLoop(const TcpStoreServerOptions& options, OnChange on_change);
   ~ServerLoop() override;
 
-  // The address it is bound to.
+  // The address that it is bound to.
   const net::HostPort& address() const { return address_; }
-  // Serves until stop(), then closes all. False if an error has ended it before, which is in the log.
+  // Serves until stop(), then closes all connections. False if an error, which is logged, has ended it before.
   bool run();
-  // Any thread.
+  // Ends run(). Any thread.
   void stop() { loop_.stop(); }
   void stop_listening();
-  // Gives those who are at their greeting this much time for it in all. The first call counts.
+  // Gives the clients in their greeting this much time in all. The first call counts.
   void end_greetings(std::chrono::nanoseconds timeout);
   void erase_all(std::string prefix);
 
@@ -85,38 +85,42 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   void accept();
   bool refuse_oldest_greeter(SessionId end, const std::string& reason);
   void add_client(UniqueFd fd);
-  // Closes who is too long at its greeting, and comes back when the next will be.
+  // Closes clients that take too long for their greeting, and schedules itself for the next one.
   void close_late_greetings();
-  // Calls `act`, after `delay` or at once, logs an exception of it, then serves whoever it woke.
+  // Calls `act`, after `delay` or at once, logs an exception of it, then serves the clients that it woke.
   net::EventLoop::TimerId run_after(std::chrono::nanoseconds delay, std::function<void()> act);
   void act_and_serve(const std::function<void()>& act);
-  // Logs what `act` throws: there is no memory for it, most likely for one client's sake, and the others are served on.
+  // Logs what `act` throws: there is no memory for it, most likely because of one client, and the other clients are
+  // still served.
   template <typename Act>
   void survive(Act&& act) noexcept;
 
   void on_ready(SessionId id, std::uint32_t events);
   void take_turn(SessionId id, Client& client, std::uint32_t events);
-  // Reads once: the loop comes back to a client that has more, after the others. False if the client is closed.
+  // Reads once: the loop returns to a client that has more after the other clients. False if the client is closed.
   bool receive(SessionId id, Client& client);
-  // Sends what can be sent and asks the loop for what this client needs next.
+  // Sends what the socket takes, and asks the loop for the events that this client needs next.
   void flush(SessionId id, Client& client);
-  // Answers the clients whose keys or ranks have come, and sends what they were pushed. Requests behind their waits may
-  // wake others in turn; and a client that can't be sent anything is closed, of which the extension may tell others.
+  // Answers the clients whose keys or ranks have arrived, and sends what was pushed to clients. Requests queued after a
+  // wait may wake further clients; and a client to which nothing can be sent is closed, of which the extension may tell
+  // others.
   void serve_woken();
-  // Notes that it was sent something unasked. May be called while any session is at work, so it is closed later.
+  // Lets `act` push to a session, and notes that. It may be called while any session is at work, so a session is closed
+  // later.
   template <typename Act>
   void push_with(SessionId id, Act&& act);
-  // Lets `act` do something with a client that may have gone. Closes one for which it throws.
+  // Lets `act` work on a client, if it is still connected. Closes a client for which it throws.
   template <typename Act>
   void with_client(SessionId id, Act&& act);
-  // The same with its session, and sends what came of it. Closes one for which `act` returns false.
+  // Lets `act` work on a client's session, and sends the result. Closes a client for which `act` returns false.
   template <typename Act>
   void with_session(SessionId id, Act&& act);
   void notify_watchers(std::string_view key, const std::string* before, const std::string* after);
 
-  // Brings what is held below its limit. Those who lose it are closed by serve_woken(): one may be at work now.
+  // Brings the memory that sessions hold below the limit. serve_woken() closes the sessions that lose it, because one
+  // may be at work now.
   void shed_the_largest();
-  // Closes a client that has done wrong. Without a reason it is in the log already.
+  // Closes a client that has misbehaved. Without a reason the log has it already.
   void refuse(SessionId id, const std::string& reason);
   void close(SessionId id);
   void warn(const std::string& text);
@@ -133,15 +137,18 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   bool summary_is_due_ = false;
   ServerState state_;  // before the clients, whose sessions point to it
   std::unordered_map<SessionId, std::unique_ptr<Client>> clients_;
-  std::unordered_map<std::string, std::size_t> runs_;  // greeted clients of each, where keys_of_run wants to know
+  // The number of greeted clients of each run, if keys_of_run is set.
+  std::unordered_map<std::string, std::size_t> runs_;
   SessionId next_id_ = 1;
   Connections reported_;
-  std::size_t reported_links_ = 0;  // that were given up when reported_ was counted
+  std::size_t reported_links_ = 0;  // clients that were given up when reported_ was counted
   bool has_ended_greetings_ = false;
-  std::map<SessionId, Clock::time_point> greeting_;  // who hasn't finished, the oldest first, and until when it may
+  // The clients in their greeting, the oldest first, and until when each may greet.
+  std::map<SessionId, Clock::time_point> greeting_;
   net::EventLoop::TimerId greeting_timer_;
-  std::vector<SessionId> pushed_;                           // who was sent something unasked
-  std::vector<std::pair<SessionId, Frame>> unsent_pushes_;  // of the extension, not sent yet
+  // The sessions to which something was pushed.
+  std::vector<SessionId> pushed_;
+  std::vector<std::pair<SessionId, Frame>> unsent_pushes_;  // the extension's, not sent yet
   std::string read_buffer_;
 };
 
@@ -153,7 +160,7 @@ void ServerLoop::survive(Act&& act) noexcept {
     } catch (const std::exception& error) {
       warn(error.what());
     }
-  } catch (const std::exception&) {  // nor is there memory to say so
+  } catch (const std::exception&) {  // there is no memory for a message either
   }
 }
 

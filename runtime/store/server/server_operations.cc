@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations: the part of ServerSession behind the bytes.
+// The operations: the part of ServerSession that serves parsed requests.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,12 +16,13 @@ namespace {
 using proto::Op;
 using Await = KeyTable::Await;
 
-// From so many bytes on, clients that ask for the same keys are sent the same memory; for up to so many keys.
+// The size in bytes from which clients that ask for the same keys are sent the same memory, and the number of keys up
+// to which they are.
 constexpr std::size_t kShared = std::size_t{64} << 10;
 constexpr std::size_t kSharedKeys = 64;
 
 std::size_t bytes_of(const std::vector<std::string_view>& keys) {
-  constexpr std::size_t kOverhead = 64;  // of a key in a list, about
+  constexpr std::size_t kOverhead = 64;  // of a key in a list, approximately
   std::size_t bytes = 0;
   for (const std::string_view key : keys) bytes += key.size() + kOverhead;
   return bytes;
@@ -38,7 +39,7 @@ void ServerSession::execute(const proto::Request& request) {
     throw StoreError(fmt::format("{} before it has {}", proto::shape_of(op).name,
                                  phase_ == Phase::proving ? "proved that it knows the secret" : "said hello"));
   }
-  // It is about to say what it does with the item that woke it: after this request that item is free again.
+  // The client is about to say what it does with the item that woke it: after this request the item is free again.
   const bool had_promise = std::exchange(has_promise_, false);
   switch (op) {
     case Op::validate:
@@ -97,7 +98,7 @@ void ServerSession::execute(const proto::Request& request) {
   is_greeted_ = phase_ == Phase::serving;
 }
 
-// Operations of lockstep's own: what is wrong with one is its answer.
+// Serves an operation of lockstep's own, whose answer says what is wrong with it.
 void ServerSession::execute_own(const proto::Request& request) {
   const Op op = request.op;
   const auto& keys = request.contents.keys;
@@ -170,18 +171,18 @@ void ServerSession::forget_waits() {
   state_.barriers.leave(id_);
 }
 
-// The keys came, but another client may have deleted one since; then it waits on.
+// Answers a woken client. Another client may have deleted a key since: then the client continues to wait.
 void ServerSession::answer_woken() {
   const Op op = waiting_->op;
   try {
     if (!answer_if_there(op)) return;
-  } catch (const StoreError& error) {  // of lockstep's own operations alone
+  } catch (const StoreError& error) {  // only from lockstep's own operations
     reply_frame(op, proto::kRefused, {error.what()});
   }
   stop_waiting();
 }
 
-// False if it waits on.
+// Answers if the keys exist; false if the client continues to wait.
 bool ServerSession::answer_if_there(Op op) {
   switch (op) {
     case Op::wait:
@@ -200,9 +201,9 @@ bool ServerSession::answer_if_there(Op op) {
   return true;
 }
 
-// The time of a WAIT_GET is over.
+// Answers a WAIT_GET whose time is over.
 void ServerSession::answer_late() {
-  // In this order: missing() asks the wait that forget_waits() ends, and stop_waiting() ends waiting_.
+  // In this order: missing() reads the wait that forget_waits() ends, and stop_waiting() ends waiting_.
   reply_frame(waiting_->op, proto::kMissing, state_.keys.missing(id_));
   forget_waits();
   stop_waiting();

@@ -15,16 +15,16 @@ namespace {
 using proto::Dialect;
 using proto::Op;
 
-// Replies beyond this that the client has not read stop the reading of its requests.
+// The size of unread replies above which the session stops reading the client's requests.
 constexpr std::size_t kUnreadOutput = std::size_t{1} << 20;
-// Requests beyond this that can't be served yet stop the reading of more.
+// The size of requests that can't be served yet above which the session stops reading more.
 constexpr std::size_t kHeldInput = std::size_t{64} << 10;
-// The memory that sessions lend each other for their replies is kept up to this size.
+// The size up to which sessions keep the memory that they lend each other for their replies.
 constexpr std::size_t kSpareOutput = std::size_t{256} << 10;
 
 void give_back(std::string& buffer) { std::string().swap(buffer); }
 
-// Memory that a buffer takes. A small one may be lent, and counts by what is in it.
+// The memory that a buffer takes. A small one may be lent, and counts by its contents.
 std::size_t memory_of(const std::string& buffer) {
   return buffer.capacity() > kSpareOutput ? buffer.capacity() : buffer.size();
 }
@@ -59,7 +59,7 @@ ServerSession::~ServerSession() {
 bool ServerSession::receive(std::string_view bytes) {
   if (phase_ == Phase::closed) return false;
   bool open = true;
-  // As a rule nothing is left from before, and requests are served from the loop's buffer without a copy.
+  // Usually nothing is left from before, and requests are served from the loop's buffer without a copy.
   if (input_.empty()) {
     open = serve(bytes);
     if (!bytes.empty()) input_.assign(bytes);
@@ -126,7 +126,7 @@ bool ServerSession::sent(std::size_t bytes) {
     }
     give_back(output_);
   } else if (sent_ > kUnreadOutput && sent_ > output_.size() / 2) {
-    // Not sooner: who reads slowly would have the server move the rest again and again.
+    // Not sooner: for a slow reader the server would move the rest again and again.
     output_ = std::string(output());
     sent_ = 0;
   }
@@ -161,7 +161,7 @@ void ServerSession::shed(const std::string& reason) {
   give_back(output_);
   shared_.reset();
   sent_ = 0;
-  // Its input may be in use further up; it goes with the session.
+  // A caller may still use its input, which is freed with the session.
   state_.held_bytes -= std::exchange(held_bytes_, 0);
 }
 
@@ -198,7 +198,7 @@ proto::RequestReader ServerSession::fresh_reader() const {
   return proto::RequestReader(phase_ == Phase::serving ? state_.options.limits : proto::kGreetingLimits, *dialect_);
 }
 
-// Looks which dialect the client speaks. False if it is refused.
+// Finds the dialect that the client speaks. False if the client is refused.
 bool ServerSession::open(std::string_view input) {
   dialect_ = proto::detect_dialect(input);
   if (!dialect_) return true;
@@ -231,17 +231,17 @@ bool ServerSession::serve(std::string_view& input) {
       proto::RequestReader& now = reader();
       const proto::Status status = now.read(input);
       if (status != proto::Status::ok) {
-        // The bytes read so far are this session's alone.
+        // The bytes read so far belong only to this session.
         if (!own_reader_) own_reader_ = std::make_unique<proto::RequestReader>(std::exchange(now, fresh_reader()));
         return status == proto::Status::need_more || close(own_reader_->reason());
       }
       const std::size_t size = now.size();
-      // The reader is used until the request is served, not longer: the next may be in another phase.
+      // The reader is used until the request is served, not longer: the next request may be in another phase.
       const std::unique_ptr<proto::RequestReader> kept = std::move(own_reader_);
       execute(now.request());
       input.remove_prefix(size);
       if (!account(input.size())) return false;
-      if (phase_ == Phase::refused) input = {};  // nothing of it will be served
+      if (phase_ == Phase::refused) input = {};  // none of it will be served
     }
     return true;
   } catch (const StoreError& error) {

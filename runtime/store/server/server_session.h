@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server's side of one connection as a state machine: bytes of requests in, bytes of replies out. No sockets.
 //
-// The first bytes say which dialect the client speaks. PyTorch's are served at once if the server is open, and refused
-// if it has a secret; lockstep's own begins with a greeting (auth.h), before which nothing else is answered. An idle
-// session holds no buffer. One thread.
+// The first bytes decide which dialect the client speaks. A server without a secret serves PyTorch's at once, and a
+// server with one refuses it; lockstep's own begins with a greeting (auth.h), before which nothing else is answered. An
+// idle session holds no buffer. One thread.
 #pragma once
 
 #include <cstddef>
@@ -23,66 +23,67 @@ namespace lockstep::store {
 
 class ServerSession {
  public:
-  // `state` and `host` must outlive it.
+  // `state` and `host` outlive it.
   ServerSession(ServerState& state, SessionHost& host, SessionId id);
   ~ServerSession();
   ServerSession(const ServerSession&) = delete;
   ServerSession& operator=(const ServerSession&) = delete;
 
-  // Takes bytes from the client and serves the requests that are complete. False if the connection must be closed, and
-  // close_reason() says why; what output() holds may still be sent.
+  // Takes bytes from the client and serves the requests that are complete. False if the connection must be closed, for
+  // close_reason(); the bytes of output() may still be sent.
   [[nodiscard]] bool receive(std::string_view bytes);
-  // The keys or ranks that it waits for have come (KeyTable::take_woken, BarrierTable::take_released): answers, and
-  // continues with the requests held behind the wait. As receive().
+  // Answers after the awaited keys or ranks have arrived (KeyTable::take_woken, BarrierTable::take_released), and
+  // continues with the requests held after the wait. Returns as receive().
   [[nodiscard]] bool wake();
-  // The time that was asked of the host is over. As receive().
+  // Answers after the time that was asked of the host is over. Returns as receive().
   [[nodiscard]] bool expire();
 
-  // Appends what the client did not ask for. If it reads so little that it must be closed, close_reason() isn't empty
-  // afterwards, and nothing more is appended. May be called while any session is at work.
+  // Appends a frame that the client did not ask for. If the client reads so little that it must be closed,
+  // close_reason() is not empty afterwards, and nothing more is appended. May be called while any session is at work.
   void push(const Frame& frame);
   void push_watch_event(const proto::Contents& event);
-  // Drops what it was to be sent, and counts no more: it must be closed, for `reason`. Likewise.
+  // Drops all output, and counts no memory any more: the session must be closed, for `reason`. May be called while any
+  // session is at work.
   void shed(const std::string& reason);
 
-  // Replies that are not sent yet, from the first of them.
+  // The bytes of replies that are not sent yet.
   std::string_view output() const { return std::string_view(shared_ ? shared_->bytes() : output_).substr(sent_); }
-  // The first `bytes` of output() were sent; what follows may be in another place now. This may make room for held
-  // requests, which are then served. As receive().
+  // Notes that the first `bytes` of output() were sent; the rest may be in another place now. This may make room for
+  // held requests, which are then served. Returns as receive().
   [[nodiscard]] bool sent(std::size_t bytes);
 
-  // False while so much is held behind a wait, or behind replies that the client doesn't read, that no more should be
-  // received.
+  // False while so much is held after a wait, or because of replies that the client doesn't read, that no more should
+  // be received.
   bool wants_input() const;
-  // It has finished its greeting, or sent a whole request where there is none.
+  // Whether the client has finished its greeting, or, in a dialect without one, sent a whole request.
   bool is_greeted() const { return is_greeted_; }
-  // True if nothing has come from it. With an open server it may be the second connection of a client of PyTorch 1.13.
+  // Whether nothing has arrived. On a server without a secret it may be the second connection of a PyTorch 1.13 client.
   bool is_silent() const { return phase_ == Phase::opening && input_.empty(); }
   std::optional<proto::Dialect> dialect() const { return dialect_; }
-  // "rank 3", or nothing; for the log.
+  // The client's role, "rank 3", for the log; empty if unknown.
   const std::string& role() const { return role_; }
-  // The run that it has greeted for, or nothing.
+  // The run of the client's greeting; empty if unknown.
   const std::string& run_id() const { return run_id_; }
-  // Empty if the log has been told already.
+  // The reason why the connection must be closed; empty if the log has it already.
   const std::string& close_reason() const { return close_reason_; }
-  // Memory for what its client has sent and what it is to be sent.
+  // The memory for the client's requests and the replies to it, in bytes.
   std::size_t held_bytes() const { return held_bytes_; }
-  // held_bytes() and its part of a shared reply: the memory that closing it frees.
+  // held_bytes() and the session's part of a shared reply: the memory that closing it frees.
   std::size_t load() const;
 
  private:
   enum class Phase {
     opening,   // the dialect is not known
-    greeting,  // HELLO is wanted
-    proving,   // PROVE is wanted
+    greeting,  // HELLO is awaited
+    proving,   // PROVE is awaited
     serving,
-    refused,  // nothing more is taken; the answer comes at the timer's end
+    refused,  // nothing more is taken; the answer is sent when the timer ends
     closed,
   };
-  // The request that is not answered yet because what it waits for hasn't come.
+  // The request that is not answered yet because its keys or ranks have not arrived.
   struct Waiting {
     proto::Op op;
-    std::vector<std::string> keys = {};  // of WAIT_GET
+    std::vector<std::string> keys = {};  // WAIT_GET's keys
     bool has_timer = false;
     std::size_t bytes = 0;
   };
@@ -93,8 +94,8 @@ class ServerSession {
   proto::RequestReader& reader();
   proto::RequestReader fresh_reader() const;
   bool close(std::string reason);
-  // Notes how much memory this session holds, `input_bytes` of it for requests. False, and closes, if it is over the
-  // limit.
+  // Notes how much memory this session holds, `input_bytes` of it for requests. False if it is over the limit; the
+  // session then closes.
   bool account(std::size_t input_bytes);
 
   void answer(const ServerGreeting::Answer& answer);
@@ -128,17 +129,17 @@ class ServerSession {
   Phase phase_ = Phase::opening;
   std::optional<proto::Dialect> dialect_;
   bool is_greeted_ = false;
-  bool has_promise_ = false;  // was woken by an item of a queue, and hasn't asked for anything since
-  bool is_urgent_ = false;    // replies that it has not read don't hold up its requests to the extension
-  std::unique_ptr<proto::RequestReader> own_reader_;  // of a request that has come in part
+  bool has_promise_ = false;  // was woken by an item of a queue, and has not sent a request since
+  bool is_urgent_ = false;    // unread replies don't hold up its requests to the extension
+  std::unique_ptr<proto::RequestReader> own_reader_;  // for a request that has arrived in part
   std::unique_ptr<ServerGreeting> greeting_;
   std::string role_;
   std::string run_id_;
   std::unique_ptr<Waiting> waiting_;
   std::string input_;  // begins with the first byte of a request; empty between requests
   std::string output_;
-  std::shared_ptr<const SharedReply> shared_;  // goes before output_
-  std::size_t sent_ = 0;                       // bytes of shared_, or else of output_, that are gone
+  std::shared_ptr<const SharedReply> shared_;  // is sent before output_
+  std::size_t sent_ = 0;                       // bytes of shared_, or else of output_, that were sent
   std::size_t held_bytes_ = 0;
   std::string close_reason_;
 };

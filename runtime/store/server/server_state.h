@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state that the sessions of one server share: its tables, its rules, and buffers that none of them needs for long.
+// The state that the sessions of one server share: tables, rules, and buffers that no session needs for long.
 #pragma once
 
 #include <chrono>
@@ -22,11 +22,12 @@
 
 namespace lockstep::store {
 
-// The server, as a session sees it. Called from inside the session's own methods.
+// The server, as a session sees it. The session's own methods call it.
 class SessionHost {
  public:
   virtual ~SessionHost() = default;
-  // Calls the session's expire() after `delay`, in place of what was asked before; never, if it is stopped or ended.
+  // Calls the session's expire() after `delay`, in place of an earlier call; never, if the timer is stopped or the
+  // session has ended.
   virtual void start_timer(SessionId session, std::chrono::nanoseconds delay) = 0;
   virtual void stop_timer(SessionId session) = 0;
   // Writes a line about the session's client to the log.
@@ -38,7 +39,7 @@ class SessionHost {
 // A large reply that several sessions send: a value that every rank wants is in memory once.
 class SharedReply {
  public:
-  // Counts in `held` as long as it is there.
+  // Counts in `held` during its lifetime.
   SharedReply(std::size_t& held, std::string bytes) : held_(held), bytes_(std::move(bytes)) { held_ += bytes_.size(); }
   ~SharedReply() { held_ -= bytes_.size(); }
   SharedReply(const SharedReply&) = delete;
@@ -51,7 +52,7 @@ class SharedReply {
   const std::string bytes_;
 };
 
-// One thread.
+// The shared state. One thread.
 struct ServerState {
   explicit ServerState(const TcpStoreServerOptions& its_options);
 
@@ -59,22 +60,22 @@ struct ServerState {
   KeyTable keys;
   BarrierTable barriers;
   LegacyClients legacy;
-  // Bytes that all sessions hold together.
+  // The bytes that all sessions hold together.
   std::size_t held_bytes = 0;
-  // Readers of requests that have arrived whole; for others a session makes its own.
+  // Readers of requests that arrive whole; for another request a session makes its own.
   proto::RequestReader greeting_reader;
   proto::RequestReader current_reader;
   proto::RequestReader legacy_reader;
   proto::RequestReader lockstep_reader;
-  // The last that was made, for who asks the same before a key changes.
+  // The large reply that was made last, for a client that asks the same before a key changes.
   struct LargeReply {
     proto::Op op = proto::Op::get;
     std::vector<std::string> keys = {};
-    std::uint64_t version = 0;  // of the keys
+    std::uint64_t version = 0;  // the keys' version
     std::weak_ptr<const SharedReply> reply = {};
   };
   LargeReply last_large_reply;
-  // Memory for a reply: the session that writes one takes it, and gives it back when the reply is sent.
+  // Memory for a reply: the session that writes one takes it, and returns it after the reply is sent.
   std::string spare_output;
 };
 

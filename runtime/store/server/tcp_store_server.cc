@@ -13,8 +13,8 @@ namespace lockstep::store {
 
 namespace {
 
-// How long an end waits for connections that have not finished their greeting: a client that has only just come is
-// through by then.
+// The time that the server's end waits for connections that have not finished their greeting: a client that has just
+// come finishes in it.
 constexpr std::chrono::milliseconds kLastGreetings{500};
 
 }  // namespace
@@ -29,7 +29,7 @@ class TcpStoreServer::Impl {
   }
 
   ~Impl() {
-    // Joined before any member goes: until it ends the thread notes its counts in them.
+    // Joined before any member is destroyed: until the thread ends it writes its counts into them.
     loop_.stop();
     thread_.join();
   }
@@ -45,7 +45,8 @@ class TcpStoreServer::Impl {
   void stop_listening() EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);
-      // Set at once, as the loop closes the listener later: until then wait_until_idle() counts the server as busy.
+      // Set at once, because the loop closes the listener later: until then wait_until_idle() counts the server as
+      // busy.
       closing_ = true;
     }
     loop_.stop_listening();
@@ -61,7 +62,7 @@ class TcpStoreServer::Impl {
     if (is_idle(now_.clients)) return true;
     if (deadline.expired()) return false;
     loop_.end_greetings(kLastGreetings);
-    // Nor is anybody waited for who has come since.
+    // Nor does the server wait for clients that have come since.
     const auto is_over = [this]() REQUIRES(mutex_) {
       return is_idle(now_.clients) || (now_.has_ended_greetings && is_idle(now_.clients - now_.greeting));
     };
@@ -78,7 +79,7 @@ class TcpStoreServer::Impl {
     changed_.notify_all();
   }
 
-  // As long as an address that is to be closed is open, another client may come.
+  // While the address is open, another client may come.
   bool is_idle(std::size_t clients) const REQUIRES(mutex_) {
     return clients == now_.given_up && !(closing_ && now_.is_listening);
   }
@@ -86,7 +87,7 @@ class TcpStoreServer::Impl {
   Mutex mutex_;
   Condition changed_;
   ServerLoop::Connections now_ GUARDED_BY(mutex_);
-  bool closing_ GUARDED_BY(mutex_) = false;  // stop_listening was called
+  bool closing_ GUARDED_BY(mutex_) = false;  // whether stop_listening was called
   EventFd end_;
   ServerLoop loop_;
   std::thread thread_;
