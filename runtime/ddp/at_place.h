@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts the place in front of a failure of the group: the first cause names the rank and the reason, only the caller
-// knows the place.
+// Adds the place to a failure of the group: the first cause names the rank and the reason, and only the caller knows
+// the place.
 #pragma once
 
 #include <fmt/format.h>
@@ -21,8 +21,9 @@ struct StepPlace {
   std::string what = {};  // "bucket 1 of 4"
 };
 
-// Returns call(). A PeerLost, Timeout or Mismatch from it keeps its type and its cause, which gets step and bucket; its
-// message becomes "step 3, bucket 1 of 4: <cause>"; other errors stay as they are. `place` returns a StepPlace.
+// Returns call(). If it throws PeerLost, Timeout or Mismatch, throws an error of the same type and cause, with step and
+// bucket in the cause and the message "step 3, bucket 1 of 4: <cause>"; other errors pass unchanged. `place` returns a
+// StepPlace.
 template <typename Place, typename Call>
 auto at_place(Place place, Call call) {
   try {

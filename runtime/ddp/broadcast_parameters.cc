@@ -39,7 +39,7 @@ class StageMemory {
   std::shared_ptr<void> memory_;
 };
 
-// Small buffers of one device on their way together.
+// Small buffers of one device that travel together.
 class Stage {
  public:
   Stage(ProcessGroup& group, DeviceId device, int root) : group_(group), device_(device), root_(root) {}

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The communication hook of a Reducer, called with its buckets: scales the hook's input, checks its result, and divides
-// that. On a device it does so in the group's stream, and waits for nothing.
+// the result. On a device it does so in the group's stream, and waits for nothing.
 //
-// Threads: the Reducer's. Failure: an Error that names the hook, with the hook's exception nested; PeerLost, Timeout
-// and Mismatch of a hook's keep their type.
+// Threads: the Reducer's.
+// Failure: an Error that names the hook, with the hook's exception nested; PeerLost, Timeout and Mismatch of a hook
+//   keep their type.
 #pragma once
 
 #include <memory>
@@ -17,28 +18,28 @@ namespace lockstep {
 
 // The weight that a step's gradients stand for.
 struct StepWeight {
-  std::int64_t own = 0;   // of this rank's
+  std::int64_t own = 0;   // this rank's weight
   std::int64_t unit = 1;  // gradients are multiplied by own / unit
-  bool is_mean = true;    // gradients are divided by the ranks' sum; else by nothing
+  bool is_mean = true;    // gradients are divided by the ranks' sum; otherwise they are not divided
 };
 
 class BucketHook {
  public:
   // `specs` outlives it. InvalidArgument if the hook lacks its name or its function. `is_scaled`: the hook gets scaled
-  // buckets (GradBucket::scale); else the scale is 1.
+  // buckets (GradBucket::scale); otherwise the scale is 1.
   BucketHook(CommHook hook, std::shared_ptr<ProcessGroup> group, const std::vector<ParameterSpec>& specs,
              bool is_scaled = true);
 
   const std::string& name() const { return hook_.name; }
   bool is_scaled() const { return is_scaled_; }
-  // Whether the bucket holds gradients, which the hook gets, or something else of the Reducer's.
+  // Whether the bucket holds gradients, which the hook gets, or other data of the Reducer.
   bool takes(const Bucket& bucket) const;
 
-  // Starts a step: `total` is all ranks' weight. On a device that of an earlier step will do, of which the scale is
-  // made; the step's own is in the word `total_on_device` once the group's stream gets to finish().
+  // Starts a step: `total` is all ranks' weight. On a device an earlier step's weight is enough for the scale; the
+  // step's own is in the word `total_on_device` when the group's stream reaches finish().
   void begin(const BucketPlan& plan, std::int64_t step, const StepWeight& weight, std::int64_t total,
              const std::int64_t* total_on_device);
-  // Gives the bucket to the hook, and returns what the hook did, but for its `finish`. The result is complete when the
+  // Gives the bucket to the hook, and returns the hook's result without its `finish`. The result is complete when the
   // Work is done and finish() has returned.
   HookedBucket start(std::size_t bucket, const BufferView& buffer);
   // Whether a Work that start() returned is done.
@@ -52,7 +53,7 @@ class BucketHook {
   void drop() { finishes_.clear(); }
 
  private:
-  // For messages.
+  // The hook, step and bucket, for messages.
   std::string named(std::size_t bucket) const;
   template <typename Call>
   auto guarded(std::size_t bucket, Call call) const;
@@ -61,14 +62,14 @@ class BucketHook {
 
   std::shared_ptr<ProcessGroup> group_;
   DeviceRuntime* device_;  // null on the CPU
-  Stream side_;            // outlives what the hook keeps and gives back
+  Stream side_;            // outlives the memory that the hook's results keep
   CommHook hook_;
   const std::vector<ParameterSpec>& specs_;
   bool is_scaled_;
-  const BucketPlan* plan_ = nullptr;  // the current step's
+  const BucketPlan* plan_ = nullptr;  // the current step's plan
   std::int64_t step_ = 0;
-  std::int64_t divisor_ = 0;                         // the CPU's
-  const std::int64_t* divisor_on_device_ = nullptr;  // a device's; null: 1
+  std::int64_t divisor_ = 0;                         // on the CPU
+  const std::int64_t* divisor_on_device_ = nullptr;  // on a device; null: 1
   std::int64_t unit_ = 1;
   std::int64_t scale_ = 1;
   std::vector<std::function<BufferView()>> finishes_;  // by bucket

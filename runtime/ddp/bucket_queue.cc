@@ -12,8 +12,8 @@
 namespace lockstep {
 namespace {
 
-// On a device the host reads the note of a step this many steps later: late enough that it hardly ever waits, and the
-// same on all ranks.
+// The number of steps after which the host reads a step's note on a device: late enough that it hardly ever waits, and
+// the same on all ranks.
 constexpr std::size_t kNoteDelay = 2;
 
 trace::Time now() { return trace::Time::clock::now(); }
@@ -84,9 +84,10 @@ void BucketQueue::announce() {
   announcement_ = at_announcement([&] { return group_->all_reduce(nothing, options); });
 }
 
-// Blocks on the CPU, so that buckets come at one place of the program's collectives on every rank. On a device they do
-// by themselves, and the host needs a weight for the scale alone: that of steps whose note it has read will do, the
-// larger of two of them, so that a short batch does not make float16 overflow in the next full one.
+// Waits for the announcement of the step's weight. On the CPU it blocks, so that buckets come at the same place among
+// the program's collectives on every rank. On a device they do so anyway, and the host needs a weight only for the
+// scale. It takes that of the steps whose note it has read, the larger of two of them, so that a short batch does not
+// make float16 overflow in the next full one.
 void BucketQueue::await_announcement() {
   if (std::exchange(is_announced_, true)) return;
   std::int64_t total = std::max(known_totals_[0], known_totals_[1]);
@@ -105,7 +106,7 @@ BufferView BucketQueue::buffer_of(std::size_t bucket) const {
 void BucketQueue::read_note_before_last() {
   if (unread_.size() < kNoteDelay) return;
   const std::int64_t step = unread_.front().first;
-  const Work& work = unread_.front().second;  // clang 14 lets no lambda take a structured binding
+  const Work& work = unread_.front().second;  // in clang 14 a lambda can't capture a structured binding
   at_place([&] { return StepPlace{step, -1, "note of the step"}; }, [&] { work.wait(); });
   noted_ = {step, note_of_all(work)};
   known_totals_ = {work.total_weight(), known_totals_[0]};
@@ -123,8 +124,8 @@ void BucketQueue::gradient_ready(int bucket) {
   record_.last_gradient_ready = now();
   ++record_.gradients_ready;
   in_last_call_ = {};
-  // A full bucket waits for those before it: every rank starts its collectives in the plan's order, whatever order its
-  // gradients have.
+  // A full bucket waits for those before it: every rank starts its collectives in the plan's order, in whatever order
+  // its gradients become ready.
   if (--missing_[index] == 0) {
     record_.buckets[index].ready = record_.last_gradient_ready;
     launch_full();
@@ -140,7 +141,7 @@ void BucketQueue::launch_full() {
 }
 
 void BucketQueue::launch(std::size_t bucket) {
-  // Before the collective, in place as it is: afterwards a NaN could be any rank's.
+  // Before the collective, which is in place: afterwards a NaN could come from any rank.
   if (finite_ != nullptr) finite_->look(bucket, buffer_of(bucket));
   if (hook_ != nullptr) await_announcement();
   if (!marks_) record_.buckets[bucket].launched = now();
@@ -197,16 +198,16 @@ void BucketQueue::finish() {
   }
   launch_full();
   await_all();
-  // told() asks the work that carried the note: read it before works_ lets it go.
+  // told() asks the work that carried the note: read it before works_ releases it.
   total_weight_ = total_of(told());
   noted_ = {record_.step, note_of_all(told())};
   works_.clear();
   plan_ = nullptr;
-  clock_.mark_group();  // in no bucket any more
+  clock_.mark_group();  // outside of any bucket
   close_record(begin);
 }
 
-// One deadline for the step: a limit per bucket would add up.
+// One deadline for the step: limits per bucket would add up.
 void BucketQueue::await_all() {
   const Deadline deadline = Deadline::after(group_->timeout());
   while (under_way()) {
@@ -236,8 +237,8 @@ void BucketQueue::finish_on_device() {
   clock_.mark_group();
 }
 
-// Collectives run in the order in which they were started, so that the last one's end is that of all. Those of a hook
-// may be of several groups.
+// Collectives run in the order in which they were started, so the last one ends last. A hook's collectives may belong
+// to several groups.
 void BucketQueue::wait_in_stream() {
   const std::size_t first = hook_ != nullptr || next_launched_ == 0 ? 0 : next_launched_ - 1;
   for (std::size_t bucket = first; bucket < next_launched_; ++bucket) {
@@ -266,7 +267,7 @@ bool BucketQueue::is_step_over() const {
   try {
     return std::ranges::all_of(last_works_, [](const Work& work) { return work.done(); });
   } catch (const Error&) {
-    return false;  // the group's, whose cause the other ranks get
+    return false;  // a failure of the group, whose cause the other ranks get
   }
 }
 

@@ -57,7 +57,7 @@ CommHook compress_hook(const char* name, DType wire, const CompressOptions& opti
             [wire](const GradBucket& bucket) { return sum_of_group(bucket, wire); }};
   }
   return {name, [wire](const GradBucket& bucket) {
-            const bool is_on_cpu = bucket.buffer.device.kind == DeviceKind::cpu;  // which adds up so by itself
+            const bool is_on_cpu = bucket.buffer.device.kind == DeviceKind::cpu;  // its sums have that order
             return is_on_cpu ? sum_of_group(bucket, wire) : sum_in_order(bucket, wire);
           }};
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks for NaN and infinity in this rank's own gradients, between their last write and the sum over the ranks.
+// Looks for NaN and infinity in this rank's own gradients, after their last write and before the sum over the ranks.
 //
-// On a device a kernel looks, behind the gradients in the compute stream; its result is read once the step's event has
-// been reached, in a later begin().
+// On a device a kernel looks, queued after the gradients in the compute stream; a later begin() reads its result, after
+// the step's event was reached.
 //
-// Threads: the Reducer's. Failure: DeviceError; with NotFinite::raise NotFiniteGradient, from look() on the CPU, from
-// begin() and settle() on a device; the group has failed then, on every rank.
+// Threads: the Reducer's.
+// Failure: DeviceError. With NotFinite::raise NotFiniteGradient, and the group fails on every rank: on the CPU from
+//   look(), on a device from begin() and settle().
 #pragma once
 
 #include <cstddef>
@@ -27,12 +28,12 @@ namespace lockstep {
 
 class FiniteCheck {
  public:
-  // Bytes that an arena needs on a device behind its gradients, whatever the plan.
+  // The bytes that an arena needs on a device after its gradients, for any plan.
   static std::size_t bytes_behind(std::size_t parameters) { return parameters * sizeof(std::int64_t); }
 
-  // `memory` and `specs` outlive it; the arena has bytes_behind(specs.size()) more from `behind` on.
-  // `specs` from `gradients` on do not belong to a parameter. `micro-batches`: those whose sums the ranks exchange,
-  // which outlive it; null if the arena is all of it.
+  // `memory` and `specs` outlive it; the arena has bytes_behind(specs.size()) more from `behind` on. `specs` from
+  // `gradients` on do not belong to a parameter. `micro_batches` has the sums that the ranks exchange, and outlives
+  // this object; null if the arena has all gradients.
   FiniteCheck(NotFinite reaction, std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, std::size_t behind,
               const std::vector<ParameterSpec>& specs, std::size_t gradients, const MicroBatchSums* micro_batches);
   // Reads the known results of the last steps.
@@ -40,12 +41,12 @@ class FiniteCheck {
   FiniteCheck(const FiniteCheck&) = delete;
   FiniteCheck& operator=(const FiniteCheck&) = delete;
 
-  // In this order, for each step. `plan` is used until the step's results are read: call settle() before begin() with
-  // another plan.
+  // Call begin(), look() and end() in this order, for each step. `plan` is used until the step's results are read: call
+  // settle() before begin() with another plan.
   void begin(const BucketPlan& plan, std::int64_t step);
-  // The bucket is final, and not yet on its way.
+  // Looks at a bucket that is final and not yet sent.
   void look(std::size_t bucket, const BufferView& own);
-  // Every bucket has been looked at.
+  // Ends the step's looks.
   void end();
 
   // Reads the results of all steps that have ended; on a device the host waits for them.
@@ -56,9 +57,9 @@ class FiniteCheck {
   struct Step {
     std::int64_t number = 0;
     std::shared_ptr<void> found = nullptr;   // on the host: the result of each bucket
-    std::shared_ptr<void> copied = nullptr;  // the event behind it
+    std::shared_ptr<void> copied = nullptr;  // the event after the copy to `found`
   };
-  // With fixed micro-batches the sums before the last one lie outside the arena.
+  // Looks, with fixed micro-batches, at the sums before the last one, which lie outside the arena.
   void look_at_micro_batches(std::size_t bucket);
   void read_ended();
   void read(const Step& step);
@@ -71,9 +72,9 @@ class FiniteCheck {
   std::size_t gradients_;
   const MicroBatchSums* micro_batches_;
   const BucketPlan* plan_ = nullptr;
-  std::int64_t step_ = -1;  // begun last
+  std::int64_t step_ = -1;  // the step that began last
 
-  // On a device: words that kernels write to, one for each bucket, behind the gradients in the arena; and on the host
+  // On a device: words that kernels write to, one for each bucket, after the gradients in the arena; and on the host
   // their initial values.
   std::int64_t* words_ = nullptr;
   std::shared_ptr<void> none_found_;

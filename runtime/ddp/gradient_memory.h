@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arena's bytes, as the Reducer itself touches them between collectives.
+// The arena's bytes, as the Reducer itself reads and writes them between collectives.
 //
-// In CPU memory that is done at once. On a device it is put into the compute stream, where the gradients are written
+// In CPU memory that happens at once. On a device it happens in the compute stream, where the gradients are written
 // too, and no call waits on the host: the order of the stream is the order of the calls.
 //
-// Threads: the Reducer's. Failure: DeviceError.
+// Threads: the Reducer's.
+// Failure: DeviceError.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +20,22 @@ namespace lockstep {
 
 class GradientMemory {
  public:
-  // `arena` was allocated by `group`.
+  // `group` has allocated `arena`.
   GradientMemory(const ProcessGroup& group, Arena arena);
 
-  // Null in CPU memory.
+  // The device's runtime; null in CPU memory.
   DeviceRuntime* device() const { return runtime_; }
   // The compute stream, on a device.
   StreamView stream() const { return stream_; }
-  // On a device: the work that the compute stream has now comes before the next stream's. Call it when the Reducer no
-  // longer uses the stream; the stream may then be destroyed.
+  // On a device: orders the compute stream's present work before the next stream's. Call it when the Reducer no longer
+  // uses the stream; the stream may then be destroyed.
   void detach_stream();
-  // Makes `stream` the compute stream, behind the work that the one before had at the last detach_stream().
+  // Makes `stream` the compute stream, after the work that the one before had at the last detach_stream().
   void follow(StreamView stream);
 
   std::byte* at(std::size_t offset) const { return arena_.data + offset; }
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) const;
-  // `to` becomes left + right, and may be one of them.
+  // Sets `to` to left + right; `to` may be one of them.
   void add(const std::byte* left, const std::byte* right, std::byte* to, std::int64_t count, DType dtype) const;
   const std::shared_ptr<void>& owner() const { return arena_.owner; }
   void zero(std::size_t offset, std::size_t bytes) {

@@ -13,11 +13,11 @@
 namespace lockstep {
 namespace {
 
-// The host reads the note of step k at the beginning of step k + 2, and writes that of k + 3 behind it.
+// The host reads the note of step k at the beginning of step k + 2, and then writes that of k + 3.
 constexpr std::int64_t kDelay = 3;
 
-// With 2^k parts or fewer: whole numbers stay below 2^(61 - 2k) and fractions have at most as many bits, so that the
-// parts' sums stay below half of the flag, 2^(62 - k), and the sum of all their flags fits.
+// With 2^k parts or fewer: integers stay below 2^(61 - 2k) and fractions have at most as many bits, so the parts' sums
+// stay below half of the flag, 2^(62 - k), and the sum of all their flags fits.
 struct FixedPoint {
   explicit FixedPoint(int parts) : log2(std::bit_width(static_cast<unsigned>(parts) - 1)) {}
 

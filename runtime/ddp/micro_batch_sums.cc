@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-// Without the last micro-batch, which stays where it is.
+// Without the last micro-batch, which stays in the arena.
 std::size_t most_kept(const std::vector<int>& merges) {
   std::size_t kept = 0, most = 0;
   for (std::size_t i = 0; i + 1 < merges.size(); ++i) {

@@ -20,10 +20,10 @@ constexpr char kFailure = '-';
 
 void tell(ProcessGroup& group, const Cause& cause) {
   if (group.size() == 1) return;
-  group.internals().report_failure(cause);  // before the others hear of it: they may end first
+  group.internals().report_failure(cause);  // before the other ranks hear of it: they may end first
   try {
     all_gather_text(group, kFailure + encode(cause));
-  } catch (const Error& error) {  // its own failure goes first
+  } catch (const Error& error) {  // the rank's own failure is thrown first
     log_warn("the other ranks could not be told ({}): {}", cause.text, error.what());
     return;
   }

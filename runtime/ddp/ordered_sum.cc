@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// While one lives the group's collectives follow another stream.
+// While one lives, the group's collectives follow another stream.
 class InStream {
  public:
   InStream(ProcessGroup& group, StreamView stream) : group_(group), before_(group.stream()) {
@@ -85,7 +85,7 @@ BufferView OrderedSum::view(std::int64_t offset, std::int64_t count) const {
 }
 
 void OrderedSum::put(std::size_t index, const void* row) {
-  if (order_.rows_per_rank == 1) {  // the shares lie in memory as in the row
+  if (order_.rows_per_rank == 1) {  // the ranks' parts lie in memory as in the row
     return runtime_.copy(sent_.get(), row, static_cast<std::size_t>(count_) * size_of(dtype_), side_);
   }
   for (std::int64_t rank = 0; rank < group_->size(); ++rank) {
@@ -105,7 +105,7 @@ void OrderedSum::send() {
   phases_->sending = group_->all_to_all(all, BufferView(received_.get(), all.count, dtype_, all.device));
 }
 
-// The sum goes where the rows were that are sent by then.
+// The sum replaces the rows, which have been sent by then.
 void OrderedSum::gather() {
   phases_->sending.wait_on(side_);
   const BufferView own = view(group_->rank() * share_, share_);

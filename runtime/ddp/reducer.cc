@@ -27,8 +27,8 @@ const std::vector<ParameterSpec>& require_some(const std::vector<ParameterSpec>&
   return specs;
 }
 
-// The planned slices: the parameters and, if asked for, a last slice with one number for each parameter, which says
-// whether it was used. That slice is not a gradient and stays out of every list that callers see.
+// The planned slices: the parameters and, with `track_unused`, a last slice with one number for each parameter, which
+// says whether it was used. That slice is not a gradient, and no list that callers see has it.
 std::vector<ParameterSpec> with_used_map(const std::vector<ParameterSpec>& specs, bool track_unused) {
   std::vector<ParameterSpec> planned = specs;
   if (track_unused) planned.push_back({"(which parameters are used)", DType::f32, {std::ssize(specs)}});
@@ -70,7 +70,7 @@ void require_reproducible(const ReducerOptions& options, std::span<const Paramet
   constexpr int kMostMicroBatches = 1 << 20;  // with more there is no room for the fraction of a loss (LossSum)
   if (wanted.micro_batches > kMostMicroBatches) refuse(fmt::format("take at most {}", kMostMicroBatches));
   if (wanted.threads < 1) refuse(fmt::format("{} threads of an operation; take at least 1", wanted.threads));
-  data::micro_batch_rows(wanted.global_batch, wanted.micro_batches);  // throws if it can't be
+  data::micro_batch_rows(wanted.batch_size, wanted.micro_batches);  // throws if it is out of range
   if (has_hook(options)) {
     refuse(fmt::format("communication hook '{}' adds up in an order of its own; leave it out", options.comm_hook.name));
   }
@@ -151,7 +151,7 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
       used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),
       used(specs.size(), Use::none) {
-  order_is_known = is_sharded;  // an optimizer's state belongs to shares, which must stay
+  order_is_known = is_sharded;  // an optimizer's state belongs to a shard, which must stay
   if (micro_batches) micro_batches->begin_in(memory, plan.arena_bytes);
   for (std::size_t i = 0; i < specs.size(); ++i) index.emplace(specs[i].name, static_cast<int>(i));
   log_debug("Reducer: {} parameters in {} buckets, {} bytes", specs.size(), plan.buckets.size(), plan.arena_bytes);
@@ -188,8 +188,7 @@ int Reducer::Impl::index_of(std::string_view name) const {
 
 void Reducer::Impl::begin_step(const StepOptions& step_options) {
   rethrow_failure();
-  // Notices a group that has failed since, also in a step that communicates nothing; the failure takes precedence over
-  // misuse.
+  // Finds a failure of the group, also in a step that communicates nothing; the failure takes precedence over misuse.
   in_group([&] { at_place([&] { return StepPlace{step(), -1, "begin_step"}; }, [&] { group->progress(); }); });
   if (in_step) {
     throw InvalidArgument(
@@ -205,7 +204,7 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
                     step(), step_options.weight, weight));
   }
   if (micro_batches) require_turn(step_options.synchronize);
-  // All checks that throw InvalidArgument stand above: a refused call leaves the Reducer as it was.
+  // All checks that throw InvalidArgument stand above: a refused call leaves the Reducer unchanged.
   if (memory.device()) in_group([&] { memory.follow(group->stream()); });
   // Only between two sums: slices that already hold the gradients of a micro-batch must keep their place.
   if (!order_is_known && step() > 0 && finished_micro_batches == 0) replan_as_observed();
@@ -264,7 +263,7 @@ void Reducer::Impl::zero(std::size_t parameter) {
   memory.zero(plan.gradient_slots[parameter].offset, specs[parameter].bytes());
 }
 
-// Zeros the slices that this micro-batch should have overwritten and did not, for they are stale. Slices that
+// Zeros the slices that this micro-batch should have overwritten and did not, because they are stale. Slices that
 // accumulate stay.
 void Reducer::Impl::zero_unmarked() {
   if (!overwrites()) return;
@@ -341,8 +340,8 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   for (std::size_t i = 0; digests && i < specs.size(); ++i) digests->sum(i, slice(i));
   own_total = weight;
   if (!is_mean) total = own_total;
-  // The clock ends the step last: if a rank asks to stop it calls the store, which may throw; the gradients are whole
-  // by then.
+  // The clock ends the step last: if a rank asks to stop it calls the store, which may throw; the gradients are
+  // complete by then.
   close_sum();
   has_shares = is_sharded;
   in_group([&] { clock->end(queue.noted().of_all.stop); });
@@ -371,20 +370,20 @@ bool Reducer::Impl::used_anywhere(int parameter) {
   if (memory.device() == nullptr) return used_map->at(at, divisor(), Deadline::never());
   rethrow_failure();
   return in_group([&] {
-    // A group's failure is thrown here, not in a wait for a copy that never comes. If no rank had data, the group has
-    // zeroed the map with the gradients: the parameters that some rank used are not known, and all ranks must give the
-    // same answer.
+    // Throws a group's failure here, not in a wait for a copy that never arrives. If no rank had data, the group has
+    // zeroed the map with the gradients: nobody knows which parameters were used, and all ranks must give the same
+    // answer.
     if (queue.total_weight() == 0 && step() > 0) return true;
     return used_map->at(at, divisor(), Deadline::after(group->timeout()));
   });
 }
 
-// Runs after a failure too, which need not be the group's: if it is, the abort changes nothing.
+// Runs after any failure; if it is the group's, the abort changes nothing.
 void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
   if (!in_step && finished_micro_batches == 0) return;
   try {
     if (group->size() == 1) {
-      // One rank has no peer that waits for it, so its group survives and the step can be repeated.
+      // A single rank has no peer that waits for it, so its group survives and the step can be repeated.
       if (failure) return;
       close_sum();
       observed.clear();
@@ -409,7 +408,7 @@ void Reducer::Impl::abort_if_open() noexcept {
   }
   if (!hook || memory.device() == nullptr) return;
   try {
-    queue.drop();  // the hook's memory goes next, which collectives of the hook may still use
+    queue.drop();  // the hook's memory is freed next, and collectives of the hook may still use it
   } catch (const std::exception& error) {
     log_debug("Reducer: step {} was given up: {}", step(), error.what());
   }

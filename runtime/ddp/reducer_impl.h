@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of a Reducer; its parts are reducer.cc (steps) and reducer_order.cc (the order of the gradients).
+// The state of a Reducer; its parts are reducer.cc (steps), reducer_order.cc (the order of the gradients) and
+// reducer_shares.cc (shards).
 #pragma once
 
 #include <exception>
@@ -24,7 +25,7 @@
 
 namespace lockstep {
 
-// InvalidArgument if it is null; else the group.
+// Returns the group; InvalidArgument if it is null.
 std::shared_ptr<ProcessGroup> require_group(std::shared_ptr<ProcessGroup> group);
 
 struct Reducer::Impl {
@@ -59,11 +60,11 @@ struct Reducer::Impl {
 
   std::int64_t step() const { return clock->step(); }
   bool overwrites() const { return finished_micro_batches == 0 || micro_batches != nullptr; }
-  // InvalidArgument unless the step's micro-batches are begun in their number.
+  // Throws InvalidArgument unless the step's micro-batches begin in the order of their numbers.
   void require_turn(bool closes_step) const;
   // In the last micro-batch: adds to the slice the kept sums that it completes.
   void accumulate(std::size_t parameter);
-  // A micro-batch but the last is complete.
+  // Keeps a micro-batch, not the last, which is complete.
   void keep_micro_batch();
   // A parameter's gradient in the arena.
   std::span<const std::byte> slice(std::size_t parameter) const;
@@ -73,7 +74,7 @@ struct Reducer::Impl {
   std::size_t check_index(std::string_view operation, int parameter) const;
   void require_step(std::string_view operation) const;
   void rethrow_failure() const;
-  // Runs `call`, which calls the group. Keeps its first failure: later calls throw that, never a consequence of it.
+  // Runs `call`, which calls the group, and keeps its first failure: later calls throw that, never a consequence of it.
   template <typename Call>
   auto in_group(Call call) {
     try {
@@ -90,14 +91,14 @@ struct Reducer::Impl {
   BucketOptions options;
   bool track_unused;
   bool is_mean;
-  std::unique_ptr<MicroBatchSums> micro_batches;  // if there are fixed micro-batches
-  std::unique_ptr<StepDigests> digests;           // if they are wanted
-  std::unique_ptr<BucketHook> hook;               // null: the group's own sum
+  std::unique_ptr<MicroBatchSums> micro_batches;  // null without fixed micro-batches
+  std::unique_ptr<StepDigests> digests;           // null unless LOCKSTEP_STEP_DIGESTS is set
+  std::unique_ptr<BucketHook> hook;      // null: the group's own sum
   const bool is_sharded;
   std::vector<ParameterSpec> planned;  // the specs, and the slice of the used map
   std::map<std::string, int, std::less<>> index;
   BucketPlan plan;
-  std::size_t gradient_bytes;  // of all gradients, and of the sums of fixed micro-batches behind them
+  std::size_t gradient_bytes;  // of all gradients, and of the sums of fixed micro-batches after them
   GradientMemory memory;
   std::unique_ptr<FiniteCheck> finite;  // null: no check
   BucketQueue queue;
@@ -109,16 +110,17 @@ struct Reducer::Impl {
   std::vector<int> observed;    // order of mark_ready in the first synchronised step
 
   bool in_step = false;
-  std::vector<Work> gathers;  // on a device: those of the last update_shares()
-  bool has_shares = false;    // of the last synchronised step, whose weights no update_shares() has gathered
+  std::vector<Work> gathers;  // on a device: the gathers of the last update_shares()
+  // Whether the last synchronised step has shards whose weights no update_shares() has gathered.
+  bool has_shares = false;
   bool begun_once = false;
   bool synchronize = true;
-  std::int64_t weight = 0;         // sum over this rank's micro-batches since the last synchronised step, with this one
-  bool has_rows = false;           // this micro-batch weighs more than 0
-  std::int64_t own_total = 0;      // with Loss::sum: this rank's weight in the last synchronised step
-  int finished_micro_batches = 0;  // finished since the last synchronised step
-  std::vector<char> marked;        // by parameter, in this micro-batch
-  std::vector<Use> used;           // by parameter, marked ready by this rank since the last synchronised step
+  std::int64_t weight = 0;     // sum over this rank's micro-batches since the last synchronised step, with this one
+  bool has_rows = false;       // whether this micro-batch's weight is above 0
+  std::int64_t own_total = 0;  // with Loss::sum: this rank's weight in the last synchronised step
+  int finished_micro_batches = 0;  // micro-batches since the last synchronised step
+  std::vector<char> marked;    // by parameter, in this micro-batch
+  std::vector<Use> used;       // by parameter, marked ready by this rank since the last synchronised step
 
   std::exception_ptr failure;  // the first thing the group threw
   OwnerProcess owner;

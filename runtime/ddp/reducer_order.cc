@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which gradients become ready, and with it where they lie: every rank's is rank 0's.
+// The order in which gradients become ready, which decides where they lie: every rank takes rank 0's.
 #include <fmt/format.h>
 
 #include <numeric>
@@ -37,7 +37,7 @@ void Reducer::Impl::plan_order(std::span<const int> order, std::int64_t the_unit
 }
 
 void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
-  if (memory.device()) return;  // it divides by whole weights
+  if (memory.device()) return;  // a device divides by whole weights
   if (group->size() > 1) {
     in_group([&] {
       at_place(
@@ -50,8 +50,8 @@ void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
   unit = the_unit;
 }
 
-// The used map is known when backward has ended, so it comes last; where there is a hook, which gets gradients only, or
-// shards, of which each rank gets its own, in a bucket of its own.
+// The used map is known when backward has ended, so it comes last. It has a bucket of its own if there is a hook, which
+// gets only gradients, or if there are shards, of which each rank gets only its own.
 BucketPlan Reducer::Impl::plan_for(std::vector<int> order) const {
   if (!track_unused) return plan_buckets(specs, order, options);
   const auto map = static_cast<int>(specs.size());
@@ -64,10 +64,10 @@ BucketPlan Reducer::Impl::plan_for(std::vector<int> order) const {
   return gradients;
 }
 
-// Every rank's arena is as large in any order, so that only the slots move.
+// Every rank's arena has the same size in any order, so only the slots move.
 void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
   BucketPlan next;
-  // Before anything is sent: rank 0's mistake is an InvalidArgument there, and changes nothing.
+  // Before anything is sent: rank 0's mistake throws InvalidArgument there, and changes nothing.
   if (group->rank() == 0) next = plan_for(order);
   if (group->size() > 1) {
     order.resize(specs.size());
@@ -82,7 +82,7 @@ void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
     if (group->rank() != 0) next = plan_for(std::move(order));
   }
   plan = std::move(next);
-  // The padding lies elsewhere now, and must be zero.
+  // The padding is in other places now, and must be zero.
   memory.zero(0, plan.arena_bytes);
   ++plan_changes;
 }

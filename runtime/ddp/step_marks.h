@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The times of a step on a device, where the host does not wait for the events: timed marks in the streams, read once
-// they have been reached. No call here blocks the host.
+// The times of a step on a device, whose events the host does not wait for: timed marks in the streams, read after they
+// have been reached. No call here blocks the host.
 //
-// All times are device time: a record starts at the host's time of begin(), and every other time is that plus what the
-// device counted since. A collective's end is marked by its group (Work::end_mark).
+// All times are device time: a record starts at the host's time of begin(), and every other time is that plus the time
+// that the device counted since. A collective's end is marked by its group (Work::end_mark).
 //
-// Threads: the Reducer's. Failure: DeviceError.
+// Threads: the Reducer's.
+// Failure: DeviceError.
 #pragma once
 
 #include <deque>
@@ -23,16 +24,15 @@ class StepMarks {
  public:
   explicit StepMarks(DeviceId device);
 
-  // In this order, for each step. `compute` is the stream that gradients are written in.
+  // Call these in this order, for each step. `compute` is the stream in which gradients are written.
   void begin(std::size_t buckets, StreamView compute);
-  // The bucket's last gradient is in the compute stream.
+  // Marks that the bucket's last gradient is in the compute stream.
   void ready(std::size_t bucket);
-  // The bucket's all-reduce was started, behind the last mark.
+  // Notes that the bucket's all-reduce was started after the last mark.
   void launched(std::size_t bucket);
-  // Kernels that come into the compute stream now are not backward's. Buckets that were not ready are ready from here
-  // on.
+  // Marks the end of backward's kernels in the compute stream. Buckets that were not ready are ready from here on.
   void backward_ended();
-  // The compute stream waits for all buckets now: `works`, one for each. `record` has all but the times.
+  // Marks that the compute stream waits for all buckets: `works`, one for each. `record` has all but the times.
   void end(trace::StepRecord record, std::span<const Work> works);
 
   // The record of the last step whose marks have all been reached.
@@ -42,19 +42,19 @@ class StepMarks {
   struct Step {
     trace::StepRecord record;
     std::vector<std::shared_ptr<void>> marks;  // see the indices below
-    std::vector<std::size_t> launch;           // by bucket: the mark that its all-reduce starts behind
+    std::vector<std::size_t> launch;           // by bucket: the mark after which its all-reduce starts
     std::vector<char> is_ready;                // by bucket: whether its own mark was set
     std::vector<Work> works;                   // by bucket
   };
-  // Marks of a step: three, then for each bucket when it was ready.
+  // The marks of a step: three, then one for each bucket when it was ready.
   enum : std::size_t { kBegin, kBackwardEnd, kEnd, kBuckets };
 
   void mark(std::size_t index);
   void resolve();
   trace::StepRecord times(const Step& step) const;
 
-  // Steps of which nothing is known yet. The host is a few steps ahead at most, by the device's own limits; past this
-  // the oldest is given up, and last() never tells of it.
+  // The number of steps of which nothing is known yet. The host is a few steps ahead at most, by the device's own
+  // limits; above this number the oldest is dropped, and last() never returns it.
   static constexpr std::size_t kMostPending = 64;
 
   DeviceRuntime& runtime_;

@@ -67,10 +67,11 @@ void Trainer::refuse_live_gradients(std::string_view where) const {
 }
 
 void Trainer::begin_forward(std::optional<std::int64_t> weight) {
-  // An exception that the program caught in the last step is not the cause of what fails from now on.
+  // An exception that the program caught in the last step is not the cause of later failures.
   failure_.forget();
   if (is_in_no_sync() && !accumulating()) refuse_live_gradients("at the first micro-batch of no_sync()");
-  // A weight that set_weight() gave before this forward stays for it; any other is replaced by the forward's rows.
+  // A weight that set_weight() gave before this forward stays for it; any other weight is replaced by the forward's
+  // rows.
   weight_is_ahead_ = weight_is_ahead_ && !weight_is_spent_;
   if (!weight_is_ahead_) {
     if (weight_is_given_ && !weight_is_spent_) tell_of_replaced_weight();
@@ -171,9 +172,9 @@ void Trainer::finish(trace::Time backward_began) {
     last_batch_ = losses_.batch_of(reducer_->noted());
     if (group_->device().kind == DeviceKind::cpu) last_weight_ = last_batch_.weight;  // also of a sum
   }
-  // On a device the sum of all ranks' rows is known some steps later, so rows that were dealt wait for it in dealt_.
-  if (micro_batch_ && !weights_are_told_ && step_rows_ != 0 && group_->size() > 1)
-    dealt_.emplace_back(begun_, step_rows_);
+  // On a device the sum of all ranks' rows is known some steps later, so the rows that were dealt wait in dealt_ for
+  // it.
+  if (micro_batch_ && !weights_are_told_ && step_rows_ != 0 && group_->size() > 1) dealt_.emplace_back(begun_, step_rows_);
   if (dealt_.empty() || dealt_.front().first != last_batch_.step) return;
   const std::int64_t rows = dealt_.front().second;
   dealt_.pop_front();
@@ -181,7 +182,7 @@ void Trainer::finish(trace::Time backward_began) {
                                  group_->size());
 }
 
-// judge() throws on all ranks alike: its exception is not this rank's own failure, and is not kept as one.
+// judge() throws on all ranks alike: its exception is not this rank's own failure, and is not kept.
 void Trainer::close() {
   in_step_ = false;
   weight_is_spent_ = true;
@@ -191,7 +192,7 @@ void Trainer::close() {
   if (!is_synchronized_) return;
   if (group_->size() > 1) trace::keep_batch(last_batch_.step, last_batch_.weight, last_batch_.loss);
   if (!is_alone_) divergence_->judge(step() - 1, reducer_->noted());
-  // The versions are taken before the program's optimizer changes them: tell_of_adding() compares.
+  // The versions are taken before the program's optimizer changes them: tell_of_adding() compares them.
   versions_ = replica_.values.versions();
   if (before_update_) before_update_();
 }
@@ -252,7 +253,7 @@ void Trainer::tell_of_lost_backward() noexcept {
   failure_.tell();
 }
 
-// The kept failure is told first: the Reducer's text does not name the place.
+// Tells the kept failure first: the Reducer's text does not name the place.
 void Trainer::give_up() noexcept {
   failure_.tell();
   losses_.forget(step());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The training of one replica, step by step, without its tensors: the part that every DistributedDataParallel shares.
 //
-// An engine holds a Trainer and calls it. The engine brings the gradients (into Reducer's arena) and the knowledge of
-// its tensors; the Trainer counts steps, weighs micro-batches, records losses, looks for replicas that differ, deals
-// with fixed micro-batches, and tells the other ranks of a failure. docs/adr/0079 lists where the engines differ.
+// An engine holds a Trainer and calls it. The engine brings the gradients (into the Reducer's arena) and knows its
+// tensors. The Trainer counts steps, weights micro-batches, records losses, finds replicas that differ, handles fixed
+// micro-batches, and tells the other ranks of a failure. docs/adr/0079 lists where the engines differ.
 //
 //   Trainer trainer(group, specs, Trainer::Options::of(options, false, group.get()));
 //   trainer.make_reducer();                     // then rank 0's values go to all
@@ -12,7 +12,7 @@
 //     trainer.begin_forward(rows);
 //     trainer.record_loss(loss);                // or not
 //     try {
-//       trainer.begin();                        // of a micro-batch
+//       trainer.begin();                        // a micro-batch
 //       ... gradients, and reducer()->mark_ready()
 //       trainer.finish();                       // the Reducer has summed them, if synchronizes()
 //       ... what the engine does with them
@@ -21,10 +21,11 @@
 //       trainer.give_up();
 //       throw;
 //     }
-//     trainer.close();                          // judges the replicas, and runs what comes before the update
+//     trainer.close();                          // judges the replicas, and runs the actions before the update
 //   }
 //
-// Threads: one at a time. Failure: as lockstep/train/distributed_data_parallel.h says.
+// Threads: one at a time.
+// Failure: as lockstep/train/distributed_data_parallel.h says.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +60,8 @@ class LOCKSTEP_INTERNAL_API Trainer {
     std::vector<std::string> unused = {};                      // names of parameters
     std::optional<std::int64_t> compare_every = std::nullopt;  // DivergenceCheck's `every`
 
-    // The options that every DdpOptions has. InvalidArgument for micro-batches with a hook; a world of one has none.
+    // The options that every DdpOptions has. InvalidArgument for fixed micro-batches with a hook; a single rank has no
+    // hook.
     template <typename DdpOptions>
     static Options of(const DdpOptions& all, bool track_unused, const ProcessGroup* group) {
       return {{.buckets = all.buckets,
@@ -81,7 +83,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
     DivergenceCheck::Replica values;
     // The name of the first parameter whose gradient is not 0; on a device the host may wait for the answer.
     std::function<std::optional<std::string>()> live_gradient;
-    std::int64_t weight_bytes = 0;  // of the parameters
+    std::int64_t weight_bytes = 0;  // size of the parameters
   };
 
   // Sends nothing. InvalidArgument if `unused` has a name that is not in `specs`.
@@ -90,91 +92,91 @@ class LOCKSTEP_INTERNAL_API Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Collective, once, before the first begin(). Without a Reducer each step is begun alone.
+  // Collective. Makes the Reducer, once, before the first begin(). Without a Reducer each step is begun alone.
   void make_reducer();
-  // Null before make_reducer().
+  // The Reducer; null before make_reducer().
   Reducer* reducer() const { return reducer_.get(); }
-  // The replicas are equal now, on all ranks.
+  // Takes the replica, which is equal on all ranks at this call.
   void adopt(Replica replica);
 
   // Begins a micro-batch of this rank's `weight`, unless set_weight() has given another since the last backward;
   // nullopt: set_weight() will give the weight. InvalidArgument if it is the first micro-batch of no_sync() and
-  // gradients are not cleared, which would be weighed with it.
+  // gradients are not cleared, because they would be weighted with it.
   void begin_forward(std::optional<std::int64_t> weight);
   void set_weight(std::int64_t weight);
-  // Whether a forward's or set_weight()'s weight waits for a backward.
+  // Whether a weight, from a forward or set_weight(), waits for a backward.
   bool has_weight() const { return weight_->has_value() && !weight_is_spent_; }
   // The weight that waits, or the last backward's. Layers may share it.
   const std::shared_ptr<std::optional<std::int64_t>>& weight() const { return weight_; }
-  // The weight that waits, if one does, is not for the next forward.
+  // Keeps a waiting weight from counting for the next forward.
   void spend_weight() { weight_is_spent_ = true; }
   // See LossRecord::record().
   void record_loss(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner);
   void record_loss(double loss);
 
-  // The action of before_adding(), if it is due. begin() calls it; an engine that may see the group's failure earlier
-  // calls it before that, so that every rank runs the action.
+  // Runs the action of before_adding(), if it is due. begin() calls it; an engine that may see the group's failure
+  // earlier calls it before that, so that every rank runs the action.
   void tell_of_adding();
-  // A micro-batch of has_weight() begins its backward, over the Reducer's arena; or alone: a world of one whose
-  // gradients stay where the engine has them, which is a step of its own. InvalidArgument if a fixed micro-batch has
-  // other rows than its own, and with Shard::optimizer on top of gradients that are not cleared.
+  // Begins the backward of a micro-batch of has_weight(), over the Reducer's arena. `is_alone`: a step of its own on a
+  // single rank, whose gradients stay where the engine has them. InvalidArgument if a fixed micro-batch has other rows
+  // than its own, and with Shard::optimizer if gradients are not cleared.
   void begin(bool is_alone = false);
-  // Ends the backward; all gradients are marked. Collective if the micro-batch is synchronised. `backward_began`: the
+  // Ends the backward; all gradients are marked. Collective if the micro-batch is synchronised. `backward_began` is the
   // begin of a step alone, for the trace.
   void finish(trace::Time backward_began = {});
-  // Ends the micro-batch, once the engine has its gradients. Collective if replicas differ: Mismatch.
+  // Ends the micro-batch, after the engine has its gradients. Collective if replicas differ: Mismatch.
   void close();
   // True from begin() to close() or give_up().
   bool in_step() const { return in_step_; }
   bool is_alone() const { return is_alone_; }
   // Whether the micro-batch is the last of its step; before begin(), whether it will be.
   bool synchronizes() const { return *no_sync_ == 0 && (!micro_batch_ || micro_batch_->is_last); }
-  // Whether the micro-batch that was begun last is the last of its step.
+  // Whether the micro-batch that began last is the last of its step.
   bool is_synchronized() const { return is_synchronized_; }
   bool accumulating() const { return reducer_ && reducer_->accumulating(); }
   bool is_in_no_sync() const { return *no_sync_ > 0; }
   NoSync no_sync(bool is_on) const { return {no_sync_, is_on}; }
 
   bool is_declared_unused(int parameter) const { return is_unused_[static_cast<std::size_t>(parameter)] != 0; }
-  // InvalidArgument if a parameter got a gradient that is declared unused.
+  // Throws InvalidArgument if the parameter, which got a gradient, is declared unused.
   void require_used(int parameter) const;
 
-  // A step of this rank's rows in fixed micro-batches, each a micro-batch. Without fixed micro-batches one micro-batch,
+  // Begins a step of this rank's rows in fixed micro-batches. Without fixed micro-batches it returns one micro-batch,
   // which is not begun. InvalidArgument in no_sync(), if gradients are not cleared, or if set_weight() has given a
   // weight for all.
   std::vector<MicroBatch> begin_micro_batches(std::int64_t rows);
   void begin_micro_batch(const MicroBatch& micro_batch);
-  // The micro-batch that was begun last, until its close().
+  // The fixed micro-batch that began last, until its close().
   const std::optional<MicroBatch>& micro_batch() const { return micro_batch_; }
   void end_micro_batch() { micro_batch_.reset(); }
-  // InvalidArgument if this rank has other rows of a step of `rows_of_all` than its fixed micro-batches are of.
-  static void require_dealt_as_micro_batches(const Reproducible& reproducible, std::int64_t rows,
-                                             std::int64_t rows_of_all, int rank, int world);
+  // Throws InvalidArgument if this rank has other rows of a step of `rows_of_all` rows than its fixed micro-batches.
+  static void require_dealt_as_micro_batches(const Reproducible& reproducible, std::int64_t rows, std::int64_t rows_of_all,
+                                      int rank, int world);
 
-  // Called in the handler of an exception of `part`, "backward", of the step: keeps it. Other ranks hear of it if it
-  // leaves the object that trains, or tell_failure() is called.
+  // Keeps the exception that is being handled in `part`, "backward", of the step. Other ranks are told if the exception
+  // leaves the object that trains, or by tell_failure().
   void keep_failure(std::string_view part) noexcept;
   bool has_failure() const { return !failure_.text().empty(); }
   void tell_failure() noexcept;
-  // Forgets the kept failure, for its part begins anew.
+  // Forgets the kept failure, because its part begins again.
   void forget_failure() { failure_.forget(); }
-  // An exception has ended a backward, which this rank has not seen.
+  // Tells the other ranks of an exception that has ended a backward, and that this rank has not seen.
   void tell_of_lost_backward() noexcept;
-  // Gives up a step that can't be finished. Tells the other ranks of the kept failure; a world of one forgets the step.
+  // Gives up a step that can't be finished. Tells the other ranks of the kept failure; a single rank forgets the step.
   void give_up() noexcept;
   // For the engine's destructor.
   void tell_if_unwinding() noexcept;
 
-  // The steps of this run that are done, which is the number of the current one.
+  // The number of steps of this run that are done, which is the number of the current one.
   std::int64_t step() const { return in_step_ ? begun_ : clock_->step(); }
-  // The steps of this run and, by set_steps(), of earlier ones.
+  // The number of steps of this run and, by set_steps(), of earlier ones.
   std::int64_t steps() const { return steps_before_ + step(); }
   void set_steps(std::int64_t steps);
   // The weight of the last step, or this rank's so far; nullopt: not known yet.
   std::optional<std::int64_t> known_weight() const { return last_weight_; }
-  // The weight of the last step; on a device waits for it.
+  // The weight of the last step; on a device the call waits for it.
   std::int64_t last_weight() const { return last_weight_ ? *last_weight_ : reducer_->total_weight(); }
-  // The last batch whose loss is known. In a world of one the call also reads the losses that the device has ended.
+  // The last batch whose loss is known. With a single rank the call also reads the losses that the device has finished.
   const GlobalBatch& last_batch() const;
   const trace::StepRecord& last_step() const;
   bool is_step_over() const { return !reducer_ || reducer_->is_step_over(); }
@@ -185,7 +187,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
  private:
   void tell_of_replaced_weight();
   void refuse_live_gradients(std::string_view where) const;
-  // In a world of one: takes, and traces, the batches whose losses have come to the host.
+  // With a single rank: takes, and traces, the batches whose losses have arrived on the host.
   void read_known() const;
 
   std::shared_ptr<ProcessGroup> group_;
@@ -202,21 +204,23 @@ class LOCKSTEP_INTERNAL_API Trainer {
   mutable GlobalBatch last_batch_;
 
   std::shared_ptr<std::optional<std::int64_t>> weight_ = std::make_shared<std::optional<std::int64_t>>();
-  bool weight_is_spent_ = true;   // by a backward; also before the first forward
-  bool weight_is_ahead_ = false;  // set_weight() gave it before the forwards of its backward
-  bool weight_is_given_ = false;  // by set_weight(), and not by a forward
+  bool weight_is_spent_ = true;   // whether a backward used it; also before the first forward
+  bool weight_is_ahead_ = false;  // whether set_weight() gave it before the forwards of its backward
+  bool weight_is_given_ = false;  // whether set_weight(), not a forward, gave it
   bool has_told_of_weight_ = false;
   std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   std::optional<MicroBatch> micro_batch_;
   std::int64_t step_rows_ = 0;  // of this rank's micro-batches
-  // Steps in fixed micro-batches whose global batch is not known, and this rank's rows in them: on a device some steps.
+  // (step, this rank's rows) of steps in fixed micro-batches whose global batch is not known yet: on a device a few
+  // steps.
   std::deque<std::pair<std::int64_t, std::int64_t>> dealt_;
-  bool weights_are_told_ = false;  // by set_weight(), in the step's micro-batches
+  bool weights_are_told_ = false;  // whether set_weight() gave weights in the step's micro-batches
 
   bool in_step_ = false;
   bool is_alone_ = false;
   bool is_synchronized_ = false;
-  std::int64_t begun_ = 0;      // the step that is begun and not closed: the clock may have counted it
+  // The step that has begun and is not closed: the clock may have counted it.
+  std::int64_t begun_ = 0;
   std::int64_t stop_word_ = 0;  // the stop word of a step alone
   std::optional<std::int64_t> last_weight_ = 0;
   std::int64_t steps_before_ = 0;

@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// The model's number, how many numbers of the data there are, and these.
+// The number of words: the model's number, the count of the data's numbers, and these numbers.
 constexpr std::size_t kWords = 2 + kMostDataNumbers;
 
 std::vector<std::uint64_t> words_of(int model, const DataNumbers& numbers) {
@@ -30,7 +30,7 @@ std::vector<std::uint64_t> words_of(int model, const DataNumbers& numbers) {
   return words;
 }
 
-// Which ranks have which value of a word; empty if all have the same. `all`: kWords of each rank.
+// A text of which ranks have which value of a word; empty if all have the same. `all` has kWords of each rank.
 std::string difference(std::span<const std::uint64_t> all, std::size_t word) {
   std::vector<std::string> values;
   for (std::size_t at = word; at < all.size(); at += kWords) values.push_back(fmt::format("{}", all[at]));
@@ -80,7 +80,7 @@ void DataCheck::judge(const NotedStep& noted) {
         -1, noted.step);
   }
   const std::string text = differences(mine, all);
-  if (text.empty()) {  // the ranks judge the same model again, of which each has averaged a step with another's
+  if (text.empty()) {  // the ranks judge the same model again, but have averaged a step of different models
     comm::throw_disagreement(
         *group_,
         fmt::format("DistributedDataParallel: the ranks averaged the gradients of different models in step {}, since "

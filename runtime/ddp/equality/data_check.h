@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks that all ranks step one model and read one epoch of one dataset.
 //
-// A few numbers decide which samples a rank reads (length, seed, epoch, batch size, the begin of the pass). They have
-// to be the same on all ranks, and so has the model's number. A digest of them rides with every synchronised step
-// (step_note.h). A step in which it differs gathers the numbers, and ends as a Mismatch that names them and the ranks.
+// A few numbers decide which samples a rank reads (length, seed, epoch, batch size, the begin of the pass). They must
+// be the same on all ranks, as must the model's number. A digest of them travels with every synchronised step
+// (step_note.h). A step in which it differs gathers the numbers, and ends with a Mismatch that names them and the
+// ranks.
 //
 // Threads: the Reducer's.
 #pragma once
@@ -20,14 +21,15 @@ namespace lockstep {
 
 class DataCheck {
  public:
-  // The group's next model. All ranks construct in the same order.
+  // Gives the group's next model its number. All ranks construct in the same order.
   explicit DataCheck(std::shared_ptr<ProcessGroup> group);
-  // The loader of this rank from now on.
+  // Sets this rank's loader from now on.
   void watch(DataIdentity identity) { identity_ = std::move(identity); }
 
-  // For the note of synchronised step `step`.
+  // The digest for the note of synchronised step `step`.
   std::int64_t digest(std::int64_t step);
-  // With a step's note, in the order of the steps. Collective where the ranks differ: Mismatch, the same on every rank.
+  // Judges the steps' notes, in the order of the steps. Collective if the ranks differ: Mismatch, the same on every
+  // rank.
   void judge(const NotedStep& noted);
 
  private:
@@ -39,7 +41,8 @@ class DataCheck {
   std::shared_ptr<ProcessGroup> group_;
   int model_;
   DataIdentity identity_;
-  std::deque<Step> steps_;  // whose notes are not judged yet: on a device they are known two steps later
+  // Steps whose notes are not judged yet: on a device they are known two steps later.
+  std::deque<Step> steps_;
 };
 
 }  // namespace lockstep

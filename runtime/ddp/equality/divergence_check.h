@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks that the replicas stay equal.
 //
-// Each rank counts how often its parameters are written. The counts ride with every synchronised step (step_note.h),
-// and with every n-th step a digest of the parameters' bytes; that is all that an ordinary step costs. A step in which
-// the ranks differ in either compares the parameters, on all ranks, and ends as a Mismatch if they differ. If they are
-// equal, for a rank has written the same by other ways, the run continues, and the counts that the ranks have then
-// count as equal.
+// Each rank counts how often its parameters are written. The counts travel with every synchronised step (step_note.h),
+// and a digest of the parameters' bytes with every n-th step; an ordinary step costs no more. If the ranks differ in
+// either, all ranks compare the parameters, and the step ends with a Mismatch if those differ. If they are equal,
+// because a rank has written the same values in another way, the run continues, and the ranks' present counts count as
+// equal.
 //
-// A write that is not counted (the counts are Tensor::version() and torch's Tensor::_version()) is found by the next
-// digest. On a device the ranks read a step's note two steps later, so that differences of a run's last two steps are
-// not found.
+// The next digest finds a write that is not counted (the counts are Tensor::version() and torch's Tensor::_version()).
+// On a device the ranks read a step's note two steps later, so they do not find differences of a run's last two steps.
 //
 // Threads: the Reducer's.
 #pragma once
@@ -39,21 +38,22 @@ class LOCKSTEP_INTERNAL_API DivergenceCheck {
     };
     std::function<State()> state;
   };
-  // A digest rides with every step whose number, above 0, is a multiple; 0: with none. It reads all parameters: about
-  // 5 ms per 100 MB on the CPU, and on a device a copy to the host, for which the host waits.
+  // The default of `every`: a digest travels with every step whose number, above 0, is a multiple; 0: with none. It
+  // reads all parameters: about 5 ms per 100 MB on the CPU, and on a device a copy to the host, for which the host
+  // waits.
   static std::int64_t default_every(DeviceId device) { return device.kind == DeviceKind::cpu ? 100 : 0; }
 
-  // The replicas are equal now. InvalidArgument if `every` is below 0.
+  // The replicas are equal at this call. InvalidArgument if `every` is below 0.
   DivergenceCheck(std::shared_ptr<ProcessGroup> group, std::int64_t every, Replica replica);
 
-  // From now on the ranks' data are compared too: data_check.h.
+  // Compares the ranks' data too, from now on: data_check.h.
   void watch(DataIdentity identity) { data_.watch(std::move(identity)); }
 
-  // For the begin_step of synchronised step `step`.
+  // The note for the begin_step of synchronised step `step`.
   StepNote note(std::int64_t step);
-  // Call it after the step's finish_step, with Reducer::noted(). Collective if the ranks differ: Mismatch, the same on
-  // every rank, names the ranks, the steps between which it happened and the first parameter; or the data that the
-  // ranks read.
+  // Judges a note. Call it after the step's finish_step, with Reducer::noted(). Collective if the ranks differ:
+  // Mismatch, the same on every rank, names the ranks, the steps between which it happened and the first parameter; or
+  // the data that the ranks read.
   void judge(std::int64_t step, const NotedStep& noted);
 
  private:
@@ -66,10 +66,10 @@ class LOCKSTEP_INTERNAL_API DivergenceCheck {
   std::int64_t every_;
   Replica replica_;
   DataCheck data_;
-  std::uint64_t equal_versions_;  // this rank's, when the replicas were found equal
-  std::int64_t judged_ = 0;       // notes of earlier steps say nothing new
+  std::uint64_t equal_versions_;  // this rank's versions when the replicas were last found equal
+  std::int64_t judged_ = 0;       // notes of earlier steps tell nothing new
   int equal_comparisons_ = 0;
-  std::int64_t equal_in_ = -1;  // the last step in which they are known to have been; -1: before the first
+  std::int64_t equal_in_ = -1;  // the last step in which they are known to be equal; -1: before the first
 };
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A few numbers of every rank.
+// Gathers a few numbers of every rank.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// Collective and blocking: as many numbers of every rank, in rank order.
+// Collective and blocking. Returns the numbers of every rank, in rank order; each rank passes the same count.
 std::vector<std::uint64_t> gather_numbers(ProcessGroup& group, std::vector<std::uint64_t> mine);
 
 }  // namespace lockstep

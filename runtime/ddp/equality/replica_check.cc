@@ -18,9 +18,9 @@
 namespace lockstep {
 namespace {
 
-// Bytes that are copied from a device in one piece.
+// The number of bytes that are copied from a device at once.
 constexpr std::size_t kPiece = 4 << 20;
-// For a copy that a failed device never ends.
+// The time limit of a copy, for a failed device that never ends one.
 constexpr std::chrono::minutes kCopyPatience{5};
 
 std::uint64_t hash_on_device(const BufferView& value, StreamView stream, std::uint64_t seed) {
@@ -55,7 +55,7 @@ std::vector<std::uint64_t> hash_buffers(std::span<const NamedBuffer> buffers, St
 
 std::uint64_t combine(std::span<const std::uint64_t> hashes) { return hash64(hashes.data(), hashes.size_bytes()); }
 
-// The ranks that differ from the value that most have, or without a majority from the lowest rank's.
+// The ranks that differ from the value that most ranks have, or, without a majority, from the lowest rank's.
 std::vector<int> outliers(std::span<const std::uint64_t> by_rank) {
   std::map<std::uint64_t, std::size_t> votes;
   for (const std::uint64_t value : by_rank) ++votes[value];

@@ -6,8 +6,8 @@
 
 namespace lockstep {
 
-// Adds a bucket behind the others that holds `spec` alone: parameter `index`, the next of those that have a slot. The
-// arena is as large as if plan_buckets() had been given it.
+// Appends a bucket that holds only `spec`: parameter `index`, the next after those that have a slot. The arena is as
+// large as if plan_buckets() had got it.
 void append_bucket(BucketPlan& plan, const ParameterSpec& spec, int index);
 
 }  // namespace lockstep

@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// An empty parameter takes a line too: no bucket is ever empty.
+// An empty parameter takes a line too, because no bucket may be empty.
 std::size_t slot_bytes(const ParameterSpec& spec) {
   const std::size_t lines = (spec.bytes() + kGradientAlignment - 1) / kGradientAlignment;
   return std::max<std::size_t>(lines, 1) * kGradientAlignment;
@@ -71,8 +71,8 @@ void check_order(std::span<const int> order, std::size_t parameters) {
   }
 }
 
-// Bytes by which the buckets of any order can be longer than their gradients: each ends with less than `parts` lines. A
-// bucket is closed by its cap, but for each dtype's first, which has a cap of its own, and last.
+// The bytes by which the buckets of any order can exceed their gradients: each ends with less than `parts` lines. A
+// bucket is closed by its cap, except each dtype's first bucket, which has a cap of its own, and its last.
 std::size_t most_padding(std::span<const ParameterSpec> specs, const BucketOptions& options) {
   struct OfDtype {
     std::size_t parameters = 0;

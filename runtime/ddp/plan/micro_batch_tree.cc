@@ -29,7 +29,7 @@ bool matches(int micro_batches, int world, MicroBatchRange node, MicroBatchRange
          matches(micro_batches, world, {middle, node.end}, {middle_rank, ranks.end});
 }
 
-// Additions that the micro-batches of a node up to its last one have done when that one is whole.
+// The number of additions that the micro-batches of a node, up to its last one, have done when that one is whole.
 void count_merges(MicroBatchRange node, MicroBatchRange run, std::vector<int>& merges) {
   if (node.count() < 2) return;
   const int middle = right_child(node);
@@ -60,7 +60,7 @@ std::vector<int> merges_of(int micro_batches, MicroBatchRange run) {
   return merges;
 }
 
-// Inner nodes of the tree end with a node's last micro-batch: some within the node, and one for each merge behind it.
+// Inner nodes of the tree end with a node's last micro-batch: some within the node, and one for each merge after it.
 NodeOrder order_of_nodes(int micro_batches, int world) {
   const std::vector<int> all = merges_of(micro_batches, {0, micro_batches});
   std::vector<std::vector<MicroBatchRange>> nodes;

@@ -56,7 +56,7 @@ struct MicroBatch {
 // The micro-batches of `rank` in a step in which it has `rows` rows, in order. One micro-batch of all rows if
 // `reproducible` is not on. InvalidArgument if the rank's micro-batches can't hold that many rows, and for a number out
 // of its range.
-LOCKSTEP_API std::vector<MicroBatch> micro_batches_of_step(const Reproducible& reproducible, std::int64_t rows,
-                                                           int rank, int world);
+LOCKSTEP_API std::vector<MicroBatch> micro_batches_of_step(const Reproducible& reproducible, std::int64_t rows, int rank,
+                                                   int world);
 
 }  // namespace lockstep
