@@ -2,8 +2,9 @@
 // An all_gather by segments, between hosts whose ranks share memory: each row crosses the cable of each other host
 // once, whatever its number of ranks.
 //
-// A window holds a piece of every rank's row. Each rank puts its own into its window; the ranks of a rail send the rows
-// of their host that they carry to each other host, and copy what comes to the ranks of their own.
+// A window holds a piece of every rank's row. Each rank puts its own piece into its window. The ranks of a rail send
+// the rows of their host that they carry to each other host, and copy the rows that arrive to the other ranks of their
+// host.
 #pragma once
 
 #include "runtime/comm/wire/segment_steps.h"

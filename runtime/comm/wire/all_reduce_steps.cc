@@ -13,21 +13,21 @@ namespace {
 using comm::Chunk;
 using comm::CollectiveArgs;
 
-// Bytes that a rank sends to each other host for a segment: enough to be worth a transfer's wake-ups, and so little
-// that an all-reduce has segments to overlap, and ends soon after the last one's bytes have come.
+// The bytes that a rank sends to each other host for a segment: enough to be worth a transfer's wake-ups, and so few
+// that an all-reduce has segments to overlap, and ends soon after the last one's bytes have arrived.
 constexpr std::size_t kLeastPartBytes = 256 << 10;
 constexpr std::size_t kMostPartBytes = 512 << 10;
 constexpr std::size_t kMostShareBytes = 8 << 20;
 
-// Data that waits for no receive comes a trip sooner, and is copied once more where the receive is late: the less
-// likely the fewer ranks there are to be late, and the fewer segments to be ahead.
+// The size up to which data does not wait for its receive. Such data arrives a trip sooner, and is copied once more if
+// the receive is late: which is less likely the fewer ranks can be late, and the fewer segments can be ahead.
 constexpr std::size_t kMostEagerBytes = 128 << 10;
 constexpr std::size_t kMostEagerBytesOfFew = 512 << 10;
 constexpr std::size_t kFewBytes = 1 << 20;  // of a rail's sums
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Where the ranks of the host have the buffer; nothing if some rank of any host has it in no arena.
+// The places where the ranks of the host have the buffer; empty if some rank of any host has it in no arena.
 std::vector<std::byte*> arenas_of(const SegmentSteps::StepContext& context, const CollectiveArgs& args,
                                   const Arrivals& arrivals) {
   if (context.memory == nullptr) return {static_cast<std::byte*>(args.output.data)};
@@ -44,7 +44,7 @@ std::vector<std::byte*> arenas_of(const SegmentSteps::StepContext& context, cons
   return arenas;
 }
 
-// Bytes of one rail's share of a segment, in an all-reduce that gives the rail `share_bytes`.
+// The bytes of one rail's share of a segment, in an all-reduce that gives the rail `share_bytes`.
 std::size_t share_bytes_of_segment(std::size_t share_bytes, std::size_t hosts) {
   const std::size_t part = share_bytes / hosts / kSegmentDepth;
   return std::min(std::clamp(part, kLeastPartBytes, kMostPartBytes) * hosts, kMostShareBytes);
@@ -106,7 +106,7 @@ void AllReduceSteps::send(Segment& segment) {
   });
 }
 
-// This rank's part to its rail, and the others' from it; nothing if all parts are here.
+// Sends this rank's part to its rail, and receives the other parts; does nothing if all parts are here.
 void AllReduceSteps::exchange_results(Segment& segment) {
   add_up_hosts(segment);
   if (goes_whole(segment)) return;
@@ -121,7 +121,7 @@ void AllReduceSteps::exchange_results(Segment& segment) {
   });
 }
 
-// The other hosts' parts to the other ranks of this one, which have its own part already.
+// Passes the parts received from other hosts to this host's other ranks, which have this host's part already.
 void AllReduceSteps::broadcast_to_host(const Segment& segment) {
   if (goes_whole(segment)) return;
   const std::size_t element = args_.element_bytes();
@@ -144,7 +144,8 @@ void AllReduceSteps::add_up_host(const Segment& segment) {
   comm::reduce_to_partial(args_.reduction, sources, own_sums(segment), segment.share.length);
 }
 
-// In one order on every host, so to the same bits; straight into the memory of all ranks of this one.
+// Adds up in one order on every host, which gives every host the same bits; writes into the memory of all ranks of this
+// host.
 void AllReduceSteps::add_up_hosts(const Segment& segment) {
   const Chunk part = part_of(segment, hosts_.host);
   const std::size_t offset = part.offset * args_.element_bytes();
@@ -160,7 +161,7 @@ void AllReduceSteps::add_up_hosts(const Segment& segment) {
   }
 }
 
-// Where one trip of a whole share to every host costs less than two of its parts: sums first, and then results.
+// True if one trip of a whole share to every host costs less than two trips of its parts (sums, then results).
 bool AllReduceSteps::goes_whole(const Segment& segment) const {
   const std::size_t hosts = hosts_.ranks.size();
   const std::size_t more = (hosts - 1) * size_of(sums_) - args_.element_bytes();
@@ -172,7 +173,7 @@ Chunk AllReduceSteps::part_of(const Segment& segment, std::size_t host) const {
   return comm::share_of(segment.share, args_.element_bytes(), hosts_.ranks.size(), host);
 }
 
-// Behind all other hosts' sums is this one's, if it is not in this rank's memory.
+// The sum of `host`. This host's own, if it is not in this rank's memory, is after all others.
 std::byte* AllReduceSteps::place_of(const Segment& segment, std::size_t host) {
   const std::size_t sum = size_of(sums_);
   const std::size_t stride = aligned(part_of(segment, hosts_.host).length * sum);
@@ -182,7 +183,7 @@ std::byte* AllReduceSteps::place_of(const Segment& segment, std::size_t host) {
 
 std::byte* AllReduceSteps::own_sums(const Segment& segment) {
   if (!sums_in_place()) return place_of(segment, hosts_.ranks.size());
-  // No other rank reads or writes its share there.
+  // No other rank reads or writes the share there.
   return segment.memory[hosts_.local] + segment.share.offset * args_.element_bytes();
 }
 

@@ -2,13 +2,13 @@
 // Reductions by segments: each rank of a rail adds up its share of all memory on its host, exchanges the sums with its
 // rail, and puts the result into all memory on its host.
 //
-// Sums follow the tree over a host's ranks, then the tree over the hosts: where every host has the same power of two of
+// Sums follow the tree over a host's ranks, then the tree over the hosts. If every host has the same power of two of
 // ranks, in the order of the hosts, that is the tree of comm/reduction.h over all ranks, and the bits are those of one
-// host. Sums cross as values accumulate where their own type would be rounded or divided twice: of 16-bit floats as
-// float32. Results, of which there is one trip too, cross in their own type. Where no memory is shared every rank is a
-// host of its own, and what crosses is its data.
+// host. Sums cross in the type in which values accumulate if their own type would be rounded or divided twice: 16-bit
+// floats as float32. Results, which also take one trip, cross in their own type. If no memory is shared, every rank is
+// a host of its own, and its data crosses.
 //
-// A reduction to one root goes the same way, through windows: only the root takes the result out of its own.
+// A reduction to one root takes the same steps, through windows: only the root copies the result out of its own.
 #pragma once
 
 #include "runtime/comm/wire/arrival_table.h"
@@ -22,7 +22,7 @@ std::vector<std::byte> written(const comm::ArenaOffset& offset);
 
 class AllReduceSteps final : public SegmentSteps {
  public:
-  // `scratch`: by number of the segment modulo kSegmentDepth, kept from one reduction to the next.
+  // `scratch` is indexed by the number of the segment modulo kSegmentDepth, and kept from one reduction to the next.
   AllReduceSteps(const comm::CollectiveArgs& args, const StepContext& context, const Arrivals& arrivals,
                  std::vector<ScratchBuffer>& scratch);
 
@@ -40,21 +40,21 @@ class AllReduceSteps final : public SegmentSteps {
   void add_up_host(const Segment& segment);
   void add_up_hosts(const Segment& segment);
 
-  // The same at both ends.
+  // Whether a transfer is eager: the same at both ends.
   bool is_eager(std::size_t bytes) const { return bytes <= most_eager_; }
-  // True if all of a share crosses at once, to every host.
+  // Whether all of a share crosses at once, to every host.
   bool goes_whole(const Segment& segment) const;
   comm::Chunk part_of(const Segment& segment, std::size_t host) const;
-  // True if a host's sums take the place of a rank's data.
+  // Whether a host's sums take the place of a rank's data.
   bool sums_in_place() const { return sums_ == args_.record.dtype; }
-  // Where another host's sum of this rank's part, or of the whole share, comes to; and where this host's of the share
-  // is.
+  // The place of another host's sum of this rank's part, or of the whole share; and the place of this host's sum of the
+  // share.
   std::byte* place_of(const Segment& segment, std::size_t host);
   std::byte* own_sums(const Segment& segment);
   std::byte* user_data(const Segment& segment) const;
 
-  const std::vector<std::byte*> arenas_;  // by place on the host; through windows: none
-  const DType sums_;                      // as what a host's sums cross
+  const std::vector<std::byte*> arenas_;  // by place on the host; empty: through windows
+  const DType sums_;                      // the type in which a host's sums cross
   const std::size_t most_eager_;          // bytes of a transfer
   std::vector<ScratchBuffer>& scratch_;
 };

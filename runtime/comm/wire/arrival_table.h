@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks have announced which collective, with their records: compared before any data moves.
+// Which ranks have announced which collective, with their records, which are compared before any data moves.
 #pragma once
 
 #include <chrono>
@@ -19,26 +19,27 @@ namespace lockstep::wire {
 // A rank's announcement of a collective.
 struct Announcement {
   comm::OpRecord record;
-  std::vector<std::byte> payload;  // its data, if fits_inline(); else its place in its host's memory, if there is one
-  std::chrono::steady_clock::time_point at = {};  // when it came to this host
+  // The rank's data, if fits_inline(); otherwise its place in its host's memory, if there is one.
+  std::vector<std::byte> payload;
+  std::chrono::steady_clock::time_point at = {};  // the time when it arrived on this host
 };
-// By rank.
+// The announcements of one collective, by rank.
 using Arrivals = std::vector<std::optional<Announcement>>;
 
-// The rank that came last, by when its announcement was on this host, and how long after the first one.
+// The rank whose announcement arrived last on this host, and how long after the first one.
 struct LastArrival {
   int rank = 0;
   std::chrono::nanoseconds behind{0};
 };
-// All have arrived.
+// The last arrival, after all have arrived.
 LastArrival last_of(const Arrivals& arrivals);
 
-// True if what each rank gives to the collective fits beside its record: what is there on every rank, so that all see
-// it alike.
+// Whether each rank's data fits into its announcement. The answer depends on values that are equal on all ranks, so all
+// ranks agree.
 bool fits_inline(const comm::CollectiveArgs& args);
 
-// Compares the parts of all ranks in collective `sequence`, of which `args` is this rank's: returns their words,
-// combined, or why it can't be done, as the text of a Mismatch. All have arrived.
+// The result of comparing all ranks' parts in collective `sequence`, of which `args` is this rank's, after all have
+// arrived: their words, combined; or the reason why it can't be done, as the text of a Mismatch.
 struct Comparison {
   comm::InlineScalars words{};
   std::optional<std::string> mismatch = {};
@@ -46,18 +47,19 @@ struct Comparison {
 Comparison compare(const comm::CollectiveArgs& args, std::uint64_t sequence, const Arrivals& arrivals,
                    const rendezvous::Roster& roster);
 
-// Collectives are numbered from 1; each rank comes to them in order. Threads: its owner's lock guards it.
+// The announcements of the next collectives, which are numbered from 1; each rank announces them in order. Threads: the
+// owner's lock guards it.
 class ArrivalTable {
  public:
   explicit ArrivalTable(std::size_t ranks) : heard_(ranks) {}
 
-  // The collective that `rank` comes to next.
+  // The number of the collective that `rank` announces next.
   std::uint64_t next_of(int rank) const { return heard_[static_cast<std::size_t>(rank)] + 1; }
-  // It has come to next_of(rank).
+  // Notes that the rank has announced next_of(rank).
   void note(int rank, Announcement announcement);
-  // The last collective that take() has given.
+  // The last collective that take() has returned.
   std::uint64_t taken() const { return taken_; }
-  // Those of the one after it, once all ranks have come to it.
+  // The announcements of the collective after taken(), once all ranks have made theirs.
   std::optional<Arrivals> take();
   // The ranks that have not announced collective `sequence`.
   std::vector<int> absent(std::uint64_t sequence) const;
@@ -65,7 +67,7 @@ class ArrivalTable {
  private:
   std::uint64_t taken_ = 0;
   std::deque<Arrivals> arrivals_;     // of collectives taken_ + 1 and later
-  std::vector<std::uint64_t> heard_;  // by rank: the last that it has come to
+  std::vector<std::uint64_t> heard_;  // by rank: the last collective that it has announced
 };
 
 }  // namespace lockstep::wire

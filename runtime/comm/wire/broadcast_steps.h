@@ -3,7 +3,7 @@
 // its number of ranks.
 //
 // Root puts a segment into its window, and each rank of its host sends a share of it to its rail: a part to each other
-// host, which hands it on to the others, so that root's host sends all of it only once. Small shares go whole to every
+// host, which passes it on to the others, so that root's host sends all of it only once. Small shares go whole to every
 // host.
 #pragma once
 
@@ -25,7 +25,7 @@ class BroadcastSteps final : public SegmentSteps {
 
  private:
   bool goes_whole(const Segment& segment) const;
-  // In bytes: what root's host sends to another one.
+  // The part that root's host sends to `host`, in bytes.
   comm::Chunk part_of(const Segment& segment, std::size_t host) const;
   std::byte* user_data(const Segment& segment) const;
 

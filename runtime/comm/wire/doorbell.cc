@@ -5,8 +5,8 @@
 
 namespace lockstep::wire {
 
-// Both operations are sequentially consistent, as the sleeper's two are (doorbell.h): with less the load could pass the
-// addition, the ringer would find nobody asleep, the sleeper no ring, and it would sleep for ever.
+// Both operations are sequentially consistent, like the sleeper's two (doorbell.h). With a weaker order the load could
+// pass the addition: the ringer would find nobody asleep, the sleeper would find no ring, and it would sleep for ever.
 void DoorbellButton::ring() const {
   words->rings.fetch_add(1, std::memory_order_seq_cst);
   if (words->asleep.load(std::memory_order_seq_cst) != 0) file->notify();
@@ -14,7 +14,7 @@ void DoorbellButton::ring() const {
 
 Doorbell::Doorbell(DoorbellWords& words, std::shared_ptr<const EventFd> file) : button_{&words, std::move(file)} {}
 
-// Acquire: what was written before a ring is visible to the owner that hears it.
+// Acquire: the owner that hears a ring sees the writes before it.
 bool Doorbell::hear() {
   const std::uint64_t rings = button_.words->rings.load(std::memory_order_acquire);
   return heard_.exchange(rings) != rings;

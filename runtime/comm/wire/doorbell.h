@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communication thread sleeps on its doorbell while it has nothing to do: a count that any thread adds to, of this
-// process or, where it lies in shared memory, of another one; and a file, so that the thread can sleep on its sockets
-// too.
+// A communication thread sleeps on its doorbell while it has nothing to do. A doorbell is a count to which any thread
+// adds, of this process or, if it lies in shared memory, of another one; and a file, so that the thread can sleep on
+// its sockets too.
 //
-// No ring is missed: the sleeper first says that it sleeps and then reads the count; a ringer first adds to the count
-// and then reads whether anybody sleeps. All four are in the one order of sequentially consistent operations. A thread
-// that hears a ring sees what was written before it.
+// No ring is missed: the sleeper first writes that it sleeps and then reads the count; a ringer first adds to the count
+// and then reads whether the owner sleeps. All four operations are in the one order of sequentially consistent
+// operations. A thread that hears a ring sees the writes before it.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,8 @@ struct DoorbellButton {
   LOCKSTEP_INTERNAL_API void ring() const;
 };
 
-// Its owner's end. One thread, but for ring(): any. A ring that another thread hears meanwhile does not end a sleep.
+// The owner's end of a doorbell. One thread, except ring(): any. A ring that another thread hears meanwhile does not
+// end a sleep.
 class Doorbell {
  public:
   // `words` outlives it; other processes may ring them.
@@ -38,10 +39,10 @@ class Doorbell {
                                           std::shared_ptr<const EventFd> file = std::make_shared<EventFd>());
 
   void ring() const { button_.ring(); }
-  // True if it has been rung since it was last heard.
+  // True if it was rung since it was last heard.
   LOCKSTEP_INTERNAL_API bool hear();
-  // Calls `sleep`, which waits for file() and whatever else there is, unless the bell has been rung since it was last
-  // heard. A ring from now on makes file() readable.
+  // Calls `sleep`, which waits for file() and other events, unless the bell was rung since it was last heard. A ring
+  // from now on makes file() readable.
   template <typename Sleep>
   void sleep_unless_rung(Sleep sleep) {
     button_.words->asleep.store(1, std::memory_order_seq_cst);

@@ -68,7 +68,8 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
                                "of lockstep on every host",
                                who(rank_), bytes.size(), wire_->name(), who(peer)));
   }
-  // First: once it is acknowledged its sender may end, and the neighbours find the notice only if it is there by then.
+  // First: after the acknowledgement the sender may end, and the neighbours find the notice only if it is there by
+  // then.
   if (frame->kind == FrameKind::goodbye && host_status_ && op_headers_->is_relay_of(peer)) {
     host_status_->tell_left(peer, frame->number);
   }
@@ -76,7 +77,7 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
   std::uint64_t expected = 0;
   {
     MutexLock lock(mutex_);
-    // Still right after the unlock: only frames advance it, and they come to whoever has the token.
+    // The value stays right after the unlock: only frames advance it, and the thread with the token gets all frames.
     expected = arrival_table_.next_of(peer);
     if (frame->kind != FrameKind::collective) {
       p2p_queue_.on_frame(peer, *frame);
@@ -84,7 +85,7 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
     }
   }
   if (frame->number == expected && (!op_headers_ || op_headers_->is_relay_of(peer))) {
-    if (op_headers_) op_headers_->post(peer, frame->number, bytes);  // first: op_header_table.h says why
+    if (op_headers_) op_headers_->post(peer, frame->number, bytes);  // first, for the reason in op_header_table.h
     MutexLock lock(mutex_);
     return arrival_table_.note(peer, {frame->record, {frame->payload.begin(), frame->payload.end()}, Clock::now()});
   }
@@ -99,7 +100,7 @@ std::string WireEngine::where_this_rank_was() const {
   return fmt::format("{} was in {}", who(rank_), queue_.empty() ? "no collective" : queue_.front()->describe());
 }
 
-// A rank that this one is connected to says goodbye itself, behind its other frames. Its notice counts once its
+// A rank with a connection to this one says goodbye itself, after its other frames. Its notice counts only after that
 // connection has ended.
 void WireEngine::on_bell() {
   if (!host_status_ || !host_status_->has_news()) return;
@@ -144,9 +145,10 @@ void WireEngine::run() {
   }
   try {
     if (shutdown_.failure().happened()) {
-      // In this order: the library gives the buffers up before the program's thread, which waits in raise(), gets them
-      // back, or it would write into memory that the program has freed. The peers are told after that, for a slow one
-      // must not hold the program up; and the wire closes last, since they take its end for this rank's death.
+      // The order matters. First the library gives up the buffers, before the program's thread, which waits in raise(),
+      // gets them back: otherwise it would write into memory that the program has freed. Then the peers are told,
+      // because a slow peer must not delay the program. The wire closes last, because the peers take its end for this
+      // rank's death.
       wire_->cancel_transfers();
       shutdown_.release_buffers();
       shutdown_.tell_of_failure();
@@ -161,14 +163,14 @@ void WireEngine::run() {
 
 void WireEngine::work() {
   for (;;) {
-    // A caller leaves here what it caught while it had the token: only this thread ends the engine.
+    // A caller stores here an exception that it caught while it had the token: only this thread ends the engine.
     if (thrown_) std::rethrow_exception(thrown_);
     const Step done = step(false);
     if (done == Step::last) return;
     if (wire_->patience().count() > 0) {
       if (!wire_->poll() && done == Step::nothing) await_news();
     } else if (done == Step::nothing) {
-      // A wire without patience bears one thread alone: this one keeps the token while it waits.
+      // A wire without patience allows only one thread: this thread keeps the token while it waits.
       wire_->wait(Deadline::never());
     }
   }
@@ -179,23 +181,26 @@ void WireEngine::await_news() {
   while (!wire_->poll()) {
     if (token_.is_wanted()) return token_.yield_to_caller();
     if (look.expired()) {
-      // The token is free during the sleep, or a caller would first have to wake this thread and then wait for it to
-      // let go.
+      // Release the token during the sleep: otherwise a caller would first wake this thread and then wait for the
+      // token.
       token_.release();
       wire_->sleep();
       return token_.take();
     }
-    ::sched_yield();  // to the program's thread, if there is no other core for it
+    ::sched_yield();  // to the program's thread, if it has no other core
   }
 }
 
-// Why this order. Work is taken under the lock in one piece, so that `leaving` can't miss work that was queued beside
-// it; everything that may block or wait for other ranks is done without the lock, which the program's thread needs to
-// start the next collective. A mismatch comes before the actions, which may block: the group fails for it anyway.
-// Announcements come before actions and collectives: those may wait for peers, which may wait for the announcement.
-// Goodbyes are acknowledged in every step, since the leaving peer waits. Departed ranks are looked for only when
-// nothing else was to be done: the data that a rank sent before its goodbye may still lie among the actions and
-// segments, and only the rest never comes.
+// The order of the steps:
+//
+// - Work is taken under the lock in one piece, so that `leaving` can't miss work that is queued at the same time.
+// - Everything that may block or wait for other ranks runs without the lock, which the program's thread needs to start
+//   the next collective.
+// - A mismatch comes before the actions, which may block: the group fails anyway.
+// - Announcements come before actions and collectives: those may wait for peers, which may wait for the announcement.
+// - Goodbyes are acknowledged in every step, because the leaving peer waits.
+// - Departed ranks are looked for only when there was nothing else to do: the data that a rank sent before its goodbye
+//   may still be among the actions and segments, and only the rest never arrives.
 WireEngine::Step WireEngine::step(bool is_caller) {
   if (shutdown_.failure().happened()) return is_caller ? Step::none_for_caller : Step::last;
   std::vector<std::shared_ptr<WireCollective>> fresh;
@@ -206,7 +211,7 @@ WireEngine::Step WireEngine::step(bool is_caller) {
     MutexLock lock(mutex_);
     const bool next_blocks = !queue_.empty() && blocks(queue_.front()->args_);
     if (is_caller && (next_blocks || p2p_queue_.has_actions() || closing_)) return Step::none_for_caller;
-    // Further ahead it would overwrite a slot of the table that a neighbour may not have read.
+    // A later announcement would overwrite a slot of the table that a neighbour may not have read.
     const std::uint64_t most = op_headers_ ? arrival_table_.taken() + OpHeaderTable::kAhead : last_.load();
     for (const auto& collective : queue_) {
       if (collective->sequence_ > announced_ && collective->sequence_ <= most) fresh.push_back(collective);
@@ -230,7 +235,7 @@ WireEngine::Step WireEngine::step(bool is_caller) {
   if (run_collectives(is_caller) || !actions.empty()) return Step::something;
   check_departed_ranks();
   if (!leaving) return Step::nothing;
-  // Before the goodbye, after which this process may end: a neighbour that has no connection to this rank looks there
+  // Before the goodbye, after which this process may end: a neighbour without a connection to this rank looks there
   // when it hears of the end.
   if (host_status_) host_status_->tell_left(rank_, last());
   shutdown_.say_goodbye(last(), op_headers_ ? op_headers_->relay_ranks() : std::vector<int>());
@@ -258,8 +263,8 @@ void WireEngine::announce(WireCollective& collective) {
   } else {
     for (int i = 1; i < size_; ++i) wire_->send_frame((rank_ + i) % size_, bytes);
   }
-  // Noted last: the note lets this rank run the collective, and announce further ones, whose slots this one must
-  // precede.
+  // Noted last: the note lets this rank run the collective, and announce further ones, whose slots must come after this
+  // one's.
   MutexLock lock(mutex_);
   arrival_table_.note(rank_, {args.record, std::move(payload), Clock::now()});
 }
@@ -304,13 +309,13 @@ bool WireEngine::start_next_collective(bool is_caller) {
   }
   // Without the lock: a mismatch waits for the first cause.
   agree_on(*next, *arrivals);
-  // By address: the queue holds it until then, and works hold the engine.
+  // Captured by address: the queue holds the collective until then, and works hold the engine.
   const auto finish_it = [this, collective = next.get()] { finish(*collective); };
   if (!fits_inline(next->args_) && pipeline_.serves(next->args_)) {
     pipeline_.add(next->args_, *arrivals, finish_it);
   } else {
     execute(next->args_, *arrivals);
-    pipeline_.after_all(finish_it);  // none is done before those that were started before it
+    pipeline_.after_all(finish_it);  // no collective is done before those that were started before it
   }
   return true;
 }
@@ -318,12 +323,12 @@ bool WireEngine::start_next_collective(bool is_caller) {
 void WireEngine::finish(WireCollective& collective) {
   {
     MutexLock lock(mutex_);
-    // Released: a poll() that reads it without the lock also reads the words and the result.
+    // Release: a poll() that reads it without the lock also reads the words and the result.
     collective.done_.store(true, std::memory_order_release);
     std::erase_if(queue_, [&](const auto& other) { return other.get() == &collective; });
   }
-  // Behind the store, with a fence in between (comm/progress.h): rung first, a waiter could count itself asleep after
-  // the ring, find done_ unset and sleep until its slice is over.
+  // Ring after the store, with a fence in between (comm/progress.h). If it rang first, a waiter could count itself
+  // asleep after the ring, find done_ unset and sleep until the end of its slice.
   comm::ProgressEngine::ring();
 }
 
@@ -376,7 +381,7 @@ WireEngine::Allocated WireEngine::take_allocated() {
   return std::exchange(allocated_, {});
 }
 
-// A rank that left has announced all its part before the goodbye. The rest never comes.
+// A rank that left has announced its whole part before the goodbye. It never sends the rest.
 void WireEngine::check_departed_ranks() {
   std::string text;
   int gone_rank = -1;
@@ -396,8 +401,8 @@ void WireEngine::check_departed_ranks() {
   if (!text.empty()) shutdown_.failure().fail(shutdown_.cause_of(Cause::Kind::left, gone_rank, text, last()));
 }
 
-// The queue is cleared after the thread has ended, which runs collectives out of it. It has to be cleared: its works
-// hold the engine.
+// Clears the queue after the thread, which runs collectives from it, has ended. The queue must be cleared, because its
+// works hold the engine.
 void WireEngine::close_as(std::optional<std::string> cause) {
   {
     MutexLock lock(mutex_);
@@ -406,8 +411,8 @@ void WireEngine::close_as(std::optional<std::string> cause) {
     if (!cause && !shutdown_.failure().happened() && (!queue_.empty() || messages > 0)) {
       cause = comm::destroyed_text(who(rank_), queue_.size(), messages);
     }
-    // Only a rank that owes nobody anything may say goodbye. Agreeing on a cause takes its time; the
-    // communication thread proceeds meanwhile, and no goodbye may come before the cause.
+    // Only a rank that owes nothing to any other may say goodbye. Agreeing on a cause takes time; meanwhile the
+    // communication thread proceeds, and no goodbye may come before the cause.
     closing_ = !cause;
     if (closing_) p2p_queue_.refuse_posts();
   }

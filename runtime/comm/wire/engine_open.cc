@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an engine comes to run: its wire connects on the communication thread while the program's waits.
+// Starts an engine: its wire connects on the communication thread while the program's thread waits.
 #include <fmt/format.h>
 
 #include <future>
@@ -11,8 +11,8 @@
 namespace lockstep::wire {
 namespace {
 
-// While the library connects: between two looks at what has become of the others; and how far past the deadline its own
-// message, which says more, may come.
+// The time between two checks of the other ranks while the library connects; and the time after the deadline that the
+// library's own message, which says more, may take.
 constexpr std::chrono::milliseconds kLook{250};
 constexpr std::chrono::seconds kOverdue{1};
 
@@ -24,7 +24,7 @@ std::function<void()> start_own_thread(std::function<void()> body) {
 }
 
 void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check) {
-  // The library is called on the communication thread from its first call on; what it throws is thrown here.
+  // The communication thread makes all calls of the library, from the first; this thread throws their exceptions.
   const auto opened = std::make_shared<std::promise<void>>();
   std::future<void> outcome = opened->get_future();
   join_ = make_thread([self = shared_from_this(), opened, deadline] {
@@ -66,7 +66,7 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
   } catch (const std::exception& own) {
     join_();
     set_closed();
-    // The failure of another rank is thrown rather than this one's own: it may be why this rank can't connect.
+    // Throws the failure of another rank rather than this one's own: it may be why this rank can't connect.
     try {
       if (check) check();
     } catch (const PeerLost& lost) {
@@ -77,8 +77,8 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
 }
 
 void WireEngine::give_up_opening(const Error& why, std::future<void>& outcome) {
-  // The failure interrupts the wire, so it comes before the wait. A library that can't be interrupted keeps the
-  // thread, and the thread keeps the engine.
+  // The failure interrupts the wire, so it comes before the wait. A library that can't be interrupted keeps the thread,
+  // and the thread keeps the engine.
   shutdown_.failure().propose_async(
       why.cause() != nullptr ? *why.cause() : shutdown_.cause_of(Cause::Kind::failed, rank_, why.what(), 0));
   if (wire_->can_interrupt_open()) {

@@ -14,7 +14,7 @@
 namespace lockstep::wire {
 namespace {
 
-// Larger collectives take so long that the program's thread had better sleep.
+// The size above which a collective takes so long that the program's thread does better to sleep.
 constexpr std::size_t kMostDrivenBytes = 1 << 20;
 
 }  // namespace
@@ -64,8 +64,8 @@ std::shared_ptr<WireCollective> WireEngine::start(comm::CollectiveArgs args) {
     collective = std::make_shared<WireCollective>(shared_from_this(), std::move(args), ++last_);
     queue_.push_back(collective);
   }
-  // Both, and behind the queue's unlock: a communication thread that naps hears only the token, one that sleeps only
-  // the wire's bell, and either looks at the queue once it is awake.
+  // Request both ways, and after the queue's unlock: a communication thread that naps hears only the token, one that
+  // sleeps only the wire's bell, and either reads the queue after it wakes.
   token_.request_unless_callers_follow();
   wire_->wake();
   return collective;
@@ -87,7 +87,7 @@ template <typename Done>
 WireEngine::Outcome WireEngine::wait_for(const Deadline& deadline, Done done) {
   comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
   for (;;) {
-    // It counts as a sleeper before it looks, so a ring after the look wakes it.
+    // Count as a sleeper before looking, so that a ring after the look wakes this thread.
     const comm::ScopedSleeper asleep(progress.bell().on_bell);
     const std::uint64_t rung = progress.bell().bell.load(std::memory_order_seq_cst);
     {
@@ -106,7 +106,7 @@ void WireEngine::drive(const WireCollective& collective, const Deadline& deadlin
   if (patience.count() == 0) return;
   const comm::CollectiveArgs& args = collective.args_;
   const std::size_t bytes = std::max(args.input.bytes(), args.output.bytes());
-  // Groups that only callers move want this thread: a push of theirs may be long, and must not hold up this one.
+  // Groups that only callers advance need this thread: advancing them may take long, and must not delay this group.
   if (bytes > kMostDrivenBytes || !comm::ProgressEngine::of_process().has_none()) return token_.request();
   const auto is_done = [&] { return collective.done_.load(std::memory_order_acquire); };
   {
@@ -127,15 +127,15 @@ void WireEngine::drive(const WireCollective& collective, const Deadline& deadlin
           ::sched_yield();
         }
       } catch (...) {
-        // Not thrown here: only the communication thread fails the group in order (run()), and it needs the token for
-        // that.
+        // Stored, not thrown: only the communication thread fails the group in order (run()), and it needs the token
+        // for that.
         thrown_ = std::current_exception();
       }
     }
     MutexLock lock(mutex_);
     if (!is_done() || !queue_.empty() || p2p_queue_.has_actions()) caller.leave_work();
   }
-  wire_->wake();  // what the wire told this thread may be for the communication thread, which sleeps
+  wire_->wake();  // the wire's news may be for the communication thread, which sleeps
 }
 
 void WireEngine::time_out(const std::string& what, const comm::Stragglers& missing, const Deadline& deadline) {
@@ -146,7 +146,7 @@ void WireEngine::time_out(const std::string& what, const comm::Stragglers& missi
 bool WireCollective::poll() {
   if (done_.load(std::memory_order_acquire)) return true;
   if (!engine_->shutdown_.failure().happened()) return false;
-  if (done_.load(std::memory_order_acquire)) return true;  // it came first
+  if (done_.load(std::memory_order_acquire)) return true;  // it was done before
   engine_->shutdown_.raise();
 }
 
@@ -173,8 +173,8 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) {
     }
     return result;
   };
-  // This rank may announce a collective only kAhead behind the last that all have announced (op_header_table.h). Of one
-  // further ahead, the ranks are named that have not announced the next after that.
+  // This rank may announce a collective only kAhead after the last that all have announced (op_header_table.h). For one
+  // further ahead, name the ranks that have not announced the one after that last.
   const std::uint64_t taken = arrival_table_.taken();
   const bool announced = !op_headers_ || collective.sequence_ <= taken + OpHeaderTable::kAhead;
   std::vector<int> ranks = arrival_table_.absent(announced ? collective.sequence_ : taken + 1);

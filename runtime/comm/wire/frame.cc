@@ -9,7 +9,8 @@
 namespace lockstep::wire {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x3777736c;  // "lsw7": changes with the layout, with who is told, and how bulk goes
+// "lsw7": changes with the layout, with who is told, and with how bulk travels.
+constexpr std::uint32_t kMagic = 0x3777736c;
 constexpr std::size_t kPayloadAt = kFrameBytes - kInlineBytes;
 constexpr std::size_t kWordsAt = 64;
 

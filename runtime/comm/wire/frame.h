@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames that ranks exchange beside the data, as bytes: little-endian, of one size.
+// Frames, the messages that ranks exchange besides the data, as bytes: little-endian, of one size.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace lockstep::wire {
 
-// Up to this many bytes travel in a frame, beside the record of what they are.
+// The number of payload bytes that travel in a frame, after the record that describes them.
 inline constexpr std::size_t kInlineBytes = kFrameBytes - 128;
 
 enum class FrameKind : std::uint8_t {
@@ -22,7 +22,7 @@ enum class FrameKind : std::uint8_t {
   accept,          // deliver your message `number`
   delivered,       // message `number` is out
   goodbye,         // this rank leaves after collective `number`
-  seen,            // your goodbye has been seen
+  seen,            // your goodbye was seen
   failed,          // the group has failed: the payload is its Cause (job/cause.h)
 };
 
@@ -30,13 +30,14 @@ struct Frame {
   FrameKind kind = FrameKind::collective;
   std::uint64_t number = 0;
   comm::OpRecord record = {};
-  std::span<const std::byte> payload = {};  // at most kInlineBytes; a read frame's lies in the bytes it was read from
+  // The payload, at most kInlineBytes; a read frame's lies in the bytes that it was read from.
+  std::span<const std::byte> payload = {};
 };
 
 FrameBytes write_frame(const Frame& frame);
-// Bytes of a written frame that have to be sent: those beyond are zero and mean nothing.
+// The number of bytes of a written frame that must be sent: the rest is zero and means nothing.
 std::size_t used_bytes(std::span<const std::byte> frame);
-// Nothing if the bytes are not a frame.
+// Parses a frame; nullopt if the bytes are not one.
 std::optional<Frame> read_frame(std::span<const std::byte> bytes);
 
 inline std::span<const std::byte> bytes_of(std::string_view text) {

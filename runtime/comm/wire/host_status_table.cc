@@ -10,7 +10,8 @@
 namespace lockstep::wire {
 namespace {
 
-using LeftAfter = std::atomic<std::uint64_t>;  // one more than the number of the rank's last collective; 0: it is there
+// One more than the number of the rank's last collective; 0: the rank has not left.
+using LeftAfter = std::atomic<std::uint64_t>;
 
 std::size_t all_ranks(const Hosts& hosts) {
   std::size_t ranks = 0;
@@ -20,7 +21,7 @@ std::size_t all_ranks(const Hosts& hosts) {
 
 }  // namespace
 
-// The count of what has been told; then a LeftAfter for each rank of all.
+// The number of notices given; then a LeftAfter for each rank of all.
 struct alignas(64) HostStatusTable::Parts {
   std::atomic<std::uint64_t> told;
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notices that the ranks of one host give each other of the group's end, in memory that they share: which ranks have
-// left. They have no connections among them, nor with every rank of the other hosts.
+// Notices of the group's end, in memory that the ranks of one host share: which ranks have left. These ranks have no
+// connections with each other, nor with every rank of the other hosts.
 //
-// A rank that leaves tells so itself, and on another host the relay of its announcements does (op_header_table.h).
-// The rank that tells rings for all ranks of the host.
+// A rank that leaves gives its notice itself; on another host the relay of its announcements gives it
+// (op_header_table.h). The rank that gives the notice rings for all ranks of the host.
 //
-// Words are stored with release after what they stand for, and read with acquire before it.
+// Words are stored with release after the memory that they stand for, and read with acquire before it.
 //
-// Threads: any, but for has_news(): one at a time.
+// Threads: any; has_news() one at a time.
 #pragma once
 
 #include <cstddef>
@@ -23,16 +23,16 @@ namespace lockstep::wire {
 class HostStatusTable {
  public:
   static std::size_t bytes_for(const Hosts& hosts);
-  // Starts the life of this rank's part, in memory of zeros: before any rank of the host uses it.
+  // Formats this rank's part, in memory of zeros: before any rank of the host uses it.
   static void format(std::byte* memory, const Hosts& hosts);
 
-  // `memory` and `bells`, those of the host's ranks, outlive it.
+  // `memory` and the `bells` of the host's ranks outlive it.
   HostStatusTable(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells);
 
-  // `rank` has left after collective `last`. By one rank of the host.
+  // Gives the notice that `rank` has left after collective `last`. One rank of the host calls it.
   void tell_left(int rank, std::uint64_t last);
   std::optional<std::uint64_t> left_after(int rank) const;
-  // True if anything has been told since the last call.
+  // Whether a notice was given since the last call.
   bool has_news();
 
  private:

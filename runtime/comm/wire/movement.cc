@@ -22,7 +22,8 @@ class Pieces {
 
   void send(int peer, const std::byte* data, std::size_t bytes) { add(sends_, peer, data, bytes); }
   void recv(int peer, std::byte* data, std::size_t bytes) { add(recvs_, peer, data, bytes); }
-  // Calls what(peer) for the others, each rank beginning with the one after it, so that not all turn to the same one.
+  // Calls what(peer) for the other ranks; each rank begins with the one after it, so that not all begin with the same
+  // one.
   template <typename What>
   void for_others(What what) const {
     for (int i = 1; i < args_.size; ++i) what((args_.rank + i) % args_.size);
@@ -42,7 +43,7 @@ class Pieces {
   std::vector<Piece> recvs_;
 };
 
-// Elements [chunk) of everybody's input, reduced share by share into the root's output.
+// Elements [chunk) of all ranks' inputs, reduced share by share into the root's output.
 void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, ScratchBuffer& scratch) {
   const std::size_t element = args.element_bytes();
   const Chunk own = share_of(args, chunk, args.rank);
@@ -61,7 +62,7 @@ void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, Sc
 
   std::vector<const std::byte*> sources;
   for (int r = 0; r < args.size; ++r) sources.push_back(r == args.rank ? at(args.input, own) : place_of(r));
-  // A buffer that is not to change keeps its values: the result goes beside it.
+  // A rank that is not the root keeps its buffer's values: the result goes next to them.
   std::byte* const result = args.rank == args.record.root ? at(args.output, own) : place_of(args.rank);
   comm::reduce(args.reduction, sources, result, own.length);
 
@@ -74,8 +75,8 @@ void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, Sc
   spread.go(wire);
 }
 
-// Two ranks: at once. More: everybody gets a share of the root and hands it on, so that the root sends it all only
-// once.
+// With two ranks the root sends all of it. With more, every rank gets a share from the root and passes it on, so that
+// the root sends all of it only once.
 void broadcast(const CollectiveArgs& args, Wire& wire) {
   const std::size_t element = args.element_bytes();
   const Chunk all{0, args.count()};

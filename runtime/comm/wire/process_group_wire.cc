@@ -16,7 +16,7 @@ namespace {
 using comm::CollectiveArgs;
 using comm::OpKind;
 
-// Fresh pages: zero, aligned, and taken from the machine when they are first touched.
+// Fresh pages: zero, aligned, and allocated by the machine when they are first used.
 Arena map_memory(std::size_t bytes) {
   const std::size_t mapped = bytes == 0 ? 1 : bytes;
   void* const memory = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -60,7 +60,7 @@ Arena ProcessGroupWire::allocate(std::size_t bytes) {
       allocated.problem = error.what();
     }
   }
-  // All tell what came of it.
+  // All ranks exchange the result.
   comm::agree_on_arena(*this, bytes, allocated.problem);
   return allocated.arena;
 }

@@ -2,8 +2,7 @@
 // The process group over a wire: the backends across hosts, tcp and mpi.
 //
 // One communication thread per group moves everything, in the order of the calls. Arenas are plain memory of this rank,
-// or shared by the ranks of its host.
-// Contract: comm/process_group.h.
+// or shared by the ranks of its host. Contract: comm/process_group.h.
 #pragma once
 
 #include <memory>
@@ -17,7 +16,7 @@ namespace lockstep::wire {
 
 class ProcessGroupWire final : public comm::ProcessGroupBase {
  public:
-  // Connects all ranks over `wire`. Collective. `backend`: the name of the backend. `host_memory`: on all ranks or
+  // Connects all ranks over `wire`. Collective. `backend` is the name of the backend. All ranks pass `host_memory`, or
   // none.
   static LOCKSTEP_INTERNAL_API std::shared_ptr<ProcessGroup> create(std::string backend, GroupContext context,
                                                                     std::unique_ptr<Wire> wire,
@@ -33,7 +32,7 @@ class ProcessGroupWire final : public comm::ProcessGroupBase {
   std::string_view backend() const override { return backend_; }
   bool sums_in_rank_order() const override { return engine_->sums_in_rank_order(); }
   Arena allocate(std::size_t bytes) override;
-  // The communication thread needs no push.
+  // Does nothing: the communication thread works by itself.
   void progress() override {
     require_owner("progress");
     engine_->check();

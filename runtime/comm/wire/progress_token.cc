@@ -11,10 +11,10 @@ thread_local ProgressToken::Caller* innermost = nullptr;
 
 }  // namespace
 
-// Why relaxed is enough: mutex_ alone hands the token on, and its unlock publishes whatever the holder wrote. The
-// atomics only advise the communication thread when to try the mutex. A stale value makes it try too early, which costs
-// a caller a failed try_lock(), or lets it nap once more; no work is lost, since work stands in the engine's queue,
-// under the engine's own mutex, before the token is requested.
+// Relaxed is enough: only mutex_ hands over the token, and its unlock publishes all writes of the holder. The atomics
+// only advise the communication thread when to try the mutex. A stale value makes it try too early, which costs a
+// caller a failed try_lock(), or lets it nap once more. No work is lost, because work is in the engine's queue, under
+// the engine's own mutex, before the token is requested.
 void ProgressToken::take() {
   if (!is_wanted() && mutex_.try_lock()) return;
   std::chrono::microseconds most = kShortNap;
@@ -24,7 +24,7 @@ void ProgressToken::take() {
     most = std::min(2 * most, kLongNap);
     const bool callers_follow = is_wanted() || (taken_.load(std::memory_order_relaxed) != taken &&
                                                 !awaits_caller_.load(std::memory_order_relaxed));
-    // A request ends the naps even while callers come and go: it announces work that none of them does.
+    // A request ends the naps even while callers follow each other: it announces work that none of them does.
     if (!is_requested && callers_follow) continue;
     if (mutex_.try_lock()) return;
   }
@@ -39,7 +39,7 @@ void ProgressToken::end() {
 bool ProgressToken::nap(std::chrono::microseconds most) {
   MutexLock lock(nap_mutex_);
   is_napping_.store(true, std::memory_order_relaxed);
-  // is_requested_ outlives the moment of the request, so a request between two naps ends the next one at once.
+  // is_requested_ stays set after the request, so a request between two naps ends the next one at once.
   if (!is_requested_) woken_.wait_until(nap_mutex_, Deadline::after(most));
   is_napping_.store(false, std::memory_order_relaxed);
   return std::exchange(is_requested_, false);
@@ -78,7 +78,7 @@ bool ProgressToken::Caller::take() {
     token_.mutex_.unlock();
     return false;
   }
-  // From here on this caller sees all that is queued, so it is the one that the work awaited.
+  // From here on this caller sees all queued work, so it is the caller that the work awaited.
   token_.taken_.fetch_add(1, std::memory_order_relaxed);
   token_.awaits_caller_.store(false, std::memory_order_relaxed);
   return has_it_ = true;
@@ -92,8 +92,8 @@ void ProgressToken::Caller::give_up() {
 }
 
 ProgressToken::Caller::~Caller() {
-  // In this order: the request comes behind the unlock. The thread that it wakes tries the mutex once, and one that
-  // finds the mutex still locked has used the request up and naps again.
+  // The order matters: the request comes after the unlock. The thread that it wakes tries the mutex once; if the mutex
+  // were still locked, the thread would have used up the request and would nap again.
   innermost = outer_;
   give_up();
   token_.callers_.fetch_sub(1, std::memory_order_relaxed);

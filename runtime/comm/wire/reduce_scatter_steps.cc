@@ -44,12 +44,12 @@ void ReduceScatterSteps::send(Segment& segment) {
       post_send(segment, host, add_up(host, owner, offset, Way::out), sum_bytes(segment), 0);
     });
   });
-  // This host's own sum of its rows lies among those that come.
+  // This host's own sum of its rows lies among those that arrive.
   for_carried_rows(segment, hosts_.host,
                    [&](std::size_t owner, std::size_t offset) { add_up(hosts_.host, owner, offset, Way::in); });
 }
 
-// In one order of the hosts, so to the bits of an all-reduce. Nobody else reads that row any more.
+// Adds up in one order of the hosts, which gives the bits of an all-reduce. No other rank reads that row any more.
 void ReduceScatterSteps::exchange_results(Segment& segment) {
   for_carried_rows(segment, hosts_.host, [&](std::size_t owner, std::size_t offset) {
     std::vector<const std::byte*> sources;

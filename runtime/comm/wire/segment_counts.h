@@ -2,10 +2,10 @@
 // How far the ranks of one host are with the segments of their collectives (segment_pipeline.h), in memory that they
 // share.
 //
-// Each rank has two counts, which it alone writes and which only grow. Nobody is missed: a rank stores its own count
-// and then reads the others', all in the one order of sequentially consistent operations, so whichever is last to reach
-// a number sees all of them there, and rings for the other ranks. A rank that reads a count sees what was written
-// before it.
+// Each rank has two counts, which only it writes and which only grow. No rank is missed: a rank stores its own count
+// and then reads the others', all in the one order of sequentially consistent operations. So the rank that reaches a
+// number last sees all of them there, and rings for the other ranks. A rank that reads a count sees the writes before
+// it.
 #pragma once
 
 #include <atomic>
@@ -21,21 +21,21 @@ namespace lockstep::wire {
 class SegmentCounts {
  public:
   static std::size_t bytes_for(const Hosts& hosts);
-  // Starts the life of this rank's counts, in memory of zeros: before any rank of the host uses them.
+  // Formats this rank's counts, in memory of zeros: before any rank of the host uses them.
   static void format(std::byte* memory, const Hosts& hosts);
 
-  // `memory` and `bells`, those of the host's ranks, outlive it.
+  // `memory` and the `bells` of the host's ranks outlive it.
   SegmentCounts(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells);
 
-  // This rank's window has its data of segment `number`.
+  // Notes that this rank's window has its data of segment `number`.
   void fill(std::uint64_t number);
   bool all_filled(std::uint64_t number) const { return have_reached(&Words::filled, ranks_, number); }
-  // This rank has put its share of all segments up to `number` into the memory of every rank of its host, and touches
-  // none of it any more.
+  // Notes that this rank has put its share of all segments up to `number` into the memory of every rank of its host,
+  // and does not access that memory any more.
   void finish(std::uint64_t number);
   bool all_finished(std::uint64_t number) const { return have_reached(&Words::finished, rails_, number); }
-  // The ranks that keep this host from the end of segment `number`, by places: those that have yet to fill their
-  // windows, if segments go through windows; else those that have yet to finish. Any thread.
+  // The ranks that keep this host from the end of segment `number`, by place: those that have yet to fill their
+  // windows, if segments go through windows; otherwise those that have yet to finish. Any thread.
   std::vector<std::size_t> awaited(std::uint64_t number, bool in_windows) const;
 
  private:

@@ -131,7 +131,7 @@ void SegmentPipeline::end_segment() {
   segments_.pop_front();
   note_oldest();
   if (!is_last) return;
-  // Moved out of the collective, which goes before the program may hear that it is done.
+  // Move the functions out of the collective, which is destroyed before the program may hear that it is done.
   const std::vector<std::function<void()>> on_done = std::move(collectives_.front().on_done);
   collectives_.pop_front();
   for (const auto& call : on_done) call();

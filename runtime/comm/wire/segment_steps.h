@@ -3,7 +3,7 @@
 // (segment_pipeline.h).
 //
 // Between hosts whose ranks share memory, rail l is the ranks that are l-th on their hosts. A rail has a share of every
-// segment, which its ranks exchange with each other alone and put into the memory of all ranks of their host.
+// segment. Its ranks exchange the share only with each other, and put it into the memory of all ranks of their host.
 //
 // Threads: the group's communication thread.
 #pragma once
@@ -18,28 +18,28 @@
 
 namespace lockstep::wire {
 
-// Segments under way at once: each has a slot of every rank's window.
+// The number of segments under way at once: each has a slot of every rank's window.
 inline constexpr std::size_t kSegmentDepth = 4;
-// Bytes of a cable that a trip is taken to cost.
+// The assumed cost of a trip, in bytes of a cable.
 inline constexpr std::size_t kBytesPerTrip = 16 << 10;
 
 struct Segment {
   std::uint64_t number;
   comm::Chunk chunk;                     // of the elements of a part
   std::vector<std::byte*> memory = {};   // by place on the host: where a rank has it
-  comm::Chunk share = {};                // this rank's, counted from there; empty if it carries none
+  comm::Chunk share = {};                // this rank's share, counted from there; empty if it carries none
   std::vector<Transfer> transfers = {};  // under way
 
-  // Trip 0 is the first transfers between two ranks, trip 1 those that follow.
+  // The tag of a trip: 0 is the first transfers between two ranks, 1 those that follow.
   Tag tag(std::uint64_t trip) const { return {Tag::Kind::segment, 2 * number + trip}; }
 };
 
-// Where the ranks of a host find each other's data.
+// How the ranks of a host find each other's data.
 enum class Route { alone, arenas, windows };
 
 class SegmentSteps {
  public:
-  // All outlive it.
+  // The surroundings of a segment's steps, which outlive them.
   struct StepContext {
     const Hosts& hosts;
     HostMemory* memory;  // null if the ranks of a host share none
@@ -49,29 +49,30 @@ class SegmentSteps {
   virtual ~SegmentSteps() = default;
 
   Route route() const { return route_; }
-  // Whether a window has room for a piece of every rank's row, none too small to be sent by itself.
+  // Whether a window has room for a piece of every rank's row, none too small to be sent on its own.
   static bool has_room_for_rows(const comm::CollectiveArgs& args, const Hosts& hosts);
-  // Elements of a segment, at most.
+  // The number of elements of a segment, at most.
   virtual std::size_t most_elements() const = 0;
-  // Notes where the segment is, and what this rank carries of it. Posts what is to come before there is anything to
-  // send: then the peers need not ask whether this rank is ready.
+  // Notes where the segment is, and what this rank carries of it. Posts the receives before there is anything to send:
+  // so the peers need not ask whether this rank is ready.
   virtual void begin(Segment& segment) = 0;
-  // Through windows: puts this rank's data into its own.
+  // With windows: puts this rank's data into its own.
   virtual void fill(const Segment& segment) = 0;
-  // All ranks of the host have filled their windows. This step and the next two: of ranks that carry a share.
+  // Sends, after all ranks of the host have filled their windows. Only ranks that carry a share take this step and the
+  // next two.
   virtual void send(Segment& segment) = 0;
-  // The posted transfers are through.
+  // Exchanges results, after the posted transfers are done.
   virtual void exchange_results(Segment& segment) = 0;
-  // The transfers posted since are through. Puts the received data into the memory of all ranks of the host.
+  // Puts the received data into the memory of all ranks of the host, after the transfers posted since are done.
   virtual void broadcast_to_host(const Segment& segment) = 0;
-  // Through windows: every share is there. Gets the result out of this rank's window.
+  // With windows: copies the result out of this rank's window, after every share is there.
   virtual void copy_out(const Segment& segment) = 0;
 
  protected:
   SegmentSteps(const comm::CollectiveArgs& args, const StepContext& context, Route route)
       : args_(args), hosts_(context.hosts), memory_(context.memory), wire_(context.wire), route_(route) {}
 
-  // Calls what(host) for the other hosts, each host beginning with the one after it, so that not all turn to the same
+  // Calls what(host) for the other hosts; each host begins with the one after it, so that not all begin with the same
   // one.
   template <typename What>
   void for_other_hosts(What what) const {
@@ -80,23 +81,24 @@ class SegmentSteps {
   }
   static std::byte* data_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
   static const std::byte* data_of(const ConstBufferView& buffer) { return static_cast<const std::byte*>(buffer.data); }
-  // The rank of this one's rail there.
+  // The rank of this one's rail on `host`.
   int counterpart(std::size_t host) const { return hosts_.ranks[host][hosts_.local]; }
   bool is_in_rail() const { return hosts_.local < hosts_.rails; }
   void post_send(Segment& segment, std::size_t host, const std::byte* data, std::size_t bytes, std::uint64_t trip,
                  bool is_eager = false);
   void post_receive(Segment& segment, std::size_t host, std::byte* data, std::size_t bytes, std::uint64_t trip,
                     bool is_eager = false);
-  // Bytes of a segment in a window, and where the ranks of the host have it in theirs.
+  // The bytes of a segment in a window, and the places where the ranks of the host have it in theirs.
   std::size_t slot_bytes() const { return window_bytes(hosts_) / kSegmentDepth; }
   std::vector<std::byte*> slots(const Segment& segment) const;
-  // For a window that has a piece of every rank's row, in the order of ranks: elements of a row, at most, and bytes.
+  // The number of elements of a row, at most, and its bytes, for a window that has a piece of every rank's row, in the
+  // order of ranks.
   std::size_t most_of_rows() const {
     return slot_bytes() / (args_.element_bytes() * static_cast<std::size_t>(args_.size));
   }
   std::size_t piece_bytes(const Segment& segment) const { return segment.chunk.length * args_.element_bytes(); }
   // Calls what(owner, offset) for the rows of a host's ranks that this rank carries: the owner's place on that host,
-  // and where the piece is in a window.
+  // and the piece's place in a window.
   template <typename What>
   void for_carried_rows(const Segment& segment, std::size_t host, What what) const {
     const std::vector<int>& ranks = hosts_.ranks[host];
@@ -104,7 +106,7 @@ class SegmentSteps {
       what(i, static_cast<std::size_t>(ranks[i]) * piece_bytes(segment));
     }
   }
-  // Bytes [offset, offset + bytes) from one rank's memory to that of all ranks of the host.
+  // Copies bytes [offset, offset + bytes) from one rank's memory to that of all ranks of the host.
   static void copy_to_all(const Segment& segment, const std::byte* from, std::size_t offset, std::size_t bytes);
 
   const comm::CollectiveArgs& args_;

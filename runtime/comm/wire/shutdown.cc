@@ -45,7 +45,7 @@ void Shutdown::stop() {
   channel_.unsubscribe();
 }
 
-// "3 41": rank 3 has left after collective 41. "3" is for that rank itself.
+// "3 41": rank 3 has left after collective 41. "3" is a message of rank 3 to itself.
 void Shutdown::on_word(std::string_view word) {
   const auto rank = parse_int(take_word(word));
   const auto last = parse_int(word);
@@ -56,8 +56,8 @@ void Shutdown::on_word(std::string_view word) {
   changed_.notify_all();
 }
 
-// Words come back in order, and one that has not is not waited for again: who is cut off loses all peers, one after the
-// other.
+// Messages to itself come back in order, and a rank waits for none if an earlier one has not come back: a rank that is
+// cut off loses all peers, one after another.
 void Shutdown::await_word(std::uint64_t number) {
   comm::ActiveTimeout patience(comm::Failure::kPatience);
   while (channel_.is_answered() && !patience.over()) {
@@ -75,7 +75,7 @@ bool Shutdown::on_frame(int peer, const Frame& frame) {
   const auto index = static_cast<std::size_t>(peer);
   switch (frame.kind) {
     case FrameKind::failed:
-      failure_.adopt(*decode_cause(text_of(frame.payload)));  // read_frame has seen to it
+      failure_.adopt(*decode_cause(text_of(frame.payload)));  // read_frame has checked it
       return true;
     case FrameKind::goodbye: {
       MutexLock lock(mutex_);
@@ -95,15 +95,15 @@ bool Shutdown::on_frame(int peer, const Frame& frame) {
 bool Shutdown::is_loss(int peer) {
   const auto index = static_cast<std::size_t>(peer);
   {
-    // The lock is free while words are waited for, which may take seconds.
+    // The lock is released while the call waits for a message, which may take seconds.
     MutexLock lock(mutex_);
     // Whatever the end means, this peer acknowledges nothing any more: a goodbye must not wait for it.
     seen_[index] = true;
     if (left_after_[index] || leaving_) return false;
   }
   if (failure_.happened()) return false;
-  // It may have left while this rank stood still; or its goodbye is here, and its end was read first. What it has said
-  // of that is here once a word of this rank's comes back.
+  // The peer may have left while this rank was suspended; or its goodbye is here, and its end was read first. Its
+  // message about that is here after a message of this rank to itself has come back.
   channel_.say_to(comm::job_rank(roster_, rank_), std::to_string(rank_));
   await_word(++words_);
   MutexLock lock(mutex_);
@@ -155,11 +155,13 @@ void Shutdown::acknowledge() {
   for (const int peer : peers) wire_.send_frame(peer, write_frame(seen));
 }
 
-// `leaving_` is set before the first goodbye goes out: a peer that leaves too may close its connection as soon as it
-// has read that, and only a rank that is leaving does not take that for a loss. A rank whose goodbye some peer has not
-// acknowledged in time says it in the group's scope; that peer asks for words before it calls the closed connection a
-// death. So does a rank that finds nobody at the port of one that it has not been connected to: it may not have been
-// told by a relay that left at the same time. The word has been passed on before any connection ends.
+// Order: `leaving_` is set before the first goodbye is sent. A peer that leaves too may close its connection as soon as
+//   it has read the goodbye, and only a rank that is leaving does not take that for a loss.
+//
+// A rank whose goodbye some peer has not acknowledged in time says it in the group's scope; that peer asks for messages
+// before it calls the closed connection a death. So does a rank that finds nobody at the port of a rank to which it has
+// had no connection: a relay that left at the same time may not have told it. The message is passed on before any
+// connection ends.
 void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   Frame goodbye;
   goodbye.kind = FrameKind::goodbye;
@@ -197,7 +199,7 @@ void Shutdown::wait_for_a_cause(const std::string& how, std::uint64_t last) {
   try {
     while (!failure_.happened() && !patience.over()) wire_.wait(patience.next());
   } catch (const std::exception& error) {
-    log_debug("{} can't wait any more: {}", wire_.name(), error.what());  // so nobody can say more
+    log_debug("{} can't wait any more: {}", wire_.name(), error.what());  // so no peer can send more
   }
   std::string text = fmt::format("{} lost a connection: {}: {}", who(rank_), wire_.name(), how);
   {
@@ -231,8 +233,8 @@ void Shutdown::tell_of_failure() {
   }
 }
 
-// The throw waits for the buffers, since the caller may free them as soon as it has the exception. The wait has a
-// limit: a communication thread that hangs in the library must not keep the cause from the program.
+// The throw waits for the buffers, because the caller may free them when it has the exception. The wait has a limit: a
+// communication thread that hangs in the library must not keep the cause from the program.
 void Shutdown::raise() const {
   {
     MutexLock lock(mutex_);
