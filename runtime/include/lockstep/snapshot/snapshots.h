@@ -245,7 +245,8 @@ class LOCKSTEP_API BasicSnapshots {
   std::optional<RestoredSnapshot> restore();
   // Ends a step of training: call it on every rank after the parameters and all that belongs to them are written. Saves
   // every SnapshotOptions::every-th step while training continues, and, before it returns, the step after which all
-  // ranks have agreed to stop. If the snapshot before is still being written, the new one is left out (logged).
+  // ranks have agreed to stop. The snapshot has the state at this call; rank 0 writes it to its own disk. If the
+  // snapshot before is still being written, the new one is left out (logged).
   //
   // If an item is sharded (DdpOptions::shard), a due step() is collective: each rank writes its shard to its own disk,
   // rank 0 the rest, and the snapshot is left out if any rank still writes. Any number of ranks resumes from it, with
