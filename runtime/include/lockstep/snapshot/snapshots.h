@@ -236,11 +236,11 @@ class LOCKSTEP_API BasicSnapshots {
   // Returns nullopt and makes the folder if there is no snapshot. Snapshots that are incomplete or damaged are passed
   // over (logged).
   //
-  // Throws, on every rank, with nothing changed
+  // Throws, on every rank,
   //
   // - Mismatch if ranks have added different items;
-  // - InvalidArgument, naming what differs, if the snapshot does not fit the program; if another job uses the folder;
-  //   if the disk has no room for one snapshot;
+  // - InvalidArgument, with nothing changed, if the snapshot does not fit the program, naming what differs; if another
+  //   job uses the folder; if the disk has no room for one snapshot;
   // - PeerLost and the other errors of the group.
   std::optional<RestoredSnapshot> restore();
   // Ends a step of training: call it on every rank after the parameters and all that belongs to them are written. Saves
@@ -248,9 +248,9 @@ class LOCKSTEP_API BasicSnapshots {
   // ranks have agreed to stop. The snapshot has the state at this call; rank 0 writes it to its own disk. If the
   // snapshot before is still being written, the new one is left out (logged).
   //
-  // If an item is sharded (DdpOptions::shard), a due step() is collective: each rank writes its shard to its own disk,
-  // rank 0 the rest, and the snapshot is left out if any rank still writes. Any number of ranks resumes from it, with
-  // shards or without.
+  // A due step() is collective if an item has a value of each rank, or is sharded (DdpOptions::shard). With a sharded
+  // item each rank writes its shard to its own disk, rank 0 the rest, and the snapshot is left out if any rank still
+  // writes. Any number of ranks resumes from it, with shards or without.
   //
   // InvalidArgument before restore(). Snapshots have no gradients: a backward that adds to the gradients of before
   // step(), or of before a save, throws InvalidArgument.
