@@ -162,8 +162,8 @@ class LOCKSTEP_API ProcessGroup {
   // Collective over this group, and blocking: all ranks call split(), new_group() and split_by_host() in the same
   // order. A rank that joins no new group gets nullptr. The calls run among this group's collectives, in order.
   //
-  // - Backend: this group's. But a group on one host within a multi-host group uses shared memory (shm), and so do
-  //   groups within an Open MPI group, which use TCP between hosts.
+  // - Backend: this group's, with two exceptions. A group on one host within a multi-host group uses shared memory
+  //   (shm). Groups within an Open MPI group use shared memory on one host, and TCP between hosts.
   // - Order: collectives of several groups may be started and waited for in any order on the CPU; on GPUs in one order
   //   on all ranks.
   // - Throws InvalidArgument for a timeout of 0. Throws Mismatch on every rank, and this group stays usable, if another

@@ -6,14 +6,14 @@
 //   });
 //   for (auto& batch : *loader) step(batch.data, batch.target);  // zero_grad(), ddp.backward(loss), optimizer.step()
 //
-// - Make one for a ddp, before the first forward.
+// - Make one per ddp, before its first forward.
 // - Collective: each call, as an eager step. A replayed step has the collectives of an eager one, in the same order and
 //   buckets, so one rank may replay while another runs eagerly.
 // - Threads: ddp's.
 // - Failure: InvalidArgument for what is not supported (see operator()). An exception in a capture fails the group on
 //   every rank, with its text, as an exception in backward does.
 //
-// It pays where the host is slower than the device (small models and batches): a replayed step costs the host one
+// It pays if the host is slower than the device (small models and batches): a replayed step costs the host one
 // launch, the collectives and the optimizer's step. Gradients leave when backward has ended, so no all-reduce runs
 // during it. docs/LIBTORCH_REFERENCE.md, "Captured steps", is the guide;
 // docs/adr/0088-computing-is-captured-collectives-are-not.md says why.
