@@ -70,7 +70,7 @@ void require_reproducible(const ReducerOptions& options, std::span<const Paramet
   constexpr int kMostMicroBatches = 1 << 20;  // with more there is no room for the fraction of a loss (LossSum)
   if (wanted.micro_batches > kMostMicroBatches) refuse(fmt::format("take at most {}", kMostMicroBatches));
   if (wanted.threads < 1) refuse(fmt::format("{} threads of an operation; take at least 1", wanted.threads));
-  data::micro_batch_rows(wanted.batch_size, wanted.micro_batches);  // throws if it is out of range
+  data::micro_batch_rows(wanted.global_batch, wanted.micro_batches);  // throws if it is out of range
   if (has_hook(options)) {
     refuse(fmt::format("communication hook '{}' adds up in an order of its own; leave it out", options.comm_hook.name));
   }

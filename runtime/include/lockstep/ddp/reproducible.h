@@ -37,7 +37,7 @@ struct Reproducible {
   // The number of fixed micro-batches in a step, at least the number of ranks. 0: off, for the highest speed.
   int micro_batches = 0;
   // The number of rows in a full step, of all ranks together.
-  std::int64_t batch_size = 0;
+  std::int64_t global_batch = 0;
   // The number of threads of one operation: another number adds up a shared sum in another order.
   int threads = 1;
 
