@@ -64,8 +64,7 @@ void run(const std::string& out) {
   model.to(group->device());
   ls::DistributedDataParallel ddp(model, group);
   ls::optim::SGD optimizer(ddp.parameters(), {.lr = 0.1});
-  ls::data::DataLoader loader(random_dataset(kInputSize, kDataSize),
-                              ls::data::GlobalBatchSampler(kDataSize, *group, {.global_batch = kBatchSize}));
+  ls::data::DataLoader loader(random_dataset(kInputSize, kDataSize), *group, {.global_batch = kBatchSize});
   for (const ls::data::Batch& batch : loader) {
     const auto& [input, target, ids] = batch.to(group->device());
     const ls::Tensor output = ddp(input);
@@ -81,7 +80,7 @@ void run(const std::string& out) {
                   all_outputs.shape().str().c_str());
     }
   }
-  if (!out.empty()) ls::save_weights(out, model, group);
+  if (!out.empty()) ls::save_weights(out, ddp);
 }
 
 }  // namespace

@@ -175,7 +175,7 @@ int train_and_measure(Flags flags) {
   if (!flags.out.empty()) {
     auto metadata = to_metadata(flags.model);
     metadata["vocabulary"] = vocabulary.hex();
-    ls::save_weights(flags.out, model, group, metadata);
+    ls::save_weights(flags.out, model, *group, metadata);
   }
   if (group->rank() == 0) {
     fmt::print("{}\n", last);

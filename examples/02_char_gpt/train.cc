@@ -23,14 +23,6 @@ namespace ls = lockstep;
 
 namespace {
 
-// Weight decay is for matrices; gains and biases have reasons of their own to be large.
-std::vector<ls::optim::ParameterGroup> groups_of(const std::vector<Tensor>& parameters, double weight_decay) {
-  std::vector<ls::optim::ParameterGroup> groups{{.parameters = {}, .weight_decay = weight_decay},
-                                                {.parameters = {}, .weight_decay = 0}};
-  for (const Tensor& parameter : parameters) groups[parameter.shape().dims() < 2].parameters.push_back(parameter);
-  return groups;
-}
-
 // The mean loss over logits [B, T, V] and targets [B, T].
 Tensor loss_of(const Tensor& logits, const Tensor& targets) { return ls::cross_entropy(logits, targets); }
 
@@ -65,7 +57,7 @@ void train(ls::DistributedDataParallel& ddp, const Windows& windows, const Train
           windows.size(), group,
           {.global_batch = options.batch, .seed = options.seed, .micro_batches = options.micro_batches}),
       {.workers = options.workers});
-  ls::optim::AdamW optimizer(groups_of(ddp.parameters(), options.weight_decay), {.beta2 = 0.99});
+  ls::optim::AdamW optimizer(ls::optim::decay_groups(ddp.parameters(), options.weight_decay), {.beta2 = 0.99});
   const ls::optim::Schedule schedule{.peak = options.learning_rate,
                                      .floor = options.learning_rate / 10,
                                      .warmup = options.warmup,

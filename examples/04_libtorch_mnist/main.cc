@@ -71,9 +71,8 @@ int main(int argc, char** argv) {
   std::string folder = flags.folder;
   Net model;
   auto group = lockstep::init_process_group();
-  const int shards = flags.micro_batches;
   lockstep::libtorch::DistributedDataParallel ddp(
-      model, group, {.reproducible = {.micro_batches = shards, .global_batch = 64}, .seed = 1});
+      model, group, {.reproducible = {.micro_batches = flags.micro_batches, .global_batch = 64}, .seed = 1});
 
   auto train_set = Digits(folder, true)
                        .map(torch::data::transforms::Normalize<>(0.1307, 0.3081))
@@ -81,24 +80,21 @@ int main(int argc, char** argv) {
   auto test_set = Digits(folder, false)
                       .map(torch::data::transforms::Normalize<>(0.1307, 0.3081))
                       .map(torch::data::transforms::Stack<>());
-  lockstep::libtorch::GlobalBatchSampler sampler(train_set.size().value(), *group,
-                                                 {.global_batch = 64, .micro_batches = shards});
-  lockstep::libtorch::DataLoader train_loader(std::move(train_set), sampler);
-  lockstep::libtorch::GlobalBatchSampler test_sampler(test_set.size().value(), *group,
-                                                      {.global_batch = 1000, .shuffle = false});
-  lockstep::libtorch::DataLoader test_loader(std::move(test_set), test_sampler);
+  lockstep::libtorch::DataLoader train_loader(std::move(train_set), *group,
+                                              {.global_batch = 64, .micro_batches = flags.micro_batches});
+  lockstep::libtorch::DataLoader test_loader(std::move(test_set), *group, {.global_batch = 1000, .shuffle = false});
 
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
   Snapshots snapshots;
   if (!flags.snapshot_dir.empty()) {
     snapshots.emplace(flags.snapshot_dir, ddp, lockstep::SnapshotOptions{.every = flags.snapshot_every});
     snapshots->add("optimizer", optimizer);
-    snapshots->add("data", sampler);
+    snapshots->add("data", train_loader);
     snapshots->restore();
   }
   ddp.watch(train_loader);  // its passes end when the ranks have agreed to stop
-  for (int epoch = 1 + int(sampler.state().epoch); epoch <= 3; ++epoch) {
-    sampler.set_epoch(epoch - 1);  // keeps the place in an epoch that a snapshot has begun
+  for (int epoch = 1 + int(train_loader.epoch()); epoch <= 3; ++epoch) {
+    train_loader.set_epoch(epoch - 1);  // keeps the place in an epoch that a snapshot has begun
     train(epoch, ddp, train_loader, optimizer, snapshots);
     if (ddp.should_stop()) break;
     test(model, test_loader, *group);

@@ -63,30 +63,22 @@ int train(const Flags& flags) {
   Gpt2 model(config);
   const auto name_in_file = [&](const std::string& name) { return prefix + name; };
   const lockstep::checkpoint::LoadOptions published{.name_in_file = name_in_file, .allow_unexpected = true};  // masks
-  if (!flags.weights.empty()) lt::load_state(flags.weights, model, group, published);
+  if (!flags.weights.empty()) lt::load_weights(flags.weights, model, *group, published);
   model->to(device);
   lt::DistributedDataParallel ddp(model, group);
   const std::vector<Tensor> parameters = ddp.parameters();
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  for (const double decay : {0.1, 0.0}) {  // of matrices, and of gains and biases
-    auto options = torch::optim::AdamWOptions().betas({0.9, 0.95}).weight_decay(decay);
-    groups.emplace_back(std::vector<Tensor>(), std::make_unique<torch::optim::AdamWOptions>(options));
-  }
-  for (const Tensor& parameter : parameters) groups[parameter.dim() < 2].params().push_back(parameter);
-  lt::FusedAdamW optimizer(groups);
+  const auto options = torch::optim::AdamWOptions().betas({0.9, 0.95}).weight_decay(0.1);  // of matrices
+  lt::FusedAdamW optimizer(lt::decay_groups(parameters, options), options);
   const lockstep::optim::Schedule schedule{flags.lr, flags.lr / 10, flags.warmup, flags.steps};
 
   // A step has as many rows however many ranks share them, and computes the same.
-  lt::GlobalBatchSampler sampler(*data.size(), *group, {.global_batch = batch, .seed = flags.seed, .drop_last = true});
-  lt::DataLoader loader(data, sampler);
-  lt::GlobalBatchSampler in_order(*held_out.size(), *group,
-                                  {.global_batch = flags.rows * group->size(), .shuffle = false});
-  lt::DataLoader validation(held_out, in_order);
+  lt::DataLoader loader(data, *group, {.global_batch = batch, .seed = flags.seed, .drop_last = true});
+  lt::DataLoader validation(held_out, *group, {.global_batch = flags.rows * group->size(), .shuffle = false});
   std::optional<lt::Snapshots> snapshots;
   if (!flags.snapshot_dir.empty()) {
     snapshots.emplace(flags.snapshot_dir, ddp, lockstep::SnapshotOptions{.every = flags.snapshot_every});
     snapshots->add("optimizer", optimizer);
-    snapshots->add("data", sampler);
+    snapshots->add("data", loader);
     snapshots->restore();
   }
 
@@ -124,8 +116,8 @@ int train(const Flags& flags) {
   auto since = std::chrono::steady_clock::now();
   double tokens = 0;  // since then
   ddp.watch(loader);  // its passes end when the ranks have agreed to stop
-  for (int64_t epoch = sampler.state().epoch; ddp.steps() < flags.steps && !ddp.should_stop(); ++epoch) {
-    sampler.set_epoch(epoch);  // keeps the place in an epoch that a snapshot has begun
+  for (int64_t epoch = loader.epoch(); ddp.steps() < flags.steps && !ddp.should_stop(); ++epoch) {
+    loader.set_epoch(epoch);  // keeps the place in an epoch that a snapshot has begun
     for (auto& own : loader) {
       const double lr = schedule(ddp.steps());
       for (auto& members : optimizer.param_groups()) members.options().set_lr(lr);
@@ -164,7 +156,7 @@ int train(const Flags& flags) {
   if (snapshots) snapshots->save("the last step");
   const std::string text = validate();
   if (group->rank() == 0) fmt::print("{}\n", text);
-  if (!flags.out.empty()) lt::save_state(flags.out, model, group);
+  if (!flags.out.empty()) lt::save_weights(flags.out, model, *group);
   return 0;
 }
 

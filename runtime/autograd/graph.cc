@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/autograd/node.h"
 #include "runtime/tensor/sharded_update.h"
+#include "runtime/tensor/tensor_internals.h"
 
 namespace lockstep {
 namespace {
@@ -28,7 +29,7 @@ Walk plan(const char* operation, const Tensor& loss) {
     throw InvalidArgument(fmt::format(
         "{}: the loss is {}, it must have exactly one element; take mean() or sum() first", operation, loss.str()));
   }
-  if (!loss.node()) {
+  if (!TensorInternals(loss).node()) {
     throw InvalidArgument(fmt::format(
         "{}: the loss depends on no tensor that requires a gradient, or was computed under NoGrad. Of what "
         "was made from gradients: a gradient has no tape of its own (no create_graph), so that a penalty on "
@@ -53,7 +54,7 @@ Walk plan(const char* operation, const Tensor& loss) {
     }
     stack.push_back({std::move(node)});
   };
-  visit(std::static_pointer_cast<Node>(loss.node()));
+  visit(std::static_pointer_cast<Node>(TensorInternals(loss).node()));
   while (!stack.empty()) {
     Frame& frame = stack.back();
     const std::vector<Edge>& inputs = frame.node->inputs();
@@ -116,13 +117,13 @@ class Sink final : public GradientSink {
     const bool first = written_.emplace(leaf.id(), true).second;
     if (first && leaf.has_grad()) refuse_shares(leaf);
     const bool add = first ? accumulate_ && leaf.has_grad() : true;
-    const Tensor gradient = leaf.grad_for_writing();
+    const Tensor gradient = TensorInternals(leaf).grad_for_writing();
     return {gradient.data<float>(), add};
   }
 
   // Equal replicas would hide what this rank alone adds to its share.
   static void refuse_shares(const Tensor& leaf) {
-    const ShardedUpdate* const update = leaf.sharded_update();
+    const ShardedUpdate* const update = TensorInternals(leaf).sharded_update();
     if (update == nullptr || update->holds() != ShardedUpdate::Holds::shares) return;
     throw InvalidArgument(
         fmt::format("backward: the loss depends on a parameter {} of another DistributedDataParallel with "
@@ -172,12 +173,12 @@ void settle(const Node& node, std::unordered_map<const void*, int>& uses, const 
 
 // The holder that sums the gradients of this walk over the ranks; null if no leaf has a holder. Refuses a gradient that
 // the walk would leave on one rank alone: the replicas would differ after the optimizer's step.
-const Tensor::LossBackward* holder_of(const Walk& walk, bool is_plain) {
-  const Tensor::LossBackward* holder = nullptr;
+const TensorInternals::LossBackward* holder_of(const Walk& walk, bool is_plain) {
+  const TensorInternals::LossBackward* holder = nullptr;
   for (const auto& node : walk.nodes) {
     for (const Edge& edge : node->inputs()) {
-      if (!edge.leaf || edge.leaf.grad_holders().empty()) continue;
-      const auto& holders = edge.leaf.grad_holders();
+      if (!edge.leaf || TensorInternals(edge.leaf).grad_holders().empty()) continue;
+      const auto& holders = TensorInternals(edge.leaf).grad_holders();
       if (is_plain && holders.size() == 1 && (holder == nullptr || holder == holders[0])) {
         holder = holders[0];
         continue;
@@ -198,7 +199,7 @@ void backward(const Tensor& loss, float seed, const BackwardOptions& options) {
   Walk walk = plan("backward", loss);
   if (!options.into_held) {
     const bool is_plain = seed == 1 && options.accumulate && !options.retain_graph && !options.on_leaf_ready;
-    if (const Tensor::LossBackward* const holder = holder_of(walk, is_plain)) {
+    if (const TensorInternals::LossBackward* const holder = holder_of(walk, is_plain)) {
       walk = {};  // the holder's own walk frees the tape
       return (*holder)(loss);
     }

@@ -5,6 +5,7 @@
 
 #include "lockstep/autograd/graph.h"
 #include "lockstep/base/error.h"
+#include "runtime/tensor/tensor_internals.h"
 
 namespace lockstep {
 namespace {
@@ -40,8 +41,8 @@ Node::Node(const char* name, std::initializer_list<Tensor> inputs, Backward back
     Edge edge;
     if (input.defined()) {
       edge.shape = input.shape();
-      if (input.node()) {
-        edge.node = std::static_pointer_cast<Node>(input.node());
+      if (TensorInternals(input).node()) {
+        edge.node = std::static_pointer_cast<Node>(TensorInternals(input).node());
       } else if (input.requires_grad()) {
         edge.leaf = input;
       }

@@ -11,6 +11,7 @@
 
 #include "lockstep/tensor/tensor.h"
 #include "runtime/tensor/kernels.h"
+#include "runtime/tensor/tensor_internals.h"
 
 namespace lockstep::autograd {
 
@@ -77,7 +78,8 @@ bool recording(std::initializer_list<Tensor> inputs);
 // Puts the operation that made `result` from `inputs` on the tape, if it must be recorded.
 template <typename Back>
 void record(const char* name, const Tensor& result, std::initializer_list<Tensor> inputs, Back&& backward) {
-  if (recording(inputs)) result.set_node(std::make_shared<Node>(name, inputs, std::forward<Back>(backward)));
+  if (recording(inputs))
+    TensorInternals(result).set_node(std::make_shared<Node>(name, inputs, std::forward<Back>(backward)));
 }
 
 }  // namespace lockstep::autograd

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "lockstep/autograd/ops.h"
@@ -119,6 +121,38 @@ Tensor dropout(const Tensor& x, float p, const RandomSource& source) {
         .dropout_backward(sink.into(0), gradient.data<float>(), mask.data<std::uint8_t>(), keep, gradient.count());
   });
   return y;
+}
+
+Tensor argmax(const Tensor& x) {
+  expect_dtype("argmax", "x", x, DType::f32);
+  const std::int64_t columns = x.shape().columns();
+  if (x.shape().dims() == 0 || columns == 0) {
+    throw InvalidArgument(fmt::format("argmax: x is {}; wanted at least one value in the last dimension", x.str()));
+  }
+  const Tensor host = x.detach().cpu();
+  const auto values = host.values<float>();
+  const auto extents = x.shape().extents();
+  const Tensor result = Tensor::empty(Shape(extents.first(extents.size() - 1)), DType::i64);
+  const auto is_less = [](float a, float b) { return std::isnan(b) ? !std::isnan(a) : a < b; };
+  for (std::int64_t row = 0; row < result.count(); ++row) {
+    const auto first = values.begin() + row * columns;
+    result.values<std::int64_t>()[static_cast<std::size_t>(row)] =
+        std::max_element(first, first + columns, is_less) - first;
+  }
+  return result;
+}
+
+double accuracy(const Tensor& logits, const Tensor& targets) {
+  expect_dtype("accuracy", "targets", targets, DType::i64);
+  const Tensor predicted = argmax(logits), wanted = targets.detach().cpu();
+  if (predicted.count() != wanted.count()) {
+    throw InvalidArgument(fmt::format("accuracy: logits {} and targets {} do not match; wanted one target per row",
+                                      logits.str(), targets.str()));
+  }
+  const auto ids = predicted.values<std::int64_t>(), right = wanted.values<std::int64_t>();
+  std::int64_t same = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) same += ids[i] == right[i];
+  return static_cast<double>(same) / static_cast<double>(ids.size());
 }
 
 }  // namespace lockstep

@@ -126,19 +126,21 @@ void stop_on_signals(ProcessGroup& group, const StopOptions& options) {
 void request_stop(ProcessGroup& group, std::string_view reason) {
   group.internals().coordinated_stop()->request(group, reason);
 }
-bool stop_requested(const ProcessGroup& group) { return group.internals().coordinated_stop()->is_requested(); }
-bool should_stop(const ProcessGroup& group) { return group.internals().coordinated_stop()->is_latched(); }
-std::optional<std::string> stop_reason(const ProcessGroup& group) {
+std::optional<std::string> should_stop(const ProcessGroup& group) {
   return group.internals().coordinated_stop()->reason();
 }
 
-std::optional<std::string> agreed_stop(ProcessGroup& group) {
+std::optional<std::string> should_stop(ProcessGroup& group, StopView view) {
   CoordinatedStop& stop = *group.internals().coordinated_stop();
-  if (stop.is_latched()) return stop.reason();
-  std::array<std::int64_t, 1> words{stop.word(group)};
-  const trace::Span span(trace::SpanKind::collective);
-  group.all_reduce(BufferView(std::span<std::int64_t>(words)), {.op = ReduceOp::max}).wait();
-  stop.agree(group, words[0]);
+  if (view == StopView::this_rank) {
+    return stop.is_requested() ? std::optional(stop.reason().value_or("this rank asks to stop")) : std::nullopt;
+  }
+  if (view == StopView::all_ranks && !stop.is_latched()) {
+    std::array<std::int64_t, 1> words{stop.word(group)};
+    const trace::Span span(trace::SpanKind::collective);
+    group.all_reduce(BufferView(std::span<std::int64_t>(words)), {.op = ReduceOp::max}).wait();
+    stop.agree(group, words[0]);
+  }
   return stop.reason();
 }
 

@@ -12,6 +12,13 @@ BufferView as_buffer(std::span<std::byte> bytes) {
   return {bytes.data(), static_cast<std::int64_t>(bytes.size()), DType::u8};
 }
 
+template <typename T>
+T reduced(T value, ProcessGroup& group, ReduceOp op) {
+  const trace::Span span(trace::SpanKind::collective);
+  group.all_reduce(BufferView(std::span<T>(&value, 1)), {.op = op}).wait();
+  return value;
+}
+
 }  // namespace
 
 void broadcast_bytes(std::span<std::byte> bytes, ProcessGroup& group, int root) {
@@ -24,6 +31,11 @@ void all_gather_bytes(std::span<const std::byte> own, std::span<std::byte> all, 
   const ConstBufferView input(own.data(), static_cast<std::int64_t>(own.size()), DType::u8);
   group.all_gather(input, as_buffer(all)).wait();
 }
+
+std::int64_t all_reduce_number(std::int64_t value, ProcessGroup& group, ReduceOp op) {
+  return reduced(value, group, op);
+}
+double all_reduce_number(double value, ProcessGroup& group, ReduceOp op) { return reduced(value, group, op); }
 
 std::string broadcast_value(std::string_view text, ProcessGroup& group, int root) {
   std::string result(text);

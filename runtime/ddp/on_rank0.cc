@@ -43,7 +43,7 @@ void tell(ProcessGroup& group, const Cause& cause) {
 
 }  // namespace
 
-std::string on_rank0(std::string_view operation, ProcessGroup& group, const std::function<std::string()>& action) {
+std::string text_on_rank0(std::string_view operation, const std::function<std::string()>& action, ProcessGroup& group) {
   std::string outcome;
   if (group.rank() == 0) {
     try {

@@ -252,16 +252,32 @@ at::Tensor with_rows(const at::Tensor& tensor, std::int64_t rows) {
 
 std::int64_t most_of(const std::vector<std::int64_t>& counts) { return *std::ranges::max_element(counts); }
 
-// Every rank's rows, of which rank r has counts[r]: as many of each travel.
-at::Tensor gather_rows(const at::Tensor& rows, const Group& group, const std::vector<std::int64_t>& counts) {
+// The rows of all ranks, of which rank r has counts[r], out of `all`, which has as many of each rank.
+at::Tensor without_padding(const at::Tensor& all, const std::vector<std::int64_t>& counts) {
   const std::int64_t longest = most_of(counts);
-  const at::Tensor all = all_gather_async(with_rows(rows, longest), group).wait();
   std::vector<at::Tensor> parts;
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
     const auto begin = static_cast<std::int64_t>(rank) * longest;
     parts.push_back(all.slice(0, begin, begin + counts[rank]));
   }
   return std::ranges::all_of(counts, [&](std::int64_t count) { return count == longest; }) ? all : at::cat(parts);
+}
+
+// The values of `tensor`, whose dimension 0 counts rows.
+at::Tensor rows_in(const CollectiveCall& call, const at::Tensor& tensor) {
+  call.check(tensor);
+  if (tensor.dim() == 0) call.refuse("the tensor has 0 dimensions, and so no rows; give tensor.view(1)");
+  return dense_values(tensor);
+}
+
+// Collective: the rows of each rank. Mismatch if rows differ in shape or dtype, or only some require a gradient.
+std::vector<std::int64_t> counts_of(const char* call, const at::Tensor& tensor, const Group& group) {
+  std::vector<std::int64_t> row = tensor.sizes().vec();
+  row.front() = -1;
+  // The backward is a collective: a rank that records none would let the others wait.
+  const std::string kind = fmt::format("{} [{}]{}", dtype_name(tensor), fmt::join(row, ", "),
+                                       is_recorded(tensor) ? " that require a gradient" : "");
+  return comm::row_counts(*group, call, tensor.size(0), kind);
 }
 
 // The transpose of gather: the sum over the ranks of their parts for this rank's rows.
@@ -294,18 +310,18 @@ at::Tensor all_gather(const at::Tensor& tensor, const Group& group, const Gradie
 }
 
 at::Tensor all_gather_rows(const at::Tensor& tensor, const Group& group, const GradientOptions& options) {
-  const CollectiveCall call("all_gather_rows", group);
-  call.check(tensor);
-  if (tensor.dim() == 0) call.refuse("the tensor has 0 dimensions, and so no rows; give tensor.view(1)");
-  const at::Tensor rows = dense_values(tensor);
-  std::vector<std::int64_t> row = rows.sizes().vec();
-  row.front() = -1;
-  // The backward is a collective: a rank that records none would let the others wait.
-  const std::string kind = fmt::format("{} [{}]{}", dtype_name(rows), fmt::join(row, ", "),
-                                       is_recorded(tensor) ? " that require a gradient" : "");
-  const std::vector<std::int64_t> counts = comm::row_counts(*group, "all_gather_rows", rows.size(0), kind);
-  return recorded("all_gather_rows", tensor, group, options, gather_rows(rows, group, counts),
+  const at::Tensor rows = rows_in(CollectiveCall("all_gather_rows", group), tensor);
+  const std::vector<std::int64_t> counts = counts_of("all_gather_rows", tensor, group);
+  const at::Tensor all = all_gather_async(with_rows(rows, most_of(counts)), group).wait();
+  return recorded("all_gather_rows", tensor, group, options, without_padding(all, counts),
                   [group, counts](const at::Tensor& dy) { return scatter_sums(dy, group, counts); });
+}
+
+at::Tensor gather_rows(const at::Tensor& tensor, const Group& group, int root) {
+  const at::Tensor rows = rows_in(CollectiveCall("gather_rows", group), tensor.detach());
+  const std::vector<std::int64_t> counts = counts_of("gather_rows", rows, group);
+  const at::Tensor all = gather_async(with_rows(rows, most_of(counts)), group, root).wait();
+  return all.defined() ? without_padding(all, counts) : all;
 }
 
 at::Tensor reduce_scatter(const at::Tensor& tensor, const Group& group, ReduceOp op, const GradientOptions& options) {

@@ -21,49 +21,46 @@ std::span<std::byte> span_of(const at::Tensor& contiguous) {
   return {static_cast<std::byte*>(view.data), view.bytes()};
 }
 
-ProcessGroup& require_group(const char* operation, const std::shared_ptr<ProcessGroup>& group) {
-  if (group) return *group;
-  throw InvalidArgument(
-      fmt::format("{}: the process group is null; pass what init_process_group returned, or none", operation));
-}
-
 std::vector<checkpoint::WantedTensor> wanted_by(const std::vector<TensorInFiles>& state) {
   std::vector<checkpoint::WantedTensor> wanted;
   for (const auto& [names, tensor, is_parameter] : state) {
     const bool is_bool = tensor.scalar_type() == at::kBool;
-    wanted.push_back({names, file_dtype("load_state", names.front(), tensor), tensor.sizes().vec(), is_bool});
+    wanted.push_back({names, file_dtype("load_weights", names.front(), tensor), tensor.sizes().vec(), is_bool});
   }
   return wanted;
 }
 
 }  // namespace
 
-void save_state(const std::filesystem::path& path, const ModuleRef& module, const checkpoint::Metadata& metadata) {
+void save_weights(const std::filesystem::path& path, const ModuleRef& module, const checkpoint::Metadata& metadata) {
   std::vector<at::Tensor> dense;
   std::vector<checkpoint::TensorSource> sources;
   for (const auto& [names, tensor, is_parameter] : state_in_files(module.get())) {
     dense.push_back(tensor.detach().to(at::kCPU).contiguous());
     for (const std::string& name : names) {
-      sources.push_back({name, file_dtype("save_state", name, tensor), tensor.sizes().vec(), span_of(dense.back())});
+      sources.push_back({name, file_dtype("save_weights", name, tensor), tensor.sizes().vec(), span_of(dense.back())});
     }
   }
   checkpoint::write_safetensors(path, sources, metadata);
 }
 
-void save_state(const std::filesystem::path& path, const ModuleRef& module, const std::shared_ptr<ProcessGroup>& group,
-                const checkpoint::Metadata& metadata) {
-  on_rank0("save_state", require_group("save_state", group), [&] {
-    save_state(path, module, metadata);
-    return std::string();
-  });
+void save_weights(const std::filesystem::path& path, const ModuleRef& module, ProcessGroup& group,
+                  const checkpoint::Metadata& metadata) {
+  on_rank0(
+      "save_weights",
+      [&] {
+        save_weights(path, module, metadata);
+        return std::string();
+      },
+      group);
 }
 
-checkpoint::Loaded load_state(const std::filesystem::path& path, const ModuleRef& module,
-                              const checkpoint::LoadOptions& options) {
+checkpoint::Loaded load_weights(const std::filesystem::path& path, const ModuleRef& module,
+                                const checkpoint::LoadOptions& options) {
   const checkpoint::TensorFiles files(path);
   const std::vector<TensorInFiles> state = state_in_files(module.get());
   const std::vector<checkpoint::WantedTensor> wanted = wanted_by(state);
-  checkpoint::LoadPlan plan = checkpoint::plan_load(files, wanted, options, "load_state", "module");
+  checkpoint::LoadPlan plan = checkpoint::plan_load(files, wanted, options, "load_weights", "module");
   // All of it is read before any of it counts.
   std::vector<at::Tensor> read(state.size());
   for (std::size_t i = 0; i < state.size(); ++i) {
@@ -78,13 +75,13 @@ checkpoint::Loaded load_state(const std::filesystem::path& path, const ModuleRef
   return std::move(plan.loaded);
 }
 
-checkpoint::Loaded load_state(const std::filesystem::path& path, const ModuleRef& module,
-                              const std::shared_ptr<ProcessGroup>& group, const checkpoint::LoadOptions& options) {
-  const std::string text = on_rank0("load_state", require_group("load_state", group),
-                                    [&] { return checkpoint::to_text(load_state(path, module, options)); });
+checkpoint::Loaded load_weights(const std::filesystem::path& path, const ModuleRef& module, ProcessGroup& group,
+                                const checkpoint::LoadOptions& options) {
+  const std::string text = on_rank0(
+      "load_weights", [&] { return checkpoint::to_text(load_weights(path, module, options)); }, group);
   const std::vector<NamedTensor> state = state_of(module.get());
-  compare_state(*group, state, {});
-  broadcast_state(*group, state);
+  compare_state(group, state, {});
+  broadcast_state(group, state);
   return checkpoint::loaded_from_text(text);
 }
 

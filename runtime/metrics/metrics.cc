@@ -190,7 +190,7 @@ MetricResults Metrics::result() {
   return MetricResults(std::move(results));
 }
 
-void log_scalar(const ProcessGroup& group, std::string_view name, double value, std::optional<std::int64_t> step) {
+void log_scalar(std::string_view name, double value, const ProcessGroup& group, std::optional<std::int64_t> step) {
   constexpr std::size_t kMost = trace::ScalarTable::kMostNameBytes;
   if (name.empty() || name.size() > kMost) {
     throw InvalidArgument(

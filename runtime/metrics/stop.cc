@@ -25,7 +25,7 @@ bool EarlyStop::is_better(double value) const {
                                    : value < state_.best - options_.min_delta;
 }
 
-bool EarlyStop::should_stop(double value) {
+bool EarlyStop::step(double value) {
   if (is_better(value)) {
     state_ = {.best = value, .not_better = 0};
   } else {

@@ -13,10 +13,17 @@
 #include "runtime/base/exact_squares.h"
 #include "runtime/tensor/kernels.h"
 #include "runtime/tensor/sharded_update.h"
+#include "runtime/tensor/tensor_internals.h"
 #include "runtime/trace/held_memory.h"
 #include "runtime/trace/process_trace.h"
 
 namespace lockstep::optim {
+
+std::vector<ParameterGroup> decay_groups(const std::vector<Tensor>& parameters, double weight_decay) {
+  std::vector<ParameterGroup> groups{{.parameters = {}, .weight_decay = weight_decay}, {}};
+  for (const Tensor& parameter : parameters) groups[parameter.shape().dims() < 2].parameters.push_back(parameter);
+  return groups;
+}
 
 Optimizer::Optimizer(std::vector<ParameterGroup> groups, double learning_rate)
     : learning_rate_(0), held_(std::make_shared<trace::HeldMemory>(trace::Held::optimizer_state)) {
@@ -34,7 +41,8 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double learning_rate)
         throw InvalidArgument(
             fmt::format("optimizer: parameter {} ({}) is there twice", parameters_.size(), parameter.str()));
       }
-      if (!parameters_.empty() && parameter.sharded_update() != parameters_[0].sharded_update()) {
+      if (!parameters_.empty() &&
+          TensorInternals(parameter).sharded_update() != TensorInternals(parameters_[0]).sharded_update()) {
         throw InvalidArgument(fmt::format(
             "optimizer: parameter {} ({}) is not of the DistributedDataParallel that parameter 0 is of, and "
             "one of them has Shard::optimizer; give each its own optimizer",
@@ -45,12 +53,13 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double learning_rate)
       weight_decay_.push_back(group.weight_decay);
     }
   }
-  shards_ = parameters_.empty() ? nullptr : parameters_[0].sharded_update();
+  shards_ = parameters_.empty() ? nullptr : TensorInternals(parameters_[0]).sharded_update();
   if (shards_ != nullptr) shards_->claim(this);
 }
 
 Optimizer::~Optimizer() {
-  if (shards_ != nullptr && parameters_[0].sharded_update() == shards_ && shards_->is_claimed_by(this)) {
+  if (shards_ != nullptr && TensorInternals(parameters_[0]).sharded_update() == shards_ &&
+      shards_->is_claimed_by(this)) {
     shards_->release();
   }
 }
@@ -58,7 +67,7 @@ Optimizer::~Optimizer() {
 // The DistributedDataParallel may be gone, and another one be in its place.
 void Optimizer::require_own_shards() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    ShardedUpdate* const now = parameters_[i].sharded_update();
+    ShardedUpdate* const now = TensorInternals(parameters_[i]).sharded_update();
     if (now == shards_ && (now == nullptr || now->is_claimed_by(this))) continue;
     throw InvalidArgument(fmt::format(
         "optimizer: parameter {} ({}) was {} when the optimizer was made, and is not any more; nothing was changed. "
@@ -98,13 +107,13 @@ void Optimizer::step() {
 void Optimizer::update_own_part(std::size_t index) {
   const Tensor& parameter = parameters_[index];
   if (!parameter.has_grad()) return;
-  update(index, own_part(index, parameter), own_part(index, parameter.grad_for_writing()));
+  update(index, own_part(index, parameter), own_part(index, TensorInternals(parameter).grad_for_writing()));
   parameter.mark_written();
 }
 
 void Optimizer::check(std::size_t index) const {
   const Tensor& parameter = parameters_[index];
-  const DeviceId of_gradient = parameter.grad_for_writing().device();
+  const DeviceId of_gradient = TensorInternals(parameter).grad_for_writing().device();
   if (parameter.device() == devices_[index] && of_gradient == devices_[index]) {
     kernels(devices_[index]);  // throws if there are none
     return;
@@ -159,7 +168,7 @@ ShardedUpdate* micro_batches_of(std::span<const Tensor> parameters) {
   std::optional<ShardedUpdate*> shards;
   for (const Tensor& parameter : parameters) {
     if (!parameter.has_grad()) continue;
-    ShardedUpdate* its = parameter.sharded_update();
+    ShardedUpdate* its = TensorInternals(parameter).sharded_update();
     if (its != nullptr && its->holds() == ShardedUpdate::Holds::gradients) its = nullptr;
     if (!shards) shards = its;
     if (*shards == its) continue;
@@ -175,7 +184,7 @@ ShardedUpdate* micro_batches_of(std::span<const Tensor> parameters) {
 // The part of a gradient that this rank reads and scales; undefined without a gradient.
 Tensor own_part(const Tensor& parameter, const ShardedUpdate* shards) {
   if (shards == nullptr || !parameter.has_grad()) return parameter.grad();
-  return shards->share_of(parameter, parameter.grad_for_writing());
+  return shards->share_of(parameter, TensorInternals(parameter).grad_for_writing());
 }
 
 // By parameter: the sum of the squares of all ranks' shares.

@@ -80,13 +80,16 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
                  .from_step = from_step,
                  .writer = group_.roster().front().describe(),
                  .time = broadcast_value(std::string_view(checkpoint::utc_now()), group_)};
-  // Rank 0 records first: if ranks share a disk, rank 0 keeps it. A crash here leaves a record without snapshots, and
-  // the next start resumes from the same snapshot.
-  on_rank0("Snapshots::restore", group_, [&] {
-    with_room([&] { record_start(); });
-    return std::string();
-  });
-  // On rank 0 this does nothing: it has recorded.
+  // Rank 0's record comes first: where ranks share a disk, rank 0 keeps it. A crash here leaves a record without
+  // snapshots, and the next start resumes from the same one.
+  on_rank0(
+      "Snapshots::restore",
+      [&] {
+        with_room([&] { record_start(); });
+        return std::string();
+      },
+      group_);
+  // Rank 0 has none to record any more.
   const auto record = [&] {
     try {
       if (!all_write) return record_start();

@@ -77,19 +77,22 @@ void SnapshotWriter::save(const checkpoint::Manifest& head, std::vector<Captured
   const auto say_durable = [&] {
     return std::string(last_saved_ == head.step && catalogue_.find(head.step) ? "durable" : "");
   };
-  if (on_rank0(kCall, group_, say_durable).empty()) {
+  if (on_rank0(kCall, say_durable, group_).empty()) {
     const bool all_write = catalogue_.all_write();
     const std::string why_not = all_write ? open_sharded(group_, catalogue_, head, thread_.is_busy()) : "";
     // The other ranks write while rank 0 does, whose thread waits for their keys.
     if (group_.rank() != 0 && all_write && why_not.empty()) write();
-    on_rank0(kCall, group_, [&] {
-      if (!why_not.empty()) throw Error(why_not);
-      write();
-      being_written_ = -1;
-      if (const std::exception_ptr failure = thread_.take_failure()) std::rethrow_exception(failure);
-      log_info("snapshots: step {} is saved in '{}' ({})", head.step, catalogue_.folder().string(), head.reason);
-      return std::string();
-    });
+    on_rank0(
+        kCall,
+        [&] {
+          if (!why_not.empty()) throw Error(why_not);
+          write();
+          being_written_ = -1;
+          if (const std::exception_ptr failure = thread_.take_failure()) std::rethrow_exception(failure);
+          log_info("snapshots: step {} is saved in '{}' ({})", head.step, catalogue_.folder().string(), head.reason);
+          return std::string();
+        },
+        group_);
     report();
   }
   last_saved_ = head.step;

@@ -156,7 +156,7 @@ BasicSnapshots::~BasicSnapshots() {
       if (impl_->options.rescue) impl_->rescue.save("the job has failed");
     } else if (impl_->rescue.step() != impl_->saved_for_stop) {
       // The ranks agreed to stop after the last step(), in an evaluation.
-      if (const auto reason = stop_reason(*impl_->group)) impl_->rescue.save(*reason, true);
+      if (const auto reason = should_stop(*impl_->group)) impl_->rescue.save(*reason, true);
     }
     // The program's backwards outlive this object, and must not call into it any more.
     if (impl_->is_begun) {
@@ -196,10 +196,13 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     throw InvalidArgument("Snapshots: restore() was called before; it is called once, before the loop");
   ProcessGroup& group = *self.group;
   const auto on_rank0_alone = [&](const auto& action) {
-    on_rank0(kCall, group, [&] {
-      action();
-      return std::string();
-    });
+    on_rank0(
+        kCall,
+        [&] {
+          action();
+          return std::string();
+        },
+        group);
   };
   // First: with another job in the folder nothing that is found below would stay true.
   on_rank0_alone([&] { self.catalogue.lock(); });
@@ -267,7 +270,7 @@ void BasicSnapshots::step() {
   if (is_finished) self.refuse_adding();
   // Before the save: if another rank dies during the save, the step is not lost.
   if (is_finished && (self.options.rescue || self.options.stop_on_signals)) self.rescue.keep(count);
-  if (const auto reason = stop_reason(*self.group); reason && count != self.saved_for_stop) {
+  if (const auto reason = should_stop(*self.group); reason && count != self.saved_for_stop) {
     self.saved_for_stop = count;
     return save(*reason);
   }
@@ -300,8 +303,8 @@ bool BasicSnapshots::save_if_best(double value) {
   if (self.options.keep_best == 0) {
     throw InvalidArgument("Snapshots: save_if_best() where SnapshotOptions::keep_best is 0; give how many are kept");
   }
-  const auto said = on_rank0("Snapshots::save_if_best", *self.group,
-                             [&] { return std::string(1, static_cast<char>(self.judge(value))); });
+  const auto said = on_rank0(
+      "Snapshots::save_if_best", [&] { return std::string(1, static_cast<char>(self.judge(value))); }, *self.group);
   const auto best = static_cast<Impl::BestStep>(said.front());
   if (best == Impl::BestStep::to_save) {
     self.start(fmt::format("one of the {} best, with {}", self.options.keep_best, value), value);

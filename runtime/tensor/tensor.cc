@@ -13,6 +13,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/tensor/findings.h"
 #include "runtime/tensor/sharded_update.h"
+#include "runtime/tensor/tensor_internals.h"
 
 namespace lockstep {
 
@@ -26,7 +27,7 @@ struct Tensor::Impl {
   std::shared_ptr<GraphNode> node;
   Tensor gradient;            // memory for it, once there is some
   bool has_gradient = false;  // whether that memory holds one
-  std::vector<const LossBackward*> gradient_holders;
+  std::vector<const TensorInternals::LossBackward*> gradient_holders;
   ShardedUpdate* sharded_update = nullptr;
 
   std::byte* data() const { return storage->data() == nullptr ? nullptr : storage->data() + offset; }
@@ -363,49 +364,55 @@ Tensor Tensor::grad() const {
   return impl_->gradient;
 }
 
-void Tensor::bind_grad(const Tensor& memory) const {
-  Impl& impl = checked();
+void Tensor::clear_grad() const { checked().has_gradient = false; }
+
+std::string Tensor::str() const {
+  return impl_ ? fmt::format("{} {}", name_of(impl_->dtype), impl_->shape.str()) : "undefined";
+}
+
+void TensorInternals::bind_grad(const Tensor& memory) const {
+  Tensor::Impl& impl = tensor_.checked();
   expect_dtype("bind_grad", "memory", memory, DType::f32);
-  if (memory.count() != count() || memory.device() != device()) {
-    throw InvalidArgument(fmt::format("bind_grad: the gradient of a tensor {} on {} can't lie in {} on {}", str(),
-                                      device().str(), memory.str(), memory.device().str()));
+  if (memory.count() != tensor_.count() || memory.device() != tensor_.device()) {
+    throw InvalidArgument(fmt::format("bind_grad: the gradient of a tensor {} on {} can't lie in {} on {}",
+                                      tensor_.str(), tensor_.device().str(), memory.str(), memory.device().str()));
   }
   impl.gradient = memory.view_as(impl.shape);
   impl.has_gradient = true;
 }
 
-void Tensor::bind_grad(float* memory) const {
-  bind_grad(borrow(BufferView(memory, count(), DType::f32, device()), shape()));
+void TensorInternals::bind_grad(float* memory) const {
+  bind_grad(Tensor::borrow(BufferView(memory, tensor_.count(), DType::f32, tensor_.device()), tensor_.shape()));
 }
 
-void Tensor::unbind_grad() const {
-  Impl& impl = checked();
+void TensorInternals::unbind_grad() const {
+  Tensor::Impl& impl = tensor_.checked();
   impl.gradient = {};
   impl.has_gradient = false;
 }
 
-void Tensor::hold_grad(const LossBackward& backward) const { checked().gradient_holders.push_back(&backward); }
-void Tensor::release_grad(const LossBackward& backward) const { std::erase(checked().gradient_holders, &backward); }
-const std::vector<const Tensor::LossBackward*>& Tensor::grad_holders() const { return checked().gradient_holders; }
-
-void Tensor::set_sharded_update(ShardedUpdate* update) const { checked().sharded_update = update; }
-ShardedUpdate* Tensor::sharded_update() const { return checked().sharded_update; }
-
-void Tensor::clear_grad() const { checked().has_gradient = false; }
-
-Tensor Tensor::grad_for_writing() const {
-  Impl& impl = checked();
-  if (!impl.gradient) impl.gradient = empty(impl.shape, DType::f32, device());
+Tensor TensorInternals::grad_for_writing() const {
+  Tensor::Impl& impl = tensor_.checked();
+  if (!impl.gradient) impl.gradient = Tensor::empty(impl.shape, DType::f32, tensor_.device());
   impl.has_gradient = true;
   return impl.gradient;
 }
 
-const std::shared_ptr<GraphNode>& Tensor::node() const { return checked().node; }
-void Tensor::set_node(std::shared_ptr<GraphNode> node) const { checked().node = std::move(node); }
-
-std::string Tensor::str() const {
-  return impl_ ? fmt::format("{} {}", name_of(impl_->dtype), impl_->shape.str()) : "undefined";
+void TensorInternals::hold_grad(const LossBackward& backward) const {
+  tensor_.checked().gradient_holders.push_back(&backward);
 }
+void TensorInternals::release_grad(const LossBackward& backward) const {
+  std::erase(tensor_.checked().gradient_holders, &backward);
+}
+const std::vector<const TensorInternals::LossBackward*>& TensorInternals::grad_holders() const {
+  return tensor_.checked().gradient_holders;
+}
+
+void TensorInternals::set_sharded_update(ShardedUpdate* update) const { tensor_.checked().sharded_update = update; }
+ShardedUpdate* TensorInternals::sharded_update() const { return tensor_.checked().sharded_update; }
+
+const std::shared_ptr<GraphNode>& TensorInternals::node() const { return tensor_.checked().node; }
+void TensorInternals::set_node(std::shared_ptr<GraphNode> node) const { tensor_.checked().node = std::move(node); }
 
 void expect_same_shape(const char* operation, const Tensor& a, const Tensor& b) {
   if (a.shape() == b.shape()) return;

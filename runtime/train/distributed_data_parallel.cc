@@ -13,6 +13,7 @@
 #include "lockstep/trace/span.h"
 #include "runtime/ddp/trainer.h"
 #include "runtime/tensor/findings.h"
+#include "runtime/tensor/tensor_internals.h"
 #include "runtime/train/compute_stream.h"
 #include "runtime/train/sharded_parameters.h"
 
@@ -44,7 +45,9 @@ std::shared_ptr<ProcessGroup> require_at_home(std::shared_ptr<ProcessGroup> grou
           "LOCKSTEP_DEVICE",
           name, tensor.device().str(), group->backend(), group->device().str()));
     }
-    if (tensor.sharded_update() == nullptr && (shard == Shard::none || tensor.grad_holders().empty())) continue;
+    if (TensorInternals(tensor).sharded_update() == nullptr &&
+        (shard == Shard::none || TensorInternals(tensor).grad_holders().empty()))
+      continue;
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: parameter '{}' is another live DistributedDataParallel's too, and one of "
                     "them has Shard::optimizer; leave the shards out, or end the other one before",
@@ -85,7 +88,8 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
   if (options.shard != Shard::none && group_->size() > 1) {
     shards_ = std::make_unique<ShardedParameters>(*trainer_->reducer(), *group_, parameters_, index_);
   }
-  for (const Tensor& parameter : parameters_) parameter.hold_grad(own_backward_);  // last: the destructor lets go
+  for (const Tensor& parameter : parameters_)
+    TensorInternals(parameter).hold_grad(own_backward_);  // last: the destructor lets go
 }
 
 std::vector<NamedBuffer> DistributedDataParallel::state() const {
@@ -120,8 +124,8 @@ void DistributedDataParallel::before_adding(std::function<void()> action) {
 DistributedDataParallel::~DistributedDataParallel() {
   trainer_->tell_if_unwinding();
   for (const Tensor& parameter : parameters_) {
-    parameter.release_grad(own_backward_);
-    if (planned_) parameter.unbind_grad();
+    TensorInternals(parameter).release_grad(own_backward_);
+    if (planned_) TensorInternals(parameter).unbind_grad();
   }
 }
 
@@ -191,7 +195,7 @@ void DistributedDataParallel::plan(std::span<const Tensor> ready_order) {
   Reducer& reducer = *trainer_->reducer();
   if (!shards_) reducer.plan_order(order_of(ready_order));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    parameters_[i].bind_grad(reducer.gradient<float>(static_cast<int>(i)));
+    TensorInternals(parameters_[i]).bind_grad(reducer.gradient<float>(static_cast<int>(i)));
     parameters_[i].clear_grad();
   }
   planned_ = true;
@@ -374,7 +378,7 @@ void DistributedDataParallel::finish_step() {
   }
   // A gradient that only other ranks contributed to lies in the arena without this rank's backward having touched it.
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Tensor gradient = parameters_[i].grad_for_writing();
+    const Tensor gradient = TensorInternals(parameters_[i]).grad_for_writing();
     if (gradient.data<float>() == reducer.gradient<float>(static_cast<int>(i))) continue;
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: '{}' has been converted or moved since the module was wrapped, and "

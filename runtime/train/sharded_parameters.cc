@@ -2,6 +2,7 @@
 #include "runtime/train/sharded_parameters.h"
 
 #include "runtime/comm/collective_call.h"
+#include "runtime/tensor/tensor_internals.h"
 #include "runtime/train/compute_stream.h"
 
 namespace lockstep {
@@ -20,11 +21,11 @@ ShardedParameters::ShardedParameters(Reducer& reducer, ProcessGroup& group, cons
   for (const ParameterShare& share : reducer_.shares(group_.rank())) {
     shares_[static_cast<std::size_t>(share.parameter)] = share;
   }
-  for (const Tensor& parameter : parameters_) parameter.set_sharded_update(this);
+  for (const Tensor& parameter : parameters_) TensorInternals(parameter).set_sharded_update(this);
 }
 
 ShardedParameters::~ShardedParameters() {
-  for (const Tensor& parameter : parameters_) parameter.set_sharded_update(nullptr);
+  for (const Tensor& parameter : parameters_) TensorInternals(parameter).set_sharded_update(nullptr);
 }
 
 ShardedUpdate::Share ShardedParameters::share(const Tensor& parameter) const {

@@ -13,6 +13,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "runtime/checkpoint/transpose.h"
 #include "runtime/tensor/sharded_update.h"
+#include "runtime/tensor/tensor_internals.h"
 
 namespace lockstep {
 namespace {
@@ -235,7 +236,7 @@ void Snapshots::add(std::string_view name, optim::Optimizer& optimizer) {
                       checkpoint::in_quotes(name), names.size(), parameter.str()));
     }
     names.push_back(found->second);
-    if (const ShardedUpdate* const shards = parameter.sharded_update()) {
+    if (const ShardedUpdate* const shards = TensorInternals(parameter).sharded_update()) {
       const ShardedUpdate::Share own = shards->share(parameter);
       names.back().share = SnapshotShare{own.begin, own.end};
     }

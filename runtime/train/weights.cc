@@ -6,6 +6,7 @@
 
 #include "lockstep/ddp/broadcast_parameters.h"
 #include "lockstep/ddp/on_rank0.h"
+#include "lockstep/train/distributed_data_parallel.h"
 #include "runtime/checkpoint/load.h"
 #include "runtime/checkpoint/transpose.h"
 #include "runtime/train/compute_stream.h"
@@ -63,12 +64,15 @@ void save_weights(const std::filesystem::path& path, const nn::Module& model, co
   checkpoint::write_safetensors(path, sources, metadata);
 }
 
-void save_weights(const std::filesystem::path& path, const nn::Module& model,
-                  const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata) {
-  on_rank0("save_weights", *group, [&] {
-    save_weights(path, model, metadata);
-    return std::string();
-  });
+void save_weights(const std::filesystem::path& path, const nn::Module& model, ProcessGroup& group,
+                  const checkpoint::Metadata& metadata) {
+  on_rank0(
+      "save_weights",
+      [&] {
+        save_weights(path, model, metadata);
+        return std::string();
+      },
+      group);
 }
 
 checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
@@ -94,18 +98,27 @@ checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Mod
   return std::move(plan.loaded);
 }
 
-checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
-                                const std::shared_ptr<ProcessGroup>& group, const checkpoint::LoadOptions& options) {
-  const std::string text =
-      on_rank0("load_weights", *group, [&] { return checkpoint::to_text(load_weights(path, model, options)); });
-  join_compute_stream(*group);
+checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Module& model, ProcessGroup& group,
+                                const checkpoint::LoadOptions& options) {
+  const std::string text = on_rank0(
+      "load_weights", [&] { return checkpoint::to_text(load_weights(path, model, options)); }, group);
+  join_compute_stream(group);
   std::vector<BufferView> values;
   for (const Tensor& parameter : model.parameters()) values.push_back(parameter.view());
-  broadcast_parameters(*group, values);
-  if (group->rank() != 0) {  // rank 0 copied them there
+  broadcast_parameters(group, values);
+  if (group.rank() != 0) {  // rank 0 copied them there
     for (const Tensor& parameter : model.parameters()) parameter.mark_written();
   }
   return checkpoint::loaded_from_text(text);
+}
+
+void save_weights(const std::filesystem::path& path, const DistributedDataParallel& ddp,
+                  const checkpoint::Metadata& metadata) {
+  save_weights(path, ddp.module(), *ddp.group(), metadata);
+}
+checkpoint::Loaded load_weights(const std::filesystem::path& path, const DistributedDataParallel& ddp,
+                                const checkpoint::LoadOptions& options) {
+  return load_weights(path, ddp.module(), *ddp.group(), options);
 }
 
 checkpoint::Metadata read_weights_metadata(const std::filesystem::path& path) {

@@ -21,7 +21,7 @@ TEST(AbiLibtorchErrors, LibtorchThrowsAndProgramCatchesByType) {
 TEST(AbiLibtorchErrors, CoreThrowsThroughLibtorchAndProgramCatchesByType) {
   const torch::nn::Linear layer(2, 2);
   try {
-    libtorch::load_state("/nonexistent/state.safetensors", *layer);
+    libtorch::load_weights("/nonexistent/state.safetensors", *layer);
     FAIL() << "nothing was thrown";
   } catch (const InvalidArgument& error) {
     EXPECT_EQ(&typeid(error), &typeid(InvalidArgument));

@@ -407,7 +407,7 @@ TEST(CapturedStep, AStopIsAgreedInReplayedSteps) {
       }
       EXPECT_TRUE(step.was_replayed());
       EXPECT_EQ(ddp.steps(), 7);
-      EXPECT_EQ(ddp.stop_reason().value_or("none").find("enough") != std::string::npos, true);
+      EXPECT_EQ(ddp.should_stop().value_or("none").find("enough") != std::string::npos, true);
     });
   }
 }

@@ -107,7 +107,7 @@ TEST(Recipes, EvaluationAndEarlyStop) {
       }
       const lockstep::MetricResults results = metrics.result();
       if (group->rank() == 0) log << "epoch " << epoch << ": " << results.str() << '\n';
-      if (stop.should_stop(results.mean("error"))) break;
+      if (stop.step(results.mean("error"))) break;
     }
     // end
     const std::string text = log.str();
@@ -357,7 +357,7 @@ TEST(Recipes, FineTuningFromAFileOfRankZeros) {
   expect_alike("file", [&](const Group& group) {
     const auto batches = batches_of(group, 4);
     auto model = std::make_shared<Net>(4, 2);
-    lockstep::on_rank0(*group, [&] { torch::load(model, file); });  // an error of it reaches every rank
+    lockstep::on_rank0([&] { torch::load(model, file); }, *group);  // an error of it reaches every rank
     lockstep::libtorch::DistributedDataParallel ddp(model, group);  // rank 0's weights everywhere
     torch::optim::SGD optimizer(model->parameters(), 0.05);
     for (const auto& batch : batches) {

@@ -30,9 +30,9 @@ TEST(StateFile, GivesEveryRankWhatRankZeroSaved) {
     net.mask[1] = true;
     net.half.detach()[0][1] = 5;
     net.norm->num_batches_tracked.fill_(7);
-    libtorch::save_state(folder / "net.safetensors", net, group, {{"epoch", "3"}});
+    libtorch::save_weights(folder / "net.safetensors", net, *group, {{"epoch", "3"}});
     Net other;
-    EXPECT_EQ(libtorch::load_state(folder / "net.safetensors", other, group).metadata,
+    EXPECT_EQ(libtorch::load_weights(folder / "net.safetensors", other, *group).metadata,
               (std::map<std::string, std::string>{{"epoch", "3"}}));
     Net wanted;
     initialize(wanted, 1);
@@ -57,23 +57,24 @@ TEST(StateFile, TakesAModuleAsDistributedDataParallelDoes) {
     std::filesystem::remove(path);
     read->reset_parameters();
   };
-  libtorch::save_state(path, holder, {{"epoch", "3"}});
-  libtorch::load_state(path, read);
+  libtorch::save_weights(path, holder, {{"epoch", "3"}});
+  libtorch::load_weights(path, read);
   expect_read();
-  libtorch::save_state(path, pointer);
-  libtorch::load_state(path, read.ptr(), {.allow_missing = true});
+  libtorch::save_weights(path, pointer);
+  libtorch::load_weights(path, read.ptr(), {.allow_missing = true});
   expect_read();
-  libtorch::save_state(path, base);
-  libtorch::load_state(path, std::shared_ptr<::torch::nn::Module>(read.ptr()));
+  libtorch::save_weights(path, base);
+  libtorch::load_weights(path, std::shared_ptr<::torch::nn::Module>(read.ptr()));
   expect_read();
   run_torch_ranks(1, [&](const Group& group) {
-    libtorch::save_state(path, pointer, group, {{"epoch", "3"}});
-    libtorch::load_state(path, read, group);
+    libtorch::save_weights(path, pointer, *group, {{"epoch", "3"}});
+    libtorch::load_weights(path, read, *group);
   });
   expect_read();
   ::torch::nn::Linear empty{nullptr};
-  expect_text(outcome_of([&] { libtorch::save_state(path, empty); }), {"InvalidArgument", "holder is empty"});
-  expect_text(outcome_of([&] { libtorch::save_state(path, std::shared_ptr<Net>()); }), {"InvalidArgument", "is null"});
+  expect_text(outcome_of([&] { libtorch::save_weights(path, empty); }), {"InvalidArgument", "holder is empty"});
+  expect_text(outcome_of([&] { libtorch::save_weights(path, std::shared_ptr<Net>()); }),
+              {"InvalidArgument", "is null"});
   std::filesystem::remove_all(folder);
 }
 
@@ -124,7 +125,7 @@ TEST(StateFile, OfTiedTensorsHasEachNameAndIsReadFromAny) {
     const auto path = folder / "tied.safetensors";
     TiedNet net;
     net.wte->weight.detach().fill_(static_cast<float>(group->rank() + 2));
-    libtorch::save_state(path, net, group);
+    libtorch::save_weights(path, net, *group);
     EXPECT_EQ(names_in(path), (std::vector<std::string>{"again", "half", "head.weight", "same.weight", "table",
                                                         "turned", "wte.weight"}));
     EXPECT_TRUE(at::equal(read_tensor(path, "head.weight"), at::full({5, 5}, 2.0f)));
@@ -138,7 +139,7 @@ TEST(StateFile, OfTiedTensorsHasEachNameAndIsReadFromAny) {
                              {"turned", weight.t().contiguous()}});
       }
       TiedNet read;
-      EXPECT_EQ(libtorch::load_state(path, read, group).missing, std::vector<std::string>()) << name;
+      EXPECT_EQ(libtorch::load_weights(path, read, *group).missing, std::vector<std::string>()) << name;
       EXPECT_TRUE(at::equal(read.wte->weight, weight)) << name;
       EXPECT_TRUE(read.head->weight.is_same(read.wte->weight));
     }
@@ -153,19 +154,19 @@ TEST(StateFile, OfTiedTensorsHasEachNameAndIsReadFromAny) {
                {"half", table.slice(0, 0, 3).contiguous()},
                {"turned", at::ones({5, 5})}};
   write_tensors(path, file);
-  libtorch::load_state(path, net);
+  libtorch::load_weights(path, net);
   EXPECT_TRUE(at::equal(net.head->weight, at::ones({5, 5})));
   file["head.weight"] = at::ones({5, 5}).index_put_({4, 4}, at::tensor(2.0f));
   write_tensors(path, file);
-  expect_text(outcome_of([&] { libtorch::load_state(path, net); }),
+  expect_text(outcome_of([&] { libtorch::load_weights(path, net); }),
               {"InvalidArgument", "not equal in the file 'wte.weight' and 'head.weight'"});
   file.erase("head.weight");
   file.erase("half");
   write_tensors(path, file);
-  expect_text(outcome_of([&] { libtorch::load_state(path, net); }), {"InvalidArgument", "missing 'half'"});
+  expect_text(outcome_of([&] { libtorch::load_weights(path, net); }), {"InvalidArgument", "missing 'half'"});
   file.erase("wte.weight");
   write_tensors(path, file);
-  expect_text(outcome_of([&] { libtorch::load_state(path, net); }),
+  expect_text(outcome_of([&] { libtorch::load_weights(path, net); }),
               {"missing 'wte.weight' or 'head.weight' or 'same.weight'"});
   EXPECT_TRUE(at::equal(net.wte->weight, at::ones({5, 5}))) << "nothing was changed";
   std::filesystem::remove_all(folder);
@@ -174,11 +175,11 @@ TEST(StateFile, OfTiedTensorsHasEachNameAndIsReadFromAny) {
 TEST(StateFile, OfAPartOfAnotherModelIsReadWhereThatIsAllowed) {
   const auto folder = scratch();
   ::torch::nn::Linear saved(3, 2);
-  libtorch::save_state(folder / "linear.safetensors", *saved);
+  libtorch::save_weights(folder / "linear.safetensors", *saved);
   ::torch::nn::Sequential net(::torch::nn::Linear(3, 2), ::torch::nn::Linear(2, 1));
   initialize(*net, 1);
   const at::Tensor second = net->named_parameters()["1.weight"].clone();
-  const checkpoint::Loaded loaded = libtorch::load_state(
+  const checkpoint::Loaded loaded = libtorch::load_weights(
       folder / "linear.safetensors", *net,
       {.name_in_file = [](const std::string& name) { return name.starts_with("0.") ? name.substr(2) : name; },
        .allow_missing = true});
@@ -191,29 +192,29 @@ TEST(StateFile, OfAPartOfAnotherModelIsReadWhereThatIsAllowed) {
 TEST(StateFile, ThatDoesNotFitChangesNothingAndSaysWhy) {
   const auto folder = scratch();
   ::torch::nn::Linear saved(3, 2);
-  libtorch::save_state(folder / "linear.safetensors", *saved);
+  libtorch::save_weights(folder / "linear.safetensors", *saved);
   Net net;
   const Tensors before = weights_of(net);
-  expect_text(outcome_of([&] { libtorch::load_state(folder / "linear.safetensors", net); }),
+  expect_text(outcome_of([&] { libtorch::load_weights(folder / "linear.safetensors", net); }),
               {"InvalidArgument", "does not fit", "missing 'half', 'first.weight'", "and 5 more",
                "unexpected 'bias', 'weight'"});
   ::torch::nn::Linear larger(4, 2);
-  expect_text(outcome_of([&] { libtorch::load_state(folder / "linear.safetensors", *larger); }),
+  expect_text(outcome_of([&] { libtorch::load_weights(folder / "linear.safetensors", *larger); }),
               {"different 'weight' (file F32 [2, 3], module F32 [2, 4])"});
   EXPECT_TRUE(same_bits(weights_of(net), before));
   ::torch::nn::Module odd;
   odd.register_buffer("count", at::zeros({1}, at::kShort));
-  expect_text(outcome_of([&] { libtorch::save_state(folder / "odd.safetensors", odd); }), {"'count'", "Short"});
+  expect_text(outcome_of([&] { libtorch::save_weights(folder / "odd.safetensors", odd); }), {"'count'", "Short"});
   run_torch_ranks(2, [&](const Group& group) {
-    expect_text(outcome_of([&] { libtorch::load_state(folder / "none.safetensors", net, group); }),
+    expect_text(outcome_of([&] { libtorch::load_weights(folder / "none.safetensors", net, *group); }),
                 {"none.safetensors"});
     // Rank 0's fits the file, and the other rank's does not fit rank 0's.
     ::torch::nn::Linear own(group->rank() == 0 ? 3 : 4, 2);
-    expect_text(outcome_of([&] { libtorch::load_state(folder / "linear.safetensors", *own, group); }),
+    expect_text(outcome_of([&] { libtorch::load_weights(folder / "linear.safetensors", *own, *group); }),
                 {"Mismatch", "'weight (parameter, strides [3, 1])' float32 [2, 3]", "rank 1"});
   });
-  expect_text(outcome_of([&] { libtorch::load_state(folder / "linear.safetensors", *saved, nullptr); }),
-              {"InvalidArgument", "load_state", "group is null"});
+  expect_text(outcome_of([&] { libtorch::load_weights(folder / "linear.safetensors", *saved, nullptr); }),
+              {"InvalidArgument", "load_weights", "group is null"});
   std::filesystem::remove_all(folder);
 }
 

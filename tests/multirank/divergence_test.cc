@@ -108,7 +108,7 @@ TEST(Divergence, LoadingWeightsForAllIsNone) {
     DistributedDataParallel ddp(model, group, {.compare_every = 3});
     optim::SGD optimizer(ddp.parameters(), {.lr = 0.1});
     for (int step = 0; step < 10; ++step) {
-      if (step == 4) load_weights(file, model, group);
+      if (step == 4) load_weights(file, model, *group);
       // The same, and on one rank more often.
       if (step == 6 && group->rank() == 2) ddp.parameters()[0].copy_from(ddp.parameters()[0].clone());
       backward(ddp);

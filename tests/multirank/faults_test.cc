@@ -232,7 +232,8 @@ TEST(Faults, AWorldOfOneGoesOnAfterAnException) {
 TEST(Faults, WhatFailsOnRankZeroIsNeverBlamedOnWhoHearsOfIt) {
   for (int round = 0; round < 50; ++round) {
     const auto thrown = thrown_on(3, [](const std::shared_ptr<ProcessGroup>& group) {
-      on_rank0("save_weights", *group, []() -> std::string { throw SystemError("writing 'w': write", ENOSPC); });
+      on_rank0(
+          "save_weights", []() -> std::string { throw SystemError("writing 'w': write", ENOSPC); }, *group);
     });
     ASSERT_NE(thrown[0], nullptr);
     EXPECT_EQ(errno_of([&] { std::rethrow_exception(thrown[0]); }), ENOSPC);
@@ -258,7 +259,8 @@ TEST(Faults, ACollectiveCallThatOneRankAloneMakesIsNamed) {
     EXPECT_TRUE(text.ends_with("; " + call + " is collective: call it on every rank")) << text;
   };
   expect_named("save_weights", [](const std::shared_ptr<ProcessGroup>& group) {
-    on_rank0("save_weights", *group, [] { return std::string("written"); });
+    on_rank0(
+        "save_weights", [] { return std::string("written"); }, *group);
   });
   expect_named("Metrics::result", [](const std::shared_ptr<ProcessGroup>& group) {
     Metrics metrics(*group);
@@ -270,7 +272,7 @@ TEST(Faults, ACollectiveCallThatOneRankAloneMakesIsNamed) {
 TEST(Faults, ASaveThatFailsOnRankZeroFailsEverywhereAndTheJobGoesOn) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
     nn::Linear model(5, 2);
-    const std::string text = error_of<Error>([&] { save_weights("/no/such/folder/weights", model, group); });
+    const std::string text = error_of<Error>([&] { save_weights("/no/such/folder/weights", model, *group); });
     expect_text(text, {"the folder '/no/such/folder' is not there"});
     if (group->rank() != 0) {
       EXPECT_TRUE(text.starts_with("save_weights: rank 0 (host ")) << text;

@@ -56,12 +56,12 @@ TEST(Weights, AreReadByRankZeroAndReachAll) {
     const nn::Linear model(5, 2);
     model.initialize(1);
     model.to(group->device());
-    save_weights(file, model, group, {{"by", std::to_string(group->rank())}});
+    save_weights(file, model, *group, {{"by", std::to_string(group->rank())}});
     EXPECT_TRUE(std::filesystem::exists(file)) << "everyone waited";
     const nn::Linear fresh(5, 2);
     fresh.initialize(10 + static_cast<std::uint64_t>(group->rank()));
     fresh.to(group->device());
-    EXPECT_EQ(load_weights(file, fresh, group).metadata, (checkpoint::Metadata{{"by", "0"}}));
+    EXPECT_EQ(load_weights(file, fresh, *group).metadata, (checkpoint::Metadata{{"by", "0"}}));
     EXPECT_EQ(hash_of(fresh), hash_of(model));
   });
 }

@@ -61,20 +61,20 @@ TEST(Values, OfRootReachAll) {
 TEST(LogScalar, RefusesWhatIsNoNameAndStartsNoCollective) {
   run_ranks(2, [](const Group& group) {
     const auto error_of_name = [&](const std::string& name) {
-      return error_of<InvalidArgument>([&] { log_scalar(*group, name, 1); });
+      return error_of<InvalidArgument>([&] { log_scalar(name, 1, *group); });
     };
     expect_text(error_of_name(""), {"log_scalar: the name '' has 0 bytes; give 1 to 63"});
     expect_text(error_of_name(std::string(64, 'n')), {"has 64 bytes; give 1 to 63"});
     expect_text(error_of_name("val\nloss"), {"log_scalar: the name 'val loss' has control characters"});
     expect_text(error_of_name("val\x1bloss"), {"log_scalar: the name 'val?loss' has control characters"});
     expect_text(error_of_name("val\xffloss"), {"bytes that are not UTF-8"});
-    expect_text(error_of<InvalidArgument>([&] { log_scalar(*group, "x", 1, -1); }),
+    expect_text(error_of<InvalidArgument>([&] { log_scalar("x", 1, *group, -1); }),
                 {"log_scalar: step -1 of 'x' is not a number of steps; give 0 to 9007199254740992"});
     EXPECT_EQ(collectives_of(group,
                              [&] {
                                for (const double value : {1.0, std::nan(""), -std::numeric_limits<double>::infinity()})
-                                 log_scalar(*group, "évaluation/loss", value);
-                               if (group->rank() == 1) log_scalar(*group, std::string(63, 'n'), 1, 0);
+                                 log_scalar("évaluation/loss", value, *group);
+                               if (group->rank() == 1) log_scalar(std::string(63, 'n'), 1, *group, 0);
                              }),
               0);
   });
@@ -268,7 +268,7 @@ TEST(Stop, IsSeenByAllInTheSameCallWhoeverAsked) {
       for (int step = 0; step < 10; ++step) {
         if (step == 4 && group->rank() == ranks - 1) request_stop(*group, "good enough");
         if (step == 4 && group->rank() == ranks - 1) request_stop(*group, "another reason");
-        const auto reason = agreed_stop(*group);
+        const auto reason = should_stop(*group, StopView::all_ranks);
         ASSERT_EQ(reason.has_value(), step >= 4) << "rank " << group->rank() << ", step " << step;
         if (reason) {
           EXPECT_EQ(*reason, "good enough");
@@ -285,7 +285,7 @@ TEST(EarlyStop, DecidesAlikeOnRankZerosValues) {
       for (std::size_t i = 0; i < values.size(); ++i) {
         // The others' values would never stop, or at once.
         const double own = group->rank() == 0 ? values[i] : group->rank() == 1 ? -static_cast<double>(i) : 5.0;
-        if (stop.should_stop(own)) return i + 1;
+        if (stop.step(own)) return i + 1;
       }
       return std::size_t{0};
     };
@@ -301,11 +301,11 @@ TEST(EarlyStop, DecidesAlikeOnRankZerosValues) {
 TEST(EarlyStop, GoesOnFromASavedState) {
   run_ranks(2, [](const Group& group) {
     EarlyStop first(*group, {.patience = 2});
-    EXPECT_FALSE(first.should_stop(1));
-    EXPECT_FALSE(first.should_stop(1));
+    EXPECT_FALSE(first.step(1));
+    EXPECT_FALSE(first.step(1));
     EarlyStop second(*group, {.patience = 2});
     second.set_state(first.state());
-    EXPECT_TRUE(second.should_stop(1));
+    EXPECT_TRUE(second.step(1));
     EXPECT_THROW(EarlyStop(*group, {.patience = 0}), InvalidArgument);
     EXPECT_THROW(EarlyStop(*group, {.min_delta = -1}), InvalidArgument);
     EXPECT_THROW(EarlyStop(*group, {.min_delta = std::nan("")}), InvalidArgument);
@@ -315,14 +315,14 @@ TEST(EarlyStop, GoesOnFromASavedState) {
 TEST(OnRank0, GivesItsResultToAllAndRunsThereAlone) {
   std::atomic<int> runs = 0;
   run_ranks(3, [&](const Group& group) {
-    on_rank0(*group, [&] { ++runs; });
+    on_rank0([&] { ++runs; }, *group);
     EXPECT_EQ(runs, 1);
     group->barrier().wait();
     const int rank = group->rank();
-    EXPECT_EQ(on_rank0(*group, [&] { return 40 + rank; }), 40);
-    EXPECT_EQ(on_rank0(*group, [&] { return "rank " + std::to_string(rank); }), "rank 0");
-    EXPECT_THROW(on_rank0(*group, [] { throw InvalidArgument("no such file"); }), Error);
-    EXPECT_EQ(on_rank0(*group, [] { return 1.5; }), 1.5) << "the group continues";
+    EXPECT_EQ(on_rank0([&] { return 40 + rank; }, *group), 40);
+    EXPECT_EQ(on_rank0([&] { return "rank " + std::to_string(rank); }, *group), "rank 0");
+    EXPECT_THROW(on_rank0([] { throw InvalidArgument("no such file"); }, *group), Error);
+    EXPECT_EQ(on_rank0([] { return 1.5; }, *group), 1.5) << "the group continues";
   });
 }
 

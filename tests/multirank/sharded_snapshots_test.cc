@@ -430,7 +430,7 @@ TEST(SnapshotsInShares, AnAgreedStopIsSavedByStepAndBehindAnEvaluation) {
           group->barrier().wait();
         };
         it.train(saved_at);
-        EXPECT_EQ(agreed_stop(*group), "enough");
+        EXPECT_EQ(should_stop(*group, StopView::all_ranks), "enough");
       });
       const Outcome last = run_on(disks, kSteps, kEvery4, kSharded);
       EXPECT_EQ(last.restored, saved_at) << is_in_evaluation;

@@ -22,6 +22,7 @@
 #include "lockstep/nn/nn.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/train/distributed_data_parallel.h"
+#include "runtime/tensor/tensor_internals.h"
 #include "runtime/trace/process_trace.h"
 #include "tests/multirank/snapshot_program.h"
 #include "tests/support/error_of.h"
@@ -327,7 +328,7 @@ TEST(Sharded, OneOptimizerMakesTheStepOfADistributedDataParallel) {
     Net early(1), net(2), other(3);
     optim::SGD before(early.parameters());
     DistributedDataParallel of_early(early, group, kSharded), ddp(net, group, kSharded), whole(other, group);
-    early.parameters()[0].grad_for_writing().zero();
+    TensorInternals(early.parameters()[0]).grad_for_writing().zero();
     expect_text(error_of([&] { before.step(); }), {"parameter 0 (float32", "was whole when the optimizer was made"});
 
     const auto all = ddp.parameters();
@@ -499,7 +500,7 @@ TEST(Sharded, RanksCountTheSameWritesAndStopAfterTheSameStep) {
       it.optimizer.zero_grad();
     }
     EXPECT_EQ(it.ddp.steps(), 4);
-    EXPECT_EQ(it.ddp.stop_reason(), "enough");
+    EXPECT_EQ(it.ddp.should_stop(), "enough");
     const std::scoped_lock lock(mutex);
     for (const Tensor& parameter : it.ddp.parameters()) writes.push_back(parameter.version());
   });

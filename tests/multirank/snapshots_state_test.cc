@@ -28,7 +28,7 @@ TEST(SnapshotsOfRanks, AStopThatAllHaveAgreedOnSavesWhatBelongsToEach) {
     rows = 200;  // behind the last step
     if (group->rank() == 1) request_stop(*group, "enough");
     group->barrier().wait();
-    EXPECT_EQ(agreed_stop(*group), "enough");
+    EXPECT_EQ(should_stop(*group, StopView::all_ranks), "enough");
   });
   run_ranks(3, [&](const Group& group) {
     Program it(group, folder / "run", {.every = 4});

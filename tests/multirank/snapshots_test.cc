@@ -295,7 +295,7 @@ TEST(Snapshots, AStopThatIsAgreedOnBehindTheLastStepIsSavedAtTheEnd) {
     it.train(6);
     if (group->rank() == 1) request_stop(*group, "enough");
     group->barrier().wait();
-    EXPECT_EQ(agreed_stop(*group), "enough");  // as an evaluation's Metrics do
+    EXPECT_EQ(should_stop(*group, StopView::all_ranks), "enough");  // as an evaluation's Metrics do
   });
   const Outcome last = run(2, parts / "run", kSteps);
   EXPECT_EQ(last.restored, 6);

@@ -129,9 +129,9 @@ TEST(ThirdTrainer, StopsWhereAllRanksAgree) {
   run_ranks(3, [](const Group& group) {
     MeanOfRows model(group, 5);
     if (group->rank() == 2) request_stop(*group, "enough");
-    EXPECT_FALSE(should_stop(*group));
+    EXPECT_EQ(should_stop(*group), std::nullopt);
     model.backward(rows_of(group->rank()));
-    EXPECT_EQ(stop_reason(*group), "enough");
+    EXPECT_EQ(should_stop(*group), "enough");
   });
 }
 

@@ -11,6 +11,7 @@
 #include "lockstep/libtorch/collectives.h"
 #include "lockstep/libtorch/comm_hook.h"
 #include "lockstep/libtorch/data_loader.h"
+#include "lockstep/libtorch/decay_groups.h"
 #include "lockstep/libtorch/distributed_data_parallel.h"
 #include "lockstep/libtorch/fused_optimizers.h"
 #include "lockstep/libtorch/grad_scaler.h"

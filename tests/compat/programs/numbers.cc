@@ -12,6 +12,7 @@
 #include "lockstep/autograd/graph.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/optim/optimizer.h"
+#include "runtime/tensor/tensor_internals.h"
 
 namespace lockstep {
 namespace {
@@ -105,7 +106,7 @@ void optimizer(const std::string& name, optim::Optimizer& steps, const Tensor& w
     for (const Tensor& parameter : {weight, thawed}) {
       if (step < 3 && parameter.id() == thawed.id()) continue;
       const Tensor gradient = uniform({kColumns}, 0, scale, 20 + step);
-      parameter.grad_for_writing().copy_from(gradient);
+      TensorInternals(parameter).grad_for_writing().copy_from(gradient);
       if (parameter.id() == weight.id()) tensors.emplace_back("g" + std::to_string(step), gradient);
     }
     steps.step();

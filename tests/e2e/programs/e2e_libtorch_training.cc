@@ -115,7 +115,7 @@ int train(const std::string& folder, const std::string& weights, std::int64_t st
   }
   if (!ddp.should_stop()) {
     snapshots.save("the last step");
-    libtorch::save_state(weights, net, group);
+    libtorch::save_weights(weights, net, *group);
   }
   group->barrier().wait();
   return ddp.exit_code();

@@ -125,7 +125,8 @@ class Rank {
       ::kill(::getpid(), SIGKILL);
     } else if (name == "rank0") {
       const int error = std::stoi(value);
-      on_rank0("save", *group_, [error]() -> std::string { throw SystemError("write", error); });
+      on_rank0(
+          "save", [error]() -> std::string { throw SystemError("write", error); }, *group_);
     } else if (name == "fail") {
       throw std::runtime_error(value);
     } else if (name == "leave") {
@@ -153,7 +154,7 @@ class Rank {
       if (++steps == 1) std::printf("training\n");
       std::fflush(stdout);
     }
-    std::printf("trained %lld: %s\n", static_cast<long long>(steps), stop_reason(*group_).value_or("").c_str());
+    std::printf("trained %lld: %s\n", static_cast<long long>(steps), should_stop(*group_).value_or("").c_str());
     std::fflush(stdout);
   }
   void fork_child(const std::string& what) {

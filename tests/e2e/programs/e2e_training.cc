@@ -145,8 +145,8 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
       if (ddp.steps() == apart_at) ddp.parameters()[3].data<float>()[0] += 1;
       const trace::Span span("training loop");
       ddp.backward(batch, [&](const data::Batch& rows) { return mse_loss(ddp(rows.x, rows.ids), rows.y); });
-      log_scalar(*group, "start", static_cast<double>(start));
-      log_scalar(*group, "rank", group->rank());
+      log_scalar("start", static_cast<double>(start), *group);
+      log_scalar("rank", group->rank(), *group);
       if (is_killed_start && ddp.steps() >= killed_after) ::kill(getpid(), SIGKILL);
       if (!skips) optimizer.step();
       optimizer.zero_grad();
@@ -160,17 +160,17 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
     const NoGrad no_grad;
     model.eval();
     for (const data::Batch& read : held_out) {
-      if (stop_requested(*group)) break;
+      if (should_stop(*group, StopView::this_rank)) break;
       const auto [x, y, ids] = read.to(group->device());
       metrics.add("loss", static_cast<double>(mse_loss(model(x), y).item()), 1);
     }
     const double loss = metrics.result("loss");
-    if (group->rank() == 0) log_scalar(*group, "val/loss", loss);
+    if (group->rank() == 0) log_scalar("val/loss", loss, *group);
     model.train();
   }
   if (!ddp.should_stop()) {
     snapshots.save("the last step");
-    save_weights(weights, ddp.module(), group);
+    save_weights(weights, ddp.module(), *group);
   }
   // Launchers other than ours end what is left once one rank has ended with another code than 0.
   group->barrier().wait();

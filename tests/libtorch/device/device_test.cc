@@ -768,14 +768,14 @@ TEST(Device, StateGoesToAFileAndBack) {
   on_devices(2, [](const Group& group) {
     auto net = made_for<NormNetImpl>(group);
     const std::string path = ::testing::TempDir() + "libtorch_device_state.safetensors";
-    libtorch::save_state(path, *net, group);
+    libtorch::save_weights(path, *net, *group);
     const Tensors saved = on_cpu(weights_of(*net));
     auto other = made_for<NormNetImpl>(group);
     {
       const at::NoGradGuard no_grad;
       for (const at::Tensor& parameter : other->parameters()) parameter.zero_();
     }
-    libtorch::load_state(path, *other, group);
+    libtorch::load_weights(path, *other, *group);
     EXPECT_TRUE(same_bits(on_cpu(weights_of(*other)), saved));
     EXPECT_TRUE(other->parameters().front().is_cuda());
   });

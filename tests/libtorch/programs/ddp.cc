@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
     x = torch::randn({20, 12, 8});
     y = torch::randn({20, 12, 2});
   } else {
-    lockstep::libtorch::load_state(argv[1], *model, group);
+    lockstep::libtorch::load_weights(argv[1], *model, *group);
     const lockstep::checkpoint::SafetensorsFile data(argv[2]);
     x = read(data, "x");
     y = read(data, "y");
@@ -56,5 +56,5 @@ int main(int argc, char** argv) {
     torch::mse_loss(ddp(own(x)), own(y)).backward();
     optimizer.step();
   }
-  lockstep::libtorch::save_state(argv[3], *model, group);
+  lockstep::libtorch::save_weights(argv[3], *model, *group);
 }

@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   const std::string prefix = argv[2];
   torch::set_num_threads(1);
   Gpt2 model(gpt2_config("tiny"));
-  lockstep::libtorch::load_state(
+  lockstep::libtorch::load_weights(
       argv[1], model,
       {.name_in_file = [&](const std::string& name) { return prefix + name; }, .allow_unexpected = true});
   const lockstep::checkpoint::SafetensorsFile file(argv[3]);

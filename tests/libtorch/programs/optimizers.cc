@@ -81,5 +81,5 @@ int main(int argc, char** argv) {
     scaler.step(*optimizer);
     scaler.update();
   }
-  lockstep::libtorch::save_state(argv[2], module);
+  lockstep::libtorch::save_weights(argv[2], module);
 }

@@ -22,6 +22,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/train/distributed_data_parallel.h"
 #include "runtime/tensor/kernels.h"
+#include "runtime/tensor/tensor_internals.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/multirank/compare.h"
 #include "tests/support/error_of.h"
@@ -343,8 +344,8 @@ TEST(OnGpu, AnIndexOutOfRangeIsThrownByWhoReadsAResult) {
 
 TEST(OnGpu, ANormThatIsNotFiniteClearsTheGradientsAndIsThrownByWhoReadsIt) {
   const Tensor a = Tensor::zeros({1}).to(kGpu).set_requires_grad(), b = Tensor::zeros({2}).to(kGpu).set_requires_grad();
-  a.bind_grad(Tensor::of({1}, {3}).to(kGpu));
-  b.bind_grad(Tensor::of({2}, {1, std::numeric_limits<float>::infinity()}).to(kGpu));
+  TensorInternals(a).bind_grad(Tensor::of({1}, {3}).to(kGpu));
+  TensorInternals(b).bind_grad(Tensor::of({2}, {1, std::numeric_limits<float>::infinity()}).to(kGpu));
   const std::vector<Tensor> both{a, b};
   const optim::GradNorm norm = optim::clip_grad_norm(both, 1);
   expect_text(error_of<Error>([&] { static_cast<void>(norm.value()); }), {"norm is inf", "number 1"});
@@ -388,7 +389,7 @@ TEST(OnGpu, AModelElsewhereThanTheGroupIsRefused) {
 TEST(OnGpu, AnOptimizersStepThatCanNotBeTakenChangesNothing) {
   const auto expect_refused = [](optim::Optimizer& optimizer, const Tensor& first, const Tensor& moved) {
     moved.move_to(kGpu);
-    for (const Tensor& each : {first, moved}) each.grad_for_writing().fill(1);
+    for (const Tensor& each : {first, moved}) TensorInternals(each).grad_for_writing().fill(1);
     const std::vector<float> before = first.to_vector();
     expect_text(error_of([&] { optimizer.step(); }), {"parameter 1", "[37]", "cuda:7", "cpu", "nothing was changed"});
     EXPECT_EQ(first.to_vector(), before);

@@ -11,6 +11,7 @@
 
 #include "lockstep/autograd/graph.h"
 #include "lockstep/autograd/ops.h"
+#include "runtime/tensor/tensor_internals.h"
 
 namespace lockstep::testing {
 
@@ -78,7 +79,7 @@ inline void expect_gradients(const Function& f, std::vector<Tensor> inputs) {
 
   for (const Tensor& input : inputs) {
     input.set_requires_grad();
-    input.bind_grad(Tensor::full(input.shape(), std::numeric_limits<float>::quiet_NaN()));
+    TensorInternals(input).bind_grad(Tensor::full(input.shape(), std::numeric_limits<float>::quiet_NaN()));
   }
   backward(loss_of(inputs), 1.0f, {.accumulate = false});
   for (std::size_t i = 0; i < inputs.size(); ++i) internal::compare(wanted[i], inputs[i].grad(), 1, i, "overwrites");
@@ -95,7 +96,7 @@ inline void expect_gradients(const Function& f, std::vector<Tensor> inputs) {
   for (std::size_t only = 0; only < inputs.size() && inputs.size() > 1; ++only) {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       inputs[i].set_requires_grad(i == only);
-      inputs[i].unbind_grad();
+      TensorInternals(inputs[i]).unbind_grad();
     }
     backward(loss_of(inputs));
     for (std::size_t i = 0; i < inputs.size(); ++i) EXPECT_EQ(inputs[i].has_grad(), i == only);

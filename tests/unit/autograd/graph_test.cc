@@ -9,6 +9,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/base/error.h"
+#include "runtime/tensor/tensor_internals.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::autograd::graph_test {
@@ -42,8 +43,8 @@ TEST(Backward, SeedScalesAndGradientsAddUpOverMicroBatches) {
 TEST(Backward, WithoutAccumulationTheFirstContributionOverwritesAndLaterOnesAdd) {
   const Tensor twice = leaf({1}), never = leaf({1});
   float arena[2] = {std::numeric_limits<float>::quiet_NaN(), 7};
-  twice.bind_grad(&arena[0]);
-  never.bind_grad(&arena[1]);
+  TensorInternals(twice).bind_grad(&arena[0]);
+  TensorInternals(never).bind_grad(&arena[1]);
   backward(sum(scale(twice, 2) + scale(twice, 3)), 1, {.accumulate = false});
   EXPECT_EQ(arena[0], 5);
   EXPECT_EQ(arena[1], 7) << "a leaf that the loss does not depend on is left alone";

@@ -25,18 +25,25 @@ using Group = std::shared_ptr<ProcessGroup>;
 TEST(OnRank0, ItsResultReachesAll) {
   FakeWorld world(3);
   world.run([](const Group& group) {
-    EXPECT_EQ(on_rank0("load", *group, [&] { return std::to_string(group->rank()) + "\n"; }), "0\n");
-    EXPECT_EQ(on_rank0("load", *group, [] { return std::string(); }), "");
+    EXPECT_EQ(on_rank0(
+                  "load", [&] { return std::to_string(group->rank()) + "\n"; }, *group),
+              "0\n");
+    EXPECT_EQ(on_rank0(
+                  "load", [] { return std::string(); }, *group),
+              "");
   });
 }
 
 TEST(OnRank0, ItsOwnFailureGoesFirstWhateverBecomesOfTheGroup) {
   FakeWorld world(2);
   const auto errors = world.run_catching([](const Group& group) {
-    on_rank0("save", *group, [&]() -> std::string {
-      group->abort("rank 1 was ended by an exception of its own");
-      throw SystemError("write", ENOSPC);
-    });
+    on_rank0(
+        "save",
+        [&]() -> std::string {
+          group->abort("rank 1 was ended by an exception of its own");
+          throw SystemError("write", ENOSPC);
+        },
+        *group);
   });
   EXPECT_EQ(text_of(errors[0]).find("rank 1 was ended"), std::string::npos) << text_of(errors[0]);
   EXPECT_NE(text_of(errors[0]).find("write: No space left on device"), std::string::npos) << text_of(errors[0]);
@@ -47,9 +54,9 @@ TEST(OnRank0, WhatIsThrownNeedNotBeAnException) {
   world.run([](const Group& group) {
     const auto action = []() -> std::string { throw 7; };
     if (group->rank() == 0) {
-      EXPECT_THROW(on_rank0("save", *group, action), int);
+      EXPECT_THROW(on_rank0("save", action, *group), int);
     } else {
-      EXPECT_THROW(on_rank0("save", *group, action), PeerLost);
+      EXPECT_THROW(on_rank0("save", action, *group), PeerLost);
     }
     group->barrier().wait();  // it goes on
   });

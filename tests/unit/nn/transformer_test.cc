@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
+#include "runtime/tensor/tensor_internals.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/autograd/gradient_check.h"
 
@@ -72,7 +73,7 @@ TEST(Transformer, PartsOfABatchAddUpToTheWhole) {
   const auto gradients = [&](std::vector<std::pair<std::int64_t, std::int64_t>> parts) {
     std::vector<std::vector<float>> result;
     for (const Tensor& p : model.parameters()) {
-      p.bind_grad(Tensor::full(p.shape(), std::numeric_limits<float>::quiet_NaN()));
+      TensorInternals(p).bind_grad(Tensor::full(p.shape(), std::numeric_limits<float>::quiet_NaN()));
     }
     bool first = true;
     for (const auto& [begin, rows] : parts) {
@@ -122,7 +123,7 @@ TEST(Transformer, TheSameStepGivesTheSameBits) {
 TEST(Transformer, ABatchWithoutRowsGivesZeros) {
   Gpt model(kOptions);
   for (const Tensor& p : model.parameters()) {
-    p.bind_grad(Tensor::full(p.shape(), std::numeric_limits<float>::quiet_NaN()));
+    TensorInternals(p).bind_grad(Tensor::full(p.shape(), std::numeric_limits<float>::quiet_NaN()));
   }
   model.set_context({.seed = 5, .step = 9});
   const Tensor logits = model(Tensor::indices({0, kTime}, {}));

@@ -10,6 +10,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedule.h"
 #include "runtime/tensor/kernels.h"
+#include "runtime/tensor/tensor_internals.h"
 #include "runtime/trace/process_trace.h"
 #include "tests/support/error_of.h"
 
@@ -30,7 +31,7 @@ Tensor parameter(float first) {
 // A gradient that depends on element and step, set as backward would.
 double slope(std::int64_t i, int step) { return std::sin(0.7 * static_cast<double>(i) + 1.3 * step); }
 void set_gradient(const Tensor& p, int step) {
-  const Tensor gradient = p.grad_for_writing();
+  const Tensor gradient = TensorInternals(p).grad_for_writing();
   for (std::int64_t i = 0; i < kCount; ++i) gradient.data<float>()[i] = static_cast<float>(slope(i, step));
 }
 
@@ -75,7 +76,7 @@ TEST(AdamW, TheFirstStepsAreThoseOfDoubleToAFewUlps) {
   double w = 0, m = 0, v = 0;
   for (int step = 1; step <= 5; ++step) {
     const float gradient = 0.3f + 0.1f * static_cast<float>(step);
-    p.grad_for_writing().fill(gradient);
+    TensorInternals(p).grad_for_writing().fill(gradient);
     optimizer.step();
     m = 0.9 * m + 0.1 * static_cast<double>(gradient);
     v = 0.999 * v + 0.001 * static_cast<double>(gradient) * static_cast<double>(gradient);
@@ -110,8 +111,8 @@ TEST(AdamW, AParameterThatIsThawedBeginsAsANewOne) {
 TEST(AdamW, DecayIsDecoupledAndPerGroup) {
   const Tensor decayed = parameter(1), kept = parameter(1);
   AdamW optimizer({{{decayed}, 0.5}, {{kept}, 0.0}}, {.lr = 0.1});
-  decayed.grad_for_writing().zero();
-  kept.grad_for_writing().zero();
+  TensorInternals(decayed).grad_for_writing().zero();
+  TensorInternals(kept).grad_for_writing().zero();
   optimizer.step();
   EXPECT_NEAR(decayed.data<float>()[0], 0.95f, 1e-6);
   EXPECT_EQ(kept.data<float>()[0], 1);
@@ -228,8 +229,8 @@ TEST(Clip, ScalesByTheGlobalNormAndOnlyDownwards) {
   const Tensor a = Tensor::zeros({1}).set_requires_grad(), b = Tensor::zeros({2}).set_requires_grad();
   const Tensor none = Tensor::zeros({2}).set_requires_grad();
   const std::vector<Tensor> all{a, none, b};
-  a.bind_grad(Tensor::of({1}, {3}));
-  b.bind_grad(Tensor::of({2}, {0, 4}));
+  TensorInternals(a).bind_grad(Tensor::of({1}, {3}));
+  TensorInternals(b).bind_grad(Tensor::of({2}, {0, 4}));
   EXPECT_DOUBLE_EQ(grad_norm(all), 5);
   EXPECT_DOUBLE_EQ(clip_grad_norm(all, 10), 5);
   EXPECT_EQ(a.grad().item(), 3);
@@ -241,8 +242,8 @@ TEST(Clip, ScalesByTheGlobalNormAndOnlyDownwards) {
 
 TEST(Clip, AGradientThatIsNotFiniteIsAnErrorAndNothingChanges) {
   const Tensor a = Tensor::zeros({1}).set_requires_grad(), b = Tensor::zeros({1}).set_requires_grad();
-  a.bind_grad(Tensor::of({1}, {3}));
-  b.bind_grad(Tensor::of({1}, {std::numeric_limits<float>::infinity()}));
+  TensorInternals(a).bind_grad(Tensor::of({1}, {3}));
+  TensorInternals(b).bind_grad(Tensor::of({1}, {std::numeric_limits<float>::infinity()}));
   const std::vector<Tensor> both{a, b};
   expect_text(error_of<Error>([&] { clip_grad_norm(both, 1); }), {"number 1"});
   EXPECT_EQ(a.grad().item(), 3);
@@ -252,7 +253,7 @@ TEST(Clip, AGradientThatIsNotFiniteIsAnErrorAndNothingChanges) {
 TEST(Scalars, AStepLogsItsLearningRateAndAClipItsNorm) {
   trace::open_trace({}, "");
   const Tensor a = Tensor::zeros({2}).set_requires_grad();
-  a.bind_grad(Tensor::of({2}, {3, 4}));
+  TensorInternals(a).bind_grad(Tensor::of({2}, {3, 4}));
   SGD optimizer({a}, {.lr = 0.25});
   for (const std::int64_t step : {7, 8}) {
     trace::keep_steps_done(step, 0);

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/tensor/kernels.h"
+#include "runtime/tensor/tensor_internals.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::tensor_test {
@@ -103,17 +104,17 @@ TEST(Tensor, AGradientLiesWhereItWasBound) {
   const Tensor w = Tensor::zeros({2}).set_requires_grad();
   EXPECT_FALSE(w.has_grad());
   EXPECT_FALSE(w.grad().defined());
-  w.bind_grad(arena + 1);
+  TensorInternals(w).bind_grad(arena + 1);
   EXPECT_EQ(w.grad().to_vector(), (std::vector<float>{2, 3}));
   w.clear_grad();
   EXPECT_FALSE(w.grad().defined());
-  const Tensor bound = w.grad_for_writing();
+  const Tensor bound = TensorInternals(w).grad_for_writing();
   EXPECT_EQ(bound.data<float>(), arena + 1);
   EXPECT_TRUE(w.has_grad());
-  w.unbind_grad();
-  const Tensor unbound = w.grad_for_writing();
+  TensorInternals(w).unbind_grad();
+  const Tensor unbound = TensorInternals(w).grad_for_writing();
   EXPECT_NE(unbound.data<float>(), arena + 1);
-  EXPECT_THROW(w.bind_grad(Tensor::zeros({3})), InvalidArgument);
+  EXPECT_THROW(TensorInternals(w).bind_grad(Tensor::zeros({3})), InvalidArgument);
 }
 
 TEST(Tensor, BorrowedMemoryKeepsItsOwner) {

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/optim/optimizer.h"
+#include "runtime/tensor/tensor_internals.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/train/single_group.h"
 
@@ -229,7 +230,7 @@ TEST(DistributedDataParallel, WhatChangedSinceItWasWrappedIsRefusedOnEveryWayToA
       DistributedDataParallel ddp(model, testing::single_group());
       way(ddp, 0);
       // As move_to() another device and back leaves it: backward would write beside the arena.
-      is_new ? model.grow() : model.parameters()[0].unbind_grad();
+      is_new ? model.grow() : TensorInternals(model.parameters()[0]).unbind_grad();
       const std::string thrown = testing::error_of<InvalidArgument>([&] { way(ddp, which); });
       const std::string words = is_new ? "parameter 'second.weight' has come into the module since it was wrapped"
                                        : "'first.weight' has been converted or moved since the module was wrapped";

@@ -278,12 +278,12 @@ TEST_F(Weights, InAGroupOfOneAreThoseOfAlone) {
   const auto group = testing::single_group();
   const nn::Sequential model = mlp(4, 1);
   const checkpoint::Metadata metadata{{"a", ""}, {"b 1\n", "2 3\n\xc3\xa9"}};
-  save_weights(folder_ / "w", model, group, metadata);
+  save_weights(folder_ / "w", model, *group, metadata);
   const nn::Sequential fresh = mlp(4, 2);
-  EXPECT_EQ(load_weights(folder_ / "w", fresh, group).metadata, metadata);
+  EXPECT_EQ(load_weights(folder_ / "w", fresh, *group).metadata, metadata);
   EXPECT_EQ(values(fresh), values(model));
-  EXPECT_THROW(save_weights(folder_ / "none" / "w", model, group), InvalidArgument);
-  EXPECT_THROW(load_weights(folder_ / "none", fresh, group), InvalidArgument);
+  EXPECT_THROW(save_weights(folder_ / "none" / "w", model, *group), InvalidArgument);
+  EXPECT_THROW(load_weights(folder_ / "none", fresh, *group), InvalidArgument);
 }
 
 TEST_F(Weights, ThatAreDamagedLeaveTheModelAlone) {

@@ -2,8 +2,8 @@
 // The tape of operations, and backward over it.
 //
 // Operations (autograd/ops.h) on tensors that require a gradient record themselves on the tape. backward() walks the
-// tape from a loss to the leaves, writes each leaf's gradient to the memory that Tensor::bind_grad chose, and reports,
-// as early as it is true, that a leaf's gradient is final. This room knows no ranks.
+// tape from a loss to the leaves, writes each leaf's gradient, and reports, as early as it is true, that a leaf's
+// gradient is final. This room knows no ranks.
 //
 // A gradient has no tape, so there is no backward through a backward (PyTorch's create_graph).
 //
@@ -25,8 +25,7 @@ struct BackwardOptions {
   // Whether contributions add to an existing gradient. False: a leaf's first contribution of this walk overwrites the
   // gradient, later ones add; leaves that the loss does not depend on keep theirs.
   bool accumulate = true;
-  // Whether the walk may write gradients that are held (Tensor::hold_grad), such as those of a live
-  // DistributedDataParallel.
+  // Whether the walk may write gradients that a live DistributedDataParallel sums over the ranks.
   bool into_held = false;
   // Whether the tape is kept, so that it can be walked again.
   bool retain_graph = false;

@@ -90,4 +90,12 @@ LOCKSTEP_API Tensor cross_entropy(const Tensor& logits, const Tensor& targets, c
 // The mean of the squared differences; 0 over no elements.
 LOCKSTEP_API Tensor mse_loss(const Tensor& a, const Tensor& b);
 
+// --- without a gradient ---
+// The index of the largest value of the last dimension, the first one if several are equal, NaN above all: [..., C] to
+// i64 [...] on the CPU. Waits for a device. InvalidArgument for C = 0.
+LOCKSTEP_API Tensor argmax(const Tensor& x);
+// The share of rows whose argmax is the target: logits [..., V], targets as cross_entropy takes them, but every row
+// counts. NaN over no rows. For all ranks: metrics.add("accuracy", accuracy(logits, y) * rows, rows).
+LOCKSTEP_API double accuracy(const Tensor& logits, const Tensor& targets);
+
 }  // namespace lockstep

@@ -104,8 +104,8 @@ class LOCKSTEP_API SafetensorsFile {
   Metadata metadata_;
 };
 
-// LoadOptions says which differences reading a model's tensors accepts, and Loaded which ones it found. load_weights
-// and libtorch's load_state share them.
+// LoadOptions says which differences reading a model's tensors accepts, and Loaded which ones it found. Both engines'
+// load_weights share them.
 
 struct LoadOptions {
   // A function from a name in the model to its name in the file. Empty: the same name. Two names in the model may have

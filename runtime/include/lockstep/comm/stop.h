@@ -13,20 +13,21 @@
 //
 // A request comes from one rank, and ends no loop by itself. It travels with the gradients of that rank's next
 // synchronised step (ddp/step_note.h), on a device two steps later. At the end of that step all ranks have agreed:
-// should_stop() is then true on each of them, for the group's lifetime. Metrics::result() and agreed_stop() carry a
-// request too, for loops without a backward. A second phase of training that must stop separately needs a group of its
-// own.
+// should_stop() then gives the reason on each of them, for the group's lifetime. Metrics::result() and
+// should_stop(*group, StopView::all_ranks) carry a request too, for loops without a backward. A second phase of
+// training that must stop separately needs a group of its own.
 //
-// An evaluation has no step. Each rank may leave it by itself, with stop_requested(), or progress() with
+// An evaluation has no step. Each rank may leave it by itself, with StopView::this_rank, or progress() with
 // ProgressOptions::evaluates. The ranks then agree in Metrics::result(), which all ranks call afterwards, over the rows
 // that they have counted.
 //
-// Threads: request_stop(), stop_requested(), should_stop() and stop_reason() from any thread; the other functions from
-//   the group's thread.
+// Threads: request_stop() and should_stop() from any thread; StopView::all_ranks and the other functions from the
+//   group's thread.
 // Failure: the group's errors, and StoreError.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -58,19 +59,19 @@ LOCKSTEP_API void stop_on_signals(ProcessGroup& group, const StopOptions& option
 // end, so exit_code() is 0.
 LOCKSTEP_API void request_stop(ProcessGroup& group, std::string_view reason);
 
-// Whether this rank has asked for a stop, or its process got a signal. Other ranks may not know yet.
-LOCKSTEP_API bool stop_requested(const ProcessGroup& group);
-// Whether all ranks have agreed to stop: the same on every rank between the same two steps.
-LOCKSTEP_API bool should_stop(const ProcessGroup& group);
-// The reason, the same on every rank: "rank 2 got SIGTERM", or the text given to request_stop(). nullopt before the
-// ranks have agreed.
-LOCKSTEP_API std::optional<std::string> stop_reason(const ProcessGroup& group);
+// The ranks whose requests should_stop() looks at.
+enum class StopView : std::uint8_t {
+  agreed,     // all ranks, which have agreed to stop: the same on every rank between the same two steps
+  this_rank,  // this rank, which has asked, or whose process got a signal: other ranks may not know yet
+  // All ranks, which agree in this collective call if one has asked before its own call. For loops without a
+  // DistributedDataParallel: if (step % 100 == 0 && should_stop(*group, StopView::all_ranks)) break;
+  all_ranks,
+};
 
-// Collective, for loops without a DistributedDataParallel. Returns the reason, on every rank in the same call, once a
-// rank has asked before its own call; nullopt before.
-//
-//   if (step % 100 == 0 && lockstep::agreed_stop(*group)) break;
-LOCKSTEP_API std::optional<std::string> agreed_stop(ProcessGroup& group);
+// Returns the reason to stop: "rank 2 got SIGTERM", or the text given to request_stop(). nullopt: continue. The reason
+// works as a condition: if (should_stop(*group)) break;
+LOCKSTEP_API std::optional<std::string> should_stop(const ProcessGroup& group);
+LOCKSTEP_API std::optional<std::string> should_stop(ProcessGroup& group, StopView view);
 
 // The exit code for main() to return. 0 for a program that has come to its end, also by request_stop(). If the ranks
 // have stopped because of a signal, LOCKSTEP_REQUEUE_EXIT_CODE, or else 75 (EX_TEMPFAIL), which means "start it again";

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,6 +29,9 @@ concept PlainValue = std::is_trivially_copyable_v<T> && std::is_default_construc
 LOCKSTEP_API void broadcast_bytes(std::span<std::byte> bytes, ProcessGroup& group, int root);
 // Gathers every rank's bytes in rank order: `all` holds size() times as many as `own`.
 LOCKSTEP_API void all_gather_bytes(std::span<const std::byte> own, std::span<std::byte> all, ProcessGroup& group);
+// As all_reduce_value().
+LOCKSTEP_API std::int64_t all_reduce_number(std::int64_t value, ProcessGroup& group, ReduceOp op);
+LOCKSTEP_API double all_reduce_number(double value, ProcessGroup& group, ReduceOp op);
 
 // Returns root's value on every rank. InvalidArgument if root is not a rank.
 template <PlainValue T>
@@ -37,6 +41,20 @@ T broadcast_value(T value, ProcessGroup& group, int root = 0) {
 }
 // Returns root's text, of any length, on every rank; the other ranks' texts are ignored.
 LOCKSTEP_API std::string broadcast_value(std::string_view text, ProcessGroup& group, int root = 0);
+
+// Returns the reduction of all ranks' numbers, on every rank with the same bits. Integers are reduced as int64, and
+// their avg truncates towards zero; other numbers are reduced in double.
+//
+//   const double mean_loss = lockstep::all_reduce_value(loss, *group, lockstep::ReduceOp::avg);
+template <typename T>
+requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) T
+    all_reduce_value(T value, ProcessGroup& group, ReduceOp op = ReduceOp::sum) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(all_reduce_number(static_cast<std::int64_t>(value), group, op));
+  } else {
+    return static_cast<T>(all_reduce_number(static_cast<double>(value), group, op));
+  }
+}
 
 // Returns every rank's value, in rank order. all_gather_text() does it for text.
 template <PlainValue T>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // on_rank0 runs an action on rank 0 for all ranks, such as reading or writing a file.
 //
-//   lockstep::on_rank0(*group, [&] { unpack(file, folder); });                      // the other ranks wait
-//   const int classes = lockstep::on_rank0(*group, [&] { return count_classes(file); });
+//   lockstep::on_rank0([&] { unpack(file, folder); }, *group);                      // the other ranks wait
+//   const int classes = lockstep::on_rank0([&] { return count_classes(file); }, *group);
 //
 // Collective: the other ranks wait for the action, at most the group's timeout (InitOptions::timeout); after that the
 // group has failed.
@@ -27,32 +27,44 @@
 
 namespace lockstep {
 
-// Runs `action` on rank 0 and returns its result on every rank. `operation` is its name in messages.
-LOCKSTEP_API std::string on_rank0(std::string_view operation, ProcessGroup& group,
-                                  const std::function<std::string()>& action);
+// Runs `action`, which returns text, on rank 0 and returns its result on every rank. `operation` is its name in
+// messages.
+LOCKSTEP_API std::string text_on_rank0(std::string_view operation, const std::function<std::string()>& action,
+                                       ProcessGroup& group);
 
 // Runs `action` on rank 0 and returns its result on every rank: nothing, text, or a plain value (comm/values.h).
+// `operation` is its name in messages.
 template <std::invocable Action>
-auto on_rank0(ProcessGroup& group, Action&& action) {
+auto on_rank0(std::string_view operation, Action&& action, ProcessGroup& group) {
   using Result = std::invoke_result_t<Action>;
-  constexpr std::string_view kOperation = "on_rank0";
   if constexpr (std::is_void_v<Result>) {
-    on_rank0(kOperation, group, [&] {
-      std::invoke(std::forward<Action>(action));
-      return std::string();
-    });
+    text_on_rank0(
+        operation,
+        [&] {
+          std::invoke(std::forward<Action>(action));
+          return std::string();
+        },
+        group);
   } else if constexpr (std::convertible_to<Result, std::string>) {
-    return on_rank0(kOperation, group, [&]() -> std::string { return std::invoke(std::forward<Action>(action)); });
+    return text_on_rank0(
+        operation, [&]() -> std::string { return std::invoke(std::forward<Action>(action)); }, group);
   } else {
     static_assert(PlainValue<Result>, "rank 0's result travels as its bytes: return a number, text or a plain struct");
-    const std::string bytes = on_rank0(kOperation, group, [&] {
-      const Result result = std::invoke(std::forward<Action>(action));
-      return std::string(reinterpret_cast<const char*>(&result), sizeof(result));
-    });
+    const std::string bytes = text_on_rank0(
+        operation,
+        [&] {
+          const Result result = std::invoke(std::forward<Action>(action));
+          return std::string(reinterpret_cast<const char*>(&result), sizeof(result));
+        },
+        group);
     Result result{};
     std::memcpy(&result, bytes.data(), sizeof(result));
     return result;
   }
+}
+template <std::invocable Action>
+auto on_rank0(Action&& action, ProcessGroup& group) {
+  return on_rank0("on_rank0", std::forward<Action>(action), group);
 }
 
 }  // namespace lockstep

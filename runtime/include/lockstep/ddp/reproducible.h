@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reproducible makes a step give the same bits at any number of ranks.
 //
-//   const Reproducible same{.micro_batches = 8, .global_batch = 64};
-//   data::GlobalBatchSampler sampler(n, rank, world, {.micro_batches = same.micro_batches});
-//   DistributedDataParallel ddp(model, group, {.reproducible = same});
-//   for (const auto& [x, y, ids] : loader) {
-//     ddp.backward(x.size(0), [&](std::int64_t begin, std::int64_t end) {    // once per fixed micro-batch of this rank
-//       return cross_entropy(ddp(rows(x, begin, end), ...), rows(y, begin, end));
-//     });
+//   data::DataLoader loader(dataset, *group, {.global_batch = 64, .micro_batches = 8});
+//   DistributedDataParallel ddp(model, group, {.reproducible = {.micro_batches = 8, .global_batch = 64}});
+//   for (const data::Batch& batch : loader) {
+//     ddp.backward(batch, [&](const data::Batch& rows) { return cross_entropy(ddp(rows.x, rows.ids), rows.y); });
+//     optimizer.step();
+//     optimizer.zero_grad();
+//   }
 //
 // Samplers with the same `micro_batches` cut the rows of a step into fixed micro-batches of equal size
-// (data/sampler.h). Each has a forward and a backward of its own, on a fixed number of threads. One binary tree adds up
-// their gradients: the left half of a node of n micro-batches has the largest power of two below n. A rank adds up the
-// whole nodes of its run of micro-batches, and the ranks complete the tree.
+// (data/sampler.h): 64 rows are always 8 micro-batches, and 1 to 8 ranks share them out. Each has a forward and a
+// backward of its own, on a fixed number of threads. One binary tree adds up their gradients: the left half of a node
+// of n micro-batches has the largest power of two below n. A rank adds up the whole nodes of its run of micro-batches,
+// and the ranks complete the tree.
 //
 // So 1, 2, 3 or 8 ranks, on one host or several, over any backend on the CPU, with any buckets, make the same weights
 // to the last bit, and a run that was stopped resumes at another number of ranks with the same bits. The same holds for
@@ -53,10 +54,9 @@ struct MicroBatch {
   bool operator==(const MicroBatch&) const = default;
 };
 
-// The micro-batches of `rank` in a step in which it has `rows` rows, in order. One micro-batch of all rows if
-// `reproducible` is not on. InvalidArgument if the rank's micro-batches can't hold that many rows, and for a number out
-// of its range.
-LOCKSTEP_API std::vector<MicroBatch> micro_batches_of_step(const Reproducible& reproducible, std::int64_t rows, int rank,
-                                                   int world);
+// The micro-batches of `rank` in a step of `rows` rows, in order. One micro-batch of all rows if `reproducible` is not
+// on. InvalidArgument if the rows are more than the rank's micro-batches hold, and for a number out of its range.
+LOCKSTEP_API std::vector<MicroBatch> micro_batches_of_step(const Reproducible& reproducible, std::int64_t rows,
+                                                           int rank, int world);
 
 }  // namespace lockstep

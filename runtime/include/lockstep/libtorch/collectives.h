@@ -27,12 +27,13 @@
 // Loss::sum. If ranks leave out different parameters, set DdpOptions::overlap to false, or pass a group of these calls'
 // own: the backward's collectives and the buckets of one group need one order on every rank.
 //
-// Threads: the group's.
-// Failure: the group's errors; Mismatch names ranks whose sizes, dtypes or operations differ (with NCCL only under
-//   LOCKSTEP_CHECK_COLLECTIVES=1). InvalidArgument before anything starts, with nothing changed, for an undefined or
-//   sparse tensor, another device than the group's, a dtype that can't be computed with, a shape whose rows the ranks
-//   don't divide, and a tensor to write that requires a gradient while gradients are recorded, or whose elements share
-//   memory (expand()).
+// The calls take the shared_ptr to the group, since backwards and TensorWork keep it.
+//
+// Threads: the group's. Failure: the group's errors: Mismatch names ranks whose sizes, dtypes or operations differ
+//   (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). InvalidArgument before anything starts, with nothing changed:
+//   an undefined or sparse tensor, another device than the group's, a dtype that can't be computed with, a shape whose
+//   rows the ranks don't divide; a tensor to write that requires a gradient while gradients are recorded, or whose
+//   elements share memory, as expand() makes them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -72,8 +73,10 @@ LOCKSTEP_API at::Tensor all_to_all(const at::Tensor& tensor, const std::shared_p
                                    const GradientOptions& gradient = {});
 // Returns on root what all_gather returns, and on the other ranks an undefined tensor.
 LOCKSTEP_API at::Tensor gather(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int root = 0);
-// Fills `output`, [n, ...], with this rank's part of root's `input`, [size n, ...]; the other ranks' `input` is ignored
-// and may be undefined.
+// As all_gather_rows, on root; the other ranks get an undefined tensor. Autograd does not go through it.
+LOCKSTEP_API at::Tensor gather_rows(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int root = 0);
+// Fills `output`, [n, ...], with this rank's part of root's `input`, [size n, ...]; the others' `input` is ignored and
+// may be undefined.
 LOCKSTEP_API void scatter(const at::Tensor& output, const at::Tensor& input, const std::shared_ptr<ProcessGroup>& group,
                           int root = 0);
 // Point to point: messages match in order per (sender, receiver, tag); see ProcessGroup::send. recv fills `tensor`.

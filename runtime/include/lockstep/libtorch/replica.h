@@ -31,6 +31,8 @@
 namespace lockstep::libtorch {
 
 class ReplicaEngine;
+class Snapshots;
+class StepCapture;
 
 class LOCKSTEP_API Replica {
  public:
@@ -112,10 +114,9 @@ class LOCKSTEP_API Replica {
     end_with_training(source, *group());
   }
 
-  // Whether all ranks have agreed to end the training, and why (comm/stop.h): the same on every rank between the same
-  // two steps. Loops over progress(loader, ddp), and over a watched loader, end by themselves.
-  bool should_stop() const { return lockstep::should_stop(*group()); }
-  std::optional<std::string> stop_reason() const { return lockstep::stop_reason(*group()); }
+  // The reason, once all ranks have agreed to end the training (comm/stop.h): the same on every rank between the same
+  // two steps. Loops over progress(loader, ddp), and over a loader that is watched, end by themselves.
+  std::optional<std::string> should_stop() const { return lockstep::should_stop(*group()); }
   // The value for main() to return: 0; after a stop by a signal 75, or LOCKSTEP_REQUEUE_EXIT_CODE.
   int exit_code() const { return lockstep::exit_code(*group()); }
 
@@ -133,21 +134,6 @@ class LOCKSTEP_API Replica {
   // micro-batch in place of the rank. A run that resumes draws the same numbers. The same `draw` in the same step, such
   // as for two micro-batches, repeats them. Torch's default generators are left alone.
   at::Generator generator(std::uint32_t draw = 0) const;
-  // The unit of the gradients' weights (Reducer::weight_unit), which decides their last bits: rank 0's first weight, or
-  // the value that set_weight_unit() set before the first backward; a later call changes nothing. nullopt while it is
-  // not known. Equal on all ranks. For Snapshots.
-  std::optional<std::int64_t> weight_unit() const;
-  void set_weight_unit(std::int64_t unit);
-  // Runs `action` from now on at the end of each synchronised backward(): gradients are complete, and no optimizer has
-  // written a parameter yet. Null: no action. For Snapshots.
-  void before_update(std::function<void()> action);
-  // Runs `action` at the beginning of the next backward() that adds to earlier gradients: those of a micro-batch, or
-  // those of the step before if they were not cleared and no parameter was written since. On a device the host may wait
-  // to know. Null: no action. For Snapshots.
-  void before_adding(std::function<void()> action);
-  // Runs `action` from now on in each forward that begins with rank 0's buffers, after they have arrived. Null: no
-  // action. For Snapshots.
-  void after_broadcast(std::function<void()> action);
   // The weight summed over all ranks in the last synchronised step, or this rank's weight so far. 0: no rank had data.
   // On a device the call waits until the weight is known, and with Loss::sum returns this rank's.
   std::int64_t last_weight() const;
@@ -185,7 +171,23 @@ class LOCKSTEP_API Replica {
   void after_forward(std::span<at::Tensor* const> outputs);
 
  private:
+  friend class Snapshots;
   friend class StepCapture;
+  // The unit of the gradients' weights (Reducer::weight_unit), which decides their last bits: rank 0's first weight, or
+  // the value of set_weight_unit() before the first backward; a later call changes nothing. nullopt while it is not
+  // known. Equal on all ranks.
+  std::optional<std::int64_t> weight_unit() const;
+  void set_weight_unit(std::int64_t unit);
+  // Runs `action` from now on at the end of each synchronised backward(): gradients are complete, and no optimizer has
+  // written a parameter yet. Null: no action.
+  void before_update(std::function<void()> action);
+  // Runs `action` at the beginning of the next backward() that adds to earlier gradients: those of a micro-batch, or
+  // those of the step before if they were not cleared and no parameter was written since. On a device the host may wait
+  // to know. Null: no action.
+  void before_adding(std::function<void()> action);
+  // Runs `action` from now on in each forward that begins with rank 0's buffers, after they have arrived. Null: no
+  // action.
+  void after_broadcast(std::function<void()> action);
   void set_weight_to(std::int64_t weight);
   void run_step(std::int64_t rows, const std::function<at::Tensor(std::int64_t begin, std::int64_t end)>& loss_of);
   void watch_data(DataIdentity identity);

@@ -8,7 +8,7 @@
 //   ...
 //   loss_of(ddp(batch.data).toTensor(), batch.target).backward();
 //   ...
-//   lockstep::on_rank0(*group, [&] { net.script().save("tuned.pt"); });
+//   lockstep::on_rank0([&] { net.script().save("tuned.pt"); }, *group);
 //
 // Parameters and buffers are the script's own tensors, under its dotted names: script() has every value that is
 // trained, broadcast or loaded here. train(), eval() and to() reach it.

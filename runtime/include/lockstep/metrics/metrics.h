@@ -122,7 +122,7 @@ class LOCKSTEP_API Metrics {
 // Logs a number by name and step for the views of a run: progress bar, `lockstep top`, Prometheus, and the report with
 // its TensorBoard events (docs/OBSERVE.md).
 //
-//   lockstep::log_scalar(*group, "val/loss", results.mean("loss"));   // any rank, or several
+//   lockstep::log_scalar("val/loss", results.mean("loss"), *group);   // any rank, or several
 //
 // The launcher shows the mean over the ranks that logged a name in a step. A rank that logs nothing changes nothing.
 // The library logs "loss" (of the global batch), "lr" (optim::Optimizer::step) and "grad_norm" (optim::clip_grad_norm).
@@ -141,7 +141,7 @@ class LOCKSTEP_API Metrics {
 // per start for a name that is logged often.
 //
 // InvalidArgument for another name, and for a step below 0 or above 2^53.
-LOCKSTEP_API void log_scalar(const ProcessGroup& group, std::string_view name, double value,
+LOCKSTEP_API void log_scalar(std::string_view name, double value, const ProcessGroup& group,
                              std::optional<std::int64_t> step = std::nullopt);
 
 }  // namespace lockstep

@@ -26,11 +26,11 @@ struct EarlyStopOptions {
 //   lockstep::EarlyStop stop(*group, {.patience = 3});
 //   for (int epoch = 0; epoch < epochs; ++epoch) {
 //     ...
-//     if (stop.should_stop(metrics.result("loss"))) break;
+//     if (stop.step(metrics.result("loss"))) break;
 //   }
 class LOCKSTEP_API EarlyStop {
  public:
-  // The state of should_stop(), to save and to resume with.
+  // The state of step(): to save, and to resume with.
   struct State {
     double best = std::numeric_limits<double>::quiet_NaN();  // NaN before the first
     int not_better = 0;                                      // values since the best one
@@ -38,9 +38,9 @@ class LOCKSTEP_API EarlyStop {
 
   // `group` outlives this object. InvalidArgument for options out of their range.
   explicit EarlyStop(ProcessGroup& group, const EarlyStopOptions& options = {});
-  // Collective. Takes this rank's next value; returns whether `patience` values in a row were not better. NaN is never
+  // Collective: takes the next value, and returns whether `patience` values in a row were not better. A NaN is not
   // better.
-  bool should_stop(double value);
+  bool step(double value);
 
   const State& state() const { return state_; }
   void set_state(const State& state) { state_ = state; }

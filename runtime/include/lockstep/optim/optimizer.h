@@ -18,6 +18,10 @@ namespace lockstep::trace {
 class HeldMemory;
 }
 
+namespace lockstep {
+class ShardedUpdate;
+}
+
 namespace lockstep::optim {
 
 // Parameters with their own weight decay. An optimizer that gets groups ignores the weight decay of its options, so a
@@ -26,6 +30,10 @@ struct ParameterGroup {
   std::vector<Tensor> parameters = {};
   double weight_decay = 0;  // 0 or more
 };
+
+// The usual two groups of AdamW: `weight_decay` for parameters of two dimensions or more (matrices), none for the
+// others (biases, gains). A group may be empty.
+LOCKSTEP_API std::vector<ParameterGroup> decay_groups(const std::vector<Tensor>& parameters, double weight_decay);
 
 // A tensor of an optimizer's state, for snapshots, under PyTorch's name: "exp_avg" of parameters()[3]. It is as large
 // as the parameter, or flat and as large as this rank's shard of it, and on the parameter's device; counts (i64 [1])

@@ -50,7 +50,7 @@ concept TellsSteps = requires(const T& ddp) {
   { ddp.group() } -> std::convertible_to<const std::shared_ptr<ProcessGroup>&>;
   { ddp.last_batch() } -> std::convertible_to<GlobalBatch>;
   { ddp.last_step() } -> std::convertible_to<const trace::StepRecord&>;
-  { ddp.should_stop() } -> std::convertible_to<bool>;
+  static_cast<bool>(ddp.should_stop());
 };
 
 class LOCKSTEP_API Progress {
@@ -88,7 +88,7 @@ struct ProgressOptions {
   // is no bar, and no remaining time.
   std::optional<std::int64_t> total = std::nullopt;
   // Whether the loop has no backward. Each rank then leaves it before its own next batch after it was asked to stop, or
-  // its process got a signal (lockstep::stop_requested()); the ranks agree in the Metrics::result() after the loop.
+  // its process got a signal (StopView::this_rank); the ranks agree in the Metrics::result() after the loop.
   bool evaluates = false;
 };
 
@@ -169,7 +169,7 @@ auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {
         evaluates ? it.step({.samples = samples}) : it.step(ddp);
       },
       [&ddp, evaluates = options.evaluates] {
-        return ddp.should_stop() || (evaluates && stop_requested(*ddp.group()));
+        return ddp.should_stop() || (evaluates && should_stop(*ddp.group(), StopView::this_rank));
       });
 }
 // Loops over `loader` under a bar without a model: steps and remaining time, and samples as the loader's batch_size
@@ -179,7 +179,9 @@ auto progress(Loader& loader, const std::shared_ptr<ProcessGroup>& group, const 
   auto bar = std::make_unique<Progress>(*group, detail::steps_of(loader, options));
   return ProgressRange(
       loader, std::move(bar), [samples = detail::samples_of(loader)](Progress& it) { it.step({.samples = samples}); },
-      [group, evaluates = options.evaluates] { return should_stop(*group) || (evaluates && stop_requested(*group)); });
+      [group, evaluates = options.evaluates] {
+        return should_stop(*group) || (evaluates && should_stop(*group, StopView::this_rank));
+      });
 }
 
 }  // namespace lockstep

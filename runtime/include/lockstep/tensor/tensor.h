@@ -5,8 +5,7 @@
 // view (reshape, rows) shares only the memory. f32 is the type of computation; i64 holds indices, u8 masks.
 //
 // Gradients: a tensor with requires_grad that no operation made is a leaf, a parameter. backward() (autograd/graph.h)
-// leaves its gradient in grad(). bind_grad() chooses the gradient's memory: a part of an arena, into which backward
-// then writes.
+// leaves its gradient in grad(). A DistributedDataParallel puts gradients into an arena.
 //
 // Threads: handles to different memory are independent. One tensor is used by one thread at a time.
 // Failure: InvalidArgument with both shapes or dtypes.
@@ -16,7 +15,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -103,14 +101,6 @@ class LOCKSTEP_API Storage {
   std::atomic<std::uint64_t> version_{0};
 };
 
-// The operation that made a tensor, as far as this room knows it: autograd derives its nodes from it.
-class LOCKSTEP_API GraphNode {
- public:
-  virtual ~GraphNode() = default;
-};
-
-class ShardedUpdate;
-
 class LOCKSTEP_API Tensor {
  public:
   // An undefined tensor: it has no memory, and stands for "none".
@@ -186,7 +176,9 @@ class LOCKSTEP_API Tensor {
   void mark_written() const;
   // This tensor if it is on the device already, otherwise a copy.
   Tensor to(DeviceId device) const;
-  // Moves the tensor itself, with all handles and its gradient's memory; a graph that holds it is not updated.
+  // The tensor on the host. Waits for its device.
+  Tensor cpu() const { return to({}); }
+  // Moves the tensor itself, all handles and its gradient's memory; a graph that holds it is not updated.
   void move_to(DeviceId device) const;
 
   bool requires_grad() const;
@@ -199,37 +191,16 @@ class LOCKSTEP_API Tensor {
   // synchronised backward with DdpOptions::shard, until clear_grad(). optim::grad_norm and optimizers read the shard.
   Tensor grad() const;
   bool has_grad() const;
-  // Uses `memory` (same count, f32, same device) for the gradient from now on. Its contents count as the gradient.
-  void bind_grad(const Tensor& memory) const;
-  // As above, over a plain address, for DDP: a part of the Reducer's arena. The caller keeps the memory alive until the
-  // next bind_grad or unbind_grad.
-  void bind_grad(float* memory) const;
-  void unbind_grad() const;
-  // For DDP, while it sums this leaf's gradient over the ranks: lockstep::backward(loss) then calls `backward`, which
-  // outlives the hold.
-  using LossBackward = std::function<void(const Tensor& loss)>;
-  void hold_grad(const LossBackward& backward) const;
-  void release_grad(const LossBackward& backward) const;
-  // The functions that hold the gradient, the first one first.
-  const std::vector<const LossBackward*>& grad_holders() const;
-  // For DDP and optimizers: sets the object that updates this leaf in shards, which outlives it; null: none.
-  void set_sharded_update(ShardedUpdate* update) const;
-  ShardedUpdate* sharded_update() const;
   // Drops the gradient; its memory stays, and the next contribution overwrites it.
   void clear_grad() const;
-  // For code that computes a gradient: the memory to write to (allocated if there is none), with the shape of this
-  // tensor. After the call the gradient counts as present.
-  Tensor grad_for_writing() const;
   // PyTorch's spelling, which does not compile here.
   void backward() const = delete;  // write ddp.backward(loss), or lockstep::backward(loss)
-
-  const std::shared_ptr<GraphNode>& node() const;
-  void set_node(std::shared_ptr<GraphNode> node) const;
 
   // The tensor in messages: "float32 [30, 5]"; "undefined".
   std::string str() const;
 
  private:
+  friend class TensorInternals;
   struct LOCKSTEP_LOCAL Impl;
   explicit Tensor(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   Impl& checked() const;

@@ -49,6 +49,7 @@
 namespace lockstep {
 
 class ShardedParameters;
+class Snapshots;
 class Trainer;
 
 // Settings of DistributedDataParallel, equal on all ranks. lockstep::libtorch::DdpOptions has the same members, and
@@ -177,10 +178,9 @@ class LOCKSTEP_API DistributedDataParallel {
   }
   void watch(DataIdentity identity);
 
-  // Whether all ranks have agreed to end the training, and why (comm/stop.h): the same on every rank between the same
-  // two steps. Loops over progress(loader, ddp), and over a watched loader, end by themselves.
-  bool should_stop() const { return lockstep::should_stop(*group_); }
-  std::optional<std::string> stop_reason() const { return lockstep::stop_reason(*group_); }
+  // The reason, once all ranks have agreed to end the training (comm/stop.h): the same on every rank between the same
+  // two steps. Loops over progress(loader, ddp), and over a loader that is watched, end by themselves.
+  std::optional<std::string> should_stop() const { return lockstep::should_stop(*group_); }
   // The value for main() to return: 0; after a stop by a signal 75, or LOCKSTEP_REQUEUE_EXIT_CODE.
   int exit_code() const { return lockstep::exit_code(*group_); }
 
@@ -196,13 +196,6 @@ class LOCKSTEP_API DistributedDataParallel {
   // messages count the steps of this run. Call it between steps, with the same value on all ranks. InvalidArgument if
   // it is negative.
   void set_steps(std::int64_t steps);
-  // Runs `action` from now on at the end of each synchronised backward(): gradients are complete, and no optimizer has
-  // written a parameter yet. Null: no action. For Snapshots.
-  void before_update(std::function<void()> action);
-  // Runs `action` at the beginning of the next backward() that adds to earlier gradients: those of a micro-batch, or
-  // those of the step before if they were not cleared and no parameter was written since. Null: no action. For
-  // Snapshots.
-  void before_adding(std::function<void()> action);
   // The weight summed over all ranks in the last synchronised step, or this rank's weight so far. 0: no rank had data,
   // and gradients keep their values, or are 0. On a GPU the call waits for the step.
   std::int64_t last_weight() const;
@@ -219,6 +212,13 @@ class LOCKSTEP_API DistributedDataParallel {
   bool is_step_over() const { return reducer().is_step_over(); }
 
  private:
+  friend class Snapshots;
+  // Runs `action` from now on at the end of each synchronised backward(): gradients are complete, and no optimizer has
+  // written a parameter yet. Null: no action.
+  void before_update(std::function<void()> action);
+  // Runs `action` at the beginning of the next backward() that adds to earlier gradients: those of a micro-batch, or
+  // those of the step before if they were not cleared and no parameter was written since. Null: no action.
+  void before_adding(std::function<void()> action);
   std::vector<NamedBuffer> state() const;
   std::uint64_t versions() const;
   nn::ForwardContext context_of(std::vector<std::int64_t> ids) const;
@@ -259,7 +259,7 @@ class LOCKSTEP_API DistributedDataParallel {
   std::set<int> carried_;
   // Carried gradients, by parameter, on a rank without rows: they keep their values if no rank has rows.
   std::vector<std::pair<int, Tensor>> set_aside_;
-  const Tensor::LossBackward own_backward_;
+  const std::function<void(const Tensor& loss)> own_backward_;
   bool planned_ = false;
   bool ids_given_ = false;  // whether the model's context has the ids of the last forward
 };

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <filesystem>
-#include <memory>
 
 #include "lockstep/base/api.h"
 #include "lockstep/checkpoint/safetensors.h"
@@ -15,6 +14,8 @@
 
 namespace lockstep {
 
+class DistributedDataParallel;
+
 // Writes the model's parameters; a reader sees the old file or the new one, never a part (checkpoint/safetensors.h).
 // Throws InvalidArgument (no such folder), SystemError (disk full).
 LOCKSTEP_API void save_weights(const std::filesystem::path& path, const nn::Module& model,
@@ -22,8 +23,12 @@ LOCKSTEP_API void save_weights(const std::filesystem::path& path, const nn::Modu
 // Collective. As above, in a job: rank 0 writes, and every rank waits until the file is on rank 0's disk. A failure of
 // rank 0 reaches every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group stays
 // usable.
-LOCKSTEP_API void save_weights(const std::filesystem::path& path, const nn::Module& model,
-                               const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata = {});
+LOCKSTEP_API void save_weights(const std::filesystem::path& path, const nn::Module& model, ProcessGroup& group,
+                               const checkpoint::Metadata& metadata = {});
+
+// The model that `ddp` trains, in its group.
+LOCKSTEP_API void save_weights(const std::filesystem::path& path, const DistributedDataParallel& ddp,
+                               const checkpoint::Metadata& metadata = {});
 
 // Reads the model's parameters, all or nothing. The file must hold exactly the model's names, with its shapes and
 // dtypes, except for what `options` allow; otherwise InvalidArgument lists what is missing, unexpected or different,
@@ -34,7 +39,9 @@ LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, 
 // Collective. As above, in a job: rank 0 reads, so other hosts need no copy of the file, and all ranks return the same.
 // A failure of rank 0 reaches every rank as with save_weights.
 LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
-                                             const std::shared_ptr<ProcessGroup>& group,
+                                             ProcessGroup& group, const checkpoint::LoadOptions& options = {});
+// Into the model that `ddp` trains, in its group.
+LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, const DistributedDataParallel& ddp,
                                              const checkpoint::LoadOptions& options = {});
 // Reads only the metadata, from which a program can build the model.
 LOCKSTEP_API checkpoint::Metadata read_weights_metadata(const std::filesystem::path& path);

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// lockstep without an engine, for programs with gradients of their own, in one include: #include <lockstep/core.h>.
+// Link lockstep::core. docs/OWN_GRADIENTS.md has a whole program.
+#pragma once
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/stop.h"
+#include "lockstep/comm/values.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/data/mapped_dataset.h"
+#include "lockstep/data/permutation.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/ddp/on_rank0.h"
+#include "lockstep/ddp/reducer.h"
+#include "lockstep/device/device_runtime.h"
+#include "lockstep/metrics/metrics.h"
+#include "lockstep/metrics/stop.h"
+#include "lockstep/optim/schedule.h"
+#include "lockstep/progress/progress.h"
+#include "lockstep/trace/span.h"
