@@ -36,7 +36,7 @@ int train_on_cpu(const std::shared_ptr<ls::ProcessGroup>& group, unsigned steps,
     loss += forward_backward(model, step, begin, end, shared);
     reducer.finish_step();  // gradients are now the mean over the whole batch, or with shards this rank's share of it
     if (shard == ls::Shard::optimizer) {
-      reducer.update_shares([&](const ls::ParameterShare& it) {  // an optimizer's state would be as large as the share
+      reducer.update_shards([&](const ls::ParameterShard& it) {  // an optimizer's state would be as large as the share
         float* place = reducer.gradient<float>(it.parameter);
         for (auto i = it.begin; i < it.end; ++i) place[i] = model[it.parameter][i] - kRate * place[i];
       });

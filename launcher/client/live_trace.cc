@@ -28,7 +28,7 @@ RunTraces traces_in_memory(const LiveReport& report) {
       found.problems.push_back(fmt::format("rank {} (pid {}): no trace in its memory", rank.rank, rank.pid));
       continue;
     }
-    found.traces.push_back({report.facts.generation, trace::decode(trace::TraceRing::read_file(file))});
+    found.traces.push_back({report.facts.start, trace::decode(trace::TraceRing::read_file(file))});
   }
   return found;
 }
@@ -37,7 +37,7 @@ RunTraces traces_in_memory(const LiveReport& report) {
 RunTraces traces_of(const FoundRun& run) {
   if (run.facts->log_dir.empty()) return traces_in_memory(ask_for_report(run));
   RunTraces traces = read_traces(run.facts->log_dir);
-  std::erase_if(traces.traces, [&](const RunTrace& trace) { return trace.generation != run.facts->generation; });
+  std::erase_if(traces.traces, [&](const RunTrace& trace) { return trace.start != run.facts->start; });
   return traces;
 }
 
@@ -55,7 +55,7 @@ void write_trace(RunTraces traces, const std::string& run_id, const RunsOptions&
 
 std::vector<RunTrace> last_steps(std::vector<RunTrace> traces, std::size_t steps) {
   if (steps == 0 || traces.empty()) return traces;
-  std::erase_if(traces, [newest = traces.back().generation](const RunTrace& one) { return one.generation != newest; });
+  std::erase_if(traces, [newest = traces.back().start](const RunTrace& one) { return one.start != newest; });
   std::int64_t last = std::numeric_limits<std::int64_t>::max();
   for (const RunTrace& trace : traces) {
     last = std::min(last, trace.rank.steps.empty() ? std::int64_t{-1} : trace.rank.steps.back().number);

@@ -20,7 +20,7 @@ void write_live_trace(const FoundRun& run, const RunsOptions& options);
 void write_left_trace(const RunsOptions& options);
 
 // Returns the trace of each rank of the last start from the beginning of the last `steps` steps that all ranks have
-// finished; 0: the whole trace, of all starts. `traces` are ordered by generation. Pure.
+// finished; 0: the whole trace, of all starts. `traces` are ordered by start. Pure.
 std::vector<RunTrace> last_steps(std::vector<RunTrace> traces, std::size_t steps);
 
 }  // namespace lockstep::launcher

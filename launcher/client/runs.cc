@@ -142,7 +142,7 @@ std::string as_json(const std::vector<FoundRun>& runs) {
                   {"first_rank", facts.first_rank},
                   {"ranks", facts.ranks},
                   {"world_size", facts.world_size},
-                  {"generation", facts.generation},
+                  {"start", facts.start},
                   {"age_s", static_cast<double>(facts.age_ms) / 1000},
                   {"step", facts.step < 0 ? OrderedJson() : OrderedJson(facts.step)},
                   {"log_dir", facts.log_dir.empty() ? OrderedJson() : OrderedJson(facts.log_dir)},

@@ -128,9 +128,9 @@ std::string describe_finding(const trace::Finding& finding, const LiveReport& re
 
 std::vector<std::string> heading(const LiveReport& report) {
   const RunFacts& facts = report.facts;
-  std::vector<std::string> lines = {fmt::format(
-      "{}  {} on {}, start {}, {:.0f} s: {}", facts.run_id, count_of(facts.world_size, "rank"),
-      count_of(facts.hosts, "host"), facts.generation + 1, static_cast<double>(facts.age_ms) / 1000, facts.command)};
+  std::vector<std::string> lines = {fmt::format("{}  {} on {}, start {}, {:.0f} s: {}", facts.run_id,
+                                                count_of(facts.world_size, "rank"), count_of(facts.hosts, "host"),
+                                                facts.start, static_cast<double>(facts.age_ms) / 1000, facts.command)};
   const auto fastest = std::ranges::max_element(report.ranks, {}, &ReportedRank::step);
   const auto others = std::ranges::count_if(report.ranks, is_in_no_group);
   if (others == std::ssize(report.ranks)) {

@@ -135,7 +135,7 @@ void add_rows(FlagTable& flags, RunOptions& options) {
              .brief = {"--backend NAME", "shm, tcp, mpi or nccl, if the program asks for none"}});
   flags.section("Output");
   flags.add("--log-dir", "DIR",
-            "Write each rank's output to DIR/generation0/rankN.out and .err instead of here, all of it by time to "
+            "Write each rank's output to DIR/start1/rankN.out and .err instead of here, all of it by time to "
             "DIR/job.log, and how the job ended to DIR/verdict.json. Replaces files of an earlier run",
             &options.log_dir, {.brief = {"--log-dir DIR", "write output and traces to DIR, for lockstep report"}});
   flags.add("-t,--tee", "0|1|2|3",

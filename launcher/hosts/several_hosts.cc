@@ -217,7 +217,7 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
           .why_no_start = [this] { return agents_->why_no_start(); },
           .members = [this, scope] { return stores_->members(scope); },
           .facts = std::move(facts_of),
-          .on_conclusion = verdict_writer(options_.log_dir, plan.run_id, plan.start, parts_.console)},
+          .on_conclusion = verdict_writer(options_.log_dir, plan.run_id, plan.start + 1, parts_.console)},
       plan.start, *agents_, news_, [this](TakenStacks stacks) {
         if (parts_.server) parts_.server->stacks_came(stacks.question, std::move(stacks.lines));
       });

@@ -83,7 +83,7 @@ std::string as_metrics(const LiveReport& report) {
     writer.value(static_cast<double>(count), fmt::format("state=\"{}\"", state));
   }
   writer.family("restarts_total", "Starts of the ranks before this one.");
-  writer.value(report.facts.generation);
+  writer.value(report.facts.start - 1);
   writer.of_ranks("step", "Step that a rank is in.", &Rank::step);
   writer.of_ranks("steps_total", "Synchronised steps that a rank's process has ended.", &Rank::steps);
   writer.of_ranks("samples_total", "Samples of all ranks in these steps, as far as a rank knows.", &Rank::rows);

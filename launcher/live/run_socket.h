@@ -37,7 +37,7 @@ struct RunFacts {
   int world_size = 1;
   int hosts = 1;
   int node_rank = 0;
-  int generation = 0;  // starts of the ranks before the present one
+  int start = 1;  // number of this start of the ranks, from 1
   std::int64_t age_ms = 0;
   std::int64_t step = -1;    // the furthest step of any rank; -1: not known
   int stops = 0;             // number of requests to stop through the socket
@@ -57,7 +57,7 @@ void for_each_fact(Facts& facts, Fields&& fields) {
   fields("first_rank", facts.first_rank, 0);
   fields("ranks_here", facts.ranks, 0);
   fields("world_size", facts.world_size, 0);
-  fields("generation", facts.generation, 0);
+  fields("start", facts.start, 1);
   fields("age_ms", facts.age_ms, std::int64_t{0});
   fields("step", facts.step, std::int64_t{-1});
   fields("log_dir", facts.log_dir);

@@ -40,7 +40,7 @@ std::map<std::string, Passages> passages_by_host(std::span<const RunTrace> trace
     Passages& passages = hosts[trace.rank.identity.host];
     for (const trace::TracedStep& step : trace.rank.steps) {
       for (std::size_t i = 0; i < step.buckets.size(); ++i) {
-        Passage& passage = passages[{trace.generation, step.number, i}];
+        Passage& passage = passages[{trace.start, step.number, i}];
         passage.launched = std::max(passage.launched, step.buckets[i].launched);
         passage.finished = std::min(passage.finished, step.buckets[i].finished);
       }

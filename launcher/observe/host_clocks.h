@@ -28,7 +28,7 @@ struct Passage {
 };
 
 struct BucketKey {
-  int generation = 0;
+  int start = 1;
   std::int64_t step = 0;  // TracedStep::number
   std::size_t bucket = 0;
   auto operator<=>(const BucketKey&) const = default;

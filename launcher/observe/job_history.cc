@@ -68,14 +68,14 @@ void read_log(const fs::path& file, std::deque<HistoryLine>& lines) {
 
 JobHistory read_history(const fs::path& folder, std::string_view run_id) {
   JobHistory history;
-  for (int generation = 0; fs::is_directory(log_folder(folder.native(), generation)); ++generation) {
-    const fs::path file = verdict_file(log_folder(folder.native(), generation));
+  for (int start = 1; fs::is_directory(log_folder(folder.native(), start)); ++start) {
+    const fs::path file = verdict_file(log_folder(folder.native(), start));
     const bool is_over = fs::is_regular_file(file);
     const Verdict verdict = is_over ? read_verdict(file) : Verdict();
     if (!verdict.run_id.empty() && verdict.run_id != run_id) break;  // an earlier run's in the same folder
     history.is_over = is_over && !verdict.starts_again.value_or(false);
     history.has_failed = verdict.text.starts_with("failed:") || verdict.text.starts_with("host lost:");
-    if (is_over) history.verdicts.push_back({.text = fmt::format("start {}: {}", generation + 1, verdict.text)});
+    if (is_over) history.verdicts.push_back({.text = fmt::format("start {}: {}", start, verdict.text)});
     if (history.is_over && verdict.starts_again) break;  // later folders are an earlier run's
   }
   std::deque<HistoryLine> lines;

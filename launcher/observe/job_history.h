@@ -15,7 +15,7 @@ struct HistoryLine {
 };
 
 struct JobHistory {
-  std::vector<HistoryLine> verdicts = {};  // "start 1: finished; ...", by generation
+  std::vector<HistoryLine> verdicts = {};  // "start 1: finished; ...", by start
   bool is_over = false;                    // the last start has a verdict, and no other follows
   bool has_failed = false;                 // the last verdict is neither finished nor stopped
   std::vector<HistoryLine> lines = {};     // the last kMost messages of the launcher and about snapshots

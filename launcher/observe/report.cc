@@ -42,7 +42,7 @@ std::vector<std::string> news_of(const RunReport& report) {
 bool has_every_rank(const RunTraces& traces) {
   if (traces.traces.empty()) return false;
   const RunTrace& last = traces.traces.back();
-  const auto ranks = std::ranges::count(traces.traces, last.generation, &RunTrace::generation);
+  const auto ranks = std::ranges::count(traces.traces, last.start, &RunTrace::start);
   return ranks == last.rank.identity.world_size;
 }
 
@@ -86,14 +86,14 @@ int report_command(const ReportOptions& options) {
   });
 }
 
-std::string make_trace_folder(const RunOptions& options, int generation) {
+std::string make_trace_folder(const RunOptions& options, int start) {
   const std::string folder = trace_folder(options.log_dir, options.trace);
   if (folder.empty()) return {};
   if (!options.trace.empty() && fs::is_directory(options.trace)) {  // reported before hours of training, not after them
     throw InvalidArgument(fmt::format("--trace {}: that is a folder; give a file in it", options.trace));
   }
   if (!options.trace.empty()) require_regular(options.trace);
-  const std::string path = log_folder(fs::absolute(folder).lexically_normal().native(), generation);
+  const std::string path = log_folder(fs::absolute(folder).lexically_normal().native(), start);
   std::error_code error;
   fs::create_directories(path, error);
   if (error) throw SystemError("make the folder " + path, error.value());
@@ -110,7 +110,7 @@ constexpr std::chrono::milliseconds kLook{200};
 
 std::vector<TraceFile> files_of(const RunTraces& traces) {
   std::vector<TraceFile> files;
-  for (const RunTrace& trace : traces.traces) files.push_back({trace.generation, trace.rank.identity.rank});
+  for (const RunTrace& trace : traces.traces) files.push_back({trace.start, trace.rank.identity.rank});
   return files;
 }
 
@@ -132,7 +132,7 @@ void write_traces(const RunTraces& traces, const std::string& file, Console& con
 // Removes the folders that make_trace_folder() made and in which no rank has left a trace.
 void remove_empty_folders(const std::string& folder) {
   std::error_code error;  // a folder that is not empty stays
-  for (int i = 0; fs::exists(log_folder(folder, i), error); ++i) fs::remove(log_folder(folder, i), error);
+  for (int i = 1; fs::exists(log_folder(folder, i), error); ++i) fs::remove(log_folder(folder, i), error);
   fs::remove(folder, error);
 }
 

@@ -21,7 +21,7 @@ int report_command(const ReportOptions& options);
 // Makes the folder to which the ranks of a start write their traces, and returns its absolute path, since ranks may
 // change their working directory; empty: no traces are wanted. Throws SystemError, and InvalidArgument if --trace names
 // a folder.
-std::string make_trace_folder(const RunOptions& options, int generation);
+std::string make_trace_folder(const RunOptions& options, int start);
 // Writes the file of --trace after the last start, and reports on the console that it did, or why not. Node rank 0's
 // file has the ranks of all hosts that sent their traces to `store`, the job's (trace_exchange.h), within half a
 // minute; a host that could not writes its own file. `store` is null for a job on one host. A signal that asks to end

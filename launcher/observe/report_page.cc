@@ -237,7 +237,7 @@ std::string findings_table(const RunReport& report) {
   std::string rows;
   for (const ReportedStart& start : report.starts) {
     for (const trace::Finding& finding : start.findings) {
-      rows += fmt::format("<tr><td>start {}</td><td class=\"text\">{}</td></tr>\n", start.generation + 1,
+      rows += fmt::format("<tr><td>start {}</td><td class=\"text\">{}</td></tr>\n", start.number,
                           escaped(trace::describe(finding)));
     }
   }
@@ -286,7 +286,7 @@ std::string as_page(const RunReport& report) {
   for (const std::string& problem : report.problems) html += paragraph(problem);
   for (const ReportedStart& start : report.starts) {
     if (!start.straggler) continue;
-    html += paragraph(fmt::format("start {}: {}", start.generation + 1, describe(*start.straggler)), "straggler");
+    html += paragraph(fmt::format("start {}: {}", start.number, describe(*start.straggler)), "straggler");
   }
   html += findings_table(report) + charts_of(runs, "");
   if (!report.starts.empty()) {

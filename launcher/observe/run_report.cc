@@ -30,12 +30,12 @@ std::vector<ReportedBucket> buckets_of(std::span<const RunTrace> ranks) {
   const std::map<std::string, Passages> hosts = passages_by_host(ranks);
   std::vector<std::vector<std::int64_t>> under_way(layout.size());
   std::vector<std::vector<std::int64_t>> moving(layout.size());
-  for (const auto& [generation, rank] : ranks) {
+  for (const auto& [number, rank] : ranks) {
     for (const trace::TracedStep& step : rank.steps) {
       if (step.buckets.size() != layout.size()) continue;
       for (std::size_t i = 0; i < layout.size(); ++i) {
         const trace::TracedBucket& bucket = step.buckets[i];
-        const std::int64_t last = hosts.at(rank.identity.host).at({generation, step.number, i}).launched;
+        const std::int64_t last = hosts.at(rank.identity.host).at({number, step.number, i}).launched;
         under_way[i].push_back(bucket.finished - bucket.launched);
         moving[i].push_back(std::max<std::int64_t>(bucket.finished - last, 0));
       }
@@ -64,7 +64,7 @@ void add_findings(const std::vector<trace::Finding>& found, std::vector<trace::F
 void add_scalars(std::span<const RunTrace> ranks, const ReportedStart& start, std::map<std::string, ScalarCurve>& all) {
   for (auto& [name, curve] : all) curve.erase(curve.upper_bound(start.resumed), curve.end());
   std::map<std::string, ScalarCurve> of_start;
-  for (const auto& [generation, rank] : ranks) {
+  for (const auto& [number, rank] : ranks) {
     for (const trace::ScalarSeries& series : rank.scalars) {
       std::map<std::int64_t, trace::ScalarPoint> last;  // the last of several values of a step
       for (const trace::ScalarPoint& point : series.points) last[point.step] = point;
@@ -101,8 +101,8 @@ std::int64_t end_of(const trace::RankTrace& rank) {
 
 // Adds one start, by the traces of its ranks.
 void add_start(std::span<const RunTrace> ranks, RunReport& report) {
-  ReportedStart& start = report.starts.emplace_back(ReportedStart{.generation = ranks.front().generation});
-  for (const auto& [generation, rank] : ranks) {
+  ReportedStart& start = report.starts.emplace_back(ReportedStart{.number = ranks.front().start});
+  for (const auto& [number, rank] : ranks) {
     report.run_id = rank.identity.run_id;
     report.world_size = rank.identity.world_size;
     if (report.command.empty()) report.command = rank.identity.command;
@@ -168,7 +168,7 @@ RunTotals RunReport::totals() const {
 RunReport report_of(const RunTraces& traces) {
   RunReport report{.problems = traces.problems};
   for (std::span<const RunTrace> rest = traces.traces; !rest.empty();) {
-    const auto next = std::ranges::upper_bound(rest, rest.front().generation, {}, &RunTrace::generation);
+    const auto next = std::ranges::upper_bound(rest, rest.front().start, {}, &RunTrace::start);
     const auto ranks = rest.first(static_cast<std::size_t>(next - rest.begin()));
     rest = rest.subspan(ranks.size());
     add_start(ranks, report);
@@ -186,19 +186,19 @@ namespace {
 
 // Lists, for each start, the ranks whose traces are missing.
 std::vector<std::string> missing_traces(const RunTraces& traces) {
-  std::map<int, std::set<int>> missing;  // by generation
+  std::map<int, std::set<int>> missing;  // by start
   for (const RunTrace& trace : traces.traces) {
-    const auto [start, is_new] = missing.try_emplace(trace.generation);
+    const auto [start, is_new] = missing.try_emplace(trace.start);
     for (int rank = 0; is_new && rank < trace.rank.identity.world_size; ++rank) start->second.insert(rank);
   }
-  for (const RunTrace& trace : traces.traces) missing[trace.generation].erase(trace.rank.identity.rank);
+  for (const RunTrace& trace : traces.traces) missing[trace.start].erase(trace.rank.identity.rank);
   std::vector<std::string> lines;
-  for (const auto& [generation, ranks] : missing) {
+  for (const auto& [number, ranks] : missing) {
     if (ranks.empty()) continue;
     lines.push_back(
         fmt::format("start {}: no trace of rank {} is here: it is on another host, never began, or found no "
                     "room in the folder",
-                    generation + 1, fmt::join(ranks, ", ")));
+                    number, fmt::join(ranks, ", ")));
   }
   return lines;
 }
@@ -208,10 +208,10 @@ std::vector<std::string> missing_traces(const RunTraces& traces) {
 RunReport read_report(const std::filesystem::path& folder) {
   const RunTraces traces = read_traces(folder);
   if (traces.traces.empty()) {
-    throw InvalidArgument(fmt::format(
-        "{} has no trace of a rank (generation0/rank0.trace); give the --log-dir of a run, or FILE.ranks of "
-        "its --trace FILE{}",
-        folder.string(), traces.problems.empty() ? "" : "; " + traces.problems.front()));
+    throw InvalidArgument(
+        fmt::format("{} has no trace of a rank (start1/rank0.trace); give the --log-dir of a run, or FILE.ranks of "
+                    "its --trace FILE{}",
+                    folder.string(), traces.problems.empty() ? "" : "; " + traces.problems.front()));
   }
   RunReport report = report_of(traces);
   for (std::string& line : missing_traces(traces)) report.problems.push_back(std::move(line));
@@ -255,10 +255,10 @@ std::string as_json_lines(const RunReport& report) {
                    {"share", start.straggler->share},
                    {"cause", std::string(name_of(start.straggler->cause))}};
     }
-    line({{"type", "start"}, {"generation", start.generation}, {"straggler", std::move(straggler)}});
+    line({{"type", "start"}, {"start", start.number}, {"straggler", std::move(straggler)}});
     for (const trace::Finding& finding : start.findings) {
       line({{"type", "finding"},
-            {"generation", start.generation},
+            {"start", start.number},
             {"rank", finding.rank},
             {"step", finding.step},
             {"kind", std::string(trace::name_of(finding.kind))},
@@ -267,7 +267,7 @@ std::string as_json_lines(const RunReport& report) {
     for (const RankTable& table : start.ranks) {
       for (const StepRow& row : table.rows) {
         line({{"type", "step"},
-              {"generation", start.generation},
+              {"start", start.number},
               {"rank", table.rank},
               {"step", row.step},
               {"steps_done", table.done(row)},

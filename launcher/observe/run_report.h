@@ -19,7 +19,7 @@ namespace lockstep::launcher {
 
 // The steps of one start of the job.
 struct ReportedStart {
-  int generation = 0;
+  int number = 1;                     // from 1
   std::vector<RankTable> ranks = {};  // by rank
   std::optional<Straggler> straggler = {};
   std::vector<trace::Finding> findings = {};  // by step, then rank, without duplicates

@@ -31,7 +31,7 @@ void read_folder(const fs::path& folder, const std::string& start, const std::op
     const auto file = TraceFile::of_name(start + "/" + path.filename().native());
     if (!file || (ranks && !ranks->has(file->rank)) || !fs::is_regular_file(path)) return;
     try {
-      found.traces.push_back({file->generation, trace::decode(trace::TraceRing::read_file(path.native()))});
+      found.traces.push_back({file->start, trace::decode(trace::TraceRing::read_file(path.native()))});
     } catch (const Error& error) {  // damaged, or being replaced by a new start
       found.problems.emplace_back(error.what());
     }
@@ -40,14 +40,14 @@ void read_folder(const fs::path& folder, const std::string& start, const std::op
 
 // Returns the time of the trace's first event, by the wall clock.
 std::int64_t beginning(const RunTrace& trace) {
-  const auto& [generation, rank] = trace;
+  const auto& [start, rank] = trace;
   if (!rank.spans.empty()) return rank.spans.front().begin + rank.wall_clock;
   return rank.steps.empty() ? 0 : rank.steps.front().begin + rank.wall_clock;
 }
 
 }  // namespace
 
-std::string TraceFile::name() const { return fmt::format("generation{}/rank{}.trace", generation, rank); }
+std::string TraceFile::name() const { return fmt::format("start{}/rank{}.trace", start, rank); }
 
 std::optional<TraceFile> TraceFile::of_name(std::string_view text) {
   std::string_view rest = text;
@@ -56,26 +56,25 @@ std::optional<TraceFile> TraceFile::of_name(std::string_view text) {
     if (word.starts_with(before)) word.remove_prefix(before.size());
     return static_cast<int>(parse_int(word).value_or(-1));
   };
-  const TraceFile file{.generation = take("generation", '/'), .rank = take("rank", '.')};
+  const TraceFile file{.start = take("start", '/'), .rank = take("rank", '.')};
   // Another spelling, such as a leading zero, is another name.
-  if (file.generation < 0 || file.rank < 0 || file.name() != text) return std::nullopt;
+  if (file.start < 1 || file.rank < 0 || file.name() != text) return std::nullopt;
   return file;
 }
 
 RunTraces read_traces(const fs::path& folder, const std::optional<HostSlots>& ranks) {
   if (!fs::is_directory(folder)) throw InvalidArgument(fmt::format("there is no folder {}", folder.string()));
   RunTraces found;
-  read_folder(folder, "generation0", ranks, found);
+  read_folder(folder, "start1", ranks, found);
   for_each_entry(folder, [&](const fs::path& path) {
     const std::string start = path.filename().native();
-    if (start.starts_with("generation") && fs::is_directory(path)) read_folder(path, start, ranks, found);
+    if (start.starts_with("start") && fs::is_directory(path)) read_folder(path, start, ranks, found);
   });
   if (found.traces.empty()) return found;
   const auto newest = std::ranges::max_element(found.traces, {}, beginning);
   const std::string run_id = newest->rank.identity.run_id;
   std::erase_if(found.traces, [&](const RunTrace& it) { return it.rank.identity.run_id != run_id; });
-  std::ranges::sort(found.traces, {},
-                    [](const RunTrace& it) { return std::pair(it.generation, it.rank.identity.rank); });
+  std::ranges::sort(found.traces, {}, [](const RunTrace& it) { return std::pair(it.start, it.rank.identity.rank); });
   return found;
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Traces that the ranks of a run have left in a folder, and append to while it runs.
 //
-//   DIR/generation0/rank2.trace   the trace of rank 2, from its init_process_group() to its end, however it ended
+//   DIR/start1/rank2.trace   the trace of rank 2, from its init_process_group() to its end, however it ended
 //
-// DIR is --log-dir, or FILE.ranks of --trace FILE, or LOCKSTEP_TRACE_DIR, which has no folders of generations.
+// DIR is --log-dir, or FILE.ranks of --trace FILE, or LOCKSTEP_TRACE_DIR, which has no folders of starts.
 #pragma once
 
 #include <filesystem>
@@ -17,9 +17,9 @@
 
 namespace lockstep::launcher {
 
-// A file in the folder of traces: generation0/rank2.trace.
+// A file in the folder of traces: start1/rank2.trace.
 struct TraceFile {
-  int generation = 0;
+  int start = 1;
   int rank = 0;
 
   bool operator==(const TraceFile&) const = default;
@@ -30,12 +30,12 @@ struct TraceFile {
 
 // The trace of one rank in one start of the job.
 struct RunTrace {
-  int generation = 0;
+  int start = 1;
   trace::RankTrace rank = {};
 };
 
 struct RunTraces {
-  std::vector<RunTrace> traces = {};       // the traces of one run, by generation, then rank
+  std::vector<RunTrace> traces = {};       // the traces of one run, by start, then rank
   std::vector<std::string> problems = {};  // reasons why files were skipped
 };
 

@@ -17,14 +17,14 @@ namespace {
 
 LogFile file_of_job(const OutputOptions& options) {
   if (options.log_dir.empty()) return {};
-  return LogFile(job_log(options.log_dir, options.hosts, options.generation, options.node_rank));
+  return LogFile(job_log(options.log_dir, options.hosts, options.start, options.node_rank));
 }
 
 // Locks the job's file, before it is emptied, until the lock is closed. Throws InvalidArgument if another process has
 // it. A file system without locks grants none.
 UniqueFd lock_log_dir(const OutputOptions& options) {
   if (options.log_dir.empty()) return {};
-  UniqueFd file = open_regular(job_log(options.log_dir, options.hosts, options.generation, options.node_rank),
+  UniqueFd file = open_regular(job_log(options.log_dir, options.hosts, options.start, options.node_rank),
                                O_WRONLY | O_CREAT | O_NOFOLLOW, 0644);
   struct flock lock {};
   lock.l_type = F_WRLCK;
@@ -61,15 +61,15 @@ bool JobOutput::is_shown(int rank, Stream stream) const {
   return wanted && options_.shown.contains(rank);
 }
 
-RankOutput JobOutput::open(int rank, Stream stream, UniqueFd fd, int generation) {
+RankOutput JobOutput::open(int rank, Stream stream, UniqueFd fd, int start) {
   RankOutput::Sinks sinks{.log = &log_, .shown = is_shown(rank, stream)};
   sinks.keep_lines = stream == Stream::err && (!options_.log_dir.empty() || options_.keep_last_lines || !sinks.shown);
   if (!options_.log_dir.empty()) {
-    const std::string folder = log_folder(options_.log_dir, generation);
+    const std::string folder = log_folder(options_.log_dir, start);
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error) throw SystemError(fmt::format("make the folder {}", folder), error.value());
-    sinks.file = LogFile(rank_log(options_.log_dir, generation, rank, stream));
+    sinks.file = LogFile(rank_log(options_.log_dir, start, rank, stream));
   }
   return {rank, stream, std::move(fd), std::move(sinks)};
 }

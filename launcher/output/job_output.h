@@ -18,8 +18,8 @@ struct OutputOptions {
   RankSet shown = {};            // ranks whose output is shown
   bool keep_last_lines = false;  // keeps the last lines of each rank's stderr that has no file
   int hosts = 1;                 // number of the job's hosts
-  int generation = 0;            // the generation in which this host joined
-  int node_rank = 0;             // node rank of this host in that generation
+  int start = 1;                 // the start in which this host joined
+  int node_rank = 0;             // node rank of this host in that start
 };
 
 class JobOutput {
@@ -31,8 +31,8 @@ class JobOutput {
   JobOutput(const JobOutput&) = delete;
   JobOutput& operator=(const JobOutput&) = delete;
 
-  // Returns the sinks of a rank's stream, whose read end is `fd`. Makes the generation's folder. Throws SystemError.
-  RankOutput open(int rank, Stream stream, UniqueFd fd, int generation);
+  // Returns the sinks of a rank's stream, whose read end is `fd`. Makes the start's folder. Throws SystemError.
+  RankOutput open(int rank, Stream stream, UniqueFd fd, int start);
   // Returns the recent part of the job's log, which is in memory.
   RecentLines& recent() { return recent_; }
   // Returns "12 bytes of logs/job.log"; empty if the log is complete.

@@ -47,7 +47,7 @@ class RankOutput {
   void read_available(Console& console);
   // Does the same a last time: bytes without an end become a line.
   void finish(Console& console);
-  // Path such as "logs/generation0/rank1.out"; empty: no file.
+  // Path such as "logs/start1/rank1.out"; empty: no file.
   const std::string& path() const { return sinks_.file.path(); }
   // Returns the last kShownLines lines, without the redraws of a bar; the last of them may lack its end.
   std::vector<std::string> last_lines() const;

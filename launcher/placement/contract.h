@@ -15,10 +15,11 @@ namespace lockstep::launcher {
 
 // Settings that all ranks of one launcher share.
 struct Contract {
-  RankMap hosts = {HostSlots{}};  // hosts of the job
-  int node_rank = 0;              // node rank of this host
-  int restarts = 0;               // earlier starts of the job's ranks
-  int most_restarts = 0;          // --max-restarts
+  RankMap hosts = {HostSlots{}};              // hosts of the job
+  int node_rank = 0;                          // node rank of this host
+  int restarts = 0;                           // earlier starts of the job's ranks
+  int start() const { return restarts + 1; }  // number of this start, from 1
+  int most_restarts = 0;                      // --max-restarts
   std::string master_addr;
   int master_port = 0;                         // a free port, unless torch_store: the launcher does not listen there
   bool torch_store = false;                    // the launcher serves torch's protocol there

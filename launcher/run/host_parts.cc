@@ -42,7 +42,7 @@ JobOutput& open_output(const RunOptions& options, const JobOptions& job, HostPar
                                        .shown = options.shown_ranks,
                                        .keep_last_lines = job.keep_last_lines,
                                        .hosts = std::max(hosts, options.nodes),
-                                       .generation = job.contract.restarts,
+                                       .start = job.contract.start(),
                                        .node_rank = job.contract.node_rank},
                          parts.console);
   }
@@ -59,7 +59,7 @@ RunFacts facts_of(const RunOptions& options, const JobOptions& job) {
                  .world_size = world_size(contract.hosts),
                  .hosts = static_cast<int>(contract.hosts.size()),
                  .node_rank = contract.node_rank,
-                 .generation = contract.restarts,
+                 .start = contract.start(),
                  .command = fmt::format("{}", fmt::join(options.command, " ")),
                  .is_crowded = job.is_crowded};
   if (!options.log_dir.empty()) facts.log_dir = std::filesystem::absolute(options.log_dir).lexically_normal();
@@ -146,7 +146,7 @@ StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation
     parts.console.message(fmt::format("--bind {}: {}", options.binding == Binding::core ? "core" : "numa",
                                       describe_bindings(preparation.bindings, first_rank)));
   }
-  job_options.contract.trace_dir = make_trace_folder(options, job_options.contract.restarts);
+  job_options.contract.trace_dir = make_trace_folder(options, job_options.contract.start());
   job_options.is_crowded = !preparation.crowd.empty();
   job_options.program = preparation.program.path;
   job_options.command = options.command;

@@ -163,7 +163,7 @@ RankOutput Job::output_of(int rank, Stream stream, UniqueFd& rank_end) const {
   // The call may fail: a user's total is limited, and with many ranks each would take from the others' share.
   if (ranks_.size() <= kRanksWithLargePipes) fcntl(pipe.read_end.get(), F_SETPIPE_SZ, RankOutput::kPieceBytes);
   rank_end = std::move(pipe.write_end);
-  return options_.output->open(rank, stream, std::move(pipe.read_end), options_.contract.restarts);
+  return options_.output->open(rank, stream, std::move(pipe.read_end), options_.contract.start());
 }
 
 void Job::watch(int fd, std::uint32_t events, std::uint64_t what) {

@@ -63,7 +63,7 @@ StartOutcome start_ranks(const RunOptions& options, const Preparation& preparati
                                   .restarts = &restarts,
                                   .members = job_options.members,
                                   .on_conclusion = verdict_writer(options.log_dir, job_options.contract.run_id,
-                                                                  job_options.contract.restarts, parts.console)};
+                                                                  job_options.contract.start(), parts.console)};
   const auto outcome = run_ranks(options, preparation, std::move(job_options), environment, parts, [&](auto facts) {
     arbiter.facts = std::move(facts);
     return std::make_unique<LocalControl>(std::move(arbiter), news);

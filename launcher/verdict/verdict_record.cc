@@ -58,9 +58,9 @@ Json first_json(const VerdictRecord::FirstFailure& first) {
 
 }  // namespace
 
-std::string as_json(const VerdictRecord& record, const std::string& run_id, int generation) {
+std::string as_json(const VerdictRecord& record, const std::string& run_id, int start) {
   Json json = {{"run_id", run_id},
-               {"generation", generation},
+               {"start", start},
                {"outcome", outcome_name(record.outcome)},
                {"exit_code", record.exit_code},
                {"starts_again", record.starts_again},
@@ -82,16 +82,16 @@ std::string as_json(const VerdictRecord& record, const std::string& run_id, int 
 }
 
 std::function<void(const VerdictRecord&)> verdict_writer(const std::string& log_dir, const std::string& run_id,
-                                                         int generation, Console& console) {
+                                                         int start, Console& console) {
   if (log_dir.empty()) return [](const VerdictRecord&) {};
   const std::string path = verdict_file(log_dir);
   // Another job's verdict must not be read as this one's.
-  if (generation == 0 && unlink(path.c_str()) != 0 && errno != ENOENT) throw SystemError("remove " + path, errno);
-  return [path, of_generation = verdict_file(log_folder(log_dir, generation)), run_id, generation,
+  if (start == 1 && unlink(path.c_str()) != 0 && errno != ENOENT) throw SystemError("remove " + path, errno);
+  return [path, of_start = verdict_file(log_folder(log_dir, start)), run_id, start,
           &console](const VerdictRecord& record) {
     try {
-      const std::string json = as_json(record, run_id, generation);
-      write_file(of_generation, json);
+      const std::string json = as_json(record, run_id, start);
+      write_file(of_start, json);
       write_file(path, json);
     } catch (const Error& error) {
       console.message(fmt::format("the verdict is not in {}: {}", path, error.what()));

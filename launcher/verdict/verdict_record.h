@@ -42,12 +42,12 @@ struct VerdictRecord {
 };
 
 // Returns JSON, in which text that is not UTF-8 is replaced. Pure.
-std::string as_json(const VerdictRecord& record, const std::string& run_id, int generation);
+std::string as_json(const VerdictRecord& record, const std::string& run_id, int start);
 
-// Removes an old verdict from `log_dir` before generation 0. Returns a function that writes this generation's verdict
-// there, and into the generation's folder, each file whole or not at all. `console` outlives the function and reports
+// Removes an old verdict from `log_dir` before start 1. Returns a function that writes this start's verdict
+// there, and into the start's folder, each file whole or not at all. `console` outlives the function and reports
 // errors. Does nothing for an empty `log_dir`.
 std::function<void(const VerdictRecord&)> verdict_writer(const std::string& log_dir, const std::string& run_id,
-                                                         int generation, Console& console);
+                                                         int start, Console& console);
 
 }  // namespace lockstep::launcher

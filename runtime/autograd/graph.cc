@@ -115,16 +115,16 @@ class Sink final : public GradientSink {
  private:
   Into into_leaf(const Tensor& leaf) {
     const bool first = written_.emplace(leaf.id(), true).second;
-    if (first && leaf.has_grad()) refuse_shares(leaf);
+    if (first && leaf.has_grad()) refuse_shards(leaf);
     const bool add = first ? accumulate_ && leaf.has_grad() : true;
     const Tensor gradient = TensorInternals(leaf).grad_for_writing();
     return {gradient.data<float>(), add};
   }
 
   // Equal replicas would hide what this rank alone adds to its share.
-  static void refuse_shares(const Tensor& leaf) {
+  static void refuse_shards(const Tensor& leaf) {
     const ShardedUpdate* const update = TensorInternals(leaf).sharded_update();
-    if (update == nullptr || update->holds() != ShardedUpdate::Holds::shares) return;
+    if (update == nullptr || update->holds() != ShardedUpdate::Holds::shards) return;
     throw InvalidArgument(
         fmt::format("backward: the loss depends on a parameter {} of another DistributedDataParallel with "
                     "Shard::optimizer, whose gradient waits for its step; make that step before, or call "

@@ -208,7 +208,7 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   if (memory.device()) in_group([&] { memory.follow(group->stream()); });
   // Only between two sums: slices that already hold the gradients of a micro-batch must keep their place.
   if (!order_is_known && step() > 0 && finished_micro_batches == 0) replan_as_observed();
-  has_shares = false;
+  has_shards = false;
   weight = sum;
   has_rows = step_options.weight > 0;
   synchronize = step_options.synchronize;
@@ -343,7 +343,7 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   // The clock ends the step last: if a rank asks to stop it calls the store, which may throw; the gradients are
   // complete by then.
   close_sum();
-  has_shares = is_sharded;
+  has_shards = is_sharded;
   in_group([&] { clock->end(queue.noted().of_all.stop); });
   if (digests) digests->end_step(group->internals().coordinated_stop()->steps_done() - 1);
   return total;
@@ -432,8 +432,8 @@ std::optional<std::int64_t> Reducer::finish_step() { return impl_->finish_step()
 std::int64_t Reducer::total_weight() const { return impl_->total_weight(); }
 const NotedStep& Reducer::noted() const { return impl_->queue.noted(); }
 bool Reducer::used_anywhere(int parameter) const { return impl_->used_anywhere(parameter); }
-void Reducer::update_shares(const std::function<void(const ParameterShare&)>& update) { impl_->update_shares(update); }
-std::vector<ParameterShare> Reducer::shares(int rank) const { return impl_->shares_of_rank(rank); }
+void Reducer::update_shards(const std::function<void(const ParameterShard&)>& update) { impl_->update_shards(update); }
+std::vector<ParameterShard> Reducer::shards(int rank) const { return impl_->shards_of_rank(rank); }
 void Reducer::abandon_step(std::string_view cause) noexcept { impl_->abandon_step(cause); }
 const std::vector<ParameterSpec>& Reducer::parameters() const { return impl_->specs; }
 const BucketPlan& Reducer::plan() const { return impl_->plan; }

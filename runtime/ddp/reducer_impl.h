@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state of a Reducer; its parts are reducer.cc (steps), reducer_order.cc (the order of the gradients) and
-// reducer_shares.cc (shards).
+// reducer_shards.cc (shards).
 #pragma once
 
 #include <exception>
@@ -41,9 +41,9 @@ struct Reducer::Impl {
   // Gradients become ready roughly in the reverse of the order in which layers were built.
   static std::vector<int> reverse_registration(std::size_t parameters);
 
-  // reducer_shares.cc
-  void update_shares(const std::function<void(const ParameterShare&)>& update);
-  std::vector<ParameterShare> shares_of_rank(int rank) const;
+  // reducer_shards.cc
+  void update_shards(const std::function<void(const ParameterShard&)>& update);
+  std::vector<ParameterShard> shards_of_rank(int rank) const;
   void give_up_update(std::string_view cause) noexcept;
   bool is_step_over() const;
 
@@ -93,7 +93,7 @@ struct Reducer::Impl {
   bool is_mean;
   std::unique_ptr<MicroBatchSums> micro_batches;  // null without fixed micro-batches
   std::unique_ptr<StepDigests> digests;           // null unless LOCKSTEP_STEP_DIGESTS is set
-  std::unique_ptr<BucketHook> hook;      // null: the group's own sum
+  std::unique_ptr<BucketHook> hook;               // null: the group's own sum
   const bool is_sharded;
   std::vector<ParameterSpec> planned;  // the specs, and the slice of the used map
   std::map<std::string, int, std::less<>> index;
@@ -110,17 +110,17 @@ struct Reducer::Impl {
   std::vector<int> observed;    // order of mark_ready in the first synchronised step
 
   bool in_step = false;
-  std::vector<Work> gathers;  // on a device: the gathers of the last update_shares()
-  // Whether the last synchronised step has shards whose weights no update_shares() has gathered.
-  bool has_shares = false;
+  std::vector<Work> gathers;  // on a device: the gathers of the last update_shards()
+  // Whether the last synchronised step has shards whose weights no update_shards() has gathered.
+  bool has_shards = false;
   bool begun_once = false;
   bool synchronize = true;
-  std::int64_t weight = 0;     // sum over this rank's micro-batches since the last synchronised step, with this one
-  bool has_rows = false;       // whether this micro-batch's weight is above 0
-  std::int64_t own_total = 0;  // with Loss::sum: this rank's weight in the last synchronised step
+  std::int64_t weight = 0;         // sum over this rank's micro-batches since the last synchronised step, with this one
+  bool has_rows = false;           // whether this micro-batch's weight is above 0
+  std::int64_t own_total = 0;      // with Loss::sum: this rank's weight in the last synchronised step
   int finished_micro_batches = 0;  // micro-batches since the last synchronised step
-  std::vector<char> marked;    // by parameter, in this micro-batch
-  std::vector<Use> used;       // by parameter, marked ready by this rank since the last synchronised step
+  std::vector<char> marked;        // by parameter, in this micro-batch
+  std::vector<Use> used;           // by parameter, marked ready by this rank since the last synchronised step
 
   std::exception_ptr failure;  // the first thing the group threw
   OwnerProcess owner;

@@ -50,7 +50,7 @@ constexpr auto kFields = [](auto& cause, auto& fields) {
   fields("reporter", cause.reporter);
   fields("host", cause.host, host_to_text, host_of_text);
   fields("pid", cause.pid);
-  fields("generation", cause.generation);
+  fields("restarts", cause.restarts);
   fields("step", cause.step);
   fields("bucket", cause.bucket);
   fields("sequence", cause.sequence);

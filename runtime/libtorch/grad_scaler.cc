@@ -95,15 +95,15 @@ at::Tensor multiply_all(const std::vector<at::Tensor>& gradients, const at::Tens
 }
 
 // Null where parameters are whole.
-const OptimizerShares* shares_of(const ::torch::optim::Optimizer& optimizer) {
-  const auto* const shares = dynamic_cast<const OptimizerShares*>(&optimizer);
-  return shares != nullptr && shares->are_cut() ? shares : nullptr;
+const OptimizerShards* shards_of(const ::torch::optim::Optimizer& optimizer) {
+  const auto* const shards = dynamic_cast<const OptimizerShards*>(&optimizer);
+  return shards != nullptr && shards->are_cut() ? shards : nullptr;
 }
 
 // A rank looks at its share alone.
 at::Tensor agreed(const ::torch::optim::Optimizer& optimizer, const at::Tensor& found_inf) {
-  const OptimizerShares* const shares = shares_of(optimizer);
-  return shares == nullptr ? found_inf : shares->agreed(found_inf);
+  const OptimizerShards* const shards = shards_of(optimizer);
+  return shards == nullptr ? found_inf : shards->agreed(found_inf);
 }
 
 constexpr const char* kScale = "scale";
@@ -141,7 +141,7 @@ void GradScaler::unscale_(::torch::optim::Optimizer& optimizer) {
                     "before step()",
                     seen.stage == Stage::unscaled ? "has been called for" : "comes after step() of"));
   }
-  if (const OptimizerShares* const shares = shares_of(optimizer)) shares->put_shares(optimizer.param_groups());
+  if (const OptimizerShards* const shards = shards_of(optimizer)) shards->put_shards(optimizer.param_groups());
   const at::NoGradGuard no_grad;
   const at::Tensor factor = tensors_.scale.to(at::kDouble).reciprocal().to(at::kFloat);
   seen.found_inf = agreed(optimizer, multiply_all(gradients_of(optimizer, /*may_be_half=*/false), factor));
@@ -161,7 +161,7 @@ at::Tensor GradScaler::step(::torch::optim::Optimizer& optimizer) {
         "after the steps of all optimizers");
   }
   auto* const fused = dynamic_cast<FusedOptimizer*>(&optimizer);
-  if (fused != nullptr && fused->is_fused() && shares_of(optimizer) == nullptr) {
+  if (fused != nullptr && fused->is_fused() && shards_of(optimizer) == nullptr) {
     const bool is_scaled = seen.stage == Stage::ready;
     if (is_scaled) {
       const at::NoGradGuard no_grad;

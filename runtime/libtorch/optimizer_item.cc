@@ -104,10 +104,10 @@ template <typename Optimizer, typename State, typename Options>
 class KnownItem final : public SnapshotItem {
  public:
   // `shares`: null where parameters are whole.
-  KnownItem(Optimizer& optimizer, const char* type, NamesOf names_of, const OptimizerShares* shares)
-      : optimizer_(optimizer), type_(type), names_of_(std::move(names_of)), shares_(shares) {
+  KnownItem(Optimizer& optimizer, const char* type, NamesOf names_of, const OptimizerShards* shards)
+      : optimizer_(optimizer), type_(type), names_of_(std::move(names_of)), shards_(shards) {
     look_at_groups();
-    if (shares == nullptr) return;
+    if (shards == nullptr) return;
     each_parameter([&](const std::string& name, const at::Tensor& parameter) {
       if (cut_of(parameter)->whole.is_contiguous()) return;
       throw InvalidArgument(fmt::format(
@@ -135,7 +135,7 @@ class KnownItem final : public SnapshotItem {
 
   // Names the groups that the last values() saw: what a rescue has kept of that step lacks groups that came later.
   SnapshotValues fixed_values() const override { return values_of(names_); }
-  bool is_sharded() const override { return shares_ != nullptr; }
+  bool is_sharded() const override { return shards_ != nullptr; }
 
   std::vector<SnapshotTensor> tensors() const override {
     if constexpr (kIsFused) correct_counts<typename State::TorchState>(optimizer_.state());
@@ -150,7 +150,7 @@ class KnownItem final : public SnapshotItem {
           tensors.push_back(saved_tensor(field_name(name, field), value, true));
           if (const auto cut = cut_of(parameter)) {
             tensors.back().shape = cut->whole.sizes().vec();
-            tensors.back().share = cut->share;
+            tensors.back().shard = cut->shard;
           }
         } else {
           SnapshotTensor count = saved_tensor(field_name(name, field), at::scalar_tensor(value, at::kLong), true);
@@ -203,7 +203,7 @@ class KnownItem final : public SnapshotItem {
           if (const auto cut = cut_of(parameter)) {
             const at::Tensor whole = at::empty(cut->whole.sizes(), value.options().device(at::kCPU));
             read_into(saved, saved_name, whole);
-            value.copy_(whole.view(-1).slice(0, cut->share.begin, cut->share.end));
+            value.copy_(whole.view(-1).slice(0, cut->shard.begin, cut->shard.end));
           } else {
             read_into(saved, saved_name, value);
           }
@@ -328,10 +328,10 @@ class KnownItem final : public SnapshotItem {
   // The parameter that a tensor of the optimizer's is a share of; nullopt if it is whole.
   struct Cut {
     at::Tensor whole;
-    SnapshotShare share;
+    SnapshotShard shard;
   };
   std::optional<Cut> cut_of(const at::Tensor& tensor) const {
-    const at::Tensor whole = shares_ == nullptr ? tensor : shares_->whole_of(tensor);
+    const at::Tensor whole = shards_ == nullptr ? tensor : shards_->whole_of(tensor);
     if (whole.is_same(tensor)) return std::nullopt;
     const std::int64_t begin = tensor.storage_offset() - whole.storage_offset();
     return Cut{whole, {begin, begin + tensor.numel()}};
@@ -342,7 +342,7 @@ class KnownItem final : public SnapshotItem {
   NamesOf names_of_;
   mutable ParameterNames names_;  // of the parameters in the groups, as look_at_groups() last saw them
   mutable std::vector<std::vector<const void*>> in_groups_;  // their addresses
-  const OptimizerShares* shares_;
+  const OptimizerShards* shards_;
 };
 
 // Any other, as the bytes that it makes of itself.
@@ -439,11 +439,11 @@ std::shared_ptr<SnapshotItem> optimizer_item(std::string_view name, ::torch::opt
   const auto known =
       [&]<typename Type, typename State, typename Options>(const char* type) -> std::shared_ptr<SnapshotItem> {
     // Exactly it, or in shares: a class of the program's own over it may keep more.
-    const auto* const shares = dynamic_cast<const OptimizerShares*>(&optimizer);
+    const auto* const shards = dynamic_cast<const OptimizerShards*>(&optimizer);
     auto* const it = dynamic_cast<Type*>(&optimizer);
-    if (it == nullptr || (shares == nullptr && typeid(optimizer) != typeid(Type))) return nullptr;
+    if (it == nullptr || (shards == nullptr && typeid(optimizer) != typeid(Type))) return nullptr;
     return std::make_shared<KnownItem<Type, State, Options>>(*it, type, names_of,
-                                                             shares != nullptr && shares->are_cut() ? shares : nullptr);
+                                                             shards != nullptr && shards->are_cut() ? shards : nullptr);
   };
   if (auto item = known.operator()<FusedAdamW, FusedState<AdamWParamState>, AdamWOptions>("AdamW")) return item;
   if (auto item = known.operator()<FusedAdam, FusedState<AdamParamState>, AdamOptions>("Adam")) return item;

@@ -27,7 +27,7 @@ namespace {
 // of backward. The parameters that a rank leaves out may change in each step, so no earlier moment is known to be safe.
 void join_norms(ReplicaEngine& engine, const GradientOptions& gradient_options) {
   // If the outputs' gradient is weighted, so are all gradients behind it.
-  const LossWeight weight = engine.options.weigh_outputs ? nullptr : gradient_options.loss_weight;
+  const LossWeight weight = engine.options.weight_outputs ? nullptr : gradient_options.loss_weight;
   for (const auto& [name, norm] : engine.sync_batch_norms()) {
     norm->join(engine.group, weight, gradient_options.before_backward);
     if (norm->group() != engine.group) continue;
@@ -45,7 +45,7 @@ std::optional<std::string> live_gradient(const ReplicaEngine& replica) {
   std::vector<at::Tensor> is_live;
   std::vector<std::size_t> of_parameter;
   for (std::size_t i = 0; i < replica.parameters().size(); ++i) {
-    const at::Tensor& gradient = replica.shares.gradient_that_tells(i);
+    const at::Tensor& gradient = replica.shards.gradient_that_tells(i);
     if (!gradient.defined()) continue;
     is_live.push_back(gradient.detach().ne(0).any());
     of_parameter.push_back(i);
@@ -117,7 +117,7 @@ Replica::Replica(const ::torch::nn::Module& module, std::shared_ptr<ProcessGroup
   engine.trainer.adopt({.values = {[&engine] { return engine.versions(); }, [&engine] { return engine.dense_state(); }},
                         .live_gradient = [&engine] { return live_gradient(engine); },
                         .weight_bytes = bytes});
-  if (options.shard != Shard::none && engine.group->size() > 1) engine.shares.cut();
+  if (options.shard != Shard::none && engine.group->size() > 1) engine.shards.cut();
   join_norms(engine, gradient_options());
   engine.hook(engine_, {.before = [&engine](std::size_t i, bool has) { engine.before_gradient(i, has); },
                         .after = [&engine](std::size_t i) { engine.on_gradient(i); }});

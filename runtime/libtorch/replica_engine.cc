@@ -91,7 +91,7 @@ double ReplicaEngine::on_output() {
   passed_outputs_ = true;
   // The gradient is taken as a function (create_graph): a loss made of it alone passes no outputs.
   if (at::GradMode::is_enabled()) expects_outputs_ = false;
-  const bool weigh = options.weigh_outputs && options.loss == Loss::mean && !gradients.needs_no_arena();
+  const bool weigh = options.weight_outputs && options.loss == Loss::mean && !gradients.needs_no_arena();
   return weigh ? static_cast<double>(trainer.weight()->value_or(1)) : 1;
 }
 
@@ -122,7 +122,7 @@ void ReplicaEngine::begin() {
   // All refusals come before the step is begun, so that a refused backward leaves nothing half done.
   refuse_thawed_or_converted();
   repeatable.refuse_other_backward();
-  shares.refuse_unclaimed();
+  shards.refuse_unclaimed();
   refuse_unweighted();
   repeatable.refuse_written_buffers();
   // In this order: if progress() finds the group's failure, which ranks may see at different times, all of them have
@@ -198,7 +198,7 @@ void ReplicaEngine::leave() noexcept {
     if (forwards_without_step_.value_or(0) > 0 && std::uncaught_exceptions() == 0) tell_of_no_backward();
     // Before .grad leaves the arena: a backward of the bare module must not bring gradients here.
     unhook();
-    shares.leave();
+    shards.leave();
     gradients.leave();
   } catch (const std::exception& error) {
     // A gradient that could not be copied stays where it is: it holds the memory.
@@ -256,10 +256,10 @@ void ReplicaEngine::refuse_unweighted() const {
                     trainer.step()));
   }
   const bool is_seen = passed_outputs_ || **trainer.weight() == 0 || group->size() == 1;
-  if (!options.weigh_outputs || options.loss != Loss::mean || is_seen) return;
+  if (!options.weight_outputs || options.loss != Loss::mean || is_seen) return;
   throw InvalidArgument(
       fmt::format("DistributedDataParallel: step {} has a gradient that came through no output that is seen, so that "
-                  "the weight is not in it; set DdpOptions::weigh_outputs to false, or let forward return tensors, "
+                  "the weight is not in it; set DdpOptions::weight_outputs to false, or let forward return tensors, "
                   "alone or in containers",
                   trainer.step()));
 }

@@ -18,7 +18,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/libtorch/repeatable_step.h"
 #include "runtime/libtorch/replica_gradients.h"
-#include "runtime/libtorch/replica_shares.h"
+#include "runtime/libtorch/replica_shards.h"
 
 namespace lockstep::libtorch {
 
@@ -26,8 +26,8 @@ class ReplicaEngine : public TrainedModule, public std::enable_shared_from_this<
  public:
   using TrainedModule::TrainedModule;
 
-  ReplicaShares shares{*this};
-  Gradients gradients{*this, shares};
+  ReplicaShards shards{*this};
+  Gradients gradients{*this, shards};
   RepeatableStep repeatable{*this};
   std::function<void()> after_broadcast;
   // Forwards with gradients: how many have begun, and the rows of the last.

@@ -28,9 +28,9 @@ bool is_zero(const at::Tensor& dense) {
 
 }  // namespace
 
-Gradients::Gradients(TrainedModule& module, ReplicaShares& shares)
+Gradients::Gradients(TrainedModule& module, ReplicaShards& shards)
     : module_(module),
-      shares_(shares),
+      shards_(shards),
       trainer_(module.trainer),
       slots_(module.parameters().size()),
       stream_(current_stream(module.group->device())) {
@@ -53,7 +53,7 @@ bool Gradients::needs_no_arena() const {
 
 // With shares the order is fixed: an optimizer's state belongs to a share.
 void Gradients::order_by(std::span<const at::Tensor> outputs) {
-  if (order_.empty() && !shares_.are_cut()) order_ = graph_order(outputs, module_.numbers());
+  if (order_.empty() && !shards_.are_cut()) order_ = graph_order(outputs, module_.numbers());
 }
 
 // Collective the first time: before the first gradient is written, so that addresses never change.
@@ -67,7 +67,7 @@ void Gradients::plan() {
     if (!in_graph[static_cast<std::size_t>(i)]) order_.push_back(i);
   }
   // Micro-batches are mostly as large as rank 0's first: those need no multiplication.
-  const bool are_multiplied = !module_.options.weigh_outputs && module_.options.loss == Loss::mean;
+  const bool are_multiplied = !module_.options.weight_outputs && module_.options.loss == Loss::mean;
   std::int64_t unit = are_multiplied ? unit_.value_or(std::max<std::int64_t>(trainer_.weight()->value_or(1), 1)) : 1;
   // A fixed unit in place of the first weight, which differs with the number of ranks.
   if (const Reproducible& same = module_.options.reproducible; same.is_on() && are_multiplied) {
@@ -85,8 +85,8 @@ void Gradients::plan() {
     slot.view = at::from_blob(
         memory, tensor(i).sizes(), slot.strides, [arena = reducer.memory()](void*) {}, of_view, tensor(i).device());
     slot.result = slot.view;
-    if (shares_.are_cut()) {
-      slot.result = shares_.adopt(i, slot.view);
+    if (shards_.are_cut()) {
+      slot.result = shards_.adopt(i, slot.view);
     } else if (slot.view.dtype() != tensor(i).dtype()) {
       slot.result = at::empty_strided(tensor(i).sizes(), slot.strides, tensor(i).options());
     }
@@ -102,10 +102,10 @@ void Gradients::plan_early() {
 
 void Gradients::begin() {
   begin_in_current_stream();
-  shares_.set_has_means(false);
+  shards_.set_has_means(false);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     // A zero_grad() of torch's class, which knows shares alone.
-    if (!shares_.gradient_that_tells(i).defined()) tensor(i).mutable_grad().reset();
+    if (!shards_.gradient_that_tells(i).defined()) tensor(i).mutable_grad().reset();
   }
   // The scope covers the Reducer's calls only: the group's stream goes with its program, and one backward may have
   // several replicas, each with a stream.
@@ -250,7 +250,7 @@ void Gradients::finish(trace::Time backward_began) {
   // the sums in the arena.
   put_in_order(stream_, current_stream(module_.group->device()));
   if (!trainer_.is_synchronized()) return;  // earlier gradients stay aside until the sum is whole
-  shares_.clear();
+  shards_.clear();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     // Next to an earlier gradient the answer is not worth a device's wait.
@@ -259,7 +259,7 @@ void Gradients::finish(trace::Time backward_began) {
     if (slot.had_gradient || slot.is_used) restore(i);
   }
   tell_of_unused();
-  shares_.set_has_means(shares_.are_cut());
+  shards_.set_has_means(shards_.are_cut());
 }
 
 // Takes the gradients that wait for the end of backward, and those of parameters that it has not reached. There .grad
@@ -275,7 +275,7 @@ void Gradients::take_rest() {
 void Gradients::restore(std::size_t index) {
   Slot& slot = slots_[index];
   const at::Tensor earlier = std::exchange(slot.earlier, {});
-  if (shares_.are_cut()) return shares_.give_mean(index);  // `earlier` is zeros, or the backward was refused
+  if (shards_.are_cut()) return shards_.give_mean(index);  // `earlier` is zeros, or the backward was refused
   const at::NoGradGuard no_grad;
   // In the view, before it is rounded into `result`: else a gradient of 16 bits would be rounded twice.
   if (earlier.defined()) slot.view.add_(earlier);
@@ -332,7 +332,7 @@ void Gradients::leave() {
 }
 
 double Gradients::factor() const {
-  const bool has_weight_in_it = module_.options.weigh_outputs || module_.options.loss == Loss::sum;
+  const bool has_weight_in_it = module_.options.weight_outputs || module_.options.loss == Loss::sum;
   const std::int64_t own = **trainer_.weight();
   const std::int64_t weight = has_weight_in_it ? std::min<std::int64_t>(own, 1) : own;
   return static_cast<double>(weight) / static_cast<double>(trainer_.reducer()->weight_unit());

@@ -21,13 +21,13 @@
 
 #include "lockstep/libtorch/torch_stream.h"
 #include "runtime/ddp/wrong_numbers.h"
-#include "runtime/libtorch/replica_shares.h"
+#include "runtime/libtorch/replica_shards.h"
 
 namespace lockstep::libtorch {
 
 class Gradients {
  public:
-  Gradients(TrainedModule& module, ReplicaShares& shares);
+  Gradients(TrainedModule& module, ReplicaShards& shards);
 
   // Whether some step may need no arena: a hook is called, and fixed micro-batches are added up, at any number of
   // ranks. The Reducer refuses a hook that lacks its name or function.
@@ -112,7 +112,7 @@ class Gradients {
   bool is_on_device() const { return module_.group->device().kind != DeviceKind::cpu; }
 
   TrainedModule& module_;
-  ReplicaShares& shares_;
+  ReplicaShards& shards_;
   Trainer& trainer_;
   std::vector<Slot> slots_;  // by parameter
   std::vector<int> order_;   // of the first graph, which decides that of the buckets; empty before

@@ -28,7 +28,7 @@ void sum(ProcessGroup& group, const char* call, void* data, std::int64_t count, 
 
 }  // namespace
 
-OptimizerShares::OptimizerShares(const Replica& replica) : engine_(replica.engine()) {
+OptimizerShards::OptimizerShards(const Replica& replica) : engine_(replica.engine()) {
   if (!are_cut() && engine_->group->size() > 1) {
     throw InvalidArgument(
         "ShardedOptimizer: its DistributedDataParallel has no shares; make it with {.shard = "
@@ -37,25 +37,25 @@ OptimizerShares::OptimizerShares(const Replica& replica) : engine_(replica.engin
   const auto& parameters = engine_->parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     index_.emplace(parameters[i].tensor.unsafeGetTensorImpl(), i);
-    if (are_cut()) index_.emplace(engine_->shares.tensors()[i].unsafeGetTensorImpl(), i);
+    if (are_cut()) index_.emplace(engine_->shards.tensors()[i].unsafeGetTensorImpl(), i);
   }
-  engine_->shares.claim(true);
+  engine_->shards.claim(true);
 }
 
-OptimizerShares::~OptimizerShares() { engine_->shares.claim(false); }
+OptimizerShards::~OptimizerShards() { engine_->shards.claim(false); }
 
-bool OptimizerShares::are_cut() const { return engine_->shares.are_cut(); }
+bool OptimizerShards::are_cut() const { return engine_->shards.are_cut(); }
 
-at::Tensor OptimizerShares::whole_of(const at::Tensor& tensor) const {
+at::Tensor OptimizerShards::whole_of(const at::Tensor& tensor) const {
   const auto found = index_.find(tensor.unsafeGetTensorImpl());
   return found == index_.end() ? tensor : engine_->parameters()[found->second].tensor;
 }
 
-void OptimizerShares::clear_gradients(bool set_to_none) { engine_->shares.clear_gradients(set_to_none); }
+void OptimizerShards::clear_gradients(bool set_to_none) { engine_->shards.clear_gradients(set_to_none); }
 
 // torch's add_param_group() is not virtual, and param_groups() is anybody's: whole parameters, whose .grad is NaN, may
 // come into the groups at any time.
-void OptimizerShares::put_shares(Groups& groups) const {
+void OptimizerShards::put_shards(Groups& groups) const {
   std::unordered_set<std::size_t> seen;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t k = 0; k < groups[g].params().size(); ++k) {
@@ -66,51 +66,51 @@ void OptimizerShares::put_shares(Groups& groups) const {
             "ShardedOptimizer: parameter {} of group {} is {}; give each tensor of ddp.parameters() once", k, g,
             found == index_.end() ? "none of its DistributedDataParallel's" : "in the optimizer's groups twice"));
       }
-      if (are_cut()) parameter = engine_->shares.tensors()[found->second];
+      if (are_cut()) parameter = engine_->shards.tensors()[found->second];
     }
   }
 }
 
-OptimizerShares::Groups OptimizerShares::in_shares(Groups groups) const {
-  put_shares(groups);
+OptimizerShards::Groups OptimizerShards::in_shards(Groups groups) const {
+  put_shards(groups);
   return groups;
 }
 
-OptimizerShares::Groups OptimizerShares::all_in_shares() const {
+OptimizerShards::Groups OptimizerShards::all_in_shards() const {
   Groups groups;
   groups.emplace_back(std::vector<at::Tensor>());
   for (const auto& parameter : engine_->parameters()) groups.front().params().push_back(parameter.tensor);
-  return in_shares(std::move(groups));
+  return in_shards(std::move(groups));
 }
 
-void OptimizerShares::step_shares(Groups& groups, const std::function<void()>& step) {
+void OptimizerShards::step_shards(Groups& groups, const std::function<void()>& step) {
   at::autocast::clear_cache();  // of casts of the values before the step
-  put_shares(groups);
+  put_shards(groups);
   if (!are_cut()) return step();
   std::vector<at::Tensor> stepped;
   for (const auto& group : groups) {
-    for (const at::Tensor& share : group.params()) {
-      if (share.grad().defined()) stepped.push_back(share);
+    for (const at::Tensor& shard : group.params()) {
+      if (shard.grad().defined()) stepped.push_back(shard);
     }
   }
   engine_->settle_lost();
-  engine_->shares.update(step);
+  engine_->shards.update(step);
   if (stepped.empty()) return;
   // torch keeps gradients after a step. The next backward sees by this one whether zero_grad() of torch's class, which
   // knows the shares alone, was called: it drops it, or writes 0 there. A rank whose shares are empty has it too.
   const at::Tensor mark = at::full({1}, std::numeric_limits<double>::quiet_NaN(), stepped.front().options());
-  for (const at::Tensor& share : stepped) share.mutable_grad() = mark;
+  for (const at::Tensor& shard : stepped) shard.mutable_grad() = mark;
 }
 
-at::Tensor OptimizerShares::agreed(const at::Tensor& found_inf) const {
+at::Tensor OptimizerShards::agreed(const at::Tensor& found_inf) const {
   ProcessGroup& group = *engine_->group;
   const at::Tensor all = found_inf.to(device_of(group), at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous();
   sum(group, "GradScaler", all.data_ptr(), 1, DType::f32);
   return moved(all, found_inf.options());
 }
 
-double OptimizerShares::clip(Groups& groups, double max_norm) const {
-  put_shares(groups);
+double OptimizerShards::clip(Groups& groups, double max_norm) const {
+  put_shards(groups);
   if (!(max_norm > 0)) throw InvalidArgument(fmt::format("clip_grad_norm: max_norm {} is not above 0", max_norm));
   const at::NoGradGuard no_grad;
   ProcessGroup& group = *engine_->group;
@@ -160,7 +160,7 @@ double OptimizerShares::clip(Groups& groups, double max_norm) const {
   return norm;
 }
 
-void OptimizerShares::refuse_file(const char* call) {
+void OptimizerShards::refuse_file(const char* call) {
   throw InvalidArgument(fmt::format(
       "ShardedOptimizer: {}(): each rank has its share of the state alone, and a file would lack the others'; "
       "lockstep::libtorch::Snapshots has all of them",

@@ -67,13 +67,13 @@ ParameterNames names_in(const std::string& name, ::torch::optim::Optimizer& opti
     for (const auto& item : module->named_parameters()) add_name(item);
     for (const auto& item : module->named_buffers()) add_name(item);
   }
-  const auto* const shares = dynamic_cast<const OptimizerShares*>(&optimizer);
-  if (shares != nullptr && shares->are_cut()) shares->put_shares(optimizer.param_groups());
+  const auto* const shards = dynamic_cast<const OptimizerShards*>(&optimizer);
+  if (shards != nullptr && shards->are_cut()) shards->put_shards(optimizer.param_groups());
   ParameterNames names;
   for (const auto& group : optimizer.param_groups()) {
     names.emplace_back();
     for (const at::Tensor& parameter : group.params()) {
-      const at::Tensor whole = shares == nullptr ? parameter : shares->whole_of(parameter);
+      const at::Tensor whole = shards == nullptr ? parameter : shards->whole_of(parameter);
       const auto found = of_module.find(whole.unsafeGetTensorImpl());
       if (found == of_module.end()) {
         throw InvalidArgument(

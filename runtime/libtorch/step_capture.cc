@@ -93,10 +93,10 @@ at::Tensor StepCapture::run(const std::vector<at::Tensor>& inputs, const LossOf&
 void StepCapture::clear_gradients() {
   const DdpOptions& options = engine_->options;
   const Trainer& trainer = engine_->trainer;
-  if (options.weigh_outputs || options.reproducible.is_on() || engine_->shares.are_cut() || trainer.is_in_no_sync() ||
+  if (options.weight_outputs || options.reproducible.is_on() || engine_->shares.are_cut() || trainer.is_in_no_sync() ||
       trainer.accumulating()) {
     throw InvalidArgument(fmt::format(
-        "CapturedStep: step {} is in no_sync(), or behind its micro-batches, or DdpOptions has weigh_outputs "
+        "CapturedStep: step {} is in no_sync(), or behind its micro-batches, or DdpOptions has weight_outputs "
         "or reproducible or shard; a captured step is one backward, weighed on the device: take larger batches "
         "instead, and leave these options out",
         trainer.step()));

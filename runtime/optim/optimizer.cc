@@ -78,7 +78,7 @@ void Optimizer::require_own_shards() const {
 }
 
 Tensor Optimizer::own_part(std::size_t index, const Tensor& whole) const {
-  return shards_ == nullptr ? whole : shards_->share_of(parameters_[index], whole);
+  return shards_ == nullptr ? whole : shards_->shard_of(parameters_[index], whole);
 }
 
 void Optimizer::step() {
@@ -91,7 +91,7 @@ void Optimizer::step() {
     check(i);
     has_gradients = true;
   }
-  if (shards_ != nullptr && has_gradients) shards_->require_shares("optimizer: step()");
+  if (shards_ != nullptr && has_gradients) shards_->require_shards("optimizer: step()");
   ++steps_;
   if (shards_ == nullptr) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) update_own_part(i);
@@ -177,14 +177,14 @@ ShardedUpdate* micro_batches_of(std::span<const Tensor> parameters) {
         "of "
         "each by itself");
   }
-  if (shards && *shards != nullptr) (*shards)->require_shares("grad_norm");
+  if (shards && *shards != nullptr) (*shards)->require_shards("grad_norm");
   return shards.value_or(nullptr);
 }
 
 // The part of a gradient that this rank reads and scales; undefined without a gradient.
 Tensor own_part(const Tensor& parameter, const ShardedUpdate* shards) {
   if (shards == nullptr || !parameter.has_grad()) return parameter.grad();
-  return shards->share_of(parameter, TensorInternals(parameter).grad_for_writing());
+  return shards->shard_of(parameter, TensorInternals(parameter).grad_for_writing());
 }
 
 // By parameter: the sum of the squares of all ranks' shares.

@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-bool is_changed_in_file(const SnapshotTensor& tensor) { return tensor.is_transposed && !tensor.share; }
+bool is_changed_in_file(const SnapshotTensor& tensor) { return tensor.is_transposed && !tensor.shard; }
 
 }  // namespace
 

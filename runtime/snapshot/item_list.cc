@@ -128,26 +128,26 @@ std::vector<CapturedItem> ItemList::capture(Values values, bool saves_alone, con
 }
 
 void ItemList::take_slices(CapturedItem& captured) const {
-  const std::string file = checkpoint::name_of_share(captured.item.name, group_.rank());
+  const std::string file = checkpoint::name_of_shard(captured.item.name, group_.rank());
   std::vector<SnapshotTensor> own;
   for (SnapshotTensor& tensor : captured.tensors) {
     const std::int64_t all =
         std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1}, std::multiplies());
     // A tensor that every rank has whole is one slice, rank 0's.
-    const SnapshotShare share = tensor.share.value_or(SnapshotShare{0, group_.rank() == 0 ? all : 0});
+    const SnapshotShard shard = tensor.shard.value_or(SnapshotShard{0, group_.rank() == 0 ? all : 0});
     SlicedTensor& sliced = captured.item.sliced.emplace_back(
         SlicedTensor{.name = tensor.name,
                      .dtype = tensor.dtype,
                      .shape = tensor.shape,
-                     .is_transposed = tensor.is_transposed && tensor.share.has_value()});
-    if (share.begin == share.end) continue;
+                     .is_transposed = tensor.is_transposed && tensor.shard.has_value()});
+    if (shard.begin == shard.end) continue;
     if (std::cmp_not_equal(tensor.bytes.size(),
-                           static_cast<std::size_t>(share.end - share.begin) * size_of(tensor.dtype))) {
+                           static_cast<std::size_t>(shard.end - shard.begin) * size_of(tensor.dtype))) {
       throw InvalidArgument(fmt::format("Snapshots: {}: tensor {} has {} bytes for elements {} to {} of {}",
                                         captured.item.name, checkpoint::in_quotes(tensor.name), tensor.bytes.size(),
-                                        share.begin, share.end, checkpoint::describe(tensor.dtype, tensor.shape)));
+                                        shard.begin, shard.end, checkpoint::describe(tensor.dtype, tensor.shape)));
     }
-    sliced.slices.push_back({file, share.begin, share.end});
+    sliced.slices.push_back({file, shard.begin, shard.end});
     own.push_back(std::move(tensor));
   }
   captured.tensors = std::move(own);

@@ -7,13 +7,13 @@
 
 namespace lockstep {
 
-Tensor ShardedUpdate::share_of(const Tensor& parameter, const Tensor& whole) const {
-  const Share own = share(parameter);
+Tensor ShardedUpdate::shard_of(const Tensor& parameter, const Tensor& whole) const {
+  const Range own = shard(parameter);
   return whole.view_as({whole.count()}).view_rows(own.begin, own.end);
 }
 
-void ShardedUpdate::require_shares(const char* operation) const {
-  if (holds_ == Holds::shares) return;
+void ShardedUpdate::require_shards(const char* operation) const {
+  if (holds_ == Holds::shards) return;
   throw InvalidArgument(fmt::format(
       "{}: with Shard::optimizer it comes once behind a synchronised backward, and before zero_grad(); the "
       "gradients' memory has {}",

@@ -20,7 +20,7 @@ class ShardedUpdate {
   // The contents of the gradients' memory.
   enum class Holds : std::uint8_t {
     gradients,  // this rank's own, whole: before the ranks have summed them
-    shares,     // the sum over the ranks in this rank's shares; elsewhere nothing of use
+    shards,     // the sum over the ranks in this rank's shares; elsewhere nothing of use
     weights,    // the updated weights, after run()
   };
 
@@ -30,14 +30,14 @@ class ShardedUpdate {
   ShardedUpdate& operator=(const ShardedUpdate&) = delete;
 
   // Elements [begin, end) of a parameter, in the order of its memory; perhaps none.
-  struct Share {
+  struct Range {
     std::int64_t begin = 0;
     std::int64_t end = 0;
   };
   // This rank's.
-  virtual Share share(const Tensor& parameter) const = 0;
+  virtual Range shard(const Tensor& parameter) const = 0;
   // A flat view of that share in `whole`, which is the parameter or as large.
-  Tensor share_of(const Tensor& parameter, const Tensor& whole) const;
+  Tensor shard_of(const Tensor& parameter, const Tensor& whole) const;
   // Collective. Calls `update` once for each parameter, to write its share, also of 0 elements; every rank has the
   // weights of all shares when this returns. It counts as many writes of a parameter on every rank (Tensor::version()),
   // beside those that `update` counts.
@@ -47,7 +47,7 @@ class ShardedUpdate {
 
   Holds holds() const { return holds_; }
   // InvalidArgument, with `operation` in front, unless holds() is shares.
-  void require_shares(const char* operation) const;
+  void require_shards(const char* operation) const;
 
   // The optimizer that has the state of the shares, until release(): `optimizer` from now on. InvalidArgument if there
   // is one already.

@@ -385,7 +385,7 @@ void DistributedDataParallel::finish_step() {
                     "nobody would average its gradient; wrap the module again",
                     reducer.parameters()[i].name));
   }
-  if (shards_ && trainer_->is_synchronized()) shards_->hold(ShardedUpdate::Holds::shares);
+  if (shards_ && trainer_->is_synchronized()) shards_->hold(ShardedUpdate::Holds::shards);
 }
 
 void DistributedDataParallel::check_replicas() const {

@@ -16,10 +16,10 @@ Tensor elements(const Tensor& whole, std::int64_t begin, std::int64_t end) {
 
 ShardedParameters::ShardedParameters(Reducer& reducer, ProcessGroup& group, const std::vector<Tensor>& parameters,
                                      const std::unordered_map<const void*, int>& index)
-    : reducer_(reducer), group_(group), parameters_(parameters), index_(index), shares_(parameters.size()) {
+    : reducer_(reducer), group_(group), parameters_(parameters), index_(index), shards_(parameters.size()) {
   // A bucket's part has a parameter's elements in one piece.
-  for (const ParameterShare& share : reducer_.shares(group_.rank())) {
-    shares_[static_cast<std::size_t>(share.parameter)] = share;
+  for (const ParameterShard& shard : reducer_.shards(group_.rank())) {
+    shards_[static_cast<std::size_t>(shard.parameter)] = shard;
   }
   for (const Tensor& parameter : parameters_) TensorInternals(parameter).set_sharded_update(this);
 }
@@ -28,9 +28,9 @@ ShardedParameters::~ShardedParameters() {
   for (const Tensor& parameter : parameters_) TensorInternals(parameter).set_sharded_update(nullptr);
 }
 
-ShardedUpdate::Share ShardedParameters::share(const Tensor& parameter) const {
-  const ParameterShare& share = shares_[static_cast<std::size_t>(index_.at(parameter.id()))];
-  return {share.begin, share.end};
+ShardedUpdate::Range ShardedParameters::shard(const Tensor& parameter) const {
+  const ParameterShard& shard = shards_[static_cast<std::size_t>(index_.at(parameter.id()))];
+  return {shard.begin, shard.end};
 }
 
 void ShardedParameters::run(const std::function<void(const Tensor& parameter)>& update) {
@@ -42,15 +42,15 @@ void ShardedParameters::run(const std::function<void(const Tensor& parameter)>& 
     float* const data = reducer_.gradient<float>(static_cast<int>(i));
     return Tensor::borrow({data, parameter.count(), DType::f32, parameter.device()}, {parameter.count()});
   };
-  reducer_.update_shares([&](const ParameterShare& share) {
-    const auto i = static_cast<std::size_t>(share.parameter);
+  reducer_.update_shards([&](const ParameterShard& shard) {
+    const auto i = static_cast<std::size_t>(shard.parameter);
     update(parameters_[i]);
-    travelling(i).view_rows(share.begin, share.end).copy_from(elements(parameters_[i], share.begin, share.end));
+    travelling(i).view_rows(shard.begin, shard.end).copy_from(elements(parameters_[i], shard.begin, shard.end));
   });
   holds_ = Holds::weights;
   // What the others have updated, before this rank's share and behind it: two writes of each parameter, on every rank.
-  for (std::size_t i = 0; i < shares_.size(); ++i) {
-    const ParameterShare& own = shares_[i];
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    const ParameterShard& own = shards_[i];
     if (own.begin == own.end) update(parameters_[i]);
     const Tensor all = travelling(i);
     elements(parameters_[i], 0, own.begin).copy_from(all.view_rows(0, own.begin));

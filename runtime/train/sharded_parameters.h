@@ -19,7 +19,7 @@ class ShardedParameters final : public ShardedUpdate {
   ~ShardedParameters() override;
 
   void hold(Holds what) { holds_ = what; }
-  Share share(const Tensor& parameter) const override;
+  Range shard(const Tensor& parameter) const override;
   void run(const std::function<void(const Tensor& parameter)>& update) override;
   void sum(const BufferView& values) override;
 
@@ -28,7 +28,7 @@ class ShardedParameters final : public ShardedUpdate {
   ProcessGroup& group_;
   const std::vector<Tensor>& parameters_;
   const std::unordered_map<const void*, int>& index_;
-  std::vector<ParameterShare> shares_;  // this rank's, by parameter; [0, 0) where it has none
+  std::vector<ParameterShard> shards_;  // this rank's, by parameter; [0, 0) where it has none
 };
 
 }  // namespace lockstep

@@ -25,7 +25,7 @@ using checkpoint::SnapshotValues;
 struct NamedLayout {
   std::vector<std::string> names;
   nn::FileLayout layout = nn::FileLayout::as_it_is;
-  std::optional<SnapshotShare> share = std::nullopt;
+  std::optional<SnapshotShard> shard = std::nullopt;
 };
 
 // `shape`: of the whole tensor, in memory.
@@ -48,7 +48,7 @@ SnapshotTensor in_file(std::string name, const Tensor& tensor, const Shape& shap
 
 // `tensor` has the elements of `share`, or all.
 void read_into(SavedItem& saved, const std::vector<std::string>& names, const Tensor& tensor, const Shape& shape,
-               nn::FileLayout layout, const std::optional<SnapshotShare>& share = std::nullopt) {
+               nn::FileLayout layout, const std::optional<SnapshotShard>& shard = std::nullopt) {
   const auto name = name_in(saved, names);
   if (!name) return;  // check() allowed it
   const Tensor host = Tensor::empty(shape, tensor.dtype());
@@ -57,7 +57,7 @@ void read_into(SavedItem& saved, const std::vector<std::string>& names, const Te
   saved.read(*name, bytes);
   if (layout == nn::FileLayout::transposed)
     checkpoint::transpose(bytes, host.size(1), host.size(0), size_of(host.dtype()));
-  tensor.copy_from(share ? host.view_as({host.count()}).view_rows(share->begin, share->end) : host);
+  tensor.copy_from(shard ? host.view_as({host.count()}).view_rows(shard->begin, shard->end) : host);
 }
 
 class ModelItem final : public SnapshotItem {
@@ -121,12 +121,12 @@ class OptimizerItem final : public SnapshotItem {
     std::vector<SnapshotTensor> tensors;
     for (const optim::NamedState& state : optimizer_.state()) {
       tensors.push_back(in_file(names_of(state).front(), state.tensor, shape_of(state), layout_of(state)));
-      tensors.back().share = share_of(state);
+      tensors.back().shard = shard_of(state);
     }
     return tensors;
   }
   bool is_sharded() const override {
-    return std::any_of(names_.begin(), names_.end(), [](const NamedLayout& it) { return it.share.has_value(); });
+    return std::any_of(names_.begin(), names_.end(), [](const NamedLayout& it) { return it.shard.has_value(); });
   }
   void check(const SavedItem& saved, const RestoreOptions& options) const override {
     for (const auto& [name, value] : optimizer_.settings()) {
@@ -148,7 +148,7 @@ class OptimizerItem final : public SnapshotItem {
   }
   void load(SavedItem& saved) override {
     for (const optim::NamedState& state : optimizer_.state()) {
-      read_into(saved, names_of(state), state.tensor, shape_of(state), layout_of(state), share_of(state));
+      read_into(saved, names_of(state), state.tensor, shape_of(state), layout_of(state), shard_of(state));
     }
     optimizer_.set_steps(checkpoint::get_int(saved.values(), "steps"));
     optimizer_.set_learning_rate(checkpoint::get_double(saved.values(), "lr"));
@@ -164,11 +164,11 @@ class OptimizerItem final : public SnapshotItem {
     return names;
   }
   // Counts are whole on every rank.
-  std::optional<SnapshotShare> share_of(const optim::NamedState& state) const {
-    return state.tensor.dtype() == DType::i64 ? std::nullopt : names_[state.parameter].share;
+  std::optional<SnapshotShard> shard_of(const optim::NamedState& state) const {
+    return state.tensor.dtype() == DType::i64 ? std::nullopt : names_[state.parameter].shard;
   }
   Shape shape_of(const optim::NamedState& state) const {
-    return share_of(state) ? optimizer_.parameters()[state.parameter].shape() : state.tensor.shape();
+    return shard_of(state) ? optimizer_.parameters()[state.parameter].shape() : state.tensor.shape();
   }
   nn::FileLayout layout_of(const optim::NamedState& state) const {
     const bool is_as_large = shape_of(state).dims() == 2;
@@ -237,8 +237,8 @@ void Snapshots::add(std::string_view name, optim::Optimizer& optimizer) {
     }
     names.push_back(found->second);
     if (const ShardedUpdate* const shards = TensorInternals(parameter).sharded_update()) {
-      const ShardedUpdate::Share own = shards->share(parameter);
-      names.back().share = SnapshotShare{own.begin, own.end};
+      const ShardedUpdate::Range own = shards->shard(parameter);
+      names.back().shard = SnapshotShard{own.begin, own.end};
     }
   }
   add(name, std::make_shared<OptimizerItem>(optimizer, std::move(names)));

@@ -76,7 +76,7 @@ class Reader(unittest.TestCase):
                                                  items["optimizer"][1][f"state.{name}.momentum_buffer"], err_msg=name)
 
     @unittest.skipUnless(importlib.util.find_spec("torch"), "python3-torch is not installed")
-    def test_an_optimizer_in_shares_becomes_one_of_pytorch(self):
+    def test_an_optimizer_in_shards_becomes_one_of_pytorch(self):
         import torch
         with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as shares:
             whole, shares = pathlib.Path(whole), pathlib.Path(shares)

@@ -97,7 +97,7 @@ TEST_P(Collectives, UInt8) {
   on_every_rank([](ProcessGroup& group, Memory memory) { check_dtype(group, DType::u8, memory); });
 }
 TEST_P(Collectives, Weights) { on_every_rank(check_weights); }
-TEST_P(Collectives, SharesOfAReductionAreThoseOfTheWhole) { on_every_rank(check_shares); }
+TEST_P(Collectives, SharesOfAReductionAreThoseOfTheWhole) { on_every_rank(check_shards); }
 TEST_P(Collectives, Notes) { on_every_rank(check_notes); }
 TEST_P(Collectives, Overlap) { on_every_rank(check_overlap); }
 TEST_P(Collectives, Messages) { on_every_rank(check_messages); }

@@ -266,7 +266,7 @@ void check_weights_of(ProcessGroup& group, Memory memory) {
 // A reduce_scatter and an all_gather, both in place, are an all_reduce: weight, unit and note too, and on the CPU to
 // the last bit.
 template <typename T>
-void check_shares_of(ProcessGroup& group, Memory memory) {
+void check_shards_of(ProcessGroup& group, Memory memory) {
   const bool is_on_cpu = group.device().kind == DeviceKind::cpu;
   const double step = is_on_cpu ? 0.3 : 1;  // NCCL adds up in an order of its own: sums of small integers are exact
   Room room(group, memory, 2 * (static_cast<std::size_t>(group.size()) * kLargest * sizeof(T) + 1024));
@@ -341,11 +341,11 @@ void check_weights(ProcessGroup& group, Memory memory) {
   check_weights_of<float16>(group, memory);
 }
 
-void check_shares(ProcessGroup& group, Memory memory) {
-  check_shares_of<float>(group, memory);
-  check_shares_of<double>(group, memory);
-  check_shares_of<bfloat16>(group, memory);
-  check_shares_of<float16>(group, memory);
+void check_shards(ProcessGroup& group, Memory memory) {
+  check_shards_of<float>(group, memory);
+  check_shards_of<double>(group, memory);
+  check_shards_of<bfloat16>(group, memory);
+  check_shards_of<float16>(group, memory);
 }
 
 void check_notes(ProcessGroup& group, Memory memory) {
@@ -624,7 +624,7 @@ void check_everything(ProcessGroup& group) {
       check_dtype(group, dtype, memory);
     }
     check_weights(group, memory);
-    check_shares(group, memory);
+    check_shards(group, memory);
     check_notes(group, memory);
     check_overlap(group, memory);
     check_messages(group, memory);

@@ -25,7 +25,7 @@ void check_dtype(ProcessGroup& group, DType dtype, Memory memory);
 void check_counts(ProcessGroup& group, DType dtype, std::span<const std::int64_t> counts, std::size_t shift);
 // Weighted sums, their totals, and weights that are all 0.
 void check_weights(ProcessGroup& group, Memory memory);
-void check_shares(ProcessGroup& group, Memory memory);
+void check_shards(ProcessGroup& group, Memory memory);
 // Notes that ride with an all-reduce, with a weight and without one: what each field comes to on every rank.
 void check_notes(ProcessGroup& group, Memory memory);
 // Collectives started before earlier ones are done, more of them than the backend holds at once.

@@ -141,7 +141,7 @@ TEST(Failure, WithLogDirTheLastLinesOfTheRankAreShown) {
       run(plain(2, {"eprint:first@1", "eprint:the reason@1", "exit:5@1", "hang@0"}, {"--log-dir", folder.native()}));
   EXPECT_EQ(result.exit_code, 5);
   expect_text(result.err,
-              {"  the end of " + (folder / "generation0" / "rank1.err").native() + ":\n  | first\n  | the reason\n"});
+              {"  the end of " + (folder / "start1" / "rank1.err").native() + ":\n  | first\n  | the reason\n"});
 }
 
 TEST(Failure, WhenAllFailAtOnceOneIsNamedAndTheOthersAreCounted) {

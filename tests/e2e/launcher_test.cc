@@ -160,8 +160,8 @@ TEST(Launcher, LogDirTakesEachStreamToAFile) {
   expect_text(result.err, {"lockstep run: output in " + folder.native() + "/; follow it with: lockstep logs -f run-"});
   EXPECT_FALSE(contains(result.err, "err text")) << result.err;
   for (const std::string rank : {"0", "1"}) {
-    EXPECT_EQ(file_text(folder / "generation0" / ("rank" + rank + ".out")), "out text\ntail");
-    EXPECT_EQ(file_text(folder / "generation0" / ("rank" + rank + ".err")), "err text\n");
+    EXPECT_EQ(file_text(folder / "start1" / ("rank" + rank + ".out")), "out text\ntail");
+    EXPECT_EQ(file_text(folder / "start1" / ("rank" + rank + ".err")), "err text\n");
   }
 }
 
@@ -241,7 +241,7 @@ TEST(Launcher, RunsWithStandardStreamsClosed) {
       {.command = {"sh", "-c", "\"$0\" run -n 2 --log-dir \"$2\" -- \"$1\" print:x <&- >&- 2>&-; echo $?",
                    LOCKSTEP_PROGRAM, PLAIN_PROGRAM, folder}});
   EXPECT_EQ(result.out, "0\n");
-  EXPECT_EQ(file_text(folder / "generation0" / "rank1.out"), "x\n");
+  EXPECT_EQ(file_text(folder / "start1" / "rank1.out"), "x\n");
 }
 
 TEST(Launcher, OuterLaunchersVariablesDoNotReachTheRanks) {

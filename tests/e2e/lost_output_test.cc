@@ -42,11 +42,11 @@ TEST_F(LostOutput, OfALogDirIsSaidAndFailsTheJob) {
   const auto result = run(joined({"sh", "-c", "ulimit -f 8; exec \"$@\"", "sh"},
                                  plain(2, {"flood:10000@1", "print:short@0"}, {"--log-dir", folder_.native()})));
   EXPECT_EQ(result.exit_code, 1) << result.err;
-  const auto file = (folder_ / "generation0" / "rank1.out").native();
+  const auto file = (folder_ / "start1" / "rank1.out").native();
   expect_part(result.err, "lockstep run: " + file + " can't be written: ");
   expect_part(result.err, "lockstep run: output was lost: ");
   expect_part(result.err, " bytes of " + file + "\n");
-  EXPECT_EQ(content(folder_ / "generation0" / "rank0.out"), "short\n");
+  EXPECT_EQ(content(folder_ / "start1" / "rank0.out"), "short\n");
   expect_cut_text(content(file));
 }
 
@@ -54,7 +54,7 @@ TEST_F(LostOutput, OfALogDirOnAFullDiskIsSaidAndFailsTheJob) {
   if (geteuid() != 0) GTEST_SKIP() << "only root may mount a small file system";
   if (mount("tmpfs", folder_.c_str(), "tmpfs", 0, "size=64k") != 0) GTEST_SKIP() << "mount: " << strerror(errno);
   const auto result = run(plain(2, {"flood:10000@1", "print:short@0"}, {"--log-dir", folder_.native()}));
-  const auto text = content(folder_ / "generation0" / "rank1.out");
+  const auto text = content(folder_ / "start1" / "rank1.out");
   EXPECT_EQ(umount(folder_.c_str()), 0);
   EXPECT_EQ(result.exit_code, 1) << result.err;
   expect_part(result.err, "can't be written: No space left on device");

@@ -66,10 +66,10 @@ TEST_F(Output, TeeHasEachLineInItsFileInTheLogAndHere) {
   const std::string log = content(folder_ / "job.log");
   for (int rank = 0; rank < 3; ++rank) {
     const auto number = std::to_string(rank);
-    expect_flood(content(folder_ / "generation0" / ("rank" + number + ".out")), "", rank, kLines);
+    expect_flood(content(folder_ / "start1" / ("rank" + number + ".out")), "", rank, kLines);
     expect_flood(log, "rank" + number + ".out: ", rank, kLines);
     expect_flood(result.out, "[rank " + number + "] ", rank, kLines);
-    EXPECT_EQ(content(folder_ / "generation0" / ("rank" + number + ".err")), "done\n");
+    EXPECT_EQ(content(folder_ / "start1" / ("rank" + number + ".err")), "done\n");
     expect_text(result.err, {"[rank " + number + "] done\n"});
     expect_text(log, {"Z rank" + number + ".err: done\n"});
   }
@@ -85,7 +85,7 @@ TEST_F(Output, RanksOfOtherNumbersAreNotShownAndTheirFilesHaveAll) {
   auto lines = lines_of(result.out);
   std::sort(lines.begin(), lines.end());
   EXPECT_EQ(lines, (Words{"[rank 0] hello", "[rank 2] hello", "[rank 3] hello"}));
-  EXPECT_EQ(content(folder_ / "generation0" / "rank1.out"), "hello\n");
+  EXPECT_EQ(content(folder_ / "start1" / "rank1.out"), "hello\n");
 }
 
 TEST_F(Output, AHiddenRankThatFailsIsShownInTheVerdict) {
@@ -126,11 +126,10 @@ TEST_F(Output, TheVerdictIsThereAsJson) {
   auto json = verdict();
   EXPECT_EQ(json["outcome"], "failed");
   EXPECT_EQ(json["exit_code"], 134);
-  EXPECT_EQ(content(folder_ / "generation0" / "rank1.out"),
-            "LOCKSTEP_RUN_ID=" + json["run_id"].get<std::string>() + "\n");
+  EXPECT_EQ(content(folder_ / "start1" / "rank1.out"), "LOCKSTEP_RUN_ID=" + json["run_id"].get<std::string>() + "\n");
   EXPECT_EQ(json["first_failure"]["rank"], 1);
   EXPECT_EQ(json["first_failure"]["signal"], "SIGABRT");
-  EXPECT_EQ(json["first_failure"]["log"], (folder_ / "generation0" / "rank1.err").native());
+  EXPECT_EQ(json["first_failure"]["log"], (folder_ / "start1" / "rank1.err").native());
   EXPECT_EQ(json["first_failure"]["last_lines"], Words{"the reason"});
   ASSERT_EQ(json["consequences"].size(), 1u);
   EXPECT_EQ(json["consequences"][0]["signal"], "SIGTERM");
@@ -163,7 +162,7 @@ TEST_F(Output, ASlowReaderBlocksTheRankAndLosesNothing) {
   const UniqueFd reader(open(fifo.c_str(), O_RDONLY | O_CLOEXEC));
   ASSERT_TRUE(reader);
   // Blocked in a write, as the kernel sees it: it sleeps, and does not get any further.
-  const auto file = folder_ / "generation0" / "rank0.out";
+  const auto file = folder_ / "start1" / "rank0.out";
   std::uintmax_t size = 0;
   int looks = 0;
   ASSERT_TRUE(testing::wait_until([&] {
@@ -189,7 +188,7 @@ TEST_F(Output, ASlowReaderBlocksTheRankAndLosesNothing) {
 // A pipe would hold the launcher up, which then hears no SIGTERM; a link leads to a file of somebody's.
 TEST_F(Output, WhatIsNoFileOfTheLaunchersOwnIsRefusedByName) {
   const fs::path precious = folder_.write("precious", "mine");
-  for (const char* name : {"job.log", "generation0/rank0.out", "generation0/rank1.err"}) {
+  for (const char* name : {"job.log", "start1/rank0.out", "start1/rank1.err"}) {
     const fs::path path = folder_ / "logs" / name;
     for (const bool is_pipe : {true, false}) {
       fs::remove_all(folder_ / "logs");

@@ -226,8 +226,8 @@ TEST(SnapshotsCommand, ListsComparesAndExportsWhatRanksHaveInShares) {
     fs::create_directories(folder / disk);
     record_generation(folder / disk, {.number = 1, .writer = kWriter, .time = "2026-11-23T03:00:00Z"});
   }
-  save_shares({run, run}, 1, 1);
-  save_shares({run, folder / "other"}, 2, 1);
+  save_shards({run, run}, 1, 1);
+  save_shards({run, folder / "other"}, 2, 1);
   const Result listed = snapshots({"--verify", run});
   EXPECT_EQ(listed.exit_code, 0) << listed.out;
   EXPECT_THAT(listed.out, AllOf(HasSubstr("whole, every byte read"),

@@ -139,7 +139,7 @@ TEST_F(Trace, TheRankWhoseDataIsSlowIsNamedInTheReport) {
               5);
   }
 
-  std::filesystem::remove(file("logs/generation0/rank1.trace"));
+  std::filesystem::remove(file("logs/start1/rank1.trace"));
   expect_text(run({LOCKSTEP_PROGRAM, "report", file("logs")}).out, {"start 1: no trace of rank 1 is here"});
   expect_text(text_of("logs/report.html"), {"start 1: no trace of rank 1 is here"});
 }
@@ -210,7 +210,7 @@ TEST_F(Trace, AStartReplacesWhatWasLoggedInTheStepsThatItRunsAgain) {
     EXPECT_EQ(found.begin()->first, 1);
     EXPECT_EQ(found.rbegin()->first, kTraced);
   }
-  const auto resumed = numbers_in(text_of("logs/generation2/rank0.err"), "resumes from step (\\d+)");
+  const auto resumed = numbers_in(text_of("logs/start3/rank0.err"), "resumes from step (\\d+)");
   for (const auto& [step, line] : scalar_in(lines, "start")) {
     EXPECT_EQ(line["value"], !resumed.empty() && step <= resumed.front() ? 1 : 2) << line;
   }
@@ -232,10 +232,10 @@ TEST_F(Trace, ARankThatDiesLeavesItsOwnAndStartsAreToldApart) {
   const auto steps_of = [&](const std::string& name) {
     return trace::decode(trace::TraceRing::read_file(file("run.json.ranks/" + name))).steps.size();
   };
-  EXPECT_EQ(steps_of("generation0/rank1.trace"), 30u) << "it ended by _exit(), between two steps";
-  EXPECT_EQ(steps_of("generation0/rank0.trace"), 30u);
+  EXPECT_EQ(steps_of("start1/rank1.trace"), 30u) << "it ended by _exit(), between two steps";
+  EXPECT_EQ(steps_of("start1/rank0.trace"), 30u);
   // The second start goes on from what the survivor of the first has saved, and fails there.
-  const std::size_t again = steps_of("generation1/rank1.trace");
+  const std::size_t again = steps_of("start2/rank1.trace");
   EXPECT_LE(again, 5u);
   const json all = timeline();
   EXPECT_EQ(std::count_if(all["traceEvents"].begin(), all["traceEvents"].end(),
@@ -279,7 +279,7 @@ TEST_F(Trace, AReportWaitsForNoPipe) {
     std::filesystem::remove(file("logs/" + name));
     ASSERT_EQ(mkfifo(file("logs/" + name).c_str(), 0600), 0);
   };
-  for (const char* name : {"job.log", "generation0/verdict.json", "generation0/rank7.trace"}) pipe_at(name);
+  for (const char* name : {"job.log", "start1/verdict.json", "start1/rank7.trace"}) pipe_at(name);
   const auto report = run({LOCKSTEP_PROGRAM, "report", file("logs")});
   EXPECT_EQ(report.exit_code, 0) << report.err;
   pipe_at("report.html");

@@ -141,14 +141,14 @@ TEST(Gradients, WithoutZeroGradAddUpAsInOneProcess) {
       add_up(
           alone, [&](const at::Tensor& x) { return alone.forward(x); }, at::cat(all), kind);
       for (const bool overlap : {true, false}) {
-        for (const bool weigh_outputs : {true, false}) {
+        for (const bool weight_outputs : {true, false}) {
           run_torch_ranks(static_cast<int>(counts.size()), [&](const Group& group) {
             Net net;
             initialize(net, 1);
             libtorch::DdpOptions options = many_buckets();
             options.loss = kind;
             options.overlap = overlap;
-            options.weigh_outputs = weigh_outputs;
+            options.weight_outputs = weight_outputs;
             libtorch::DistributedDataParallel ddp(net, group, options);
             add_up(
                 net, [&](const at::Tensor& x) { return ddp(x); }, all[static_cast<std::size_t>(group->rank())], kind);
@@ -550,7 +550,7 @@ TEST(Weights, CountRowsInWhateverHoldsTensors) {
   EXPECT_EQ(sizes_in(std::tuple(std::string("text"), std::vector<bool>{true}, std::filesystem::path("a/b"))), Sizes{});
 }
 
-// weigh_outputs reaches tensors in containers; in a struct of the program's own it can't, and says so.
+// weight_outputs reaches tensors in containers; in a struct of the program's own it can't, and says so.
 TEST(Weights, ThatReachNoOutputAreRefused) {
   struct Outputs {
     at::Tensor logits;
@@ -566,16 +566,16 @@ TEST(Weights, ThatReachNoOutputAreRefused) {
     const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2);
     Naming naming;
     initialize(naming, 1);
-    libtorch::DistributedDataParallel ddp(naming, group, {.weigh_outputs = true});
+    libtorch::DistributedDataParallel ddp(naming, group, {.weight_outputs = true});
     squares(ddp(x)["logits"]).backward();
     expect_close(gradients_of(naming), wanted, "in a map");
     // Whoever is second hears of the first.
     const std::string text = outcome_of([&] {
       Hiding hiding;
-      libtorch::DistributedDataParallel hidden(hiding, group, {.weigh_outputs = true});
+      libtorch::DistributedDataParallel hidden(hiding, group, {.weight_outputs = true});
       squares(hidden(x).logits).backward();
     });
-    expect_text(text, {"came through no output", "weigh_outputs to false"});
+    expect_text(text, {"came through no output", "weight_outputs to false"});
   });
 }
 

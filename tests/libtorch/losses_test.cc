@@ -125,10 +125,10 @@ void compare(Loss loss) {
     const Case it = random_case(seed, loss);
     const std::vector<Tensors> wanted = train_alone(it);
     run_torch_ranks(it.ranks, [&](const Group& group) {
-      for (const bool weigh_outputs : {false, true}) {
+      for (const bool weight_outputs : {false, true}) {
         const std::vector<Tensors> seen =
             train(it, group,
-                  {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}, .loss = loss, .weigh_outputs = weigh_outputs});
+                  {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}, .loss = loss, .weight_outputs = weight_outputs});
         for (std::size_t i = 0; i < wanted.size(); ++i) {
           expect_close(seen[i], wanted[i],
                        "case " + std::to_string(seed) + ", rank " + std::to_string(group->rank()) + ", step " +

@@ -71,7 +71,7 @@ struct Settings {
   int ranks = 1;
   std::int64_t stop = 8;
   std::optional<std::string> folder = {};
-  bool weigh_outputs = false;
+  bool weight_outputs = false;
 };
 
 template <typename Net>
@@ -83,7 +83,7 @@ Record record_of(const Settings& settings) {
     initialize(*model, 4);
     libtorch::DdpOptions options;
     options.seed = 21;
-    options.weigh_outputs = settings.weigh_outputs;
+    options.weight_outputs = settings.weight_outputs;
     options.reproducible = {.micro_batches = kMicroBatches, .global_batch = kRowsOfStep};
     DistributedDataParallel ddp(model, group, options);
     ::torch::optim::Adam optimizer(ddp.parameters(), ::torch::optim::AdamOptions(0.01));
@@ -137,9 +137,9 @@ TEST(Reproducible, ACnnWithGroupNormHasTheSameBitsAtAnyNumberOfRanks) { expect_s
 TEST(Reproducible, AnLstmHasTheSameBitsAtAnyNumberOfRanks) { expect_same_bits<Recurrent>(); }
 
 TEST(Reproducible, WeighedOutputsHaveTheSameBits) {
-  const Record alone = record_of<Cnn>({.ranks = 1, .weigh_outputs = true});
+  const Record alone = record_of<Cnn>({.ranks = 1, .weight_outputs = true});
   for (const int ranks : {2, 3}) {
-    EXPECT_EQ(record_of<Cnn>({.ranks = ranks, .weigh_outputs = true}), alone) << ranks;
+    EXPECT_EQ(record_of<Cnn>({.ranks = ranks, .weight_outputs = true}), alone) << ranks;
   }
 }
 

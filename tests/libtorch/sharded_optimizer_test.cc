@@ -114,9 +114,9 @@ void expect_same_weights() {
         DistributedDataParallel plain(whole, group, options(Shard::none, cap));
         Base optimizer(plain.parameters(), Settings<Base>::of());
         DistributedDataParallel sharded(cut, group, options(Shard::optimizer, cap));
-        ShardedOptimizer<Base> of_shares(sharded, Settings<Base>::of());
+        ShardedOptimizer<Base> of_shards(sharded, Settings<Base>::of());
         const auto wanted = train(group, whole, plain, optimizer);
-        const auto seen = train(group, cut, sharded, of_shares);
+        const auto seen = train(group, cut, sharded, of_shards);
         for (std::size_t step = 0; step < wanted.size(); ++step) {
           EXPECT_TRUE(same_bits(seen[step], wanted[step])) << ranks << " ranks, cap " << cap << ", step " << step;
         }
@@ -168,13 +168,13 @@ TEST(ShardedOptimizer, GroupsHaveSettingsOfTheirOwnAndTheRestKeepsItsValues) {
       return groups;
     };
     optim::AdamW optimizer(groups_of(whole), optim::AdamWOptions(0.01));
-    ShardedOptimizer<optim::AdamW> of_shares(sharded, groups_of(cut), optim::AdamWOptions(0.01));
-    for (auto* const each : {static_cast<optim::Optimizer*>(&optimizer), static_cast<optim::Optimizer*>(&of_shares)}) {
+    ShardedOptimizer<optim::AdamW> of_shards(sharded, groups_of(cut), optim::AdamWOptions(0.01));
+    for (auto* const each : {static_cast<optim::Optimizer*>(&optimizer), static_cast<optim::Optimizer*>(&of_shards)}) {
       static_cast<optim::AdamWOptions&>(each->param_groups()[1].options()).lr(0.03);
     }
     const Tensors before = weights_of(cut);
     const auto wanted = train(group, whole, plain, optimizer);
-    const auto seen = train(group, cut, sharded, of_shares);
+    const auto seen = train(group, cut, sharded, of_shards);
     EXPECT_TRUE(same_bits(seen.back(), wanted.back()));
     EXPECT_TRUE(at::equal(cut.conv->weight, before.at("conv.weight")));
     EXPECT_FALSE(at::equal(cut.twice->weight, before.at("twice.weight")));
@@ -193,25 +193,25 @@ TEST(ShardedOptimizer, MeansOfSixteenBitsAreRoundedOnceAsWithoutShards) {
     DistributedDataParallel plain(whole, group, options(Shard::none));
     DistributedDataParallel sharded(cut, group, options(Shard::optimizer));
     optim::SGD optimizer(plain.parameters(), optim::SGDOptions(0.1).momentum(0.9));
-    ShardedOptimizer<optim::SGD> of_shares(sharded, optim::SGDOptions(0.1).momentum(0.9));
+    ShardedOptimizer<optim::SGD> of_shards(sharded, optim::SGDOptions(0.1).momentum(0.9));
     for (std::uint64_t step = 0; step < 4; ++step) {
       const at::Tensor x = random_tensor({2 + group->rank(), 5}, step + 10 * static_cast<std::uint64_t>(group->rank()))
                                .to(at::kBFloat16);
       for (const at::Tensor& parameter : plain.parameters()) parameter.mutable_grad().reset();
       plain(x).square().mean().backward();
       optimizer.step();
-      of_shares.zero_grad();
+      of_shards.zero_grad();
       sharded(x).square().mean().backward();
       if (step == 0) {  // later steps begin with weights of other roundings
         for (std::size_t i = 0; i < 2; ++i) {
-          const at::Tensor& share = of_shares.param_groups()[0].params()[i];
-          const std::int64_t begin = share.storage_offset();
-          const at::Tensor mean = plain.parameters()[i].grad().view(-1).slice(0, begin, begin + share.numel());
-          EXPECT_EQ(share.grad().scalar_type(), at::kBFloat16);
-          EXPECT_TRUE(at::equal(share.grad(), mean)) << "rounded once, from the same sum";
+          const at::Tensor& shard = of_shards.param_groups()[0].params()[i];
+          const std::int64_t begin = shard.storage_offset();
+          const at::Tensor mean = plain.parameters()[i].grad().view(-1).slice(0, begin, begin + shard.numel());
+          EXPECT_EQ(shard.grad().scalar_type(), at::kBFloat16);
+          EXPECT_TRUE(at::equal(shard.grad(), mean)) << "rounded once, from the same sum";
         }
       }
-      of_shares.step();
+      of_shards.step();
       expect_close(weights_of(*cut), weights_of(*whole), "step", 0.02);
     }
     sharded.check_replicas();
@@ -257,7 +257,7 @@ Tensors run_steps(const Group& group, const TemporaryFolder& folder, Shard shard
   initialize(*net, 2);
   DistributedDataParallel ddp(net, group, {.reproducible = {.micro_batches = 6, .global_batch = 12}, .shard = shard});
   Optimizer optimizer = [&] {
-    if constexpr (std::derived_from<Optimizer, libtorch::OptimizerShares>) {
+    if constexpr (std::derived_from<Optimizer, libtorch::OptimizerShards>) {
       return Optimizer(ddp, optim::AdamWOptions(0.05).amsgrad(true));
     } else {
       return Optimizer(ddp.parameters(), optim::AdamWOptions(0.05).amsgrad(true));
@@ -281,13 +281,13 @@ Tensors run_steps(const Group& group, const TemporaryFolder& folder, Shard shard
 
 TEST(ShardedOptimizer, ASnapshotGoesOnAtAnyNumberOfRanksWithShardsOrWithout) {
   using Sharded = ShardedOptimizer<optim::AdamW>;
-  for (const bool is_saved_in_shares : {true, false}) {
+  for (const bool is_saved_in_shards : {true, false}) {
     for (const int ranks : {1, 2, 3}) {
-      for (const bool goes_on_in_shares : {true, false}) {
+      for (const bool goes_on_in_shards : {true, false}) {
         const TemporaryFolder folder, undisturbed;
         Tensors wanted;
         run_torch_ranks(3, [&](const Group& group) {
-          if (is_saved_in_shares) {
+          if (is_saved_in_shards) {
             run_steps<Sharded>(group, folder, Shard::optimizer, 4, 3);
           } else {
             run_steps<optim::AdamW>(group, folder, Shard::none, 4, 3);
@@ -296,9 +296,9 @@ TEST(ShardedOptimizer, ASnapshotGoesOnAtAnyNumberOfRanksWithShardsOrWithout) {
           if (group->rank() == 0) wanted = all;
         });
         run_torch_ranks(ranks, [&](const Group& group) {
-          const Tensors seen = goes_on_in_shares ? run_steps<Sharded>(group, folder, Shard::optimizer, 6)
+          const Tensors seen = goes_on_in_shards ? run_steps<Sharded>(group, folder, Shard::optimizer, 6)
                                                  : run_steps<optim::AdamW>(group, folder, Shard::none, 6);
-          EXPECT_TRUE(same_bits(seen, wanted)) << is_saved_in_shares << goes_on_in_shares << " at " << ranks;
+          EXPECT_TRUE(same_bits(seen, wanted)) << is_saved_in_shards << goes_on_in_shards << " at " << ranks;
         });
       }
     }
@@ -339,7 +339,7 @@ TEST(ShardedOptimizer, TheNormIsThatOfTheWholeMean) {
   });
 }
 
-TEST(ShardedOptimizer, AnInfOfOneRanksShareLeavesTheStepOutOnAll) {
+TEST(ShardedOptimizer, AnInfOfOneRanksShardLeavesTheStepOutOnAll) {
   run_torch_ranks(3, [](const Group& group) {
     nn::Linear net(9, 1);
     initialize(*net, 2);
@@ -370,9 +370,9 @@ TEST(ShardedOptimizer, TrainsOverAGroupWithinTheJobs) {
     DistributedDataParallel plain(whole, group, options(Shard::none));
     DistributedDataParallel sharded(cut, group, options(Shard::optimizer));
     optim::AdamW optimizer(plain.parameters(), optim::AdamWOptions(0.01));
-    ShardedOptimizer<optim::AdamW> of_shares(sharded, optim::AdamWOptions(0.01));
+    ShardedOptimizer<optim::AdamW> of_shards(sharded, optim::AdamWOptions(0.01));
     const auto wanted = train(group, whole, plain, optimizer);
-    EXPECT_TRUE(same_bits(train(group, cut, sharded, of_shares).back(), wanted.back()));
+    EXPECT_TRUE(same_bits(train(group, cut, sharded, of_shards).back(), wanted.back()));
   });
 }
 
@@ -427,13 +427,13 @@ TEST(ShardedOptimizer, GroupsThatComeLateAreSteppedWhicheverWayTheyCome) {
         optim::AdamW optimizer(whole.twice->parameters(), optim::AdamWOptions(0.01));
         std::vector<optim::OptimizerParamGroup> first;
         first.emplace_back(cut.twice->parameters());
-        ShardedOptimizer<optim::AdamW> of_shares(sharded, std::move(first), optim::AdamWOptions(0.01));
+        ShardedOptimizer<optim::AdamW> of_shards(sharded, std::move(first), optim::AdamWOptions(0.01));
         train(group, whole, plain, optimizer);
-        train(group, cut, sharded, of_shares);
+        train(group, cut, sharded, of_shards);
         optimizer.add_param_group({whole.first->parameters(), std::make_unique<optim::AdamWOptions>(0.01)});
-        add(of_shares, {cut.first->parameters(), std::make_unique<optim::AdamWOptions>(0.01)});
+        add(of_shards, {cut.first->parameters(), std::make_unique<optim::AdamWOptions>(0.01)});
         const auto wanted = train(group, whole, plain, optimizer);
-        const auto seen = train(group, cut, sharded, of_shares);
+        const auto seen = train(group, cut, sharded, of_shards);
         EXPECT_TRUE(same_bits(seen.back(), wanted.back())) << ranks;
         EXPECT_FALSE(at::equal(seen.front().at("first.weight"), seen.back().at("first.weight")));
         EXPECT_TRUE(at::equal(seen.front().at("conv.weight"), seen.back().at("conv.weight")));
@@ -498,9 +498,9 @@ TEST(ShardedOptimizer, ATensorThatIsNoShareIsRefusedOnEveryRankAtAnyNumber) {
         optimizer.param_groups().pop_back();
       }
       at::Tensor& first = optimizer.param_groups()[0].params()[0];
-      const at::Tensor share = std::exchange(first, first.detach().clone());
+      const at::Tensor shard = std::exchange(first, first.detach().clone());
       expect_text(error_of([&] { optimizer.step(); }), {"parameter 0 of group 0 is none of its"});
-      first = share;
+      first = shard;
       EXPECT_TRUE(same_bits(weights_of(*net), before));
       optimizer.step();
       EXPECT_FALSE(same_bits(weights_of(*net), before));
@@ -548,9 +548,9 @@ TEST(ShardedOptimizer, GradientsAreClearedAsTorchsClassClearsThem) {
           return groups;
         };
         optim::SGD optimizer(groups_of(whole), Settings<optim::SGD>::of());
-        ShardedOptimizer<optim::SGD> of_shares(sharded, groups_of(cut), Settings<optim::SGD>::of());
+        ShardedOptimizer<optim::SGD> of_shards(sharded, groups_of(cut), Settings<optim::SGD>::of());
         const Tensors wanted = train_with(plain, whole, optimizer, as_torch, has_all);
-        EXPECT_TRUE(same_bits(train_with(sharded, cut, of_shares, clear, has_all), wanted)) << ranks;
+        EXPECT_TRUE(same_bits(train_with(sharded, cut, of_shards, clear, has_all), wanted)) << ranks;
       };
       for (const bool has_all : {true, false}) {
         expect_same(own, of_base, has_all);
@@ -656,7 +656,7 @@ TEST(ShardedOptimizer, WhatWouldBeWrongIsRefused) {
 }
 
 // A cache line has all elements of a parameter: one of the ranks has none of them.
-TEST(ShardedOptimizer, ReplacedMemoryIsSeenByRanksWhoseShareIsEmpty) {
+TEST(ShardedOptimizer, ReplacedMemoryIsSeenByRanksWhoseShardIsEmpty) {
   run_torch_ranks(2, [](const Group& group) {
     nn::Linear net(2, 1);
     initialize(*net, 2);

@@ -238,18 +238,18 @@ struct BranchSteps {
   }
 };
 
-libtorch::DdpOptions bucket_each(bool weigh_outputs = false) {
-  return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}, .weigh_outputs = weigh_outputs};
+libtorch::DdpOptions bucket_each(bool weight_outputs = false) {
+  return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}, .weight_outputs = weight_outputs};
 }
 
 // Backward comes to its first gradient, and fills its first bucket, before the norms on one rank and after them on
 // another.
 TEST(SyncBatchNorm, OfTheSameGroupAsLayersThatSomeRanksLeaveOut) {
   for (const BranchSteps& it : {BranchSteps{{5, 2}}, {{3, 4, 2}}, {{4, 3}, 2}, {{2, 0, 3}, 2}}) {
-    for (const bool weigh_outputs : {false, true}) {
+    for (const bool weight_outputs : {false, true}) {
       run_torch_ranks(it.ranks(), [&](const Group& group) {
         Branches net;
-        libtorch::DistributedDataParallel ddp(net, group, bucket_each(weigh_outputs));
+        libtorch::DistributedDataParallel ddp(net, group, bucket_each(weight_outputs));
         EXPECT_GE(it.train(group, net, ddp), 9) << "head is registered last";
       });
     }

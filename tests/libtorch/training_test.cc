@@ -169,11 +169,11 @@ TEST(Training, MlpWithBucketsAtTheEndIsThatOfOneProcess) {
   compare([] { return Mlp(); }, {10}, false, {.overlap = false});
 }
 TEST(Training, MlpWeighedAtItsOutputsIsThatOfOneProcess) {
-  compare([] { return Mlp(); }, {10}, false, {.weigh_outputs = true});
+  compare([] { return Mlp(); }, {10}, false, {.weight_outputs = true});
 }
 TEST(Training, CnnWithSyncBatchNormIsThatOfOneProcess) { compare(make_cnn, {1, 8, 8}); }
 TEST(Training, CnnWithSyncBatchNormWeighedAtItsOutputsIsThatOfOneProcess) {
-  compare(make_cnn, {1, 8, 8}, false, {.weigh_outputs = true});
+  compare(make_cnn, {1, 8, 8}, false, {.weight_outputs = true});
 }
 TEST(Training, LstmIsThatOfOneProcess) {
   compare([] { return Recurrent(); }, {6, 5});

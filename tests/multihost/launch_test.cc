@@ -108,7 +108,7 @@ TEST_F(LaunchedHosts, LeaveTheTimelineOfWhatHasComeAtASignal) {
     std::filesystem::create_directory(own);
     launchers.push_back(launch(host, 2, {RAW_GRADIENTS}, host < 2 ? Words{"--trace", own / "run.json"} : Words{}));
   }
-  const std::filesystem::path last = folder / "host0" / "run.json.ranks" / "generation0" / "rank3.trace";
+  const std::filesystem::path last = folder / "host0" / "run.json.ranks" / "start1" / "rank3.trace";
   ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(last); }));
   launchers[0].send(SIGTERM);
   std::vector<Result> results;
@@ -428,7 +428,7 @@ TEST_F(LaunchedHosts, MayShareAFolderForTheirOutput) {
   for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGKILL);
   for (int rank = 0; rank < 2 * kHosts; ++rank) {
     const std::string name = "rank" + std::to_string(rank) + ".out";
-    EXPECT_EQ(content("generation0/" + name), "hello\nready\n");
+    EXPECT_EQ(content("start1/" + name), "hello\nready\n");
     EXPECT_THAT(content("job.node" + std::to_string(rank / 2) + ".log"), HasSubstr("Z " + name + ": hello\n"));
   }
   EXPECT_FALSE(std::filesystem::exists(folder / "job.log"));

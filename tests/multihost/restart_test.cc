@@ -273,7 +273,7 @@ TEST_F(RestartedHosts, WhichAreLessThanHalfOfTheLastStartResumeWhereTheStoreIs) 
 }
 
 // Each host has a disk of its own, with the shares of its ranks.
-class HostsOfShares : public RestartedHosts {
+class HostsOfShards : public RestartedHosts {
  protected:
   void SetUp() override {
     RestartedHosts::SetUp();
@@ -288,7 +288,7 @@ class HostsOfShares : public RestartedHosts {
   }
 };
 
-TEST_F(HostsOfShares, WaitForTheOneThatIsLostAndEndWithTheSameBits) {
+TEST_F(HostsOfShards, WaitForTheOneThatIsLostAndEndWithTheSameBits) {
   constexpr int kSteps = 400;
   for (const std::string name : {"undisturbed", "lost"}) {
     std::vector<Process> launchers;
@@ -313,7 +313,7 @@ TEST_F(HostsOfShares, WaitForTheOneThatIsLostAndEndWithTheSameBits) {
   EXPECT_EQ(weights("lost"), weights("undisturbed"));
 }
 
-TEST_F(HostsOfShares, EndInTimeIfTheOneThatIsLostDoesNotComeBackAndCallNothingDamaged) {
+TEST_F(HostsOfShards, EndInTimeIfTheOneThatIsLostDoesNotComeBackAndCallNothingDamaged) {
   std::vector<Process> launchers;
   for (const int host : {1, 2}) launchers.push_back(training_in("job", host, kEndless));
   launchers.push_back(training_in("job", 0, kEndless, {"--rdzv-timeout", "8"}));

@@ -187,7 +187,7 @@ TYPED_TEST_P(CommHookContract, UnusedParametersAreFoundAllTheSame) {
   }
 }
 
-TYPED_TEST_P(CommHookContract, NoopSendsNothingAndGivesBackThisRanksShare) {
+TYPED_TEST_P(CommHookContract, NoopSendsNothingAndGivesBackThisRanksShard) {
   using Fixture = CommHookContract<TypeParam>;
   Fixture::on(1, {.comm_hook = noop_hook()}, [&](auto& net, auto& ddp) {
     Fixture::step(ddp, {0, kRows});
@@ -340,7 +340,7 @@ TYPED_TEST_P(CommHookContract, OneThatThrowsIsNamedOnEveryRank) {
 
 REGISTER_TYPED_TEST_SUITE_P(CommHookContract, TheGroupsOwnSumHasTheBitsOfNoHook, SixteenBitsAreCloseAndEqualOnAllRanks,
                             AWeightIsNotOnTheWire, SeesEachBucketOnceAndInOrderOnEveryRank,
-                            UnusedParametersAreFoundAllTheSame, NoopSendsNothingAndGivesBackThisRanksShare,
+                            UnusedParametersAreFoundAllTheSame, NoopSendsNothingAndGivesBackThisRanksShard,
                             TwoModulesHaveHooksOfTheirOwn, ModulesOfTwoGroupsHaveHooksOfTheirOwn, AHookMaySumInLevels,
                             RanksWithDifferentHooksAreToldBoth, OneThatThrowsIsNamedOnEveryRank);
 

@@ -64,7 +64,7 @@ struct Saved {
   const Outcome undisturbed;
 };
 
-TEST(SnapshotsInShares, AnyNumberOfRanksResumesFromThoseOfAnyWithShardsOrWithout) {
+TEST(SnapshotsInShards, AnyNumberOfRanksResumesFromThoseOfAnyWithShardsOrWithout) {
   for (int writers = 1; writers <= 4; ++writers) {
     const Saved saved(writers);
     if (writers > 1) {
@@ -90,7 +90,7 @@ TEST(SnapshotsInShares, AnyNumberOfRanksResumesFromThoseOfAnyWithShardsOrWithout
   }
 }
 
-TEST(SnapshotsInShares, EachDiskHasWhatItsRanksWroteAndTheManifest) {
+TEST(SnapshotsInShards, EachDiskHasWhatItsRanksWroteAndTheManifest) {
   for (const int ranks : {2, 3}) {
     const Saved saved(ranks);
     const TemporaryFolder folder;
@@ -111,7 +111,7 @@ TEST(SnapshotsInShares, EachDiskHasWhatItsRanksWroteAndTheManifest) {
   }
 }
 
-TEST(SnapshotsInShares, TwoHostsOfTwoRanksHaveADiskEach) {
+TEST(SnapshotsInShards, TwoHostsOfTwoRanksHaveADiskEach) {
   const Saved saved(4);
   const TemporaryFolder folder;
   const std::vector<fs::path> disks{folder / "a", folder / "a", folder / "b", folder / "b"};
@@ -124,7 +124,7 @@ TEST(SnapshotsInShares, TwoHostsOfTwoRanksHaveADiskEach) {
   EXPECT_EQ(last.weights, saved.undisturbed.weights);
 }
 
-TEST(SnapshotsInShares, AShareThatIsMissingOrDamagedCostsThatSnapshotAlone) {
+TEST(SnapshotsInShards, AShareThatIsMissingOrDamagedCostsThatSnapshotAlone) {
   const Saved saved(3);
   const auto damage = [](const fs::path& path) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -163,7 +163,7 @@ class FailingFile {
   FailingFile& operator=(const FailingFile&) = delete;
 };
 
-TEST(SnapshotsInShares, ARankThatCanNotWriteCostsSnapshotsAndNoTraining) {
+TEST(SnapshotsInShards, ARankThatCanNotWriteCostsSnapshotsAndNoTraining) {
   const Saved saved(3);
   for (const bool is_shared : {true, false}) {
     const TemporaryFolder folder;
@@ -201,7 +201,7 @@ TEST(SnapshotsInShares, ARankThatCanNotWriteCostsSnapshotsAndNoTraining) {
   }
 }
 
-TEST(SnapshotsInShares, OnAFullDiskOlderOnesGoAndNotWhatOtherRanksWrite) {
+TEST(SnapshotsInShards, OnAFullDiskOlderOnesGoAndNotWhatOtherRanksWrite) {
   const TemporaryFolder folder;
   std::atomic<bool> fails = false;
   std::atomic<int> failed = 0;
@@ -224,7 +224,7 @@ TEST(SnapshotsInShares, OnAFullDiskOlderOnesGoAndNotWhatOtherRanksWrite) {
 }
 
 // Rank 0's manifest makes them a snapshot, wherever it lies.
-TEST(SnapshotsInShares, ADiskThatTakesNoCopyOfTheManifestKeepsTheSharesOfTheNewestAndNoMore) {
+TEST(SnapshotsInShards, ADiskThatTakesNoCopyOfTheManifestKeepsTheSharesOfTheNewestAndNoMore) {
   for (const int error : {ENOSPC, EIO}) {
     const Saved saved(2);
     const TemporaryFolder folder;
@@ -247,7 +247,7 @@ TEST(SnapshotsInShares, ADiskThatTakesNoCopyOfTheManifestKeepsTheSharesOfTheNewe
 }
 
 // Neither what this run has saved nor what it has resumed from makes room, as long as nothing newer is durable.
-TEST(SnapshotsInShares, OnAFullDiskAShareOfTheNewestStaysThoughItsManifestLiesElsewhere) {
+TEST(SnapshotsInShards, OnAFullDiskAShardOfTheNewestStaysThoughItsManifestLiesElsewhere) {
   const Saved saved(2);
   const TemporaryFolder folder;
   const std::vector<fs::path> disks = disks_in(folder, 2);
@@ -266,7 +266,7 @@ TEST(SnapshotsInShares, OnAFullDiskAShareOfTheNewestStaysThoughItsManifestLiesEl
   for (const fs::path& disk : disks) EXPECT_THAT(snapshots_in(disk), ElementsAre("step-000000000012-g000004"));
 }
 
-TEST(SnapshotsInShares, ADiskThatIsFullAtAStartCostsSnapshotsUntilItHasRoom) {
+TEST(SnapshotsInShards, ADiskThatIsFullAtAStartCostsSnapshotsUntilItHasRoom) {
   const Saved saved(2);
   const TemporaryFolder folder;
   const std::vector<fs::path> disks = disks_in(folder, 2);
@@ -293,7 +293,7 @@ TEST(SnapshotsInShares, ADiskThatIsFullAtAStartCostsSnapshotsUntilItHasRoom) {
   for (const fs::path& disk : disks) EXPECT_THAT(snapshots_in(disk), ElementsAre(kStep4, "step-000000000012-g000002"));
 }
 
-TEST(SnapshotsInShares, ADamagedCopyOfTheManifestIsNoWorseThanNone) {
+TEST(SnapshotsInShards, ADamagedCopyOfTheManifestIsNoWorseThanNone) {
   const Saved saved(3);
   const TemporaryFolder folder;
   const std::vector<fs::path> disks = disks_in(folder, 3);
@@ -324,7 +324,7 @@ void set_host(const fs::path& snapshot, const std::string& host) {
   std::ofstream(path) << checkpoint::to_text(manifest);
 }
 
-TEST(SnapshotsInShares, AFileOfAHostThatIsNotHereIsWaitedForAndNoOlderSnapshotTaken) {
+TEST(SnapshotsInShards, AFileOfAHostThatIsNotHereIsWaitedForAndNoOlderSnapshotTaken) {
   const Saved saved(3);
   for (const std::string host : {"elsewhere", ""}) {
     const fs::path folder = saved.copy("shares", "absent " + host);
@@ -342,7 +342,7 @@ TEST(SnapshotsInShares, AFileOfAHostThatIsNotHereIsWaitedForAndNoOlderSnapshotTa
   }
 }
 
-TEST(SnapshotsInShares, ADeadRankCostsTheStepsSinceTheLastSave) {
+TEST(SnapshotsInShards, ADeadRankCostsTheStepsSinceTheLastSave) {
   for (int dead = 0; dead < 3; ++dead) {
     const Saved saved(3);
     const TemporaryFolder folder;
@@ -368,7 +368,7 @@ TEST(SnapshotsInShares, ADeadRankCostsTheStepsSinceTheLastSave) {
 }
 
 // The others' copies end with their next backward, which needs the rank that has ended.
-TEST(SnapshotsInShares, ARankThatThrowsWhileOneIsWrittenDoesNotWaitForTheOthers) {
+TEST(SnapshotsInShards, ARankThatThrowsWhileOneIsWrittenDoesNotWaitForTheOthers) {
   for (const bool is_shared : {true, false}) {
     for (int thrower = 0; thrower < 3; ++thrower) {
       const TemporaryFolder folder;
@@ -392,7 +392,7 @@ TEST(SnapshotsInShares, ARankThatThrowsWhileOneIsWrittenDoesNotWaitForTheOthers)
 }
 
 // The others' copies end with their next backward here, too.
-TEST(SnapshotsInShares, ARankThatReturnsOrSavesAloneWhileOneIsWrittenIsNamedBeforeTheTimeout) {
+TEST(SnapshotsInShards, ARankThatReturnsOrSavesAloneWhileOneIsWrittenIsNamedBeforeTheTimeout) {
   for (const bool saves : {false, true}) {
     for (int leaver = 0; leaver < 3; ++leaver) {
       const TemporaryFolder folder;
@@ -415,7 +415,7 @@ TEST(SnapshotsInShares, ARankThatReturnsOrSavesAloneWhileOneIsWrittenIsNamedBefo
   }
 }
 
-TEST(SnapshotsInShares, AnAgreedStopIsSavedByStepAndBehindAnEvaluation) {
+TEST(SnapshotsInShards, AnAgreedStopIsSavedByStepAndBehindAnEvaluation) {
   const Saved saved(3);
   for (const bool is_in_evaluation : {false, true}) {
     for (const int saved_at : {6, 8}) {  // 8 is one that is due anyway
@@ -439,7 +439,7 @@ TEST(SnapshotsInShares, AnAgreedStopIsSavedByStepAndBehindAnEvaluation) {
   }
 }
 
-TEST(SnapshotsInShares, TheBestsModelIsLoaded) {
+TEST(SnapshotsInShards, TheBestsModelIsLoaded) {
   const TemporaryFolder folder;
   const std::vector<fs::path> disks = disks_in(folder, 3);
   std::vector<Values> best(3), loaded(3);
@@ -461,7 +461,7 @@ TEST(SnapshotsInShares, TheBestsModelIsLoaded) {
   EXPECT_EQ(run_on(disks, 6, kEvery4, kSharded).restored, 5);
 }
 
-TEST(SnapshotsInShares, ARankWhoseFolderCanNotBeMadeIsNamedBeforeTheFirstStep) {
+TEST(SnapshotsInShards, ARankWhoseFolderCanNotBeMadeIsNamedBeforeTheFirstStep) {
   const TemporaryFolder folder;
   folder.write("file", "text");
   const std::string error = error_of([&] {

@@ -98,7 +98,7 @@ inline void expect_cause(const Error& error, const Cause& wanted) {
   expect("reporter", &Cause::reporter);
   expect("host", &Cause::host);
   expect("pid", &Cause::pid);
-  expect("generation", &Cause::generation);
+  expect("restarts", &Cause::restarts);
   expect("step", &Cause::step);
   expect("bucket", &Cause::bucket);
   expect("sequence", &Cause::sequence);

@@ -232,7 +232,7 @@ void write_items(const fs::path& snapshot, Manifest& part, std::span<const ItemS
     const bool is_sharded = item.kind == ItemKind::sharded;
     if (!source.tensors.empty()) {
       // Durable before the next file begins, under a name that means nothing without a manifest.
-      const std::string name = is_sharded ? name_of_share(item.name, rank) : item.name + ".safetensors";
+      const std::string name = is_sharded ? name_of_shard(item.name, rank) : item.name + ".safetensors";
       const WrittenFile written = write_tensors(snapshot / name, source.tensors, {{"format", "pt"}});
       files.push_back({.name = name,
                        .bytes = written.bytes,
@@ -265,7 +265,7 @@ void abandon_snapshot(const fs::path& snapshot) noexcept {
   }
 }
 
-std::string name_of_share(const std::string& item, int rank) {
+std::string name_of_shard(const std::string& item, int rank) {
   return fmt::format("{}.r{:04}.safetensors", item, rank);
 }
 

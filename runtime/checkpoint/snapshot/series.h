@@ -86,7 +86,7 @@ void finish_snapshot(const std::filesystem::path& snapshot, const Manifest& mani
 // After a failure: what was written goes, for on a full disk it would take the next snapshot's space. Throws nothing.
 void abandon_snapshot(const std::filesystem::path& snapshot) noexcept;
 // "optimizer.r0003.safetensors": rank 3's slices of the item.
-std::string name_of_share(const std::string& item, int rank);
+std::string name_of_shard(const std::string& item, int rank);
 // Writes the value of `snapshot`, a whole one, into its manifest: the old or the new manifest is there, whatever
 // happens. SystemError.
 void set_value(const FoundSnapshot& snapshot, double value);

@@ -124,7 +124,7 @@ void GroupWatch::report(Cause cause) {
   }
   // Without the lock: report() waits for the store's answer, and the link's thread needs the lock for its next event.
   if (!link) return;
-  cause.generation = generation_;
+  cause.restarts = restarts_;
   link->report(cause);
 }
 

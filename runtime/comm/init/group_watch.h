@@ -38,9 +38,9 @@ Consequence consequence_of(const membership::MemberEvent& event, StoreHost store
 // ends of its own ranks and of the store; a timeout or a mismatch that ended the job's group alone does not fail it.
 class GroupWatch {
  public:
-  // `generation`: how often the job was restarted.
-  GroupWatch(StoreHost store_host, int rank, int generation = 0)
-      : store_host_(store_host), rank_(rank), generation_(generation) {}
+  // `restarts`: how often the job was restarted.
+  GroupWatch(StoreHost store_host, int rank, int restarts = 0)
+      : store_host_(store_host), rank_(rank), restarts_(restarts) {}
 
   // Events come from now on. Reports go to `link`.
   void begin(std::weak_ptr<membership::MemberLink> link) EXCLUDES(mutex_);
@@ -92,7 +92,7 @@ class GroupWatch {
 
   const StoreHost store_host_;
   const int rank_;
-  const int generation_;
+  const int restarts_;
   Mutex mutex_;
   Condition changed_;
   std::vector<Attached> groups_ GUARDED_BY(mutex_);

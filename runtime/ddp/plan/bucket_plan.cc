@@ -178,20 +178,20 @@ BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const in
   return plan;
 }
 
-std::vector<ParameterShare> shares_of(const BucketPlan& plan, std::span<const ParameterSpec> specs, int bucket,
+std::vector<ParameterShard> shards_of(const BucketPlan& plan, std::span<const ParameterSpec> specs, int bucket,
                                       int rank, int size) {
   const Bucket& it = plan.buckets[static_cast<std::size_t>(bucket)];
   const std::int64_t part = it.count / size;
-  std::vector<ParameterShare> shares;
+  std::vector<ParameterShard> shards;
   for (const int parameter : it.parameters) {
     const auto index = static_cast<std::size_t>(parameter);
     if (index >= specs.size()) continue;  // the map of used parameters
     const auto first = static_cast<std::int64_t>((plan.gradient_slots[index].offset - it.offset) / size_of(it.dtype));
     const std::int64_t begin = std::max<std::int64_t>(part * rank - first, 0);
     const std::int64_t end = std::min(part * (rank + 1) - first, specs[index].count());
-    if (begin < end) shares.push_back({parameter, begin, end});
+    if (begin < end) shards.push_back({parameter, begin, end});
   }
-  return shares;
+  return shards;
 }
 
 void append_bucket(BucketPlan& plan, const ParameterSpec& spec, int index) {

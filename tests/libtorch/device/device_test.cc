@@ -254,7 +254,7 @@ TEST(Device, AnOptimizerInSharesTrainsAsOneProcessOnTheCpu) {
   }
 }
 
-TEST(Device, AnInfOfOneRanksShareLeavesTheStepOutOnAll) {
+TEST(Device, AnInfOfOneRanksShardLeavesTheStepOutOnAll) {
   on_devices(2, [](const Group& group) {
     nn::Linear net(40, 1);
     initialize(*net, 2);

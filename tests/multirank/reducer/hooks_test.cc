@@ -178,7 +178,7 @@ TEST_P(ReducerHooks, TheTraceHasTheBytesThatTravel) {
   });
 }
 
-TEST_P(ReducerHooks, NoopGivesBackThisRanksShare) {
+TEST_P(ReducerHooks, NoopGivesBackThisRanksShard) {
   run([](const Group& group) {
     Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .comm_hook = noop_hook()});
     for (int step = 0; step < 3; ++step) {

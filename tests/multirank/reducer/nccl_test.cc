@@ -231,7 +231,7 @@ TEST(NcclReducer, FollowsAStreamThatIsSetBetweenAStepAndTheUpdateOfItsShares) {
     reducer.finish_step();
     group->set_stream(after);
     before.reset();
-    reducer.update_shares([](const ParameterShare&) {});
+    reducer.update_shards([](const ParameterShard&) {});
     EXPECT_EQ(first(group, reducer, 1), 4.0f);
     EXPECT_EQ(gradient_of(*group, reducer, 5).back(), 12.0f);
   });
@@ -249,7 +249,7 @@ TEST(NcclReducer, AStepIsNotOverBeforeTheWeightsOfItsSharesHaveCome) {
     reducer.finish_step();
     reducer.total_weight();  // waits for the sums
     EXPECT_TRUE(reducer.is_step_over());
-    reducer.update_shares([&](const ParameterShare& share) {
+    reducer.update_shards([&](const ParameterShard& share) {
       launch<float>(group->stream(), "a long update", reducer.gradient<float>(share.parameter) + share.begin,
                     share.end - share.begin, [&go](float*, std::int64_t) {
                       while (!go) std::this_thread::yield();

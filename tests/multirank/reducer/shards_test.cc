@@ -27,11 +27,11 @@ struct Adagrad {
     squares.resize(specs.size());
   }
   // Reads the gradient of the share and leaves the updated weights in its place. `state`: the share's sums of squares.
-  void step(const ProcessGroup& group, Reducer& reducer, const ParameterShare& share, std::vector<float>& state) {
-    state.resize(static_cast<std::size_t>(share.end - share.begin));
-    float* const own = weights[static_cast<std::size_t>(share.parameter)].data() + share.begin;
-    launch<float>(group.stream(), "adagrad", reducer.gradient<float>(share.parameter) + share.begin,
-                  share.end - share.begin, [own, &state](float* gradient, std::int64_t count) {
+  void step(const ProcessGroup& group, Reducer& reducer, const ParameterShard& shard, std::vector<float>& state) {
+    state.resize(static_cast<std::size_t>(shard.end - shard.begin));
+    float* const own = weights[static_cast<std::size_t>(shard.parameter)].data() + shard.begin;
+    launch<float>(group.stream(), "adagrad", reducer.gradient<float>(shard.parameter) + shard.begin,
+                  shard.end - shard.begin, [own, &state](float* gradient, std::int64_t count) {
                     for (std::int64_t i = 0; i < count; ++i) {
                       state[static_cast<std::size_t>(i)] += gradient[i] * gradient[i];
                       own[i] -= 0.1f * gradient[i] / (std::sqrt(state[static_cast<std::size_t>(i)]) + 1e-6f);
@@ -59,7 +59,7 @@ std::vector<std::vector<float>> trained(const Group& group, const ReducerOptions
   reducer.plan_order(kBackward);
   Adagrad adagrad(kSix);
   const bool is_sharded = options.shard == lockstep::Shard::optimizer;
-  if (is_sharded) adagrad.squares.resize(reducer.shares(group->rank()).size());
+  if (is_sharded) adagrad.squares.resize(reducer.shards(group->rank()).size());
   for (int step = 0; step < 6; ++step) {
     if (step % 3 == 2) {  // a micro-batch before
       reducer.begin_step({.weight = 2, .synchronize = false});
@@ -70,11 +70,11 @@ std::vector<std::vector<float>> trained(const Group& group, const ReducerOptions
     backward_of(group, reducer, step, step == 4 && group->rank() == 0);
     reducer.finish_step();
     std::size_t next = 0;
-    const auto update = [&](const ParameterShare& share) {
-      adagrad.step(*group, reducer, share, adagrad.squares[next++]);
+    const auto update = [&](const ParameterShard& shard) {
+      adagrad.step(*group, reducer, shard, adagrad.squares[next++]);
     };
     if (is_sharded) {
-      reducer.update_shares(update);
+      reducer.update_shards(update);
     } else {
       for (int p = 0; p < 6; ++p) update({p, 0, kSix[static_cast<std::size_t>(p)].count()});
     }
@@ -98,15 +98,15 @@ TEST_P(ReducerSuite, AnOptimizerOfSharesTrainsTheSameWeights) {
   });
 }
 
-TEST_P(ReducerSuite, SharesOfAllRanksAreEachElementOnce) {
+TEST_P(ReducerSuite, ShardsOfAllRanksAreEachElementOnce) {
   run([](const Group& group) {
     Reducer reducer(kSix, group, kSharded);
     std::vector<std::vector<int>> owners;
     for (const ParameterSpec& spec : kSix) owners.emplace_back(spec.count(), 0);
     for (int r = 0; r < group->size(); ++r) {
-      for (const ParameterShare& share : reducer.shares(r)) {
-        for (std::int64_t i = share.begin; i < share.end; ++i) {
-          ++owners[static_cast<std::size_t>(share.parameter)][static_cast<std::size_t>(i)];
+      for (const ParameterShard& shard : reducer.shards(r)) {
+        for (std::int64_t i = shard.begin; i < shard.end; ++i) {
+          ++owners[static_cast<std::size_t>(shard.parameter)][static_cast<std::size_t>(i)];
         }
       }
     }
@@ -139,7 +139,7 @@ TEST_P(ReducerSuite, ARankThatFailsInItsUpdateIsNamed) {
       reducer.begin_step();
       backward_of(group, reducer, 0);
       reducer.finish_step();
-      reducer.update_shares([&](const ParameterShare&) {
+      reducer.update_shards([&](const ParameterShard&) {
         if (group->rank() == 0) throw std::runtime_error("no room for the moments");
       });
       group->barrier().wait();
@@ -153,24 +153,24 @@ TEST_P(ReducerSuite, ARankThatFailsInItsUpdateIsNamed) {
   });
 }
 
-TEST_P(ReducerSuite, UpdatesItsSharesOnceBehindEachStep) {
+TEST_P(ReducerSuite, UpdatesItsShardsOnceBehindEachStep) {
   run([](const Group& group) {
-    const auto nothing = [](const ParameterShare&) {};
+    const auto nothing = [](const ParameterShard&) {};
     Reducer whole(kSix, group, kTwoEach);
-    EXPECT_THROW(whole.update_shares(nothing), InvalidArgument);
-    EXPECT_TRUE(whole.shares(0).empty());
+    EXPECT_THROW(whole.update_shards(nothing), InvalidArgument);
+    EXPECT_TRUE(whole.shards(0).empty());
     Reducer reducer(kSix, group, kSharded);
-    EXPECT_THROW(reducer.update_shares(nothing), InvalidArgument) << "before the first step";
+    EXPECT_THROW(reducer.update_shards(nothing), InvalidArgument) << "before the first step";
     reducer.begin_step();
-    EXPECT_THROW(reducer.update_shares(nothing), InvalidArgument) << "within a step";
+    EXPECT_THROW(reducer.update_shards(nothing), InvalidArgument) << "within a step";
     backward_of(group, reducer, 0);
     reducer.finish_step();
-    reducer.update_shares(nothing);
-    EXPECT_THROW(reducer.update_shares(nothing), InvalidArgument) << "twice";
+    reducer.update_shards(nothing);
+    EXPECT_THROW(reducer.update_shards(nothing), InvalidArgument) << "twice";
     reducer.begin_step({.weight = 1, .synchronize = false});
     backward_of(group, reducer, 1);
     reducer.finish_step();
-    EXPECT_THROW(reducer.update_shares(nothing), InvalidArgument) << "behind a micro-batch";
+    EXPECT_THROW(reducer.update_shards(nothing), InvalidArgument) << "behind a micro-batch";
   });
 }
 

@@ -29,7 +29,7 @@ Cause example() {
           .reporter = 0,
           .host = "node7",
           .pid = 4711,
-          .generation = 3,
+          .restarts = 3,
           .step = 1200,
           .bucket = 4,
           .sequence = 41,
@@ -51,7 +51,7 @@ TEST(Cause, EveryFieldSurvivesTheCodec) {
 TEST(Cause, ExtremesOfEveryFieldStillLeaveRoomForText) {
   Cause cause = example();
   cause.host = std::string(255, 'h');
-  cause.rank = cause.reporter = cause.pid = cause.generation = cause.bucket = cause.error_number = cause.signal =
+  cause.rank = cause.reporter = cause.pid = cause.restarts = cause.bucket = cause.error_number = cause.signal =
       std::numeric_limits<int>::min();
   cause.step = cause.sequence = std::numeric_limits<std::int64_t>::min();
   cause.text = std::string(2000, 'x');

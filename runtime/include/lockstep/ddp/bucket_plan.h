@@ -82,17 +82,17 @@ LOCKSTEP_API BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::
 enum class Shard : std::uint8_t { none, optimizer };
 
 // A part of a rank's shard: elements [begin, end) of a parameter, in the order of its memory; at least one.
-struct ParameterShare {
+struct ParameterShard {
   int parameter = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
 
-  bool operator==(const ParameterShare&) const = default;
+  bool operator==(const ParameterShard&) const = default;
 };
 
 // The shard of `rank` in a bucket that is cut into `size` equal parts: part number `rank`, as elements of its
 // parameters, in the order in which they lie, without the padding. `plan` has buckets of `size` parts.
-LOCKSTEP_API std::vector<ParameterShare> shares_of(const BucketPlan& plan, std::span<const ParameterSpec> specs,
+LOCKSTEP_API std::vector<ParameterShard> shards_of(const BucketPlan& plan, std::span<const ParameterSpec> specs,
                                                    int bucket, int rank, int size);
 
 }  // namespace lockstep

@@ -9,7 +9,7 @@
 //     reducer.finish_step();                    // gradients are the mean over all ranks' rows
 //   }
 //
-// - Collective: the constructor, plan_order, every synchronised step and update_shares, in one order on all ranks.
+// - Collective: the constructor, plan_order, every synchronised step and update_shards, in one order on all ranks.
 // - Threads: the Reducer belongs to one thread, which runs backward.
 // - Failure: a call throws the group's errors, which begin with step and bucket; every later call throws the same.
 // - Misuse (a gradient marked ready twice, a step not begun, an unknown name) throws InvalidArgument, which names
@@ -64,7 +64,7 @@ struct ReducerOptions {
   // LOCKSTEP_STEP_DIGESTS.
   Reproducible reproducible = {};
   // The state that ranks divide among themselves. With Shard::optimizer a synchronised finish_step leaves the mean only
-  // in this rank's shard; update_shares() then updates the shard's weights, and gives all weights to every rank.
+  // in this rank's shard; update_shards() then updates the shard's weights, and gives all weights to every rank.
   // Buckets keep the order of the first step: without plan_order, reverse registration order. Equal on all ranks.
   Shard shard = Shard::none;
 };
@@ -150,7 +150,7 @@ class LOCKSTEP_API Reducer {
   // The summed weight of all ranks in the last synchronised step; 0 before the first. On a device the call waits until
   // it is known, at most the group's timeout. InvalidArgument within a synchronised step.
   std::int64_t total_weight() const;
-  // Whether the collectives of the last synchronised step and of its update_shares() have ended, all without a failure.
+  // Whether the collectives of the last synchronised step and of its update_shards() have ended, all without a failure.
   // True on the CPU; on a device true once the host knows it. Never waits.
   bool is_step_over() const;
   // The ranks' notes, combined, the same on every rank; step -1 before the first.
@@ -169,9 +169,9 @@ class LOCKSTEP_API Reducer {
   //
   // With one rank the shard is all elements, and nothing travels. An exception of `update` is a failure of this rank,
   // as in abandon_step. InvalidArgument without shards, or at another moment.
-  void update_shares(const std::function<void(const ParameterShare&)>& update);
+  void update_shards(const std::function<void(const ParameterShard&)>& update);
   // The parts of `rank`'s shard in all buckets of the current plan. Empty without Shard::optimizer.
-  std::vector<ParameterShare> shares(int rank) const;
+  std::vector<ParameterShard> shards(int rank) const;
   // Gives up a step whose backward has failed on this rank; does nothing if no step was begun or accumulated. The group
   // fails on every rank with "rank R (host, pid) failed in step S: `cause`". A single rank forgets the step, its
   // earlier micro-batches too, and can continue.

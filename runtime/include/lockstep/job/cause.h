@@ -38,7 +38,7 @@ struct LOCKSTEP_API Cause {
   int reporter = -1;           // the rank that reports it; -1: the launcher, or the job's store
   std::string host = {};       // the host of `rank`; empty: not known
   int pid = 0;                 // the process of `rank`; 0: not known
-  int generation = 0;          // the number of the job's restarts
+  int restarts = 0;            // the number of the job's restarts
   std::int64_t step = -1;      // the Reducer's step, from 0; -1: not known
   int bucket = -1;             // -1: none
   std::int64_t sequence = -1;  // the collective's number, from 1; 0: before the first; -1: not known

@@ -119,7 +119,7 @@ class CapturedStep {
   // Not supported:
   //
   // - no_sync() and DdpOptions::reproducible, because each backward is a step; DdpOptions::shard;
-  //   DdpOptions::weigh_outputs, whose factor is a number on the host: InvalidArgument;
+  //   DdpOptions::weight_outputs, whose factor is a number on the host: InvalidArgument;
   // - a GradScaler, and clipping of gradients: a step has no place for them;
   // - in `loss_of`, once it is captured: collectives on the device, ddp's set_weight() and record_loss(), .item(),
   //   copies to the host, and hooks that do such things in backward.

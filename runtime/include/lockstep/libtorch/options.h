@@ -77,7 +77,7 @@ struct DdpOptions {
   // Whether the weight is multiplied into the gradient that enters the module's outputs, instead of into each
   // parameter's: a pass over the gradients less. Set it if the loss depends on the parameters only through the outputs
   // (no penalty on the parameters in the loss), and gradients come only from backward().
-  bool weigh_outputs = false;
+  bool weight_outputs = false;
 };
 
 // The number of terms that this rank's loss is the mean of, until the next forward. Layers that compute across ranks

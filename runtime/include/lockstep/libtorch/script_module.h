@@ -14,7 +14,7 @@
 // trained, broadcast or loaded here. train(), eval() and to() reach it.
 //
 // DistributedDataParallel sees a tensor that forward returns, but not one in a tuple, list or dict, nor in a struct of
-// the program's own: leave DdpOptions::weigh_outputs off then.
+// the program's own: leave DdpOptions::weight_outputs off then.
 //
 // Threads: one at a time. Failure: forward() throws torch's own errors.
 #pragma once

@@ -56,12 +56,12 @@
 namespace lockstep::libtorch {
 
 // A DistributedDataParallel's shards, as a ShardedOptimizer uses them.
-class LOCKSTEP_API OptimizerShares {
+class LOCKSTEP_API OptimizerShards {
  public:
-  explicit OptimizerShares(const Replica& replica);
-  virtual ~OptimizerShares();
-  OptimizerShares(const OptimizerShares&) = delete;
-  OptimizerShares& operator=(const OptimizerShares&) = delete;
+  explicit OptimizerShards(const Replica& replica);
+  virtual ~OptimizerShards();
+  OptimizerShards(const OptimizerShards&) = delete;
+  OptimizerShards& operator=(const OptimizerShards&) = delete;
 
   // Whether parameters are cut into shards; false with a single rank.
   bool are_cut() const;
@@ -72,14 +72,14 @@ class LOCKSTEP_API OptimizerShares {
   using Groups = std::vector<::torch::optim::OptimizerParamGroup>;
   // Replaces whole parameters in the optimizer's groups by their shards. InvalidArgument for a tensor that is neither,
   // or is listed twice.
-  void put_shares(Groups& groups) const;
+  void put_shards(Groups& groups) const;
 
  protected:
   // The groups with shards in the place of parameters.
-  Groups in_shares(Groups groups) const;
+  Groups in_shards(Groups groups) const;
   // One group with the shards of all parameters.
-  Groups all_in_shares() const;
-  void step_shares(Groups& groups, const std::function<void()>& step);
+  Groups all_in_shards() const;
+  void step_shards(Groups& groups, const std::function<void()>& step);
   void clear_gradients(bool set_to_none);
   double clip(Groups& groups, double max_norm) const;
   [[noreturn]] static void refuse_file(const char* call);
@@ -98,17 +98,17 @@ concept Shardable = std::same_as<Base, ::torch::optim::SGD> || std::same_as<Base
     std::same_as<Base, FusedAdamW>;
 
 template <Shardable Base>
-class ShardedOptimizer final : public OptimizerShares, public Base {
+class ShardedOptimizer final : public OptimizerShards, public Base {
  public:
   // An optimizer over ddp.parameters(), or over `groups` of some of them; the other parameters keep their values.
   // `options` are Base's.
   template <typename Net, typename Options>
   ShardedOptimizer(const DistributedDataParallel<Net>& ddp, Options options)
-      : OptimizerShares(ddp), Base(all_in_shares(), std::move(options)) {}
+      : OptimizerShards(ddp), Base(all_in_shards(), std::move(options)) {}
   template <typename Net, typename Options>
   ShardedOptimizer(const DistributedDataParallel<Net>& ddp, std::vector<::torch::optim::OptimizerParamGroup> groups,
                    Options options)
-      : OptimizerShares(ddp), Base(in_shares(std::move(groups)), std::move(options)) {}
+      : OptimizerShards(ddp), Base(in_shards(std::move(groups)), std::move(options)) {}
 
   at::Tensor step(::torch::optim::Optimizer::LossClosure closure = nullptr) override {
     at::Tensor loss;
@@ -116,13 +116,13 @@ class ShardedOptimizer final : public OptimizerShares, public Base {
       const at::AutoGradMode grad(true);
       loss = closure();
     }
-    step_shares(this->param_groups(), [&] { Base::step(); });
+    step_shards(this->param_groups(), [&] { Base::step(); });
     return loss;
   }
   void add_param_group(const ::torch::optim::OptimizerParamGroup& group) {
     Groups all = this->param_groups();
     all.push_back(group);
-    put_shares(all);
+    put_shards(all);
     Base::add_param_group(all.back());
   }
   // Clears the gradients of all parameters of the DistributedDataParallel, as torch's zero_grad() does. The default is

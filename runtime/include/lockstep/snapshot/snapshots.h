@@ -52,7 +52,7 @@ namespace lockstep {
 // programs that add a new kind of item need them: models, optimizers, loaders and values have theirs.
 
 // Elements [begin, end) of a tensor, in the order of its memory.
-struct SnapshotShare {
+struct SnapshotShard {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
@@ -73,7 +73,7 @@ struct SnapshotTensor {
   bool is_transposed = false;
   // The elements that `bytes` has in a sharded item, perhaps none; the shards of all ranks make up the tensor. nullopt:
   // every rank has the whole tensor.
-  std::optional<SnapshotShare> share = std::nullopt;
+  std::optional<SnapshotShard> shard = std::nullopt;
   // A number that changes with every write. Null: nobody counts writes.
   std::function<std::uint64_t()> version = nullptr;
   // Further names of a tied tensor. A file has its bytes under each name; restoring reads any of them, and those that a

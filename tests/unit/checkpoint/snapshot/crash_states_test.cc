@@ -42,8 +42,8 @@ class Observed {
 class Recording {
  public:
   // `root`: of the disk; its content is `before`'s.
-  Recording(const fs::path& root, DiskModel before, bool in_shares = false)
-      : root_(root), model_(std::move(before)), in_shares_(in_shares) {}
+  Recording(const fs::path& root, DiskModel before, bool in_shards = false)
+      : root_(root), model_(std::move(before)), in_shards_(in_shards) {}
 
   struct Moment {
     DiskModel disk;
@@ -57,7 +57,7 @@ class Recording {
       moments.push_back({model_, durable});
       model_.apply(operation);
     });
-    Job job(root_ / "disk/run", in_shares_);
+    Job job(root_ / "disk/run", in_shards_);
     for (int i = 0; i < saves; ++i) {
       job.write();
       durable = job.step();
@@ -70,7 +70,7 @@ class Recording {
  private:
   fs::path root_;
   DiskModel model_;
-  bool in_shares_ = false;
+  bool in_shards_ = false;
 };
 
 std::string describe_state(const DiskState& state) {
@@ -93,9 +93,9 @@ void expect_consistent(const fs::path& folder, std::int64_t durable) {
 }
 
 // The next start goes on, saves, and leaves nothing but what is its own.
-void expect_next_run_tidies_up(const fs::path& folder, bool in_shares = false) {
+void expect_next_run_tidies_up(const fs::path& folder, bool in_shards = false) {
   const auto before = newest_whole(folder);
-  Job job(folder, in_shares);
+  Job job(folder, in_shards);
   ASSERT_EQ(job.step(), before ? before->step : 0);
   job.save();
   const auto found = list_snapshots(folder);
@@ -111,7 +111,7 @@ void expect_next_run_tidies_up(const fs::path& folder, bool in_shares = false) {
   std::set<std::string> files;
   for (const auto& entry : fs::directory_iterator(found[0].path)) files.insert(entry.path().filename().string());
   std::set<std::string> wanted{"manifest.json", "model.safetensors", "optimizer.safetensors"};
-  if (in_shares)
+  if (in_shards)
     wanted = {"manifest.json", "model.safetensors", "optimizer.r0000.safetensors", "optimizer.r0001.safetensors"};
   ASSERT_EQ(files, wanted);
 }
@@ -140,13 +140,13 @@ class CrashStates : public ::testing::Test {
     }
     return states;
   }
-  void check(const std::map<DiskState, std::int64_t>& states, bool goes_on, bool in_shares = false) {
+  void check(const std::map<DiskState, std::int64_t>& states, bool goes_on, bool in_shards = false) {
     for (const auto& [state, durable] : states) {
       materialise(state, place_ / "state");
       const fs::path folder = place_ / "state/disk/run";
       ASSERT_NO_FATAL_FAILURE(expect_consistent(folder, durable)) << describe_state(state);
       if (!goes_on) continue;
-      ASSERT_NO_FATAL_FAILURE(expect_next_run_tidies_up(folder, in_shares)) << describe_state(state);
+      ASSERT_NO_FATAL_FAILURE(expect_next_run_tidies_up(folder, in_shards)) << describe_state(state);
     }
   }
 
@@ -214,7 +214,7 @@ TEST_F(CrashStates, ALossOfPowerOfTwoHostsLosesNothingThatWasDurable) {
       record_generation(disk, {.number = 1, .writer = kWriter, .time = "now"});
     }
     for (std::int64_t step = 1; step <= 2; ++step) {
-      const Manifest manifest = save_shares(disks, step, 1, false);
+      const Manifest manifest = save_shards(disks, step, 1, false);
       durable = step;
       clean(disks[0], {.keep = 1});
       finish_snapshot(disks[1] / name_of_snapshot(step, 1), manifest);

@@ -41,7 +41,7 @@ inline Manifest save_step(const std::filesystem::path& folder, std::int64_t step
 
 // The step of two ranks, the optimizer in shares: of a matrix of 2 x 3, and each rank's disk by rank, perhaps the same.
 // `is_copied`: the second disk gets the manifest too.
-inline Manifest save_shares(const std::array<std::filesystem::path, 2>& disks, std::int64_t step,
+inline Manifest save_shards(const std::array<std::filesystem::path, 2>& disks, std::int64_t step,
                             std::int64_t generation, bool is_copied = true) {
   constexpr std::int64_t kFirst = 4, kAll = 6;
   const std::vector<float> numbers(kAll, static_cast<float>(step));
@@ -59,7 +59,7 @@ inline Manifest save_shares(const std::array<std::filesystem::path, 2>& disks, s
     source.item.sliced = {{.name = "w",
                            .shape = {2, 3},
                            .is_transposed = true,
-                           .slices = {{name_of_share("optimizer", rank), begin, end}}}};
+                           .slices = {{name_of_shard("optimizer", rank), begin, end}}}};
     return source;
   };
   const bool is_shared = disks[0] == disks[1];
@@ -78,7 +78,7 @@ inline Manifest save_shares(const std::array<std::filesystem::path, 2>& disks, s
   return manifest;
 }
 
-// That it is whole, and has what save_step() or save_shares() wrote.
+// That it is whole, and has what save_step() or save_shards() wrote.
 inline void expect_step(const FoundSnapshot& snapshot) {
   ASSERT_NO_THROW(verify_snapshot(snapshot)) << snapshot.path;
   SnapshotFiles files(snapshot.path);
@@ -109,8 +109,8 @@ inline void rewrite_as_later(const std::filesystem::path& path, const char* form
 // One start: it goes on from the newest.
 class Job {
  public:
-  explicit Job(const std::filesystem::path& folder, bool in_shares = false)
-      : folder_(folder), in_shares_(in_shares), lock_(folder, kWriter) {
+  explicit Job(const std::filesystem::path& folder, bool in_shards = false)
+      : folder_(folder), in_shards_(in_shards), lock_(folder, kWriter) {
     if (const auto newest = newest_whole(folder)) step_ = newest->step;
     generation_ = newest_generation(folder) + 1;
     record_generation(folder, {.number = generation_,
@@ -125,7 +125,7 @@ class Job {
   // Its two halves: once the first returns, the step is durable.
   void write() {
     ++step_;
-    in_shares_ ? save_shares({folder_, folder_}, step_, generation_) : save_step(folder_, step_, generation_);
+    in_shards_ ? save_shards({folder_, folder_}, step_, generation_) : save_step(folder_, step_, generation_);
   }
   void tidy() {
     set_value(newest_whole(folder_).value(), 0.5);
@@ -136,7 +136,7 @@ class Job {
 
  private:
   std::filesystem::path folder_;
-  bool in_shares_ = false;
+  bool in_shards_ = false;
   SeriesLock lock_;
   std::int64_t step_ = 0;
   std::int64_t generation_ = 0;

@@ -280,7 +280,7 @@ Manifest sharded_sample() {
   return manifest;
 }
 
-TEST(Manifest, OfAnItemInSharesIsReadAsItWasWritten) {
+TEST(Manifest, OfAnItemInShardsIsReadAsItWasWritten) {
   const std::string text = to_text(sharded_sample());
   const Manifest read = manifest_from_text(text);
   EXPECT_EQ(to_text(read), text);

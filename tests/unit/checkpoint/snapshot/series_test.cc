@@ -383,18 +383,18 @@ TEST(Series, DamageIsFoundAndNamed) {
   expect_text(list_snapshots(folder).at(0).why_not, {"its manifest is that of step 1 of generation 1"});
 }
 
-TEST(Series, SharesOnOneDiskAreWholeAndOnTwoAreParts) {
+TEST(Series, ShardsOnOneDiskAreWholeAndOnTwoAreParts) {
   const TemporaryFolder folder;
   const fs::path one = folder / "one", two = folder / "two";
   for (const fs::path& disk : {one, two}) {
     fs::create_directories(disk);
     record(disk, 1, std::nullopt);
   }
-  save_shares({one, one}, 1, 1);
+  save_shards({one, one}, 1, 1);
   EXPECT_THAT(whole_steps(one), ElementsAre(1));
   expect_step(newest_whole(one).value());
 
-  save_shares({one, two}, 2, 1);
+  save_shards({one, two}, 2, 1);
   for (const auto& [disk, missing, rank] :
        {std::tuple{one, "optimizer.r0001.safetensors", "rank 1"}, std::tuple{two, "model.safetensors", "rank 0"}}) {
     const FoundSnapshot newest = list_snapshots(disk).at(0);
@@ -423,7 +423,7 @@ TEST(Series, SharesOnOneDiskAreWholeAndOnTwoAreParts) {
 TEST(Series, AFileThatLacksItsSlicesIsDamaged) {
   const TemporaryFolder folder;
   record(folder, 1, std::nullopt);
-  const Manifest manifest = save_shares({folder.string(), folder.string()}, 1, 1);
+  const Manifest manifest = save_shards({folder.string(), folder.string()}, 1, 1);
   const fs::path snapshot = folder / "step-000000000001-g000001";
   Manifest hostile = manifest;  // the sum of slices is right, and no file has them
   hostile.items.at(1).sliced.at(0).slices = {{"optimizer.r0000.safetensors", 0, 3},

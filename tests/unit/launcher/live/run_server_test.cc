@@ -66,13 +66,13 @@ class RunServerTest : public ::testing::Test {
 };
 
 TEST_F(RunServerTest, IsFoundAndTellsOfTheRun) {
-  server_->set_run({.run_id = "run-of-test", .generation = 2}, [] {
+  server_->set_run({.run_id = "run-of-test", .start = 2}, [] {
     return std::vector<membership::MemberView>{{.position = {.step = 2}}, {.position = {.step = 5}}};
   });
   const auto run = find(*server_);
   ASSERT_TRUE(run);
   ASSERT_TRUE(run->facts);
-  EXPECT_EQ(run->facts->generation, 2);
+  EXPECT_EQ(run->facts->start, 2);
   EXPECT_EQ(run->run_id, "run-of-test");
   EXPECT_EQ(run->pid, getpid());
   EXPECT_EQ(run->facts->step, 5);

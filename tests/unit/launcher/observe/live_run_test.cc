@@ -209,7 +209,7 @@ TEST(LiveReport, ScalarsAreTheMeanOfTheNewestValueOfEachRankThatHasOne) {
 
 LiveReport report_of_three() {
   return live_report(
-      {.run_id = "run-1", .world_size = 3, .hosts = 2, .generation = 1, .age_ms = 90'000, .command = "./train"},
+      {.run_id = "run-1", .world_size = 3, .hosts = 2, .start = 2, .age_ms = 90'000, .command = "./train"},
       seen(20, 14));
 }
 

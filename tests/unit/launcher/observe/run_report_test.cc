@@ -30,11 +30,11 @@ constexpr int kSteps = 40;
 
 RunReport report(int starts = 1) {
   RunTraces traces;
-  for (int start = 0; start < starts; ++start) {
+  for (int start = 1; start <= starts; ++start) {
     traces.traces.push_back({start, trace_of(0, kSteps, {}, 10'000)});
     traces.traces.push_back({start, trace_of(1, kSteps, {.data = 1900}, 10'000)});
   }
-  for (RunTrace& trace : traces.traces) trace.rank.steps_before = trace.generation * kSteps;
+  for (RunTrace& trace : traces.traces) trace.rank.steps_before = (trace.start - 1) * kSteps;
   traces.traces.back().rank.held = {3 << 20, 4 << 20, 0};
   return report_of(traces);
 }
@@ -52,19 +52,16 @@ TEST(RunReport, HasWhatWentWrongInTheOrderOfTheSteps) {
       .kind = trace::FindingKind::nan, .rank = 1, .step = 7, .parameter = "fc.weight", .time = 5};
   const trace::Finding apart{.kind = trace::FindingKind::apart, .rank = 1, .step = 30, .parameter = "fc.bias"};
   RunTraces traces;
-  traces.traces = {{0, trace_of(0, kSteps, {}, 10'000)}, {0, trace_of(1, kSteps, {}, 10'000)}};
+  traces.traces = {{1, trace_of(0, kSteps, {}, 10'000)}, {1, trace_of(1, kSteps, {}, 10'000)}};
   traces.traces[0].rank.findings = {later, apart};
   traces.traces[1].rank.findings = {first, apart};
   const RunReport report = report_of(traces);
   std::vector<json> found = lines_of(report);
   std::erase_if(found, [](const json& line) { return line["type"] != "finding"; });
   ASSERT_EQ(found.size(), 3u) << "what all ranks have found once";
-  EXPECT_EQ(found[0], (json{{"type", "finding"},
-                            {"generation", 0},
-                            {"rank", 1},
-                            {"step", 7},
-                            {"kind", "nan"},
-                            {"parameter", "fc.weight"}}));
+  EXPECT_EQ(
+      found[0],
+      (json{{"type", "finding"}, {"start", 1}, {"rank", 1}, {"step", 7}, {"kind", "nan"}, {"parameter", "fc.weight"}}));
   EXPECT_EQ(found[1]["kind"], "infinity");
   EXPECT_EQ(found[2]["kind"], "apart");
   const std::string page = as_page(report);
@@ -129,7 +126,7 @@ TEST(RunReport, StartsFollowEachOtherInTheCurves) {
 }
 
 TEST(RunReport, WhatComesFromOutsideIsTextInThePage) {
-  RunTraces traces{.traces = {{0, trace_of(0, kSteps, {}, 10'000)}}, .problems = {"<b>&\"'"}};
+  RunTraces traces{.traces = {{1, trace_of(0, kSteps, {}, 10'000)}}, .problems = {"<b>&\"'"}};
   traces.traces[0].rank.identity.host = "<script>alert(1)</script>";
   traces.traces[0].rank.identity.run_id = "\"><svg onload=x>";
   auto found = report_of(traces);
@@ -198,7 +195,7 @@ trace::ScalarSeries series(const std::string& name, std::vector<trace::ScalarPoi
 
 TEST(RunReport, ScalarsAreTheMeanOverTheRanksThatLoggedThem) {
   RunTraces traces;
-  traces.traces = {{0, trace_of(0, 3, {}, 10'000)}, {0, trace_of(1, 3, {}, 10'000)}};
+  traces.traces = {{1, trace_of(0, 3, {}, 10'000)}, {1, trace_of(1, 3, {}, 10'000)}};
   for (RunTrace& trace : traces.traces) trace.rank.wall_clock = 1000;
   const double nan = std::numeric_limits<double>::quiet_NaN();
   // Logged twice in step 2: the last one counts.
@@ -228,7 +225,7 @@ TEST(RunReport, ScalarsAreTheMeanOverTheRanksThatLoggedThem) {
 // The first start fails after step 5, and the next one begins at the snapshot of step 3.
 TEST(RunReport, AStartReplacesTheStepsThatItRunsAgain) {
   RunTraces traces;
-  traces.traces = {{0, trace_of(0, 5, {}, 10'000)}, {1, trace_of(0, 4, {}, 20'000)}, {2, {}}};
+  traces.traces = {{1, trace_of(0, 5, {}, 10'000)}, {2, trace_of(0, 4, {}, 20'000)}, {3, {}}};
   traces.traces[2].rank.identity = traces.traces[0].rank.identity;  // fails before its first step
   traces.traces[1].rank.steps_before = 3;
   traces.traces[0].rank.scalars = {series("val/loss", {{2, 2.0, 1}, {4, 4.0, 1}, {5, 5.0, 1}}),
@@ -246,7 +243,7 @@ TEST(RunReport, AStartReplacesTheStepsThatItRunsAgain) {
 // The third start logs a value before restore(), resumes at step 4 and ends one step.
 TEST(RunReport, AStartReplacesNothingBeforeTheStepThatItResumesFrom) {
   RunTraces traces;
-  traces.traces = {{0, trace_of(0, 5, {}, 10'000)}, {1, trace_of(0, 4, {}, 20'000)}, {2, trace_of(0, 1, {}, 20'000)}};
+  traces.traces = {{1, trace_of(0, 5, {}, 10'000)}, {2, trace_of(0, 4, {}, 20'000)}, {3, trace_of(0, 1, {}, 20'000)}};
   traces.traces[1].rank.steps_before = 3;
   traces.traces[2].rank.steps_before = 4;
   traces.traces[0].rank.scalars = {series("val/loss", {{0, 9.0, 1}, {2, 2.0, 1}, {4, 4.0, 1}})};
@@ -263,7 +260,7 @@ TEST(RunReport, AStartReplacesNothingBeforeTheStepThatItResumesFrom) {
 }
 
 TEST(RunReport, TheFinalLossIsTheLastOneWhateverItIs) {
-  RunTraces traces{.traces = {{0, trace_of(0, 3, {}, 10'000)}}};
+  RunTraces traces{.traces = {{1, trace_of(0, 3, {}, 10'000)}}};
   traces.traces[0].rank.steps.back().loss = std::copysign(NAN, -1.0);
   traces.traces[0].rank.scalars = {series("loss", {{1, 1.0, 1}, {2, 0.5, 1}, {3, NAN, 1}})};
   const RunReport report = report_of(traces);
@@ -277,7 +274,7 @@ TEST(RunReport, TheFinalLossIsTheLastOneWhateverItIs) {
 }
 
 RunReport failed_report() {
-  RunReport report = lockstep::launcher::report_of({.traces = {{0, trace_of(0, kSteps, {}, 10'000'000)}}});
+  RunReport report = lockstep::launcher::report_of({.traces = {{1, trace_of(0, kSteps, {}, 10'000'000)}}});
   report.command = "./train --lr <0.1>";
   report.began = 1'795'798'800'000'000'000;
   report.ended = report.began + 318'000'000'000;
@@ -321,8 +318,8 @@ TEST(RunReport, RunsStandSideBySide) {
 
 TEST(RunReport, HasTheVerdictsAndTheLaunchersWords) {
   const testing::TemporaryFolder folder;
-  folder.write("generation0/verdict.json", R"({"outcome": "failed", "summary": "rank 1 failed first"})");
-  folder.write("generation1/verdict.json", "cut");
+  folder.write("start1/verdict.json", R"({"outcome": "failed", "summary": "rank 1 failed first"})");
+  folder.write("start2/verdict.json", "cut");
   folder.write("job.log",
                "2026-11-23T13:28:23.1Z rank0.out: hello\n"
                "2026-11-23T13:28:24.1Z lockstep run: restart 1 of 2\n"
@@ -333,10 +330,10 @@ TEST(RunReport, HasTheVerdictsAndTheLaunchersWords) {
   EXPECT_EQ(history.verdicts[0].text, "start 1: failed: rank 1 failed first");
   EXPECT_EQ(history.verdicts[1].text, "start 2: its verdict can't be read");
   EXPECT_FALSE(history.has_failed);
-  folder.write("generation2/verdict.json", R"({"outcome": "host lost", "summary": "host b is gone"})");
+  folder.write("start3/verdict.json", R"({"outcome": "host lost", "summary": "host b is gone"})");
   EXPECT_TRUE(read_history(folder, "run").has_failed);
   // While another start runs, the run has not failed.
-  folder.write("generation3/rank0.out", "");
+  folder.write("start4/rank0.out", "");
   RunReport running = failed_report();
   EXPECT_EQ(lines_of(running)[0]["verdict"], "start 1: failed: rank 1 failed first");
   running.history = read_history(folder, "run");
@@ -344,15 +341,15 @@ TEST(RunReport, HasTheVerdictsAndTheLaunchersWords) {
   EXPECT_EQ(lines_of(running)[0]["verdict"], json());
   expect_text(as_page(running), {"<td>verdict</td><td class=\"text\">none: it has not ended"});
   // A second run in the folder, whose first start has failed, where the first run needed two.
-  folder.write("generation0/verdict.json",
+  folder.write("start1/verdict.json",
                R"({"run_id": "b", "outcome": "failed", "summary": "rank 0 failed first", "starts_again": false})");
-  folder.write("generation1/verdict.json", R"({"run_id": "a", "outcome": "finished", "summary": "in 5 s"})");
+  folder.write("start2/verdict.json", R"({"run_id": "a", "outcome": "finished", "summary": "in 5 s"})");
   const JobHistory second = read_history(folder, "b");
   ASSERT_EQ(second.verdicts.size(), 1u);
   EXPECT_TRUE(second.is_over && second.has_failed);
-  std::filesystem::remove(folder / "generation1/verdict.json");  // as if the first run had been killed in it
+  std::filesystem::remove(folder / "start2/verdict.json");  // as if the first run had been killed in it
   EXPECT_TRUE(read_history(folder, "b").is_over);
-  folder.write("generation0/verdict.json",
+  folder.write("start1/verdict.json",
                R"({"run_id": "b", "outcome": "failed", "summary": "rank 0 failed first", "starts_again": true})");
   EXPECT_FALSE(read_history(folder, "b").is_over);
   EXPECT_TRUE(read_history(folder, "c").verdicts.empty());
@@ -383,7 +380,7 @@ TEST(RunReport, ThePageOfOneRunIsWrittenWhereItIsWanted) {
 TEST(RunReport, AFolderWithoutTracesIsSaid) {
   const testing::TemporaryFolder folder;
   expect_text(testing::error_of<InvalidArgument>([&] { read_report(folder); }),
-              {"has no trace of a rank (generation0/rank0.trace); give the --log-dir of a run"});
+              {"has no trace of a rank (start1/rank0.trace); give the --log-dir of a run"});
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class RunTracesIn : public ::testing::Test {
   std::vector<std::pair<int, int>> found(const std::optional<HostSlots>& ranks = std::nullopt) {
     std::vector<std::pair<int, int>> all;
     for (const RunTrace& trace : read_traces(folder_, ranks).traces) {
-      all.emplace_back(trace.generation, trace.rank.identity.rank);
+      all.emplace_back(trace.start, trace.rank.identity.rank);
     }
     return all;
   }
@@ -40,36 +40,36 @@ class RunTracesIn : public ::testing::Test {
 using Found = std::vector<std::pair<int, int>>;
 
 TEST_F(RunTracesIn, AFolderAreThoseOfAllStarts) {
-  for (const int generation : {10, 2, 0}) {
+  for (const int start : {11, 3, 1}) {
     for (const int rank : {1, 0}) {
-      leave_trace(folder_ / ("generation" + std::to_string(generation)), rank, "run-1", generation);
+      leave_trace(folder_ / ("start" + std::to_string(start)), rank, "run-1", start);
     }
   }
-  folder_.write("generation0/rank0.out", "no trace");
-  folder_.write("generation0/rankx.trace", "no rank");
-  folder_.write("generationx/rank0.trace", "no generation");
-  EXPECT_EQ(found(), (Found{{0, 0}, {0, 1}, {2, 0}, {2, 1}, {10, 0}, {10, 1}}));
-  EXPECT_EQ(found(HostSlots{.first_rank = 1, .ranks = 3}), (Found{{0, 1}, {2, 1}, {10, 1}}));
+  folder_.write("start1/rank0.out", "no trace");
+  folder_.write("start1/rankx.trace", "no rank");
+  folder_.write("startx/rank0.trace", "no start");
+  EXPECT_EQ(found(), (Found{{1, 0}, {1, 1}, {3, 0}, {3, 1}, {11, 0}, {11, 1}}));
+  EXPECT_EQ(found(HostSlots{.first_rank = 1, .ranks = 3}), (Found{{1, 1}, {3, 1}, {11, 1}}));
 }
 
 TEST_F(RunTracesIn, AFolderWithoutStartsAreFoundToo) {
   leave_trace(folder_, 0, "", 1);
   leave_trace(folder_, 1, "", 2);
-  EXPECT_EQ(found(), (Found{{0, 0}, {0, 1}}));
+  EXPECT_EQ(found(), (Found{{1, 0}, {1, 1}}));
 }
 
 TEST_F(RunTracesIn, AFolderThatAnotherRunHasUsedAreTheLastOnes) {
-  leave_trace(folder_ / "generation0", 0, "new", 1'000);
-  leave_trace(folder_ / "generation0", 1, "old", 10);
-  leave_trace(folder_ / "generation1", 0, "old", 20);
+  leave_trace(folder_ / "start1", 0, "new", 1'000);
+  leave_trace(folder_ / "start1", 1, "old", 10);
+  leave_trace(folder_ / "start2", 0, "old", 20);
   const auto traces = read_traces(folder_).traces;
   ASSERT_EQ(traces.size(), 1u);
   EXPECT_EQ(traces[0].rank.identity.run_id, "new");
 }
 
 TEST_F(RunTracesIn, ADamagedFileIsNamedAndTheOthersCount) {
-  leave_trace(folder_ / "generation0", 0, "run-1", 1);
-  folder_.write("generation0/rank1.trace", "cut");
+  leave_trace(folder_ / "start1", 0, "run-1", 1);
+  folder_.write("start1/rank1.trace", "cut");
   const auto read = read_traces(folder_);
   EXPECT_EQ(read.traces.size(), 1u);
   ASSERT_EQ(read.problems.size(), 1u);
@@ -82,12 +82,12 @@ TEST_F(RunTracesIn, AFolderThatIsNotThereIsNamed) {
 }
 
 TEST(TraceFile, HasANameThatComesBackAndNoOther) {
-  const TraceFile file{.generation = 3, .rank = 12};
-  EXPECT_EQ(file.name(), "generation3/rank12.trace");
+  const TraceFile file{.start = 4, .rank = 12};
+  EXPECT_EQ(file.name(), "start4/rank12.trace");
   EXPECT_EQ(TraceFile::of_name(file.name()), file);
   for (const char* const other :
-       {"", "generation3", "generation3/rank12", "generation03/rank12.trace", "generation3/rank-1.trace",
-        "../generation3/rank12.trace", "generation3/rank12.trace/..", "generation99999999999/rank1.trace"}) {
+       {"", "start4", "start4/rank12", "start04/rank12.trace", "start0/rank1.trace", "start4/rank-1.trace",
+        "../start4/rank12.trace", "start4/rank12.trace/..", "start99999999999/rank1.trace"}) {
     EXPECT_FALSE(TraceFile::of_name(other)) << other;
   }
 }

@@ -41,10 +41,10 @@ TEST(TraceExchange, TakesWhatNodeRank0LacksAndTellsWhoeverWasThere) {
   });
   TakenTraces taken(store, 3);
   taken.take(first, {{0, 0}, {1, 0}}, {.deadline = Deadline::after(kPatience)});
-  EXPECT_EQ(text_of(first / "generation0/rank0.trace"), "of rank 0");
-  EXPECT_EQ(text_of(first / "generation0/rank1.trace"), "of rank 1");
-  EXPECT_EQ(text_of(first / "generation1/rank1.trace"), large);
-  EXPECT_FALSE(fs::exists(first / "generation1/rank0.trace"));
+  EXPECT_EQ(text_of(first / "start1/rank0.trace"), "of rank 0");
+  EXPECT_EQ(text_of(first / "start1/rank1.trace"), "of rank 1");
+  EXPECT_EQ(text_of(first / "start2/rank1.trace"), large);
+  EXPECT_FALSE(fs::exists(first / "start2/rank0.trace"));
   EXPECT_EQ(given.wait_for(std::chrono::seconds(0)), std::future_status::timeout) << "it has no timeline yet";
   taken.end(TakenTraces::Has::those_there);
   EXPECT_TRUE(given.get());
@@ -57,7 +57,7 @@ TEST(TraceExchange, TakesWhatNodeRank0LacksAndTellsWhoeverWasThere) {
 TEST(TraceExchange, CalledOffNodeRank0HasWhatHasComeAndTellsTheOthers) {
   const testing::TemporaryFolder folder;
   store::HashStore store;
-  store.set("traces/1/offer", "generation0/rank1.trace\ngeneration0/rank2.trace\n");
+  store.set("traces/1/offer", "start1/rank1.trace\nstart1/rank2.trace\n");
   store.set("traces/1/file/0", "of rank 1");
   TakenTraces taken(store, 3);
   const std::vector<std::string> asked_last = {"traces/1/want/1"};
@@ -65,8 +65,8 @@ TEST(TraceExchange, CalledOffNodeRank0HasWhatHasComeAndTellsTheOthers) {
              {.deadline = Deadline::after(kPatience),
               .is_called_off = [&] { return store.check(asked_last); },
               .look = std::chrono::milliseconds(1)});
-  EXPECT_EQ(text_of(folder / "generation0/rank1.trace"), "of rank 1");
-  EXPECT_FALSE(fs::exists(folder / "generation0/rank2.trace"));
+  EXPECT_EQ(text_of(folder / "start1/rank1.trace"), "of rank 1");
+  EXPECT_FALSE(fs::exists(folder / "start1/rank2.trace"));
   taken.end(TakenTraces::Has::those_there);
   EXPECT_EQ(store.get("traces/1/want/2", Deadline::after(kPatience)), "left");
   EXPECT_EQ(store.get("traces/2/want/0", Deadline::after(kPatience)), "left");
@@ -93,7 +93,7 @@ TEST(TraceExchange, AskedForWhatItHasNotOfferedAHostGivesNothing) {
   const testing::TemporaryFolder folder;
   put(folder, {0, 7}, "of another rank");
   store::HashStore store;
-  store.set("traces/1/want/0", "generation0/rank7.trace");
+  store.set("traces/1/want/0", "start1/rank7.trace");
   store.set("traces/1/want/1", "../../etc/passwd");
   store.set("traces/1/want/2", "left");
   EXPECT_FALSE(give_traces(store, 1, folder, {{0, 1}}, {.deadline = Deadline::after(kPatience)}));

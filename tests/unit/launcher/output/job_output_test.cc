@@ -57,7 +57,7 @@ class JobOutputTest : public ::testing::Test {
   void write(JobOutput& output, int rank, Stream stream, const std::string& text) {
     Pipe pipe = make_pipe();
     set_non_blocking(pipe.read_end.get());
-    RankOutput rank_output = output.open(rank, stream, std::move(pipe.read_end), 0);
+    RankOutput rank_output = output.open(rank, stream, std::move(pipe.read_end), 1);
     ASSERT_EQ(write_all(pipe.write_end.get(), text), text.size());
     pipe.write_end.reset();
     rank_output.finish(console_);
@@ -87,8 +87,8 @@ TEST_F(JobOutputTest, FilesHaveTheBytesAndTheLogTheLines) {
   JobOutput output({.log_dir = folder_}, console_);
   write(output, 2, Stream::out, "10%\r20%\rdone\npartial");
   write(output, 2, Stream::err, "dos\r\n\n");
-  EXPECT_EQ(content(folder_ / "generation0" / "rank2.out"), "10%\r20%\rdone\npartial");
-  EXPECT_EQ(content(folder_ / "generation0" / "rank2.err"), "dos\r\n\n");
+  EXPECT_EQ(content(folder_ / "start1" / "rank2.out"), "10%\r20%\rdone\npartial");
+  EXPECT_EQ(content(folder_ / "start1" / "rank2.err"), "dos\r\n\n");
   const std::vector<std::string> lines = {"rank2.out: done", "rank2.out: partial", "rank2.err: dos", "rank2.err: "};
   EXPECT_EQ(without_times(content(folder_ / "job.log")), lines);
   EXPECT_EQ(without_times(log(output)), lines);
@@ -105,8 +105,8 @@ TEST_F(JobOutputTest, TeeShowsTheStreamsThatItNames) {
     write(output, 0, Stream::err, "e\n");
     EXPECT_EQ(drained(out_), out) << tee;
     EXPECT_EQ(drained(err_), err) << tee;
-    EXPECT_EQ(content(folder_ / "generation0" / "rank0.out"), "o\n");
-    EXPECT_EQ(content(folder_ / "generation0" / "rank0.err"), "e\n");
+    EXPECT_EQ(content(folder_ / "start1" / "rank0.out"), "o\n");
+    EXPECT_EQ(content(folder_ / "start1" / "rank0.err"), "e\n");
   }
 }
 
@@ -114,7 +114,7 @@ TEST_F(JobOutputTest, RanksAreShownThatAreNamedAndFilesHaveAll) {
   JobOutput output({.log_dir = folder_, .tee = {.out = true, .err = true}, .shown = *RankSet::parse("1")}, console_);
   for (const int rank : {0, 1, 2}) write(output, rank, Stream::out, "x\n");
   EXPECT_EQ(drained(out_), "[rank 1] x\n");
-  EXPECT_EQ(content(folder_ / "generation0" / "rank2.out"), "x\n");
+  EXPECT_EQ(content(folder_ / "start1" / "rank2.out"), "x\n");
   EXPECT_THAT(without_times(log(output)), ElementsAre("rank0.out: x", "rank1.out: x", "rank2.out: x"));
 }
 
@@ -201,20 +201,20 @@ TEST_F(JobOutputTest, TheLaunchersWordsAreInTheLogAndSoAreThoseBefore) {
 }
 
 TEST_F(JobOutputTest, EachOfSeveralHostsHasALogOfItsOwn) {
-  EXPECT_EQ(job_log("d", 1, 0, 0), "d/job.log");
-  EXPECT_EQ(job_log("d", 3, 0, 0), "d/job.node0.log");
-  EXPECT_EQ(job_log("d", 3, 0, 2), "d/job.node2.log");
-  EXPECT_EQ(job_log("d", 3, 4, 2), "d/job.generation4.node2.log") << "node rank 2 was another host's before";
-  for (const char* file : {"job.log", "job.node2.log", "job.generation4.node2.log"}) EXPECT_TRUE(is_job_log(file));
+  EXPECT_EQ(job_log("d", 1, 1, 0), "d/job.log");
+  EXPECT_EQ(job_log("d", 3, 1, 0), "d/job.node0.log");
+  EXPECT_EQ(job_log("d", 3, 1, 2), "d/job.node2.log");
+  EXPECT_EQ(job_log("d", 3, 5, 2), "d/job.start5.node2.log") << "node rank 2 was another host's before";
+  for (const char* file : {"job.log", "job.node2.log", "job.start5.node2.log"}) EXPECT_TRUE(is_job_log(file));
   for (const char* file : {"report.jsonl", "verdict.json", "job.node2.txt"}) EXPECT_FALSE(is_job_log(file));
   JobOutput output({.log_dir = folder_, .hosts = 2, .node_rank = 1}, console_);
   write(output, 3, Stream::out, "x\n");
   EXPECT_THAT(without_times(content(folder_ / "job.node1.log")), ElementsAre("rank3.out: x"));
 }
 
-TEST_F(JobOutputTest, EachGenerationHasAFolder) {
-  EXPECT_EQ(log_folder("d", 2), "d/generation2");
-  EXPECT_EQ(rank_log("d", 2, 5, Stream::err), "d/generation2/rank5.err");
+TEST_F(JobOutputTest, EachStartHasAFolder) {
+  EXPECT_EQ(log_folder("d", 3), "d/start3");
+  EXPECT_EQ(rank_log("d", 3, 5, Stream::err), "d/start3/rank5.err");
 }
 
 // Counts, not times: as many lines in each place as were written, in their order for each rank.
@@ -227,7 +227,7 @@ TEST_F(JobOutputTest, NoLineIsDroppedWhereEverRanksWriteMuch) {
     Pipe pipe = make_pipe();
     set_non_blocking(pipe.read_end.get());
     set_non_blocking(pipe.write_end.get());
-    ranks.push_back(output.open(rank, Stream::out, std::move(pipe.read_end), 0));
+    ranks.push_back(output.open(rank, Stream::out, std::move(pipe.read_end), 1));
     writers.push_back(std::move(pipe.write_end));
   }
   std::vector<std::string> left(3);
@@ -269,7 +269,7 @@ TEST_F(JobOutputTest, NoLineIsDroppedWhereEverRanksWriteMuch) {
   const std::string log = content(folder_ / "job.log");
   for (std::size_t rank = 0; rank < 3; ++rank) {
     const auto number = std::to_string(rank);
-    EXPECT_TRUE(content(folder_ / "generation0" / ("rank" + number + ".out")) == written[rank]);
+    EXPECT_TRUE(content(folder_ / "start1" / ("rank" + number + ".out")) == written[rank]);
     EXPECT_TRUE(of_rank(shown, "[rank " + number + "] ") == written[rank]);
     EXPECT_TRUE(of_rank(log, "rank" + number + ".out: ") == written[rank]);
   }

@@ -332,7 +332,7 @@ TEST_F(Conclusion, OfAFailureHasTheFirstRankAndItsConsequences) {
   end(1, {.by_signal = true, .value = SIGTERM});
   const auto verdict = json(137);
   EXPECT_EQ(verdict["run_id"], "run-1");
-  EXPECT_EQ(verdict["generation"], 3);
+  EXPECT_EQ(verdict["start"], 3);
   EXPECT_EQ(verdict["starts_again"], false);
   EXPECT_EQ(verdict["outcome"], "failed");
   EXPECT_THAT(verdict["summary"].get<std::string>(), HasSubstr("rank 2 failed first"));
@@ -614,7 +614,7 @@ std::optional<HostSlots> left_out_after_failures_of(int first, int least_hosts, 
          .facts = [](int rank) { return RankFacts{.rank = rank}; },
          .on_conclusion =
              [json](const VerdictRecord& record) {
-               if (json != nullptr) *json = as_json(record, "run", 0);
+               if (json != nullptr) *json = as_json(record, "run", 1);
              }});
     for (const int rank : {first, (first + 1) % 3, (first + 2) % 3}) {
       RankEnd end;

@@ -13,19 +13,19 @@
 
 namespace lockstep {
 
-std::vector<ParameterShare> Reducer::Impl::shares_of_rank(int rank) const {
-  std::vector<ParameterShare> all;
+std::vector<ParameterShard> Reducer::Impl::shards_of_rank(int rank) const {
+  std::vector<ParameterShard> all;
   for (int bucket = 0; is_sharded && bucket < std::ssize(plan.buckets); ++bucket) {
-    for (const ParameterShare& share : shares_of(plan, specs, bucket, rank, group->size())) all.push_back(share);
+    for (const ParameterShard& shard : shards_of(plan, specs, bucket, rank, group->size())) all.push_back(shard);
   }
   return all;
 }
 
-void Reducer::Impl::update_shares(const std::function<void(const ParameterShare&)>& update) {
+void Reducer::Impl::update_shards(const std::function<void(const ParameterShard&)>& update) {
   rethrow_failure();
-  if (!std::exchange(has_shares, false)) {
+  if (!std::exchange(has_shards, false)) {
     throw InvalidArgument(
-        fmt::format("Reducer: update_shares after {} finished steps{}; call it once between a synchronised finish_step "
+        fmt::format("Reducer: update_shards after {} finished steps{}; call it once between a synchronised finish_step "
                     "and the next "
                     "begin_step, of a Reducer that has Shard::optimizer",
                     step(), is_sharded ? (in_step ? ", within a step" : "") : ", without shards"));
@@ -45,9 +45,9 @@ void Reducer::Impl::update_shares(const std::function<void(const ParameterShare&
   const bool travels = group->size() > 1;
   std::vector<Work> works;
   for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
-    const auto shares = shares_of(plan, specs, static_cast<int>(i), group->rank(), group->size());
+    const auto shards = shards_of(plan, specs, static_cast<int>(i), group->rank(), group->size());
     try {
-      for (const ParameterShare& share : shares) update(share);
+      for (const ParameterShard& shard : shards) update(shard);
     } catch (const std::exception& error) {
       give_up_update(error.what());
       throw;

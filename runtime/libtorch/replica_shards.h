@@ -12,16 +12,16 @@
 
 namespace lockstep::libtorch {
 
-class ReplicaShares {
+class ReplicaShards {
  public:
-  explicit ReplicaShares(TrainedModule& module) : module_(module), parameters_(module.parameters()) {}
+  explicit ReplicaShards(TrainedModule& module) : module_(module), parameters_(module.parameters()) {}
   // Once, with a Reducer. InvalidArgument for a parameter whose memory can't be cut. Buckets keep the order of reverse
   // registration, for an optimizer's state belongs to a share.
   void cut();
 
-  bool are_cut() const { return !shares_.empty(); }
+  bool are_cut() const { return !shards_.empty(); }
   // Flat views, by parameter, perhaps of 0 elements, whose .grad is the share's mean after a synchronised backward.
-  const std::vector<at::Tensor>& tensors() const { return shares_; }
+  const std::vector<at::Tensor>& tensors() const { return shards_; }
   // Takes a parameter's slice of the arena; returns what .grad has after a step, where no rank has all of the mean:
   // NaN.
   const at::Tensor& adopt(std::size_t index, const at::Tensor& view);
@@ -51,10 +51,10 @@ class ReplicaShares {
 
   TrainedModule& module_;
   const std::vector<TrainedModule::Parameter>& parameters_;
-  std::vector<at::Tensor> shares_;
+  std::vector<at::Tensor> shards_;
   std::vector<at::Tensor> views_;         // by parameter: its slice of the arena
   std::vector<at::Tensor> placeholders_;  // NaN of the parameters' sizes, without memory
-  std::vector<ParameterShare> ranges_;    // by parameter; [0, 0) where this rank has none
+  std::vector<ParameterShard> ranges_;    // by parameter; [0, 0) where this rank has none
   std::vector<int> bucket_of_;            // by parameter
   bool is_claimed_ = false;               // an optimizer has the shares
   bool has_means_ = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/libtorch/replica_shares.h"
+#include "runtime/libtorch/replica_shards.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
@@ -22,7 +22,7 @@ at::Tensor elements(const at::Tensor& dense, std::int64_t begin, std::int64_t en
 
 }  // namespace
 
-void ReplicaShares::cut() {
+void ReplicaShards::cut() {
   const at::NoGradGuard no_grad;
   const Reducer& reducer = *module_.trainer.reducer();
   ranges_.resize(parameters_.size());
@@ -33,8 +33,8 @@ void ReplicaShares::cut() {
       if (index < std::ssize(parameters_)) bucket_of_[static_cast<std::size_t>(index)] = static_cast<int>(b);
     }
   }
-  for (const ParameterShare& share : reducer.shares(module_.group->rank())) {
-    ranges_[static_cast<std::size_t>(share.parameter)] = share;
+  for (const ParameterShard& shard : reducer.shards(module_.group->rank())) {
+    ranges_[static_cast<std::size_t>(shard.parameter)] = shard;
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [name, tensor] = parameters_[i];
@@ -46,11 +46,11 @@ void ReplicaShares::cut() {
     }
     placeholders_.push_back(
         at::full({}, std::numeric_limits<double>::quiet_NaN(), tensor.options()).expand(tensor.sizes()));
-    shares_.push_back(elements(tensor, ranges_[i].begin, ranges_[i].end));
+    shards_.push_back(elements(tensor, ranges_[i].begin, ranges_[i].end));
   }
 }
 
-void ReplicaShares::claim(bool is_claimed) {
+void ReplicaShards::claim(bool is_claimed) {
   if (is_claimed && is_claimed_) {
     throw InvalidArgument(
         "ShardedOptimizer: another one has the shares of this DistributedDataParallel: one makes the step of all; give "
@@ -59,7 +59,7 @@ void ReplicaShares::claim(bool is_claimed) {
   is_claimed_ = is_claimed;
 }
 
-void ReplicaShares::refuse_unclaimed() const {
+void ReplicaShards::refuse_unclaimed() const {
   if (!are_cut() || is_claimed_) return;
   throw InvalidArgument(fmt::format(
       "DistributedDataParallel: a backward in step {} with Shard::optimizer, and no ShardedOptimizer has the shares: "
@@ -68,51 +68,51 @@ void ReplicaShares::refuse_unclaimed() const {
       module_.trainer.step()));
 }
 
-const at::Tensor& ReplicaShares::gradient_that_tells(std::size_t index) const {
+const at::Tensor& ReplicaShards::gradient_that_tells(std::size_t index) const {
   const at::Tensor& gradient = parameters_[index].tensor.grad();
-  return are_cut() && is_placeholder(index) ? shares_[index].grad() : gradient;
+  return are_cut() && is_placeholder(index) ? shards_[index].grad() : gradient;
 }
 
-bool ReplicaShares::is_placeholder(std::size_t index) const {
+bool ReplicaShards::is_placeholder(std::size_t index) const {
   return parameters_[index].tensor.grad().is_same(placeholders_[index]);
 }
 
-void ReplicaShares::clear() {
-  for (const at::Tensor& share : shares_) share.mutable_grad().reset();
+void ReplicaShards::clear() {
+  for (const at::Tensor& shard : shards_) shard.mutable_grad().reset();
 }
 
-const at::Tensor& ReplicaShares::adopt(std::size_t index, const at::Tensor& view) {
+const at::Tensor& ReplicaShards::adopt(std::size_t index, const at::Tensor& view) {
   views_[index] = view;
   return placeholders_[index];
 }
 
-void ReplicaShares::give_mean(std::size_t index) {
+void ReplicaShards::give_mean(std::size_t index) {
   const at::NoGradGuard no_grad;
   const at::Tensor& parameter = parameters_[index].tensor;
   const at::Tensor mean = elements(views_[index], ranges_[index].begin, ranges_[index].end);
   // Rounded once, or the view itself. Detached, so that it is not a view to torch, which zeroes none in place.
-  shares_[index].mutable_grad() = mean.to(parameter.scalar_type()).detach();
+  shards_[index].mutable_grad() = mean.to(parameter.scalar_type()).detach();
   parameter.mutable_grad() = placeholders_[index];
 }
 
-void ReplicaShares::leave() {
+void ReplicaShards::leave() {
   has_means_ = false;
-  for (std::size_t i = 0; i < shares_.size(); ++i) {
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
     if (is_placeholder(i)) parameters_[i].tensor.mutable_grad().reset();
   }
 }
 
-void ReplicaShares::update(const std::function<void()>& step) {
+void ReplicaShards::update(const std::function<void()>& step) {
   if (!has_means_) {
     throw InvalidArgument(
         fmt::format("ShardedOptimizer: step() behind {} steps without shares of a mean; it comes once behind a "
                     "synchronised backward of its DistributedDataParallel, and before zero_grad()",
                     module_.trainer.steps()));
   }
-  for (std::size_t i = 0; i < shares_.size(); ++i) {
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
     const auto& [name, tensor] = parameters_[i];
     // By storage, so that a rank whose share is empty sees it too: else it would wait for the others.
-    if (shares_[i].is_alias_of(tensor)) continue;
+    if (shards_[i].is_alias_of(tensor)) continue;
     throw InvalidArgument(
         fmt::format("ShardedOptimizer: '{}' has other memory than when it was wrapped; copy into a parameter instead "
                     "of replacing it, or wrap the module again",
@@ -130,28 +130,28 @@ void ReplicaShares::update(const std::function<void()>& step) {
   const at::NoGradGuard no_grad;
   has_means_ = false;
   std::vector<at::Tensor> gradients;
-  for (std::size_t i = 0; i < shares_.size(); ++i) {
-    gradients.push_back(std::exchange(shares_[i].mutable_grad(), at::Tensor()));
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    gradients.push_back(std::exchange(shards_[i].mutable_grad(), at::Tensor()));
     if (!parameters_[i].tensor.grad().defined()) gradients.back().reset();  // the program has dropped it
   }
   // The optimizer sees the gradients of one bucket at a time: that bucket travels while it makes the next one.
   std::vector<char> is_stepped(module_.trainer.reducer()->plan().buckets.size(), 0);
   const auto step_once = [&](int bucket) {
     if (std::exchange(is_stepped[static_cast<std::size_t>(bucket)], 1) != 0) return;
-    for (std::size_t i = 0; i < shares_.size(); ++i) {
-      if (bucket_of_[i] == bucket) shares_[i].mutable_grad() = gradients[i];
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      if (bucket_of_[i] == bucket) shards_[i].mutable_grad() = gradients[i];
     }
     step();
-    for (std::size_t i = 0; i < shares_.size(); ++i) {
-      if (bucket_of_[i] == bucket) shares_[i].mutable_grad().reset();
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      if (bucket_of_[i] == bucket) shards_[i].mutable_grad().reset();
     }
   };
   {
     const OnCurrentStream ordered(*module_.group);
-    module_.trainer.reducer()->update_shares([&](const ParameterShare& share) {
-      const auto index = static_cast<std::size_t>(share.parameter);
+    module_.trainer.reducer()->update_shards([&](const ParameterShard& shard) {
+      const auto index = static_cast<std::size_t>(shard.parameter);
       step_once(bucket_of_[index]);
-      elements(views_[index], share.begin, share.end).copy_(shares_[index]);  // the new weights
+      elements(views_[index], shard.begin, shard.end).copy_(shards_[index]);  // the new weights
     });
   }
   // Buckets without elements of this rank are stepped too: all ranks count as many writes.
@@ -164,7 +164,7 @@ void ReplicaShares::update(const std::function<void()>& step) {
   }
 }
 
-void ReplicaShares::clear_gradients(bool set_to_none) {
+void ReplicaShards::clear_gradients(bool set_to_none) {
   const at::NoGradGuard no_grad;
   for (const auto& parameter : parameters_) {
     at::Tensor& gradient = parameter.tensor.mutable_grad();
