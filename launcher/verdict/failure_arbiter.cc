@@ -388,7 +388,9 @@ void FailureArbiter::decide(int complaint) {
   end.steps_done = steps_.steps_done;
   if (options_.why_no_start) end.why_no_start = options_.why_no_start();
   decision_ = options_.restarts->decide(end);
-  if (!decision_.text.empty()) say(decision_.text);
+  if (decision_.text.empty()) return;
+  if (decision_.pause) return say(decision_.text);
+  orders_.back().text += "; " + decision_.text;  // people paste the last line, so it names the failure too
 }
 
 }  // namespace lockstep::launcher

@@ -99,8 +99,8 @@ FailureReport describe_failure(const RootCause& root_cause, const RankFacts& ran
   auto others = root_cause.other_roots();
   std::erase_if(others, [&](int other) { return std::ranges::find(alike, other) != alike.end(); });
   if (!others.empty()) {
-    report.details.push_back(
-        fmt::format("  {} failed too, each for its own reason", rendezvous::describe_ranks(others)));
+    report.details.push_back(fmt::format("  {} failed at the same time: see {} own output",
+                                         rendezvous::describe_ranks(others), others.size() == 1 ? "its" : "their"));
   }
   if (!alike.empty() && !root_cause.is_on_all_ranks()) {
     report.details.push_back(fmt::format("  {} failed with the same error", rendezvous::describe_ranks(alike)));
@@ -122,7 +122,9 @@ std::string summarise_failure(const RootCause& root_cause, const RankFacts& rank
                               std::chrono::milliseconds grace) {
   const Cause* const cause = root_cause.cause();
   std::string why;
-  if (root_cause.own_error() != nullptr || (cause != nullptr && cause->reporter < 0 && !root_cause.ending())) {
+  if (root_cause.own_error() != nullptr) {
+    why = ": " + own_words(*cause);
+  } else if (cause != nullptr && !root_cause.ending()) {
     why = ": " + cause->text;
   } else if (rank.memory_kills > 0) {
     why = ": memory ran out";

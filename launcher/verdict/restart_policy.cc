@@ -42,7 +42,8 @@ RestartPolicy::Decision RestartPolicy::decide(const StartEnd& end) {
       fmt::format("{}{}", reports_steps_ ? fmt::format("; {} done", count_of(furthest_, "step")) : "",
                   pause.count() == 0 ? "" : fmt::format("; in {} s", pause.count() / 1000));
   if (is_free) return {.pause = pause, .text = "starting the ranks of the hosts that are here" + how};
-  if (used_ == most_) return refuse(end, fmt::format("{} of --max-restarts {} are used up", used_, most_));
+  if (used_ == most_)
+    return refuse(end, fmt::format("the limit of {} is reached (--max-restarts)", count_of(most_, "restart")));
   ++used_;
   Decision decision{.pause = pause, .text = fmt::format("restart {} of {} (--max-restarts){}", used_, most_, how)};
   if (leaves_out) {
@@ -63,7 +64,7 @@ void RestartPolicy::count_culprit(const StartEnd& end, bool is_further) {
 
 RestartPolicy::Decision RestartPolicy::refuse_first(const StartEnd& end) const {
   if (end.reports_steps) {
-    return refuse(end, "it failed before it had finished a step; correct what is named above, and start the job again");
+    return refuse(end, "it failed before it had finished a step; correct the error, and run the same command");
   }
   return refuse(end, fmt::format("it ran for {:.1f} s and reported no step; a program that reports none (such as a "
                                  "Python script) is started again if it ran for {} s",

@@ -1,9 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/verdict/root_cause.h"
 
+#include <fmt/format.h>
+
 #include "runtime/job/exit_code.h"
 
 namespace lockstep::launcher {
+namespace {
+
+// One rank may say where it failed, "failed in the forward of step 0: TEXT", while of another only TEXT was printed.
+bool is_alike(const std::string& one, const std::string& other) {
+  return one == other || one.ends_with(": " + other) || other.ends_with(": " + one);
+}
+
+}  // namespace
 
 RootCause::Step RootCause::ended(int rank, const ExitStatus& ending) {
   --running_;
@@ -156,12 +166,19 @@ const Cause* RootCause::cause() const {
   return it.word ? &*it.word : nullptr;
 }
 
+std::string own_words(const Cause& cause) {
+  std::string text = cause.text;
+  const std::string name = fmt::format("rank {} (host {}, pid {}) ", cause.rank, cause.host, cause.pid);
+  if (const auto at = text.find(name); at != text.npos) text.erase(at, name.size());
+  return text;
+}
+
 std::vector<int> RootCause::same_error() const {
   std::vector<int> result;
   const Cause* const error = own_error();
   for (int r = 0; error != nullptr && is_rank(r); ++r) {
     const auto& word = at(r).word;
-    if (word && word->reporter == r && word->text == error->text) result.push_back(r);
+    if (word && word->reporter == r && is_alike(own_words(*word), own_words(*error))) result.push_back(r);
   }
   return result;
 }

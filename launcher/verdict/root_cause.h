@@ -13,12 +13,16 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "launcher/process/exit_status.h"
 #include "lockstep/job/cause.h"
 
 namespace lockstep::launcher {
+
+// Returns a rank's report of itself without "rank 1 (host a, pid 7) ", which differs between ranks that failed alike.
+std::string own_words(const Cause& cause);
 
 class RootCause {
  public:
@@ -59,8 +63,8 @@ class RootCause {
     const Cause* const it = cause();
     return it != nullptr && it->reporter == it->rank ? it : nullptr;
   }
-  // Returns the ranks that reported own_error() of themselves, in the same words; the first failure is one of them.
-  // Empty without own_error().
+  // Returns the ranks that reported own_error() of themselves, in the same words but for their own name and the place
+  // in the step; the first failure is one of them. Empty without own_error().
   std::vector<int> same_error() const;
   // An error of the program on all ranks: none of them is to blame.
   bool is_on_all_ranks() const { return ranks_.size() > 1 && same_error().size() == ranks_.size(); }

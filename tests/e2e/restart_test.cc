@@ -106,7 +106,7 @@ TEST_F(RestartedJob, EndsWithTheCodeOfTheFailureWhenItsRestartsAreUsedUp) {
   }
   const Result result = running.wait();
   EXPECT_EQ(result.exit_code, 128 + SIGKILL);
-  EXPECT_THAT(result.err, HasSubstr("not started again: 1 of --max-restarts 1 are used up; step "));
+  EXPECT_THAT(result.err, HasSubstr("; not started again: the limit of 1 restart is reached (--max-restarts); step "));
   EXPECT_THAT(result.err, EndsWith(" is saved: run the same command to resume\n"));
   EXPECT_FALSE(has_ended("killed"));
 }

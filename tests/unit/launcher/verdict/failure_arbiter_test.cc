@@ -324,6 +324,17 @@ TEST_F(Conclusion, OfTheSameErrorOnAllRanksBlamesNone) {
   EXPECT_TRUE(verdict["saved_step"].is_null());
 }
 
+TEST_F(Conclusion, OfOneErrorUnderEachRanksOwnNameBlamesNone) {
+  for (const int rank : {1, 0, 2}) {
+    Cause cause{.kind = Cause::Kind::failed, .rank = rank, .reporter = rank, .host = "a", .pid = 1000 + rank};
+    cause.text = "no such file";
+    if (rank != 2) cause.text = fmt::format("rank {} (host a, pid {}) failed in step 0: no such file", rank, cause.pid);
+    verdict_.heard(cause);
+    end(rank, {.value = 1});
+  }
+  EXPECT_EQ(json(1)["summary"], "all 3 ranks failed with the same error: failed in step 0: no such file; exit code 1");
+}
+
 TEST_F(Conclusion, OfAFailureHasTheFirstRankAndItsConsequences) {
   end(2, {.by_signal = true, .value = SIGKILL}, 2);
   EXPECT_THAT(verdict_.take_orders()[1].text,
@@ -510,6 +521,17 @@ TEST_F(RestartVerdict, AStepThatNoHeartbeatHasSpokenOfCountsByTheLaunchersMemory
     EXPECT_EQ(judged.again()->count(), 0) << "a step further than the start before";
     EXPECT_THAT(texts_of(judged), Contains(HasSubstr(fmt::format("{} steps done", steps))));
   }
+}
+
+TEST_F(RestartVerdict, TheLastLineNamesTheFailureAndWhyItIsNotStartedAgain) {
+  RestartPolicy restarts(1, false);
+  auto judged = verdict(restarts);
+  judged.rank_ended(end_of(1, {.value = 3}));
+  judged.rank_ended(end_of(0, kLostAnother));
+  judged.conclude(0);
+  EXPECT_FALSE(judged.again());
+  EXPECT_THAT(texts_of(judged).back(),
+              ::testing::MatchesRegex("rank 1 failed first: .*; not started again: it ran for .*"));
 }
 
 TEST_F(RestartVerdict, WhoAskedTheJobToStopGetsNoRestart) {

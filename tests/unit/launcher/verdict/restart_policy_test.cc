@@ -49,7 +49,7 @@ TEST(RestartPolicy, EachStartThatGetsFurtherIsFollowedByAnotherAtOnceUntilTheyAr
   const auto decision = policy.decide(failed_after(30));
   EXPECT_FALSE(decision.pause);
   EXPECT_EQ(decision.exit_code, 9);
-  EXPECT_EQ(decision.text, "not started again: 2 of --max-restarts 2 are used up");
+  EXPECT_EQ(decision.text, "not started again: the limit of 2 restarts is reached (--max-restarts)");
 }
 
 TEST(RestartPolicy, ARestartThatCanNotComeIsNotPromised) {
@@ -194,7 +194,7 @@ TEST(RestartPolicy, AHostIsLeftOutByARestartLikeAnyOther) {
   for (int start = 0; start < 2; ++start) EXPECT_TRUE(policy.decide(failed_first_on(7, 57)).pause);
   const auto decision = policy.decide(failed_first_on(7, 57));
   EXPECT_FALSE(decision.left_out);
-  EXPECT_EQ(decision.text, "not started again: 3 of --max-restarts 3 are used up");
+  EXPECT_EQ(decision.text, "not started again: the limit of 3 restarts is reached (--max-restarts)");
 }
 
 }  // namespace
