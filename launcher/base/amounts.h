@@ -10,7 +10,5 @@ namespace lockstep::launcher {
 
 // Returns "1 rank", "3 ranks".
 std::string count_of(std::int64_t count, std::string_view noun, std::string_view plural_ending = "s");
-// Returns "1.5 GiB".
-std::string readable_bytes(std::uint64_t bytes);
 
 }  // namespace lockstep::launcher

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "launcher/base/amounts.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::launcher::doctor {
 namespace {

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/base/amounts.h"
 #include "launcher/placement/seen_gpus.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::launcher::doctor {
 namespace {

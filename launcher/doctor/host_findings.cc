@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <sstream>
 
-#include "launcher/base/amounts.h"
 #include "launcher/base/system.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/cgroup.h"
@@ -20,6 +19,7 @@
 #include "runtime/base/host.h"
 #include "runtime/base/procfs.h"
 #include "runtime/base/resource_limit.h"
+#include "runtime/base/text.h"
 #include "runtime/net/open_files.h"
 
 namespace lockstep::launcher::doctor {

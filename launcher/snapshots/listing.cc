@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "launcher/base/amounts.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::launcher::snapshots {
 namespace {

@@ -70,6 +70,9 @@ std::string joined(const Items& items, Describe describe, std::string_view separ
 // and reversals", 1966), at most 3 and half of the word's. nullopt if no name is that near.
 std::optional<std::string_view> nearest(std::string_view word, std::span<const std::string_view> names);
 
+// Returns "1.5 GiB".
+std::string readable_bytes(std::uint64_t bytes);
+
 struct AtLeast {
   std::string_view name;
   std::int64_t value = 0;

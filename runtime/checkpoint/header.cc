@@ -108,7 +108,7 @@ void add_tensor(Header& header, const std::string& name, const Json& value, std:
   const auto* found =
       std::find_if(std::begin(kForeign), std::end(kForeign), [&](const ForeignDType& f) { return f.text == dtype; });
   if (found == std::end(kForeign)) {
-    throw CorruptData(fmt::format("dtype {} is none of the format's", text_of(value["dtype"])));
+    throw CorruptData(fmt::format("the format has no dtype {}", text_of(value["dtype"])));
   }
   entry.dtype = DType::u8;
   const ForeignTensor foreign{dtype, std::move(entry)};

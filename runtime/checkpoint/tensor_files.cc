@@ -89,7 +89,7 @@ void TensorFiles::open_index() {
   for (const auto& [tensor, value] : index["weight_map"].items()) {
     const std::string name = value.is_string() ? value.get<std::string>() : "";
     if (!is_name_beside(name)) {
-      throw CorruptData(fmt::format("'{}' puts {} into '{}', which is not a name of a file beside it", path_.string(),
+      throw CorruptData(fmt::format("'{}' puts {} into '{}', which does not name a file next to it", path_.string(),
                                     in_quotes(tensor), name));
     }
     const auto [at, is_new] = opened.try_emplace(name, files_.size());

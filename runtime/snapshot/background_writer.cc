@@ -84,8 +84,8 @@ void BackgroundWriter::wait_copied() noexcept {
   try {
     if (const std::string changed = changed_tensor(); !changed.empty()) {
       throw InvalidArgument(
-          fmt::format("{} was written before the next backward had ended, while it was copied; call "
-                      "step() last in the loop, or save() where a program writes parameters itself",
+          fmt::format("{} changed while this snapshot was copying it; call step() last in the loop, or save() if the "
+                      "program itself writes parameters",
                       changed));
     }
   } catch (...) {

@@ -163,8 +163,8 @@ std::optional<Candidate> Candidates::find_readers(std::vector<Candidate> members
       // A run that resumed from an older snapshot would fence this one, and train its steps again.
       barrier_before_throw(group_);
       throw InvalidArgument(fmt::format(
-          "{}: on {}: '{}' can't be read: {}; or move away what that one has written, to resume from what is older",
-          call_, group_.roster()[static_cast<std::size_t>(lead.rank)].describe(), lead.path, lead.newer_format));
+          "{}: on {}: '{}' can't be read: {}; or move that snapshot away, to resume from an older one", call_,
+          group_.roster()[static_cast<std::size_t>(lead.rank)].describe(), lead.path, lead.newer_format));
     }
     // The first rank that has the manifest sends it to all.
     const std::string text =
@@ -262,10 +262,10 @@ void Candidates::refuse_damaged() const {
     auto count = std::ranges::count(damaged_, group_.rank(), &Candidate::rank);
     count += std::ranges::count(checkpoint::list_snapshots(folder_), SnapshotState::damaged, &FoundSnapshot::state);
     if (count == 0) return;
-    throw InvalidArgument(fmt::format(
-        "'{}' has {} snapshot{}, damaged, and none that is whole; mend one, or give another folder to begin anew; "
-        "`lockstep snapshots --verify {}` says what is wrong",
-        folder_.string(), count, count == 1 ? "" : "s", folder_.string()));
+    throw InvalidArgument(
+        fmt::format("'{}' has {} damaged snapshot{} and none that is whole; repair one, or give another folder to "
+                    "begin anew; `lockstep snapshots --verify {}` says what is wrong",
+                    folder_.string(), count, count == 1 ? "" : "s", folder_.string()));
   });
 }
 

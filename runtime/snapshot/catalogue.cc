@@ -13,6 +13,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/ddp/on_rank0.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/text.h"
 #include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/storage.h"
 #include "runtime/snapshot/agree.h"
@@ -58,16 +59,17 @@ void Catalogue::check_room(std::uint64_t bytes, bool is_resumed) {
     clean(keep, kNone);
     free = free_bytes(folder_);
   }
-  const auto mib = [](std::uint64_t number) { return static_cast<double>(number) / (1 << 20); };
   if (free < bytes) {
     throw InvalidArgument(
-        fmt::format("snapshots: '{}' has {:.1f} MiB free, and one snapshot takes {:.1f}; make room, or "
-                    "give another folder",
-                    folder_.string(), mib(free), mib(bytes)));
+        fmt::format("snapshots: '{}' has {} free, and one snapshot takes {}; make room, or give another folder",
+                    folder_.string(), readable_bytes(free), readable_bytes(bytes)));
   }
-  if (free / static_cast<std::uint64_t>(options_.keep + 1) < bytes) {
-    log_warn("snapshots: '{}' has {:.1f} MiB free; {} snapshots, and one that is being written, take {:.1f}",
-             folder_.string(), mib(free), options_.keep, mib(bytes) * (options_.keep + 1));
+  const auto most = static_cast<std::uint64_t>(options_.keep) + 1;
+  if (free / most < bytes) {
+    log_warn(
+        "snapshots: '{}' has {} free, and the {} to keep and one that is being written take {}; make room, or lower "
+        "SnapshotOptions::keep",
+        folder_.string(), readable_bytes(free), options_.keep, readable_bytes(bytes * most));
   }
 }
 
@@ -97,7 +99,7 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
     } catch (const Error& error) {
       const auto* const system = dynamic_cast<const SystemError*>(&error);
       if (all_write && (system == nullptr || !is_full(*system))) throw;
-      log_warn("snapshots: the folder of {} does not know of this run{}: {}", who(),
+      log_warn("snapshots: this run could not be recorded in the folder of {}{}: {}", who(),
                all_write ? ", and no step is saved until its disk has room" : "", error.what());
     }
   };
@@ -113,7 +115,7 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
     const checkpoint::SeriesLock only(folder_, who());
     checkpoint::clean_rescues(folder_, generation_, from_step);
   } catch (const Error& error) {
-    log_warn("snapshots: what earlier runs have left on this host stays: {}", error.what());
+    log_warn("snapshots: files of earlier runs on this host could not be removed: {}", error.what());
   }
 }
 
@@ -162,13 +164,14 @@ void Catalogue::with_room(const std::function<void()>& write, std::int64_t being
 void Catalogue::clean(int keep, std::int64_t being_written) {
   try {
     if (keep < options_.keep)
-      log_warn("snapshots: '{}' has no room: it keeps {} of {}", folder_.string(), keep, options_.keep);
+      log_warn("snapshots: the disk of '{}' is full: keeping {} of {} snapshots", folder_.string(), keep,
+               options_.keep);
     checkpoint::Retention now = retention();
     now.keep = keep;
     now.being_written = being_written;
     checkpoint::clean(folder_, now);
   } catch (const Error& error) {
-    log_warn("snapshots: older ones could not be removed: {}", error.what());
+    log_warn("snapshots: older snapshots could not be removed: {}", error.what());
   }
 }
 

@@ -51,12 +51,12 @@ void ItemList::add(ListedItem item) {
   const std::string shown = checkpoint::in_quotes(item.name);
   if (!is_name(item.name)) {
     throw InvalidArgument(
-        fmt::format("Snapshots: add({}): give a name of letters, digits, '_', '-' and '.', at most "
-                    "100, that begins with no '.'",
+        fmt::format("Snapshots: add({}): give a name of letters, digits, '_', '-' and '.', at most 100 of them, that "
+                    "does not begin with '.'",
                     shown));
   }
   if (std::ranges::count(items_, item.name, &ListedItem::name) > 0) {
-    throw InvalidArgument(fmt::format("Snapshots: add({}): that name is taken", shown));
+    throw InvalidArgument(fmt::format("Snapshots: add({}): another item has this name; give each its own", shown));
   }
   items_.push_back(std::move(item));
 }

@@ -58,7 +58,7 @@ void check_tensors(const SavedItem& saved, std::span<const SnapshotTensor> wante
       const auto found = saved.tensors().find(name);
       if (found == saved.tensors().end()) continue;
       if (found->second.dtype == tensor.dtype && found->second.shape == tensor.shape) continue;
-      different.push_back(fmt::format("{} is {} and the program's {}", checkpoint::in_quotes(name),
+      different.push_back(fmt::format("{} is {}, and the program's is {}", checkpoint::in_quotes(name),
                                       checkpoint::describe(found->second.dtype, found->second.shape),
                                       checkpoint::describe(tensor.dtype, tensor.shape)));
     }
@@ -75,7 +75,7 @@ void check_names(const std::vector<std::string>& missing, const std::vector<std:
   const auto say = [&](std::string_view what) { text += fmt::format("{}{}", text.empty() ? "" : "; ", what); };
   if (!missing.empty() && !options.allow_missing) say(fmt::format("it lacks {}", names_of(missing)));
   if (!unexpected.empty() && !options.allow_unexpected) {
-    say(fmt::format("it has {}, which the program has not", names_of(unexpected)));
+    say(fmt::format("it has {}, which the program does not have", names_of(unexpected)));
   }
   if (!different.empty()) say(joined(different, std::identity(), "; ", kMostNames));
   if (text.empty()) return;
@@ -120,8 +120,8 @@ std::shared_ptr<SnapshotItem> BasicSnapshots::position_item(std::function<data::
     const data::SamplerState here = get();
     if (state.length != here.length || state.seed != here.seed || state.order != here.order) {
       throw InvalidArgument(
-          fmt::format("it is of a dataset of {} samples in the order of seed {} (digest {:016x}), and the program's is "
-                      "of {} with seed {} ({:016x}); give the sampler what it had",
+          fmt::format("it belongs to a dataset of {} samples in the order of seed {} (digest {:016x}), and the "
+                      "program's sampler has {} with seed {} ({:016x}); give the sampler the same dataset and seed",
                       state.length, state.seed, state.order, here.length, here.seed, here.order));
     }
     if (is_final) set(state);

@@ -61,8 +61,8 @@ std::optional<SnapshotValues> own_values(const ManifestItem& item, AtAnotherSize
     case AtAnotherSize::refuse: break;
   }
   throw InvalidArgument(
-      fmt::format("item {} has a value of each of {} ranks, and here are {}; run {} ranks, or add it "
-                  "with AtAnotherSize::sum or drop",
+      fmt::format("item {} has one value for each of {} ranks, and this job has {}; run {} ranks, or add it with "
+                  "AtAnotherSize::sum or drop",
                   checkpoint::in_quotes(item.name), item.values.size(), size, item.values.size()));
 }
 

@@ -75,12 +75,12 @@ bool Rescue::refuse_lost(std::string_view why) {
   });
   if (lost == items_.all().end()) return false;
   std::string reason =
-      "has a value of each rank, and the others' went with them; the job resumes from the last one that "
-      "is saved. Add it with AtAnotherSize::drop if it may be lost";
+      "has one value for each rank, and those of the lost ranks are gone; the job resumes from the last saved step. "
+      "Add it with AtAnotherSize::drop if it may be lost";
   if (lost->is_sharded()) {
     writer_.give_up();
     writer_.wait_alone();  // files that all ranks have written may still become a snapshot
-    reason = fmt::format("is in shares of the ranks, and a lost rank's went with it; the job resumes from {}",
+    reason = fmt::format("is split over the ranks, and a lost rank's share is gone; the job resumes from {}",
                          cost_of_loss());
   }
   log_warn("snapshots: {}, and step {}, the last that {} had finished, is not saved: {} {}", why, step_,
@@ -94,8 +94,8 @@ void Rescue::save(std::string_view why, bool all_live) noexcept {
   // On a device the parameters may already contain a sum without the lost rank's gradients.
   if (!all_live && !are_steps_over_()) {
     log_warn(
-        "snapshots: {}, and step {} is not saved: the GPU of {} had not ended it; the job resumes from the last one "
-        "that is saved",
+        "snapshots: {}, and step {} is not saved: the GPU of {} had not finished it; the job resumes from the last "
+        "saved step",
         why, step_, catalogue_.who());
     return;
   }

@@ -113,7 +113,7 @@ void copy_manifest(ProcessGroup& group, Catalogue& catalogue, const fs::path& sn
   catalogue.clean();
   if (!failure.empty()) copy();  // there may be room now
   if (failure.empty()) return;
-  log_warn("snapshots: step {} is saved, but for the copy of its manifest on the disk of {}: {}", manifest.step,
+  log_warn("snapshots: step {} is saved, except for the copy of its manifest on the disk of {}: {}", manifest.step,
            catalogue.who(), failure);
 }
 

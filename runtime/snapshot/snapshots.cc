@@ -50,19 +50,20 @@ struct BasicSnapshots::Impl {
   }
   void require_begun(const char* call) const {
     if (is_over) {
-      throw InvalidArgument(fmt::format(
-          "Snapshots: {}() after load_best_model(), whose model is not that of the last step; save what is to "
-          "be saved before",
-          call));
+      throw InvalidArgument(
+          fmt::format("Snapshots: {}() was called after load_best_model(), which replaced the model of the last step; "
+                      "call it before",
+                      call));
     }
     if (is_begun) return;
-    throw InvalidArgument(fmt::format("Snapshots: {}() before restore(); call restore() once, before the loop", call));
+    throw InvalidArgument(
+        fmt::format("Snapshots: {}() was called before restore(); call restore() once, before the loop", call));
   }
 
   void add(ListedItem item) {
     if (!is_begun) return items.add(std::move(item));
-    throw InvalidArgument(
-        fmt::format("Snapshots: add({}) after restore(); add all of it before", checkpoint::in_quotes(item.name)));
+    throw InvalidArgument(fmt::format("Snapshots: add({}) was called after restore(); add everything before",
+                                      checkpoint::in_quotes(item.name)));
   }
 
   // The items that this rank saves now. Collective if items have values of each rank.
@@ -81,9 +82,9 @@ struct BasicSnapshots::Impl {
       rescue.forget();  // a survivor must not save the step either
       const bool is_saved = writer.last_saved() == at;
       throw InvalidArgument(fmt::format(
-          "Snapshots: a backward adds to gradients of before step() or save(), behind step {}: no snapshot "
-          "has them, and a run that resumes from there would lack them; call it behind the last backward "
-          "of a step and the optimizer{}",
+          "Snapshots: step() or save() came between two backwards of one step, after step {}: no snapshot has the "
+          "first one's gradients, and a resumed run would lack them; call it after the last backward of a step and the "
+          "optimizer{}",
           at, is_saved ? fmt::format(", and remove step {} from '{}'", at, catalogue.folder().string()) : ""));
     };
     for (const Steps& one : steps) one.before_adding(refuse);
@@ -103,7 +104,7 @@ struct BasicSnapshots::Impl {
   BestStep judge(double value) {
     const std::int64_t step = count();
     if (std::isnan(value)) {
-      log_warn("snapshots: step {} is none of the best: its value is NaN", step);
+      log_warn("snapshots: step {} is not among the best: its value is NaN", step);
       return BestStep::is_none;
     }
     try {
@@ -116,8 +117,8 @@ struct BasicSnapshots::Impl {
       log_info("snapshots: step {}, saved before, is one of the {} best, with {}", step, options.keep_best, value);
       return BestStep::is_saved;
     } catch (const Error& error) {
-      log_error("snapshots: step {} is not kept for its value, {}, and the run continues: {}", step, value,
-                error.what());
+      log_error("snapshots: could not record that step {} is among the best ({}), and the run continues: {}", step,
+                value, error.what());
       return BestStep::is_none;
     }
   }
@@ -233,11 +234,12 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     keep_saved_step(chosen->step);
   }
   if (group.rank() == 0 && snapshot) {
-    log_info("snapshots: resumes from step {}, which {} ranks saved at {} ({}): '{}' of {}", chosen->step,
-             snapshot->manifest().world_size, snapshot->manifest().time, snapshot->manifest().reason, chosen->path,
+    log_info("snapshots: resumes from step {} of {} rank{}, saved at {} ({}): '{}' of {}", chosen->step,
+             snapshot->manifest().world_size, snapshot->manifest().world_size == 1 ? "" : "s",
+             snapshot->manifest().time, snapshot->manifest().reason, chosen->path,
              group.roster()[static_cast<std::size_t>(chosen->rank)].describe());
   } else if (group.rank() == 0) {
-    log_info("snapshots: a fresh start: there is none in '{}'", self.catalogue.folder().string());
+    log_info("snapshots: a fresh start, for there is no snapshot in '{}'", self.catalogue.folder().string());
   }
   self.is_begun = true;
   self.last_step = self.count();
@@ -301,7 +303,9 @@ bool BasicSnapshots::save_if_best(double value) {
   self.require_begun("save_if_best");
   wait();  // for each rank's files; a step that is one of the best is not left out
   if (self.options.keep_best == 0) {
-    throw InvalidArgument("Snapshots: save_if_best() where SnapshotOptions::keep_best is 0; give how many are kept");
+    throw InvalidArgument(
+        "Snapshots: save_if_best() needs SnapshotOptions::keep_best, which is 0; set it to the number of best "
+        "snapshots to keep");
   }
   const auto said = on_rank0(
       "Snapshots::save_if_best", [&] { return std::string(1, static_cast<char>(self.judge(value))); }, *self.group);

@@ -231,8 +231,8 @@ void Snapshots::add(std::string_view name, optim::Optimizer& optimizer) {
     const auto found = of_model.find(parameter.id());
     if (found == of_model.end()) {
       throw InvalidArgument(
-          fmt::format("Snapshots: add({}): parameter {} of the optimizer ({}) is none of the model's; "
-                      "add the network that it is of before",
+          fmt::format("Snapshots: add({}): parameter {} of the optimizer ({}) belongs to no model that was added; add "
+                      "its model before",
                       checkpoint::in_quotes(name), names.size(), parameter.str()));
     }
     names.push_back(found->second);

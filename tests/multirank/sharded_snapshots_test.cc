@@ -143,7 +143,7 @@ TEST(SnapshotsInShards, AShareThatIsMissingOrDamagedCostsThatSnapshotAlone) {
   fs::remove_all(alone / kStep4);
   fs::remove(alone / kStep8 / "optimizer.r0001.safetensors");
   EXPECT_THAT(error_of([&] { run(3, alone, kSteps, kEvery4, kSharded); }),
-              AllOf(HasSubstr("damaged, and none that is whole"), HasSubstr("alone")));
+              AllOf(HasSubstr("and none that is whole"), HasSubstr("alone")));
   EXPECT_TRUE(fs::exists(alone / kStep8)) << "to be mended";
 }
 
@@ -355,11 +355,10 @@ TEST(SnapshotsInShards, ADeadRankCostsTheStepsSinceTheLastSave) {
       if (group->rank() == dead) throw std::runtime_error("this rank dies");
       it.train(kSteps);
     }));
-    EXPECT_THAT(
-        ::testing::internal::GetCapturedStderr(),
-        AllOf(HasSubstr("step 6, the last that rank "),
-              HasSubstr("'optimizer' is in shares of the ranks, and a lost rank's went with it; the job resumes "
-                        "from step 4, and does 2 again")));
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                AllOf(HasSubstr("step 6, the last that rank "),
+                      HasSubstr("'optimizer' is split over the ranks, and a lost rank's share is gone; the job resumes "
+                                "from step 4, and does 2 again")));
     EXPECT_THAT(snapshots_in(folder / "run"), ElementsAre(kStep4));
     const Outcome last = run(3, folder / "run", kSteps, kEvery4, kSharded);
     EXPECT_EQ(last.restored, 4);

@@ -87,8 +87,8 @@ TYPED_TEST_P(SnapshotsContract, OneBetweenTwoBackwardsOfAStepIsRefusedByTheSecon
           it.backward();
         });
       });
-      expect_text(text, {"Snapshots: a backward adds to gradients of before step() or save(), behind step 2",
-                         "call it behind the last backward of a step and the optimizer"});
+      expect_text(text, {"Snapshots: step() or save() came between two backwards of one step, after step 2",
+                         "call it after the last backward of a step and the optimizer"});
       EXPECT_EQ(text.find("remove step 2 from '") != std::string::npos, every == 1) << text;
       EXPECT_EQ(snapshots_in(folder / "run").size(), every == 1 ? 2u : 0u) << ranks << " ranks";
     }
@@ -116,7 +116,7 @@ TYPED_TEST_P(SnapshotsContract, ASaveBetweenMicroBatchesIsRefusedByTheNextAndASt
       everyone.arrive_and_wait();
       expect_text(
           outcome_of([&] { it.backward(); }),
-          {"InvalidArgument: Snapshots: a backward adds to gradients of before step() or save(), behind step 1"});
+          {"InvalidArgument: Snapshots: step() or save() came between two backwards of one step, after step 1"});
     });
   }
 }

@@ -129,7 +129,7 @@ TEST(SnapshotsOfSeveralDisks, TheNewestOfALaterLockstepIsNotPassedOver) {
       Program it(group, at(group->rank()), {});
       expect_text(error_of([&] { it.snapshots.restore(); }),
                   {"Snapshots::restore: on rank " + std::to_string(holder), kStep8, "format 2; this one reads up to 1",
-                   "update lockstep", "to resume from what is older"});
+                   "update lockstep", "to resume from an older one"});
     });
     EXPECT_FALSE(fs::exists(disks[0] / "generation-000002.json")) << "nothing was begun";
     // As it says.

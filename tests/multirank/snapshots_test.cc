@@ -227,7 +227,7 @@ TEST(Snapshots, ValuesOfEachRankComeBackOrAreSummedDroppedOrRefused) {
   EXPECT_EQ(seen[1].tokens, 0);
   EXPECT_EQ(seen[1].local, 101);  // as the program had it
   EXPECT_THAT(error_of([&] { run_with(2, folder / "run", AtAnotherSize::refuse, seen); }),
-              HasSubstr("item 'tokens' has a value of each of 3 ranks, and here are 2"));
+              HasSubstr("item 'tokens' has one value for each of 3 ranks, and this job has 2"));
 }
 
 TEST(Snapshots, WhatTheProgramAndASnapshotDoNotShareIsNamed) {
@@ -280,7 +280,7 @@ TEST(Snapshots, WhereAllAreDamagedNothingBeginsAnew) {
   for (const std::string& damaged : {bytes.substr(1), bytes.substr(1) + "x"}) {  // another size, other bytes
     write(damaged);
     EXPECT_THAT(error_of([&] { run(2, folder / "run", 6); }),
-                HasSubstr("has 1 snapshot, damaged, and none that is whole"));
+                HasSubstr("has 1 damaged snapshot and none that is whole"));
   }
   write(bytes);
   EXPECT_EQ(run(2, folder / "run", 6).restored, 4) << "what is mended is gone on from";

@@ -272,16 +272,17 @@ void check_slices(const ManifestItem& item, const std::set<std::string>& files) 
     std::int64_t end = 0;
     for (const TensorSlice& slice : tensor.slices) {
       if (slice.begin != end || slice.end <= slice.begin || slice.end > *count) {
-        throw CorruptData(fmt::format("{} has elements {} to {} in {}, behind its first {} of {}", name, slice.begin,
-                                      slice.end, in_quotes(slice.file), end, *count));
+        throw CorruptData(fmt::format("{} has elements {} to {} in {}, which do not follow its first {} of {}", name,
+                                      slice.begin, slice.end, in_quotes(slice.file), end, *count));
       }
       if (!files.contains(slice.file) || !its_files.insert(slice.file).second) {
-        throw CorruptData(fmt::format("{} has a slice in {}, which is {}", name, in_quotes(slice.file),
-                                      files.contains(slice.file) ? "another slice's too" : "none of its files"));
+        throw CorruptData(
+            fmt::format("{} has a slice in {}, which {}", name, in_quotes(slice.file),
+                        files.contains(slice.file) ? "has another slice too" : "is not one of its files"));
       }
       end = slice.end;
     }
-    if (end != *count) throw CorruptData(fmt::format("{} ends behind {} of {} elements", name, end, *count));
+    if (end != *count) throw CorruptData(fmt::format("{} ends after {} of {} elements", name, end, *count));
   }
 }
 
@@ -303,7 +304,7 @@ void check_references(const Manifest& manifest) {
     if (!items.insert(item.name).second) throw CorruptData(fmt::format("item {} is there twice", name));
     if (item.tensors && !files.contains(*item.tensors)) {
       throw CorruptData(
-          fmt::format("item {} has its tensors in {}, which is none of its files", name, in_quotes(*item.tensors)));
+          fmt::format("item {} has its tensors in {}, which is not one of its files", name, in_quotes(*item.tensors)));
     }
     if (item.kind == ItemKind::per_rank && std::cmp_not_equal(item.values.size(), manifest.world_size)) {
       throw CorruptData(fmt::format("item {} has values of {} ranks, and there were {}", name, item.values.size(),

@@ -261,7 +261,7 @@ void abandon_snapshot(const fs::path& snapshot) noexcept {
   try {
     remove_snapshot(snapshot);
   } catch (const std::exception& error) {
-    log_warn("snapshots: what was written of '{}' stays for now: {}", snapshot.string(), error.what());
+    log_warn("snapshots: the unfinished '{}' could not be removed: {}", snapshot.string(), error.what());
   }
 }
 

@@ -19,7 +19,7 @@ constexpr const char* kKinds[] = {"true or false", "a whole number",          "a
 const SnapshotValue& find(const SnapshotValues& values, std::string_view name) {
   if (const auto found = values.find(std::string(name)); found != values.end()) return found->second;
   throw InvalidArgument(
-      fmt::format("snapshot: there is no value {} in it; there are {}", in_quotes(name),
+      fmt::format("snapshot: it has no value {}; it has {}", in_quotes(name),
                   values.empty() ? "none"
                                  : joined(
                                        values, [](const auto& item) { return in_quotes(item.first); }, ", ", 12)));

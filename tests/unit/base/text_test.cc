@@ -50,5 +50,12 @@ TEST(Text, ListsAreCutWhereToldTo) {
   EXPECT_EQ(joined(std::vector<int>(), describe), "");
 }
 
+TEST(ReadableBytes, RoundsToUnits) {
+  EXPECT_EQ(readable_bytes(1023), "1023 bytes");
+  EXPECT_EQ(readable_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(readable_bytes(std::uint64_t{64} << 20), "64.0 MiB");
+  EXPECT_EQ(readable_bytes(std::uint64_t{3} << 60), "3072.0 PiB");
+}
+
 }  // namespace
 }  // namespace lockstep::text_test

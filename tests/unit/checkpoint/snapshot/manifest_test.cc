@@ -257,7 +257,7 @@ TEST(Manifest, HasTheHostOfEachFileWhereItIsKnown) {
 
 TEST(Manifest, NamesEachThingOnceAndWhatIsThere) {
   expect_text(refusal_of([](Json& json) { json["items"][0]["tensors"] = "other.safetensors"; }),
-              {"'model'", "'other.safetensors'", "none of its files"});
+              {"'model'", "'other.safetensors'", "not one of its files"});
   expect_text(refusal_of([](Json& json) { json["items"][1]["name"] = "model"; }), {"item 'model' is there twice"});
   expect_text(refusal_of([](Json& json) { json["files"][1]["name"] = "model.safetensors"; }),
               {"file 'model.safetensors' is there twice"});
@@ -315,10 +315,10 @@ TEST(Manifest, WhoseSlicesAreNotItsTensorsIsRefused) {
   refused([&](Json& w) { slice(w, 1)["end"] = 7; }, {"has elements 5 to 7"});
   refused([&](Json& w) { slice(w, 1)["end"] = 5; }, {"has elements 5 to 5"});
   refused([&](Json& w) { slice(w, 0)["begin"] = -1; }, {"'begin'", "a whole number from 0"});
-  refused([&](Json& w) { w["slices"].erase(1); }, {"ends behind 5 of 6"});
-  refused([&](Json& w) { w["slices"] = Json::array(); }, {"ends behind 0 of 6"});
-  refused([&](Json& w) { slice(w, 1)["file"] = "critic.r0000.safetensors"; }, {"another slice's too"});
-  refused([&](Json& w) { slice(w, 1)["file"] = "other.safetensors"; }, {"none of its files"});
+  refused([&](Json& w) { w["slices"].erase(1); }, {"ends after 5 of 6"});
+  refused([&](Json& w) { w["slices"] = Json::array(); }, {"ends after 0 of 6"});
+  refused([&](Json& w) { slice(w, 1)["file"] = "critic.r0000.safetensors"; }, {"has another slice too"});
+  refused([&](Json& w) { slice(w, 1)["file"] = "other.safetensors"; }, {"not one of its files"});
   refused([&](Json& w) { w["shape"] = Json::array({6}); }, {"[6] transposed, which no tensor has"});
   refused([&](Json& w) { w["shape"] = Json::array({std::int64_t{1} << 62, 2}); }, {"which no tensor has"});
   refused([&](Json& w) { w["shape"] = Json::array({-2, -3}); }, {"shape[0]", "0 or more"});

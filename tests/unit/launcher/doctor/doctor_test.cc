@@ -9,7 +9,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "launcher/base/amounts.h"
 #include "launcher/doctor/finding.h"
 #include "launcher/doctor/gpu_findings.h"
 #include "launcher/doctor/host_findings.h"
@@ -34,13 +33,6 @@ class Folder : public ::testing::Test {
 
   const lockstep::testing::TemporaryFolder root_;
 };
-
-TEST(ReadableBytes, RoundsToUnits) {
-  EXPECT_EQ(readable_bytes(1023), "1023 bytes");
-  EXPECT_EQ(readable_bytes(1536), "1.5 KiB");
-  EXPECT_EQ(readable_bytes(std::uint64_t{64} << 20), "64.0 MiB");
-  EXPECT_EQ(readable_bytes(std::uint64_t{3} << 60), "3072.0 PiB");
-}
 
 const Finding& named(const Findings& findings, const std::string& name) {
   const auto found =
