@@ -137,7 +137,7 @@ BufferView BucketHook::result_of(std::size_t bucket, const BufferView& buffer) c
     throw InvalidArgument(fmt::format("{} {}", named(bucket), what));
   };
   if (group_->internals().last_sequence() != started) {
-    refuse("started a collective in HookedBucket::finish, where each rank comes at another time; start it in the hook");
+    refuse("started a collective in HookedBucket::finish, which ranks reach at different times; start it in the hook");
   }
   if (sum.count != buffer.count || sum.dtype != buffer.dtype) {
     refuse(fmt::format("gave back {} {}, of a bucket of {} {}; give as many of the same dtype", sum.count,

@@ -93,7 +93,7 @@ void OwnFailure::tell() noexcept {
 void OwnFailure::tell_if_unwinding(bool others_wait) noexcept {
   if (!unwind_guard_.is_unwinding()) return;
   if (text_.empty() && others_wait) {
-    keep("the middle of a step", "an exception of the program's own, which that rank's output has");
+    keep("the middle of a step", "an exception of the program: see that rank's output");
   }
   tell();
 }

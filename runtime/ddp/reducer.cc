@@ -72,7 +72,7 @@ void require_reproducible(const ReducerOptions& options, std::span<const Paramet
   if (wanted.threads < 1) refuse(fmt::format("{} threads of an operation; take at least 1", wanted.threads));
   data::micro_batch_rows(wanted.global_batch, wanted.micro_batches);  // throws if it is out of range
   if (has_hook(options)) {
-    refuse(fmt::format("communication hook '{}' adds up in an order of its own; leave it out", options.comm_hook.name));
+    refuse(fmt::format("communication hook '{}' adds up in another order; leave it out", options.comm_hook.name));
   }
   for (const ParameterSpec& spec : specs) {
     if (spec.dtype != DType::f32 && spec.dtype != DType::f64) {
@@ -95,7 +95,7 @@ std::unique_ptr<StepDigests> digests_of_micro_batches(const ReducerOptions& opti
   const std::string folder = Environment::of_process().get("LOCKSTEP_STEP_DIGESTS").value_or("");
   if (!folder.empty() && options.shard != Shard::none) {
     throw InvalidArgument(
-        "Reducer: LOCKSTEP_STEP_DIGESTS with Shard::optimizer: a rank has the sum in its shares alone; look for the "
+        "Reducer: LOCKSTEP_STEP_DIGESTS with Shard::optimizer: a rank has only its shares of the sum; look for the "
         "first step that differs without micro-batches");
   }
   if (!folder.empty() && group.device().kind != DeviceKind::cpu) {
@@ -192,8 +192,8 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   in_group([&] { at_place([&] { return StepPlace{step(), -1, "begin_step"}; }, [&] { group->progress(); }); });
   if (in_step) {
     throw InvalidArgument(
-        fmt::format("Reducer: begin_step, but step {} was begun and not finished; call finish_step "
-                    "first. After an exception in a step the group can't continue: let it go, too",
+        fmt::format("Reducer: begin_step, but step {} was begun and not finished; call finish_step first. After an "
+                    "exception in a step the group can't continue: destroy it, too",
                     step()));
   }
   std::int64_t sum = 0;
@@ -395,7 +395,7 @@ void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
     const rendezvous::Member& self = group->roster()[static_cast<std::size_t>(group->rank())];
     group->abort(fmt::format("{} failed in step {}: {}", self.describe(), step(), cause));
   } catch (const std::exception& error) {
-    log_error("Reducer: step {} could not be given up in order: {}", step(), error.what());
+    log_error("Reducer: step {} could not be abandoned cleanly: {}", step(), error.what());
   }
 }
 
@@ -410,7 +410,7 @@ void Reducer::Impl::abort_if_open() noexcept {
   try {
     queue.drop();  // the hook's memory is freed next, and collectives of the hook may still use it
   } catch (const std::exception& error) {
-    log_debug("Reducer: step {} was given up: {}", step(), error.what());
+    log_debug("Reducer: step {} was abandoned: {}", step(), error.what());
   }
 }
 

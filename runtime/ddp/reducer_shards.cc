@@ -25,9 +25,8 @@ void Reducer::Impl::update_shards(const std::function<void(const ParameterShard&
   rethrow_failure();
   if (!std::exchange(has_shards, false)) {
     throw InvalidArgument(
-        fmt::format("Reducer: update_shards after {} finished steps{}; call it once between a synchronised finish_step "
-                    "and the next "
-                    "begin_step, of a Reducer that has Shard::optimizer",
+        fmt::format("Reducer: update_shares was called after {} finished steps{}; call it once between a synchronised "
+                    "finish_step and the next begin_step, of a Reducer that has Shard::optimizer",
                     step(), is_sharded ? (in_step ? ", within a step" : "") : ", without shards"));
   }
   if (memory.device()) in_group([&] { memory.follow(group->stream()); });
@@ -88,7 +87,7 @@ void Reducer::Impl::give_up_update(std::string_view cause) noexcept {
     const rendezvous::Member& self = group->roster()[static_cast<std::size_t>(group->rank())];
     group->abort(fmt::format("{} failed in the update after step {}: {}", self.describe(), step() - 1, cause));
   } catch (const std::exception& error) {
-    log_error("Reducer: the update after step {} could not be given up in order: {}", step() - 1, error.what());
+    log_error("Reducer: the update after step {} could not be abandoned cleanly: {}", step() - 1, error.what());
   }
 }
 

@@ -115,19 +115,17 @@ void Trainer::tell_of_adding() {
 
 void Trainer::begin(bool is_alone) {
   if (micro_batch_ && !weights_are_told_ && **weight_ != micro_batch_->end - micro_batch_->begin) {
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: the forward of fixed micro-batch {} had {} rows, and the micro-batch is rows {} to "
-        "{} "
-        "of this rank's: take those that loss_of is given, or set_weight() in each micro-batch where rows are "
-        "not what a loss is the mean of",
-        micro_batch_->index, **weight_, micro_batch_->begin, micro_batch_->end));
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: the forward of fixed micro-batch {} had {} rows, and the micro-batch is "
+                    "rows {} to {} of this rank's: take those that loss_of is given, or, if the loss is not a mean "
+                    "over rows, call set_weight() in each micro-batch",
+                    micro_batch_->index, **weight_, micro_batch_->begin, micro_batch_->end));
   }
   tell_of_adding();
   if (options_.reducer.shard != Shard::none && !accumulating()) {
     refuse_live_gradients(
-        "at a backward with Shard::optimizer, where nothing can be added to it (an optimizer's zero_grad() is of its "
-        "own "
-        "parameters, the model's of all)");
+        "at a backward with Shard::optimizer, where nothing can be added to it (an optimizer's zero_grad() clears only "
+        "its parameters, the model's clears all)");
   }
   is_synchronized_ = synchronizes();
   is_alone_ = is_alone;
@@ -174,7 +172,8 @@ void Trainer::finish(trace::Time backward_began) {
   }
   // On a device the sum of all ranks' rows is known some steps later, so the rows that were dealt wait in dealt_ for
   // it.
-  if (micro_batch_ && !weights_are_told_ && step_rows_ != 0 && group_->size() > 1) dealt_.emplace_back(begun_, step_rows_);
+  if (micro_batch_ && !weights_are_told_ && step_rows_ != 0 && group_->size() > 1)
+    dealt_.emplace_back(begun_, step_rows_);
   if (dealt_.empty() || dealt_.front().first != last_batch_.step) return;
   const std::int64_t rows = dealt_.front().second;
   dealt_.pop_front();
@@ -208,10 +207,10 @@ std::vector<MicroBatch> Trainer::begin_micro_batches(std::int64_t rows) {
                     step(), reproducible.micro_batches));
   }
   if (weight_is_ahead_ && !weight_is_spent_) {
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: set_weight({}) before step {} of {} fixed micro-batches, each of which has a "
-        "weight of its own: call it in each loss_of, or not at all",
-        **weight_, step(), reproducible.micro_batches));
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: set_weight({}) before step {} of {} fixed micro-batches, each of which "
+                    "has its own weight: call it in each loss_of, or not at all",
+                    **weight_, step(), reproducible.micro_batches));
   }
   refuse_live_gradients("at the first fixed micro-batch of a step");
   step_rows_ = rows;
@@ -248,7 +247,7 @@ void Trainer::tell_if_unwinding() noexcept { failure_.tell_if_unwinding(accumula
 void Trainer::tell_of_lost_backward() noexcept {
   if (!has_failure()) {
     failure_.keep(fmt::format("the backward of step {}", step()),
-                  "an exception of the program's own ended it, which that rank's output has");
+                  "an exception of the program ended it: see that rank's output");
   }
   failure_.tell();
 }

@@ -37,7 +37,7 @@ void WrongNumbers::found(std::int64_t step, const std::string& parameter, std::i
 
 void WrongNumbers::raise(const std::string& text) {
   const std::string whole = fmt::format(
-      "Reducer: {}, as NotFinite::raise wants it told. Look at this rank's batch of the step, at the learning rate, "
+      "Reducer: {}, and not_finite is NotFinite::raise. Look at this rank's batch of the step, at the learning rate, "
       "and for numbers too large for 16 bits",
       text);
   if (group_->size() > 1) {

@@ -207,7 +207,7 @@ variable_list CollectiveBackward::apply(variable_list&& gradients) {
   const std::int64_t weight = options.loss_weight->value_or(1);
   if (weight == 0 && elements > 0) {
     call.refuse(
-        fmt::format("this rank's loss weighs 0, but it gave {} elements that other ranks' losses depend on; "
+        fmt::format("this rank's loss has the weight 0, but it gave {} elements that other ranks' losses depend on; "
                     "give 0 rows, or a weight above 0",
                     elements));
   }

@@ -246,7 +246,7 @@ void check_tensors(Base& optimizer) {
           refuse(fmt::format("a {} has sizes [{}] on {}, and its parameter [{}] on {}", what,
                              fmt::join(tensor.sizes(), ", "), tensor.device().str(), fmt::join(parameter.sizes(), ", "),
                              parameter.device().str()),
-                 "give both the same, and a parameter that is changed an optimizer of its own");
+                 "give both the same, and give a parameter that is changed its own optimizer");
         }
       };
       check("parameter", parameter);

@@ -320,7 +320,7 @@ class KnownItem final : public SnapshotItem {
       }
     });
     if (!there.empty() && !missing.empty()) {
-      throw InvalidArgument(fmt::format("it has {} and lacks {}: a part of a state is none", in_quotes(there.front()),
+      throw InvalidArgument(fmt::format("it has {} and lacks {}: a state must be complete", in_quotes(there.front()),
                                         in_quotes(missing.front())));
     }
   }
@@ -410,7 +410,7 @@ class OpaqueItem final : public SnapshotItem {
       archive.save_to(stream);
     } catch (const c10::Error& error) {
       refuse(fmt::format("its save() fails with \"{}\"", error.what_without_backtrace()),
-             "let save() write defined, dense tensors alone, or leave it out");
+             "let save() write only defined, dense tensors, or leave it out");
     }
     return stream.str();
   }

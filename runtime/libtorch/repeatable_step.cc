@@ -43,10 +43,10 @@ void RepeatableStep::prepare() const {
 
 void RepeatableStep::refuse_other_backward() const {
   if (!has_micro_batches() || module_.trainer.micro_batch()) return;
-  throw InvalidArgument(fmt::format(
-      "DistributedDataParallel: a backward of its own in step {}, of {} fixed micro-batches, of which each has a "
-      "loss: call ddp.backward(rows, loss_of), which asks for them",
-      module_.trainer.step(), module_.options.reproducible.micro_batches));
+  throw InvalidArgument(
+      fmt::format("DistributedDataParallel: the program called backward() itself in step {} of {} fixed micro-batches, "
+                  "each of which has its own loss: call ddp.backward(rows, loss_of) instead",
+                  module_.trainer.step(), module_.options.reproducible.micro_batches));
 }
 
 // The values that a forward leaves in a buffer depend on the micro-batches that this rank had before.

@@ -148,8 +148,7 @@ void Replica::set_weight_to(std::int64_t weight) {
   if (engine_->gradients.is_captured()) {
     throw InvalidArgument(
         "DistributedDataParallel: set_weight within the loss of a CapturedStep, which replays would leave out; call "
-        "the "
-        "CapturedStep's before each step");
+        "the CapturedStep's set_weight before each step");
   }
   in_forward(*engine_, [&] { engine_->enter(); });
   engine_->trainer.set_weight(weight);
@@ -220,10 +219,10 @@ void Replica::record_loss(double loss) { record_loss(at::scalar_tensor(loss, at:
 
 at::Tensor Replica::record_loss(at::Tensor loss) {
   if (!engine_->trainer.has_weight()) {
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: record_loss in step {}, but no forward went through this object since the last "
-        "backward, or it has no weight; call it behind ddp(x) and set_weight(), before backward()",
-        engine_->trainer.step()));
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: record_loss in step {}, but no forward went through this object since "
+                    "the last backward, or it has no weight; call it after ddp(x) and set_weight(), before backward()",
+                    engine_->trainer.step()));
   }
   const auto dtype = loss.defined() ? dtype_of(loss.scalar_type()) : std::nullopt;
   if (!loss.defined() || loss.numel() != 1 || !dtype || !at::isFloatingType(loss.scalar_type())) {

@@ -202,7 +202,7 @@ void ReplicaEngine::leave() noexcept {
     gradients.leave();
   } catch (const std::exception& error) {
     // A gradient that could not be copied stays where it is: it holds the memory.
-    log_error("DistributedDataParallel: leaving the module: {}", error.what());
+    log_error("DistributedDataParallel: the module could not be unwrapped completely: {}", error.what());
   }
 }
 
@@ -256,12 +256,11 @@ void ReplicaEngine::refuse_unweighted() const {
                     trainer.step()));
   }
   const bool is_seen = passed_outputs_ || **trainer.weight() == 0 || group->size() == 1;
-  if (!options.weight_outputs || options.loss != Loss::mean || is_seen) return;
-  throw InvalidArgument(
-      fmt::format("DistributedDataParallel: step {} has a gradient that came through no output that is seen, so that "
-                  "the weight is not in it; set DdpOptions::weight_outputs to false, or let forward return tensors, "
-                  "alone or in containers",
-                  trainer.step()));
+  if (!options.weigh_outputs || options.loss != Loss::mean || is_seen) return;
+  throw InvalidArgument(fmt::format(
+      "DistributedDataParallel: step {} has a gradient that came through no output that lockstep sees, so it is not "
+      "weighted; set DdpOptions::weigh_outputs to false, or let forward return a tensor or a container of tensors",
+      trainer.step()));
 }
 
 // The gradients are those of a forward that did not go through this object, and counted by the rows of one that did.

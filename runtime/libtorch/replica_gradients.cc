@@ -384,8 +384,8 @@ void Gradients::check(std::size_t index) const {
   }
   if (gradient.requires_grad()) {
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: the gradient of '{}' has a graph of its own (create_graph), which no "
-                    "all-reduce keeps; take such gradients with torch::autograd::grad",
+        fmt::format("DistributedDataParallel: the gradient of '{}' has its own graph (create_graph), which an "
+                    "all-reduce does not keep; take such gradients with torch::autograd::grad",
                     name));
   }
 }

@@ -53,8 +53,8 @@ void ReplicaShards::cut() {
 void ReplicaShards::claim(bool is_claimed) {
   if (is_claimed && is_claimed_) {
     throw InvalidArgument(
-        "ShardedOptimizer: another one has the shares of this DistributedDataParallel: one makes the step of all; give "
-        "it all parameters, those with other settings in a group of their own, or destroy the other one before");
+        "ShardedOptimizer: another ShardedOptimizer has the shares of this DistributedDataParallel; give one of them "
+        "all parameters, with a group for each setting, or destroy the other one before");
   }
   is_claimed_ = is_claimed;
 }
@@ -105,7 +105,7 @@ void ReplicaShards::leave() {
 void ReplicaShards::update(const std::function<void()>& step) {
   if (!has_means_) {
     throw InvalidArgument(
-        fmt::format("ShardedOptimizer: step() behind {} steps without shares of a mean; it comes once behind a "
+        fmt::format("ShardedOptimizer: step() after {} steps found no shares of a mean; call it once after a "
                     "synchronised backward of its DistributedDataParallel, and before zero_grad()",
                     module_.trainer.steps()));
   }
@@ -121,11 +121,11 @@ void ReplicaShards::update(const std::function<void()>& step) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const bool is_ours = !parameters_[i].tensor.grad().defined() || is_placeholder(i);
     if (is_ours || module_.trainer.is_declared_unused(static_cast<int>(i))) continue;
-    throw InvalidArgument(fmt::format(
-        "ShardedOptimizer: the program has replaced the gradient of '{}' since the backward, and with Shard::optimizer "
-        "a step takes each rank's share of the mean alone: change that, the .grad of the tensors in param_groups(), or "
-        "clip with clip_grad_norm()",
-        parameters_[i].name));
+    throw InvalidArgument(
+        fmt::format("ShardedOptimizer: the program has replaced the gradient of '{}' since the backward, and with "
+                    "Shard::optimizer a step uses only each rank's share of the mean: change the .grad of the tensors "
+                    "in param_groups() instead, or clip with clip_grad_norm()",
+                    parameters_[i].name));
   }
   const at::NoGradGuard no_grad;
   has_means_ = false;

@@ -64,7 +64,8 @@ void OptimizerShards::put_shards(Groups& groups) const {
       if (found == index_.end() || !seen.insert(found->second).second) {
         throw InvalidArgument(fmt::format(
             "ShardedOptimizer: parameter {} of group {} is {}; give each tensor of ddp.parameters() once", k, g,
-            found == index_.end() ? "none of its DistributedDataParallel's" : "in the optimizer's groups twice"));
+            found == index_.end() ? "not a parameter of its DistributedDataParallel"
+                                  : "in the optimizer's groups twice"));
       }
       if (are_cut()) parameter = engine_->shards.tensors()[found->second];
     }
@@ -160,11 +161,11 @@ double OptimizerShards::clip(Groups& groups, double max_norm) const {
   return norm;
 }
 
-void OptimizerShards::refuse_file(const char* call) {
-  throw InvalidArgument(fmt::format(
-      "ShardedOptimizer: {}(): each rank has its share of the state alone, and a file would lack the others'; "
-      "lockstep::libtorch::Snapshots has all of them",
-      call));
+void OptimizerShares::refuse_file(const char* call) {
+  throw InvalidArgument(
+      fmt::format("ShardedOptimizer: {}(): each rank has only its share of the state, and a file would lack the "
+                  "others'; lockstep::libtorch::Snapshots has all of them",
+                  call));
 }
 
 }  // namespace lockstep::libtorch

@@ -29,7 +29,7 @@ class InStream {
     try {
       put_in_order(current_stream(callers_.device), callers_);
     } catch (const std::exception& error) {
-      log_error("CapturedStep: back to the caller's stream: {}", error.what());
+      log_error("CapturedStep: could not return to the caller's stream: {}", error.what());
     }
   }
   InStream(const InStream&) = delete;
@@ -95,11 +95,11 @@ void StepCapture::clear_gradients() {
   const Trainer& trainer = engine_->trainer;
   if (options.weight_outputs || options.reproducible.is_on() || engine_->shares.are_cut() || trainer.is_in_no_sync() ||
       trainer.accumulating()) {
-    throw InvalidArgument(fmt::format(
-        "CapturedStep: step {} is in no_sync(), or behind its micro-batches, or DdpOptions has weight_outputs "
-        "or reproducible or shard; a captured step is one backward, weighed on the device: take larger batches "
-        "instead, and leave these options out",
-        trainer.step()));
+    throw InvalidArgument(
+        fmt::format("CapturedStep: step {} is in no_sync(), or after its micro-batches, or DdpOptions has "
+                    "weigh_outputs or reproducible or shard; a captured step is one backward, weighted on the device: "
+                    "take larger batches instead, and leave these options out",
+                    trainer.step()));
   }
   for (const auto& parameter : engine_->parameters()) parameter.tensor.mutable_grad() = at::Tensor();
   // A graph would read the casts of an outer autocast scope, made outside of its memory, after they are freed.

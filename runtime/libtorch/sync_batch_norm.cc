@@ -107,8 +107,8 @@ std::pair<at::Tensor, at::Tensor> SyncNormBackward::share_sums(const at::Tensor&
   const std::int64_t weight = loss_weight && loss_weight->has_value() ? **loss_weight : 1;
   if (weight == 0 && own_count > 0) {
     throw InvalidArgument(
-        fmt::format("SyncBatchNorm: this rank's loss weighs 0, but it has {} values per channel, through which it "
-                    "moves the other ranks' losses; give it 0 rows, or a weight",
+        fmt::format("SyncBatchNorm: this rank's loss has the weight 0, but its {} values per channel change the other "
+                    "ranks' losses; give it 0 rows, or a weight above 0",
                     own_count));
   }
   // 0 * NaN, of a mean over no rows, must not enter a sum.

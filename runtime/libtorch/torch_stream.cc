@@ -79,7 +79,7 @@ OnStream::~OnStream() {
   try {
     group_.set_stream(before_);
   } catch (const std::exception& error) {
-    log_error("LibTorch: back to the group's stream: {}", error.what());
+    log_error("LibTorch: could not return to the group's stream: {}", error.what());
   }
 }
 

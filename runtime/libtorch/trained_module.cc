@@ -152,7 +152,7 @@ void TrainedModule::accumulate_here() {
     if (!is_held) continue;
     throw InvalidArgument(
         fmt::format("CapturedStep: a graph holds the accumulator of '{}', in a stream that can't be captured; make the "
-                    "CapturedStep before the first forward, or let go of the losses and outputs of earlier ones",
+                    "CapturedStep before the first forward, or destroy the losses and outputs of earlier ones",
                     parameters_[i].name));
   }
 }
@@ -165,10 +165,9 @@ void TrainedModule::refuse_wrapped_twice() const {
     for (const auto& hook : accumulator->post_hooks()) {
       const auto* other = dynamic_cast<const Hook*>(hook.get());
       if (other == nullptr || other->calls.expired()) continue;
-      throw InvalidArgument(
-          fmt::format("DistributedDataParallel: '{}' is trained by another DistributedDataParallel already; let go of "
-                      "that one first",
-                      parameter.name));
+      throw InvalidArgument(fmt::format(
+          "DistributedDataParallel: '{}' is trained by another DistributedDataParallel already; destroy that one first",
+          parameter.name));
     }
   }
 }
@@ -199,10 +198,10 @@ void TrainedModule::refuse_changed() {
   if (parts == parts_) return;
   for (const auto& [name, norm] : sync_batch_norms()) {
     if (norm->is_joined()) continue;
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: the SyncBatchNorm '{}' has come into the module since it was wrapped, and "
-        "knows neither its group nor what this rank's loss weighs; convert first, then wrap",
-        name));
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: the SyncBatchNorm '{}' has come into the module since it was wrapped, "
+                    "and knows neither its group nor the weight of this rank's loss; convert first, then wrap",
+                    name));
   }
   std::unordered_set<const void*> known;
   for (const NamedTensor& item : state_) known.insert(item.tensor.unsafeGetTensorImpl());

@@ -50,7 +50,7 @@ std::shared_ptr<ProcessGroup> require_at_home(std::shared_ptr<ProcessGroup> grou
       continue;
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: parameter '{}' is another live DistributedDataParallel's too, and one of "
-                    "them has Shard::optimizer; leave the shards out, or end the other one before",
+                    "them has Shard::optimizer; leave the shards out, or destroy the other one before",
                     name));
   }
   return group;
@@ -223,10 +223,10 @@ std::optional<std::int64_t> DistributedDataParallel::in_step(Call call) {
 std::optional<std::int64_t> DistributedDataParallel::backward(const Tensor& loss) {
   return in_step([&] {
     if (reproducible_.is_on()) {
-      throw InvalidArgument(fmt::format(
-          "DistributedDataParallel: backward(loss) in step {}, of {} fixed micro-batches, of which each has a "
-          "loss: call backward(batch, loss_of), which asks for them",
-          trainer_->step(), reproducible_.micro_batches));
+      throw InvalidArgument(
+          fmt::format("DistributedDataParallel: backward(loss) in step {} of {} fixed micro-batches, each of which has "
+                      "its own loss: call backward(batch, loss_of) instead",
+                      trainer_->step(), reproducible_.micro_batches));
     }
     run_backward(loss);
   });

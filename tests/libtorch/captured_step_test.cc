@@ -497,7 +497,7 @@ TEST(CapturedStep, MisuseIsRefusedInTheFirstStep) {
   };
   EXPECT_EQ(first({}), "nothing");
   expect_text(first({}, 2), {"InvalidArgument: CapturedStep: the loss made 2 forwards through ddp"});
-  const std::string refused = "InvalidArgument: CapturedStep: step 0 is in no_sync(), or behind its micro-batches, or ";
+  const std::string refused = "InvalidArgument: CapturedStep: step 0 is in no_sync(), or after its micro-batches, or ";
   expect_text(first({}, 1, true), {refused});
   expect_text(first({.weight_outputs = true}), {refused});
   expect_text(first({.reproducible = {.micro_batches = 4, .global_batch = 8}}), {refused});

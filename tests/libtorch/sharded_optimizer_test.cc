@@ -486,21 +486,22 @@ TEST(ShardedOptimizer, ATensorThatIsNoShareIsRefusedOnEveryRankAtAnyNumber) {
       ShardedOptimizer<optim::SGD> optimizer(ddp, optim::SGDOptions(0.1));
       const Tensors before = weights_of(*net);
       const at::Tensor foreign = at::zeros({3}), own = net->weight;
-      expect_text(error_of([&] { optimizer.add_param_group({{foreign}}); }), {"parameter 0 of group 1 is none of its"});
+      expect_text(error_of([&] { optimizer.add_param_group({{foreign}}); }),
+                  {"parameter 0 of group 1 is not a parameter of its"});
       expect_text(error_of([&] { optimizer.add_param_group({{own}}); }), {"parameter 0 of group 1", "twice"});
       EXPECT_EQ(optimizer.param_groups().size(), 1u);
       ddp(random_tensor({2, 9}, 1)).square().mean().backward();
       for (const at::Tensor& tensor : {foreign, own}) {
         optimizer.param_groups().emplace_back(std::vector<at::Tensor>{tensor}, optimizer.defaults().clone());
-        const char* const wanted = tensor.is_same(own) ? "twice" : "none of its";
+        const char* const wanted = tensor.is_same(own) ? "twice" : "not a parameter of its";
         expect_text(error_of([&] { optimizer.step(); }), {"parameter 0 of group 1", wanted});
         expect_text(error_of([&] { optimizer.clip_grad_norm(1); }), {"parameter 0 of group 1", wanted});
         optimizer.param_groups().pop_back();
       }
       at::Tensor& first = optimizer.param_groups()[0].params()[0];
-      const at::Tensor shard = std::exchange(first, first.detach().clone());
-      expect_text(error_of([&] { optimizer.step(); }), {"parameter 0 of group 0 is none of its"});
-      first = shard;
+      const at::Tensor share = std::exchange(first, first.detach().clone());
+      expect_text(error_of([&] { optimizer.step(); }), {"parameter 0 of group 0 is not a parameter of its"});
+      first = share;
       EXPECT_TRUE(same_bits(weights_of(*net), before));
       optimizer.step();
       EXPECT_FALSE(same_bits(weights_of(*net), before));
@@ -622,18 +623,18 @@ TEST(ShardedOptimizer, WhatWouldBeWrongIsRefused) {
       std::vector<optim::OptimizerParamGroup> groups;
       groups.emplace_back(std::vector<at::Tensor>{net.first->weight, at::zeros({3})});
       expect_text(error_of([&] { ShardedOptimizer<optim::SGD>(ddp, std::move(groups), optim::SGDOptions(0.1)); }),
-                  {"parameter 1 of group 0 is none of its"});
+                  {"parameter 1 of group 0 is not a parameter of its"});
     }
     auto optimizer = std::make_unique<ShardedOptimizer<optim::SGD>>(ddp, optim::SGDOptions(0.1));
     expect_text(error_of([&] { ShardedOptimizer<optim::SGD>(ddp, optim::SGDOptions(0.1)); }),
-                {"another one has the shares of this"});
-    expect_text(error_of([&] { optimizer->step(); }), {"step() behind 0 steps without shares of a mean"});
+                {"another ShardedOptimizer has the shares of this"});
+    expect_text(error_of([&] { optimizer->step(); }), {"step() after 0 steps found no shares of a mean"});
     ddp(x).square().mean().backward();
     expect_text(error_of([&] { optimizer->clip_grad_norm(0); }), {"max_norm 0 is not above 0"});
     optimizer->step();
-    expect_text(error_of([&] { optimizer->step(); }), {"step() behind 1 steps without shares of a mean"});
+    expect_text(error_of([&] { optimizer->step(); }), {"step() after 1 steps found no shares of a mean"});
     ::torch::serialize::OutputArchive archive;
-    expect_text(error_of([&] { optimizer->save(archive); }), {"save(): each rank has its share"});
+    expect_text(error_of([&] { optimizer->save(archive); }), {"save(): each rank has only its share"});
     optimizer->zero_grad();
     ddp(x).square().mean().backward();
     net.first->weight.set_data(net.first->weight.clone());

@@ -180,7 +180,7 @@ TEST(Faults, AnExceptionOutsideOurCallsThatUnwindsAnOpenStepReachesTheOthers) {
                                 {.timeout = std::chrono::minutes(10)});
   expect_thrown<PeerLost>(
       thrown[0],
-      {.kind = Kind::aborted, .rank = 1, .text = "failed in the middle of a step: an exception of the program's own"});
+      {.kind = Kind::aborted, .rank = 1, .text = "failed in the middle of a step: an exception of the program"});
   EXPECT_EQ(thrown[1], nullptr);
 }
 

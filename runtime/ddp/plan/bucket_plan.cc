@@ -31,12 +31,12 @@ void check_specs(std::span<const ParameterSpec> specs) {
     const ParameterSpec& spec = specs[i];
     if (spec.name.empty()) {
       throw InvalidArgument(
-          fmt::format("bucket plan: parameter {} of {} has no name; give each one of its own", i, specs.size()));
+          fmt::format("bucket plan: parameter {} of {} has no name; give each its own", i, specs.size()));
     }
     if (!names.insert(spec.name).second) {
       throw InvalidArgument(
-          fmt::format("bucket plan: the name '{}' of parameter {} is there twice; a shared parameter "
-                      "is given once, others need names of their own",
+          fmt::format("bucket plan: the name '{}' of parameter {} is there twice; pass a shared parameter once, and "
+                      "give each other one its own name",
                       spec.name, i));
     }
     if (!can_be_averaged(spec.dtype)) {
