@@ -31,9 +31,8 @@ Walk plan(const char* operation, const Tensor& loss) {
   }
   if (!TensorInternals(loss).node()) {
     throw InvalidArgument(fmt::format(
-        "{}: the loss depends on no tensor that requires a gradient, or was computed under NoGrad. Of what "
-        "was made from gradients: a gradient has no tape of its own (no create_graph), so that a penalty on "
-        "it can't be trained here; LibTorch's can",
+        "{}: the loss depends on no tensor that requires a gradient, or was computed under NoGrad. A gradient has no "
+        "tape (no create_graph), so a penalty on it can't be trained here; with LibTorch it can",
         operation));
   }
   // Depth first, inputs before users; then turned round. No counter is needed to know the order of recording.
@@ -183,11 +182,10 @@ const TensorInternals::LossBackward* holder_of(const Walk& walk, bool is_plain) 
         holder = holders[0];
         continue;
       }
-      throw InvalidArgument(
-          fmt::format("backward: the loss depends on a parameter {} of a DistributedDataParallel, and its gradient "
-                      "would be this rank's alone; call ddp.backward(loss) of the one that is meant, with a loss of "
-                      "ddp(x) and without a seed or options",
-                      edge.leaf.str()));
+      throw InvalidArgument(fmt::format(
+          "backward: the loss depends on a parameter {} of a DistributedDataParallel, and its gradient would not be "
+          "averaged; call ddp.backward(loss), with a loss of ddp(x) and without a seed or options",
+          edge.leaf.str()));
     }
   }
   return holder;

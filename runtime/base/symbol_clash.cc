@@ -26,7 +26,7 @@ int SymbolClash::flags() const { return file.empty() ? 0 : RTLD_DEEPBIND; }
 
 std::string SymbolClash::problem(std::string_view name, std::string_view path) const {
   if (file.empty() || allocator.empty()) return {};
-  return fmt::format("this process has {} in {} already, and {} can't be kept apart from it beside the malloc of {}",
+  return fmt::format("this process has {} in {} already, and {} can't be kept apart from it with the malloc of {}",
                      name, file, path, allocator);
 }
 

@@ -35,7 +35,7 @@ bool breaks_the_process(cudaError_t error) {
 const char* remedy_of(cudaError_t error) {
   if (breaks_the_process(error)) {
     return "; it comes from an earlier kernel, and this process can't use the GPU any more: start it again, under "
-           "compute-sanitizer, or as one rank alone with CUDA_LAUNCH_BLOCKING=1, to see which kernel";
+           "compute-sanitizer, or as a single rank with CUDA_LAUNCH_BLOCKING=1, to see which kernel";
   }
   switch (error) {
     // The second where the driver loads code once it is needed.

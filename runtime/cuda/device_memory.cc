@@ -99,11 +99,11 @@ void DeviceAllocator::wait_for(cudaStream_t stream, std::size_t bytes) {
   ++host_waits_;
   const Deadline deadline = Deadline::after(longest_wait_);
   if (poll(idle, deadline)) return;
-  throw Timeout(fmt::format(
-      "allocate: {} has no room for {} bytes, and the stream of the allocation has not ended what it would free, {}; a "
-      "kernel that takes so long, or never ends, as a collective does whose other rank is gone; use a smaller batch or "
-      "model",
-      describe_(), bytes, deadline.progress()));
+  throw Timeout(
+      fmt::format("allocate: {} has no room for {} bytes, and the stream of the allocation has not ended what it would "
+                  "free, {}; does a kernel run that long, or forever, such as a collective whose other rank is gone? "
+                  "Use a smaller batch or model",
+                  describe_(), bytes, deadline.progress()));
 }
 
 std::size_t DeviceAllocator::attribute(cudaMemPoolAttr which) {
@@ -134,12 +134,12 @@ DeviceCounters DeviceAllocator::counters() {
 
 void DeviceAllocator::refuse(std::size_t bytes) {
   const DeviceMemory now = memory();
-  throw DeviceError(fmt::format(
-      "allocate: no room for {} bytes on {}: {} of its {} bytes are free; this process (pid {}) uses {} and keeps {} "
-      "that are too small, beside what other libraries of the process keep, such as LibTorch's cache "
-      "(c10::cuda::CUDACachingAllocator::emptyCache()); use a smaller batch or model, or see in nvidia-smi what else "
-      "runs there",
-      bytes, describe_(), now.free_bytes, now.total_bytes, ::getpid(), now.used_bytes, now.cached_bytes));
+  throw DeviceError(
+      fmt::format("allocate: no room for {} bytes on {}: {} of its {} bytes are free; this process (pid {}) uses {} "
+                  "and keeps {} that are too small, besides what other libraries of the process keep, such as "
+                  "LibTorch's cache (c10::cuda::CUDACachingAllocator::emptyCache()); use a smaller batch or model, or "
+                  "see in nvidia-smi what else runs there",
+                  bytes, describe_(), now.free_bytes, now.total_bytes, ::getpid(), now.used_bytes, now.cached_bytes));
 }
 
 }  // namespace lockstep::cuda

@@ -162,8 +162,8 @@ void CudaRuntime::wait(const std::function<bool()>& done, DeviceId device, const
   host_waits_.fetch_add(1, std::memory_order_relaxed);
   if (poll(done, deadline)) return;
   throw Timeout(
-      fmt::format("the work in {} of {} has not ended, {}; a kernel that takes so long, or never ends, as "
-                  "a collective does whose other rank is gone",
+      fmt::format("the work in {} of {} has not ended, {}; does a kernel run that long, or forever, such as a "
+                  "collective whose other rank is gone?",
                   what, device.str(), deadline.progress()));
 }
 

@@ -31,10 +31,10 @@ std::int64_t count_units(const MappedFile& file, std::int64_t bytes, std::int64_
                                       file.path().string(), size, header, unit));
   }
   if ((size - header) % bytes != 0) {
-    throw CorruptData(fmt::format(
-        "the dataset '{}' has {} bytes behind its header, which are not a whole number of {}s of {}; it was cut "
-        "short, or {}s are of another size",
-        file.path().string(), size - header, unit, bytes, unit));
+    throw CorruptData(
+        fmt::format("the dataset '{}' has {} bytes after its header, which are not a whole number of {}s of {}; it was "
+                    "cut short, or {}s are of another size",
+                    file.path().string(), size - header, unit, bytes, unit));
   }
   return (size - header) / bytes;
 }
@@ -206,10 +206,11 @@ void MappedFile::prefetch(std::size_t begin, std::size_t count) const {
 void MappedFile::require_unchanged() const {
   const struct stat now = status_of(mapping_->file, mapping_->path);
   if (is_same(now, mapping_->status)) return;
-  throw CorruptData(fmt::format(
-      "the dataset '{}' has changed while it is read: it had {} bytes, and has {}{}; write another file, and rename it",
-      mapping_->path.string(), mapping_->status.st_size, now.st_size,
-      now.st_size == mapping_->status.st_size ? ", written since" : ""));
+  throw CorruptData(
+      fmt::format("the dataset '{}' changed while it was being read: it had {} bytes, and has {}{}; write another "
+                  "file, and rename it",
+                  mapping_->path.string(), mapping_->status.st_size, now.st_size,
+                  now.st_size == mapping_->status.st_size ? ", written since" : ""));
 }
 
 }  // namespace lockstep::data

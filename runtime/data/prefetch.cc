@@ -78,7 +78,7 @@ void OrderedPrefetch::stop() {
     left_behind = state_->working;
   }
   if (left_behind > 0) {
-    log_warn("data: {} of {} workers did not come back from the dataset ({}) and are left behind", left_behind,
+    log_warn("data: {} of {} workers have not returned from the dataset ({}), and their threads stay", left_behind,
              threads_.size(), deadline.progress());
   }
   // Nothing says which thread is the one that hangs, so none is joined then.

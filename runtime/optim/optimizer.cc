@@ -43,10 +43,10 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double learning_rate)
       }
       if (!parameters_.empty() &&
           TensorInternals(parameter).sharded_update() != TensorInternals(parameters_[0]).sharded_update()) {
-        throw InvalidArgument(fmt::format(
-            "optimizer: parameter {} ({}) is not of the DistributedDataParallel that parameter 0 is of, and "
-            "one of them has Shard::optimizer; give each its own optimizer",
-            parameters_.size(), parameter.str()));
+        throw InvalidArgument(
+            fmt::format("optimizer: parameter {} ({}) does not belong to the DistributedDataParallel of parameter 0, "
+                        "and one of them has Shard::optimizer; give each its own optimizer",
+                        parameters_.size(), parameter.str()));
       }
       devices_.push_back(parameter.device());
       parameters_.push_back(std::move(parameter));
@@ -71,8 +71,7 @@ void Optimizer::require_own_shards() const {
     if (now == shards_ && (now == nullptr || now->is_claimed_by(this))) continue;
     throw InvalidArgument(fmt::format(
         "optimizer: parameter {} ({}) was {} when the optimizer was made, and is not any more; nothing was changed. "
-        "Make "
-        "the optimizer behind the DistributedDataParallel, and end it before",
+        "Make the optimizer after the DistributedDataParallel, and destroy it before",
         i, parameters_[i].str(), shards_ == nullptr ? "whole" : "in shards of the ranks (Shard::optimizer)"));
   }
 }
@@ -249,9 +248,11 @@ AdamW::AdamW(std::vector<Tensor> parameters, const AdamWOptions& options)
 AdamW::AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options)
     : Optimizer(std::move(groups), options.lr), options_(options) {
   for (const double beta : {options.beta1, options.beta2}) {
-    if (!(beta >= 0 && beta < 1)) throw InvalidArgument(fmt::format("AdamW: beta {} is not in [0, 1)", beta));
+    if (!(beta >= 0 && beta < 1))
+      throw InvalidArgument(fmt::format("AdamW: beta {} is not in [0, 1); 0.9 and 0.999 are usual", beta));
   }
-  if (!(options.epsilon > 0)) throw InvalidArgument(fmt::format("AdamW: epsilon {} is not above 0", options.epsilon));
+  if (!(options.epsilon > 0))
+    throw InvalidArgument(fmt::format("AdamW: epsilon {} is not above 0; 1e-8 is usual", options.epsilon));
   for (std::size_t i = 0; i < parameters().size(); ++i) steps_taken_.push_back(Tensor::zeros({1}, DType::i64));
   moment1_ = zeros_like_parameters();
   moment2_ = zeros_like_parameters();
@@ -291,7 +292,7 @@ SGD::SGD(std::vector<Tensor> parameters, const SgdOptions& options)
 SGD::SGD(std::vector<ParameterGroup> groups, const SgdOptions& options)
     : Optimizer(std::move(groups), options.lr), options_(options) {
   if (!(options.momentum >= 0 && options.momentum < 1)) {
-    throw InvalidArgument(fmt::format("SGD: momentum {} is not in [0, 1)", options.momentum));
+    throw InvalidArgument(fmt::format("SGD: momentum {} is not in [0, 1); 0.9 is usual", options.momentum));
   }
   if (options.nesterov && options.momentum == 0) throw InvalidArgument("SGD: nesterov needs a momentum above 0");
   if (options.momentum > 0) velocity_ = zeros_like_parameters();

@@ -51,19 +51,18 @@ struct BasicSnapshots::Impl {
   void require_begun(const char* call) const {
     if (is_over) {
       throw InvalidArgument(
-          fmt::format("Snapshots: {}() was called after load_best_model(), which replaced the model of the last step; "
+          fmt::format("Snapshots: {}() after load_best_model(), which replaced the model of the last step; "
                       "call it before",
                       call));
     }
     if (is_begun) return;
-    throw InvalidArgument(
-        fmt::format("Snapshots: {}() was called before restore(); call restore() once, before the loop", call));
+    throw InvalidArgument(fmt::format("Snapshots: {}() before restore(); call restore() once, before the loop", call));
   }
 
   void add(ListedItem item) {
     if (!is_begun) return items.add(std::move(item));
-    throw InvalidArgument(fmt::format("Snapshots: add({}) was called after restore(); add everything before",
-                                      checkpoint::in_quotes(item.name)));
+    throw InvalidArgument(
+        fmt::format("Snapshots: add({}) after restore(); add everything before", checkpoint::in_quotes(item.name)));
   }
 
   // The items that this rank saves now. Collective if items have values of each rank.

@@ -42,8 +42,8 @@ constexpr std::chrono::minutes kDeviceWait{10};
 template <typename T>
 Tensor from_host(const Shape& shape, std::span<const T> values) {
   if (static_cast<std::int64_t>(values.size()) != shape.count()) {
-    throw InvalidArgument(
-        fmt::format("a tensor of shape {} needs {} values, {} were given", shape.str(), shape.count(), values.size()));
+    throw InvalidArgument(fmt::format("Tensor::of: a tensor of shape {} needs {} values, {} were given", shape.str(),
+                                      shape.count(), values.size()));
   }
   Tensor result = Tensor::empty(shape, dtype_of<T>());
   std::copy(values.begin(), values.end(), result.data<T>());
@@ -200,8 +200,8 @@ Tensor Tensor::indices(const Shape& shape, std::initializer_list<std::int64_t> v
 
 Tensor Tensor::borrow(const BufferView& memory, const Shape& shape, std::shared_ptr<void> owner) {
   if (memory.count != shape.count()) {
-    throw InvalidArgument(fmt::format("a tensor of shape {} needs {} elements, the memory has {}", shape.str(),
-                                      shape.count(), memory.count));
+    throw InvalidArgument(fmt::format("Tensor::borrow: a tensor of shape {} needs {} elements, the memory has {}",
+                                      shape.str(), shape.count(), memory.count));
   }
   auto impl = std::make_shared<Impl>();
   impl->shape = shape;
@@ -357,7 +357,7 @@ Tensor Tensor::grad() const {
   if (const ShardedUpdate* update = impl_->sharded_update;
       update != nullptr && update->holds() != ShardedUpdate::Holds::gradients) {
     throw InvalidArgument(
-        fmt::format("grad() of a parameter {}: each rank has a share of the sum alone, with Shard::optimizer; read its "
+        fmt::format("grad() of a parameter {}: with Shard::optimizer each rank has only a share of the sum; read its "
                     "size by optim::grad_norm, or train without DdpOptions::shard",
                     str()));
   }
@@ -422,7 +422,9 @@ void expect_same_shape(const char* operation, const Tensor& a, const Tensor& b) 
 
 void expect_dtype(const char* operation, const char* argument, const Tensor& tensor, DType dtype) {
   if (tensor.dtype() == dtype) return;
-  throw InvalidArgument(fmt::format("{}: {} is {}, it must be {}", operation, argument, tensor.str(), name_of(dtype)));
+  throw InvalidArgument(
+      fmt::format("{}: {} is {}, it must be {}{}", operation, argument, tensor.str(), name_of(dtype),
+                  dtype == DType::i64 ? "; make it by Tensor::indices, or of std::int64_t values" : ""));
 }
 
 }  // namespace lockstep

@@ -46,7 +46,7 @@ std::string StepSummary::report() const {
   const TimeStatistics after = waited();
   const TimeStatistics behind = hidden();
   return fmt::format(
-      "{} steps, communication in each: {} waited (mean {}, longest {}), {} hidden behind backward (mean {})", steps_,
+      "{} steps, communication in each: {} waited (mean {}, longest {}), {} hidden by backward (mean {})", steps_,
       format_duration(after.median), format_duration(after.mean), format_duration(after.max),
       format_duration(behind.median), format_duration(behind.mean));
 }

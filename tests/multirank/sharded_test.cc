@@ -336,7 +336,8 @@ TEST(Sharded, OneOptimizerMakesTheStepOfADistributedDataParallel) {
     EXPECT_NE(error_of([&] { optim::SGD optimizer(mixed); }).find("parameter 1 (float32"), std::string::npos);
     auto first = std::make_unique<optim::SGD>(std::vector<Tensor>(all.begin(), all.begin() + 2));
     const std::vector<Tensor> rest(all.begin() + 2, all.end());
-    expect_text(error_of([&] { optim::SGD optimizer(rest); }), {"another one updates parameters", "ParameterGroup"});
+    expect_text(error_of([&] { optim::SGD optimizer(rest); }),
+                {"another optimizer updates parameters", "ParameterGroup"});
     first.reset();
     EXPECT_NO_THROW(optim::SGD{rest});
 

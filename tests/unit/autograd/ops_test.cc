@@ -59,6 +59,11 @@ TEST(Ops, IndicesOutOfRangeAreNamedWithTheirPlace) {
   const Tensor logits = Tensor::zeros({3, 2});
   expect_error([&] { cross_entropy(logits, Tensor::indices({3}, {0, 1, 2})); }, {"target 2", "row 2", "[0, 2)"});
   expect_error([&] { cross_entropy(logits, Tensor::indices({3}, {-1, 1, 0})); }, {"target -1", "row 0"});
+  expect_error(
+      [&] {
+        cross_entropy(logits, Tensor::of({3}, {0, 1, 0}));
+      },
+      {"cross_entropy: targets is float32 [3], it must be int64; make it by Tensor::indices"});
 }
 
 TEST(Ops, CrossEntropyIsTheMeanOverTheRowsThatCount) {

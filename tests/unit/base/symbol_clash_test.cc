@@ -25,9 +25,9 @@ TEST(SymbolClash, AFunctionOfAnotherFileIsOne) {
   testing::expect_text(clash.file, {"libc.so.6"});
   EXPECT_EQ(clash.flags(), RTLD_DEEPBIND);
   clash.allocator = "/opt/libjemalloc.so";
-  EXPECT_EQ(clash.problem("Libc", "libx.so"), "this process has Libc in " + clash.file +
-                                                  " already, and libx.so can't be kept apart from it beside the malloc "
-                                                  "of /opt/libjemalloc.so");
+  EXPECT_EQ(clash.problem("Libc", "libx.so"),
+            "this process has Libc in " + clash.file +
+                " already, and libx.so can't be kept apart from it with the malloc of /opt/libjemalloc.so");
 }
 
 }  // namespace

@@ -202,9 +202,9 @@ TEST_F(MappedDataset, NamesAFileThatCantBeOne) {
   expect_text(text_of(folder_ / "short", {}), {"MappedTokens: window is 0; give 1 or more"});
   expect_text(error_of<InvalidArgument>([&] { MappedRecords(folder_ / "short", {}); }), {"records of 0 bytes"});
   expect_text(error_of<CorruptData>([&] { MappedTokens(write<std::uint8_t>("odd", 7), {.window = 2}); }),
-              {"odd' has 7 bytes behind its header, which are not a whole number of tokens of 2; it was cut short"});
+              {"odd' has 7 bytes after its header, which are not a whole number of tokens of 2; it was cut short"});
   expect_text(error_of<CorruptData>([&] { MappedRecords(folder_ / "odd", {.record = 3, .header = 2}); }),
-              {"5 bytes behind its header, which are not a whole number of records of 3"});
+              {"5 bytes after its header, which are not a whole number of records of 3"});
 }
 
 TEST_F(MappedDataset, NamesAFileThatChangesUnderneath) {
@@ -214,10 +214,10 @@ TEST_F(MappedDataset, NamesAFileThatChangesUnderneath) {
   tokens.require_unchanged();
   std::filesystem::last_write_time(path, std::filesystem::last_write_time(path) + std::chrono::hours(1));
   expect_text(error_of<CorruptData>([&] { tokens.require_unchanged(); }),
-              {"u16' has changed while it is read: it had 100000 bytes, and has 100000, written since"});
+              {"u16' changed while it was being read: it had 100000 bytes, and has 100000, written since"});
   std::filesystem::resize_file(path, 1000);
   expect_text(error_of<CorruptData>([&] { tokens.batch(Ids{4999}); }),
-              {"u16' has changed while it is read: it had 100000 bytes, and has 1000"});
+              {"u16' changed while it was being read: it had 100000 bytes, and has 1000"});
 }
 
 TEST_F(MappedDataset, StaysTheFileThatItWasWhereAnotherTakesItsName) {

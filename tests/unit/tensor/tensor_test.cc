@@ -51,6 +51,13 @@ TEST(Tensor, HandlesShareAndClonesDoNot) {
   EXPECT_NE(a.id(), copy.id());
 }
 
+TEST(Tensor, AListOfInt64IsInt64AndOneOfLiteralsFloat32) {
+  const std::int64_t label = 7;
+  const Tensor labels = Tensor::of({2}, {label, label});
+  EXPECT_EQ(labels.values<std::int64_t>()[1], 7);
+  EXPECT_EQ(Tensor::of({2}, {7, 7}).dtype(), DType::f32);
+}
+
 TEST(Tensor, ViewsShareMemory) {
   const Tensor a = Tensor::of({3, 2}, {1, 2, 3, 4, 5, 6});
   const Tensor middle = a.view_rows(1, 2);

@@ -38,10 +38,9 @@ TEST(StepSummary, TakesMedianMeanAndLongest) {
   summary.add(record_of(3, milliseconds(4), milliseconds(40)));
   EXPECT_EQ(summary.waited().median, milliseconds(3));
   EXPECT_EQ(summary.line(), "communication: 3.0 ms waited, 30.0 ms hidden");
-  EXPECT_EQ(
-      summary.report(),
-      "4 steps, communication in each: 3.0 ms waited (mean 4.0 ms, longest 9.0 ms), 30.0 ms hidden behind backward "
-      "(mean 40.0 ms)");
+  EXPECT_EQ(summary.report(),
+            "4 steps, communication in each: 3.0 ms waited (mean 4.0 ms, longest 9.0 ms), 30.0 ms hidden by backward "
+            "(mean 40.0 ms)");
 }
 
 TEST(StepSummary, CountsAStepOnce) {

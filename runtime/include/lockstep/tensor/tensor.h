@@ -13,6 +13,7 @@
 
 #include <array>
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -111,10 +112,15 @@ class LOCKSTEP_API Tensor {
   static Tensor zeros(const Shape& shape, DType dtype = DType::f32, DeviceId device = {});
   static Tensor ones(const Shape& shape, DeviceId device = {}) { return full(shape, 1.0f, device); }
   static Tensor full(const Shape& shape, float value, DeviceId device = {});
-  // A copy of host values. InvalidArgument if their number is not the shape's.
+  // A copy of host values. InvalidArgument if their number is not the shape's. A list of int literals is float32, as in
+  // of({2}, {1, 0}); a list of std::int64_t, as of labels, is int64, and indices() makes int64 of both.
   static Tensor of(const Shape& shape, std::span<const float> values);
   static Tensor of(const Shape& shape, std::span<const std::int64_t> values);
   static Tensor of(const Shape& shape, std::initializer_list<float> values);
+  template <std::same_as<std::int64_t> T>
+  static Tensor of(const Shape& shape, std::initializer_list<T> values) {
+    return indices(shape, values);
+  }
   // A tensor of indices, dtype i64.
   static Tensor indices(const Shape& shape, std::initializer_list<std::int64_t> values);
   // A tensor over memory of the caller, which lives until the last handle is destroyed (`owner` is kept with it).
