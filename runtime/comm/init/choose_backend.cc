@@ -33,15 +33,14 @@ const Backend* find(std::string_view asked_for, std::span<const Backend> candida
 
 }  // namespace
 
-void require_known_backend(std::string_view name, std::span<const Backend> candidates) {
+void require_known_backend(std::string_view name, std::span<const Backend> candidates, std::string_view asked_by) {
   if (name == "auto" || find(name, candidates) != nullptr) return;
   if (std::find(kKnownElsewhere.begin(), kKnownElsewhere.end(), name) != kKnownElsewhere.end()) {
     throw BackendUnavailable(
-        fmt::format("init_process_group: backend '{}' was asked for and this build doesn't have it; pass one of: {}",
-                    name, names(candidates)));
+        fmt::format("{}: backend '{}' was asked for and this build doesn't have it; pass one of: {}", asked_by, name,
+                    names(candidates)));
   }
-  throw InvalidArgument(
-      fmt::format("init_process_group: backend '{}' is unknown; pass one of: {}", name, names(candidates)));
+  throw InvalidArgument(fmt::format("{}: backend '{}' is unknown; pass one of: {}", asked_by, name, names(candidates)));
 }
 
 namespace {

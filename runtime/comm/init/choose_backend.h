@@ -17,8 +17,9 @@ struct BackendChoice {
 
 // Throws BackendUnavailable for the name of a backend that this build doesn't have, InvalidArgument for any other that
 // is neither "auto" nor in `candidates`; "gloo" is PyTorch's name for "tcp". Call it before the ranks meet, so that a
-// wrong name waits for nobody.
-void require_known_backend(std::string_view name, std::span<const Backend> candidates);
+// wrong name waits for nobody. `asked_by` begins the message: the call, or the variable that has the name.
+void require_known_backend(std::string_view name, std::span<const Backend> candidates,
+                           std::string_view asked_by = "init_process_group");
 
 // "auto": the first that can serve, on every rank. Each rank decides by itself about the candidates before the first
 // plug-in; about the others the ranks agree. Throws BackendUnavailable with each one's reason if none can, or if the

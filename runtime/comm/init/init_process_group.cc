@@ -227,7 +227,8 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& given) {
   InitOptions options = given;
   if (options.backend == "auto") options.backend = environment.get("LOCKSTEP_BACKEND").value_or("auto");
   const InitSettings settings = resolve(options, environment);
-  require_known_backend(options.backend, backends());
+  require_known_backend(options.backend, backends(),
+                        given.backend == "auto" ? "environment: LOCKSTEP_BACKEND" : "init_process_group");
   require_device(settings, options.backend == "nccl" ? std::string("backend 'nccl'")
                                                      : fmt::format("device '{}'", settings.device_text));
   const Deadline deadline = Deadline::after(settings.timeout);

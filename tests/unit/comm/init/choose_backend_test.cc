@@ -82,6 +82,8 @@ TEST(ChooseBackend, NcclAndItsLikeAreRefusedInOneSentence) {
   }
   EXPECT_EQ(error_of([&] { require_known_backend("smh", candidates); }),
             "init_process_group: backend 'smh' is unknown; pass one of: auto, single, shm");
+  EXPECT_EQ(error_of([&] { require_known_backend("smh", candidates, "environment: LOCKSTEP_BACKEND"); }),
+            "environment: LOCKSTEP_BACKEND: backend 'smh' is unknown; pass one of: auto, single, shm");
   EXPECT_NO_THROW(require_known_backend("auto", candidates));
   EXPECT_NO_THROW(require_known_backend("shm", candidates));
 }
