@@ -104,7 +104,7 @@ void check_weight(const ProcessGroup& group, std::string_view operation, const C
                   const ReductionOptions& options) {
   if (options.unit < 1 || (options.unit != 1 && !options.weight)) {
     refuse(group, operation,
-           fmt::format("unit {} {} a weight; units are of weights, and at least 1", options.unit,
+           fmt::format("unit {} {} a weight; a unit goes with a weight, and is at least 1", options.unit,
                        options.weight ? "of" : "without"));
   }
   if (options.unit != 1 && group.device().kind != DeviceKind::cpu) {

@@ -71,7 +71,7 @@ std::string describe_mismatch(std::uint64_t sequence, const std::string& who, co
   // A note is the library's own as a rule.
   const bool differs_in_note = describe(own) == describe(other);
   const auto called = [differs_in_note](const OpRecord& record) {
-    return describe(record) + (differs_in_note ? fmt::format(" beside a note of '{}'", describe(record.note)) : "");
+    return describe(record) + (differs_in_note ? fmt::format(" with a note of '{}'", describe(record.note)) : "");
   };
   return fmt::format(
       "collective {}: {} called {}, but {} called {}; every rank must call the same operations in the same order with "

@@ -125,7 +125,7 @@ void report_timeout(int signal) noexcept {
             "it";
   } else {
     line << "it has done " << ended
-         << " steps, and is outside of a backward: reading data, evaluating, or in code of its own";
+         << " steps, and is outside of a backward: reading data, evaluating, or in its own code";
   }
   line << "; ending by SIG" << name_in_handler(signal) << ". LOCKSTEP_STOP_TIMEOUT gives it longer\n";
   line.write();

@@ -549,8 +549,8 @@ MemberLink::MemberLink(const store::Endpoint& endpoint, std::string_view scope, 
 MemberLink::~MemberLink() {
   if (!impl_.get_deleter().owner.is_here()) return;
   if (unwinding_.is_unwinding()) {
-    impl_->report_and_end(fmt::format("an exception of its own ended it after collective {}; its own message says more",
-                                      impl_->position().sequence));
+    impl_->report_and_end(
+        fmt::format("an exception ended it after collective {}: see its own output", impl_->position().sequence));
   } else {
     impl_->goodbye(impl_->position().sequence);
   }

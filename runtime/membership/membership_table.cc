@@ -481,7 +481,7 @@ std::string MembershipTable::hang_text(const Member& member, const Member& front
   const auto seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
   return fmt::format(
       "{} hangs: the last that it started is {}, and nothing since for {:.1f} s of {} s allowed by "
-      "LOCKSTEP_HANG_TIMEOUT, while {} has started {}{}; 'gdb -p {}' or py-spy shows what it does",
+      "LOCKSTEP_HANG_TIMEOUT, while {} has started {}{}; `lockstep inspect`, 'gdb -p {}' or py-spy shows what it does",
       member.info.describe(), member.position.describe(), seconds(clock_.elapsed() - *member.behind_since),
       seconds(allowed), front.info.describe(), front.position.describe(),
       probe_.process(member.info.process) == ProcessState::stopped ? "; its process is stopped (SIGSTOP or Ctrl-Z)"

@@ -39,7 +39,7 @@ std::string HostPort::to_string() const {
 
 std::string parse_host(std::string_view text) {
   const auto fail = [&](std::string_view why) {
-    return InvalidArgument(fmt::format("host '{}': {}; write a name or an address alone, as in node0, 10.0.0.7 or ::1",
+    return InvalidArgument(fmt::format("host '{}': {}; write only a name or an address, as in node0, 10.0.0.7 or ::1",
                                        printable(text), why));
   };
   const auto is_foreign = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == '/' || c == '\x7f'; };

@@ -85,7 +85,7 @@ std::string reason(const Interface& one, std::span<const Interface> interfaces) 
   if (one.loopback) return "there is no other than loopback: only this host reaches it";
   const auto others = std::count_if(interfaces.begin(), interfaces.end(),
                                     [&](const Interface& other) { return !other.loopback && other.name != one.name; });
-  if (others == 0) return "the only one beside loopback";
+  if (others == 0) return "the only one besides loopback";
   std::string why = "the first";
   if (is_link_local(one)) return why + ", though its address is good only on its own link";
   if (!one.running) return why + ", though none has a carrier";

@@ -72,12 +72,13 @@ std::optional<std::string> peek(store::Store& store, const std::string& key) {
 [[noreturn]] void report_duplicate(store::Store& store, const Keys& keys, const Identity& identity, const Claim& holder,
                                    const Claim& own) {
   fail(store, keys,
-       fmt::format("join: two processes are rank {} of {}: {} and {}; give each process its own RANK, and {}",
-                   identity.rank, identity.world_size, holder.member.describe(), own.member.describe(),
-                   identity.store_address.empty()
-                       ? "let an earlier run end before the next one uses the same address"
-                       : "each job at this store its own LOCKSTEP_RUN_ID, which is free again once all "
-                         "processes of an earlier start have ended"));
+       fmt::format(
+           "init_process_group: two processes are rank {} of {}: {} and {}; give each process its own RANK, and {}",
+           identity.rank, identity.world_size, holder.member.describe(), own.member.describe(),
+           identity.store_address.empty()
+               ? "let an earlier run end before the next one uses the same address"
+               : "each job at this store its own LOCKSTEP_RUN_ID, which is free again once all "
+                 "processes of an earlier start have ended"));
 }
 
 // This process could not come in. Throws why, if the store knows: another process is this rank, or the round has failed
@@ -119,7 +120,8 @@ void agree_on_world_size(store::Store& store, const Keys& keys, const Identity& 
   const auto size = parse_int(std::string_view(first).substr(0, first.find(' ')));
   if (size == identity.world_size) return;
   fail(store, keys,
-       fmt::format("join: ranks disagree on the world size: {}, {}; give all ranks the same WORLD_SIZE", first, mine));
+       fmt::format("init_process_group: ranks disagree on the world size: {}, {}; give all ranks the same WORLD_SIZE",
+                   first, mine));
 }
 
 // A round that has failed for this process is over for it: a later join() of it is another round's.
@@ -164,8 +166,8 @@ void report_missing(store::Store& store, const Keys& keys, const Identity& ident
     stored = store.list_keys();
   } catch (const StoreError& error) {  // for one, more keys of other jobs than a reply may have
     const std::string message = fmt::format(
-        "join: not all {} ranks came, {}; which did is not known: {}; set LOCKSTEP_TIMEOUT (seconds) if they start "
-        "later",
+        "init_process_group: not all {} ranks came, {}; which did is not known: {}; set LOCKSTEP_TIMEOUT (seconds) if "
+        "they start later",
         identity.world_size, deadline.progress(), error.what());
     require_agreed(store.compare_set(keys.verdict(), "", std::string(kTimedOut) + message), keys.verdict());
     return;
@@ -190,12 +192,12 @@ void report_missing(store::Store& store, const Keys& keys, const Identity& ident
   std::string message;
   if (missing.empty()) {
     message = fmt::format(
-        "join: all {} ranks came, but the last of them stopped before it could say so, {}; look for the first error in "
-        "their output; here: {}",
+        "init_process_group: all {} ranks came, but the last of them stopped before it could say so, {}; look for the "
+        "first error in their output; here: {}",
         identity.world_size, deadline.progress(), describe_members(here));
   } else {
     message = fmt::format(
-        "join: {} of {} did not come, {}; here: {}; start what is missing, correct WORLD_SIZE, give all "
+        "init_process_group: {} of {} did not come, {}; here: {}; start what is missing, correct WORLD_SIZE, give all "
         "the same LOCKSTEP_STORE_SECRET if you set one, or set LOCKSTEP_TIMEOUT (seconds) if they start later",
         describe_ranks(missing), identity.world_size, deadline.progress(), describe_members(here));
   }

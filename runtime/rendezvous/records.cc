@@ -83,8 +83,8 @@ StoreAdvertisement decode_advertisement(std::string_view text, std::string_view 
 MeetingNote decode_note(std::string_view text, const std::string& path) {
   if (auto note = read_record<MeetingNote>(text, kNoteFields)) return *std::move(note);
   throw CorruptData(
-      fmt::format("init_method file://{}: there is a file of {} bytes that lockstep did not write; it is "
-                  "left alone: give a path that does not exist yet",
+      fmt::format("init_method file://{}: there is a file of {} bytes that lockstep did not write; it is left as it "
+                  "is: give a path that does not exist yet",
                   path, text.size()));
 }
 

@@ -14,8 +14,8 @@ std::string require_agreed(std::string_view verdict, std::string_view key) {
   if (verdict.starts_with(kCorrupt)) throw CorruptData(text);
   if (verdict.starts_with(kMismatch)) throw Mismatch(text);
   throw CorruptData(
-      fmt::format("store key '{}' holds {} bytes that are no verdict; run the same build of lockstep on all ranks", key,
-                  verdict.size()));
+      fmt::format("store key '{}' holds {} bytes that are not a verdict; run the same build of lockstep on all ranks",
+                  key, verdict.size()));
 }
 
 }  // namespace lockstep::rendezvous

@@ -175,8 +175,7 @@ TEST(Failures, AnExceptionOfOneRankReachesTheOthers) {
                    .rank = 1,
                    .reporter = 1,
                    .sequence = 1,
-                   .text = "rank 1 (...) was ended by an exception of its own after collective 1; its own message says "
-                           "more"});
+                   .text = "rank 1 (...) ended with an exception after collective 1: see its own output"});
   };
   EXPECT_EQ(error_of<InvalidArgument>([&] { run_ranks(3, body); }), "rank 1: bad text file");
 }

@@ -276,7 +276,7 @@ TEST_F(NcclEnd, AKernelThatNeverEndsBeforeACollectiveIsATimeoutOfTheEnd) {
                   [&] { work.wait(); },
                   {.kind = Cause::Kind::timeout,
                    .rank = 0,
-                   .text = "ends its group, and cuda:0 is not through with what the program has put there"});
+                   .text = "ends its group, and cuda:0 has not finished what the program queued there"});
             },
             {.timeout = 500ms});
   watcher.join();

@@ -77,7 +77,7 @@ TEST_F(Nccl, ACommunicatorThatNeverComesUpIsATimeout) {
   fake_nccl::inject("init=hang:rank1");
   const std::string text =
       error_of<Timeout>([] { run_ranks(2, [](const Group&) { FAIL(); }, {.start_timeout = 300ms}); });
-  expect_text(text, {"the communicator of 2 ranks is not through on rank ", "of 0.3 s",
+  expect_text(text, {"the communicator of 2 ranks has not finished on rank ", "of 0.3 s",
                      "all have arrived, and NCCL does not continue", "NCCL_SOCKET_IFNAME"});
 }
 
@@ -123,8 +123,8 @@ TEST_F(Nccl, AKernelThatNeverEndsIsATimeout) {
   const Cause cause = cause_of_the_end<Timeout>(2, 2);
   expect_cause(cause, {.kind = Cause::Kind::timeout, .sequence = 2});
   EXPECT_EQ(golden(cause.text), "all_reduce 2 (sum, 100 x float32) on rank " + std::to_string(cause.reporter) +
-                                    " (...) timed out, elapsed T s of 0.3 s; all have arrived, and the devices are not "
-                                    "through with it; see why it is late, or raise the timeout");
+                                    " (...) timed out, elapsed T s of 0.3 s; all have arrived, and the devices have "
+                                    "not finished it; see why it is late, or raise the timeout");
 }
 
 TEST_F(Nccl, NobodyHasToWaitForADeadlineToPass) {

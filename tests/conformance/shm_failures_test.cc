@@ -35,11 +35,10 @@ TEST(Failures, AMessageThatHasBegunSaysSo) {
     Work work = group->recv(view(x), 1, 3);
     const Cause cause = cause_of<Timeout>([&] { work.wait(Deadline::after(100ms)); });
     expect_cause(cause, {.kind = Cause::Kind::timeout, .rank = 1, .reporter = 0});
-    EXPECT_EQ(
-        golden(cause.text),
-        "recv of 100000 x float32 from rank 1 with tag 3 on rank 0 (...) timed out, elapsed T s of 0.1 s; rank 1 "
-        "(...) has started the other half, and 0 of 25 chunks are through; it must come back to its group to move "
-        "the rest; see why it is late, or raise the timeout");
+    EXPECT_EQ(golden(cause.text),
+              "recv of 100000 x float32 from rank 1 with tag 3 on rank 0 (...) timed out, elapsed T s of 0.1 s; rank 1 "
+              "(...) has started the other half, and 0 of 25 chunks are done; it must call its group again to move the "
+              "rest; see why it is late, or raise the timeout");
     over.count_down();
   });
 }
@@ -58,7 +57,7 @@ TEST(Failures, WhoHoldsUpAWindowIsNamed) {
     }
     expect_failure<Timeout>(
         [&] { work.wait(Deadline::after(200ms)); },
-        {.kind = Cause::Kind::timeout, .rank = 2, .sequence = 1, .text = "all have arrived; not through: rank 2 ("});
+        {.kind = Cause::Kind::timeout, .rank = 2, .sequence = 1, .text = "all have arrived; not finished: rank 2 ("});
     over.count_down();
   });
 }

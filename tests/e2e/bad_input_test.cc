@@ -62,7 +62,8 @@ TEST(BadInput, MissingRanksUnderTheLauncherAreNamed) {
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 1);
   // A rank that stood still for so long has not come either.
-  EXPECT_TRUE(std::regex_search(result.err, std::regex("join: ranks? (([01], )*[01] and )?2 of 3 did not come")))
+  EXPECT_TRUE(
+      std::regex_search(result.err, std::regex("init_process_group: ranks? (([01], )*[01] and )?2 of 3 did not come")))
       << result.err;
 }
 

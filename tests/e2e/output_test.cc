@@ -147,7 +147,7 @@ TEST_F(Output, OfARankThatReportsTheVerdictHasItsStep) {
   EXPECT_EQ(result.exit_code, 1) << result.err;
   const auto json = verdict();
   EXPECT_EQ(json["first_failure"]["rank"], 1) << json.dump(2);
-  expect_text(json["first_failure"]["cause"].get<std::string>(), {"rank 1 (host ", "an exception of its own ended it"});
+  expect_text(json["first_failure"]["cause"].get<std::string>(), {"rank 1 (host ", "an exception ended it"});
   EXPECT_EQ(json["first_failure"]["reported_by"], 1);
 }
 

@@ -35,8 +35,7 @@ std::string destroyed_text(const std::string& who, std::uint64_t collectives, st
 }
 
 std::string unwound_text(const std::string& who, std::uint64_t last) {
-  return fmt::format("{} was ended by an exception of its own after collective {}; its own message says more", who,
-                     last);
+  return fmt::format("{} ended with an exception after collective {}: see its own output", who, last);
 }
 
 void throw_closed(const std::string& who) {

@@ -35,12 +35,12 @@ std::string mpi_why_not(const GroupContext& context) {
   if (context.identity.source == "Open MPI") {
     // Set by the mpirun of Open MPI 5.
     if (!Environment::of_process().has("OMPI_VERSION") || !rendezvous::PmixSession::is_any_open()) return {};
-    return "backend 'mpi': these ranks have met over PMIx, and Open MPI 5 can't start MPI beside an open PMIx session; "
-           "set LOCKSTEP_BOOTSTRAP=address, MASTER_ADDR to rank 0's host and MASTER_PORT, or use backend 'tcp'";
+    return "backend 'mpi': these ranks have met over PMIx, and Open MPI 5 can't start MPI while a PMIx session is "
+           "open; set LOCKSTEP_BOOTSTRAP=address, MASTER_ADDR to rank 0's host and MASTER_PORT, or use backend 'tcp'";
   }
-  return fmt::format(
-      "backend 'mpi' needs ranks that mpirun started, and {}; start with mpirun, or use backend 'tcp'",
-      context.identity.source == "alone" ? "this one was started alone" : "these are from " + context.identity.source);
+  return fmt::format("backend 'mpi' needs ranks that mpirun started, and {}; start with mpirun, or use backend 'tcp'",
+                     context.identity.source == "alone" ? "this one was started without a launcher"
+                                                        : "these are from " + context.identity.source);
 }
 
 const std::vector<Known>& known_plugins() {

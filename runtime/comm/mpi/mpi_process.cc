@@ -104,9 +104,8 @@ std::function<void()> run_on_mpi_thread(std::function<void()> body) {
     MutexLock lock(self.mutex);
     if (self.busy) {
       throw BackendUnavailable(
-          "backend 'mpi': this process has a group of it already, and MPI serves one at a time; let that one go first, "
-          "or "
-          "use backend 'tcp'");
+          "backend 'mpi': this process has a group of it already, and MPI serves one at a time; destroy that one "
+          "first, or use backend 'tcp'");
     }
     if (!self.running) {
       start_quiet_thread(&serve, "lockstep-mpi").detach();

@@ -120,7 +120,7 @@ void release_behind_device(DeviceId device, std::function<void()> release) noexc
     comm::ActiveTimeout patience(kReleasePatience);
     while (!call.wait(patience.next())) {
       if (!patience.over()) continue;
-      log_info("nccl: memory on {} goes back when what runs there has ended", device.str());
+      log_info("nccl: memory on {} is freed when the kernels there have ended", device.str());
       return;
     }
     if (const auto error = call.error()) std::rethrow_exception(error);

@@ -46,7 +46,8 @@ void GroupScope::on_word(std::string_view text) {
   const auto word = decode_word(text, core_.size);
   if (!word) {
     const std::string problem = fmt::format(
-        "{} got '{}' from another rank, which is none of its words; run one version of lockstep on every host",
+        "{} got '{}' from another rank, which is not a message of this version; run one version of lockstep on every "
+        "host",
         core_.own_name(), printable(text));
     return core_.failure.propose_async(core_.cause_of(Cause::Kind::mismatch, -1, problem));
   }
@@ -216,9 +217,9 @@ Cause GroupScope::judge(const PendingCall& collective, const Deadline& deadline)
     }
   }
   const char* const here = collective.has_reached(PendingCall::State::launching)
-                               ? "all have arrived, and the devices are not through with it"
-                               : "all have called it, and this rank has not launched it: it waits behind what the "
-                                 "program started before it, in any group of the device";
+                               ? "all have arrived, and the devices have not finished it"
+                               : "all have called it, and this rank has not launched it: it waits for what the program "
+                                 "started before it, in any group of the device";
   const std::string why = absent.empty() ? here : "not arrived: " + absent;
   return core_.cause_of(Cause::Kind::timeout, absent_ranks.size() == 1 ? absent_ranks.front() : -1,
                         comm::timeout_text(collective.describe(), core_.own_name(), deadline, why));

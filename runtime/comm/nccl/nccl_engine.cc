@@ -91,7 +91,7 @@ void NcclEngine::connect_by(const Deadline& deadline) {
     }
   }
   const std::string text = fmt::format(
-      "nccl: a call of NCCL or of the GPU's driver has not come back on {}, {}; see whether nvidia-smi answers, and "
+      "nccl: a call of NCCL or of the GPU's driver has not returned on {}, {}; see whether nvidia-smi answers, and "
       "what NCCL_DEBUG=INFO says",
       core_.own_name(), deadline.progress());
   shutdown_.close();  // the abort is the call's, when it comes back
@@ -212,7 +212,7 @@ void NcclEngine::call_nccl(const char* what, std::function<void(const LaunchCont
     if (!call.error()) return;
   }
   core_.propose(Cause::Kind::timeout, core_.rank,
-                fmt::format("nccl: {} on {} is not done, {}; a call of NCCL or of the GPU's driver has not come back; "
+                fmt::format("nccl: {} on {} is not done, {}; a call of NCCL or of the GPU's driver has not returned; "
                             "see whether nvidia-smi answers, and what NCCL_DEBUG=INFO says",
                             what, core_.own_name(), deadline.progress()));
   throw_failure();
@@ -337,7 +337,7 @@ void NcclEngine::end_in_order() {
     ask_who_is_lost();
     if (!patience && core_.failure.happened()) patience.emplace(3 * core_.options.abort_patience);
     if (!patience || !patience->over()) continue;
-    log_error("nccl: a call of NCCL has not come back on {}, and its thread is left behind", own_name());
+    log_error("nccl: a call of NCCL has not returned on {}, and its thread stays", own_name());
     return;
   }
   try {

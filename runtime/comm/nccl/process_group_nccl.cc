@@ -51,10 +51,9 @@ void ProcessGroupNccl::check_program_order(std::string_view operation, int peer,
                     operation, rank(), size(), tag));
   }
   if (peer == rank()) {
-    throw InvalidArgument(
-        fmt::format("{} on rank {} of {} (nccl): a message to itself would wait for its other side, which comes behind "
-                    "it; copy the buffer in the stream",
-                    operation, rank(), size()));
+    throw InvalidArgument(fmt::format(
+        "{} on rank {} of {} (nccl): a rank can't exchange messages with itself; copy the buffer in the stream instead",
+        operation, rank(), size()));
   }
 }
 

@@ -38,8 +38,8 @@ void warn_of(const GroupCore& core, const char* what, const std::exception_ptr& 
 
 void fail_for_unfinished_kernels(GroupCore& core, const Deadline& limit) {
   core.fail(Cause::Kind::timeout, core.rank,
-            fmt::format("nccl: {} ends its group, and {} is not through with what the program has put there, {}; "
-                        "wait for the streams before the group goes, or raise the timeout",
+            fmt::format("nccl: {} ends its group, and {} has not finished what the program queued there, {}; wait for "
+                        "the streams before you destroy the group, or raise the timeout",
                         core.own_name(), core.context.device.str(), limit.progress()));
 }
 
@@ -49,9 +49,9 @@ void await_nccl(GroupCore& core, const Deadline& deadline, const char* what, con
     if (core.context.check) core.context.check();
     if (deadline.expired()) {
       core.fail(Cause::Kind::timeout, -1,
-                fmt::format("nccl: {} of {} ranks is not through on {}, {}; all have arrived, and NCCL does not "
-                            "continue; {}",
-                            what, core.size, core.own_name(), deadline.progress(), remedy));
+                fmt::format(
+                    "nccl: {} of {} ranks has not finished on {}, {}; all have arrived, and NCCL does not continue; {}",
+                    what, core.size, core.own_name(), deadline.progress(), remedy));
     }
     core.wait_until(Deadline::after(pause), [&] { return core.failure.happened(); });
     pause = std::min<std::chrono::nanoseconds>(kLastPause, pause * 2);
@@ -138,7 +138,7 @@ void NcclShutdown::drain() {
       DetachableCall::NoThread::calls_here);
   for (comm::ActiveTimeout patience(2 * core_.options.abort_patience); !call.wait(patience.next());) {
     if (!patience.over()) continue;
-    log_warn("nccl: after the abort of {}: a call of the GPU's driver has not come back on {}", core_.own_name(),
+    log_warn("nccl: after the abort of {}: a call of the GPU's driver has not returned on {}", core_.own_name(),
              core_.context.device.str());
     return;
   }
@@ -203,7 +203,7 @@ void NcclShutdown::end() {
   });
   const Deadline limit = Deadline::after(core_.context.timeout);
   core_.with_communicator([&] { core_.communicator.finalize(); });
-  await_nccl(core_, limit, "the end of the communicator", "each rank must let its group go");
+  await_nccl(core_, limit, "the end of the communicator", "each rank must destroy its group");
   destroy();
   core_.world_size.reset();
   release();

@@ -116,7 +116,8 @@ int introduced_rank(int fd, int ranks, std::size_t wanted, std::vector<UniqueFd>
   }
   // Any process of the host may come, as often as it likes: one line tells of it.
   if (std::exchange(warned, true)) return -1;
-  log_warn("backend 'shm': rank 0 took a connection for no rank's: {}; if it was one, its own message says more", why);
+  log_warn("backend 'shm': rank 0 refused a connection that is not a rank's: {}; if it was one, see that rank's output",
+           why);
   return -1;
 }
 

@@ -34,7 +34,7 @@ std::string ShmCollective::describe() const { return comm::describe(args_.record
 
 comm::Stragglers ShmCollective::missing(const Session& session) const {
   comm::Stragglers absent{.text = "not arrived: "};
-  comm::Stragglers busy{.text = "all have arrived; not through: "};
+  comm::Stragglers busy{.text = "all have arrived; not finished: "};
   // In the windows nobody is through before the slowest: whom all wait for has moved least.
   const auto moved = [&](int r) {
     const RankWords& words = session.words(r);

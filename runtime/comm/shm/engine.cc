@@ -47,7 +47,7 @@ class FreeSlot final : public Pollable {
     return fmt::format("starting collective {}, with {} in flight", engine_.last_ + 1, kRing);
   }
   comm::Stragglers missing() const override {
-    comm::Stragglers late{.text = fmt::format("not through collective {}: ", needed_)};
+    comm::Stragglers late{.text = fmt::format("not finished with collective {}: ", needed_)};
     for (int r = 0; r < engine_.session().size(); ++r) {
       if (engine_.session().words(r).finished.load(std::memory_order_acquire) >= needed_) continue;
       late.add(r, engine_.session().who(r));

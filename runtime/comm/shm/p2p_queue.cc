@@ -59,11 +59,10 @@ std::string ShmP2pQueue::progress_of(const ShmP2pOp& p2p) const {
     }
   } else {
     if (p2p.number == 0) return fmt::format("{} has not started the other half", peer);
-    if (!p2p.posted) return fmt::format("{} has sent it, and an earlier one that is not through yet", peer);
+    if (!p2p.posted) return fmt::format("{} has sent it, and an earlier one that is not finished yet", peer);
   }
   return fmt::format(
-      "{} has started the other half, and {} of {} chunks are through; it must come back to its group to "
-      "move the rest",
+      "{} has started the other half, and {} of {} chunks are done; it must call its group again to move the rest",
       peer, p2p.chunks, chunk_count(p2p.buffer));
 }
 

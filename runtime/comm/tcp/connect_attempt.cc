@@ -91,8 +91,8 @@ void ConnectAttempt::try_again(const std::string& problem) {
   if (counts) ++tries_;
   if (tries_ == kTries) {
     throw BackendUnavailable(
-        fmt::format("TCP: who listens at {}, where {} should, could not prove to {} that it knows the job's secret, {} "
-                    "times: {}; see what listens there, and that all ranks have one secret",
+        fmt::format("TCP: the process that listens at {}, where {} should, could not prove to {} that it knows the "
+                    "job's secret, {} times: {}; find out what listens there, and give all ranks one secret",
                     place_.address.to_string(), own_.describe(peer_), own_.describe(own_.rank), kTries, problem));
   }
   if (counts) connect();

@@ -34,8 +34,8 @@ void write_number(std::uint64_t number, std::span<std::byte> bytes) {
 }
 
 [[noreturn]] void refuse(const char* why) {
-  throw wire::Broken(
-      fmt::format("what came is not a message of this version: {}; run one version of lockstep on every host", why));
+  throw wire::Broken(fmt::format(
+      "the received bytes are not a message of this version: {}; run one version of lockstep on every host", why));
 }
 
 [[noreturn]] void throw_unlike(std::size_t sent, std::size_t received) {

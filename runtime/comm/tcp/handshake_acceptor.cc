@@ -72,7 +72,7 @@ void HandshakeAcceptor::accept_callers() {
       if (!accept_one()) return;
     } catch (const std::exception& error) {
       // The process has no descriptor to spare, or no memory: they wait until it has.
-      say(fmt::format("lets nobody in for a moment: {}", error.what()));
+      say(fmt::format("accepts no connection for a moment: {}", error.what()));
       return pause(true);
     }
   }

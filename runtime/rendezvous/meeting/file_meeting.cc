@@ -161,7 +161,7 @@ FileMeeting::FileMeeting(std::string path, MeetingNote note) : path_(std::move(p
   // Written aside and linked, so that it is there whole and never takes another's place.
   const std::string aside = fmt::format("{}.{}.{}", path_, note_.pid, note_.token.substr(0, 8));
   const UniqueFd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) throw cannot("write beside it", path_, errno);
+  if (!fd) throw cannot("write next to it", path_, errno);
   try {
     const std::string text = encode(note_);
     if (write_all(fd.get(), text) < text.size()) throw cannot("write it", path_, errno);

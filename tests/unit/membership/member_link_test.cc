@@ -288,7 +288,7 @@ TEST_F(MemberLinks, WhoIsUnwoundReportsIt) {
                              .reporter = 1,
                              .pid = ::getpid(),
                              .sequence = 17,
-                             .text = member(1).describe() + " failed: an exception of its own ended it"});
+                             .text = member(1).describe() + " failed: an exception ended it"});
   for (const MemberEvent& heard : events.all()) EXPECT_EQ(heard.kind, Kind::failed) << heard.cause.text;
 }
 

@@ -188,7 +188,7 @@ TEST_F(Hang, WhoIsBehindAndStartsNothingIsNamedWithWhatItDoes) {
                                             "hangs: the last that it started is collective 41 (all_reduce, step 12), "
                                             "and nothing since for 10.1 s of 10 s allowed by LOCKSTEP_HANG_TIMEOUT, "
                                             "while rank 0 (host n1, pid 100) has started collective 42 (all_reduce, "
-                                            "step 12); 'gdb -p 101' or py-spy shows what it does"))
+                                            "step 12); `lockstep inspect`, 'gdb -p 101' or py-spy shows what it does"))
         << text_of(push);
   }
   run_at(60s, {{0, 42}, {1, 41}, {2, 42}});

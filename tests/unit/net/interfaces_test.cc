@@ -54,7 +54,7 @@ TEST(ChooseInterface, SaysWhy) {
   const auto why = [](const std::vector<Interface>& interfaces, const Variables& variables = {}) {
     return choose_interface(interfaces, Environment(variables)).why;
   };
-  EXPECT_EQ(why({kLoopback, kEthernet}), "the only one beside loopback");
+  EXPECT_EQ(why({kLoopback, kEthernet}), "the only one besides loopback");
   expect_text(why({kLoopback, kDocker, kEthernet}), {"not a bridge or tunnel"});
   expect_text(why({kLoopback}), {"only this host reaches it"});
   expect_text(why({kLoopback, kDocker, kSelfAssigned}), {"though its name is that of a bridge"});

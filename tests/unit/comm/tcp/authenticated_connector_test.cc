@@ -327,9 +327,10 @@ TEST(AuthenticatedConnector, AListenerThatProvesNothingEndsTheStartWithItsAddres
       },
       2s);
   impostor.join();
-  expect_text(text_of(outcomes[1].error),
-              {"BackendUnavailable: TCP: who listens at " + where + ", where rank 0 (host host0, pid 100) should",
-               "could not prove to rank 1 (host host1, pid 101) that it knows the job's secret, 3 times"});
+  expect_text(
+      text_of(outcomes[1].error),
+      {"BackendUnavailable: TCP: the process that listens at " + where + ", where rank 0 (host host0, pid 100) should",
+       "could not prove to rank 1 (host host1, pid 101) that it knows the job's secret, 3 times"});
   expect_text(text_of(outcomes[0].error), {"Timeout: TCP: rank 1 (host host1, pid 101) did not connect to rank 0"});
 }
 
@@ -339,7 +340,7 @@ TEST(AuthenticatedConnector, RanksOfTwoSecretsEndWithASentence) {
   const auto outcomes = connect_ranks(
       2, [&](int rank) { return rank == 0 ? a_secret() : other; }, unchanged, 2s);
   expect_text(text_of(outcomes[1].error),
-              {"BackendUnavailable: TCP: who listens at 127.0.0.1:", "3 times", "all ranks have one secret"});
+              {"BackendUnavailable: TCP: the process that listens at 127.0.0.1:", "3 times", "all ranks one secret"});
   expect_text(text_of(outcomes[0].error),
               {"Timeout: TCP: rank 1 (host host1, pid 101) did not connect to rank 0",
                "3 that proved nothing were turned away, the last was 127.0.0.1:", "calls itself rank 1"});

@@ -261,9 +261,7 @@ TEST(ProcessGroupWire, AnExceptionIsTheCauseHoweverLongItTakesToAgree) {
         });
       },
       hub, wait_a_while);
-  EXPECT_EQ(cause,
-            "rank 1 (host host1, pid 101) was ended by an exception of its own after collective 1; its own "
-            "message says more");
+  EXPECT_EQ(cause, "rank 1 (host host1, pid 101) ended with an exception after collective 1: see its own output");
 }
 
 // Its sender would never come to read the goodbye, and the memory would not be the receiver's alone.

@@ -25,9 +25,10 @@ std::string described(const Variables& variables, bool problem = false) {
 }
 
 TEST(DescribeRendezvous, WhatARankWouldSee) {
-  EXPECT_EQ(described({}),
-            "launcher: alone\nrank: 0/1 (local ?/?, node ?)\nmeeting: none: a world of one\nsecret: none needed\n"
-            "interfaces: lo 127.0.0.1, eth0 10.0.0.7\ninterface: eth0 10.0.0.7 (the only one beside loopback)\n");
+  EXPECT_EQ(
+      described({}),
+      "launcher: alone\nrank: 0/1 (local ?/?, node ?)\nmeeting: none: a world of one\nsecret: none needed\ninterfaces: "
+      "lo 127.0.0.1, eth0 10.0.0.7\ninterface: eth0 10.0.0.7 (the only one besides loopback)\n");
   const std::string hex(64, 'a');
   const Variables by_hand = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "n0"}, {"MASTER_PORT", "2345"}};
   EXPECT_THAT(described(by_hand), AllOf(HasSubstr("rank: 1/2"), HasSubstr("rank 0 hosts the store at n0:2345"),
