@@ -55,8 +55,7 @@ class FileReader {
  private:
   [[noreturn]] void refuse(int line, const std::string& why) const {
     throw CorruptData(
-        fmt::format("{}: line {} is none that a rank writes: {}; were these written with "
-                    "LOCKSTEP_STEP_DIGESTS?",
+        fmt::format("{}: line {} was not written by a rank: {}; were these files written with LOCKSTEP_STEP_DIGESTS?",
                     file_.native(), line, printable(why)));
   }
 

@@ -70,8 +70,7 @@ std::string meaning(const FirstDifference& difference, const Recorded& recorded)
     const Apart& first = difference.micro_batches.front();
     if (!first.has_equal_end) return "Some gradients are equal: look at what the others have in common.\n";
     return fmt::format(
-        "Gradients behind '{}' are equal, so that forward was: look at the backward of what is behind "
-        "it.\n",
+        "Gradients after '{}' are equal, so the forward was equal, too: look at the backward of what comes after it.\n",
         printable(recorded.parameters[first.parameters.back()]));
   }
   if (static_cast<int>(difference.micro_batches.size()) < difference.micro_batches_compared) {

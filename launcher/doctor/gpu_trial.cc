@@ -99,8 +99,8 @@ void add_steps(const json& trial, std::size_t world, Findings& findings) {
   }
   if (steps == 0) return;  // the job's end says why
   Finding finding{kTogether, "training",
-                  fmt::format("{} steps of a Reducer: {:.2f} ms each, of a rank alone {:.2f} ms; of {:.2f} ms of "
-                              "communication {:.0f} % ran behind backward",
+                  fmt::format("{} steps of a Reducer: {:.2f} ms each, with a single rank {:.2f} ms; of {:.2f} ms of "
+                              "communication {:.0f} % ran during backward",
                               steps, 1e3 * together, 1e3 * alone, 1e3 * (hidden + waited),
                               100 * hidden / std::max(hidden + waited, 1e-9))};
   if (!wrong.empty()) {
@@ -183,8 +183,8 @@ Findings gpu_trial_findings(const json& trial) {
       add_death(deaths, world, findings);
     } else {
       findings.push_back({kTogether, "all of them",
-                          printable("the job has not come to its end: " + job_problem(trial), 2 * kMostWords),
-                          Health::problem, kHangRemedy});
+                          printable("the job did not finish: " + job_problem(trial), 2 * kMostWords), Health::problem,
+                          kHangRemedy});
     }
     return findings;
   } catch (const json::exception& error) {

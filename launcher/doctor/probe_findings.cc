@@ -39,7 +39,7 @@ void add_backends(const nlohmann::json& probe, Findings& findings) {
     most = std::max(most, ranks);
     if (ranks > 0) {
       findings.push_back(
-          {kBackends, name, ranks == 1 ? "works for a rank alone" : fmt::format("works, tried with {} ranks", ranks)});
+          {kBackends, name, ranks == 1 ? "works for a single rank" : fmt::format("works, tried with {} ranks", ranks)});
     } else if (backend.at("tried").get<bool>()) {
       findings.push_back(
           {kBackends, name, "does not work here: " + backend.at("reason").get<std::string>(), Health::note});
@@ -49,7 +49,7 @@ void add_backends(const nlohmann::json& probe, Findings& findings) {
   }
   if (most >= 2) return;
   findings.push_back({kBackends, "any", "none of them serves two ranks on this host", Health::problem,
-                      most == 1 ? "run one rank, or mend what is said above" : "mend what is said above"});
+                      most == 1 ? "run one rank, or correct the problems above" : "correct the problems above"});
 }
 
 void add_plugins(const nlohmann::json& probe, Findings& findings) {

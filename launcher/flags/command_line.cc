@@ -43,11 +43,10 @@ using MakeCommand = std::function<Command()>;
 MakeCommand add_doctor_flags(FlagTable& flags) {
   const auto options = std::make_shared<DoctorOptions>();
   flags.add("--json", "", "One JSON object instead of lines", &options->json);
-  flags.add(
-      "--gpus", "",
-      "Try all GPUs together, and each pair of them, in a job of its own: sums, bandwidths, steps, a killed rank. "
-      "Takes a minute or two, in which they should be idle",
-      &options->gpus);
+  flags.add("--gpus", "",
+            "Try all GPUs together, and each pair of them, each in its own job: sums, bandwidths, steps, a killed "
+            "rank. Takes a minute or two, in which they should be idle",
+            &options->gpus);
   flags.add("--probe-timeout", "SECONDS",
             "How long lockstep-probe may take to ask the drivers, and with -H each host to answer; --gpus takes twice "
             "as long at most. Default 60",

@@ -113,7 +113,7 @@ Exit codes:
 Shows what a rank would find here: its rank and where that comes from, where it
 would meet the others, addresses, LOCKSTEP_ variables and whether something
 reads them, limits, GPUs, backends and plug-ins. Each problem comes with a
-remedy. lockstep-probe, the program beside this one, loads drivers and plug-ins,
+remedy. lockstep-probe, installed next to lockstep, loads drivers and plug-ins,
 and may hang or crash without harm.
 
 With -H or --hostfile it examines those hosts instead. Each runs lockstep
@@ -123,7 +123,7 @@ LOCKSTEP_PORT_RANGE, if that is set.
 
 With --gpus a job of lockstep-probe, one rank a GPU, runs over NCCL as NCCL
 chooses its transports: sums and bandwidth of all GPUs, 20 steps of a Reducer
-beside those of a rank alone, and a rank that is killed. With -H it has the GPUs
+and of a single rank, and a rank that is killed. With -H it has the GPUs
 of all hosts. It takes a minute or two, of idle GPUs.
 
 Exit codes:

@@ -121,9 +121,9 @@ void add_rows(FlagTable& flags, RunOptions& options) {
       {.brief = {"--devices 0,3", "use these GPUs, one rank each"}});
   flags.add("--oversubscribe-gpu", "", "Let ranks share GPUs, for tests on a small machine: correct, but slow",
             &options.oversubscribe_gpu);
-  flags.add("--bind", "core|numa|none", "Bind each rank to cores of its own, or to a NUMA node. Default none",
+  flags.add("--bind", "core|numa|none", "Bind each rank to its own cores, or to a NUMA node. Default none",
             read_as(options.binding, parse_binding, "give core, numa or none"),
-            {.brief = {"--bind core|numa", "give each rank cores or a NUMA node of its own"}});
+            {.brief = {"--bind core|numa", "give each rank its own cores or NUMA node"}});
   flags.add("--backend", "NAME",
             "LOCKSTEP_BACKEND of the ranks, for programs that ask for none: shm, tcp, mpi or nccl. Default: "
             "LOCKSTEP_BACKEND, else auto",
@@ -252,7 +252,7 @@ void add_rows(FlagTable& flags, RunOptions& options) {
             },
             {.variable = "PET_RDZV_BACKEND"});
   flags.add("--standalone", "", "Accepted for torchrun; no effect", &options.standalone);
-  flags.section("Programs with a store of their own");
+  flags.section("Programs with their own store");
   flags.add("--torch-store", "",
             "Serve torch's protocol at MASTER_ADDR:MASTER_PORT, for programs that want the launcher's store. It has no "
             "secret",

@@ -42,7 +42,9 @@ std::string text_of_hostfile(const std::string& path) {
     if (errno != EAGAIN) refuse(errno);
     pollfd one{.fd = fd.get(), .events = POLLIN, .revents = 0};
     if (poll(&one, 1, kSeconds * 1000) > 0) continue;
-    throw InvalidArgument(fmt::format("--hostfile {}: it can't be read to its end within {} s", path, kSeconds));
+    throw InvalidArgument(fmt::format(
+        "--hostfile {}: the program that writes it did not finish within {} s; give a file, or a program that ends",
+        path, kSeconds));
   }
   return text;
 }
@@ -69,8 +71,8 @@ std::string folder_of_ranks() {
   const auto folder = std::filesystem::current_path(error);
   if (!error) return folder.string();
   throw InvalidArgument(
-      fmt::format("-H: the folder that this command was started in, where the ranks start, is gone: {}; "
-                  "change to another",
+      fmt::format("-H: the folder that this command was started in, where the ranks would start, is not there any "
+                  "more: {}; change to another",
                   errno_text(error.value())));
 }
 

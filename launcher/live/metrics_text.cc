@@ -88,7 +88,7 @@ std::string as_metrics(const LiveReport& report) {
   writer.of_ranks("steps_total", "Synchronised steps that a rank's process has ended.", &Rank::steps);
   writer.of_ranks("samples_total", "Samples of all ranks in these steps, as far as a rank knows.", &Rank::rows);
   writer.of_ranks("communication_waited_seconds_total", "Time that a rank waited for the others.", &Rank::waited_s);
-  writer.of_ranks("communication_hidden_seconds_total", "Communication behind a rank's backward.", &Rank::hidden_s);
+  writer.of_ranks("communication_hidden_seconds_total", "Communication during a rank's backward.", &Rank::hidden_s);
   writer.of_ranks("resident_memory_bytes", "Memory of a rank's process.", &Rank::resident_bytes);
   writer.family("held_memory_bytes", "Part of a rank's memory that training holds, by what for.");
   for (const Rank& rank : report.ranks) {

@@ -58,7 +58,7 @@ std::string ExitStatus::hint() const {
     case SIGSEGV:
     case SIGBUS:
     case SIGILL:
-    case SIGFPE: return "run the program alone under gdb, or build it with -fsanitize=address, to see where";
+    case SIGFPE: return "run one rank of the program under gdb, or build it with -fsanitize=address, to see where";
     default: return {};
   }
 }

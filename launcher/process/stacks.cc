@@ -59,7 +59,7 @@ std::string why_no_stacks(pid_t pid) {
   const std::string pids = pids_by_namespace(pid);
   // Outside that namespace it is not visible that a debugger holds the process.
   if (std::count(pids.begin(), pids.end(), '\t') > 1) {
-    return "it is in a pid namespace of its own, and would be taken for silent; gdb -p works within that";
+    return "it is in its own pid namespace, and would be taken for silent; gdb -p works within that";
   }
   // The debugger would wait until the process continues.
   return process->state == 'T' || process->state == 't' ? "the process is stopped" : "";

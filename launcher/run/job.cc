@@ -357,7 +357,7 @@ void Job::reap_others() {
   console_.message(tree_.replace_guardian(ranks_)
                        ? "the guardian process was killed; another one has its place"
                        : "the guardian process was killed and is not replaced: if this launcher is killed too, "
-                         "programs behind wrapper scripts may be left");
+                         "programs that wrapper scripts started may be left");
 }
 
 void Job::look_at_ranks() {

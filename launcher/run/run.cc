@@ -40,8 +40,8 @@ std::string one_of_several(const Environment& environment, const std::string& pr
     const auto outer = rendezvous::identify(environment);
     if (outer.world_size < 2) return {};
     return fmt::format(
-        "this command is itself rank {}/{} from {}: each of the {} starts a job of its own, and these don't train "
-        "together; to train as one, start {} in its place",
+        "this command is itself rank {}/{} from {}: each of the {} starts its own job, and these don't train together; "
+        "to train as one, start {} instead of this command",
         outer.rank, outer.world_size, outer.source, outer.world_size, program);
   } catch (const Error&) {
     // The variables don't identify a rank: they don't reach the job's ranks, and don't prove an outer launcher.

@@ -107,7 +107,7 @@ class Comparison {
 
  private:
   void say_only(const std::string& what, bool is_a) {
-    result_.structure.push_back(fmt::format("{} is in {} alone", what, is_a ? "A" : "B"));
+    result_.structure.push_back(fmt::format("{} is only in {}", what, is_a ? "A" : "B"));
   }
   void compare_items(const std::string& name, const ManifestItem& a, const ManifestItem& b) {
     const bool is_same_kind = (a.kind == checkpoint::ItemKind::per_rank) == (b.kind == checkpoint::ItemKind::per_rank);

@@ -53,8 +53,9 @@ std::string read_secret_file(const std::string& path) {
                     status.st_mode & 07777));
   }
   if (status.st_uid != ::geteuid() && status.st_uid != 0) {
-    throw refuse(fmt::format("it belongs to user {}, we run as {}: it must belong to us or to root", status.st_uid,
-                             ::geteuid()));
+    throw refuse(
+        fmt::format("it belongs to user {}, and this process runs as {}: it must belong to that user or to root",
+                    status.st_uid, ::geteuid()));
   }
   std::string text(2 * Secret::kBytes + 2, '\0');  // room for a line's end, so that a longer text is noticed
   std::size_t size = 0;
@@ -101,10 +102,9 @@ Secret Secret::parse(std::string_view hex) {
   for (std::size_t i = 0; i < hex.size(); ++i) {
     const int digit = hex_digit(hex[i]);
     if (digit < 0) {
-      throw InvalidArgument(
-          fmt::format("a store's secret is {} hex digits; character {} of this one is none; "
-                      "'openssl rand -hex {}' draws one",
-                      2 * kBytes, i + 1, kBytes));
+      throw InvalidArgument(fmt::format(
+          "a store's secret is {} hex digits; character {} of this one is not; 'openssl rand -hex {}' draws one",
+          2 * kBytes, i + 1, kBytes));
     }
     secret.bytes_[i / 2] = secret.bytes_[i / 2] << 4 | static_cast<std::byte>(digit);
   }

@@ -260,7 +260,7 @@ TEST(Launcher, ALimitOfTheHostComesWithItsRemedy) {
 
 TEST(Launcher, SaysThatItIsOneOfSeveral) {
   const auto says = [](const std::map<std::string, std::string>& variables) {
-    return contains(run(plain(1, {"print:x"}), variables).err, "starts a job of its own");
+    return contains(run(plain(1, {"print:x"}), variables).err, "starts its own job");
   };
   EXPECT_TRUE(says({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "x"}}));
   EXPECT_FALSE(says({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"TORCHELASTIC_RUN_ID", "x"}}));

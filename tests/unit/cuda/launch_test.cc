@@ -173,7 +173,7 @@ TEST(DoctorOfGpus, ReportsTwoTogether) {
   EXPECT_EQ(result.exit_code, 0) << result.out;
   EXPECT_EQ(result.err, "");
   expect_text(result.out, {" UTC", "GPUs 0, 1", "Fake GPU", "of 256.0 KiB: sums are right; ", " GB/s busbw",
-                           "20 steps of a Reducer: ", " % ran behind backward",
+                           "20 steps of a Reducer: ", " % ran during backward",
                            "rank 1 (SIGKILL) is named by 1 of 1 others", "these GPUs train together"});
   EXPECT_LE(lines_of(result.out).size(), 24u) << "it is one screen";
 }
@@ -187,8 +187,7 @@ TEST(DoctorOfGpus, NamesTheOneWhoseSumsAreWrong) {
 TEST(DoctorOfGpus, SaysWhyTheJobEndsEarly) {
   const auto result = doctor_of_gpus(3, "all_reduce=hang:gpu1", {"--probe-timeout", "12"});
   EXPECT_EQ(result.exit_code, 1) << result.out;
-  expect_text(result.out,
-              {"PROBLEM: the job has not come to its end: rank ", " timed out, elapsed 2 s of 2 s", "nccl-tests"});
+  expect_text(result.out, {"PROBLEM: the job did not finish: rank ", " timed out, elapsed 2 s of 2 s", "nccl-tests"});
 }
 
 TEST(DoctorOfGpus, SaysWhereThereIsNoneOrOnlyOne) {

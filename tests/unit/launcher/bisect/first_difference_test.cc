@@ -72,7 +72,7 @@ TEST_F(FirstDifferenceTest, NamesTheShardAndWhoComputedIt) {
 
 TEST_F(FirstDifferenceTest, TellsBackwardFromForward) {
   EXPECT_THAT(text_of_micro_batch(R"(["x", "h", "i"])", R"(["X", "E", "F"])"),
-              HasSubstr("Gradients behind 'first' are equal, so that forward was"));
+              HasSubstr("Gradients after 'first' are equal, so the forward was equal, too"));
   EXPECT_THAT(text_of_micro_batch(R"(["g", "y", "i"])", R"(["D", "Y", "F"])"), HasSubstr("Some gradients are equal"));
 }
 
@@ -119,7 +119,7 @@ TEST_F(FirstDifferenceTest, AStartGoesOnBehindALineThatWasCutOff) {
   dir_.write("one/rank0-of-1.jsonl", whole + R"({"step": 4, "sha)" + "\n" + whole);
   EXPECT_THAT(text_of({one}), HasSubstr("equal: 1 steps, from 3 to 3"));
   dir_.write("one/rank0-of-1.jsonl", whole + R"({"step": 4, "sha)" + "\n" + step);
-  EXPECT_THAT(error_of<CorruptData>([&] { text_of({one}); }), HasSubstr("line 3 is none that a rank writes"));
+  EXPECT_THAT(error_of<CorruptData>([&] { text_of({one}); }), HasSubstr("line 3 was not written by a rank"));
 }
 
 TEST_F(FirstDifferenceTest, RefusesWhatCannotBeCompared) {
@@ -131,7 +131,7 @@ TEST_F(FirstDifferenceTest, RefusesWhatCannotBeCompared) {
   EXPECT_THAT(error_of<InvalidArgument>([&] { text_of({folder}); }), HasSubstr("LOCKSTEP_STEP_DIGESTS="));
   EXPECT_THAT(error_of<InvalidArgument>([&] { text_of({folder / "none"}); }), HasSubstr("No such file"));
   const auto damaged = write("damaged", 0, 1, "{\"step\": 3}\n");
-  EXPECT_THAT(error_of<CorruptData>([&] { text_of({damaged}); }), HasSubstr("line 2 is none that a rank writes"));
+  EXPECT_THAT(error_of<CorruptData>([&] { text_of({damaged}); }), HasSubstr("line 2 was not written by a rank"));
   const auto short_line = write("short", 0, 1,
                                 R"({"step": 3, "micro_batches": {"0": ["a"]}, "sum": ["A"]})"
                                 "\n");

@@ -60,7 +60,7 @@ TEST(GpuTrial, NamesTheGpuWithAWrongSumAndTheRankThatCouldNotContinue) {
   const std::string text =
       text_of({sums(0, 1), sums(1, 1, "7"), {{"what", "failed"}, {"rank", 2}, {"error", "no more"}}});
   EXPECT_THAT(text, HasSubstr("PROBLEM: GPU 1 has a wrong sum: 7"));
-  EXPECT_THAT(text, HasSubstr("PROBLEM: the job has not come to its end: rank 2: no more"));
+  EXPECT_THAT(text, HasSubstr("PROBLEM: the job did not finish: rank 2: no more"));
   EXPECT_THAT(as_text(gpu_trial_findings({{"said", {1}}})), HasSubstr("can't be used"));
 }
 
