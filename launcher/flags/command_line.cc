@@ -86,7 +86,7 @@ MakeCommand add_snapshots_flags(FlagTable& flags) {
   flags.add("--json", "", "One JSON object instead of lines", &options->json);
   return [options, words]() -> Command {
     constexpr const char* kForm =
-        "the form is lockstep snapshots DIR, lockstep snapshots diff A B, or lockstep snapshots export SNAPSHOT OUT";
+        "use lockstep snapshots DIR, lockstep snapshots diff A B, or lockstep snapshots export SNAPSHOT OUT";
     if (words->empty()) refuse("no folder was given; {}", kForm);
     const bool is_diff = words->size() > 1 && words->front() == "diff";
     const bool is_export = words->size() > 1 && words->front() == "export";
@@ -110,8 +110,8 @@ MakeCommand add_report_flags(FlagTable& flags) {
     const auto& folders = options->folders;
     if (folders.empty() || folders.size() > 6 || std::ranges::count(folders, "") > 0) {
       refuse(
-          "{} folders were given; the form is lockstep report DIR, of a run's --log-dir, or FILE.ranks of its --trace "
-          "FILE; 2 to 6 are compared",
+          "{} folders were given; use lockstep report DIR with a run's --log-dir, or FILE.ranks of its --trace FILE; 2 "
+          "to 6 folders are compared",
           folders.size());
     }
     return *options;
@@ -123,7 +123,7 @@ MakeCommand add_bisect_step_flags(FlagTable& flags) {
   flags.add_words(options->folders);
   return [options]() -> Command {
     if (options->folders.empty()) {
-      refuse("no folder was given; the form is lockstep bisect-step DIR..., of LOCKSTEP_STEP_DIGESTS");
+      refuse("no folder was given; use lockstep bisect-step DIR... with folders of LOCKSTEP_STEP_DIGESTS");
     }
     if (std::ranges::count(options->folders, "") > 0) refuse("a folder's name is empty");
     return *options;
@@ -198,7 +198,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   add(app, "logs", add_runs_flags<What::logs>);
   add(app, "stop", add_runs_flags<What::stop>);
   const FlagTable& store = add(app, "store", [](FlagTable&) {
-    return []() -> Command { refuse("what about the store? There is: lockstep store serve, see its --help"); };
+    return []() -> Command { refuse("the command is incomplete; use lockstep store serve, see its --help"); };
   });
   add(store.app(), "serve", add_serve_flags);
 
@@ -212,7 +212,8 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   const auto is_first = [&](const CLI::App* known) { return known->get_name() == arguments.front(); };
   if (!arguments.empty() && !arguments.front().starts_with('-') && app.get_subcommands(is_first).empty()) {
     const std::string near = meant(arguments.front(), kCommands);
-    return usage_error("", fmt::format("'{}' is not a command; {}{}", arguments.front(), list_of_commands(), near));
+    return usage_error(
+        "", fmt::format("'{}' is not a command{}", arguments.front(), near.empty() ? "; " + list_of_commands() : near));
   }
   // CLI11 would look for flags behind "--" too, so it gets only the words before it.
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");

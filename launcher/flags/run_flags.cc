@@ -361,8 +361,7 @@ std::function<Command()> add_run_flags(FlagTable& flags, const std::vector<std::
       throw InvalidArgument(error.what() + flags.source_of(error.what()));
     }
     // Last, because `-n ./train` has taken the program for a number.
-    if (options.command.empty())
-      refuse("no program was given; the form is lockstep run [OPTIONS] [--] PROGRAM [ARGS...]");
+    if (options.command.empty()) refuse("no program was given; use lockstep run [OPTIONS] [--] PROGRAM [ARGS...]");
     return options;
   };
 }

@@ -38,7 +38,7 @@ constexpr auto kQuietWait = 10s;
 std::optional<AgentWord> read_word(std::string_view scope, std::string_view text) {
   auto word = scope == kAgentScope ? decode_agent_word(text) : std::nullopt;
   if (!word) {
-    log_warn("a member of '{}' sent {} bytes to this launcher that are not a word of an agent", printable(scope, 64),
+    log_warn("a member of '{}' sent {} bytes to this launcher that are not an agent's message", printable(scope, 64),
              text.size());
   }
   return word;
@@ -222,11 +222,11 @@ std::optional<JobPlan> Agents::take_news_of_meeting() {
       if (member->scope != kAgentScope || !member->cause) continue;
       host_left(*member->cause);
       if (meeting_.start() > 0 || options_.most > options_.least) continue;
-      return JobPlan{.exit_code = kExitPeerLost,
-                     .problems = {fmt::format("host {} went before all hosts had come: its launcher (pid {}) has ended "
-                                              "or does not answer; look for its output there, and start the job again; "
-                                              "exit code {}",
-                                              member->cause->host, member->cause->pid, kExitPeerLost)}};
+      return JobPlan{
+          .exit_code = kExitPeerLost,
+          .problems = {fmt::format("host {} left before all hosts had joined: its launcher (pid {}) has ended or does "
+                                   "not answer; look for its output there, and start the job again; exit code {}",
+                                   member->cause->host, member->cause->pid, kExitPeerLost)}};
     }
     const auto* word = std::get_if<AgentWord>(&news);
     if (word == nullptr) continue;
@@ -289,10 +289,9 @@ std::optional<JobPlan> Agents::stand_by(const JobPlan& plan) {
   for (const HostSlots& host : plan.hosts) names.push_back(host.name);
   const int count = static_cast<int>(names.size());
   if (count < options_.most) {
-    options_.say(
-        fmt::format("the job runs on {} ({}) without this host, which is taken in when they stop to do so, or "
-                    "at a later start",
-                    count_of(count, "host"), fmt::join(names, ", ")));
+    options_.say(fmt::format(
+        "the job runs on {} ({}) without this host, which joins when the ranks stop for it, or at a later start",
+        count_of(count, "host"), fmt::join(names, ", ")));
     return std::nullopt;
   }
   const std::string full =

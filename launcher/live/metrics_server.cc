@@ -20,7 +20,7 @@ MetricsServer::MetricsServer(UniqueFd listener, std::function<LiveReport()> repo
                .most_request_bytes = 16 * 1024,
                .most_clients = 16,
                .client_limit = std::chrono::seconds(10),
-               .ended = "--metrics-port answers no more",
+               .ended = "--metrics-port no longer answers",
                .failed = "--metrics-port left requests without an answer",
                .accept = net::tcp_try_accept,
                .answer = [report = std::move(report)](std::string_view request) {

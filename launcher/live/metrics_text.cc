@@ -90,7 +90,7 @@ std::string as_metrics(const LiveReport& report) {
   writer.of_ranks("communication_waited_seconds_total", "Time that a rank waited for the others.", &Rank::waited_s);
   writer.of_ranks("communication_hidden_seconds_total", "Communication during a rank's backward.", &Rank::hidden_s);
   writer.of_ranks("resident_memory_bytes", "Memory of a rank's process.", &Rank::resident_bytes);
-  writer.family("held_memory_bytes", "Part of a rank's memory that training holds, by what for.");
+  writer.family("held_memory_bytes", "Part of a rank's memory that training holds, by purpose.");
   for (const Rank& rank : report.ranks) {
     for (std::size_t i = 0; i < trace::kHeld; ++i) {
       if (rank.held_bytes[i] <= 0) continue;
@@ -102,19 +102,19 @@ std::string as_metrics(const LiveReport& report) {
   for (const Rank& rank : report.ranks) {
     if (rank.step_s > 0) writer.value(rank.step_s, MetricsWriter::labels_of(rank));
   }
-  writer.family("step_share", "Share of a rank's last steps, by what the time went to.");
+  writer.family("step_share", "Share of a rank's last steps, by part of the step.");
   for (const Rank& rank : report.ranks) {
     for (std::size_t i = 0; i < rank.shares.size(); ++i) {
       writer.value(rank.shares[i],
                    fmt::format("{},phase=\"{}\"", MetricsWriter::labels_of(rank), name_of(static_cast<Phase>(i))));
     }
   }
-  writer.of_ranks("loss", "Mean loss of the last step that told it.", &Rank::loss);
-  writer.family("scalar", "Newest value that was logged by a name: the mean over the ranks that log it.");
+  writer.of_ranks("loss", "Mean loss of the last step that reported one.", &Rank::loss);
+  writer.family("scalar", "Newest value logged under a name: the mean over the ranks that log it.");
   for (const trace::Scalar& scalar : report.scalars) {
     writer.value(scalar.value, fmt::format("name=\"{}\"", label_value(scalar.name)));
   }
-  writer.of_ranks("snapshot_age_seconds", "Since a rank handed over its last snapshot.", &Rank::snapshot_age_s);
+  writer.of_ranks("snapshot_age_seconds", "Time since a rank handed over its last snapshot.", &Rank::snapshot_age_s);
   writer.of_ranks("wrong_gradient_steps_total", "Steps in which a rank's own gradients had NaN or infinity.",
                   &Rank::wrong_steps);
   writer.family("first_finding_step", "Step in which a rank's numbers went wrong first.");

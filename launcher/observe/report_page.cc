@@ -243,15 +243,14 @@ std::string findings_table(const RunReport& report) {
   }
   if (rows.empty()) return {};
   return heading("Numbers that went wrong") +
-         paragraph(
-             "The first line of a start is where it began; what is NaN on one rank is so on all in the next step.") +
+         paragraph("The first line of each start is the origin: NaN on one rank reaches all ranks in the next step.") +
          table(rows);
 }
 
 std::string bucket_table(const RunReport& report) {
   if (report.buckets.empty()) return {};
   std::string rows =
-      "<tr><th>bucket</th><th>bytes</th><th>under way, ms</th><th>all ranks there to end, ms</th><th>bus bandwidth, "
+      "<tr><th>bucket</th><th>bytes</th><th>in flight, ms</th><th>after the last rank came, ms</th><th>bus bandwidth, "
       "GB/s</th></tr>\n";
   for (std::size_t i = 0; i < report.buckets.size(); ++i) {
     const ReportedBucket& bucket = report.buckets[i];

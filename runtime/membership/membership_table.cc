@@ -295,10 +295,10 @@ void MembershipTable::lose_carried(ConnectionId carrier, const ProcessInfo& proc
     Member* const member = find(id, &scope);
     if (member->state != State::present) continue;
     fail(*scope, *member, State::lost, Kind::lost,
-         cause_of(*member, Cause::Kind::lost,
-                  fmt::format("{} is lost with its host {}: the launcher there (pid {}) {}; its last heartbeat spoke "
-                              "of {}",
-                              member->info.describe(), process.host, process.pid, how, member->position.describe())));
+         cause_of(
+             *member, Cause::Kind::lost,
+             fmt::format("{} is lost with its host {}: the launcher there (pid {}) {}; its last heartbeat reported {}",
+                         member->info.describe(), process.host, process.pid, how, member->position.describe())));
   }
 }
 
@@ -311,12 +311,11 @@ void MembershipTable::end(ConnectionId id) {
   if (member->state == State::present) {
     const bool is_elsewhere = probe_.process(member->info.process) == ProcessState::unknown;
     fail(*scope, *member, State::lost, Kind::lost,
-         cause_of(
-             *member, Cause::Kind::lost,
-             fmt::format("{} is lost: its connection ended without a goodbye; its process ended, or {}: look at its "
-                         "output and exit code; its last heartbeat spoke of {}",
-                         member->info.describe(), is_elsewhere ? "the network to its host broke" : "has closed it",
-                         member->position.describe())));
+         cause_of(*member, Cause::Kind::lost,
+                  fmt::format("{} is lost: its connection ended without a goodbye; its process ended, or {}: look at "
+                              "its output and exit code; its last heartbeat reported {}",
+                              member->info.describe(), is_elsewhere ? "the network to its host broke" : "has closed it",
+                              member->position.describe())));
   }
   drop_if_over(*scope);
 }
@@ -403,7 +402,7 @@ std::string MembershipTable::silent_text(const Member& member, std::chrono::nano
       break;
   }
   return fmt::format(
-      "{} stopped answering: nothing came from it for {:.1f} s of {:.1f} s allowed; {}; its last heartbeat spoke of "
+      "{} stopped answering: nothing came from it for {:.1f} s of {:.1f} s allowed; {}; its last heartbeat reported "
       "{}; LOCKSTEP_LIVENESS=10 allows it 10 s, off waits for such a rank",
       member.info.describe(), std::chrono::duration<double>(silent_for).count(),
       std::chrono::duration<double>(member.silence).count(), why, member.position.describe());

@@ -98,7 +98,8 @@ double Metrics::Part::sum() const {
 
 Metrics::Part& Metrics::part_of(std::string_view name, std::int64_t count) {
   if (name.empty() || name.find('\n') != std::string_view::npos) {
-    throw InvalidArgument(fmt::format("Metrics: the name '{}'; give one of a line", name));
+    throw InvalidArgument(
+        fmt::format("Metrics: the name '{}' is empty or has several lines; give a name of one line", name));
   }
   if (count < 0) {
     throw InvalidArgument(

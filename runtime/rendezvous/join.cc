@@ -92,7 +92,7 @@ void explain_refusal(store::Store& store, const Keys& keys, const Identity& iden
     verdict = peek(store, keys.verdict());
     if (!verdict || verdict->starts_with(kAgreed)) holder = store.get(key, deadline.sooner(kClaimFollows));
   } catch (const Error& error) {  // the refusal itself is what is known
-    log_debug("join: nothing more is known of why rank {} could not come in: {}", identity.rank, error.what());
+    log_debug("init_process_group: why rank {} could not join is not known: {}", identity.rank, error.what());
     return;
   }
   if (verdict) require_agreed(*verdict, keys.verdict());

@@ -7,8 +7,8 @@ namespace lockstep::trace {
 
 std::string describe(const Finding& finding) {
   if (finding.kind == FindingKind::apart) {
-    return fmt::format("replicas not equal any more in step {}, from '{}' on: {}", finding.step, finding.parameter,
-                       finding.rank < 0 ? std::string("nobody can tell which is wrong")
+    return fmt::format("replicas differ in step {}, from parameter '{}' on: {}", finding.step, finding.parameter,
+                       finding.rank < 0 ? std::string("which rank is wrong is not known")
                                         : fmt::format("rank {} differs", finding.rank));
   }
   return fmt::format("{} in rank {}'s gradient of '{}' in step {}",

@@ -29,7 +29,7 @@ struct Finding {
   bool operator==(const Finding&) const = default;
 };
 
-// "NaN in rank 2's gradient of 'fc2.weight' in step 12", "replicas not equal any more in step 200, from 'fc1.bias' on:
+// "NaN in rank 2's gradient of 'fc2.weight' in step 12", "replicas differ in step 200, from parameter 'fc1.bias' on:
 // rank 2 differs".
 std::string describe(const Finding& finding);
 // "nan", "infinity", "apart".

@@ -75,7 +75,7 @@ std::unique_ptr<ProcessTrace> make_trace(const TraceIdentity& identity, const st
       if (error) throw SystemError("make the folder " + folder, error.value());
       return std::unique_ptr<ProcessTrace>(new ProcessTrace{.ring{trace_file(folder, identity.rank), identity}});
     } catch (const SystemError& error) {
-      log_warn("trace: {}; what this rank does is in no file (LOCKSTEP_TRACE_DIR)", error.what());
+      log_warn("trace: {}; this rank's trace is not written to a file (LOCKSTEP_TRACE_DIR)", error.what());
     }
   }
   return std::unique_ptr<ProcessTrace>(new ProcessTrace{.ring{"", identity}});
@@ -93,7 +93,7 @@ void open_trace(const TraceIdentity& identity, const std::string& folder) {
   try {
     the_trace.store(make_trace(identity, folder).release(), std::memory_order_release);
   } catch (const SystemError& error) {
-    log_warn("trace: {}; nothing of what this rank does is kept", error.what());
+    log_warn("trace: {}; this rank has no trace", error.what());
   }
 }
 

@@ -229,7 +229,7 @@ TEST_F(Live, ReplicasThatComeApartAreInTheViews) {
   }));
   expect_text(get(metrics, "/metrics"), {"\nlockstep_replicas_equal_step{run=\"" + id + "\",rank=\"2\""});
   EXPECT_NE(launcher.wait().exit_code, 0);
-  const std::string text = "replicas not equal any more in step 3100, from '3.bias' on: rank 2 differs";
+  const std::string text = "replicas differ in step 3100, from parameter '3.bias' on: rank 2 differs";
   expect_text(run({LOCKSTEP_PROGRAM, "report", file("logs")}).out, {text + "\n"});
   std::ifstream lines(file("logs/report.jsonl"));
   expect_text(std::string(std::istreambuf_iterator<char>(lines), {}), {"\"kind\":\"apart\""});
@@ -351,7 +351,7 @@ TEST_F(Live, AProgramThatIsNoneOfOursIsShownForWhatItIs) {
   ASSERT_TRUE(launcher.await_output("ready", 2));
   const std::string id = id_of(launcher);
   const auto top = run({LOCKSTEP_PROGRAM, "top", id}).out;
-  expect_text(top, {"no rank has told of itself"});
+  expect_text(top, {"no rank has reported yet"});
   EXPECT_TRUE(std::regex_search(top, std::regex("\n1 +\\S+ +no group .* \\d+M +\\d+\\.\\d s +\\d+ +-\n"))) << top;
   const auto trace = run({LOCKSTEP_PROGRAM, "trace", id});
   EXPECT_EQ(trace.exit_code, 1);

@@ -127,8 +127,8 @@ TEST(SnapshotsCommand, SaysWhatItCanNotLookAt) {
   for (const auto& [words, text] : std::vector<std::pair<Words, std::string>>{
            {{}, "no folder was given"},
            {{""}, "name is empty"},
-           {{"a", "b"}, "the form is lockstep snapshots DIR"},
-           {{"diff", "a"}, "the form is lockstep snapshots DIR"},
+           {{"a", "b"}, "use lockstep snapshots DIR"},
+           {{"diff", "a"}, "use lockstep snapshots DIR"},
            {{(folder / "none").string()}, "is not a folder: No such file or directory"},
            {{(folder / "file").string()}, "is not a folder"},
            {{"diff", folder.string(), folder.string()}, "is not a snapshot"},
@@ -246,7 +246,7 @@ TEST(SnapshotsCommand, ListsComparesAndExportsWhatRanksHaveInShares) {
   for (const auto& [words, text] :
        std::vector<std::pair<Words, std::string>>{{{"export", whole, out}, "is not empty"},
                                                   {{"export", part, out + "2"}, "is in parts"},
-                                                  {{"export", whole}, "the form is lockstep snapshots DIR"},
+                                                  {{"export", whole}, "use lockstep snapshots DIR"},
                                                   {{"--json", "export", whole, out + "2"}, "export takes no flags"}}) {
     const Result result = snapshots(words);
     EXPECT_EQ(result.exit_code, 2) << text;

@@ -539,7 +539,7 @@ TEST_F(LaunchedHosts, OneThatIsKilledBeforeTheyHaveMetIsALostHost) {
   second.send(SIGKILL);
   const Result result = first.wait();
   EXPECT_EQ(result.exit_code, kExitPeerLost);
-  EXPECT_THAT(result.err, HasSubstr("host host1 went before all hosts had come"));
+  EXPECT_THAT(result.err, HasSubstr("host host1 left before all hosts had joined"));
 }
 
 TEST_F(LaunchedHosts, SayWhomTheyWaitForLongBeforeTheyGiveUp) {

@@ -139,10 +139,10 @@ TEST_F(Table, WhoGoesWithoutAGoodbyeIsLostAndAllOthersAreTold) {
     EXPECT_EQ(push.kind, Kind::lost);
     EXPECT_EQ(push.fields[0], "1");
     EXPECT_EQ(push.fields[1], "1") << "the first cause";
-    EXPECT_EQ(cause_in(push), cause_about_1(Cause::Kind::lost, 41, -1,
-                                            "is lost: its connection ended without a goodbye; its process ended, or "
-                                            "the network to its host broke: look at its output and exit code; its last "
-                                            "heartbeat spoke of collective 41"))
+    EXPECT_EQ(cause_in(push),
+              cause_about_1(Cause::Kind::lost, 41, -1,
+                            "is lost: its connection ended without a goodbye; its process ended, or the network to its "
+                            "host broke: look at its output and exit code; its last heartbeat reported collective 41"))
         << text_of(push);
   }
   EXPECT_TRUE(told().empty());
@@ -354,7 +354,7 @@ TEST_F(Table, WhoIsSilentIsNamedAfterTwoSeconds) {
     EXPECT_EQ(cause_in(push),
               cause_about_1(Cause::Kind::silent, 7, -1,
                             "stopped answering: nothing came from it for 2.1 s of 2.0 s allowed; its host doesn't "
-                            "answer either: it is down, or the network between is cut; its last heartbeat spoke of "
+                            "answer either: it is down, or the network between is cut; its last heartbeat reported "
                             "collective 7; LOCKSTEP_LIVENESS=10 allows it 10 s, off waits for such a rank"))
         << text_of(push);
   }

@@ -314,14 +314,13 @@ TEST_F(Relayed, ALauncherThatIsLostIsToldFirstAndThenItsRanksWithTheirHost) {
   EXPECT_EQ(told[0].pid, 20) << "the launcher";
   for (const int rank : {2, 3}) {
     const std::string who = "rank " + std::to_string(rank) + " (host h1, pid 2" + std::to_string(rank) + ")";
-    expect_cause(
-        told[static_cast<std::size_t>(rank - 1)],
-        {.kind = Cause::Kind::lost,
-         .rank = rank,
-         .host = "h1",
-         .pid = 20 + rank,
-         .text = who + " is lost with its host h1: the launcher there (pid 20) has ended, or the network to it "
-                       "broke; its last heartbeat spoke of collective "});
+    expect_cause(told[static_cast<std::size_t>(rank - 1)],
+                 {.kind = Cause::Kind::lost,
+                  .rank = rank,
+                  .host = "h1",
+                  .pid = 20 + rank,
+                  .text = who + " is lost with its host h1: the launcher there (pid 20) has ended, or the network to "
+                                "it broke; its last heartbeat reported collective "});
   }
   EXPECT_EQ(heard_of(kNeighbour, proto::kPushLost), 2);
   EXPECT_EQ(store_.table().present(), 1u) << "the neighbour";

@@ -45,7 +45,7 @@ TEST(RankTrace, FindingsComeBackWithTheEndOfTheirNames) {
   EXPECT_EQ(trace.findings[1], apart);
   EXPECT_EQ(describe(nan), "NaN in rank 300's gradient of 'fc.weight' in step 1099511627776");
   EXPECT_EQ(describe({.kind = FindingKind::apart, .rank = 2, .step = 9, .parameter = "b"}),
-            "replicas not equal any more in step 9, from 'b' on: rank 2 differs");
+            "replicas differ in step 9, from parameter 'b' on: rank 2 differs");
 }
 
 TEST(RankTrace, AStepHasItsBucketsAndWhatIsKnownOfItLater) {

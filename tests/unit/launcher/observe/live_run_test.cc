@@ -250,7 +250,7 @@ TEST(LiveReport, IsAScreenThatFitsItsTerminal) {
     EXPECT_LE(end - begin, 60u + 17u) << "with a colour";
     begin = end + 1;
   }
-  expect_text(as_screen(live_report({.run_id = "run-1"}, {}), {}), {"no rank has told of itself"});
+  expect_text(as_screen(live_report({.run_id = "run-1"}, {}), {}), {"no rank has reported yet"});
 }
 
 TEST(LiveReport, HasCpuTimeAndMemoryOfRanksInNoGroup) {
@@ -261,7 +261,7 @@ TEST(LiveReport, HasCpuTimeAndMemoryOfRanksInNoGroup) {
   const std::string screen = as_screen(report, {});
   expect_text(screen, {"MEMORY  CPU    PID", "1M      2.5 s  7  ", "64M     -      102"});
   report.ranks[0] = report.ranks[2] = report.ranks[1];
-  expect_text(as_screen(report, {}), {"no rank has told of itself"});
+  expect_text(as_screen(report, {}), {"no rank has reported yet"});
 }
 
 // Hosts' names as containers have them, and the longest numbers of a job of many ranks.

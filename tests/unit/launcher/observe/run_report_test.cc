@@ -68,7 +68,7 @@ TEST(RunReport, HasWhatWentWrongInTheOrderOfTheSteps) {
   EXPECT_EQ(fault_of_markup(page), "");
   expect_text(page, {"Numbers that went wrong", "NaN in rank 1's gradient of 'fc.weight' in step 7",
                      "infinity in rank 0's gradient of 'a&lt;b' in step 8",
-                     "replicas not equal any more in step 30, from 'fc.bias' on: rank 1 differs"});
+                     "replicas differ in step 30, from parameter 'fc.bias' on: rank 1 differs"});
   EXPECT_EQ(count_of(as_page(lockstep::launcher::report_of({})), "Numbers that went wrong"), 0u);
 }
 
