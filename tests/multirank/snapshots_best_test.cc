@@ -118,7 +118,7 @@ TEST(BestSnapshots, WhereNoneHasAValueThereIsNoBest) {
     Program it(group, folder / "run", {.every = 1});
     EXPECT_THAT(error_of([&] { it.snapshots.save_if_best(1); }), HasSubstr("save_if_best() before restore()"));
     it.snapshots.restore();
-    EXPECT_THAT(error_of([&] { it.snapshots.save_if_best(1); }), HasSubstr("keep_best is 0"));
+    EXPECT_THAT(error_of([&] { it.snapshots.save_if_best(1); }), HasSubstr("keep_best, which is 0"));
     it.train(2);
     EXPECT_FALSE(it.snapshots.load_best_model());
     it.train(3);  // nothing was changed
