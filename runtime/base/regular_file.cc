@@ -23,7 +23,7 @@ const char* name_of(mode_t mode) {
 void refuse_others(const std::string& path, const struct stat& status) {
   if (S_ISREG(status.st_mode)) return;
   throw InvalidArgument(
-      fmt::format("'{}' is {}, and a regular file is wanted; give another name, or move away what has this one",
+      fmt::format("'{}' is {}, and must be a regular file; give another name, or move away what has this one",
                   printable(path, 1000), name_of(status.st_mode)));
 }
 

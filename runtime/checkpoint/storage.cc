@@ -47,7 +47,7 @@ void make_folders(const std::filesystem::path& folder) {
   struct stat status {};
   if (::stat(folder.c_str(), &status) == 0) {
     if (!S_ISDIR(status.st_mode)) {
-      throw InvalidArgument(fmt::format("'{}' is a file, and a folder is wanted; give another name", folder.string()));
+      throw InvalidArgument(fmt::format("'{}' is a file, and must be a folder; give another name", folder.string()));
     }
     // The process that made it may not have lived to sync its name. A folder above that can't be read is older than
     // this.

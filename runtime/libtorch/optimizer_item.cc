@@ -288,7 +288,7 @@ class KnownItem final : public SnapshotItem {
                                                  const std::tuple<double, double>&) {
     const auto pair = checkpoint::get_doubles(values, key);
     if (pair.size() != 2)
-      throw InvalidArgument(fmt::format("{} has {} numbers; 2 are wanted", in_quotes(key), pair.size()));
+      throw InvalidArgument(fmt::format("{} has {} numbers, and must have 2", in_quotes(key), pair.size()));
     return {pair[0], pair[1]};
   }
 

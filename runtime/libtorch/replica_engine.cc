@@ -45,12 +45,12 @@ void ReplicaEngine::before_forward() {
   const std::uint64_t now = trained_versions();
   writes_without_backward_ = std::exchange(*unreached_, now) == now ? 0 : writes_without_backward_ + 1;
   if (writes_without_backward_ < 3) return;
-  throw InvalidArgument(fmt::format(
-      "DistributedDataParallel: in step {} weights were written after each of the last {} forwards that train, and no "
-      "backward() reached a parameter: gradients of torch::autograd::grad are not averaged, so that the replicas come "
-      "apart. Call backward() on the loss; where each rank's weights are to be its own, or the program averages, call "
-      "the module's own forward, and evaluate in eval() or under NoGradGuard",
-      trainer.step(), writes_without_backward_));
+  throw InvalidArgument(
+      fmt::format("DistributedDataParallel: in step {} weights were written after each of the last {} forwards that "
+                  "train, and no backward() reached a parameter: gradients of torch::autograd::grad are not averaged, "
+                  "so the replicas diverge. Call backward() on the loss; where each rank's weights are to be its own, "
+                  "or the program averages, call the module's own forward, and evaluate in eval() or under NoGradGuard",
+                  trainer.step(), writes_without_backward_));
 }
 
 void ReplicaEngine::after_forward(std::span<at::Tensor* const> outputs) {

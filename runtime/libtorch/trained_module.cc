@@ -199,8 +199,8 @@ void TrainedModule::refuse_changed() {
   for (const auto& [name, norm] : sync_batch_norms()) {
     if (norm->is_joined()) continue;
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: the SyncBatchNorm '{}' has come into the module since it was wrapped, "
-                    "and knows neither its group nor the weight of this rank's loss; convert first, then wrap",
+        fmt::format("DistributedDataParallel: the SyncBatchNorm '{}' was added to the module after it was wrapped, and "
+                    "knows neither its group nor the weight of this rank's loss; convert first, then wrap",
                     name));
   }
   std::unordered_set<const void*> known;
@@ -210,7 +210,7 @@ void TrainedModule::refuse_changed() {
     // If each rank has its own buffers, new buffers need no broadcast either.
     if (known.contains(item.tensor.unsafeGetTensorImpl()) || !(item.is_parameter || are_buffers_equal)) continue;
     throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: {} '{}' has come into the module since it was wrapped, and nobody would {}; wrap the "
+        "DistributedDataParallel: {} '{}' was added to the module after it was wrapped, and nobody would {}; wrap the "
         "module again{}",
         item.is_parameter ? "parameter" : "buffer", item.name,
         item.is_parameter ? "average its gradient" : "broadcast it",

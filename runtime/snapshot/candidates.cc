@@ -63,8 +63,7 @@ std::vector<Candidate> candidates_in(const std::filesystem::path& folder, int ra
     const bool is_unfinished = (is_damaged || found.state == SnapshotState::unfinished) &&
                                !checkpoint::numbers_of(found.path.filename().string())->survivor;
     if (!found.is_saved() && rank == 0) {
-      log_warn("snapshots: '{}' {}: {}", found.path.string(), is_later ? "can't be read" : "is passed over",
-               found.why_not);
+      log_warn("snapshots: '{}' {}: {}", found.path.string(), is_later ? "can't be read" : "is skipped", found.why_not);
     }
     if (!found.is_saved() && !is_later && !is_unfinished) continue;
     const std::vector<std::string> files = checkpoint::names_in(found.path);
@@ -113,7 +112,7 @@ Candidates::Candidates(ProcessGroup& group, const std::filesystem::path& folder,
       if (later == nullptr) {
         all_.push_back(std::move(candidate));
       } else if (group.rank() == 0) {
-        log_warn("snapshots: '{}' of {} is passed over: generation {} did not resume from it", candidate.path,
+        log_warn("snapshots: '{}' of {} is skipped: generation {} did not resume from it", candidate.path,
                  group.roster()[static_cast<std::size_t>(rank)].describe(), later->number);
       }
     }
@@ -229,7 +228,7 @@ const ManifestFile* Candidates::assign_readers(Candidate& lead, const std::vecto
 }
 
 void Candidates::pass_over(const Candidate& candidate, std::string_view why_not) {
-  const std::string text = fmt::format("snapshots: '{}' is passed over: {}", candidate.path, why_not);
+  const std::string text = fmt::format("snapshots: '{}' is skipped: {}", candidate.path, why_not);
   if (group_.rank() == 0 && text != std::exchange(said_, text)) log_warn("{}", text);
 }
 

@@ -317,7 +317,7 @@ void DistributedDataParallel::refuse_changed() const {
   for (const auto& [name, tensor] : module_.named_parameters()) {
     if (index_.contains(tensor.id())) continue;
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: parameter '{}' has come into the module since it was wrapped, and nobody "
+        fmt::format("DistributedDataParallel: parameter '{}' was added to the module after it was wrapped, and nobody "
                     "would average its gradient; wrap the module again",
                     name));
   }

@@ -514,7 +514,7 @@ TEST(LauncherUsage, WrongCommandLinesGetOneClearLine) {
       {{"run", "--log-dir", "/dev/null/x", "true"}, 2, "/dev/null/x"},
       {{"run", "--hostfile", "/tmp", "true"}, 2, "--hostfile /tmp: that is a folder; give a file in it"},
       {{"run", "--hostfile", "/no/such/file", "true"}, 2, "--hostfile /no/such/file: No such file or directory"},
-      {{"run", "--hostfile", "/dev/zero", "true"}, 2, "'/dev/zero' is a device, and a regular file is wanted"},
+      {{"run", "--hostfile", "/dev/zero", "true"}, 2, "'/dev/zero' is a device, and must be a regular file"},
       {{"run", "-n", "1", "--trace", "/dev/null", "true"}, 2, "'/dev/null' is a device"},
       {{"run", "--ranks", "1,7", "-n", "2", "true"}, 2, "--ranks 1,7: the job has 2 ranks, from 0 to 1"},
       {{"run", "--bind", "core", "-n", "1000", "true"}, 2, "--bind core: 1000 ranks, and "},

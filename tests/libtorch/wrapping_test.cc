@@ -398,12 +398,12 @@ TEST(Misuse, IsNamed) {
                 {"InvalidArgument", "'a.weight' is trained by another", "destroy that one"});
     net.b = net.replace_module("b", ::torch::nn::Linear(6, 3));
     expect_text(outcome_of([&] { ddp(rows(0, 1)); }),
-                {"InvalidArgument", "'b.weight' has come", "wrap the module again"});
+                {"InvalidArgument", "'b.weight' was added", "wrap the module again"});
     for (const bool with_group : {false, true}) {
       ::torch::nn::Sequential normed(::torch::nn::Linear(4, 3), ::torch::nn::BatchNorm1d(3));
       libtorch::DistributedDataParallel late(normed, group);
       libtorch::convert_sync_batch_norm(*normed, with_group ? group : nullptr);
-      expect_text(outcome_of([&] { late(rows(0, 2)); }), {"InvalidArgument", "'1' has come", "convert first"});
+      expect_text(outcome_of([&] { late(rows(0, 2)); }), {"InvalidArgument", "'1' was added", "convert first"});
     }
   });
 }
@@ -444,10 +444,10 @@ const Changes& changes_of_a_wrapped_module() {
       {"'side.weight' was frozen", [](ChangingNet& net) { net.side->weight.requires_grad_(true); }},
       {"'a.weight' has been converted", [](ChangingNet& net) { net.to(at::kDouble); }},
       {"'b.bias' has been converted", [](ChangingNet& net) { net.b->bias.set_data(net.b->bias.to(at::kDouble)); }},
-      {"parameter 'b.weight' has come",
+      {"parameter 'b.weight' was added",
        [](ChangingNet& net) { net.b = net.replace_module("b", ::torch::nn::Linear(6, 3)); }},
-      {"parameter 'b.more' has come", [](ChangingNet& net) { net.b->register_parameter("more", at::zeros({3})); }},
-      {"buffer 'norm.running_mean' has come", [](ChangingNet& net) { net.replace_norm(); }},
+      {"parameter 'b.more' was added", [](ChangingNet& net) { net.b->register_parameter("more", at::zeros({3})); }},
+      {"buffer 'norm.running_mean' was added", [](ChangingNet& net) { net.replace_norm(); }},
   };
   return all;
 }
@@ -524,7 +524,7 @@ TEST(Misuse, WhatChangedOnOneRankIsToldToTheOthers) {
       loss.backward();
     });
     EXPECT_TRUE(text.starts_with(group->rank() == 1 ? "InvalidArgument: " : "PeerLost: ")) << text;
-    expect_text(text, {"parameter 'b.weight' has come"});
+    expect_text(text, {"parameter 'b.weight' was added"});
   });
 }
 

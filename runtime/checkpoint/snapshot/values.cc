@@ -26,7 +26,7 @@ const SnapshotValue& find(const SnapshotValues& values, std::string_view name) {
 }
 
 [[noreturn]] void refuse(std::string_view name, const SnapshotValue& value, const char* wanted) {
-  throw InvalidArgument(fmt::format("snapshot: value {} is {}, and {} is wanted; was it saved by another program?",
+  throw InvalidArgument(fmt::format("snapshot: value {} is {}, and must be {}; was it saved by another program?",
                                     in_quotes(name), kKinds[value.index()], wanted));
 }
 

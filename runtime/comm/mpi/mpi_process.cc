@@ -154,10 +154,9 @@ void start_mpi(int rank, int world_size) {
       throw BackendUnavailable(fmt::format("backend 'mpi': {}; see what mpirun says", problem));
     }
     if (level < MPI_THREAD_SERIALIZED) {
-      throw BackendUnavailable(
-          fmt::format("backend 'mpi': this MPI gives thread level {}, and {} is wanted; install an "
-                      "MPI that is built with threads",
-                      level, int{MPI_THREAD_SERIALIZED}));
+      throw BackendUnavailable(fmt::format(
+          "backend 'mpi': this MPI gives thread level {}, and must give {}; install an MPI that is built with threads",
+          level, int{MPI_THREAD_SERIALIZED}));
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   }

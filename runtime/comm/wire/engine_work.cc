@@ -180,7 +180,7 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) {
   std::vector<int> ranks = arrival_table_.absent(announced ? collective.sequence_ : taken + 1);
   const std::vector<int> unheard = op_headers_ ? op_headers_->take_unheard(ranks) : std::vector<int>();
   comm::Stragglers absent = others("not arrived: ", ranks);
-  if (!unheard.empty()) absent.text += "; not heard of, since one of those tells this host of them: ";
+  if (!unheard.empty()) absent.text += "; not known, because one of those would report them to this host: ";
   absent.text += joined(unheard, [this](int rank) { return who(rank); });
   if (!absent.ranks.empty()) return absent;
   comm::Stragglers awaited = others("all have arrived; data is still on its way to or from ", wire_->awaited());

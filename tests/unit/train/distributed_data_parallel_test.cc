@@ -232,7 +232,7 @@ TEST(DistributedDataParallel, WhatChangedSinceItWasWrappedIsRefusedOnEveryWayToA
       // As move_to() another device and back leaves it: backward would write beside the arena.
       is_new ? model.grow() : TensorInternals(model.parameters()[0]).unbind_grad();
       const std::string thrown = testing::error_of<InvalidArgument>([&] { way(ddp, which); });
-      const std::string words = is_new ? "parameter 'second.weight' has come into the module since it was wrapped"
+      const std::string words = is_new ? "parameter 'second.weight' was added to the module after it was wrapped"
                                        : "'first.weight' has been converted or moved since the module was wrapped";
       EXPECT_NE(thrown.find(words), std::string::npos) << which << ": " << thrown;
     }

@@ -518,7 +518,7 @@ TEST(SeriesLock, ALinkIsRefusedAndItsTargetStays) {
 TEST(SeriesLock, AFileIsNoFolder) {
   const TemporaryFolder folder;
   folder.write("run", "text");
-  expect_text(error_of([&] { SeriesLock(folder / "run", "me"); }), {"run", "is a file, and a folder is wanted"});
+  expect_text(error_of([&] { SeriesLock(folder / "run", "me"); }), {"run", "is a file, and must be a folder"});
   expect_text(error_of([&] { SeriesLock(folder / "run/below", "me"); }), {"a part of this path is a file"});
 }
 

@@ -77,8 +77,8 @@ TEST(Hierarchy, WhoeverIsNotHeardOfForAnothersSakeIsNoCulprit) {
     expect_cause(cause, {.kind = Cause::Kind::timeout, .rank = 1, .reporter = 0, .sequence = 2});
     EXPECT_EQ(
         golden(cause.text),
-        "barrier 2 on rank 0 (...) timed out, elapsed T s of 0.2 s; not arrived: rank 1 (...); not heard of, since "
-        "one of those tells this host of them: rank 3 (...); see why it is late, or raise the timeout");
+        "barrier 2 on rank 0 (...) timed out, elapsed T s of 0.2 s; not arrived: rank 1 (...); not known, because one "
+        "of those would report them to this host: rank 3 (...); see why it is late, or raise the timeout");
   }
 }
 
