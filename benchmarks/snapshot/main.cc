@@ -4,7 +4,7 @@
 //
 // In alternating blocks of 20 steps of one process per rank; times are medians over the blocks, of rank 0.
 //
-// bench_snapshot FOLDER [--shard] [--serve]: with --shard the optimizer's state is in shares, which all ranks write;
+// bench_snapshot FOLDER [--shard] [--serve]: with --shard the optimizer's state is in shards, which all ranks write;
 // "%r" in FOLDER is the rank, for disks of their own.
 #include <fmt/format.h>
 

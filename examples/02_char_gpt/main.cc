@@ -81,7 +81,7 @@ void add_flags(CLI::App& app, Flags& flags) {
   auto* snapshots = app.add_option("--snapshot-dir", flags.train.snapshot_dir,
                                    "Go on from the newest snapshot in this folder, and save there");
   app.add_flag("--shard", flags.train.shard,
-               "Each rank keeps the optimizer's state of its share alone: the same weights");
+               "Each rank keeps the optimizer's state of its shard alone: the same weights");
   app.add_option("--snapshot-every", flags.train.snapshot_every, "Steps between snapshots")
       ->needs(snapshots)
       ->check(positive)

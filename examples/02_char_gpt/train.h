@@ -22,7 +22,7 @@ struct TrainOptions {
   double weight_decay = 0.1;          // of matrices
   double clip = 1.0;                  // largest norm of all gradients together
   int workers = 1;                    // loader threads
-  bool shard = false;                 // each rank has the optimizer's state of its share alone
+  bool shard = false;                 // each rank has the optimizer's state of its shard alone
   int micro_batches = 0;              // of a step, which then has the same bits at any number of ranks; 0: none
   std::string snapshot_dir = {};      // where the run goes on from, and saves to; empty: neither
   std::int64_t snapshot_every = 100;  // steps
@@ -42,7 +42,7 @@ using AfterStep = std::function<void(std::int64_t step, lockstep::DistributedDat
 void train(lockstep::DistributedDataParallel& ddp, const Windows& windows, const TrainOptions& options,
            const AfterStep& after_step, const BeforeSteps& before_steps = {});
 
-// The mean loss over all targets of all windows, each rank measuring its share. Collective; equal on all ranks.
+// The mean loss over all targets of all windows, each rank measuring its rows. Collective; equal on all ranks.
 double evaluate(Gpt& model, const Windows& windows, lockstep::ProcessGroup& group);
 
 // `count` characters after the prompt, drawn with the model's probabilities (sharpened by a temperature below 1).

@@ -23,8 +23,8 @@ struct Row {
 };
 Row row_of(unsigned step, int row);
 
-// The first row of a batch that is rank `rank`'s: its share grows with its number. 21 and 43 rows of 64 on two ranks,
-// perhaps none on the first of many.
+// The first row of a batch that is rank `rank`'s: its number of rows grows with its number. 21 and 43 rows of 64 on two
+// ranks, perhaps none on the first of many.
 int first_row(int rank, int ranks);
 
 // Where a gradient is to be written, and whom to tell when it is final.

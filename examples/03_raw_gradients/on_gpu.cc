@@ -104,7 +104,7 @@ int train_on_gpu(const std::shared_ptr<ls::ProcessGroup>& group, unsigned steps,
     reducer.mark_ready(kW1);
     reducer.finish_step();  // the stream waits for the mean over the whole batch, and the host goes on
     if (shard == ls::Shard::optimizer) {
-      reducer.update_shards([&](const ls::ParameterShard& it) {  // an optimizer's state would be as large as the share
+      reducer.update_shards([&](const ls::ParameterShard& it) {  // an optimizer's state would be as large as the shard
         float* const own = model[it.parameter].data() + it.begin;
         float* const place = reducer.gradient<float>(it.parameter) + it.begin;
         descend(own, place, static_cast<int>(it.end - it.begin), stream);

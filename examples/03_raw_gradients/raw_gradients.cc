@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data-parallel training without an engine: plain float arrays, gradients by hand, under the Reducer.
 //
-// A network of one hidden layer learns a function of two numbers. The ranks share each batch unevenly, on purpose: the
+// A network of one hidden layer learns a function of two numbers. The ranks split each batch unevenly, on purpose: the
 // result is that of one process on the whole batch, which every rank trains beside it to compare.
 #include <algorithm>
 #include <cstdio>
@@ -34,9 +34,9 @@ int train_on_cpu(const std::shared_ptr<ls::ProcessGroup>& group, unsigned steps,
   for (unsigned step = 0; step < steps; ++step) {
     reducer.begin_step({.weight = end - begin});  // the sum over rows is rows times their mean
     loss += forward_backward(model, step, begin, end, shared);
-    reducer.finish_step();  // gradients are now the mean over the whole batch, or with shards this rank's share of it
+    reducer.finish_step();  // gradients are now the mean over the whole batch, or with shards this rank's shard of it
     if (shard == ls::Shard::optimizer) {
-      reducer.update_shards([&](const ls::ParameterShard& it) {  // an optimizer's state would be as large as the share
+      reducer.update_shards([&](const ls::ParameterShard& it) {  // an optimizer's state would be as large as the shard
         float* place = reducer.gradient<float>(it.parameter);
         for (auto i = it.begin; i < it.end; ++i) place[i] = model[it.parameter][i] - kRate * place[i];
       });

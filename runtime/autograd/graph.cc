@@ -120,7 +120,7 @@ class Sink final : public GradientSink {
     return {gradient.data<float>(), add};
   }
 
-  // Equal replicas would hide what this rank alone adds to its share.
+  // Equal replicas would hide what this rank alone adds to its shard.
   static void refuse_shards(const Tensor& leaf) {
     const ShardedUpdate* const update = TensorInternals(leaf).sharded_update();
     if (update == nullptr || update->holds() != ShardedUpdate::Holds::shards) return;

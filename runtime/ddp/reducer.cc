@@ -95,7 +95,7 @@ std::unique_ptr<StepDigests> digests_of_micro_batches(const ReducerOptions& opti
   const std::string folder = Environment::of_process().get("LOCKSTEP_STEP_DIGESTS").value_or("");
   if (!folder.empty() && options.shard != Shard::none) {
     throw InvalidArgument(
-        "Reducer: LOCKSTEP_STEP_DIGESTS with Shard::optimizer: a rank has only its shares of the sum; look for the "
+        "Reducer: LOCKSTEP_STEP_DIGESTS with Shard::optimizer: a rank has only its shards of the sum; look for the "
         "first step that differs without micro-batches");
   }
   if (!folder.empty() && group.device().kind != DeviceKind::cpu) {

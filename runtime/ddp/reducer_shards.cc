@@ -25,7 +25,7 @@ void Reducer::Impl::update_shards(const std::function<void(const ParameterShard&
   rethrow_failure();
   if (!std::exchange(has_shards, false)) {
     throw InvalidArgument(
-        fmt::format("Reducer: update_shares was called after {} finished steps{}; call it once between a synchronised "
+        fmt::format("Reducer: update_shards was called after {} finished steps{}; call it once between a synchronised "
                     "finish_step and the next begin_step, of a Reducer that has Shard::optimizer",
                     step(), is_sharded ? (in_step ? ", within a step" : "") : ", without shards"));
   }

@@ -100,7 +100,7 @@ const OptimizerShards* shards_of(const ::torch::optim::Optimizer& optimizer) {
   return shards != nullptr && shards->are_cut() ? shards : nullptr;
 }
 
-// A rank looks at its share alone.
+// A rank looks at its shard alone.
 at::Tensor agreed(const ::torch::optim::Optimizer& optimizer, const at::Tensor& found_inf) {
   const OptimizerShards* const shards = shards_of(optimizer);
   return shards == nullptr ? found_inf : shards->agreed(found_inf);

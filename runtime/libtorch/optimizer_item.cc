@@ -103,7 +103,7 @@ void check_same(const SnapshotValues& values, const ParameterNames& names) {
 template <typename Optimizer, typename State, typename Options>
 class KnownItem final : public SnapshotItem {
  public:
-  // `shares`: null where parameters are whole.
+  // `shards`: null where parameters are whole.
   KnownItem(Optimizer& optimizer, const char* type, NamesOf names_of, const OptimizerShards* shards)
       : optimizer_(optimizer), type_(type), names_of_(std::move(names_of)), shards_(shards) {
     look_at_groups();
@@ -112,7 +112,7 @@ class KnownItem final : public SnapshotItem {
       if (cut_of(parameter)->whole.is_contiguous()) return;
       throw InvalidArgument(fmt::format(
           "Snapshots: {} lies in another order than a file has it (channels last?), and its optimizer is in "
-          "shares of memory; keep it contiguous, or leave DdpOptions::shard out",
+          "shards of memory; keep it contiguous, or leave DdpOptions::shard out",
           in_quotes(name)));
     });
   }
@@ -259,7 +259,7 @@ class KnownItem final : public SnapshotItem {
     };
     if (all() == in_groups_) return;
     names_ = names_of_();
-    in_groups_ = all();  // in which names_of_() has put shares in the place of parameters
+    in_groups_ = all();  // in which names_of_() has put shards in the place of parameters
   }
 
   template <typename Visit>
@@ -325,7 +325,7 @@ class KnownItem final : public SnapshotItem {
     }
   }
 
-  // The parameter that a tensor of the optimizer's is a share of; nullopt if it is whole.
+  // The parameter that a tensor of the optimizer's is a shard of; nullopt if it is whole.
   struct Cut {
     at::Tensor whole;
     SnapshotShard shard;
@@ -438,7 +438,7 @@ std::shared_ptr<SnapshotItem> optimizer_item(std::string_view name, ::torch::opt
   using namespace ::torch::optim;
   const auto known =
       [&]<typename Type, typename State, typename Options>(const char* type) -> std::shared_ptr<SnapshotItem> {
-    // Exactly it, or in shares: a class of the program's own over it may keep more.
+    // Exactly it, or in shards: a class of the program's own over it may keep more.
     const auto* const shards = dynamic_cast<const OptimizerShards*>(&optimizer);
     auto* const it = dynamic_cast<Type*>(&optimizer);
     if (it == nullptr || (shards == nullptr && typeid(optimizer) != typeid(Type))) return nullptr;

@@ -256,10 +256,10 @@ void ReplicaEngine::refuse_unweighted() const {
                     trainer.step()));
   }
   const bool is_seen = passed_outputs_ || **trainer.weight() == 0 || group->size() == 1;
-  if (!options.weigh_outputs || options.loss != Loss::mean || is_seen) return;
+  if (!options.weight_outputs || options.loss != Loss::mean || is_seen) return;
   throw InvalidArgument(fmt::format(
       "DistributedDataParallel: step {} has a gradient that came through no output that lockstep sees, so it is not "
-      "weighted; set DdpOptions::weigh_outputs to false, or let forward return a tensor or a container of tensors",
+      "weighted; set DdpOptions::weight_outputs to false, or let forward return a tensor or a container of tensors",
       trainer.step()));
 }
 

@@ -51,7 +51,7 @@ bool Gradients::needs_no_arena() const {
   return may_need_no_arena() && !trainer_.is_in_no_sync() && !trainer_.accumulating();
 }
 
-// With shares the order is fixed: an optimizer's state belongs to a share.
+// With shards the order is fixed: an optimizer's state belongs to a shard.
 void Gradients::order_by(std::span<const at::Tensor> outputs) {
   if (order_.empty() && !shards_.are_cut()) order_ = graph_order(outputs, module_.numbers());
 }
@@ -104,7 +104,7 @@ void Gradients::begin() {
   begin_in_current_stream();
   shards_.set_has_means(false);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    // A zero_grad() of torch's class, which knows shares alone.
+    // A zero_grad() of torch's class, which knows shards alone.
     if (!shards_.gradient_that_tells(i).defined()) tensor(i).mutable_grad().reset();
   }
   // The scope covers the Reducer's calls only: the group's stream goes with its program, and one backward may have

@@ -53,7 +53,7 @@ void ReplicaShards::cut() {
 void ReplicaShards::claim(bool is_claimed) {
   if (is_claimed && is_claimed_) {
     throw InvalidArgument(
-        "ShardedOptimizer: another ShardedOptimizer has the shares of this DistributedDataParallel; give one of them "
+        "ShardedOptimizer: another ShardedOptimizer has the shards of this DistributedDataParallel; give one of them "
         "all parameters, with a group for each setting, or destroy the other one before");
   }
   is_claimed_ = is_claimed;
@@ -62,7 +62,7 @@ void ReplicaShards::claim(bool is_claimed) {
 void ReplicaShards::refuse_unclaimed() const {
   if (!are_cut() || is_claimed_) return;
   throw InvalidArgument(fmt::format(
-      "DistributedDataParallel: a backward in step {} with Shard::optimizer, and no ShardedOptimizer has the shares: "
+      "DistributedDataParallel: a backward in step {} with Shard::optimizer, and no ShardedOptimizer has the shards: "
       "torch's own optimizers would step with gradients that are not there; make a "
       "lockstep::libtorch::ShardedOptimizer over this object, or leave DdpOptions::shard out",
       module_.trainer.step()));
@@ -105,13 +105,13 @@ void ReplicaShards::leave() {
 void ReplicaShards::update(const std::function<void()>& step) {
   if (!has_means_) {
     throw InvalidArgument(
-        fmt::format("ShardedOptimizer: step() after {} steps found no shares of a mean; call it once after a "
+        fmt::format("ShardedOptimizer: step() after {} steps found no shards of a mean; call it once after a "
                     "synchronised backward of its DistributedDataParallel, and before zero_grad()",
                     module_.trainer.steps()));
   }
   for (std::size_t i = 0; i < shards_.size(); ++i) {
     const auto& [name, tensor] = parameters_[i];
-    // By storage, so that a rank whose share is empty sees it too: else it would wait for the others.
+    // By storage, so that a rank whose shard is empty sees it too: else it would wait for the others.
     if (shards_[i].is_alias_of(tensor)) continue;
     throw InvalidArgument(
         fmt::format("ShardedOptimizer: '{}' has other memory than when it was wrapped; copy into a parameter instead "
@@ -123,7 +123,7 @@ void ReplicaShards::update(const std::function<void()>& step) {
     if (is_ours || module_.trainer.is_declared_unused(static_cast<int>(i))) continue;
     throw InvalidArgument(
         fmt::format("ShardedOptimizer: the program has replaced the gradient of '{}' since the backward, and with "
-                    "Shard::optimizer a step uses only each rank's share of the mean: change the .grad of the tensors "
+                    "Shard::optimizer a step uses only each rank's shard of the mean: change the .grad of the tensors "
                     "in param_groups() instead, or clip with clip_grad_norm()",
                     parameters_[i].name));
   }

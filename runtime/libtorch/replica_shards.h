@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// This rank's shares of a replica's parameters, for a ShardedOptimizer (DdpOptions::shard, in a world of several).
+// This rank's shards of a replica's parameters, for a ShardedOptimizer (DdpOptions::shard, in a world of several).
 // Empty where parameters are whole.
 #pragma once
 
@@ -16,11 +16,11 @@ class ReplicaShards {
  public:
   explicit ReplicaShards(TrainedModule& module) : module_(module), parameters_(module.parameters()) {}
   // Once, with a Reducer. InvalidArgument for a parameter whose memory can't be cut. Buckets keep the order of reverse
-  // registration, for an optimizer's state belongs to a share.
+  // registration, for an optimizer's state belongs to a shard.
   void cut();
 
   bool are_cut() const { return !shards_.empty(); }
-  // Flat views, by parameter, perhaps of 0 elements, whose .grad is the share's mean after a synchronised backward.
+  // Flat views, by parameter, perhaps of 0 elements, whose .grad is the shard's mean after a synchronised backward.
   const std::vector<at::Tensor>& tensors() const { return shards_; }
   // Takes a parameter's slice of the arena; returns what .grad has after a step, where no rank has all of the mean:
   // NaN.
@@ -29,20 +29,20 @@ class ReplicaShards {
   void claim(bool is_claimed);
   void refuse_unclaimed() const;
 
-  // .grad of a parameter; where that says nothing, the share's.
+  // .grad of a parameter; where that says nothing, the shard's.
   const at::Tensor& gradient_that_tells(std::size_t index) const;
-  // Whether the shares' gradients are the means of the last step, as update() needs them.
+  // Whether the shards' gradients are the means of the last step, as update() needs them.
   void set_has_means(bool has_means) { has_means_ = has_means; }
-  // After a synchronised step: clears the shares' gradients, then each that is used gets its mean; what .grad would
+  // After a synchronised step: clears the shards' gradients, then each that is used gets its mean; what .grad would
   // lack says so, by NaN.
   void clear();
   void give_mean(std::size_t index);
   // Leaves no NaN in the module.
   void leave();
-  // Collective, once after a synchronised backward, else InvalidArgument: calls `step` for each bucket, whose shares
+  // Collective, once after a synchronised backward, else InvalidArgument: calls `step` for each bucket, whose shards
   // alone have a .grad then, and gives every rank the weights of all.
   void update(const std::function<void()>& step);
-  // Leaves parameters without gradients, or with zeros where they had some; shares without.
+  // Leaves parameters without gradients, or with zeros where they had some; shards without.
   void clear_gradients(bool set_to_none);
 
  private:
@@ -56,7 +56,7 @@ class ReplicaShards {
   std::vector<at::Tensor> placeholders_;  // NaN of the parameters' sizes, without memory
   std::vector<ParameterShard> ranges_;    // by parameter; [0, 0) where this rank has none
   std::vector<int> bucket_of_;            // by parameter
-  bool is_claimed_ = false;               // an optimizer has the shares
+  bool is_claimed_ = false;               // an optimizer has the shards
   bool has_means_ = false;
 };
 

@@ -31,7 +31,7 @@ void sum(ProcessGroup& group, const char* call, void* data, std::int64_t count, 
 OptimizerShards::OptimizerShards(const Replica& replica) : engine_(replica.engine()) {
   if (!are_cut() && engine_->group->size() > 1) {
     throw InvalidArgument(
-        "ShardedOptimizer: its DistributedDataParallel has no shares; make it with {.shard = "
+        "ShardedOptimizer: its DistributedDataParallel has no shards; make it with {.shard = "
         "lockstep::Shard::optimizer}, or take the optimizer itself");
   }
   const auto& parameters = engine_->parameters();
@@ -98,7 +98,7 @@ void OptimizerShards::step_shards(Groups& groups, const std::function<void()>& s
   engine_->shards.update(step);
   if (stepped.empty()) return;
   // torch keeps gradients after a step. The next backward sees by this one whether zero_grad() of torch's class, which
-  // knows the shares alone, was called: it drops it, or writes 0 there. A rank whose shares are empty has it too.
+  // knows the shards alone, was called: it drops it, or writes 0 there. A rank whose shards are empty has it too.
   const at::Tensor mark = at::full({1}, std::numeric_limits<double>::quiet_NaN(), stepped.front().options());
   for (const at::Tensor& shard : stepped) shard.mutable_grad() = mark;
 }
@@ -161,9 +161,9 @@ double OptimizerShards::clip(Groups& groups, double max_norm) const {
   return norm;
 }
 
-void OptimizerShares::refuse_file(const char* call) {
+void OptimizerShards::refuse_file(const char* call) {
   throw InvalidArgument(
-      fmt::format("ShardedOptimizer: {}(): each rank has only its share of the state, and a file would lack the "
+      fmt::format("ShardedOptimizer: {}(): each rank has only its shard of the state, and a file would lack the "
                   "others'; lockstep::libtorch::Snapshots has all of them",
                   call));
 }

@@ -93,11 +93,11 @@ at::Tensor StepCapture::run(const std::vector<at::Tensor>& inputs, const LossOf&
 void StepCapture::clear_gradients() {
   const DdpOptions& options = engine_->options;
   const Trainer& trainer = engine_->trainer;
-  if (options.weight_outputs || options.reproducible.is_on() || engine_->shares.are_cut() || trainer.is_in_no_sync() ||
+  if (options.weight_outputs || options.reproducible.is_on() || engine_->shards.are_cut() || trainer.is_in_no_sync() ||
       trainer.accumulating()) {
     throw InvalidArgument(
         fmt::format("CapturedStep: step {} is in no_sync(), or after its micro-batches, or DdpOptions has "
-                    "weigh_outputs or reproducible or shard; a captured step is one backward, weighted on the device: "
+                    "weight_outputs or reproducible or shard; a captured step is one backward, weighted on the device: "
                     "take larger batches instead, and leave these options out",
                     trainer.step()));
   }

@@ -186,7 +186,7 @@ Tensor own_part(const Tensor& parameter, const ShardedUpdate* shards) {
   return shards->shard_of(parameter, TensorInternals(parameter).grad_for_writing());
 }
 
-// By parameter: the sum of the squares of all ranks' shares.
+// By parameter: the sum of the squares of all ranks' shards.
 void sum_squares(const Tensor& squares, std::span<const Tensor> parameters, ShardedUpdate* shards) {
   const bool is_exact = shards != nullptr && squares.device() == DeviceId{};
   std::vector<ExactSquares> exact(is_exact ? parameters.size() : 0);

@@ -78,7 +78,7 @@ void ItemList::compare() const {
   for (const ListedItem& item : items_) {
     own.push_back(fmt::format("{} ({}{})", checkpoint::in_quotes(item.name), item.item->type(),
                               item.is_per_rank    ? ", per rank"
-                              : item.is_sharded() ? ", in shares"
+                              : item.is_sharded() ? ", in shards"
                                                   : ""));
   }
   const std::vector<std::string> all = all_gather_text(group_, fmt::format("{}", fmt::join(own, ", ")));

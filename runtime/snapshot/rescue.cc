@@ -80,7 +80,7 @@ bool Rescue::refuse_lost(std::string_view why) {
   if (lost->is_sharded()) {
     writer_.give_up();
     writer_.wait_alone();  // files that all ranks have written may still become a snapshot
-    reason = fmt::format("is split over the ranks, and a lost rank's share is gone; the job resumes from {}",
+    reason = fmt::format("is split over the ranks, and a lost rank's shard is gone; the job resumes from {}",
                          cost_of_loss());
   }
   log_warn("snapshots: {}, and step {}, the last that {} had finished, is not saved: {} {}", why, step_,

@@ -55,7 +55,7 @@ void join(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot, M
       const std::string key = key_of(snapshot, rank, kWritten);
       const std::string text = group.store().get(key, deadline);
       group.store().erase(key);
-      const auto written = require_record<Written>(text, Written::kFields, "its share");
+      const auto written = require_record<Written>(text, Written::kFields, "its shard");
       if (written.keeps_disk) keepers.push_back(rank);
       if (!written.failure.empty()) {
         failures.push_back(written.failure);
@@ -177,7 +177,7 @@ void give_up_sharded(ProcessGroup& group, const Catalogue& catalogue, std::int64
   };
   if (group.rank() != 0) return set_if_absent(group.rank(), kManifest, kNotAwaited);
   for (int rank = 1; rank < group.size(); ++rank) {
-    const std::string failure = fmt::format("{} had not written its share when rank 0 ended",
+    const std::string failure = fmt::format("{} had not written its shard when rank 0 ended",
                                             group.roster()[static_cast<std::size_t>(rank)].describe());
     set_if_absent(rank, kWritten, write_record(Written{.failure = failure}, Written::kFields));
   }

@@ -59,7 +59,7 @@ void SnapshotWriter::start(checkpoint::Manifest head, std::vector<CapturedItem> 
   if (!next_left_out_.expired()) return;
   log_warn("snapshots: step {} is left out{}: {} is still being written to '{}'; save less often, or to a faster disk",
            step, left_out_ > 1 ? fmt::format(", as were {} before", left_out_ - 1) : "",
-           being_written_ < 0 ? "another rank's share of the one before" : fmt::format("step {}", being_written_),
+           being_written_ < 0 ? "another rank's shard of the one before" : fmt::format("step {}", being_written_),
            catalogue_.folder().string());
   next_left_out_ = Deadline::after(kBetweenWarnings);
   left_out_ = 0;

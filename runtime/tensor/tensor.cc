@@ -357,7 +357,7 @@ Tensor Tensor::grad() const {
   if (const ShardedUpdate* update = impl_->sharded_update;
       update != nullptr && update->holds() != ShardedUpdate::Holds::gradients) {
     throw InvalidArgument(
-        fmt::format("grad() of a parameter {}: with Shard::optimizer each rank has only a share of the sum; read its "
+        fmt::format("grad() of a parameter {}: with Shard::optimizer each rank has only a shard of the sum; read its "
                     "size by optim::grad_norm, or train without DdpOptions::shard",
                     str()));
   }

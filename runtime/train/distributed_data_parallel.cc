@@ -32,7 +32,7 @@ std::vector<ParameterSpec> specs_of(const nn::Module& model) {
   return specs;
 }
 
-// Gradients are written where the group's collectives read them. A parameter's gradients are in shares for one
+// Gradients are written where the group's collectives read them. A parameter's gradients are in shards for one
 // DistributedDataParallel, or whole for each.
 std::shared_ptr<ProcessGroup> require_at_home(std::shared_ptr<ProcessGroup> group, const nn::Module& model,
                                               Shard shard) {

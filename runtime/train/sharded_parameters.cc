@@ -48,7 +48,7 @@ void ShardedParameters::run(const std::function<void(const Tensor& parameter)>& 
     travelling(i).view_rows(shard.begin, shard.end).copy_from(elements(parameters_[i], shard.begin, shard.end));
   });
   holds_ = Holds::weights;
-  // What the others have updated, before this rank's share and behind it: two writes of each parameter, on every rank.
+  // What the others have updated, before this rank's shard and behind it: two writes of each parameter, on every rank.
   for (std::size_t i = 0; i < shards_.size(); ++i) {
     const ParameterShard& own = shards_[i];
     if (own.begin == own.end) update(parameters_[i]);

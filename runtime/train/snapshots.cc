@@ -20,7 +20,7 @@ namespace {
 
 using checkpoint::SnapshotValues;
 
-// The names of a tensor of the model, and its layout in files; of an optimizer in shares, this rank's share of its
+// The names of a tensor of the model, and its layout in files; of an optimizer in shards, this rank's shard of its
 // state.
 struct NamedLayout {
   std::vector<std::string> names;
@@ -46,7 +46,7 @@ SnapshotTensor in_file(std::string name, const Tensor& tensor, const Shape& shap
   return saved;
 }
 
-// `tensor` has the elements of `share`, or all.
+// `tensor` has the elements of `shard`, or all.
 void read_into(SavedItem& saved, const std::vector<std::string>& names, const Tensor& tensor, const Shape& shape,
                nn::FileLayout layout, const std::optional<SnapshotShard>& shard = std::nullopt) {
   const auto name = name_in(saved, names);

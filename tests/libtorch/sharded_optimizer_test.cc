@@ -349,7 +349,7 @@ TEST(ShardedOptimizer, AnInfOfOneRanksShardLeavesTheStepOutOnAll) {
     for (int step = 0; step < 3; ++step) {
       optimizer.zero_grad();
       at::Tensor x = random_tensor({2, 9}, static_cast<std::uint64_t>(step));
-      // A gradient of one weight alone: one rank's share has it.
+      // A gradient of one weight alone: one rank's shard has it.
       if (step == 1 && group->rank() == 1) x[0][8] = std::numeric_limits<float>::infinity();
       const Tensors before = weights_of(*net);
       scaler.scale(ddp(x).sum()).backward();
@@ -499,9 +499,9 @@ TEST(ShardedOptimizer, ATensorThatIsNoShareIsRefusedOnEveryRankAtAnyNumber) {
         optimizer.param_groups().pop_back();
       }
       at::Tensor& first = optimizer.param_groups()[0].params()[0];
-      const at::Tensor share = std::exchange(first, first.detach().clone());
+      const at::Tensor shard = std::exchange(first, first.detach().clone());
       expect_text(error_of([&] { optimizer.step(); }), {"parameter 0 of group 0 is not a parameter of its"});
-      first = share;
+      first = shard;
       EXPECT_TRUE(same_bits(weights_of(*net), before));
       optimizer.step();
       EXPECT_FALSE(same_bits(weights_of(*net), before));
@@ -565,7 +565,7 @@ TEST(ShardedOptimizer, GradientsAreClearedAsTorchsClassClearsThem) {
 
 TEST(ShardedOptimizer, AGradientThatTheProgramReplacesIsRefused) {
   run_torch_ranks(2, [](const Group& group) {
-    nn::Linear net(2, 1);  // one of the ranks has no share of the bias
+    nn::Linear net(2, 1);  // one of the ranks has no shard of the bias
     initialize(*net, 2);
     DistributedDataParallel ddp(net, group, options(Shard::optimizer));
     ShardedOptimizer<optim::SGD> optimizer(ddp, optim::SGDOptions(0.1));
@@ -609,7 +609,7 @@ TEST(ShardedOptimizer, WhatWouldBeWrongIsRefused) {
     {
       Mixed other(1);
       DistributedDataParallel plain(other, group, options(Shard::none));
-      expect_text(error_of([&] { ShardedOptimizer<optim::SGD>(plain, optim::SGDOptions(0.1)); }), {"has no shares"});
+      expect_text(error_of([&] { ShardedOptimizer<optim::SGD>(plain, optim::SGDOptions(0.1)); }), {"has no shards"});
       libtorch::DdpOptions hooked = options(Shard::optimizer);
       hooked.comm_hook = bf16_compress_hook();
       expect_text(error_of([&] { DistributedDataParallel ddp(net, group, hooked); }), {"which exchanges whole"});
@@ -627,14 +627,14 @@ TEST(ShardedOptimizer, WhatWouldBeWrongIsRefused) {
     }
     auto optimizer = std::make_unique<ShardedOptimizer<optim::SGD>>(ddp, optim::SGDOptions(0.1));
     expect_text(error_of([&] { ShardedOptimizer<optim::SGD>(ddp, optim::SGDOptions(0.1)); }),
-                {"another ShardedOptimizer has the shares of this"});
-    expect_text(error_of([&] { optimizer->step(); }), {"step() after 0 steps found no shares of a mean"});
+                {"another ShardedOptimizer has the shards of this"});
+    expect_text(error_of([&] { optimizer->step(); }), {"step() after 0 steps found no shards of a mean"});
     ddp(x).square().mean().backward();
     expect_text(error_of([&] { optimizer->clip_grad_norm(0); }), {"max_norm 0 is not above 0"});
     optimizer->step();
-    expect_text(error_of([&] { optimizer->step(); }), {"step() after 1 steps found no shares of a mean"});
+    expect_text(error_of([&] { optimizer->step(); }), {"step() after 1 steps found no shards of a mean"});
     ::torch::serialize::OutputArchive archive;
-    expect_text(error_of([&] { optimizer->save(archive); }), {"save(): each rank has only its share"});
+    expect_text(error_of([&] { optimizer->save(archive); }), {"save(): each rank has only its shard"});
     optimizer->zero_grad();
     ddp(x).square().mean().backward();
     net.first->weight.set_data(net.first->weight.clone());
@@ -652,7 +652,7 @@ TEST(ShardedOptimizer, WhatWouldBeWrongIsRefused) {
     expect_text(error_of([&] {
                   ddp(random_tensor({3, 3, 4, 4}, 1)).square().mean().backward();
                 }),
-                {"no ShardedOptimizer has the shares"});
+                {"no ShardedOptimizer has the shards"});
   });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots of optimizers in shares of the ranks: any number of ranks resumes from them, with shards or without, on
+// Snapshots of optimizers in shards of the ranks: any number of ranks resumes from them, with shards or without, on
 // shared disks or on disks of their own, whatever has failed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ std::vector<std::string> files_in(const fs::path& snapshot) {
 struct Saved {
   explicit Saved(int ranks) : undisturbed(run(ranks, folder / "undisturbed", kSteps)) {
     run(ranks, folder / "whole", 9);
-    run(ranks, folder / "shares", 9, kEvery4, kSharded);
+    run(ranks, folder / "shards", 9, kEvery4, kSharded);
   }
   fs::path copy(const char* from, const std::string& to) const {
     fs::copy(folder / from, folder / to, fs::copy_options::recursive);
@@ -68,8 +68,8 @@ TEST(SnapshotsInShards, AnyNumberOfRanksResumesFromThoseOfAnyWithShardsOrWithout
   for (int writers = 1; writers <= 4; ++writers) {
     const Saved saved(writers);
     if (writers > 1) {
-      EXPECT_THAT(files_in(saved.folder / "shares" / kStep8), ::testing::Contains("optimizer.r0001.safetensors"));
-      EXPECT_THAT(files_in(saved.folder / "shares" / kStep8), Not(::testing::Contains("optimizer.safetensors")));
+      EXPECT_THAT(files_in(saved.folder / "shards" / kStep8), ::testing::Contains("optimizer.r0001.safetensors"));
+      EXPECT_THAT(files_in(saved.folder / "shards" / kStep8), Not(::testing::Contains("optimizer.safetensors")));
     }
     for (int readers = 1; readers <= 4; ++readers) {
       const std::string name = std::to_string(readers);
@@ -78,7 +78,7 @@ TEST(SnapshotsInShards, AnyNumberOfRanksResumesFromThoseOfAnyWithShardsOrWithout
         EXPECT_EQ(wanted.weights, saved.undisturbed.weights);
       }
       for (const auto& [from, shard] :
-           {std::pair{"shares", kSharded}, std::pair{"shares", Shard::none}, std::pair{"whole", kSharded}}) {
+           {std::pair{"shards", kSharded}, std::pair{"shards", Shard::none}, std::pair{"whole", kSharded}}) {
         const bool is_sharded = shard == kSharded;
         const fs::path folder = saved.copy(from, from + name + (is_sharded ? "s" : "w"));
         const Outcome last = run(readers, folder, kSteps, kEvery4, shard);
@@ -117,7 +117,7 @@ TEST(SnapshotsInShards, TwoHostsOfTwoRanksHaveADiskEach) {
   const std::vector<fs::path> disks{folder / "a", folder / "a", folder / "b", folder / "b"};
   run_on(disks, 9, kEvery4, kSharded);
   EXPECT_THAT(files_in(folder / "b" / kStep8), ElementsAre("manifest.json", "optimizer.r0002.safetensors"))
-      << "the last rank's share is padding alone";
+      << "the last rank's shard is padding alone";
   // The hosts in the other order.
   const Outcome last = run_on({folder / "b", folder / "b", folder / "a", folder / "a"}, kSteps, kEvery4, kSharded);
   EXPECT_EQ(last.restored, 8);
@@ -131,7 +131,7 @@ TEST(SnapshotsInShards, AShareThatIsMissingOrDamagedCostsThatSnapshotAlone) {
     file.seekp(-1, std::ios::end);
     file.put('\x55');
   };
-  const fs::path missing = saved.copy("shares", "missing"), damaged = saved.copy("shares", "damaged");
+  const fs::path missing = saved.copy("shards", "missing"), damaged = saved.copy("shards", "damaged");
   fs::remove(missing / kStep8 / "optimizer.r0002.safetensors");
   damage(damaged / kStep8 / "optimizer.r0002.safetensors");
   for (const fs::path& folder : {missing, damaged}) {
@@ -139,7 +139,7 @@ TEST(SnapshotsInShards, AShareThatIsMissingOrDamagedCostsThatSnapshotAlone) {
     EXPECT_EQ(last.restored, 4) << folder;
     EXPECT_EQ(last.weights, saved.undisturbed.weights) << folder;
   }
-  const fs::path alone = saved.copy("shares", "alone");
+  const fs::path alone = saved.copy("shards", "alone");
   fs::remove_all(alone / kStep4);
   fs::remove(alone / kStep8 / "optimizer.r0001.safetensors");
   EXPECT_THAT(error_of([&] { run(3, alone, kSteps, kEvery4, kSharded); }),
@@ -155,7 +155,7 @@ class FailingFile {
     checkpoint::set_storage_observer([&, error, folder, name](const checkpoint::StorageOperation& operation) {
       if (!fails || operation.to.filename() != name || !operation.to.string().starts_with(folder.string())) return;
       ++failed;
-      throw SystemError("writing the share of rank 1: write", error);
+      throw SystemError("writing the shard of rank 1: write", error);
     });
   }
   ~FailingFile() { checkpoint::set_storage_observer(nullptr); }
@@ -182,7 +182,7 @@ TEST(SnapshotsInShards, ARankThatCanNotWriteCostsSnapshotsAndNoTraining) {
         if (step == 9) {
           EXPECT_THAT(
               error_of<Error>([&] { it.snapshots.save(); }),
-              AllOf(HasSubstr("rank 1 ("), HasSubstr("writing the share of rank 1: write: Input/output error")));
+              AllOf(HasSubstr("rank 1 ("), HasSubstr("writing the shard of rank 1: write: Input/output error")));
           group->barrier().wait();
           fails = false;
         }
@@ -192,7 +192,7 @@ TEST(SnapshotsInShards, ARankThatCanNotWriteCostsSnapshotsAndNoTraining) {
     });
     const std::string log = ::testing::internal::GetCapturedStderr();
     EXPECT_THAT(log, AllOf(HasSubstr("step 8 was not saved, and the run continues: rank 1 ("),
-                           HasSubstr("writing the share of rank 1"), HasSubstr("step 12 is saved in")));
+                           HasSubstr("writing the shard of rank 1"), HasSubstr("step 12 is saved in")));
     EXPECT_EQ(failed, 2);
     EXPECT_EQ(weights, saved.undisturbed.weights);
     for (const fs::path& disk : disks) {
@@ -313,7 +313,7 @@ TEST(SnapshotsInShards, ADamagedCopyOfTheManifestIsNoWorseThanNone) {
   }
 }
 
-// The manifest as if another host, or an earlier lockstep, had written rank 1's share.
+// The manifest as if another host, or an earlier lockstep, had written rank 1's shard.
 void set_host(const fs::path& snapshot, const std::string& host) {
   const fs::path path = snapshot / "manifest.json";
   std::ifstream in(path);
@@ -327,7 +327,7 @@ void set_host(const fs::path& snapshot, const std::string& host) {
 TEST(SnapshotsInShards, AFileOfAHostThatIsNotHereIsWaitedForAndNoOlderSnapshotTaken) {
   const Saved saved(3);
   for (const std::string host : {"elsewhere", ""}) {
-    const fs::path folder = saved.copy("shares", "absent " + host);
+    const fs::path folder = saved.copy("shards", "absent " + host);
     set_host(folder / kStep8, host);
     const fs::path file = folder / kStep8 / "optimizer.r0001.safetensors", away = saved.folder / ("away " + host);
     fs::rename(file, away);
@@ -357,7 +357,7 @@ TEST(SnapshotsInShards, ADeadRankCostsTheStepsSinceTheLastSave) {
     }));
     EXPECT_THAT(::testing::internal::GetCapturedStderr(),
                 AllOf(HasSubstr("step 6, the last that rank "),
-                      HasSubstr("'optimizer' is split over the ranks, and a lost rank's share is gone; the job resumes "
+                      HasSubstr("'optimizer' is split over the ranks, and a lost rank's shard is gone; the job resumes "
                                 "from step 4, and does 2 again")));
     EXPECT_THAT(snapshots_in(folder / "run"), ElementsAre(kStep4));
     const Outcome last = run(3, folder / "run", kSteps, kEvery4, kSharded);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizers in shares of the ranks (DdpOptions::shard) train the weights that whole ones train, to the last bit; and
-// what would be wrong with shares is refused.
+// Optimizers in shards of the ranks (DdpOptions::shard) train the weights that whole ones train, to the last bit; and
+// what would be wrong with shards is refused.
 #include <gtest/gtest.h>
 
 #include <algorithm>

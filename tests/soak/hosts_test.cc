@@ -6,9 +6,9 @@
 // so that hosts that come and go change none.
 //
 // SOAK_KILLS (12) harms, drawn by SOAK_SEED (1): half of them to a job of a fixed number of hosts, half to one of two
-// or three; scripts/test --extra soak hosts sets them. With SOAK_SHARD=1 the optimizer is in shares of the ranks.
+// or three; scripts/test --extra soak hosts sets them. With SOAK_SHARD=1 the optimizer is in shards of the ranks.
 //
-// SoakDisks: the same of two or three hosts that have a disk each for their ranks' shares. A disk is full for a while
+// SoakDisks: the same of two or three hosts that have a disk each for their ranks' shards. A disk is full for a while
 // in which a rank dies, or a host is away for 2 to 10 s: 4 harms, or SOAK_KILLS.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -51,7 +51,7 @@ void read_manifest(FoundSnapshot& snapshot) {
     }
     const Manifest& manifest = snapshot.manifest.emplace(manifest_from_text(read_text(snapshot.path / kManifest)));
     for (const ManifestFile& file : manifest.files) snapshot.bytes += file.bytes;
-    // Ranks write shares to their own disks.
+    // Ranks write shards to their own disks.
     const bool may_be_partial = std::ranges::count(manifest.items, ItemKind::sharded, &ManifestItem::kind) > 0;
     for (const ManifestFile& file : manifest.files) {
       const auto bytes = size_of_file(snapshot.path / file.name);

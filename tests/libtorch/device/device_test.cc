@@ -220,7 +220,7 @@ TEST(Device, AScalerOnTheCpuKnowsTheGradientsOfTheDevice) {
   });
 }
 
-// With clipping, whose norm is one of all shares.
+// With clipping, whose norm is one of all shards.
 TEST(Device, AnOptimizerInSharesTrainsAsOneProcessOnTheCpu) {
   const auto data = [](int step) { return random_tensor({6, 4}, 70 + static_cast<std::uint64_t>(step)); };
   const ::torch::optim::AdamWOptions settings(0.01);
@@ -265,7 +265,7 @@ TEST(Device, AnInfOfOneRanksShardLeavesTheStepOutOnAll) {
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
       at::Tensor x = random_tensor({2, 40}, static_cast<std::uint64_t>(step));
-      // The gradient of a single element: the other rank's share is finite.
+      // The gradient of a single element: the other rank's shard is finite.
       if (step == 1 && group->rank() == 1) x[0][39] = std::numeric_limits<float>::infinity();
       const Tensors before = on_cpu(weights_of(*net));
       scaler.scale(ddp(x.to(libtorch::device_of(*group))).sum()).backward();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shards of a Reducer, on every backend: an optimizer that keeps the state of its share trains the weights of one that
+// Shards of a Reducer, on every backend: an optimizer that keeps the state of its shard trains the weights of one that
 // keeps all.
 #include <gmock/gmock.h>
 
@@ -26,7 +26,7 @@ struct Adagrad {
     for (const ParameterSpec& spec : specs) weights.emplace_back(spec.count(), 1.0f);
     squares.resize(specs.size());
   }
-  // Reads the gradient of the share and leaves the updated weights in its place. `state`: the share's sums of squares.
+  // Reads the gradient of the shard and leaves the updated weights in its place. `state`: the shard's sums of squares.
   void step(const ProcessGroup& group, Reducer& reducer, const ParameterShard& shard, std::vector<float>& state) {
     state.resize(static_cast<std::size_t>(shard.end - shard.begin));
     float* const own = weights[static_cast<std::size_t>(shard.parameter)].data() + shard.begin;
@@ -40,7 +40,7 @@ struct Adagrad {
                   });
   }
   std::vector<std::vector<float>> weights;
-  std::vector<std::vector<float>> squares;  // by parameter, or by share
+  std::vector<std::vector<float>> squares;  // by parameter, or by shard
 };
 
 void backward_of(const Group& group, Reducer& reducer, int step, bool leaves_one_out = false) {

@@ -39,7 +39,7 @@ inline Manifest save_step(const std::filesystem::path& folder, std::int64_t step
       items, survivor);
 }
 
-// The step of two ranks, the optimizer in shares: of a matrix of 2 x 3, and each rank's disk by rank, perhaps the same.
+// The step of two ranks, the optimizer in shards: of a matrix of 2 x 3, and each rank's disk by rank, perhaps the same.
 // `is_copied`: the second disk gets the manifest too.
 inline Manifest save_shards(const std::array<std::filesystem::path, 2>& disks, std::int64_t step,
                             std::int64_t generation, bool is_copied = true) {

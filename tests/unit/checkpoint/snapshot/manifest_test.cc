@@ -264,7 +264,7 @@ TEST(Manifest, NamesEachThingOnceAndWhatIsThere) {
   expect_text(refusal_of([](Json& json) { json["world_size"] = 3; }), {"'samples'", "of 2 ranks", "there were 3"});
 }
 
-// The sample with an item in shares: 'w' is a matrix of 2 x 3 in two files, 'none' has no elements.
+// The sample with an item in shards: 'w' is a matrix of 2 x 3 in two files, 'none' has no elements.
 Manifest sharded_sample() {
   Manifest manifest = sample();
   manifest.files.push_back({.name = "critic.r0000.safetensors", .bytes = 1, .xxh3 = 1, .owner = 0});
