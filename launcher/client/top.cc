@@ -100,7 +100,7 @@ std::vector<std::string> row_of_rank(const ReportedRank& rank, bool is_slow) {
                                   rank.state,
                                   rank.step < 0 ? "-" : fmt::format("{}", rank.step),
                                   rank.step_s > 0 ? duration(rank.step_s) : "-",
-                                  percent(rank, {Phase::exposed}),
+                                  percent(rank, {Phase::waited}),
                                   percent(rank, {Phase::hidden}),
                                   percent(rank, {Phase::data}),
                                   percent(rank, {Phase::forward}),
@@ -117,7 +117,7 @@ std::vector<std::string> row_of_rank(const ReportedRank& rank, bool is_slow) {
 }
 
 // The share of the step that the rank spent on its own work, as far as the phases tell.
-double busy(const ReportedRank& rank) { return 1 - share_of(rank, Phase::exposed) - share_of(rank, Phase::hidden); }
+double busy(const ReportedRank& rank) { return 1 - share_of(rank, Phase::waited) - share_of(rank, Phase::hidden); }
 
 std::string describe_finding(const trace::Finding& finding, const LiveReport& report) {
   const auto others = std::count_if(report.ranks.begin(), report.ranks.end(),

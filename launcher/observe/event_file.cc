@@ -103,7 +103,7 @@ std::string as_event_file(const RunReport& report) {
         if (step > start.until) break;
         const double time = seconds_of(row.end + table.wall_clock);
         writer.scalar(fmt::format("own ms/rank {}", table.rank), step, time, 1e3 * seconds_of(row.own()));
-        writer.scalar(fmt::format("waited ms/rank {}", table.rank), step, time, 1e3 * seconds_of(row[Phase::exposed]));
+        writer.scalar(fmt::format("waited ms/rank {}", table.rank), step, time, 1e3 * seconds_of(row[Phase::waited]));
       }
     }
   }

@@ -23,6 +23,8 @@ namespace fs = std::filesystem;
 
 struct Verdict {
   std::string text = "its verdict can't be read";
+  std::string outcome = {};
+  std::string summary = {};
   std::string run_id = {};  // empty: not known
   std::optional<bool> starts_again = {};
 };
@@ -34,7 +36,9 @@ Verdict read_verdict(const fs::path& file) {
   const auto text = [&](const char* key, const char* otherwise) {
     return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : otherwise;
   };
-  verdict.text = fmt::format("{}: {}", text("outcome", "?"), text("summary", "?"));
+  verdict.outcome = text("outcome", "?");
+  verdict.summary = text("summary", "?");
+  verdict.text = fmt::format("{}: {}", verdict.outcome, verdict.summary);
   verdict.run_id = text("run_id", "");
   if (json.contains("starts_again")) verdict.starts_again = json["starts_again"] == true;
   return verdict;
@@ -74,7 +78,9 @@ JobHistory read_history(const fs::path& folder, std::string_view run_id) {
     const Verdict verdict = is_over ? read_verdict(file) : Verdict();
     if (!verdict.run_id.empty() && verdict.run_id != run_id) break;  // an earlier run's in the same folder
     history.is_over = is_over && !verdict.starts_again.value_or(false);
-    history.has_failed = verdict.text.starts_with("failed:") || verdict.text.starts_with("host lost:");
+    history.has_failed = verdict.outcome == "failed" || verdict.outcome == "host lost";
+    history.outcome = history.is_over ? verdict.outcome : "";
+    history.summary = history.is_over ? verdict.summary : "";
     if (is_over) history.verdicts.push_back({.text = fmt::format("start {}: {}", start, verdict.text)});
     if (history.is_over && verdict.starts_again) break;  // later folders are an earlier run's
   }

@@ -18,6 +18,8 @@ struct JobHistory {
   std::vector<HistoryLine> verdicts = {};  // "start 1: finished; ...", by start
   bool is_over = false;                    // the last start has a verdict, and no other follows
   bool has_failed = false;                 // the last verdict is neither finished nor stopped
+  std::string outcome = {};                // of the last verdict, if it is over: "finished", "host lost", ...
+  std::string summary = {};                // and its sentence
   std::vector<HistoryLine> lines = {};     // the last kMost messages of the launcher and about snapshots
   static constexpr std::size_t kMost = 200;
 };

@@ -68,7 +68,7 @@ std::optional<StepRow> steps_between(const RankTotals& before, const RankTotals&
       after.of(SpanKind::optimizer) > 0 ? spent(SpanKind::optimizer) : after.after_steps - before.after_steps;
   row[Phase::snapshot] = spent(SpanKind::snapshot);
   row[Phase::evaluation] = spent(SpanKind::evaluation);
-  row[Phase::exposed] = spent(SpanKind::collective);
+  row[Phase::waited] = spent(SpanKind::collective);
   settle(row, after.hidden - before.hidden, after.waited - before.waited);
   return row;
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <functional>
 #include <map>
 
@@ -18,6 +19,8 @@
 namespace lockstep::launcher {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr std::size_t kMostColumns = 120;
 
 // Colours p0 ... p8 of the phases, for light and dark pages: Okabe and Ito's set, which most colour-blind people can
@@ -27,7 +30,6 @@ constexpr std::string_view kHead = R"(<!DOCTYPE html>
 <head>
 <meta charset="utf-8"/>
 <meta name="viewport" content="width=device-width, initial-scale=1"/>
-<title>lockstep report</title>
 <style>
 :root { color-scheme: light dark; --text: #1b1f24; --page: #ffffff; --faint: #57606a; --rule: #d0d7de; --hot: #d55e00; --line: #0072b2; }
 @media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --page: #0d1117; --faint: #9198a1; --rule: #3d444d; --hot: #ff8f40; --line: #56b4e9; } }
@@ -46,14 +48,12 @@ th:first-child, td:first-child, .text { text-align: left; } td:first-child { whi
 .p6 { fill: #cc79a7; color: #cc79a7; } .p7 { fill: #b5a300; color: #b5a300; } .p8 { fill: #9198a1; color: #9198a1; }
 .key span { display: inline-block; margin-right: 1em; } .key b { font-weight: 400; }
 </style>
-</head>
-<body>
 )";
 
 std::string label_of(const RankTable& table) { return fmt::format("rank {} ({})", table.rank, table.host); }
 
 std::string head_of(const std::string& title) {
-  return fmt::format("{}<h1>{}</h1>\n", kHead, escaped(title.empty() ? "A run" : title));
+  return fmt::format("{}<title>{}</title>\n</head>\n<body>\n<h1>{}</h1>\n", kHead, escaped(title), escaped(title));
 }
 std::string heading(std::string_view text) { return fmt::format("<h2>{}</h2>\n", escaped(text)); }
 std::string paragraph(std::string_view text, std::string_view kind = "faint") {
@@ -72,6 +72,17 @@ std::string length_of(std::int64_t ns) {
   const std::int64_t s = ns / 1'000'000'000;
   if (s < 60) return trace::format_duration(std::chrono::nanoseconds(ns));
   return s < 3600 ? fmt::format("{} min {} s", s / 60, s % 60) : fmt::format("{} h {} min", s / 3600, s / 60 % 60);
+}
+
+// Returns "train failed after 3 min 5 s": program, outcome, duration.
+std::string title_of(const RunReport& report) {
+  const std::string program = fs::path(report.command.substr(0, report.command.find(' '))).filename();
+  const std::string& outcome = report.history.outcome;
+  return fmt::format("{} {} after {}", program.empty() ? "A run" : program,
+                     outcome.empty()          ? "has not ended"
+                     : outcome == "host lost" ? "lost a host"
+                                              : outcome,
+                     length_of(report.ended - report.began));
 }
 
 using Loss = std::optional<std::pair<std::int64_t, double>>;
@@ -130,16 +141,43 @@ std::string charts_of(const std::vector<NamedReport>& runs, const std::string& k
     }
   }
   std::string html;
-  const auto add = [&](const std::string& name, const Axis& axis) {
+  const auto add = [&](const std::string& name, const std::string& title, const Axis& axis) {
     if (const auto chart = charts.extract(name)) {
-      html += heading(name) + key + line_chart(chart.mapped(), axis, name + " by step");
+      html += heading(title) + key + line_chart(chart.mapped(), axis, name + " by step");
     }
   };
-  add("loss", {"loss of the global batch"});
-  add("samples per second", {"samples, or what set_weight() said, of all ranks", true});
-  add("step ms", {"ms", true});
-  while (!charts.empty()) add(std::string(charts.begin()->first), {"mean over the ranks that logged it"});
+  add("loss", "Loss", {"loss of the global batch"});
+  add("samples per second", "Samples per second", {"samples, or what set_weight() said, of all ranks", true});
+  add("step ms", "Time of a step", {"ms", true});
+  while (!charts.empty()) {
+    const std::string name = charts.begin()->first;
+    add(name, name, {"mean over the ranks that logged it"});
+  }
   return html;
+}
+
+// Returns the conclusion: why the run failed, which rank is slow, and how much of a step waits for communication.
+std::string conclusion_of(const RunReport& report) {
+  std::string html;
+  if (report.history.is_over && report.history.has_failed)
+    html += fmt::format("<b class=\"failed\">{}.</b> ", escaped(report.history.summary));
+  if (report.starts.empty()) return html.empty() ? html : fmt::format("<p>{}</p>\n", html);
+  const ReportedStart& last = report.starts.back();
+  double waited = 0, all = 0;
+  for (const RankTable& table : last.ranks) {
+    for (const StepRow& row : table.rows) {
+      waited += ms(row.ns[static_cast<std::size_t>(Phase::waited)]);
+      all += ms(row.length());
+    }
+  }
+  if (last.straggler) {
+    html += escaped(describe(*last.straggler)) + ". ";
+  } else if (report.world_size > 1 && all > 0) {
+    html += "No rank is slow. ";
+  }
+  if (report.world_size > 1 && all > 0)
+    html += fmt::format("{:.0f} % of a step waits for other ranks.", 100 * waited / all);
+  return html.empty() ? html : fmt::format("<p class=\"straggler\">{}</p>\n", html);
 }
 
 // Returns the means over the steps, in ms.
@@ -167,7 +205,7 @@ std::string where_time_goes(const ReportedStart& start) {
       if (is_there[i]) rows += fmt::format("<td>{:.3f}</td>", bar.parts[i]);
     }
     const double hidden = bar.parts[static_cast<std::size_t>(Phase::hidden)];
-    const double all = hidden + bar.parts[static_cast<std::size_t>(Phase::exposed)];
+    const double all = hidden + bar.parts[static_cast<std::size_t>(Phase::waited)];
     rows += all > 0 ? fmt::format("<td>{:.0f} %</td></tr>\n", 100 * hidden / all) : "<td>-</td></tr>\n";
   }
   std::string key = "<p class=\"key\">";
@@ -250,12 +288,13 @@ std::string findings_table(const RunReport& report) {
 std::string bucket_table(const RunReport& report) {
   if (report.buckets.empty()) return {};
   std::string rows =
-      "<tr><th>bucket</th><th>bytes</th><th>in flight, ms</th><th>after the last rank came, ms</th><th>bus bandwidth, "
+      "<tr><th>bucket</th><th>size</th><th>in flight, ms</th><th>after the last rank came, ms</th><th>bus bandwidth, "
       "GB/s</th></tr>\n";
   for (std::size_t i = 0; i < report.buckets.size(); ++i) {
     const ReportedBucket& bucket = report.buckets[i];
     rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{:.3f}</td><td>{:.3f}</td><td>{:.2f}</td></tr>\n", i,
-                        bucket.bytes, ms(bucket.under_way), ms(bucket.moving), bucket.bus_bandwidth / 1e9);
+                        readable_bytes(static_cast<std::uint64_t>(bucket.bytes)), ms(bucket.under_way),
+                        ms(bucket.moving), bucket.bus_bandwidth / 1e9);
   }
   return heading("Buckets") + table(rows);
 }
@@ -275,7 +314,7 @@ std::string history_table(const JobHistory& history) {
 
 std::string as_page(const RunReport& report) {
   const std::vector<NamedReport> runs{{"", report}};
-  std::string html = head_of(report.run_id) + facts_of(runs);
+  std::string html = head_of(title_of(report)) + conclusion_of(report) + facts_of(runs);
   if (report.lost_events > 0) {
     html +=
         paragraph(fmt::format("A trace keeps the last {} events of a rank: {} older ones are gone. Times and rates "
@@ -284,14 +323,13 @@ std::string as_page(const RunReport& report) {
   }
   for (const std::string& problem : report.problems) html += paragraph(problem);
   for (const ReportedStart& start : report.starts) {
-    if (!start.straggler) continue;
+    if (!start.straggler || start.number == report.starts.back().number) continue;
     html += paragraph(fmt::format("start {}: {}", start.number, describe(*start.straggler)), "straggler");
   }
-  html += findings_table(report) + charts_of(runs, "");
-  if (!report.starts.empty()) {
-    const ReportedStart& last = report.starts.back();
-    html += where_time_goes(last) + slowest_by_step(last) + memory_of_ranks(last);
-  }
+  html += findings_table(report);
+  if (!report.starts.empty()) html += where_time_goes(report.starts.back()) + slowest_by_step(report.starts.back());
+  html += charts_of(runs, "");
+  if (!report.starts.empty()) html += memory_of_ranks(report.starts.back());
   return html + bucket_table(report) + history_table(report.history) + "</body>\n</html>\n";
 }
 

@@ -30,7 +30,7 @@ std::optional<Phase> phase_of(SpanKind kind) {
     case SpanKind::optimizer: return Phase::optimizer;
     case SpanKind::snapshot: return Phase::snapshot;
     case SpanKind::evaluation: return Phase::evaluation;
-    case SpanKind::collective: return Phase::exposed;
+    case SpanKind::collective: return Phase::waited;
     case SpanKind::program: break;
   }
   return std::nullopt;
@@ -156,7 +156,7 @@ std::string_view name_of(Phase phase) {
     case Phase::forward: return "forward";
     case Phase::backward: return "backward";
     case Phase::hidden: return "hidden communication";
-    case Phase::exposed: return "exposed communication";
+    case Phase::waited: return "waited communication";
     case Phase::optimizer: return "optimizer";
     case Phase::snapshot: return "snapshot";
     case Phase::evaluation: return "evaluation";
@@ -166,7 +166,7 @@ std::string_view name_of(Phase phase) {
 }
 
 std::int64_t StepRow::own() const {
-  return length() - (*this)[Phase::exposed] - (on_device ? 0 : (*this)[Phase::hidden]);
+  return length() - (*this)[Phase::waited] - (on_device ? 0 : (*this)[Phase::hidden]);
 }
 
 void settle(StepRow& row, std::int64_t hidden, std::int64_t waited) {
@@ -186,7 +186,7 @@ void settle(StepRow& row, std::int64_t hidden, std::int64_t waited) {
   for (const Phase phase : std::span(kWaiting).first(row.on_device ? 4 : 1)) {
     const std::int64_t here = up_to(waited, row[phase]);
     row[phase] -= here;
-    row[Phase::exposed] += here;
+    row[Phase::waited] += here;
     waited -= here;
   }
   if (row.on_device) row[Phase::hidden] = up_to(hidden, row.own());

@@ -22,7 +22,7 @@ enum class Phase : std::uint8_t {
   forward,
   backward,   // without the time in the group's calls
   hidden,     // communication within backward: in the group's calls, before the last gradient; on a device beside it
-  exposed,    // communication for which the rank waited
+  waited,     // communication for which the rank waited
   optimizer,  // for an optimizer that is not lockstep's: the time from the backward to the next batch or forward
   snapshot,
   evaluation,

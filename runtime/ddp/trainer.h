@@ -150,8 +150,8 @@ class LOCKSTEP_INTERNAL_API Trainer {
   const std::optional<MicroBatch>& micro_batch() const { return micro_batch_; }
   void end_micro_batch() { micro_batch_.reset(); }
   // Throws InvalidArgument if this rank has other rows of a step of `rows_of_all` rows than its fixed micro-batches.
-  static void require_dealt_as_micro_batches(const Reproducible& reproducible, std::int64_t rows, std::int64_t rows_of_all,
-                                      int rank, int world);
+  static void require_dealt_as_micro_batches(const Reproducible& reproducible, std::int64_t rows,
+                                             std::int64_t rows_of_all, int rank, int world);
 
   // Keeps the exception that is being handled in `part`, "backward", of the step. Other ranks are told if the exception
   // leaves the object that trains, or by tell_failure().

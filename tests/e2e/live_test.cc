@@ -127,7 +127,7 @@ TEST_F(Live, ARankThatIsSlowIsNamedAndShownInEveryView) {
   EXPECT_EQ(scalars["lr"], 0.001) << seen;
   EXPECT_EQ(scalars["start"], 0) << seen;
   EXPECT_GT(seen["ranks"][1]["shares"]["data"].get<double>(), 0.5);
-  EXPECT_GT(seen["ranks"][0]["shares"]["exposed communication"].get<double>(), 0.3);
+  EXPECT_GT(seen["ranks"][0]["shares"]["waited communication"].get<double>(), 0.3);
   const auto screen = run({LOCKSTEP_PROGRAM, "top", id});
   EXPECT_EQ(screen.exit_code, 0) << screen.err;
   expect_text(screen.out, {id, "2 ranks on 1 host, start 1", " samples/s, loss ", "lr 0.001 (step ", "rank 1 (host ",

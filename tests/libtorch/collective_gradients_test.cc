@@ -52,6 +52,16 @@ void expect_gradients(const std::string& what, const std::vector<std::int64_t>& 
 
 at::Tensor sum_of(const std::vector<at::Tensor>& tensors) { return at::stack(tensors).sum(0); }
 
+TEST(GatherRows, HasTheRowsOfAllRanksOnRootAlone) {
+  run_torch_ranks(3, [](const Group& group) {
+    const at::Tensor own = at::full({2 * group->rank(), 2}, group->rank());
+    const at::Tensor all = libtorch::gather_rows(own, group, 1);
+    ASSERT_EQ(all.defined(), group->rank() == 1);
+    if (all.defined()) EXPECT_TRUE(at::equal(all, at::cat({at::full({2, 2}, 1), at::full({4, 2}, 2)})));
+    EXPECT_THROW(libtorch::gather_rows(at::zeros({1, 1 + group->rank()}), group), Mismatch);
+  });
+}
+
 TEST(CollectiveGradients, AreThoseOfTheSumOfAllRanksLosses) {
   for (const int ranks : kWorlds) {
     const std::vector<std::int64_t> even(static_cast<std::size_t>(ranks), 6);

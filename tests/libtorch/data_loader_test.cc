@@ -15,6 +15,27 @@
 namespace lockstep::testing::data_loader_test {
 namespace {
 
+TEST(LibtorchDataLoader, MakesTheSamplerOfAGroup) {
+  run_torch_ranks(3, [](const Group& group) {
+    libtorch::DataLoader loader(numbers(20), *group, {.global_batch = 10, .seed = 5, .workers = 1});
+    GlobalBatchSampler sampler(20, *group, {.global_batch = 10, .seed = 5});
+    EXPECT_EQ(take(loader), epoch_of(sampler, 0));
+    EXPECT_EQ(take(loader), epoch_of(sampler, 1)) << "each loop is the next epoch";
+    EXPECT_THROW(libtorch::DataLoader(numbers(20), *group, {.global_batch = 10, .workers = -1}), InvalidArgument);
+    EXPECT_THROW(libtorch::DataLoader(numbers(20), *group, {}), InvalidArgument);
+  });
+}
+
+// A sampler's rows_per_rank count in place of the loader's batch size.
+TEST(LibtorchDataLoader, TakesTheSizeOfADistributedSampler) {
+  libtorch::DataLoader loader(numbers(20), DistributedSampler(20, 0, 2, {.rows_per_rank = 4, .shuffle = false}));
+  EXPECT_EQ(loader.num_batches(), 3u);
+  std::vector<std::int64_t> sizes;
+  for (auto& batch : loader) sizes.push_back(batch.data.size(0));
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{4, 4, 2}));
+  expect_text(outcome_of([] { DistributedSampler(20, 0, 2, {.rows_per_rank = -4}); }), {"rows_per_rank is -4"});
+}
+
 TEST(LibtorchDataLoader, HasAsManyBatchesOnEveryRank) {
   for (const std::size_t workers : {0, 2}) {
     const auto options = ::torch::data::DataLoaderOptions().workers(workers);

@@ -3,6 +3,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include <torch/optim/adamw.h>
+
+#include "lockstep/libtorch/decay_groups.h"
 #include "lockstep/libtorch/state_file.h"
 #include "tests/libtorch/common.h"
 
@@ -43,6 +46,34 @@ TEST(StateFile, GivesEveryRankWhatRankZeroSaved) {
     EXPECT_EQ(other.norm->num_batches_tracked.item<int>(), 7);
   });
   std::filesystem::remove_all(folder);
+}
+
+TEST(StateFile, OfADistributedDataParallelIsItsModules) {
+  const auto folder = scratch();
+  run_torch_ranks(2, [&](const Group& group) {
+    ::torch::nn::Linear net(3, 2), other(3, 2);
+    libtorch::DistributedDataParallel ddp(net, group), second(other, group);
+    libtorch::save_weights(folder / "ddp.safetensors", ddp, {{"epoch", "3"}});
+    EXPECT_EQ(libtorch::load_weights(folder / "ddp.safetensors", second).metadata.at("epoch"), "3");
+    EXPECT_TRUE(at::equal(net->weight, other->weight));
+  });
+  std::filesystem::remove_all(folder);
+}
+
+TEST(DecayGroups, HaveMatricesWithDecayAndTheRestWithout) {
+  const ::torch::nn::Linear net(3, 2);
+  const auto options = ::torch::optim::AdamWOptions(0.5).weight_decay(0.1);
+  auto groups = libtorch::decay_groups(net->parameters(), options);
+  const ::torch::optim::AdamW optimizer(groups, options);
+  ASSERT_EQ(groups.size(), 2u);
+  const auto decay_of = [](auto& group) {
+    return static_cast<::torch::optim::AdamWOptions&>(group.options()).weight_decay();
+  };
+  EXPECT_EQ(decay_of(groups[0]), 0.1);
+  EXPECT_EQ(groups[0].params().at(0).dim(), 2);
+  EXPECT_EQ(decay_of(groups[1]), 0);
+  EXPECT_EQ(groups[1].params().at(0).dim(), 1);
+  EXPECT_EQ(groups[1].options().get_lr(), 0.5);
 }
 
 TEST(StateFile, TakesAModuleAsDistributedDataParallelDoes) {

@@ -167,7 +167,7 @@ TEST_F(LaunchedHosts, ASlowCableIsNoRanksFault) {
   for (std::string line; std::getline(lines, line);) {
     const auto json = nlohmann::json::parse(line);
     if (json["type"] != "step") continue;
-    const double communication = json["phases_ms"]["exposed communication"].get<double>() +
+    const double communication = json["phases_ms"]["waited communication"].get<double>() +
                                  json["phases_ms"]["hidden communication"].get<double>();
     waited.push_back(communication / json["ms"].get<double>());
   }

@@ -31,6 +31,7 @@ TEST(GatherRows, IsTheOppositeOfChunk) {
         const Tensor all = Tensor::of({total, 2}, wanted).to(group->device());
         const int root = group->size() - 1;
         const Tensor gathered = gather_rows(all.view_rows(mine.begin, mine.begin + mine.count), *group, root);
+        EXPECT_EQ(all_gather_rows(all.view_rows(mine.begin, mine.begin + mine.count), *group).to_vector(), wanted);
         ASSERT_EQ(gathered.defined(), group->rank() == root);
         if (!gathered.defined()) return;
         EXPECT_EQ(gathered.shape(), (Shape{total, 2}));
@@ -46,6 +47,7 @@ TEST(GatherRows, RowsUnlikeEachOtherAreAMismatchOnEveryRank) {
     const auto rows = [&](std::int64_t columns, DType dtype) { return Tensor::zeros({2, columns}, dtype, device); };
     EXPECT_THROW(gather_rows(rows(group->rank() == 1 ? 3 : 2, DType::f32), *group), Mismatch);
     EXPECT_THROW(gather_rows(rows(2, group->rank() == 2 ? DType::i64 : DType::f32), *group), Mismatch);
+    EXPECT_THROW(all_gather_rows(rows(group->rank() == 1 ? 3 : 2, DType::f32), *group), Mismatch);
   });
 }
 
@@ -62,6 +64,20 @@ TEST(Weights, AreReadByRankZeroAndReachAll) {
     fresh.initialize(10 + static_cast<std::uint64_t>(group->rank()));
     fresh.to(group->device());
     EXPECT_EQ(load_weights(file, fresh, *group).metadata, (checkpoint::Metadata{{"by", "0"}}));
+    EXPECT_EQ(hash_of(fresh), hash_of(model));
+  });
+}
+
+TEST(Weights, OfADistributedDataParallelAreItsModels) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    nn::Linear model(5, 2), fresh(5, 2);
+    model.initialize(1);
+    fresh.initialize(2);
+    for (const nn::Linear& one : {model, fresh}) one.to(group->device());
+    DistributedDataParallel ddp(model, group), other(fresh, group);
+    save_weights(folder / "w", ddp, {{"epoch", "3"}});
+    EXPECT_EQ(load_weights(folder / "w", other).metadata, (checkpoint::Metadata{{"epoch", "3"}}));
     EXPECT_EQ(hash_of(fresh), hash_of(model));
   });
 }

@@ -326,5 +326,15 @@ TEST(OnRank0, GivesItsResultToAllAndRunsThereAlone) {
   });
 }
 
+TEST(AllReduceValue, GivesEveryRankTheReductionOfAllNumbers) {
+  run_ranks(3, [](const Group& group) {
+    const int rank = group->rank();
+    EXPECT_EQ(all_reduce_value(rank + 1, *group), 6);
+    EXPECT_EQ(all_reduce_value(0.5f * static_cast<float>(rank), *group, ReduceOp::avg), 0.5f);
+    EXPECT_EQ(all_reduce_value(std::int64_t{1} << (40 + rank), *group, ReduceOp::max), std::int64_t{1} << 42);
+    EXPECT_EQ(all_reduce_value(1.0 + rank, *group, ReduceOp::product), 6.0);
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::testing::metrics_test

@@ -214,6 +214,24 @@ TEST(Dropout, KeepsTheShareAndTheMean) {
   }
 }
 
+TEST(Argmax, IsTheFirstLargestOfTheLastDimension) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor x = Tensor::of({2, 2, 3}, {1, 3, 3, -1, -2, -3, 0, nan, 9, 5, 6, 7});
+  const Tensor largest = argmax(x);
+  EXPECT_EQ(largest.shape(), (Shape{2, 2}));
+  const auto ids = largest.values<std::int64_t>();
+  EXPECT_EQ(std::vector<std::int64_t>(ids.begin(), ids.end()), (std::vector<std::int64_t>{1, 0, 1, 2}));
+  EXPECT_EQ(argmax(Tensor::zeros({0, 3})).count(), 0);
+  expect_error([] { argmax(Tensor::zeros({2, 0})); }, {"argmax", "[2, 0]", "at least one value"});
+}
+
+TEST(Accuracy, CountsTheRowsWhoseLargestValueIsTheTarget) {
+  const Tensor logits = Tensor::of({4, 2}, {1, 2, 2, 1, 1, 2, 2, 1});
+  EXPECT_EQ(accuracy(logits, Tensor::indices({4}, {1, 1, 1, 0})), 0.75);
+  EXPECT_TRUE(std::isnan(accuracy(Tensor::zeros({0, 2}), Tensor::indices({0}, {}))));
+  expect_error([&] { accuracy(logits, Tensor::indices({2}, {1, 1})); }, {"accuracy", "one target per row"});
+}
+
 TEST(Dropout, NothingToDropIsTheIdentity) {
   const Tensor x = Tensor::ones({3});
   EXPECT_EQ(dropout(x, 0, {}).id(), x.id());

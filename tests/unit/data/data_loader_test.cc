@@ -290,6 +290,50 @@ TEST(DataLoader, HasNothingLeftOfAnEpochThatWasOver) {
   EXPECT_THROW(other.resume(over), InvalidArgument) << "in the middle of a pass";
 }
 
+// As torch's loop does: who forgets set_epoch() gets other batches in each epoch.
+TEST(DataLoader, StartsTheNextEpochWithEachLoop) {
+  const auto make = [] {
+    return DataLoader(BySample(Tens{40}), GlobalBatchSampler(40, 0, 1, {.global_batch = 6, .seed = 4}));
+  };
+  auto loader = make(), named = make();
+  for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
+    std::vector<Ids> read, wanted;
+    for (const auto& batch : loader) read.push_back(batch.ids);
+    named.set_epoch(epoch);
+    for (const auto& batch : named) wanted.push_back(batch.ids);
+    EXPECT_EQ(read, wanted) << epoch;
+    EXPECT_EQ(loader.epoch(), epoch);
+  }
+  for (const auto& batch : loader) {  // left early
+    EXPECT_FALSE(batch.ids.empty());
+    break;
+  }
+  EXPECT_EQ(loader.epoch(), 4);
+  loader.resume(loader.state());
+  std::size_t left = 0;
+  for (const auto& batch : loader) left += batch.ids.size();
+  EXPECT_EQ(left, 34u) << "the rest of epoch 4";
+  EXPECT_EQ(loader.epoch(), 4);
+  static_cast<void>(loader.begin());
+  EXPECT_EQ(loader.epoch(), 5);
+}
+
+// What stands for a process group.
+struct Group {
+  int rank() const { return 1; }
+  int size() const { return 2; }
+};
+
+TEST(DataLoader, MakesTheSamplerOfAGroup) {
+  DataLoader loader(BySample(Tens{10}), Group(), {.global_batch = 4, .shuffle = false, .workers = 1});
+  std::vector<Ids> read;
+  for (const auto& batch : loader) read.push_back(batch.ids);
+  EXPECT_EQ(read, (std::vector<Ids>{{2, 3}, {6, 7}, {9}}));
+  EXPECT_EQ(loader.sampler().global_batch(), 4);
+  EXPECT_EQ(testing::error_of<InvalidArgument>([] { DataLoader(BySample(Tens{10}), Group(), {}); }),
+            "GlobalBatchSampler: global_batch is 0; give the rows of all ranks together in a batch, at least 1");
+}
+
 TEST(DataLoader, ReadsAheadNoMoreThanThereIs) {
   DataLoader loader(BySample(Tens{3}), in_order(3, 1), {.workers = 1, .prefetch = std::numeric_limits<int>::max()});
   int batches = 0;

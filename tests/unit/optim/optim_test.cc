@@ -69,6 +69,18 @@ TEST(AdamW, FirstStepIsTheSignTimesTheRate) {
   }
 }
 
+TEST(DecayGroups, HaveMatricesWithDecayAndTheRestWithout) {
+  const Tensor matrix = Tensor::zeros({2, 2}).set_requires_grad(), bias = Tensor::zeros({2}).set_requires_grad();
+  const auto groups = decay_groups({bias, matrix}, 0.1);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].weight_decay, 0.1);
+  EXPECT_EQ(groups[0].parameters.at(0).id(), matrix.id());
+  EXPECT_EQ(groups[1].weight_decay, 0);
+  EXPECT_EQ(groups[1].parameters.at(0).id(), bias.id());
+  const AdamW optimizer(groups);
+  EXPECT_EQ(optimizer.weight_decay(0), 0.1);
+}
+
 // From a beta that is a float already, 1 - beta is off by 1e-5 of itself for 0.999.
 TEST(AdamW, TheFirstStepsAreThoseOfDoubleToAFewUlps) {
   const Tensor p = Tensor::zeros({1}).set_requires_grad();

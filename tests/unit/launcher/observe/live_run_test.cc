@@ -85,7 +85,7 @@ TEST(LiveRun, AWaitAtTheEndOfAWindowIsNoRanksOwnWork) {
   const auto last = steps_between(before, after);
   ASSERT_TRUE(last);
   EXPECT_EQ(last->own(), kStep - 35 * kMs);
-  EXPECT_EQ((*last)[Phase::exposed], wait + 33 * kMs);
+  EXPECT_EQ((*last)[Phase::waited], wait + 33 * kMs);
   RankTotals later = totals_of(12);
   later.until += wait;
   later.in_steps += wait;
@@ -107,7 +107,7 @@ TEST(LiveRun, SaysWhatTheLastStepsTimeWentTo) {
   EXPECT_EQ(row[Phase::forward], 4 * 20 * kMs);
   EXPECT_EQ(row[Phase::backward], 4 * 30 * kMs);
   EXPECT_EQ(row[Phase::hidden], 4 * 2 * kMs);
-  EXPECT_EQ(row[Phase::exposed], 4 * 25 * kMs);
+  EXPECT_EQ(row[Phase::waited], 4 * 25 * kMs);
   EXPECT_EQ(row[Phase::other], 0);
   EXPECT_EQ(row.weight, 4 * 64);
 }
@@ -118,7 +118,7 @@ TEST(LiveRun, EnginesAndOptimizersOfOthersAreWhatIsLeft) {
   const auto row = steps_between(before, after);
   ASSERT_TRUE(row);
   EXPECT_EQ((*row)[Phase::backward], 1000);
-  EXPECT_EQ((*row)[Phase::exposed], 200);
+  EXPECT_EQ((*row)[Phase::waited], 200);
   EXPECT_EQ((*row)[Phase::optimizer], 200);
   EXPECT_EQ((*row)[Phase::other], 600);
   EXPECT_FALSE(steps_between(after, after));

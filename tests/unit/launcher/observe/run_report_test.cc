@@ -278,8 +278,11 @@ RunReport failed_report() {
   report.command = "./train --lr <0.1>";
   report.began = 1'795'798'800'000'000'000;
   report.ended = report.began + 318'000'000'000;
-  report.history = {
-      .verdicts = {{.text = "start 1: failed: rank 1 failed first"}}, .is_over = true, .has_failed = true};
+  report.history = {.verdicts = {{.text = "start 1: failed: rank 1 failed first"}},
+                    .is_over = true,
+                    .has_failed = true,
+                    .outcome = "failed",
+                    .summary = "rank 1 failed first"};
   return report;
 }
 
@@ -290,14 +293,19 @@ TEST(RunReport, BeginsWithHowTheRunEnded) {
     EXPECT_NE(page.find(text), std::string::npos) << text;
     return page.find(text);
   };
+  EXPECT_LT(at("<title>train failed after 5 min 18 s</title>"), at("<h1>train failed after 5 min 18 s</h1>"));
+  EXPECT_LT(at("<b class=\"failed\">rank 1 failed first.</b> rank 1 (host n0) costs 14 % of every step: data. "),
+            at("<table>"));
+  EXPECT_LT(at("Where a step's time goes"), at("<h2>Loss</h2>"));
   EXPECT_LT(at("<b class=\"failed\">start 1: failed: rank 1 failed first</b>"), at("./train --lr &lt;0.1&gt;"));
-  EXPECT_LT(at("2026-11-27 17:00:00 UTC"), at("5 min 18 s"));
+  EXPECT_LT(at("2026-11-27 17:00:00 UTC"), at("<td>duration</td><td class=\"text\">5 min 18 s"));
   EXPECT_LT(at("<td>samples per second</td><td class=\"text\">3200</td>"), at("<svg"));
   at("<td>final loss</td><td class=\"text\">0.025 (step 40)</td>");
   at("2 on 1 host: n0");
   RunReport good = failed_report();
-  good.history = {.verdicts = {{.text = "start 1: finished: in 5 s"}}, .is_over = true};
-  expect_text(as_page(good), {"<td>verdict</td><td class=\"text\">start 1: finished: in 5 s</td>"});
+  good.history = {.verdicts = {{.text = "start 1: finished: in 5 s"}}, .is_over = true, .outcome = "finished"};
+  expect_text(as_page(good), {"<h1>train finished after 5 min 18 s</h1>",
+                              "<td>verdict</td><td class=\"text\">start 1: finished: in 5 s</td>"});
   expect_text(as_page(report_of({})), {"<td>verdict</td><td class=\"text\">none: "});
 }
 

@@ -23,7 +23,7 @@ void expect_phases(const StepRow& row, const Rhythm& rhythm) {
   EXPECT_EQ(row[Phase::other], rhythm.other);
   const std::int64_t own = rhythm.optimizer + rhythm.data + rhythm.forward + rhythm.backward + rhythm.other;
   EXPECT_EQ(row.own(), own);
-  EXPECT_EQ(row[Phase::exposed], row.length() - own - rhythm.hidden);
+  EXPECT_EQ(row[Phase::waited], row.length() - own - rhythm.hidden);
 }
 
 TEST(StepTable, SaysWhereEachStepsTimeWent) {
@@ -60,7 +60,7 @@ TEST(StepTable, AWaitWithinAForwardIsNoForward) {
   trace.spans.push_back({.kind = SpanKind::collective, .begin = forward + 100, .end = forward + 800});
   const RankTable table = table_of(trace);
   EXPECT_EQ(table.rows[0][Phase::forward], Rhythm{}.forward - 700);
-  EXPECT_EQ(table.rows[0][Phase::exposed], table.rows[1][Phase::exposed] + 700);
+  EXPECT_EQ(table.rows[0][Phase::waited], table.rows[1][Phase::waited] + 700);
 }
 
 TEST(StepTable, SpansOfOtherThreadsAndOfTheProgramTakeNothingAway) {
@@ -76,7 +76,7 @@ TEST(StepTable, OnADeviceHiddenCommunicationTakesNoTimeOfTheHost) {
   for (auto& step : trace.steps) step.on_device = true;
   for (const StepRow& row : table_of(trace).rows) {
     EXPECT_EQ(row[Phase::backward], Rhythm{}.backward + Rhythm{}.hidden);
-    EXPECT_EQ(row.own(), row.length() - row[Phase::exposed]);
+    EXPECT_EQ(row.own(), row.length() - row[Phase::waited]);
     EXPECT_EQ(row[Phase::other], Rhythm{}.other);
   }
 }
@@ -88,7 +88,7 @@ TEST(StepTable, OnADeviceTheHostWaitsWithItsStreamWhereverItIs) {
   settle(row, 300, 890);
   EXPECT_EQ(row[Phase::forward], 60);
   EXPECT_EQ(row[Phase::backward], 0);
-  EXPECT_EQ(row[Phase::exposed], 890);
+  EXPECT_EQ(row[Phase::waited], 890);
   EXPECT_EQ(row[Phase::other], 50);
   EXPECT_EQ(row.own(), 110) << "what the rank took for itself";
   EXPECT_EQ(row[Phase::hidden], 110) << "no more than that";
@@ -98,7 +98,7 @@ TEST(StepTable, OnADeviceTheHostWaitsWithItsStreamWhereverItIs) {
   ahead.ns[static_cast<std::size_t>(Phase::forward)] = 830;
   ahead.ns[static_cast<std::size_t>(Phase::backward)] = 50;
   settle(ahead, 0, 800);
-  EXPECT_EQ(ahead[Phase::exposed], 800);
+  EXPECT_EQ(ahead[Phase::waited], 800);
   EXPECT_EQ(ahead[Phase::forward], 160);
   EXPECT_EQ(ahead[Phase::data], 40);
   EXPECT_EQ(ahead.own(), 200);
@@ -147,7 +147,7 @@ TEST(Straggler, ThatIsSlowInAnotherPhaseOfEachStepHasNoPhaseThatHadNoTime) {
       row.ns[static_cast<std::size_t>(phase)] += more;
       added += more;
     }
-    row.ns[static_cast<std::size_t>(Phase::exposed)] -= added;
+    row.ns[static_cast<std::size_t>(Phase::waited)] -= added;
   }
   const auto found = find_straggler(tables);
   ASSERT_TRUE(found);

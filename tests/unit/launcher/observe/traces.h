@@ -20,7 +20,7 @@ struct Rhythm {
 };
 
 // `steps` steps in which every rank is as fast as the slowest: each has `length` ns, and what a rank's own work leaves
-// of it is exposed. `clock`: what this rank's clock is ahead.
+// of it is waited for. `clock`: what this rank's clock is ahead.
 inline trace::RankTrace trace_of(int rank, int steps, const Rhythm& own, std::int64_t length, std::int64_t clock = 0,
                                  bool has_optimizer = true) {
   using trace::SpanKind;
