@@ -57,7 +57,9 @@ TEST(GatherRows, HasTheRowsOfAllRanksOnRootAlone) {
     const at::Tensor own = at::full({2 * group->rank(), 2}, group->rank());
     const at::Tensor all = libtorch::gather_rows(own, group, 1);
     ASSERT_EQ(all.defined(), group->rank() == 1);
-    if (all.defined()) EXPECT_TRUE(at::equal(all, at::cat({at::full({2, 2}, 1), at::full({4, 2}, 2)})));
+    if (all.defined()) {
+      EXPECT_TRUE(at::equal(all, at::cat({at::full({2, 2}, 1), at::full({4, 2}, 2)})));
+    }
     EXPECT_THROW(libtorch::gather_rows(at::zeros({1, 1 + group->rank()}), group), Mismatch);
   });
 }

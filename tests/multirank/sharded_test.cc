@@ -55,7 +55,7 @@ struct Net : nn::Module {
       out.push_back(register_module("out" + std::to_string(i), nn::Linear(hidden, width)));
       order.push_back(i);
     }
-    shard_parameter("tied", in[0].weight());
+    share_parameter("tied", in[0].weight());
     for (std::size_t i = 1; i < order.size(); ++i) std::swap(order[i], order[at(random.below(i + 1))]);
     initialize(seed);
   }

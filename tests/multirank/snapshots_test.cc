@@ -354,7 +354,7 @@ TEST(Snapshots, ABitThatFlippedInAnyFileCostsThatSnapshotAlone) {
 struct Vectors : nn::Module {
   Vectors(const std::vector<std::string>& names, bool tied) {
     for (const std::string& name : names) {
-      vectors.push_back(tied && !vectors.empty() ? shard_parameter(name, vectors[0])
+      vectors.push_back(tied && !vectors.empty() ? share_parameter(name, vectors[0])
                                                  : register_parameter(name, {1, 4}, nn::Init::uniform(1)));
     }
   }
