@@ -53,7 +53,7 @@ set(faults 0)
 set(includes 0)
 set(dnnl_files "")
 foreach(file ${files})
-  if(file MATCHES "^runtime/include/lockstep/(lockstep|libtorch)\\.h$")
+  if(file MATCHES "^runtime/include/lockstep/(core|lockstep|libtorch)\\.h$")
     continue()  # the umbrellas name everything
   endif()
   room_of("${file}" room)

@@ -117,7 +117,9 @@ class RowMaker {
       if (const auto phase = phase_of(piece.kind); phase && length > 0) row[*phase] += length;
       if (piece.begin >= row.begin) first = std::min(first, piece.begin);
     }
-    if (!has_optimizer_ && next_ < pieces_.size()) {
+    // LibTorch's optimizers have no span: theirs is the time before the first piece of a step. A Reducer that is used
+    // without an engine has no spans at all but those of other collectives.
+    if (!has_optimizer_ && has_backward_ && next_ < pieces_.size()) {
       // A backward may end a little after its step.
       const std::int64_t from = pieces_[next_].begin < row.begin ? std::min(pieces_[next_].end, row.end) : row.begin;
       row[Phase::optimizer] += std::max<std::int64_t>(first - from, 0);

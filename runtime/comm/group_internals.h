@@ -50,11 +50,16 @@ class LOCKSTEP_INTERNAL_API GroupInternals {
   int next_subgroup_call() { return ++subgroup_calls_; }
   // Number of a model that the ranks begin to train together, from 1: the same on every rank.
   int next_model() { return ++models_; }
+  // Notes that the replicas of a model that these ranks train are not equal any more: a survivor must not save its own.
+  // The training's thread.
+  void note_apart() { are_apart_ = true; }
+  bool are_apart() const { return are_apart_; }
 
  private:
   std::shared_ptr<CoordinatedStop> coordinated_stop_;
   int subgroup_calls_ = 0;
   int models_ = 0;
+  bool are_apart_ = false;
 };
 
 }  // namespace comm

@@ -88,7 +88,13 @@ void LoaderCore::require_no_pass(const char* call) const {
   throw InvalidArgument(fmt::format(
       "DataLoader: {} in the middle of epoch {} (batch {} of {}); leave the loop over it first, for there is "
       "one pass at a time",
-      call, epoch(), *handed_, num_batches()));
+      call, epoch(), *handed_, sampler_->num_batches()));
+}
+
+std::int64_t LoaderCore::batches_in_pass() const {
+  const auto running = running_.lock();
+  const bool is_rest = running && !running->is_over() ? true : is_resumed_ && is_asked_for_;
+  return is_rest ? sampler_->num_batches() : num_batches();
 }
 
 void LoaderCore::set_epoch(std::int64_t to) {
@@ -122,7 +128,7 @@ std::shared_ptr<LoaderCore::Pass> LoaderCore::start() {
   }
   is_resumed_ = false;
   auto produce = [read = read_, announce = announce_, sampler = sampler_, ahead = options_.read_ahead,
-                  count = num_batches(), of = epoch()](std::int64_t index) {
+                  count = sampler_->num_batches(), of = epoch()](std::int64_t index) {
     if (announce && ahead > 0) {
       // The first one also announces itself and those up to the one that is so far ahead.
       const std::int64_t last = std::min(index + ahead, count - 1);
@@ -136,7 +142,7 @@ std::shared_ptr<LoaderCore::Pass> LoaderCore::start() {
     }
   };
   const std::shared_ptr<Pass> pass =
-      make_owned_here<Pass>(std::move(produce), num_batches(), options_, handed_, training_is_over_);
+      make_owned_here<Pass>(std::move(produce), sampler_->num_batches(), options_, handed_, training_is_over_);
   running_ = pass;
   return pass;
 }

@@ -105,7 +105,7 @@ void ReplicaShards::leave() {
 void ReplicaShards::update(const std::function<void()>& step) {
   if (!has_means_) {
     throw InvalidArgument(
-        fmt::format("ShardedOptimizer: step() after {} steps found no shards of a mean; call it once after a "
+        fmt::format("ShardedOptimizer: step() found no shards of a mean, in step {}; call it once after a "
                     "synchronised backward of its DistributedDataParallel, and before zero_grad()",
                     module_.trainer.steps()));
   }

@@ -115,6 +115,13 @@ std::int64_t require_rows(const State& state, std::size_t batch_size) REQUIRES(s
       "than the number of ranks?");
 }
 
+// The batches of a loader of `batch_size`, after the first `consumed` samples of an epoch.
+std::size_t batches_after(const State& state, std::int64_t consumed, std::size_t batch_size) REQUIRES(state.mutex) {
+  const std::int64_t rows = require_rows(state, batch_size);
+  return static_cast<std::size_t>(rows == state.size ? state.sampler->num_batches_after(consumed)
+                                                     : state.with_rows(rows)->num_batches_after(consumed));
+}
+
 // Makes samplers for any length.
 template <typename Sampler, typename Options>
 State::Make sampler_of_length(int rank, int world, const Options& options) {
@@ -221,12 +228,13 @@ data::SamplerState RankSampler::state() const {
 }
 
 std::size_t RankSampler::num_batches(std::size_t batch_size) const {
-  const State& state = *state_;
-  MutexLock lock(state.mutex);
-  const std::int64_t consumed = state.goes_on() ? state.resumed->consumed : 0;
-  const std::int64_t rows = require_rows(state, batch_size);
-  return static_cast<std::size_t>(rows == state.size ? state.sampler->num_batches_after(consumed)
-                                                     : state.with_rows(rows)->num_batches_after(consumed));
+  MutexLock lock(state_->mutex);
+  return batches_after(*state_, state_->goes_on() ? state_->resumed->consumed : 0, batch_size);
+}
+
+std::size_t RankSampler::batches_of_epoch(std::size_t batch_size) const {
+  MutexLock lock(state_->mutex);
+  return batches_after(*state_, 0, batch_size);
 }
 
 void RankSampler::reset(::torch::optional<std::size_t> new_length) {

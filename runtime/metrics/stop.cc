@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
+#include "runtime/comm/coordinated_stop.h"
+#include "runtime/comm/group_internals.h"
 
 namespace lockstep {
 
@@ -26,9 +29,12 @@ bool EarlyStop::is_better(double value) const {
 }
 
 bool EarlyStop::step(double value) {
+  // A resumed program may evaluate the step of the last value again, which says nothing new.
+  const std::int64_t done = group_->internals().coordinated_stop()->steps_done();
+  const bool is_repeated = done > 0 && std::exchange(state_.at_step, done) == done;
   if (is_better(value)) {
-    state_ = {.best = value, .not_better = 0};
-  } else {
+    state_ = {.best = value, .not_better = 0, .at_step = done};
+  } else if (!is_repeated) {
     ++state_.not_better;
   }
   struct Decision {

@@ -131,11 +131,14 @@ std::shared_ptr<SnapshotItem> BasicSnapshots::position_item(std::function<data::
 
 void BasicSnapshots::add(std::string_view name, EarlyStop& stop) {
   const auto values = [&stop]() -> SnapshotValues {
-    return {{"best", stop.state().best}, {"not_better", std::int64_t{stop.state().not_better}}};
+    const EarlyStop::State& state = stop.state();
+    return {{"best", state.best}, {"not_better", std::int64_t{state.not_better}}, {"at_step", state.at_step}};
   };
   const auto read = [&stop](const SnapshotValues& saved, bool is_final) {
     const EarlyStop::State state{.best = checkpoint::get_double(saved, "best"),
-                                 .not_better = static_cast<int>(checkpoint::get_int(saved, "not_better"))};
+                                 .not_better = static_cast<int>(checkpoint::get_int(saved, "not_better")),
+                                 // Snapshots of 0.2.0 have none.
+                                 .at_step = saved.contains("at_step") ? checkpoint::get_int(saved, "at_step") : 0};
     if (is_final) stop.set_state(state);
   };
   add(name, std::make_shared<ValuesItem>("EarlyStop", values, read));

@@ -80,7 +80,7 @@ bool Rescue::refuse_lost(std::string_view why) {
   if (lost->is_sharded()) {
     writer_.give_up();
     writer_.wait_alone();  // files that all ranks have written may still become a snapshot
-    reason = fmt::format("is split over the ranks, and a lost rank's shard is gone; the job resumes from {}",
+    reason = fmt::format("is split over the ranks, and a survivor has only its own shard; the job resumes from {}",
                          cost_of_loss());
   }
   log_warn("snapshots: {}, and step {}, the last that {} had finished, is not saved: {} {}", why, step_,
@@ -91,6 +91,13 @@ bool Rescue::refuse_lost(std::string_view why) {
 void Rescue::save(std::string_view why, bool all_live) noexcept {
   // An unfinished step may have written a part of the parameters.
   if (step_ == kNone || !is_as_kept() || std::exchange(is_saved_, true)) return;
+  if (!all_live && group_.internals().are_apart()) {
+    log_warn(
+        "snapshots: {}, and step {} is not saved: the replicas are not equal, and no rank knows which one is right; the "
+        "job resumes from the last saved step",
+        why, step_);
+    return;
+  }
   // On a device the parameters may already contain a sum without the lost rank's gradients.
   if (!all_live && !are_steps_over_()) {
     log_warn(

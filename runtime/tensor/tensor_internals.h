@@ -9,20 +9,20 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/base/api.h"
 #include "lockstep/tensor/tensor.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep {
 
 class ShardedUpdate;
 
 // The operation that made a tensor, as far as this room knows it: autograd derives its nodes from it.
-class LOCKSTEP_API GraphNode {
+class GraphNode {
  public:
   virtual ~GraphNode() = default;
 };
 
-class LOCKSTEP_API TensorInternals {
+class LOCKSTEP_INTERNAL_API TensorInternals {
  public:
   // The tensor outlives this object. InvalidArgument from every call for an undefined one.
   explicit TensorInternals(const Tensor& tensor) : tensor_(tensor) {}

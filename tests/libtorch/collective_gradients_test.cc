@@ -235,7 +235,7 @@ TEST(CollectiveGradients, RowsWhoseLossWeighsNothingAreRefused) {
     const at::Tensor own = ddp(at::ones({2, 4}));
     ddp.set_weight(0);
     expect_text(outcome_of([&] { all_gather_rows(own, ddp).sum().backward(); }),
-                {"InvalidArgument", "the backward of all_gather_rows", "weighs 0", "6 elements", "give 0 rows"});
+                {"InvalidArgument", "the backward of all_gather_rows", "has the weight 0", "6 elements", "give 0 rows"});
   });
 }
 

@@ -303,7 +303,7 @@ TEST(SyncBatchNorm, RefusesWhatHasNoAnswer) {
                 {"InvalidArgument", "1 value per channel"});
     norm->join(group, std::make_shared<std::optional<std::int64_t>>(group->rank() == 0 ? 0 : 2));
     const std::string text = outcome_of([&] { norm->forward(at::ones({2, 3}).requires_grad_()).sum().backward(); });
-    if (group->rank() == 0) return expect_text(text, {"InvalidArgument", "weighs 0"});
+    if (group->rank() == 0) return expect_text(text, {"InvalidArgument", "has the weight 0"});
     expect_text(text, {"PeerLost", "rank 0"});
   });
 }

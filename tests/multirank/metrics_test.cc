@@ -16,6 +16,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/ddp/on_rank0.h"
 #include "lockstep/metrics/stop.h"
+#include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/group_internals.h"
 #include "tests/support/error_of.h"
 #include "tests/support/rank_threads.h"
@@ -295,6 +296,28 @@ TEST(EarlyStop, DecidesAlikeOnRankZerosValues) {
     EXPECT_EQ(stopped_after({1, 2, 3, 3, 3}, {.patience = 2, .higher_is_better = true}), 5u);
     EXPECT_EQ(stopped_after({std::nan(""), std::nan("")}, {.patience = 2}), 2u);
     EXPECT_EQ(stopped_after({std::nan(""), 1, std::nan(""), 0.5, 1, 1}, {.patience = 2}), 6u);
+  });
+}
+
+// A finished program that is started again resumes behind its last step, and evaluates that step once more.
+TEST(EarlyStop, CountsAStepsValueOnce) {
+  run_ranks(2, [](const Group& group) {
+    CoordinatedStop& training = *group->internals().coordinated_stop();
+    EarlyStop first(*group, {.patience = 2});
+    training.set_steps_before(10);
+    EXPECT_FALSE(first.step(1));
+    training.set_steps_before(20);
+    EXPECT_FALSE(first.step(2));
+    EarlyStop second(*group, {.patience = 2});
+    second.set_state(first.state());
+    EXPECT_FALSE(second.step(2)) << "of step 20 again";
+    EXPECT_EQ(second.state().not_better, 1);
+    EXPECT_FALSE(second.step(0.5));
+    EXPECT_EQ(second.state().best, 0.5);
+    training.set_steps_before(30);
+    EXPECT_FALSE(second.step(2));
+    training.set_steps_before(40);
+    EXPECT_TRUE(second.step(2));
   });
 }
 

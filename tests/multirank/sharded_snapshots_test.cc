@@ -355,10 +355,11 @@ TEST(SnapshotsInShards, ADeadRankCostsTheStepsSinceTheLastSave) {
       if (group->rank() == dead) throw std::runtime_error("this rank dies");
       it.train(kSteps);
     }));
-    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-                AllOf(HasSubstr("step 6, the last that rank "),
-                      HasSubstr("'optimizer' is split over the ranks, and a lost rank's shard is gone; the job resumes "
-                                "from step 4, and does 2 again")));
+    EXPECT_THAT(
+        ::testing::internal::GetCapturedStderr(),
+        AllOf(HasSubstr("step 6, the last that rank "),
+              HasSubstr("'optimizer' is split over the ranks, and a survivor has only its own shard; the job resumes "
+                        "from step 4, and does 2 again")));
     EXPECT_THAT(snapshots_in(folder / "run"), ElementsAre(kStep4));
     const Outcome last = run(3, folder / "run", kSteps, kEvery4, kSharded);
     EXPECT_EQ(last.restored, 4);

@@ -286,6 +286,34 @@ TEST(Snapshots, WhereAllAreDamagedNothingBeginsAnew) {
   EXPECT_EQ(run(2, folder / "run", 6).restored, 4) << "what is mended is gone on from";
 }
 
+// No rank knows which of two unequal replicas is right: a survivor's would be as good as any.
+TEST(Snapshots, ReplicasThatAreNotEqualAreNotSavedAfterTheFailure) {
+  const TemporaryFolder folder;
+  for (const bool is_asked : {false, true}) {
+    const fs::path run = folder / (is_asked ? "asked" : "found");
+    const std::string text = error_of([&] {
+      run_ranks(2, [&](const Group& group) {
+        nn::Sequential model = Program::make_model(1, group->device());
+        DistributedDataParallel ddp(model, group);
+        optim::SGD optimizer(ddp.parameters(), {.lr = 0.1});
+        Snapshots snapshots(run, ddp, {.every = 3});
+        snapshots.restore();
+        for (int step = 0; step < 6; ++step) {
+          const data::Batch batch = dataset().batch(std::vector<std::int64_t>{step, step + 1}).to(group->device());
+          ddp.backward(mse_loss(ddp(batch.x), batch.y));
+          optimizer.step();
+          optimizer.zero_grad();
+          if (step == 3 && group->rank() == 1) ddp.parameters()[0].fill(5);
+          snapshots.step();
+          if (step == 3 && is_asked) ddp.check_replicas();
+        }
+      });
+    });
+    EXPECT_THAT(text, HasSubstr("the replicas are not equal any more"));
+    EXPECT_THAT(snapshots_in(run), ElementsAre("step-000000000003-g000001")) << "step 4 is of one rank";
+  }
+}
+
 TEST(Snapshots, AStopThatIsAgreedOnBehindTheLastStepIsSavedAtTheEnd) {
   const TemporaryFolder whole, parts;
   const Outcome undisturbed = run(2, whole / "run", kSteps);

@@ -81,6 +81,7 @@ void DivergenceCheck::throw_mismatch(std::int64_t seen_in, const ReplicaComparis
                        .rank = comm::job_rank(group_->roster(), rank),
                        .step = seen_in,
                        .parameter = comparison.parameter});
+  group_->internals().note_apart();
   comm::throw_disagreement(*group_, describe_divergence(comparison, fmt::format("; they came apart {}", when)), rank,
                            seen_in);
 }

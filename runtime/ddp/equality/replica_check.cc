@@ -73,6 +73,7 @@ std::vector<int> outliers(std::span<const std::uint64_t> by_rank) {
 // "rank 2 differs from the others".
 std::string describe_outliers(std::span<const std::uint64_t> by_rank) {
   const std::vector<int> ranks = outliers(by_rank);
+  if (by_rank.size() == 2) return "ranks 0 and 1 differ";  // nobody knows which one is wrong
   return fmt::format("{} {} from the others", rendezvous::describe_ranks(ranks),
                      ranks.size() == 1 ? "differs" : "differ");
 }
@@ -131,7 +132,10 @@ std::string describe_divergence(const ReplicaComparison& comparison, std::string
 
 std::uint64_t check_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers) {
   const ReplicaComparison comparison = compare_replicas(group, buffers);
-  if (!comparison.are_equal()) comm::throw_disagreement(group, describe_divergence(comparison));
+  if (!comparison.are_equal()) {
+    group.internals().note_apart();
+    comm::throw_disagreement(group, describe_divergence(comparison));
+  }
   return comparison.hash;
 }
 

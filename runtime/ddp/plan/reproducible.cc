@@ -18,7 +18,7 @@ std::vector<MicroBatch> micro_batches_of_step(const Reproducible& reproducible, 
   const std::int64_t each = data::micro_batch_rows(reproducible.global_batch, reproducible.micro_batches);
   if (rows / each + (rows % each != 0 ? 1 : 0) > run.count()) {
     throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: rank {} of {} has {} rows, and its {} fixed micro-batches of {} rows hold {}; "
+        "fixed micro-batches: rank {} of {} has {} rows, and its {} fixed micro-batches of {} rows hold {}; "
         "deal the rows with a GlobalBatchSampler of micro_batches {} and global_batch {}",
         rank, world, rows, run.count(), each, run.count() * each, reproducible.micro_batches,
         reproducible.global_batch));

@@ -110,8 +110,10 @@ TEST(Divergence, ARankThatLeftAStepOutIsNamedInTheNext) {
     });
     for (const auto& error : errors) {
       EXPECT_EQ(text_of(error), text_of(errors[0]));
-      expect_text(text_of(error), {"the replicas are not equal any more; they came apart before step 4: 2 of 2 "
-                                   "parameters differ, the first is parameter 0, 'w': rank 1 differs from the others"});
+      expect_text(text_of(error),
+                  {"the replicas are not equal any more; they came apart before step 4: 2 of 2 "
+                   "parameters differ, the first is parameter 0, 'w': " +
+                   std::string(ranks == 2 ? "ranks 0 and 1 differ" : "rank 1 differs from the others")});
       const Cause cause = cause_of(error);
       EXPECT_EQ(cause.kind, Cause::Kind::mismatch);
       EXPECT_EQ(cause.step, 4);

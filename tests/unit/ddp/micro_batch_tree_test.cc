@@ -153,7 +153,7 @@ TEST(FixedMicroBatches, AreRefusedWithWhatToDo) {
   const Reproducible four{.micro_batches = 4, .global_batch = 10};
   EXPECT_EQ(
       error_of<InvalidArgument>([&] { micro_batches_of_step(four, 7, 1, 2); }),
-      "DistributedDataParallel: rank 1 of 2 has 7 rows, and its 2 fixed micro-batches of 3 rows hold 6; deal the rows "
+      "fixed micro-batches: rank 1 of 2 has 7 rows, and its 2 fixed micro-batches of 3 rows hold 6; deal the rows "
       "with a GlobalBatchSampler of micro_batches 4 and global_batch 10");
   EXPECT_EQ(error_of<InvalidArgument>([&] { micro_batches_of_step(four, 1, 4, 5); }),
             "fixed micro-batches: 4 of them for 5 ranks, so that one would have none; take at least 5, or fewer ranks");

@@ -204,7 +204,8 @@ class LOCKSTEP_API LoaderCore {
   SamplerState state() const { return sampler_->state_after(*handed_); }
   void end_when(IsOver is_over) { *training_is_over_ = std::move(is_over); }
   std::int64_t epoch() const { return sampler_->order().epoch(); }
-  std::int64_t num_batches() const { return sampler_->num_batches(); }
+  std::int64_t num_batches() const { return sampler_->num_batches_after(0); }
+  std::int64_t batches_in_pass() const;
   const Sampler& sampler() const { return *sampler_; }
   auto identity() const {
     return [sampler = sampler_] { return sampler->identity(); };
@@ -300,8 +301,11 @@ class DataLoader {
   // For DistributedDataParallel::watch(): once `is_over` says so, the pass ends with the batch in the loop's body, a
   // new one has no batches, and set_epoch() does nothing: the state stays where the training stopped.
   void end_when(std::function<bool()> is_over) { core_.end_when(std::move(is_over)); }
-  // Batches in the pass, equal on all ranks.
+  // Returns the number of batches in a whole epoch, equal on all ranks, also after resume().
   std::int64_t num_batches() const { return core_.num_batches(); }
+  // Returns the number of batches of the pass that runs, or that the next begin() starts: after resume() the rest of an
+  // epoch.
+  std::int64_t batches_in_pass() const { return core_.batches_in_pass(); }
 
   Iterator begin() { return Iterator(core_.start()); }
   std::default_sentinel_t end() const { return {}; }

@@ -59,6 +59,8 @@ class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
   // Batches of the pass that the next begin() starts, equal on all ranks. `batch_size`, rows per rank, is the loader's;
   // it counts only if the sampler's options have no size.
   std::size_t num_batches(std::size_t batch_size = 1) const;
+  // The same of a whole epoch.
+  std::size_t batches_of_epoch(std::size_t batch_size = 1) const;
 
   void reset(::torch::optional<std::size_t> new_length = {}) override;
   ::torch::optional<Index> next(std::size_t batch_size) override;

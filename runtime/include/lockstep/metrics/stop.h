@@ -34,12 +34,13 @@ class LOCKSTEP_API EarlyStop {
   struct State {
     double best = std::numeric_limits<double>::quiet_NaN();  // NaN before the first
     int not_better = 0;                                      // values since the best one
+    std::int64_t at_step = 0;  // steps that the group's training had done at the last value; 0: none, or not known
   };
 
   // `group` outlives this object. InvalidArgument for options out of their range.
   explicit EarlyStop(ProcessGroup& group, const EarlyStopOptions& options = {});
   // Collective: takes the next value, and returns whether `patience` values in a row were not better. A NaN is not
-  // better.
+  // better. A value from the same training step as the value before, as after a resume, is not counted again.
   bool step(double value);
 
   const State& state() const { return state_; }

@@ -84,7 +84,7 @@ class LOCKSTEP_API Progress {
 };
 
 struct ProgressOptions {
-  // The number of steps of the loop. Default: the loader's num_batches(), if it has one; otherwise unknown: then there
+  // The number of steps of the loop. Default: the loader's batches_in_pass(), if it has one; otherwise unknown: then there
   // is no bar, and no remaining time.
   std::optional<std::int64_t> total = std::nullopt;
   // Whether the loop has no backward. Each rank then leaves it before its own next batch after it was asked to stop, or
@@ -143,7 +143,7 @@ namespace detail {
 
 template <typename Loader>
 std::int64_t steps_of(const Loader& loader, const ProgressOptions& options) {
-  if constexpr (requires { loader.num_batches(); }) return options.total.value_or(loader.num_batches());
+  if constexpr (requires { loader.batches_in_pass(); }) return options.total.value_or(loader.batches_in_pass());
   return options.total.value_or(0);
 }
 

@@ -4,7 +4,7 @@
 //
 //   lockstep::Snapshots snapshots("run7", ddp, {.every = 500});
 //   snapshots.add("optimizer", optimizer);
-//   snapshots.add("data", loader);          // with LibTorch: the sampler
+//   snapshots.add("data", loader);          // or a sampler
 //   snapshots.restore();                    // the newest, or a fresh start
 //   for (...) {
 //     ...

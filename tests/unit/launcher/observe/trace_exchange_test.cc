@@ -32,15 +32,15 @@ TEST(TraceExchange, TakesWhatNodeRank0LacksAndTellsWhoeverWasThere) {
   const testing::TemporaryFolder second;
   store::HashStore store;
   const std::string large(1 << 20, 'x');
-  put(first, {0, 0}, "of rank 0");
-  put(second, {0, 1}, "of rank 1");
-  put(second, {1, 1}, large);
-  put(second, {1, 0}, "what the first host has too");
+  put(first, {1, 0}, "of rank 0");
+  put(second, {1, 1}, "of rank 1");
+  put(second, {2, 1}, large);
+  put(second, {2, 0}, "what the first host has too");
   auto given = std::async(std::launch::async, [&] {
-    return give_traces(store, 1, second, {{0, 1}, {1, 0}, {1, 1}}, {.deadline = Deadline::after(kPatience)});
+    return give_traces(store, 1, second, {{1, 1}, {2, 0}, {2, 1}}, {.deadline = Deadline::after(kPatience)});
   });
   TakenTraces taken(store, 3);
-  taken.take(first, {{0, 0}, {1, 0}}, {.deadline = Deadline::after(kPatience)});
+  taken.take(first, {{1, 0}, {2, 0}}, {.deadline = Deadline::after(kPatience)});
   EXPECT_EQ(text_of(first / "start1/rank0.trace"), "of rank 0");
   EXPECT_EQ(text_of(first / "start1/rank1.trace"), "of rank 1");
   EXPECT_EQ(text_of(first / "start2/rank1.trace"), large);
@@ -75,7 +75,7 @@ TEST(TraceExchange, CalledOffNodeRank0HasWhatHasComeAndTellsTheOthers) {
 TEST(TraceExchange, CalledOffAHostKeepsItsTraces) {
   store::HashStore store;
   int looks = 0;
-  EXPECT_FALSE(give_traces(store, 1, "/nowhere", {{0, 1}},
+  EXPECT_FALSE(give_traces(store, 1, "/nowhere", {{1, 1}},
                            {.deadline = Deadline::after(kPatience),
                             .is_called_off = [&] { return ++looks == 3; },
                             .look = std::chrono::milliseconds(1)}));
@@ -86,17 +86,17 @@ TEST(TraceExchange, WhoSharesTheFolderIsAskedForNothing) {
   store::HashStore store;
   TakenTraces taken(store, 2);
   taken.end(TakenTraces::Has::all);
-  EXPECT_TRUE(give_traces(store, 1, "/nowhere", {{0, 1}}, {.deadline = Deadline::after(kPatience)}));
+  EXPECT_TRUE(give_traces(store, 1, "/nowhere", {{1, 1}}, {.deadline = Deadline::after(kPatience)}));
 }
 
 TEST(TraceExchange, AskedForWhatItHasNotOfferedAHostGivesNothing) {
   const testing::TemporaryFolder folder;
-  put(folder, {0, 7}, "of another rank");
+  put(folder, {1, 7}, "of another rank");
   store::HashStore store;
   store.set("traces/1/want/0", "start1/rank7.trace");
   store.set("traces/1/want/1", "../../etc/passwd");
   store.set("traces/1/want/2", "left");
-  EXPECT_FALSE(give_traces(store, 1, folder, {{0, 1}}, {.deadline = Deadline::after(kPatience)}));
+  EXPECT_FALSE(give_traces(store, 1, folder, {{1, 1}}, {.deadline = Deadline::after(kPatience)}));
   EXPECT_EQ(store.get("traces/1/file/0", Deadline::after(kPatience)), "");
   EXPECT_EQ(store.get("traces/1/file/1", Deadline::after(kPatience)), "");
 }

@@ -287,10 +287,10 @@ const std::string kOutside = kInvalid + "ranks of this world are 0 to 3";
 
 const Case kRefused[] = {
     {"MasterAddressWithHalfABracket", kByHand + "MASTER_ADDR=[::1",
-     kInvalid + "environment: MASTER_ADDR: host '[::1' ... write a name"},
-    {"MasterAddressWithAPort", kByHand + "MASTER_ADDR=n0:29500", kInvalid + "host 'n0:29500' ... write a name"},
-    {"MasterAddressWithASpace", kByHand + "MASTER_ADDR=n0 ", kInvalid + "host 'n0 ' ... write a name"},
-    {"MasterAddressWithAScheme", kByHand + "MASTER_ADDR=tcp://n0", kInvalid + "host 'tcp://n0' ... write a name"},
+     kInvalid + "environment: MASTER_ADDR: host '[::1' ... write only a name"},
+    {"MasterAddressWithAPort", kByHand + "MASTER_ADDR=n0:29500", kInvalid + "host 'n0:29500' ... write only a name"},
+    {"MasterAddressWithASpace", kByHand + "MASTER_ADDR=n0 ", kInvalid + "host 'n0 ' ... write only a name"},
+    {"MasterAddressWithAScheme", kByHand + "MASTER_ADDR=tcp://n0", kInvalid + "host 'tcp://n0' ... write only a name"},
     {"MasterPort", kTorchrun + ", MASTER_PORT=70000", kInvalid + "MASTER_PORT=70000"},
     {"WorldSizeAboveTheLimit", "RANK=0, WORLD_SIZE=32769",
      kInvalid + "WORLD_SIZE=32769 ... it must be from 1 to 32768"},
