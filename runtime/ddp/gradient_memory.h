@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arena's bytes, as the Reducer itself reads and writes them between collectives.
+// GradientMemory lets the Reducer read and write the arena's bytes between collectives.
 //
-// In CPU memory that happens at once. On a device it happens in the compute stream, where the gradients are written
-// too, and no call waits on the host: the order of the stream is the order of the calls.
+// In CPU memory each call reads or writes at once. On a device each call queues its work in the compute stream,
+// in which the gradients are written too, and does not wait on the host. The stream runs the work in the order of
+// the calls.
 //
-// Threads: the Reducer's.
-// Failure: DeviceError.
+// Threads: only the Reducer's thread calls this class.
+// Failure: throws DeviceError.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +21,23 @@ namespace lockstep {
 
 class GradientMemory {
  public:
-  // `group` has allocated `arena`.
+  // REQUIRES: `group` has allocated `arena`.
   GradientMemory(const ProcessGroup& group, Arena arena);
 
-  // The device's runtime; null in CPU memory.
+  // Returns the device's runtime, or null if the arena is in CPU memory.
   DeviceRuntime* device() const { return runtime_; }
-  // The compute stream, on a device.
+  // Returns the compute stream, in which the gradients are written on a device.
   StreamView stream() const { return stream_; }
-  // On a device: orders the compute stream's present work before the next stream's. Call it when the Reducer no longer
-  // uses the stream; the stream may then be destroyed.
+  // On a device, orders the compute stream's present work before the work of the next compute stream. Call
+  // detach_stream() when the Reducer no longer uses the stream. The stream may be destroyed afterwards.
   void detach_stream();
-  // Makes `stream` the compute stream, after the work that the one before had at the last detach_stream().
+  // Makes `stream` the compute stream. Its work runs after the work that the previous stream had at the
+  // last detach_stream().
   void follow(StreamView stream);
 
   std::byte* at(std::size_t offset) const { return arena_.data + offset; }
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) const;
-  // Sets `to` to left + right; `to` may be one of them.
+  // Sets `to` to left + right; `to` may be equal to `left` or `right`.
   void add(const std::byte* left, const std::byte* right, std::byte* to, std::int64_t count, DType dtype) const;
   const std::shared_ptr<void>& owner() const { return arena_.owner; }
   void zero(std::size_t offset, std::size_t bytes) {
@@ -49,9 +51,9 @@ class GradientMemory {
  private:
   Arena arena_;
   trace::HeldMemory held_{trace::Held::gradients};
-  DeviceRuntime* runtime_;  // lives as long as the process
+  DeviceRuntime* runtime_;  // the runtime, which lives as long as the process
   StreamView stream_;
-  std::optional<Event> left_;  // on a device
+  std::optional<Event> left_;  // the event of the last detach_stream() on a device
 };
 
 }  // namespace lockstep

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps an exception of this rank's own while it trains, and tells the other ranks of it.
+// OwnFailure keeps an exception that this rank throws while it trains, and tells the other ranks of the exception.
 //
-// If the other ranks wait for this one (in a backward, between micro-batches, in a layer's collective), they are told
-// at once: the group fails on every rank with "rank 1 (host node7, pid 4711) failed in the backward of step 3: TEXT".
-// Elsewhere a program may catch the exception and continue, and the text is kept until the next forward: the other
-// ranks get it if an exception unwinds the object that trains. The launcher always gets it, because it may have to say
-// why a rank left. With a single rank nothing is sent.
+// If the other ranks wait for this rank (in a backward, between micro-batches, in a layer's collective), this rank
+// tells the other ranks at once: the group fails on every rank with "rank 1 (host node7, pid 4711) failed in the
+// backward of step 3: TEXT". Elsewhere a program may catch the exception and continue, so the text is kept until the
+// next forward. The other ranks get the kept text if an exception unwinds the object that trains. The launcher always
+// gets the text, because the launcher may have to say why a rank left. With a single rank nothing is sent.
 //
-// Threads: one at a time.
+// Threads: one thread at a time.
 #pragma once
 
 #include <exception>
@@ -23,27 +23,28 @@
 
 namespace lockstep {
 
-// The message of an exception of any type; LibTorch's without the backtrace.
+// Returns the message of an exception of any type. The message of a LibTorch exception comes without its backtrace.
 LOCKSTEP_INTERNAL_API std::string message_of(const std::exception_ptr& exception);
-// This rank's failure as the other ranks get it: "save_weights: rank 0 (host node7, pid 4711) failed: TEXT", with the
-// errno of a SystemError. `operation` may be empty, and then has no colon.
+// Returns this rank's failure as the other ranks get it, with the errno of a SystemError: "save_weights: rank 0 (host
+// node7, pid 4711) failed: TEXT". If `operation` is empty, the text begins with the rank.
 Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation, const std::exception_ptr& exception);
 
 class OwnFailure {
  public:
   explicit OwnFailure(std::shared_ptr<ProcessGroup> group);
 
-  // Keeps an exception. `where` is "the forward of step 3". A failure of the group, such as a PeerLost, is not kept.
+  // Keeps an exception, but not a failure of the group such as a PeerLost. `where` names the place: "the forward of
+  // step 3".
   void keep(std::string_view where, const std::exception_ptr& exception) noexcept;
   void keep(std::string_view where, std::string_view text) noexcept;
   void forget() { text_.clear(); }
-  // The kept text: "failed in the forward of step 3: TEXT"; empty if nothing is kept.
+  // Returns the kept text, such as "failed in the forward of step 3: TEXT". The text is empty if no failure is kept.
   const std::string& text() const { return text_; }
 
-  // Fails the group on every rank with the kept text; does nothing without one.
+  // Fails the group on every rank with the kept text. Does nothing if no text is kept.
   void tell() noexcept;
-  // For the destructor of the object that trains: while an exception unwinds it, fails the group with the kept text. If
-  // the other ranks wait for this one, it also does so for an exception that no call of lockstep has seen.
+  // Fails the group with the kept text while an exception unwinds the object that trains, whose destructor calls this
+  // function. If `others_wait`, also fails the group for an exception that no call of lockstep has seen.
   void tell_if_unwinding(bool others_wait) noexcept;
 
  private:

@@ -27,8 +27,9 @@ const std::vector<ParameterSpec>& require_some(const std::vector<ParameterSpec>&
   return specs;
 }
 
-// The planned slices: the parameters and, with `track_unused`, a last slice with one number for each parameter, which
-// says whether it was used. That slice is not a gradient, and no list that callers see has it.
+// Returns the slices to plan: one for each parameter and, with `track_unused`, the used map as the last slice. The used
+// map has one number for each parameter, which says whether the parameter was used. The used map is not a gradient, and
+// no list of parameters that callers see has the map.
 std::vector<ParameterSpec> with_used_map(const std::vector<ParameterSpec>& specs, bool track_unused) {
   std::vector<ParameterSpec> planned = specs;
   if (track_unused) planned.push_back({"(which parameters are used)", DType::f32, {std::ssize(specs)}});
@@ -67,10 +68,11 @@ void require_reproducible(const ReducerOptions& options, std::span<const Paramet
                                       options.reproducible.micro_batches, what));
   };
   const Reproducible& wanted = options.reproducible;
-  constexpr int kMostMicroBatches = 1 << 20;  // with more there is no room for the fraction of a loss (LossSum)
+  constexpr int kMostMicroBatches = 1 << 20;  // with more micro-batches LossSum has no room for a loss's fraction
   if (wanted.micro_batches > kMostMicroBatches) refuse(fmt::format("take at most {}", kMostMicroBatches));
   if (wanted.threads < 1) refuse(fmt::format("{} threads of an operation; take at least 1", wanted.threads));
-  data::micro_batch_rows(wanted.global_batch, wanted.micro_batches);  // throws if it is out of range
+  // micro_batch_rows() throws InvalidArgument if the global batch is out of range.
+  data::micro_batch_rows(wanted.global_batch, wanted.micro_batches);
   if (has_hook(options)) {
     refuse(fmt::format("communication hook '{}' adds up in another order; leave it out", options.comm_hook.name));
   }
@@ -107,7 +109,8 @@ std::unique_ptr<StepDigests> digests_of_micro_batches(const ReducerOptions& opti
   return StepDigests::open(folder, options.reproducible, group.rank(), group.size(), specs);
 }
 
-// The hook of the options, or one for fixed micro-batches; null if the group's own sum is right.
+// Returns the hook of the options or, with fixed micro-batches, the hook that adds them up in the order of the tree.
+// Returns null if the group's own sum suffices.
 std::unique_ptr<BucketHook> hook_of(const ReducerOptions& options, const std::shared_ptr<ProcessGroup>& group,
                                     const std::vector<ParameterSpec>& specs, const MicroBatchSums* micro_batches) {
   if (micro_batches != nullptr) {
@@ -151,7 +154,7 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
       used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),
       used(specs.size(), Use::none) {
-  order_is_known = is_sharded;  // an optimizer's state belongs to a shard, which must stay
+  order_is_known = is_sharded;  // an optimizer's state belongs to a shard, so shards must keep their place
   if (micro_batches) micro_batches->begin_in(memory, plan.arena_bytes);
   for (std::size_t i = 0; i < specs.size(); ++i) index.emplace(specs[i].name, static_cast<int>(i));
   log_debug("Reducer: {} parameters in {} buckets, {} bytes", specs.size(), plan.buckets.size(), plan.arena_bytes);
@@ -188,7 +191,8 @@ int Reducer::Impl::index_of(std::string_view name) const {
 
 void Reducer::Impl::begin_step(const StepOptions& step_options) {
   rethrow_failure();
-  // Finds a failure of the group, also in a step that communicates nothing; the failure takes precedence over misuse.
+  // progress() throws a failure of the group, even in a step that communicates nothing. The group's failure takes
+  // precedence over misuse of the Reducer.
   in_group([&] { at_place([&] { return StepPlace{step(), -1, "begin_step"}; }, [&] { group->progress(); }); });
   if (in_step) {
     throw InvalidArgument(
@@ -204,9 +208,10 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
                     step(), step_options.weight, weight));
   }
   if (micro_batches) require_turn(step_options.synchronize);
-  // All checks that throw InvalidArgument stand above: a refused call leaves the Reducer unchanged.
+  // All checks that throw InvalidArgument come before this line, so a refused call leaves the Reducer unchanged.
   if (memory.device()) in_group([&] { memory.follow(group->stream()); });
-  // Only between two sums: slices that already hold the gradients of a micro-batch must keep their place.
+  // The order changes only between two sums, because slices that hold the gradients of a micro-batch must keep
+  // their place.
   if (!order_is_known && step() > 0 && finished_micro_batches == 0) replan_as_observed();
   has_shards = false;
   weight = sum;
@@ -217,7 +222,8 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   clock->mark_group();
   std::fill(marked.begin(), marked.end(), 0);
   if (!synchronize) return;
-  // The clock first: if a rank asks to stop it calls the store, which may throw; the step has no collective yet.
+  // The clock begins the step before any collective: if a rank asks to stop, the clock calls the store, which
+  // may throw.
   in_group([&] {
     StepNote note = step_options.note;
     note.stop = clock->begin();
@@ -252,8 +258,8 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
     in_group([&] { zero(at); });
   }
   if (!synchronize) return;
-  // The sums of earlier fixed micro-batches are added before the queue counts the gradient: the last gradient of a
-  // bucket launches its collective, which reads the whole bucket.
+  // Add the sums of earlier fixed micro-batches before the queue counts the gradient: the last gradient of a bucket
+  // launches the bucket's collective, which reads the whole bucket.
   accumulate(at);
   if (!order_is_known) observed.push_back(parameter);
   in_group([&] { queue.gradient_ready(plan.gradient_slots[at].bucket); });
@@ -263,8 +269,8 @@ void Reducer::Impl::zero(std::size_t parameter) {
   memory.zero(plan.gradient_slots[parameter].offset, specs[parameter].bytes());
 }
 
-// Zeros the slices that this micro-batch should have overwritten and did not, because they are stale. Slices that
-// accumulate stay.
+// Zeros the stale slices, which this micro-batch should have overwritten and did not. Does nothing if the micro-batch
+// adds to the slices.
 void Reducer::Impl::zero_unmarked() {
   if (!overwrites()) return;
   for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -312,7 +318,7 @@ void Reducer::Impl::close_sum() {
 
 std::optional<std::int64_t> Reducer::Impl::finish_step() {
   require_step("finish_step");
-  // Before the queue ends, which launches every bucket that waits for an unmarked gradient.
+  // Zero the unmarked gradients before queue.finish() launches the buckets that wait for an unmarked gradient.
   zero_unmarked();
   if (!synchronize) {
     in_group([&] {
@@ -326,22 +332,23 @@ std::optional<std::int64_t> Reducer::Impl::finish_step() {
   const std::size_t map_offset = used_map ? plan.gradient_slots[specs.size()].offset : 0;
   std::optional<std::int64_t> total;
   in_group([&] {
-    // The map travels in the last bucket, as if it were a gradient.
+    // The used map travels in the last bucket, like a gradient.
     if (used_map) used_map->write(map_offset, used);
     queue.finish();
     if (used_map) used_map->read(map_offset);
     memory.detach_stream();
     if (memory.device() == nullptr) {
       total = queue.total_weight();
-      // No rank had data: the sums mean nothing. On a device the group's division has zeroed them.
+      // If no rank had data, the sums mean nothing and are zeroed. On a device the group's division has zeroed
+      // the sums.
       if (total == 0) memory.zero(0, plan.arena_bytes);
     }
   });
   for (std::size_t i = 0; digests && i < specs.size(); ++i) digests->sum(i, slice(i));
   own_total = weight;
   if (!is_mean) total = own_total;
-  // The clock ends the step last: if a rank asks to stop it calls the store, which may throw; the gradients are
-  // complete by then.
+  // The clock ends the step last, after the gradients are complete: if a rank asks to stop, the clock calls the store,
+  // which may throw.
   close_sum();
   has_shards = is_sharded;
   in_group([&] { clock->end(queue.noted().of_all.stop); });
@@ -370,15 +377,15 @@ bool Reducer::Impl::used_anywhere(int parameter) {
   if (memory.device() == nullptr) return used_map->at(at, divisor(), Deadline::never());
   rethrow_failure();
   return in_group([&] {
-    // Throws a group's failure here, not in a wait for a copy that never arrives. If no rank had data, the group has
-    // zeroed the map with the gradients: nobody knows which parameters were used, and all ranks must give the same
-    // answer.
+    // total_weight() throws a failure of the group here, before at() waits for a copy that would never arrive. If no
+    // rank had data, the group has zeroed the used map with the gradients, and nobody knows which parameters were used.
+    // All ranks then return true, because their results must be equal.
     if (queue.total_weight() == 0 && step() > 0) return true;
     return used_map->at(at, divisor(), Deadline::after(group->timeout()));
   });
 }
 
-// Runs after any failure; if it is the group's, the abort changes nothing.
+// Gives up the step after any failure. After a failure of the group, the abort below changes nothing.
 void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
   if (!in_step && finished_micro_batches == 0) return;
   try {
@@ -408,7 +415,7 @@ void Reducer::Impl::abort_if_open() noexcept {
   }
   if (!hook || memory.device() == nullptr) return;
   try {
-    queue.drop();  // the hook's memory is freed next, and collectives of the hook may still use it
+    queue.drop();  // collectives of the hook may still use the hook's memory, which is freed next
   } catch (const std::exception& error) {
     log_debug("Reducer: step {} was abandoned: {}", step(), error.what());
   }

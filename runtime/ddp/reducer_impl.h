@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of a Reducer; its parts are reducer.cc (steps), reducer_order.cc (the order of the gradients) and
-// reducer_shards.cc (shards).
+// Reducer::Impl is the state of a Reducer. Its functions are in reducer.cc (steps), reducer_order.cc (the order of the
+// gradients) and reducer_shards.cc (shards).
 #pragma once
 
 #include <exception>
@@ -25,29 +25,30 @@
 
 namespace lockstep {
 
-// Returns the group; InvalidArgument if it is null.
+// Returns the group. Throws InvalidArgument if the group is null.
 std::shared_ptr<ProcessGroup> require_group(std::shared_ptr<ProcessGroup> group);
 
 struct Reducer::Impl {
   Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group, const ReducerOptions& the_options,
        std::shared_ptr<StepClock> the_clock);
 
-  // reducer_order.cc: the order of the gradients, which is rank 0's.
+  // The functions in reducer_order.cc give every rank the order of the gradients of rank 0.
   void plan_order(std::span<const int> order, std::int64_t the_unit);
   void adopt_order_of_rank0(std::vector<int> order);
   void adopt_unit_of_rank0(std::int64_t the_unit);
   BucketPlan plan_for(std::vector<int> order) const;
   void replan_as_observed();
-  // Gradients become ready roughly in the reverse of the order in which layers were built.
+  // Returns the parameters from the last to the first: gradients become ready roughly in the reverse of the order in
+  // which layers were built.
   static std::vector<int> reverse_registration(std::size_t parameters);
 
-  // reducer_shards.cc
+  // The next functions are in reducer_shards.cc.
   void update_shards(const std::function<void(const ParameterShard&)>& update);
   std::vector<ParameterShard> shards_of_rank(int rank) const;
   void give_up_update(std::string_view cause) noexcept;
   bool is_step_over() const;
 
-  // reducer.cc
+  // The next functions are in reducer.cc.
   void begin_step(const StepOptions& options);
   void* gradient_data(int parameter, DType dtype);
   void mark(std::string_view operation, int parameter, bool is_used);
@@ -60,13 +61,14 @@ struct Reducer::Impl {
 
   std::int64_t step() const { return clock->step(); }
   bool overwrites() const { return finished_micro_batches == 0 || micro_batches != nullptr; }
-  // Throws InvalidArgument unless the step's micro-batches begin in the order of their numbers.
+  // Throws InvalidArgument unless `closes_step` is true for this rank's last micro-batch of the step and for no
+  // earlier micro-batch.
   void require_turn(bool closes_step) const;
-  // In the last micro-batch: adds to the slice the kept sums that it completes.
+  // In the last micro-batch, adds to the parameter's slice the kept sums that the slice completes.
   void accumulate(std::size_t parameter);
-  // Keeps a micro-batch, not the last, which is complete.
+  // Keeps a complete micro-batch that is not the step's last.
   void keep_micro_batch();
-  // A parameter's gradient in the arena.
+  // Returns a parameter's gradient in the arena.
   std::span<const std::byte> slice(std::size_t parameter) const;
   void zero(std::size_t parameter);
   void zero_unmarked();
@@ -74,7 +76,8 @@ struct Reducer::Impl {
   std::size_t check_index(std::string_view operation, int parameter) const;
   void require_step(std::string_view operation) const;
   void rethrow_failure() const;
-  // Runs `call`, which calls the group, and keeps its first failure: later calls throw that, never a consequence of it.
+  // Runs `call`, which uses the group, and keeps the first failure: later calls rethrow that failure instead of an
+  // error that follows from it.
   template <typename Call>
   auto in_group(Call call) {
     try {
@@ -91,38 +94,41 @@ struct Reducer::Impl {
   BucketOptions options;
   bool track_unused;
   bool is_mean;
-  std::unique_ptr<MicroBatchSums> micro_batches;  // null without fixed micro-batches
-  std::unique_ptr<StepDigests> digests;           // null unless LOCKSTEP_STEP_DIGESTS is set
-  std::unique_ptr<BucketHook> hook;               // null: the group's own sum
+  std::unique_ptr<MicroBatchSums> micro_batches;  // the sums of fixed micro-batches, or null
+  std::unique_ptr<StepDigests> digests;           // null unless LOCKSTEP_STEP_DIGESTS names a folder
+  std::unique_ptr<BucketHook> hook;               // null if the group's own sum is used
   const bool is_sharded;
-  std::vector<ParameterSpec> planned;  // the specs, and the slice of the used map
+  std::vector<ParameterSpec> planned;  // the specs and, with track_unused, the used map
   std::map<std::string, int, std::less<>> index;
   BucketPlan plan;
-  std::size_t gradient_bytes;  // of all gradients, and of the sums of fixed micro-batches after them
+  // The size of all gradients and of the sums of fixed micro-batches, which follow the gradients.
+  std::size_t gradient_bytes;
   GradientMemory memory;
-  std::unique_ptr<FiniteCheck> finite;  // null: no check
+  std::unique_ptr<FiniteCheck> finite;  // null with NotFinite::ignore
   BucketQueue queue;
-  std::unique_ptr<UsedMap> used_map;  // if track_unused
+  std::unique_ptr<UsedMap> used_map;  // null without track_unused
 
   std::int64_t unit = 1;  // the unit of weights
   int plan_changes = 0;
-  bool order_is_known = false;  // by plan_order, or by the plan that followed the first synchronised step
-  std::vector<int> observed;    // order of mark_ready in the first synchronised step
+  // Whether the order of the gradients is final: set by plan_order(), by the plan after the first synchronised step, or
+  // by shards.
+  bool order_is_known = false;
+  std::vector<int> observed;  // the order of the marks in the first synchronised step
 
   bool in_step = false;
-  std::vector<Work> gathers;  // on a device: the gathers of the last update_shards()
-  // Whether the last synchronised step has shards whose weights no update_shards() has gathered.
+  std::vector<Work> gathers;  // the all-gathers of the last update_shards() on a device
+  // Whether the last synchronised step has shards that update_shards() has not updated.
   bool has_shards = false;
   bool begun_once = false;
   bool synchronize = true;
-  std::int64_t weight = 0;         // sum over this rank's micro-batches since the last synchronised step, with this one
-  bool has_rows = false;           // whether this micro-batch's weight is above 0
-  std::int64_t own_total = 0;      // with Loss::sum: this rank's weight in the last synchronised step
-  int finished_micro_batches = 0;  // micro-batches since the last synchronised step
-  std::vector<char> marked;        // by parameter, in this micro-batch
-  std::vector<Use> used;           // by parameter, marked ready by this rank since the last synchronised step
+  std::int64_t weight = 0;         // this rank's weight since the last synchronised step, with the current micro-batch
+  bool has_rows = false;           // whether the current micro-batch's weight is above 0
+  std::int64_t own_total = 0;      // this rank's weight in the last synchronised step
+  int finished_micro_batches = 0;  // the number of micro-batches since the last synchronised step
+  std::vector<char> marked;        // whether each parameter is marked in the current micro-batch
+  std::vector<Use> used;           // each parameter's use by this rank since the last synchronised step
 
-  std::exception_ptr failure;  // the first thing the group threw
+  std::exception_ptr failure;  // the first exception from a call of the group
   OwnerProcess owner;
 };
 

@@ -32,7 +32,7 @@ class Exchanges {
  private:
   NodeOrder order_;
   const MicroBatchSums& sums_;
-  std::shared_ptr<OrderedSum> before_;  // the previous bucket, whose all-gather has not begun
+  std::shared_ptr<OrderedSum> before_;  // the previous bucket's sum, whose all-gather has not begun
 };
 
 }  // namespace

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of the tree over fixed micro-batches that combines the ranks' sums, as a communication hook, for groups
-// whose own sum has another order.
+// tree_exchange() returns a communication hook that combines the ranks' sums of fixed micro-batches in the order of the
+// tree. Groups whose own sum has another order need the hook.
 //
 // Each rank has some whole nodes of the tree, which are the rows of an OrderedSum. A rank with fewer nodes than another
-// sends padding that is not read.
+// rank sends padding, which no rank reads.
 //
-// A bucket's all-gather starts when the next bucket does, and the last one's at once: at the same place among the
-// collectives on every rank. There the host, or on a device the side stream, waits for the all-to-all, which has had
-// that time.
+// A bucket's all-gather starts when the next bucket starts; the last bucket's all-gather starts at once. The all-gather
+// thus has the same place among the collectives on every rank. Before the all-gather the host, or on a device the side
+// stream, waits for the bucket's all-to-all, which has run meanwhile.
 //
-// Threads: the Reducer's.
-// Failure: the group's errors.
+// Threads: only the Reducer's thread calls the hook.
+// Failure: the hook throws the group's errors.
 #pragma once
 
 #include "lockstep/ddp/comm_hook.h"
@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-// A hook for buckets in the arena of `sums`, which outlives the hook.
+// Returns a hook for buckets in the arena of `sums`. `sums` must outlive the hook.
 CommHook tree_exchange(const MicroBatchSums& sums, int world);
 
 }  // namespace lockstep

@@ -8,7 +8,8 @@
 namespace lockstep {
 namespace {
 
-// The values by Use: the sum of the second over any number of ranks stays far below the third.
+// The value of each Use. The values of Use::without_rows of any number of ranks add up to far less than the value
+// of Use::with_rows.
 constexpr float kValues[] = {0.0f, std::numeric_limits<float>::min(), 1.0f};
 
 void write_values(std::span<const Use> used, float* map) {
@@ -19,7 +20,7 @@ void write_values(std::span<const Use> used, float* map) {
 
 UsedMap::UsedMap(GradientMemory& memory, std::size_t parameters) : memory_(memory), sums_(parameters, 0.0f) {}
 
-// The host may be steps ahead of the device: memory that a copy still reads or writes must not be reused.
+// Returns a Copy whose memory the device no longer uses: the host may be steps ahead of the device.
 UsedMap::Copy& UsedMap::unused(std::vector<Copy>& copies) {
   const auto rests = [](const Copy& copy) { return copy.done.reached(); };
   const auto found = std::find_if(copies.begin(), copies.end(), rests);

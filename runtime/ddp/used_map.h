@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells which parameters any rank used: a number for each, which travels in the arena after the gradients and is summed
-// and divided with them.
+// UsedMap tells which parameters any rank used. The map has a number for each parameter; the numbers travel in the
+// arena after the gradients, and are summed and divided with the gradients.
 //
-// A use in a micro-batch without rows counts only if no rank had any: one process on the global batch would not have
-// seen it. So it travels as the smallest normal number, which a real use outweighs.
+// A use in a micro-batch without rows counts only if no rank had any rows, because one process on the global batch
+// would not have seen that use. Such a use travels as the smallest normal number, which a real use outweighs.
 //
-// On a device the map is copied there and back through pinned memory, in the order of the compute stream; only at()
-// waits.
-// Threads: the Reducer's.
-// Failure: DeviceError.
+// On a device the map is copied to and from the arena through pinned memory, in the order of the compute stream. Only
+// at() waits.
+// Threads: only the Reducer's thread calls this class.
+// Failure: throws DeviceError.
 #pragma once
 
 #include <span>
@@ -23,19 +23,20 @@ enum class Use : char { none, without_rows, with_rows };
 
 class UsedMap {
  public:
-  // `memory` outlives it.
+  // `memory` must outlive this object.
   UsedMap(GradientMemory& memory, std::size_t parameters);
 
-  // Writes this rank's part, by parameter, to `offset` in the arena, from which it is reduced.
+  // Writes this rank's use of each parameter to `offset` in the arena, before the reduction.
   void write(std::size_t offset, std::span<const Use> used);
-  // Fetches the result, after the reduction.
+  // Fetches the sums from `offset` in the arena, after the reduction.
   void read(std::size_t offset);
-  // Whether some rank used the parameter, by the last read(). The sum was divided by `divisor`, or not divided if that
-  // is 0. On a device it blocks the host until the result is here: Timeout.
+  // Returns whether some rank used the parameter, by the last read(). `divisor` is the number by which the sums were
+  // divided; 0 if the sums were not divided. On a device at() blocks the host until the sums have arrived, and throws
+  // Timeout after `deadline`.
   bool at(std::size_t parameter, double divisor, const Deadline& deadline);
 
  private:
-  // Pinned memory, and the mark after the copy that uses it.
+  // A Copy has pinned memory, and the event after the device copy that uses this memory.
   struct Copy {
     std::shared_ptr<void> memory;
     Event done;
@@ -44,10 +45,10 @@ class UsedMap {
   Copy& unused(std::vector<Copy>& copies);
 
   GradientMemory& memory_;
-  std::vector<float> sums_;   // divided, of the last read() that is here
-  std::vector<Copy> writes_;  // as many as there are steps in flight at once
+  std::vector<float> sums_;   // the divided sums of the last read() that has arrived
+  std::vector<Copy> writes_;  // one copy for each step in flight
   std::vector<Copy> reads_;
-  std::size_t awaited_ = 0;  // the copy of the last read()
+  std::size_t awaited_ = 0;  // the index of the last read() in reads_
   bool is_awaited_ = false;
 };
 
