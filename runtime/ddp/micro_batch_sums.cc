@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-// Without the last micro-batch, which stays in the arena.
+// Returns the largest number of sums that are kept at once. The last micro-batch stays in the arena and does not count.
 std::size_t most_kept(const std::vector<int>& merges) {
   std::size_t kept = 0, most = 0;
   for (std::size_t i = 0; i + 1 < merges.size(); ++i) {

@@ -70,8 +70,7 @@ void Trainer::begin_forward(std::optional<std::int64_t> weight) {
   // An exception that the program caught in the last step is not the cause of later failures.
   failure_.forget();
   if (is_in_no_sync() && !accumulating()) refuse_live_gradients("at the first micro-batch of no_sync()");
-  // A weight that set_weight() gave before this forward stays for it; any other weight is replaced by the forward's
-  // rows.
+  // A weight that set_weight() gave before this forward stays. The forward's rows replace any other weight.
   weight_is_ahead_ = weight_is_ahead_ && !weight_is_spent_;
   if (!weight_is_ahead_) {
     if (weight_is_given_ && !weight_is_spent_) tell_of_replaced_weight();
@@ -129,7 +128,8 @@ void Trainer::begin(bool is_alone) {
   }
   is_synchronized_ = synchronizes();
   is_alone_ = is_alone;
-  // The loss goes before the Reducer's step: its sum travels with the note of the step's first collective.
+  // Record the loss before the Reducer's step begins: the sum of losses travels in the note of the step's
+  // first collective.
   losses_.begin_backward(**weight_);
   if (is_synchronized_) losses_.close_step(step());
   if (is_alone) {
@@ -139,7 +139,7 @@ void Trainer::begin(bool is_alone) {
     if (is_synchronized_ && group_->size() > 1) losses_.write(note, step());
     reducer_->begin_step({.weight = **weight_, .synchronize = is_synchronized_, .note = note});
   }
-  // From here on give_up() has a step to give up; declared unused parameters may launch the first buckets at once.
+  // From here on give_up() gives up this step. Marking the unused parameters may launch the first buckets at once.
   begun_ = clock_->step();
   in_step_ = true;
   for (std::size_t i = 0; i < is_unused_.size() && !is_alone; ++i) {
@@ -168,10 +168,10 @@ void Trainer::finish(trace::Time backward_began) {
   if (!is_synchronized_) return;
   if (group_->size() > 1) {
     last_batch_ = losses_.batch_of(reducer_->noted());
-    if (group_->device().kind == DeviceKind::cpu) last_weight_ = last_batch_.weight;  // also of a sum
+    if (group_->device().kind == DeviceKind::cpu) last_weight_ = last_batch_.weight;  // also with Loss::sum
   }
-  // On a device the sum of all ranks' rows is known some steps later, so the rows that were dealt wait in dealt_ for
-  // it.
+  // On a device the sum of all ranks' rows is known some steps later, so the number of rows that were dealt to this
+  // rank waits in dealt_.
   if (micro_batch_ && !weights_are_told_ && step_rows_ != 0 && group_->size() > 1)
     dealt_.emplace_back(begun_, step_rows_);
   if (dealt_.empty() || dealt_.front().first != last_batch_.step) return;
@@ -181,7 +181,7 @@ void Trainer::finish(trace::Time backward_began) {
                                  group_->size());
 }
 
-// judge() throws on all ranks alike: its exception is not this rank's own failure, and is not kept.
+// judge() throws the same exception on all ranks, so close() does not keep the exception as this rank's own failure.
 void Trainer::close() {
   in_step_ = false;
   weight_is_spent_ = true;
@@ -191,7 +191,7 @@ void Trainer::close() {
   if (!is_synchronized_) return;
   if (group_->size() > 1) trace::keep_batch(last_batch_.step, last_batch_.weight, last_batch_.loss);
   if (!is_alone_) divergence_->judge(step() - 1, reducer_->noted());
-  // The versions are taken before the program's optimizer changes them: tell_of_adding() compares them.
+  // Take the versions before the program's optimizer changes them: tell_of_adding() compares the versions.
   versions_ = replica_.values.versions();
   if (before_update_) before_update_();
 }
@@ -252,7 +252,7 @@ void Trainer::tell_of_lost_backward() noexcept {
   failure_.tell();
 }
 
-// Tells the kept failure first: the Reducer's text does not name the place.
+// give_up() tells the kept failure first, because the Reducer's text does not name the place of the failure.
 void Trainer::give_up() noexcept {
   failure_.tell();
   losses_.forget(step());

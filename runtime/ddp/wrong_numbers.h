@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports a NaN or infinity in this rank's own gradients: keeps it for the trace, and logs or raises it.
+// WrongNumbers reports a NaN or infinity in this rank's own gradients: it keeps a finding for the trace, and logs or
+// throws the finding.
 //
-// Threads: one at a time.
-// Failure: with NotFinite::raise NotFiniteGradient, and the group fails on every rank.
+// Threads: one thread at a time.
+// Failure: with NotFinite::raise, throws NotFiniteGradient and fails the group on every rank.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ class LOCKSTEP_INTERNAL_API WrongNumbers {
  public:
   WrongNumbers(NotFinite reaction, std::shared_ptr<ProcessGroup> group);
 
-  // Reports the first one of a step, in the order of backward. `at` is DeviceRuntime::first_not_finite's result.
+  // Reports the first NaN or infinity of a step, in the order of backward. `at` is the result
+  // of DeviceRuntime::first_not_finite.
   void found(std::int64_t step, const std::string& parameter, std::int64_t at);
   bool has_found(std::int64_t step) const { return last_found_ == step; }
 
@@ -29,8 +31,8 @@ class LOCKSTEP_INTERNAL_API WrongNumbers {
 
   NotFinite reaction_;
   std::shared_ptr<ProcessGroup> group_;
-  std::optional<std::int64_t> last_found_ = {};  // the step of the last one
-  int times_ = 0;                                // number of runs of consecutive steps with NaN or infinity
+  std::optional<std::int64_t> last_found_ = {};  // the step of the last NaN or infinity
+  int times_ = 0;                                // the number of runs of consecutive steps with NaN or infinity
 };
 
 }  // namespace lockstep
