@@ -26,13 +26,13 @@ CommHook checked(CommHook hook) {
   return hook;
 }
 
-// The least power of two that is at least total / unit, as far as 63 bits reach.
+// Returns the least power of two that is at least total / unit, but at most 2^62.
 std::int64_t scale_for(std::int64_t total, std::int64_t unit) {
   const auto units = static_cast<std::uint64_t>(total / unit + (total % unit != 0 ? 1 : 0));
   return static_cast<std::int64_t>(std::bit_ceil(std::clamp<std::uint64_t>(units, 1, std::uint64_t{1} << 62)));
 }
 
-// `to` is `from`, or memory that does not overlap it.
+// Applies the reduction to one buffer. `to` is equal to `from` or does not overlap `from`.
 void reduce_one(const comm::Reduction& reduction, const BufferView& from, const BufferView& to) {
   const auto* const source = static_cast<const std::byte*>(from.data);
   comm::reduce(reduction, std::span(&source, 1), static_cast<std::byte*>(to.data), static_cast<std::size_t>(to.count));
@@ -118,7 +118,7 @@ bool BucketHook::is_done(std::size_t bucket, const Work& work) const {
 }
 
 void BucketHook::wait(std::size_t bucket, const Work& work, const Deadline& deadline) const {
-  // A WorkState of the program's own may return early, or give up without an error.
+  // wait() of a WorkState that the program defines may return early, or give up without an error.
   while (!is_done(bucket, work)) {
     guarded(bucket, [&] { work.wait(deadline); });
     if (deadline.expired() && !is_done(bucket, work)) {

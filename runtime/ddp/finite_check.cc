@@ -47,7 +47,7 @@ void FiniteCheck::look(std::size_t bucket, const BufferView& own) {
   if (words_ != nullptr) {
     const auto* const slice = static_cast<const std::byte*>(own.data);
     for (const std::byte* node : micro_batches_ != nullptr ? micro_batches_->nodes(slice) : std::vector{slice}) {
-      const BufferView numbers(const_cast<std::byte*>(node), own.count, own.dtype, own.device);  // only read
+      const BufferView numbers(const_cast<std::byte*>(node), own.count, own.dtype, own.device);  // read only
       memory_.device()->first_not_finite(numbers, words_ + bucket, memory_.stream());
     }
     return;

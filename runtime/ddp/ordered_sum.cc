@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// While one lives, the group's collectives follow another stream.
+// While an InStream lives, the group's collectives follow another stream.
 class InStream {
  public:
   InStream(ProcessGroup& group, StreamView stream) : group_(group), before_(group.stream()) {
@@ -34,7 +34,7 @@ void put_in_order(StreamView earlier, StreamView later) {
 
 }  // namespace
 
-// The two collectives as one.
+// Phases is one work for the two collectives.
 struct OrderedSum::Phases final : WorkState {
   bool poll() override {
     if (is_gathering) return gathering.done();
@@ -105,7 +105,7 @@ void OrderedSum::send() {
   phases_->sending = group_->all_to_all(all, BufferView(received_.get(), all.count, dtype_, all.device));
 }
 
-// The sum replaces the rows, which have been sent by then.
+// Writes the sum over the rows in sent_, which the all-to-all has sent by then.
 void OrderedSum::gather() {
   phases_->sending.wait_on(side_);
   const BufferView own = view(group_->rank() * share_, share_);

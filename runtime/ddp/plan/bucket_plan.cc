@@ -14,7 +14,8 @@
 namespace lockstep {
 namespace {
 
-// An empty parameter takes a line too, because no bucket may be empty.
+// Returns the size of a parameter's slot, in whole cache lines. An empty parameter takes a cache line too, because no
+// bucket may be empty.
 std::size_t slot_bytes(const ParameterSpec& spec) {
   const std::size_t lines = (spec.bytes() + kGradientAlignment - 1) / kGradientAlignment;
   return std::max<std::size_t>(lines, 1) * kGradientAlignment;
@@ -71,8 +72,9 @@ void check_order(std::span<const int> order, std::size_t parameters) {
   }
 }
 
-// The bytes by which the buckets of any order can exceed their gradients: each ends with less than `parts` lines. A
-// bucket is closed by its cap, except each dtype's first bucket, which has a cap of its own, and its last.
+// Returns the most bytes by which the buckets of any order can exceed their gradients. Each bucket ends with padding of
+// less than `parts` cache lines. The cap closes every bucket of a dtype, except the dtype's first bucket, which has its
+// own cap, and the dtype's last bucket.
 std::size_t most_padding(std::span<const ParameterSpec> specs, const BucketOptions& options) {
   struct OfDtype {
     std::size_t parameters = 0;
@@ -94,11 +96,11 @@ std::size_t padded(std::size_t bytes, int parts) {
   return (bytes + lines - 1) / lines * lines;
 }
 
-// A bucket before its place in the arena is known.
+// A Group is a bucket whose place in the arena is not known yet.
 struct Group {
   std::vector<int> parameters;
   std::size_t bytes = 0;
-  std::size_t last_position = 0;  // in the order: when it becomes full
+  std::size_t last_position = 0;  // the position in the order at which the group becomes full
 };
 
 std::vector<Group> group_parameters(std::span<const ParameterSpec> specs, std::span<const int> order,
@@ -185,7 +187,7 @@ std::vector<ParameterShard> shards_of(const BucketPlan& plan, std::span<const Pa
   std::vector<ParameterShard> shards;
   for (const int parameter : it.parameters) {
     const auto index = static_cast<std::size_t>(parameter);
-    if (index >= specs.size()) continue;  // the map of used parameters
+    if (index >= specs.size()) continue;  // the used map has no shard
     const auto first = static_cast<std::int64_t>((plan.gradient_slots[index].offset - it.offset) / size_of(it.dtype));
     const std::int64_t begin = std::max<std::int64_t>(part * rank - first, 0);
     const std::int64_t end = std::min(part * (rank + 1) - first, specs[index].count());

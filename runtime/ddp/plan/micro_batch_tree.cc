@@ -29,7 +29,8 @@ bool matches(int micro_batches, int world, MicroBatchRange node, MicroBatchRange
          matches(micro_batches, world, {middle, node.end}, {middle_rank, ranks.end});
 }
 
-// The number of additions that the micro-batches of a node, up to its last one, have done when that one is whole.
+// Adds to `merges`, for each micro-batch of the node, the number of inner nodes within the node that end with
+// this micro-batch.
 void count_merges(MicroBatchRange node, MicroBatchRange run, std::vector<int>& merges) {
   if (node.count() < 2) return;
   const int middle = right_child(node);
@@ -60,7 +61,8 @@ std::vector<int> merges_of(int micro_batches, MicroBatchRange run) {
   return merges;
 }
 
-// Inner nodes of the tree end with a node's last micro-batch: some within the node, and one for each merge after it.
+// The number of merges after a whole node is the number of inner nodes of the tree that end with the node's last
+// micro-batch, without the inner nodes within the node.
 NodeOrder order_of_nodes(int micro_batches, int world) {
   const std::vector<int> all = merges_of(micro_batches, {0, micro_batches});
   std::vector<std::vector<MicroBatchRange>> nodes;
