@@ -12,8 +12,8 @@
 namespace lockstep {
 namespace {
 
-// The number of steps after which the host reads a step's note on a device: late enough that it hardly ever waits, and
-// the same on all ranks.
+// The number of steps after which the host reads a step's note on a device. The number is equal on all ranks, and large
+// enough that the host hardly ever waits.
 constexpr std::size_t kNoteDelay = 2;
 
 trace::Time now() { return trace::Time::clock::now(); }
@@ -84,10 +84,10 @@ void BucketQueue::announce() {
   announcement_ = at_announcement([&] { return group_->all_reduce(nothing, options); });
 }
 
-// Waits for the announcement of the step's weight. On the CPU it blocks, so that buckets come at the same place among
-// the program's collectives on every rank. On a device they do so anyway, and the host needs a weight only for the
-// scale. It takes that of the steps whose note it has read, the larger of two of them, so that a short batch does not
-// make float16 overflow in the next full one.
+// Waits for the announcement of the step's weight. On the CPU the call blocks, so that buckets have the same place
+// among the program's collectives on every rank. On a device buckets always have the same place, and the host needs a
+// weight only for the scale. The host takes the larger weight of the last two steps whose note it has read, so that a
+// short batch does not make float16 overflow in the next full batch.
 void BucketQueue::await_announcement() {
   if (std::exchange(is_announced_, true)) return;
   std::int64_t total = std::max(known_totals_[0], known_totals_[1]);
@@ -124,8 +124,8 @@ void BucketQueue::gradient_ready(int bucket) {
   record_.last_gradient_ready = now();
   ++record_.gradients_ready;
   in_last_call_ = {};
-  // A full bucket waits for those before it: every rank starts its collectives in the plan's order, in whatever order
-  // its gradients become ready.
+  // A full bucket waits for the buckets before it: every rank starts its collectives in the plan's order, in whatever
+  // order its gradients become ready.
   if (--missing_[index] == 0) {
     record_.buckets[index].ready = record_.last_gradient_ready;
     launch_full();
@@ -141,12 +141,12 @@ void BucketQueue::launch_full() {
 }
 
 void BucketQueue::launch(std::size_t bucket) {
-  // Before the collective, which is in place: afterwards a NaN could come from any rank.
+  // look() must come before the collective, which is in place: afterwards a NaN could come from any rank.
   if (finite_ != nullptr) finite_->look(bucket, buffer_of(bucket));
   if (hook_ != nullptr) await_announcement();
   if (!marks_) record_.buckets[bucket].launched = now();
   record_.buckets[bucket].gradients_ready = record_.gradients_ready;
-  // The divisor; 1 for a sum.
+  // The ranks' parts add up to the divisor, which is 1 for a sum.
   const std::int64_t part = weight_.is_mean ? weight_.own : group_->rank() == 0;
   ReductionOptions options{.op = ReduceOp::sum,
                            .weight = part,
@@ -170,7 +170,7 @@ Work BucketQueue::reduce(std::size_t bucket, const ReductionOptions& options) {
   return group_->reduce_scatter(whole, part_of(whole, group_->rank(), group_->size()), options);
 }
 
-// Buckets finish in the order in which they were launched.
+// Takes the results of the buckets that are done. Buckets finish in the order in which they were launched.
 void BucketQueue::see_finished() {
   at_bucket(next_finished_, [&] { group_->progress(); });
   while (under_way() && at_bucket(next_finished_, [&] { return is_done(next_finished_); })) {
@@ -198,16 +198,16 @@ void BucketQueue::finish() {
   }
   launch_full();
   await_all();
-  // told() asks the work that carried the note: read it before works_ releases it.
+  // told() is a work of works_, so read its weight and note before works_ is cleared.
   total_weight_ = total_of(told());
   noted_ = {record_.step, note_of_all(told())};
   works_.clear();
   plan_ = nullptr;
-  clock_.mark_group();  // outside of any bucket
+  clock_.mark_group();  // later collectives belong to no bucket
   close_record(begin);
 }
 
-// One deadline for the step: limits per bucket would add up.
+// Waits for all buckets with one deadline for the whole step, because time limits per bucket would add up.
 void BucketQueue::await_all() {
   const Deadline deadline = Deadline::after(group_->timeout());
   while (under_way()) {
@@ -237,8 +237,9 @@ void BucketQueue::finish_on_device() {
   clock_.mark_group();
 }
 
-// Collectives run in the order in which they were started, so the last one ends last. A hook's collectives may belong
-// to several groups.
+// Makes the compute stream wait for the last bucket, which ends last, because collectives run in the order in which
+// they were started. With a hook the stream waits for every bucket, because a hook's collectives may belong to
+// several groups.
 void BucketQueue::wait_in_stream() {
   const std::size_t first = hook_ != nullptr || next_launched_ == 0 ? 0 : next_launched_ - 1;
   for (std::size_t bucket = first; bucket < next_launched_; ++bucket) {
@@ -267,7 +268,7 @@ bool BucketQueue::is_step_over() const {
   try {
     return std::ranges::all_of(last_works_, [](const Work& work) { return work.done(); });
   } catch (const Error&) {
-    return false;  // a failure of the group, whose cause the other ranks get
+    return false;  // the group has failed, and the other ranks get the cause
   }
 }
 

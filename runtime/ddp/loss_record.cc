@@ -13,11 +13,13 @@
 namespace lockstep {
 namespace {
 
-// The host reads the note of step k at the beginning of step k + 2, and then writes that of k + 3.
+// The number of steps after which a loss travels on a device. The host reads the note of step k at the beginning of
+// step k + 2, after step k + 2's note is written, so the losses of step k travel with step k + 3.
 constexpr std::int64_t kDelay = 3;
 
-// With 2^k parts or fewer: integers stay below 2^(61 - 2k) and fractions have at most as many bits, so the parts' sums
-// stay below half of the flag, 2^(62 - k), and the sum of all their flags fits.
+// FixedPoint is the format of the numbers with 2^k parts or fewer. Integers stay below 2^(61 - 2k), and fractions have
+// at most 61 - 2k bits, so the sums of all parts stay below half of the flag, 2^(62 - k). The sum of the flags of all
+// parts fits in 63 bits.
 struct FixedPoint {
   explicit FixedPoint(int parts) : log2(std::bit_width(static_cast<unsigned>(parts) - 1)) {}
 

@@ -20,10 +20,11 @@ constexpr char kFailure = '-';
 
 void tell(ProcessGroup& group, const Cause& cause) {
   if (group.size() == 1) return;
-  group.internals().report_failure(cause);  // before the other ranks hear of it: they may end first
+  // Report the failure before the other ranks hear of it: the other ranks may end first.
+  group.internals().report_failure(cause);
   try {
     all_gather_text(group, kFailure + encode(cause));
-  } catch (const Error& error) {  // the rank's own failure is thrown first
+  } catch (const Error& error) {  // the caller throws the rank's own failure instead of `error`
     log_warn("the other ranks could not be told ({}): {}", cause.text, error.what());
     return;
   }
