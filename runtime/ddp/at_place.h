@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adds the place to a failure of the group: the first cause names the rank and the reason, and only the caller knows
-// the place.
+// at_place() adds the place to a failure of the group. The cause of the failure names the rank and the reason, but only
+// the caller knows the place.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,13 +17,13 @@ namespace lockstep {
 
 struct StepPlace {
   std::int64_t step = -1;
-  int bucket = -1;        // -1: none
-  std::string what = {};  // "bucket 1 of 4"
+  int bucket = -1;        // the index of the bucket; -1 for no bucket
+  std::string what = {};  // the place as text, such as "bucket 1 of 4"
 };
 
-// Returns call(). If it throws PeerLost, Timeout or Mismatch, throws an error of the same type and cause, with step and
-// bucket in the cause and the message "step 3, bucket 1 of 4: <cause>"; other errors pass unchanged. `place` returns a
-// StepPlace.
+// Returns call(). If call() throws PeerLost, Timeout or Mismatch, throws an error of the same type and cause, with step
+// and bucket in the cause and the message "step 3, bucket 1 of 4: <cause>". Any other error passes unchanged. `place`
+// returns a StepPlace.
 template <typename Place, typename Call>
 auto at_place(Place place, Call call) {
   try {
@@ -34,7 +34,7 @@ auto at_place(Place place, Call call) {
   }
 }
 
-// The part of `rank` in a bucket that is cut into `size` equal ones.
+// Returns the part of `rank` in a bucket that is cut into `size` equal parts.
 inline BufferView part_of(const BufferView& bucket, int rank, int size) {
   const std::int64_t count = bucket.count / size;
   auto* const data =

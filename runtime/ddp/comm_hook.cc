@@ -50,14 +50,15 @@ HookedBucket sum_in_order(const GradBucket& bucket, DType wire) {
           .bytes = sum->row().bytes()};
 }
 
-// The name tells the ranks' options apart.
+// Returns the hook. The hook's name depends on `options.sum`, so the ranks notice if their options differ.
 CommHook compress_hook(const char* name, DType wire, const CompressOptions& options) {
   if (options.sum == HalfSum::backend) {
     return {std::string(name) + ", summed by the backend",
             [wire](const GradBucket& bucket) { return sum_of_group(bucket, wire); }};
   }
   return {name, [wire](const GradBucket& bucket) {
-            const bool is_on_cpu = bucket.buffer.device.kind == DeviceKind::cpu;  // its sums have that order
+            // The group's own sum on the CPU has the order of sum_in_order().
+            const bool is_on_cpu = bucket.buffer.device.kind == DeviceKind::cpu;
             return is_on_cpu ? sum_of_group(bucket, wire) : sum_in_order(bucket, wire);
           }};
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which gradients become ready, which decides where they lie: every rank takes rank 0's.
+// The order in which gradients become ready decides where the gradients lie in the arena. Every rank takes rank
+// 0's order.
 #include <fmt/format.h>
 
 #include <numeric>
@@ -36,7 +37,7 @@ void Reducer::Impl::plan_order(std::span<const int> order, std::int64_t the_unit
 }
 
 void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
-  if (memory.device()) return;  // a device divides by whole weights
+  if (memory.device()) return;  // on a device gradients are divided by whole weights
   if (group->size() > 1) {
     in_group([&] {
       at_place(
@@ -49,8 +50,9 @@ void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
   unit = the_unit;
 }
 
-// The used map is known when backward has ended, so it comes last. It has a bucket of its own if there is a hook, which
-// gets only gradients, or if there are shards, of which each rank gets only its own.
+// Returns the plan for `order`. The used map comes last, because the map is known only when backward has ended. The map
+// has a separate bucket if there is a hook, which gets only gradients, or if there are shards, because a rank gets only
+// its part of a sharded bucket.
 BucketPlan Reducer::Impl::plan_for(std::vector<int> order) const {
   if (!track_unused) return plan_buckets(specs, order, options);
   const auto map = static_cast<int>(specs.size());
@@ -63,10 +65,10 @@ BucketPlan Reducer::Impl::plan_for(std::vector<int> order) const {
   return gradients;
 }
 
-// Every rank's arena has the same size in any order, so only the slots move.
+// Makes every rank take rank 0's order. The arena has one size for every order, so only the slots move.
 void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
   BucketPlan next;
-  // Before anything is sent: rank 0's mistake throws InvalidArgument there, and changes nothing.
+  // Plan before anything is sent: a mistake in rank 0's order throws InvalidArgument on rank 0, and changes nothing.
   if (group->rank() == 0) next = plan_for(order);
   if (group->size() > 1) {
     order.resize(specs.size());
@@ -81,7 +83,7 @@ void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
     if (group->rank() != 0) next = plan_for(std::move(order));
   }
   plan = std::move(next);
-  // The padding is in other places now, and must be zero.
+  // The padding has moved with the slots, and must be zero.
   memory.zero(0, plan.arena_bytes);
   ++plan_changes;
 }

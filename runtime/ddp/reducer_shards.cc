@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shards: how a rank updates its shard of the weights between two steps, and how all ranks get the weights.
+// These functions let a rank update its shard of the weights between two steps, and send the weights to all ranks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -75,11 +75,11 @@ bool Reducer::Impl::is_step_over() const {
   try {
     return queue.is_step_over() && std::ranges::all_of(gathers, [](const Work& work) { return work.done(); });
   } catch (const Error&) {
-    return false;  // a failure of the group, whose cause the other ranks get
+    return false;  // the group has failed, and the other ranks get the cause
   }
 }
 
-// Fails the group, because the other ranks wait for this one's weights.
+// Fails the group, because the other ranks wait for this rank's weights.
 void Reducer::Impl::give_up_update(std::string_view cause) noexcept {
   failure = std::current_exception();
   if (group->size() == 1) return;

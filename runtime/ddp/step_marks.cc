@@ -50,7 +50,7 @@ trace::StepRecord StepMarks::times(const Step& step) const {
     it.ready = step.is_ready[bucket] ? time_of(kBuckets + bucket) : record.last_gradient_ready;
     it.launched = time_of(step.launch[bucket]);
     void* const end = step.works[bucket].end_mark();
-    it.finished = end == nullptr ? it.launched : at(end);  // a hook's own Work may have no mark
+    it.finished = end == nullptr ? it.launched : at(end);  // a Work that a hook makes may have no mark
   }
   record.waited = record.end - record.last_gradient_ready;
   record.under_way = trace::under_way_behind_backward(record);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The times of a step on a device, whose events the host does not wait for: timed marks in the streams, read after they
-// have been reached. No call here blocks the host.
+// StepMarks measures the times of a step on a device. StepMarks puts timed marks into the streams, and reads the marks
+// after the device has reached them. No call of StepMarks blocks the host.
 //
-// All times are device time: a record starts at the host's time of begin(), and every other time is that plus the time
-// that the device counted since. A collective's end is marked by its group (Work::end_mark).
+// All times are device times: a record starts at the host's time of begin(), and every other time is the start plus the
+// time that the device counted since. The group marks the end of a collective (Work::end_mark).
 //
-// Threads: the Reducer's.
-// Failure: DeviceError.
+// Threads: only the Reducer's thread calls this class.
+// Failure: throws DeviceError.
 #pragma once
 
 #include <deque>
@@ -24,37 +24,39 @@ class StepMarks {
  public:
   explicit StepMarks(DeviceId device);
 
-  // Call these in this order, for each step. `compute` is the stream in which gradients are written.
+  // Begins a step. `compute` is the stream in which gradients are written. Call begin(), then ready() and launched()
+  // for each bucket, then backward_ended() and end().
   void begin(std::size_t buckets, StreamView compute);
   // Marks that the bucket's last gradient is in the compute stream.
   void ready(std::size_t bucket);
   // Notes that the bucket's all-reduce was started after the last mark.
   void launched(std::size_t bucket);
-  // Marks the end of backward's kernels in the compute stream. Buckets that were not ready are ready from here on.
+  // Marks the end of backward's kernels in the compute stream. Buckets that were not ready are ready from this mark on.
   void backward_ended();
-  // Marks that the compute stream waits for all buckets: `works`, one for each. `record` has all but the times.
+  // Marks that the compute stream waits for all buckets. `works` has a work for each bucket; `record` has everything
+  // except the times.
   void end(trace::StepRecord record, std::span<const Work> works);
 
-  // The record of the last step whose marks have all been reached.
+  // Returns the record of the last step whose marks have all been reached.
   const trace::StepRecord& last();
 
  private:
   struct Step {
     trace::StepRecord record;
-    std::vector<std::shared_ptr<void>> marks;  // see the indices below
-    std::vector<std::size_t> launch;           // by bucket: the mark after which its all-reduce starts
-    std::vector<char> is_ready;                // by bucket: whether its own mark was set
-    std::vector<Work> works;                   // by bucket
+    std::vector<std::shared_ptr<void>> marks;  // the marks, by the indices below
+    std::vector<std::size_t> launch;           // the mark after which each bucket's all-reduce starts
+    std::vector<char> is_ready;                // whether each bucket's own mark was set
+    std::vector<Work> works;                   // the work of each bucket
   };
-  // The marks of a step: three, then one for each bucket when it was ready.
+  // The indices of a step's marks: three fixed marks, then a mark for each bucket, set when the bucket is ready.
   enum : std::size_t { kBegin, kBackwardEnd, kEnd, kBuckets };
 
   void mark(std::size_t index);
   void resolve();
   trace::StepRecord times(const Step& step) const;
 
-  // The number of steps of which nothing is known yet. The host is a few steps ahead at most, by the device's own
-  // limits; above this number the oldest is dropped, and last() never returns it.
+  // The largest number of steps whose times are not known yet. The device's own limits keep the host at most a few
+  // steps ahead. Above kMostPending the oldest step is dropped, and last() never returns the dropped step.
   static constexpr std::size_t kMostPending = 64;
 
   DeviceRuntime& runtime_;

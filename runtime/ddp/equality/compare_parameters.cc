@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-// One entry per option, then one per parameter.
+// Returns a list with an entry per option, then an entry per parameter.
 std::vector<std::string> list_of(std::span<const ParameterSpec> specs, std::span<const ComparedOption> options) {
   std::vector<std::string> list;
   for (const ComparedOption& option : options) list.push_back(option.value);
@@ -71,7 +71,7 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
                         std::span<const ComparedOption> options, std::string_view remedy) {
   if (group.size() == 1) return;
   const std::string packed = write_texts(list_of(specs, options));
-  // By collectives: a rank that left instead of arriving here is named at once.
+  // The lists travel by collectives, which name at once a rank that left instead of arriving here.
   const auto gather = [&](const std::string& text) {
     return comm::within_call("Reducer()", [&] { return all_gather_text(group, text); });
   };
@@ -89,7 +89,8 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
     for (const int rank : ranks) lists[static_cast<std::size_t>(rank)] = list;
   }
   const std::string difference = first_difference(options, lists);
-  // It waits for all ranks: a rank that threw at once would unwind its group while others still gather.
+  // throw_disagreement() waits for all ranks: a rank that threw at once would destroy its group while other ranks
+  // still gather.
   comm::throw_disagreement(
       group, fmt::format("Reducer: the ranks train different models. First difference, {}. Build the same model, "
                          "with its parameters in the same order and the same options, on every rank{}{}",

@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// The number of words: the model's number, the count of the data's numbers, and these numbers.
+// The number of words of a rank: the model's number, the count of the data's numbers, and the data's numbers.
 constexpr std::size_t kWords = 2 + kMostDataNumbers;
 
 std::vector<std::uint64_t> words_of(int model, const DataNumbers& numbers) {
@@ -30,14 +30,15 @@ std::vector<std::uint64_t> words_of(int model, const DataNumbers& numbers) {
   return words;
 }
 
-// A text of which ranks have which value of a word; empty if all have the same. `all` has kWords of each rank.
+// Returns a text of the ranks' values of a word, or an empty text if all values are equal. `all` has kWords words of
+// each rank.
 std::string difference(std::span<const std::uint64_t> all, std::size_t word) {
   std::vector<std::string> values;
   for (std::size_t at = word; at < all.size(); at += kWords) values.push_back(fmt::format("{}", all[at]));
   return describe_values(values);
 }
 
-// The differences of the data, as a sentence; empty without one.
+// Returns the differences of the ranks' data as a sentence, or an empty text if the data are equal.
 std::string differences(const DataNumbers& mine, std::span<const std::uint64_t> all) {
   if (const std::string text = difference(all, 1); !text.empty()) {
     return fmt::format("the number of values that watch() was given to compare: {}", text);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that all ranks step one model and read one epoch of one dataset.
+// DataCheck checks that all ranks step one model and read one epoch of one dataset.
 //
-// A few numbers decide which samples a rank reads (length, seed, epoch, batch size, the begin of the pass). They must
-// be the same on all ranks, as must the model's number. A digest of them travels with every synchronised step
-// (step_note.h). A step in which it differs gathers the numbers, and ends with a Mismatch that names them and the
-// ranks.
+// A few numbers decide which samples a rank reads (length, seed, epoch, batch size, the begin of the pass). These
+// numbers and the model's number must be equal on all ranks. A digest of the numbers travels with every synchronised
+// step (step_note.h). If the digests of a step differ, the ranks gather the numbers, and throw a Mismatch that names
+// the numbers and the ranks.
 //
-// Threads: the Reducer's.
+// Threads: only the Reducer's thread calls this class.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +21,15 @@ namespace lockstep {
 
 class DataCheck {
  public:
-  // Gives the group's next model its number. All ranks construct in the same order.
+  // Gives the group's next model its number. All ranks must construct their models in the same order.
   explicit DataCheck(std::shared_ptr<ProcessGroup> group);
-  // Sets this rank's loader from now on.
+  // Takes the numbers of this rank's loader from `identity` from now on.
   void watch(DataIdentity identity) { identity_ = std::move(identity); }
 
-  // The digest for the note of synchronised step `step`.
+  // Returns the digest for the note of synchronised step `step`.
   std::int64_t digest(std::int64_t step);
-  // Judges the steps' notes, in the order of the steps. Collective if the ranks differ: Mismatch, the same on every
-  // rank.
+  // Judges a step's note. Call judge() in the order of the steps. If the ranks differ, judge() is collective and throws
+  // the same Mismatch on every rank.
   void judge(const NotedStep& noted);
 
  private:
@@ -41,7 +41,7 @@ class DataCheck {
   std::shared_ptr<ProcessGroup> group_;
   int model_;
   DataIdentity identity_;
-  // Steps whose notes are not judged yet: on a device they are known two steps later.
+  // The steps whose notes are not judged yet. On a device a step's note is known two steps later.
   std::deque<Step> steps_;
 };
 

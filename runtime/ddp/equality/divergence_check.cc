@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// The number of comparisons of equal replicas at which a warning asks whether every step causes one.
+// The number of comparisons of equal replicas after which compare() logs a warning.
 constexpr int kManyComparisons = 20;
 
 }  // namespace
@@ -41,7 +41,8 @@ StepNote DivergenceCheck::note(std::int64_t step) {
   return note;
 }
 
-// All ranks must decide alike here: by the notes of all, and by the results of earlier notes.
+// All ranks must decide alike in judge(), so a rank decides only by the sum of all ranks' notes and by the results of
+// earlier notes.
 void DivergenceCheck::judge(std::int64_t step, const NotedStep& noted) {
   if (group_->size() == 1) return;
   if (noted.step < judged_) return;
@@ -54,7 +55,8 @@ void DivergenceCheck::judge(std::int64_t step, const NotedStep& noted) {
 void DivergenceCheck::compare(std::int64_t step, std::int64_t seen_in) {
   const Replica::State state = replica_.state();
   const ReplicaComparison comparison = compare_replicas(*group_, state.buffers);
-  // On a device the notes of the steps so far are still on their way: they were written before this result.
+  // On a device the notes of the steps up to `step` are still on their way. These notes were written before this
+  // comparison, so judge() skips them.
   judged_ = step + 1;
   if (!comparison.are_equal()) throw_mismatch(seen_in, comparison);
   if (++equal_comparisons_ == kManyComparisons) {
@@ -75,7 +77,7 @@ void DivergenceCheck::see_equal(std::int64_t step) {
 void DivergenceCheck::throw_mismatch(std::int64_t seen_in, const ReplicaComparison& comparison) const {
   const std::string when = equal_in_ < 0 ? fmt::format("before step {}", seen_in)
                                          : fmt::format("between step {} and step {}", equal_in_, seen_in);
-  // If only two replicas differ, nobody knows which one is wrong.
+  // If the group has only two replicas, nobody knows which replica is wrong.
   const int rank = group_->size() > 2 && comparison.ranks.size() == 1 ? comparison.ranks.front() : -1;
   trace::keep_finding({.kind = trace::FindingKind::apart,
                        .rank = comm::job_rank(group_->roster(), rank),

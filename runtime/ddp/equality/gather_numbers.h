@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gathers a few numbers of every rank.
+// gather_numbers() gathers a few numbers of every rank.
 #pragma once
 
 #include <cstdint>

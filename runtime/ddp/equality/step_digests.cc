@@ -62,7 +62,8 @@ StepDigests::StepDigests(std::string file, std::size_t parameters)
   if (!fd_) throw SystemError("LOCKSTEP_STEP_DIGESTS: open " + file_, errno);
 }
 
-// Ends the line of a start that could not write it completely: the reader skips everything before a start's first line.
+// Ends a line that an earlier start could not write completely: the reader skips everything before a start's
+// first line.
 void StepDigests::end_cut_line() {
   char last = '\n';
   const off_t size = ::lseek(fd_.get(), 0, SEEK_END);
