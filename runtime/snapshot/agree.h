@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A check of something that each rank sees for itself, which fails on every rank or on none.
+// agree_on() runs a check on each rank, which fails on every rank or on no rank.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// Collective. If `check` throws an Error on some ranks, throws InvalidArgument on every rank, with `what` and the text
-// of the lowest of these ranks; otherwise returns.
+// Collective. Runs `check`, and returns if `check` throws on no rank. If `check` throws an Error on some ranks, throws
+// InvalidArgument on every rank, with `what` and the error's text from the lowest of these ranks.
 void agree_on(ProcessGroup& group, std::string_view what, const std::function<void()>& check);
 
 }  // namespace lockstep

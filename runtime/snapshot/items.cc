@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The items that need no engine: values of the program, and the place in the data.
+// The items in this file need no engine: values of the program, and the place in the data.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,17 +17,18 @@ namespace {
 
 using checkpoint::SnapshotValue, checkpoint::SnapshotValues;
 
-constexpr std::size_t kMostNames = 12;  // in a message
+constexpr std::size_t kMostNames = 12;  // the largest number of names in a message
 
 std::string names_of(const std::vector<std::string>& names) {
   return joined(names, checkpoint::in_quotes, ", ", kMostNames);
 }
 
-// An item that has only values. load() sets them after check() has read all of them once, for their types.
+// ValuesItem is an item that has only values. load() sets the values after check() has read all values once, for
+// their types.
 class ValuesItem final : public SnapshotItem {
  public:
   using Get = std::function<SnapshotValues()>;
-  // Reads the values and, with `is_final`, sets them. InvalidArgument if they don't fit.
+  // Reads the values and, with `is_final`, sets the values. Throws InvalidArgument if the values don't fit.
   using Read = std::function<void(const SnapshotValues& values, bool is_final)>;
 
   ValuesItem(std::string type, Get get, Read read)

@@ -22,7 +22,7 @@ void Rescue::keep(std::int64_t step) {
   kept_.values.resize(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
     kept_.values[i] = items[i].item->values();
-    if (i < looked_up_) continue;  // the list of its tensors does not change
+    if (i < looked_up_) continue;  // an item's list of tensors does not change
     for (SnapshotTensor& tensor : items[i].item->tensors()) {
       if (!tensor.only_optimizers_write && !tensor.is_copy) {
         kept_.tensors.push_back({i, std::move(tensor), {}});
@@ -34,12 +34,14 @@ void Rescue::keep(std::int64_t step) {
   }
   copy_tensors();
   keep_counts();
-  // Last: if a call above throws, an update still counts as under way, and save() does not save the mixed state.
+  // Set the step last: if a call above throws, an update still counts as under way, and save() does not save the
+  // mixed state.
   step_ = step;
   is_updating_ = false;
 }
 
-// Some optimizers write without counting, such as LibTorch's SGD through data().
+// Notes the numbers of writes, and whether all writes are counted. Some optimizers write without counting, such as
+// LibTorch's SGD through data().
 void Rescue::keep_counts() {
   are_writes_known_ = step_ != kNone;
   for (Counted& tensor : counted_) {
@@ -48,7 +50,7 @@ void Rescue::keep_counts() {
   }
 }
 
-// After the first of two backwards of a step nothing is written yet.
+// After the first of two backwards of a step, is_updating_ is true but no optimizer has written anything yet.
 bool Rescue::is_as_kept() const {
   const auto is_unwritten = [](const Counted& tensor) { return tensor.version() == tensor.kept; };
   return !is_updating_ || (are_writes_known_ && std::ranges::all_of(counted_, is_unwritten));
@@ -118,16 +120,16 @@ void Rescue::save(std::string_view why, bool all_live) noexcept {
 }
 
 void Rescue::save_alone(std::string_view why, ItemList::Values values) {
-  // The writer may be saving this very step, and the holder of the claim looks for it on the disk: the writer must end
-  // first.
+  // The writer must end first: the writer may be saving this very step, and the holder of the claim looks for the step
+  // on the disk.
   writer_.wait_alone();
-  // The claim lasts until the step is durable: if a survivor is killed before, the claim goes to the next one, which
-  // waits here and finds the step not saved.
+  // The claim lasts until the step is durable. If a survivor is killed before then, the claim goes to the next
+  // survivor, which waits here and finds that the step is not saved.
   const auto claim = checkpoint::RescueClaim::take(
       catalogue_.folder(), step_, catalogue_.generation(), [this] { return catalogue_.find(step_).has_value(); },
       Deadline::after(group_.timeout()));
   if (!claim) return;
-  // A thread and a folder of its own: the group may have failed, and rank 0 may write to this disk.
+  // The survivor needs a separate thread and folder: the group may have failed, and rank 0 may write to this disk.
   BackgroundWriter survivor([this](checkpoint::Manifest head, std::span<const checkpoint::ItemSource> sources,
                                    const std::exception_ptr& why_not) {
     if (why_not) std::rethrow_exception(why_not);

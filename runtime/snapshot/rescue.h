@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state at the end of the last step() that this rank has finished, kept so that a survivor can save it after
-// another rank has died, or when the ranks stop in an evaluation.
+// Rescue keeps the state at the end of the last step() that this rank has finished. A survivor can save the kept state
+// after another rank has died, or when the ranks stop in an evaluation.
 //
-// Memory that only optimizers write is not copied: it has the kept step's state until an optimizer may write again.
-// Memory that a forward or the program changes is copied in each step.
+// Memory that only optimizers write is not copied, because this memory has the kept step's state until an optimizer may
+// write again. Memory that a forward or the program changes is copied in each step.
 //
-// Threads: the training's.
+// Threads: only the training's thread calls this class.
 // Failure: save() throws nothing, and logs why the step was not saved.
 #pragma once
 
@@ -26,8 +26,8 @@ namespace lockstep {
 
 class Rescue {
  public:
-  // All arguments outlive this object. `are_steps_over` returns whether the device has finished what the last backwards
-  // started there.
+  // All arguments must outlive this object. `are_steps_over` returns whether the device has finished the work that the
+  // last backwards started.
   Rescue(ProcessGroup& group, Catalogue& catalogue, const ItemList& items, SnapshotWriter& writer,
          std::function<bool()> are_steps_over)
       : group_(group),
@@ -36,43 +36,47 @@ class Rescue {
         writer_(writer),
         are_steps_over_(std::move(are_steps_over)) {}
 
-  // Keeps the state at the end of a step. Cheap, because each step calls it.
+  // Keeps the state at the end of a step. Each step calls keep(), so keep() is cheap.
   void keep(std::int64_t step);
-  // Copies rank 0's buffers, with which a forward of the step after `step` has begun: a survivor then has them too.
+  // Copies rank 0's buffers, with which a forward of the step after `step` has begun, so that a survivor has rank 0's
+  // buffers too.
   void keep_buffers(std::int64_t step);
   // Notes that a backward has ended: optimizers may write until the next keep().
   void begin_update() { is_updating_ = true; }
-  // Forgets the kept step, because memory holds more than its state.
+  // Forgets the kept step, because the memory no longer holds only the step's state.
   void forget() { step_ = kNone; }
-  // The kept step; negative: none.
+  // Returns the kept step, or a negative number if no step is kept.
   std::int64_t step() const { return step_; }
-  // Makes an exception that nobody catches, which ends the process, save the step too, from now on.
+  // From now on, also saves the kept step when an uncaught exception ends the process.
   void save_at_fatal_error() {
     at_fatal_error_ = std::make_unique<AtFatalError>([this] { save("the job has failed"); });
   }
-  // Saves the kept step, on one of the ranks that call it, at most once. Not collective, unless `all_live`: then the
-  // ranks have agreed to stop.
+  // Saves the kept step at most once, on one of the ranks that call save(). With `all_live`, which means that the ranks
+  // have agreed to stop, save() is collective; otherwise save() is not collective.
   void save(std::string_view why, bool all_live = false) noexcept;
 
  private:
   static constexpr std::int64_t kNone = -1;
 
-  // A tensor that optimizers write, with the number of writes.
+  // Counted is a tensor that optimizers write, with the number of writes.
   struct Counted {
     std::function<std::uint64_t()> version;
     bool is_parameter = false;
-    std::uint64_t kept = 0;  // the number at the end of the step
+    std::uint64_t kept = 0;  // the number of writes at the end of the step
   };
 
   void copy_tensors();
   void keep_counts();
-  // Whether no optimizer has written anything since the last keep().
+  // Returns whether no optimizer has written anything since the last keep().
   bool is_as_kept() const;
-  // Whether the step can't be saved, because some rank's part of the state is lost and may not be dropped; logs that.
+  // Returns true and logs the reason if the step can't be saved, because some rank's part of the state is lost and may
+  // not be dropped.
   bool refuse_lost(std::string_view why);
-  // A text for messages: the step from which the job resumes after a death, and how many steps it repeats.
+  // Returns a text for messages: the step from which the job resumes after a death, and the number of steps that the
+  // job repeats.
   std::string cost_of_loss() const;
-  // Saves a snapshot without shards: the first survivor to claim it writes all of it, to its own disk.
+  // Saves a snapshot without shards: the first survivor to claim the snapshot writes the whole snapshot to its
+  // own disk.
   void save_alone(std::string_view why, ItemList::Values values);
 
   ProcessGroup& group_;
@@ -86,7 +90,7 @@ class Rescue {
   std::vector<Counted> counted_;   // the tensors that optimizers write
   bool are_writes_known_ = false;  // whether a write to every parameter was counted in the step before
   bool is_updating_ = false;       // whether a backward has ended since keep()
-  bool is_saved_ = false;          // saved, or tried
+  bool is_saved_ = false;          // whether save() has saved the step or tried to
   std::unique_ptr<AtFatalError> at_fatal_error_;
 };
 

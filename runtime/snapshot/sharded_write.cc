@@ -22,12 +22,12 @@ using checkpoint::Manifest;
 
 namespace {
 
-constexpr std::size_t kMostNamed = 4;  // ranks in a message
+constexpr std::size_t kMostNamed = 4;  // the largest number of ranks in a message
 constexpr const char* kWritten = "written";
 constexpr const char* kManifest = "manifest";
-constexpr const char* kNotAwaited = "?";  // in place of the manifest
+constexpr const char* kNotAwaited = "?";  // the value that says that the rank no longer waits for the manifest
 
-// A rank's message to rank 0 after its files are written.
+// Written is a rank's message to rank 0 after the rank has written its files.
 struct Written {
   std::string failure = {};
   bool keeps_disk = false;
@@ -45,7 +45,7 @@ std::string key_of(const fs::path& snapshot, int rank, const char* what) {
 }
 
 void join(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot, Manifest manifest, std::string failure) {
-  // Wait for every rank, even after one has failed: its files must be removed with the folder.
+  // Wait for every rank, even after a rank has failed: the files of all ranks must be removed with the folder.
   const Deadline deadline = Deadline::after(group.timeout());
   std::vector<std::string> failures;
   if (!failure.empty()) failures.push_back(std::move(failure));
@@ -67,9 +67,9 @@ void join(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot, M
           fmt::format("{}: {}", group.roster()[static_cast<std::size_t>(rank)].describe(), error.what()));
     }
   }
-  // The manifest makes the snapshot. A crash before the manifest is durable leaves files on all disks, which the next
-  // start passes over and the next save removes. A crash after that leaves a snapshot, whoever has a copy of the
-  // manifest.
+  // The manifest makes the files a snapshot. A crash before the manifest is durable leaves files on all disks, which
+  // the next start passes over and the next save removes. A later crash leaves a snapshot, whichever ranks have a copy
+  // of the manifest.
   std::exception_ptr reason;
   try {
     if (!failures.empty()) throw Error(joined(failures, std::identity(), "; ", kMostNamed));
@@ -83,13 +83,13 @@ void join(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot, M
   }
   if (reason) std::rethrow_exception(reason);
   keep_saved_step(manifest.step);
-  // Last: an older snapshot is removed only after a newer one is durable.
+  // Clean last: an older snapshot is removed only after a newer snapshot is durable.
   catalogue.clean();
 }
 
 void copy_manifest(ProcessGroup& group, Catalogue& catalogue, const fs::path& snapshot) {
-  // Rank 0 begins to wait for the others within one timeout, and waits up to another. If rank 0 does not answer, the
-  // files stay: the snapshot is complete if its manifest is on rank 0's disk.
+  // Wait for two timeouts: rank 0 begins to wait for the other ranks within one timeout, and waits up to a second
+  // timeout. If rank 0 does not answer, the files stay: the snapshot is complete if its manifest is on rank 0's disk.
   const std::string key = key_of(snapshot, group.rank(), kManifest);
   const std::string text = group.store().get(
       key, Deadline::after(group.timeout()).is_never() ? Deadline::never() : Deadline::after(2 * group.timeout()));
@@ -97,8 +97,8 @@ void copy_manifest(ProcessGroup& group, Catalogue& catalogue, const fs::path& sn
   if (text == kNotAwaited) return;
   if (text.empty()) return checkpoint::abandon_snapshot(snapshot);  // rank 0 logs why
   const Manifest manifest = checkpoint::manifest_from_text(text);
-  // From here on the files are part of a saved snapshot, whether this disk takes the copy or not: the cleaning below
-  // must not take them for the remains of a crash.
+  // From here on the files are part of a saved snapshot, whether this disk takes the copy or not: clean() below must
+  // not take the files for the remains of a crash.
   catalogue.note_saved_elsewhere(manifest.step, manifest.generation);
   std::string failure;
   const auto copy = [&] {
@@ -111,7 +111,7 @@ void copy_manifest(ProcessGroup& group, Catalogue& catalogue, const fs::path& sn
   };
   copy();
   catalogue.clean();
-  if (!failure.empty()) copy();  // there may be room now
+  if (!failure.empty()) copy();  // clean() may have made room
   if (failure.empty()) return;
   log_warn("snapshots: step {} is saved, except for the copy of its manifest on the disk of {}: {}", manifest.step,
            catalogue.who(), failure);
@@ -120,12 +120,12 @@ void copy_manifest(ProcessGroup& group, Catalogue& catalogue, const fs::path& sn
 }  // namespace
 
 std::string open_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest head, bool is_busy) {
-  head.writer = group.roster().front().describe();  // as the generation's record has it
+  head.writer = group.roster().front().describe();  // the writer that the generation's record has
   std::string own = is_busy ? kBusy : "";
   fs::path made;
   try {
-    // An earlier attempt at the same step may have left these keys. Erase them before the exchange below: no rank sets
-    // this attempt's keys before all ranks have passed it.
+    // Erase the keys that an earlier attempt at the same step may have left. Erase the keys before the exchange below,
+    // because no rank sets new keys before all ranks have passed the exchange.
     const fs::path path = catalogue.path_of(head.step);
     for (const char* key : {kWritten, kManifest}) group.store().erase(key_of(path, group.rank(), key));
     if (own.empty()) catalogue.record_start();
@@ -133,8 +133,8 @@ std::string open_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest hea
   } catch (const Error& error) {
     own = error.what();
   }
-  // Make the folders before the exchange too: a rank that does not keep its disk writes to a folder that another rank
-  // made.
+  // The folders are made before the exchange too: a rank that does not keep its disk writes to a folder that another
+  // rank made.
   std::vector<std::string> failures;
   bool is_any_busy = false;
   const std::vector<std::string> all =
@@ -160,8 +160,8 @@ void write_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest head,
     failure = fmt::format("{}: {}", catalogue.who(), error.what());
   }
   if (group.rank() == 0) return join(group, catalogue, path, std::move(head), std::move(failure));
-  // Set the key last, because it says that the files are durable. A rank that is killed before leaves files without a
-  // manifest, and rank 0's wait ends with the group's failure.
+  // Set the key last, because it says that the files are durable. A rank that is killed before it sets the key leaves
+  // files without a manifest, and rank 0's wait ends with the group's failure.
   group.store().set(
       key_of(path, group.rank(), kWritten),
       write_record(Written{failure, catalogue.keeps_disk(), failure.empty() ? checkpoint::to_text(head) : ""},
@@ -170,7 +170,7 @@ void write_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest head,
 }
 
 void give_up_sharded(ProcessGroup& group, const Catalogue& catalogue, std::int64_t step) {
-  // Set only a key that its writer has not set: files that all ranks have written may still become a snapshot.
+  // Set a key only if its writer has not set the key: files that all ranks have written may still become a snapshot.
   const fs::path path = catalogue.path_of(step);
   const auto set_if_absent = [&](int rank, const char* what, std::string_view value) {
     group.store().compare_set(key_of(path, rank, what), "", value);

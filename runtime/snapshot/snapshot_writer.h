@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes this run's snapshots, one after another: one is written in the background while training continues, and a step
-// that is due meanwhile is left out. Rank 0 writes; if an item is sharded, all ranks write.
+// SnapshotWriter writes this run's snapshots, one after another. A snapshot is written in the background while training
+// continues, and a step that is due meanwhile is left out. Rank 0 writes; if an item is sharded, all ranks write.
 //
-// Threads: the training's.
-// Failure: start() and report() log why a step was not saved, and training continues; save() throws it, as on_rank0()
-//   does. Collective calls throw the group's errors.
+// Threads: only the training's thread calls this class.
+// Failure: start() and report() log why a step was not saved, and training continues; save() throws the reason, as
+//   on_rank0() does. Collective calls throw the group's errors.
 #pragma once
 
 #include <cstdint>
@@ -24,48 +24,48 @@ namespace lockstep {
 
 class SnapshotWriter {
  public:
-  // All arguments outlive this object.
+  // All arguments must outlive this object.
   SnapshotWriter(ProcessGroup& group, Catalogue& catalogue);
 
-  // The step that was saved last, or from which the run resumed; negative: none. It counts a step that turns out not to
-  // be durable, so it is the same on every rank.
+  // Returns the step that was saved last, or from which the run resumed; negative if there is no such step. A step that
+  // turns out not to be durable counts too, so last_saved() is equal on all ranks.
   std::int64_t last_saved() const { return last_saved_; }
   void set_last_saved(std::int64_t step) { last_saved_ = step; }
 
-  // Writes `items` in the background, or logs why this step is left out. Collective if an item is sharded.
+  // Starts to write `items` in the background, or logs why this step is left out. Collective if an item is sharded.
   void start(checkpoint::Manifest head, std::vector<CapturedItem> items);
-  // Collective. Saves the step of `head`, unless it is saved, and returns when it is durable.
+  // Collective. Saves the step of `head`, unless the step is saved already, and returns when the step is durable.
   void save(const checkpoint::Manifest& head, std::vector<CapturedItem> items);
   // Blocks until the optimizers may write the tensors of the items again.
   void wait_copied() { thread_.wait_copied(); }
-  // Waits until the started state is durable, or has failed (logged). Collective, once for each step that start()
-  // opened, if an item is sharded. `call` is the caller's name in messages.
+  // Waits until the started state is durable or has failed, and logs a failure. If an item is sharded, the first wait()
+  // for each step that start() opened is collective. `call` is the caller's name in messages.
   void wait(const char* call);
   // Waits only for this rank's part: other ranks may be dead.
   void wait_alone() { thread_.wait(); }
-  // Logs the outcome of the last background write: rank 0 always, another rank if its disk has failed.
+  // Logs the outcome of the last background write. Rank 0 always logs; another rank logs only if its disk has failed.
   void report();
-  // On a rank that ends on its own: ends the other ranks' writes of the started step; wait() is not collective any
-  // more.
+  // Ends this rank's waits for other ranks in the write of the started step. A rank that ends on its own calls
+  // give_up(). After give_up(), wait() is not collective.
   void give_up();
 
  private:
-  // Runs on the background thread.
+  // Writes `items`, on the background thread.
   void write(const checkpoint::Manifest& head, std::span<const checkpoint::ItemSource> items,
              const std::exception_ptr& why_not);
-  // Runs before a rank waits for its thread, and names a rank that does something else meanwhile: the other ranks'
-  // copies end with a backward that this rank does not reach.
+  // Meets the other ranks at a barrier before this rank waits for its thread. The barrier's error names a rank that
+  // makes another call instead: that rank's copies would end with a backward that this rank does not reach.
   void meet_to_wait(const char* call);
 
   ProcessGroup& group_;
   Catalogue& catalogue_;
   std::int64_t last_saved_ = -1;
   std::int64_t being_written_ = -1;
-  bool is_open_ = false;  // whether start() opened a sharded step since meet_to_wait(), the same on every rank
-  // Rank 0's fields.
-  std::int64_t left_out_ = 0;  // left out since the last warning
+  bool is_open_ = false;  // whether start() opened a sharded step since meet_to_wait(); equal on all ranks
+  // Only rank 0 uses the next two fields.
+  std::int64_t left_out_ = 0;  // the number of steps left out since the last warning
   Deadline next_left_out_ = Deadline::after({});
-  BackgroundWriter thread_;  // last: it uses the other members until it ends
+  BackgroundWriter thread_;  // the last member, because the thread uses the other members until it ends
 };
 
 }  // namespace lockstep
