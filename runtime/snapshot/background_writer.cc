@@ -20,8 +20,8 @@ bool is_changed_in_file(const SnapshotTensor& tensor) { return tensor.is_transpo
 
 BackgroundWriter::~BackgroundWriter() {
   if (!thread_.joinable()) return;
-  // Wait for the copies first: the thread reads tensors that the program may free after this call, and it begins to
-  // write only after the training's thread has said that none of them changed.
+  // Wait for the copies first: the thread reads tensors that the program may free after this call, and the thread
+  // begins to write only after the training's thread has said that no tensor changed.
   wait();
   set_phase(Phase::ended);
   thread_.join();
@@ -47,7 +47,7 @@ void BackgroundWriter::start(checkpoint::Manifest head, std::vector<CapturedItem
     }
   }
   if (bytes > memory_bytes_) {
-    memory_.reset();  // before the new allocation: the state fits in memory twice, not three times
+    memory_.reset();  // freed before the new allocation: the state fits in memory twice, not three times
     memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
     memory_bytes_ = bytes;
   }
@@ -79,8 +79,8 @@ void BackgroundWriter::wait_copied() noexcept {
     while (phase_ == Phase::copying) changed_.wait(mutex_);
     if (phase_ != Phase::copied) return;
   }
-  // The training's thread looks for changed tensors, because only that thread writes them. It needs no lock: until the
-  // phase is `writing`, the other thread waits.
+  // The training's thread looks for changed tensors, because only that thread writes them. The training's thread needs
+  // no lock, because the writer's thread waits until the phase is `writing`.
   try {
     if (const std::string changed = changed_tensor(); !changed.empty()) {
       throw InvalidArgument(
@@ -137,11 +137,12 @@ void BackgroundWriter::write_all() {
     why_not = std::current_exception();
   }
   try {
-    write_(head_, sources, why_not);  // also without sources: other ranks may wait for this rank's answer
+    // Call write_ even without sources, because other ranks may wait for this rank's answer.
+    write_(head_, sources, why_not);
   } catch (...) {
     failure_ = std::current_exception();
   }
-  items_.clear();  // frees the memory that they keep, too
+  items_.clear();  // also frees the memory that the items keep
 }
 
 std::vector<checkpoint::ItemSource> BackgroundWriter::make_sources() {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread that copies a state's tensors while training continues, and then writes them.
+// BackgroundWriter has a thread that copies a state's tensors while training continues, and then writes the copies.
 //
-// idle -> start() -> copying -> copied -> wait_copied() -> writing -> idle: the training's thread makes the first and
-// the third step, this thread the others. In each phase the fields other than the phase belong to one of the two
-// threads, so the lock guards only the phase: they belong to the training's thread in idle and copied, to this thread
-// in copying and writing.
+// The phases follow each other: idle -> start() -> copying -> copied -> wait_copied() -> writing -> idle. The
+// training's thread makes the first and the third transition; the writer's thread makes the second and the fourth. The
+// lock guards only the phase. The other fields belong to the training's thread in idle and copied, and to the writer's
+// thread in copying and writing.
 //
-// Threads: the training's thread calls it.
+// Threads: only the training's thread calls this class.
 // Failure: start() throws SystemError if no thread can be made; take_failure() returns an exception of the writing.
 #pragma once
 
@@ -30,8 +30,8 @@ namespace lockstep {
 
 class BackgroundWriter {
  public:
-  // Called on the thread after all tensors are copied; the sources' bytes are the copies. `why_not` is null, or the
-  // reason why there are no sources.
+  // The function that the writer's thread calls after all tensors are copied. The bytes of `items` are the copies.
+  // `why_not` is null, or the reason why `items` is empty.
   using Write = std::function<void(checkpoint::Manifest head, std::span<const checkpoint::ItemSource> items,
                                    const std::exception_ptr& why_not)>;
 
@@ -41,26 +41,27 @@ class BackgroundWriter {
   BackgroundWriter(const BackgroundWriter&) = delete;
   BackgroundWriter& operator=(const BackgroundWriter&) = delete;
 
-  // Whether a state is being copied or written.
+  // Returns whether a state is being copied or written.
   bool is_busy() const;
-  // Starts to write a state; not while busy. Copies the tensors that can't wait, and leaves the other tensors to the
-  // thread.
+  // Starts to write a state. Copies the tensors that can't wait, and leaves the other tensors to the writer's thread.
+  // REQUIRES: !is_busy().
   void start(checkpoint::Manifest head, std::vector<CapturedItem> items);
   // Blocks until the training may write the tensors again. If a tensor was written meanwhile, the started state is not
   // saved.
   void wait_copied() noexcept;
   void wait();
-  // The failure of the last state, once; null if it was written. Not while busy.
+  // Returns the failure of the last state, and forgets the failure. Returns null if the state was written.
+  // REQUIRES: !is_busy().
   std::exception_ptr take_failure() { return std::exchange(failure_, nullptr); }
 
  private:
   enum class Phase { idle, copying, copied, writing, ended };
-  // A copy of a tensor of `items_`, which has its bytes from start() on.
+  // Copy is a copy of a tensor of `items_`. From start() on, the tensor's bytes are the copy's bytes.
   struct Copy {
     std::string_view item;
     SnapshotTensor* tensor = nullptr;
     std::span<const std::byte> from;
-    std::size_t offset = 0;  // place in memory_
+    std::size_t offset = 0;  // the place in memory_
     std::uint64_t version = 0;
   };
 
@@ -75,8 +76,8 @@ class BackgroundWriter {
   checkpoint::Manifest head_;
   std::vector<CapturedItem> items_;
   std::vector<Copy> copies_;
-  std::vector<Copy> later_;              // the copies that the thread makes
-  std::unique_ptr<std::byte[]> memory_;  // kept for the next state
+  std::vector<Copy> later_;              // the copies that the writer's thread makes
+  std::unique_ptr<std::byte[]> memory_;  // the memory of the copies, kept for the next state
   std::size_t memory_bytes_ = 0;
   std::exception_ptr not_copied_;  // the reason why the copies are not the state
   std::exception_ptr failure_;

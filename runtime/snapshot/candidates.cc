@@ -33,7 +33,7 @@ constexpr auto kGenerationFields = [](auto& generation, auto& fields) {
   fields("from-step", generation.from_step);
 };
 
-// A file of a snapshot that a rank found damaged.
+// DamagedFile is a file of a snapshot that a rank found damaged.
 struct DamagedFile {
   std::string name = {};
   std::string why_not = {};
@@ -44,21 +44,21 @@ struct DamagedFile {
   };
 };
 
-// A hash of the manifest without its value, which may be written later.
+// Returns a hash of the manifest without its value, because the value may be written later.
 std::uint64_t hash_of(Manifest manifest) {
   manifest.value.reset();
   return hash64(checkpoint::to_text(manifest));
 }
 
-// Snapshots in the folder that the job may resume from, with this lockstep or a later one, perhaps together with other
-// ranks' disks. Rank 0 logs why the others are not among them.
+// Returns the snapshots in the folder from which the job may resume, with this lockstep or a later lockstep, perhaps
+// together with other ranks' disks. Rank 0 logs why the function leaves out a snapshot.
 std::vector<Candidate> candidates_in(const std::filesystem::path& folder, int rank,
                                      std::map<std::string, Manifest>& manifests) {
   std::vector<Candidate> own;
   for (FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
     const bool is_later = found.state == SnapshotState::later;
-    // Another rank's manifest may make a snapshot of the good files here, if this disk's copy of it is missing or
-    // damaged.
+    // If this disk's copy of the manifest is missing or damaged, another rank's manifest may make the good files on
+    // this disk a snapshot.
     const bool is_damaged = found.state == SnapshotState::damaged;
     const bool is_unfinished = (is_damaged || found.state == SnapshotState::unfinished) &&
                                !checkpoint::numbers_of(found.path.filename().string())->survivor;
@@ -80,7 +80,7 @@ std::vector<Candidate> candidates_in(const std::filesystem::path& folder, int ra
   return own;
 }
 
-// The first generation that did not resume from the candidate, or null.
+// Returns the first generation that did not resume from the candidate, or null if there is none.
 const Generation* superseded_by(const Candidate& candidate, const std::vector<Generation>& generations) {
   const auto found = std::ranges::find_if(generations, [&](const Generation& it) {
     return it.number > candidate.generation && it.from_step.value_or(-1) < candidate.step;
@@ -99,7 +99,7 @@ Candidates::Candidates(ProcessGroup& group, const std::filesystem::path& folder,
     known = checkpoint::list_generations(folder);
     std::erase_if(known, [](const Generation& it) { return !it.why_not.empty(); });
   });
-  // The starts of the job that any rank's disk knows: a disk that was absent knows only the earlier ones.
+  // Gather the starts of the job that any rank's disk knows: a disk that was absent knows only the earlier starts.
   std::vector<Generation> generations;
   for (const auto& of_rank : all_gather_records(group, known, kGenerationFields, "snapshots: the starts")) {
     generations.insert(generations.end(), of_rank.begin(), of_rank.end());
@@ -124,7 +124,8 @@ Candidates::Candidates(ProcessGroup& group, const std::filesystem::path& folder,
 void Candidates::order_by_value(bool higher_is_better) {
   std::erase_if(all_,
                 [](const Candidate& it) { return !it.value || std::isnan(*it.value) || !it.newer_format.empty(); });
-  // A stable sort: among equal values the earlier step comes first, and among equal steps the lowest rank.
+  // The sort is stable: among equal values the earlier step comes first, and among equal steps the lowest rank
+  // comes first.
   std::ranges::stable_sort(all_, [&](const Candidate& a, const Candidate& b) {
     const double left = higher_is_better ? -*a.value : *a.value;
     const double right = higher_is_better ? -*b.value : *b.value;
@@ -155,17 +156,18 @@ std::optional<Candidate> Candidates::choose(std::string_view only) {
 std::optional<Candidate> Candidates::find_readers(std::vector<Candidate> members, std::string_view only) {
   const std::vector<Candidate> all = members;
   std::set<std::string> verified, lost;
-  // Each round tries the files that no rank has found damaged, and looks for a damaged file on another rank's disk.
+  // Each round tries the files that no rank has found damaged. A file that a rank has found damaged is then read from
+  // another rank's disk.
   while (!members.empty() && !members.front().is_unfinished()) {
     Candidate lead = members.front();
     if (!lead.newer_format.empty()) {
-      // A run that resumed from an older snapshot would fence this one, and train its steps again.
+      // A run that resumed from an older snapshot would fence this snapshot, and train its steps again.
       barrier_before_throw(group_);
       throw InvalidArgument(fmt::format(
           "{}: on {}: '{}' can't be read: {}; or move that snapshot away, to resume from an older one", call_,
           group_.roster()[static_cast<std::size_t>(lead.rank)].describe(), lead.path, lead.newer_format));
     }
-    // The first rank that has the manifest sends it to all.
+    // The first rank that has the manifest sends the manifest to all ranks.
     const std::string text =
         lead.rank == group_.rank() ? checkpoint::to_text(own_manifests_.at(lead.path)) : std::string();
     const Manifest& manifest = lead.contents.emplace(
@@ -215,7 +217,7 @@ const ManifestFile* Candidates::assign_readers(Candidate& lead, const std::vecto
                                                std::string_view only) const {
   for (const ManifestFile& file : lead.contents->files) {
     if (!only.empty() && file.name != only) continue;
-    // The writer of the file, if it still has it: then ranks read at the same time.
+    // The reader is the rank that wrote the file, if this rank still has the file, so that ranks read at the same time.
     const Candidate* reader = nullptr;
     for (const Candidate& member : members) {
       if (!member.files.contains(file.name)) continue;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The snapshots on the ranks' disks, and the one from which the job resumes: the first that the ranks which have it can
-// read completely, together.
+// Candidates has the snapshots on the ranks' disks. The job resumes from the first snapshot that the ranks which have
+// its files can together read completely.
 //
-// Threads: one. Collective: all calls.
-// Failure: InvalidArgument on every rank alike; the group's errors.
+// Threads: only one thread calls this class, and all calls are collective.
+// Failure: throws InvalidArgument on every rank, and the group's errors.
 #pragma once
 
 #include <cstdint>
@@ -22,24 +22,24 @@
 
 namespace lockstep {
 
-// A snapshot on a rank's disk.
+// Candidate is a snapshot on a rank's disk.
 struct Candidate {
   int rank = 0;
   std::int64_t step = 0;
   std::int64_t generation = 0;
-  // A hash of the manifest without its value; 0: the manifest is missing or was not read.
+  // The hash of the manifest without its value; 0 if the manifest is missing or was not read.
   std::uint64_t manifest = 0;
   std::optional<double> value = std::nullopt;
   std::string path = {};
-  // The reason why only a later lockstep can read it; empty if this one can.
+  // The reason why only a later lockstep can read the snapshot; empty if this lockstep can read the snapshot.
   std::string newer_format = {};
-  std::set<std::string> files = {};  // names in the folder
-  // choose() sets the next three.
+  std::set<std::string> files = {};  // the names of the files in the folder
+  // choose() sets the next three fields.
   std::optional<checkpoint::Manifest> contents = std::nullopt;
-  std::map<std::string, int> readers = {};  // by file, a rank that has it undamaged
-  std::filesystem::path own_path = {};      // the folder on this rank's disk, if there is one
+  std::map<std::string, int> readers = {};  // a rank that has the file undamaged, by file
+  std::filesystem::path own_path = {};      // the snapshot's folder on this rank's disk, or empty
 
-  // The fields that other ranks learn; the record's sender is the rank.
+  // The fields that a rank sends to other ranks, which know `rank` as the sender.
   static constexpr auto kFields = [](auto& candidate, auto& fields) {
     fields("step", candidate.step);
     fields("generation", candidate.generation);
@@ -50,12 +50,13 @@ struct Candidate {
     fields.list("files", candidate.files);
   };
 
-  // Whether these are files of ranks that did not learn whether rank 0 wrote the manifest: only another rank's
-  // candidate makes them a snapshot.
+  // Returns whether the candidate has no readable manifest: its rank may not have learned whether rank 0 wrote the
+  // manifest. Only another rank's candidate makes the files of an unfinished candidate a snapshot.
   bool is_unfinished() const { return manifest == 0 && newer_format.empty(); }
 
   bool is_newer_than(const Candidate& other) const {
-    // Among equal snapshots the lowest rank's is newer; among generations of one step, the later.
+    // Among generations of one step, the later generation is newer. Among equal snapshots, the lowest rank's snapshot
+    // is newer.
     return std::tuple(step, generation, other.manifest, other.rank) >
            std::tuple(other.step, other.generation, manifest, rank);
   }
@@ -63,36 +64,37 @@ struct Candidate {
 
 class Candidates {
  public:
-  // Looks at the folder on every rank's disk. `call` is the caller's name in messages. `group` and `folder` outlive
-  // this object.
+  // Looks at the folder on every rank's disk. `call` is the caller's name in messages. `group` and `folder` must
+  // outlive this object.
   Candidates(ProcessGroup& group, const std::filesystem::path& folder, std::string_view call);
 
-  // All candidates in the order of choose(): newest first.
+  // Returns all candidates in the order in which choose() tries them, the newest first.
   const std::vector<Candidate>& all() const { return all_; }
-  // Keeps only candidates that have a value, the best first.
+  // Keeps only candidates that have a value, and sorts the candidates, the best first.
   void order_by_value(bool higher_is_better);
 
-  // Returns the newest snapshot that can be read. Throws if a later lockstep wrote one that is newer. `only` is the one
-  // file that is needed; empty: all. Called once.
+  // Returns the first snapshot that the ranks can read. Throws InvalidArgument if a later lockstep wrote a candidate
+  // that comes before this snapshot. `only` is the single file that is needed; if `only` is empty, all files are
+  // needed. Call choose() once.
   std::optional<Candidate> choose(std::string_view only = {});
-  // Throws, and tells the job's launcher that a host is awaited, if a snapshot before `chosen` lacks a file that an
-  // absent host has.
+  // Throws InvalidArgument if a snapshot before `chosen` lacks a file that an absent host has, and tells the job's
+  // launcher that the host is awaited.
   void refuse_absent(const std::optional<Candidate>& chosen) const;
-  // Throws if a rank has damaged snapshots.
+  // Throws InvalidArgument if a rank has damaged snapshots.
   void refuse_damaged() const;
 
  private:
-  // A file of a snapshot on the disk of a host that is not in the group.
+  // AbsentFile is a file of a snapshot on the disk of a host that is not in the group.
   struct AbsentFile {
     Candidate lead;  // the candidate of a rank that has the manifest
     checkpoint::ManifestFile file;
   };
 
-  // Finds for each file a rank that has it undamaged; `members` are candidates of one snapshot. If no rank has a file,
-  // notes whether the file is damaged or on the disk of an absent host.
+  // Finds for each file a rank that has the file undamaged. `members` are candidates of one snapshot. If no rank has a
+  // file, returns nullopt and notes whether the file is damaged or on the disk of an absent host.
   std::optional<Candidate> find_readers(std::vector<Candidate> members, std::string_view only);
-  // Gives each file of the manifest, or only the file `only`, a rank that reads it. Returns the file that no rank has,
-  // or null.
+  // Gives each file of the manifest, or only the file `only`, a rank that reads the file. Returns a file that no rank
+  // has, or null if each file has a rank.
   const checkpoint::ManifestFile* assign_readers(Candidate& lead, const std::vector<Candidate>& members,
                                                  std::string_view only) const;
   void pass_over(const Candidate& candidate, std::string_view why_not);
@@ -102,10 +104,10 @@ class Candidates {
   const std::string call_;
   std::map<std::string, checkpoint::Manifest> own_manifests_;  // this rank's manifests, by path
   std::vector<Candidate> all_;
-  std::vector<Candidate> damaged_;  // damaged candidates before the chosen one
-  // The missing file of the newest snapshot before the chosen one that lacks an absent host's file.
+  std::vector<Candidate> damaged_;  // the damaged candidates before the chosen candidate
+  // The missing file of the newest snapshot, before the chosen snapshot, that lacks an absent host's file.
   std::optional<AbsentFile> absent_;
-  std::string said_;  // the last logged text, because several ranks may have one snapshot
+  std::string said_;  // the last logged text, which is not logged again for another rank
 };
 
 }  // namespace lockstep

@@ -28,7 +28,7 @@ std::uint64_t free_bytes(const std::filesystem::path& folder) {
   if (::statvfs(folder.c_str(), &disk) != 0) {
     throw checkpoint::file_error("snapshots: looking for room in", folder, "statvfs", errno);
   }
-  // A file system that reports no size may have any.
+  // A file system that reports no size may have any amount of free space.
   if (disk.f_blocks == 0) return std::numeric_limits<std::uint64_t>::max();
   return static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
 }
@@ -54,7 +54,8 @@ void Catalogue::lock() { lock_ = std::make_unique<checkpoint::SeriesLock>(folder
 
 void Catalogue::check_room(std::uint64_t bytes, bool is_resumed) {
   std::uint64_t free = free_bytes(folder_);
-  // The snapshot that the job resumes from stays, and so do those before it in the order, which may look complete.
+  // The snapshot that the job resumes from stays, and so do the snapshots before it in the order, which may
+  // look complete.
   for (int keep = options_.keep; is_resumed && keep > 0 && free < bytes; --keep) {
     clean(keep, kNone);
     free = free_bytes(folder_);
@@ -82,8 +83,8 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
                  .from_step = from_step,
                  .writer = group_.roster().front().describe(),
                  .time = broadcast_value(std::string_view(checkpoint::utc_now()), group_)};
-  // Rank 0's record comes first: where ranks share a disk, rank 0 keeps it. A crash here leaves a record without
-  // snapshots, and the next start resumes from the same one.
+  // Rank 0 records first, so that rank 0 keeps a disk that ranks share. A crash here leaves a record without snapshots,
+  // and the next start resumes from the same snapshot.
   on_rank0(
       "Snapshots::restore",
       [&] {
@@ -91,7 +92,7 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
         return std::string();
       },
       group_);
-  // Rank 0 has none to record any more.
+  // On rank 0, `record` does nothing, because rank 0 has recorded this start.
   const auto record = [&] {
     try {
       if (!all_write) return record_start();
@@ -111,7 +112,7 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
   }
   if (group_.rank() == 0 || !keeps_disk_) return;
   try {
-    // Rank 0's lock is on another disk. This lock keeps a rank of another job from cleaning the same folder meanwhile.
+    // Rank 0's lock is on another disk. The lock `only` keeps a rank of another job from cleaning the folder meanwhile.
     const checkpoint::SeriesLock only(folder_, who());
     checkpoint::clean_rescues(folder_, generation_, from_step);
   } catch (const Error& error) {
@@ -122,9 +123,9 @@ void Catalogue::begin(std::optional<std::int64_t> from_step, bool all_write) {
 void Catalogue::record_start() {
   if (!unrecorded_) return;
   if (all_write_) checkpoint::make_folders(folder_);
-  // False if rank 0, or another rank of this host, keeps the disk.
+  // keeps_disk_ becomes false if rank 0, or another rank of this host, keeps the disk.
   keeps_disk_ = checkpoint::record_generation(folder_, *unrecorded_);
-  // Only now: until the record fences the snapshots that were passed over, cleaning must know them by name.
+  // Forget the name only now: until the record fences the snapshots that were passed over, cleaning must know the name.
   unrecorded_.reset();
   resumes_from_.clear();
 }
@@ -156,7 +157,7 @@ void Catalogue::with_room(const std::function<void()>& write, std::int64_t being
     } catch (const SystemError& error) {
       if (!is_full(error) || keep == 0) throw;
     }
-    // Keep one older snapshot less each time, so that no more are removed than the write needs.
+    // Keep one older snapshot less each time, so that no more snapshots are removed than the write needs.
     clean(keep, being_written);
   }
 }

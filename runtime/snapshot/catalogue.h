@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The job's folder on this rank's disk: its snapshots, the number of this start of the job, and which snapshots stay.
+// Catalogue has the job's folder on this rank's disk. It knows the folder's snapshots and the number of this start of
+// the job, and decides which snapshots stay.
 //
-// Rank 0 keeps its own disk: it makes and removes folders there. On another disk that has the folder, the first rank
-// that records the generation keeps it.
+// A rank that keeps a disk makes and removes folders on the disk. Rank 0 keeps its own disk. The first rank that
+// records the generation on another disk with the folder keeps this disk.
 //
 // Threads: begin(), record_start() and check_room() run on the training's thread, while the writer's thread is idle.
 //   From begin() on, with_room(), clean() and note_saved_elsewhere() run on the writer's thread, or on the training's
-//   while that thread is idle.
-// Failure: SystemError if this process can't read or write the disk; begin() also throws the group's errors.
+//   thread while the writer's thread is idle.
+// Failure: throws SystemError if this process can't read or write the disk; begin() also throws the group's errors.
 #pragma once
 
 #include <cstdint>
@@ -31,48 +32,50 @@ namespace lockstep {
 
 class Catalogue {
  public:
-  // `group` outlives this object.
+  // `group` must outlive this object.
   Catalogue(std::filesystem::path folder, ProcessGroup& group, const SnapshotOptions& options)
       : folder_(std::move(folder)), group_(group), options_(options) {}
 
   const std::filesystem::path& folder() const { return folder_; }
-  // The number of this start of the job, set by begin().
+  // Returns the number of this start of the job, which begin() sets.
   std::int64_t generation() const { return generation_; }
-  // This rank, for messages.
+  // Returns a description of this rank for messages.
   std::string who() const;
-  // A manifest of this run, without files and items.
+  // Returns a manifest of this run, without files and items.
   checkpoint::Manifest head(std::int64_t step, std::string_view reason) const;
-  // The folder of this run's snapshot of `step`.
+  // Returns the folder of this run's snapshot of `step`.
   std::filesystem::path path_of(std::int64_t step) const;
 
-  // Locks the folder for the lifetime of this object; on rank 0. InvalidArgument if another job has the folder.
+  // Locks the folder for the lifetime of this object. Throws InvalidArgument if another job has the folder. Only rank 0
+  // calls lock().
   void lock();
-  // Checks the disk, on rank 0: InvalidArgument if it lacks space for one snapshot of `bytes`. If the job resumes from
-  // a snapshot, it first removes older ones to make room.
+  // Throws InvalidArgument if the disk lacks space for one snapshot of `bytes`. If the job resumes from a snapshot,
+  // check_room() first removes older snapshots to make room. Only rank 0 calls check_room().
   void check_room(std::uint64_t bytes, bool is_resumed);
-  // Collective. Begins this start of the job, which resumes from `from_step`. `all_write`: every rank writes to its own
-  // disk, not only rank 0.
+  // Collective. Begins this start of the job, which resumes from `from_step`. With `all_write`, every rank writes to
+  // its own disk; otherwise only rank 0 writes.
   void begin(std::optional<std::int64_t> from_step, bool all_write);
-  // Records this start on this rank's disk, unless it is recorded there: a full disk may have refused the record in
-  // begin().
+  // Records this start on this rank's disk, unless the disk has the record: a full disk may have refused the record
+  // in begin().
   void record_start();
   bool keeps_disk() const { return keeps_disk_; }
   bool all_write() const { return all_write_; }
 
-  // This run's snapshot of `step`.
+  // Returns this run's saved snapshot of `step`, or nullopt if there is none.
   std::optional<checkpoint::FoundSnapshot> find(std::int64_t step) const;
-  // Whether a snapshot of that step would be one of the best.
+  // Returns whether a snapshot of `step` with `value` would be one of the best.
   bool is_among_best(std::int64_t step, double value) const;
 
   // Sets the name of the snapshot from which the job resumes. Until this start is recorded on this disk, cleaning keeps
-  // that snapshot and the newer ones, which were passed over.
+  // the named snapshot and the newer snapshots, which were passed over.
   void set_resumes_from(std::string name) { resumes_from_ = std::move(name); }
-  // Notes that the manifest of that snapshot lies on another disk: files here without a manifest are part of it.
+  // Notes that a snapshot's manifest lies on another disk: the snapshot's files on this disk, without a manifest, are
+  // part of the snapshot.
   void note_saved_elsewhere(std::int64_t step, std::int64_t generation) { saved_elsewhere_.emplace(step, generation); }
-  // Removes the snapshots that the options don't keep; logs what it can't remove.
+  // Removes the snapshots that the options don't keep. Logs a failure to remove snapshots.
   void clean() { clean(options_.keep, kNone); }
-  // Calls `write`. On a full disk it removes older snapshots, except the newest, and calls it again. `being_written` is
-  // the step whose folder other ranks write to now, which stays.
+  // Calls `write`. On a full disk, removes older snapshots, except the newest, and calls `write` again. `being_written`
+  // is the step whose folder other ranks write to now; this folder stays.
   void with_room(const std::function<void()>& write, std::int64_t being_written = kNone);
 
  private:
@@ -84,11 +87,11 @@ class Catalogue {
   const std::filesystem::path folder_;
   ProcessGroup& group_;
   const SnapshotOptions options_;
-  std::unique_ptr<checkpoint::SeriesLock> lock_;  // rank 0's lock
+  std::unique_ptr<checkpoint::SeriesLock> lock_;  // the lock of rank 0
   std::int64_t generation_ = 0;
   bool all_write_ = false;
   bool keeps_disk_ = false;
-  std::optional<checkpoint::Generation> unrecorded_;  // this start, until this disk has its record
+  std::optional<checkpoint::Generation> unrecorded_;  // the record of this start, until this disk has the record
   std::string resumes_from_;
   std::set<std::pair<std::int64_t, std::int64_t>> saved_elsewhere_;
 };

@@ -22,7 +22,7 @@ using checkpoint::ManifestItem, checkpoint::SlicedTensor, checkpoint::SnapshotVa
 
 namespace {
 
-// The sums over the ranks of per-rank numbers, on rank 0; the other ranks get 0.
+// Returns the sums over the ranks of per-rank numbers on rank 0, and zeros on the other ranks.
 SnapshotValues sums_of(const ManifestItem& item, int rank) {
   std::vector<SnapshotValues> known = item.values;
   std::erase_if(known, [](const SnapshotValues& values) { return values.empty(); });
@@ -47,12 +47,12 @@ SnapshotValues sums_of(const ManifestItem& item, int rank) {
   return sums;
 }
 
-// This rank's values; nullopt if the rank keeps its current ones.
+// Returns this rank's values, or nullopt if the rank keeps its current values.
 std::optional<SnapshotValues> own_values(const ManifestItem& item, AtAnotherSize at_another_size, int rank, int size) {
   if (item.kind != checkpoint::ItemKind::per_rank) return item.values.front();
   if (std::cmp_equal(item.values.size(), size)) {
     const SnapshotValues& own = item.values[static_cast<std::size_t>(rank)];
-    if (own.empty()) return std::nullopt;  // another rank saved the snapshot after this one had died
+    if (own.empty()) return std::nullopt;  // another rank saved the snapshot after this rank had died
     return own;
   }
   switch (at_another_size) {
@@ -68,10 +68,10 @@ std::optional<SnapshotValues> own_values(const ManifestItem& item, AtAnotherSize
 
 }  // namespace
 
-// An item of the snapshot. A rank that has a file reads it for all ranks.
+// SharedItem is an item of the snapshot. A rank that has a file reads the file for all ranks.
 class OpenSnapshot::SharedItem final : public SavedItem {
  public:
-  // Both outlive this object.
+  // `snapshot` and `item` must outlive this object.
   SharedItem(OpenSnapshot& snapshot, const ManifestItem& item, SnapshotValues values)
       : snapshot_(snapshot), item_(item), values_(std::move(values)), sliced_(snapshot.tensors_.at(item.name)) {
     for (const auto& [name, tensor] : sliced_) tensors_[name] = {.dtype = tensor.dtype, .shape = tensor.shape};
@@ -101,7 +101,7 @@ class OpenSnapshot::SharedItem final : public SavedItem {
 
 OpenSnapshot::OpenSnapshot(ProcessGroup& group, Candidate chosen)
     : group_(group), chosen_(std::move(chosen)), manifest_(*chosen_.contents), files_(chosen_.own_path) {
-  // The manifest lists the tensors that are in slices. Tensors in a file of whole ones are one slice each, which the
+  // The manifest lists the tensors that are in slices. Each tensor in a file of whole tensors is one slice, which the
   // rank that reads the file announces.
   checkpoint::Manifest own;
   own.world_size = group.size();
@@ -152,7 +152,7 @@ void OpenSnapshot::check(const ItemList& items, const RestoreOptions& options) {
       continue;
     }
     try {
-      // A run may have its state in shards or not, whatever the saved run had.
+      // A run may have its state in shards or not, whether the saved run had shards or not.
       const bool was_per_rank = saved->kind == checkpoint::ItemKind::per_rank;
       if (saved->type != item.item->type() || was_per_rank != item.is_per_rank) {
         throw InvalidArgument(fmt::format("it is of type {}, and the program's is {}",
@@ -171,7 +171,7 @@ void OpenSnapshot::check(const ItemList& items, const RestoreOptions& options) {
   compare_tied(items);
 }
 
-// Runs after the checks of all items, because ranks read together: every rank has found by now that each item fits.
+// The ranks read the tied tensors together, so compare_tied() runs after every rank has found that each item fits.
 void OpenSnapshot::compare_tied(const ItemList& items) {
   for (const ListedItem& item : items.all()) {
     const ManifestItem* const saved = find(item);
@@ -197,7 +197,7 @@ void OpenSnapshot::compare_tied(const ItemList& items) {
 }
 
 void OpenSnapshot::load(const ItemList& items) {
-  // The snapshot's order is the same on all ranks, which read each file together.
+  // Load in the snapshot's order, which is equal on all ranks, because the ranks read each file together.
   for (const ManifestItem& saved : manifest_.items) {
     const auto item = std::ranges::find(items.all(), saved.name, &ListedItem::name);
     if (item == items.all().end()) {

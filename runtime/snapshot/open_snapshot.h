@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contents of the chosen snapshot, as every rank knows them, and how they get into the program's items: one rank
-// that has a file reads it for all.
+// OpenSnapshot has the contents of the chosen snapshot, as every rank knows them, and loads the contents into the
+// program's items. One rank that has a file reads the file for all ranks.
 //
-// Threads: the training's. Collective: all calls.
-// Failure: check() throws InvalidArgument on every rank, with nothing changed. Reading throws CorruptData and
-//   SystemError on the rank that reads, and the group's errors on the others.
+// Threads: only the training's thread calls this class, and all calls are collective.
+// Failure: check() throws InvalidArgument on every rank, and changes nothing. Reading throws CorruptData and
+//   SystemError on the rank that reads, and the group's errors on the other ranks.
 #pragma once
 
 #include <map>
@@ -21,13 +21,13 @@ namespace lockstep {
 
 class OpenSnapshot {
  public:
-  // `group` outlives this object.
+  // `group` must outlive this object.
   OpenSnapshot(ProcessGroup& group, Candidate chosen);
 
   const checkpoint::Manifest& manifest() const { return manifest_; }
   RestoredSnapshot restored() const;
 
-  // Throws on every rank if the contents don't fit some rank's state.
+  // Throws InvalidArgument on every rank if the contents don't fit some rank's items.
   void check(const ItemList& items, const RestoreOptions& options);
   // Loads the contents into the items, after check().
   void load(const ItemList& items);
@@ -37,7 +37,8 @@ class OpenSnapshot {
   using Tensors = std::map<std::string, checkpoint::SlicedTensor>;
 
   const checkpoint::ManifestItem* find(const ListedItem& item) const;
-  // Throws on every rank if a tied tensor of the program has different bits under its names.
+  // Throws InvalidArgument on every rank if the snapshot has different bits under the names of a tensor that is tied in
+  // the program.
   void compare_tied(const ItemList& items);
 
   ProcessGroup& group_;

@@ -31,8 +31,8 @@ namespace lockstep {
 
 using checkpoint::SnapshotValues;
 
-// The parts, each of which owns its state, and when they act. Members are in the order in which they use each other, so
-// the members that others use are destroyed last.
+// Impl has the parts of BasicSnapshots, each of which owns its state, and decides when the parts act. Each member comes
+// after the members that it uses, so a member is destroyed before the members that it uses.
 struct BasicSnapshots::Impl {
   Impl(std::filesystem::path folder, std::shared_ptr<ProcessGroup> the_group, Steps the_steps,
        const SnapshotOptions& the_options)
@@ -65,17 +65,17 @@ struct BasicSnapshots::Impl {
         fmt::format("Snapshots: add({}) after restore(); add everything before", checkpoint::in_quotes(item.name)));
   }
 
-  // The items that this rank saves now. Collective if items have values of each rank.
+  // Returns the items that this rank saves now. Collective if an item has a value for each rank.
   std::vector<CapturedItem> capture() {
     ItemList::Values values = comm::within_call("Snapshots::step", [&] { return items.values(true); });
     std::vector<CapturedItem> captured = items.capture(std::move(values), false);
-    // On a device a failure may have cut short the sums of the step after whose end the tensors above were captured:
-    // they are then not its state.
-    if (group->rank() == 0 && !are_steps_over()) group->progress();  // throws a failure that has happened
+    // On a device a failure may have cut short the sums of the step that was captured above. The captured tensors are
+    // then not the step's state.
+    if (group->rank() == 0 && !are_steps_over()) group->progress();  // throws if the group has failed
     return captured;
   }
 
-  // Gradients are not part of the captured state: a backward that adds to existing ones is refused.
+  // Refuses a backward that adds to existing gradients, because gradients are not part of the captured state.
   void refuse_adding() {
     const auto refuse = [this, at = count()] {
       rescue.forget();  // a survivor must not save the step either
@@ -99,7 +99,7 @@ struct BasicSnapshots::Impl {
   }
 
   enum class BestStep : std::uint8_t { is_none, is_saved, to_save };
-  // Runs on rank 0.
+  // Decides, on rank 0, whether the step with `value` is one of the best, and whether the step is saved already.
   BestStep judge(double value) {
     const std::int64_t step = count();
     if (std::isnan(value)) {
@@ -124,14 +124,14 @@ struct BasicSnapshots::Impl {
 
   const std::shared_ptr<ProcessGroup> group;
   const SnapshotOptions options;
-  std::vector<Steps> steps;  // ddp's steps, then those of follow()
+  std::vector<Steps> steps;  // the steps of ddp, then the steps that follow() adds
   ItemList items;
   Catalogue catalogue;
   SnapshotWriter writer;
   Rescue rescue;
   bool is_begun = false;
   bool is_over = false;         // whether load_best_model() has changed the model
-  std::int64_t last_step = -1;  // steps at the last step(), or at restore()
+  std::int64_t last_step = -1;  // the number of steps at the last step() or at restore()
   std::int64_t saved_for_stop = -1;
   UnwindGuard unwinding;
 };
@@ -150,7 +150,7 @@ BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<Pro
 
 BasicSnapshots::~BasicSnapshots() {
   try {
-    // The rescue comes first: the items still have the step's state, and the group may have failed.
+    // Rescue first, while the items still have the step's state; the group may have failed.
     if (impl_->unwinding.is_unwinding()) {
       impl_->writer.give_up();
       if (impl_->options.rescue) impl_->rescue.save("the job has failed");
@@ -158,7 +158,7 @@ BasicSnapshots::~BasicSnapshots() {
       // The ranks agreed to stop after the last step(), in an evaluation.
       if (const auto reason = should_stop(*impl_->group)) impl_->rescue.save(*reason, true);
     }
-    // The program's backwards outlive this object, and must not call into it any more.
+    // The program's backwards outlive this object, and must not call this object any more.
     if (impl_->is_begun) {
       for (const Steps& steps : impl_->steps) {
         steps.before_update(nullptr);
@@ -204,17 +204,17 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
         },
         group);
   };
-  // First: with another job in the folder nothing that is found below would stay true.
+  // Lock the folder first: another job in the folder could change the snapshots that are found below.
   on_rank0_alone([&] { self.catalogue.lock(); });
   self.items.compare();
   Candidates candidates(group, self.catalogue.folder(), kCall);
   const std::optional<Candidate> chosen = candidates.choose();
   candidates.refuse_absent(chosen);
-  // Everything that can refuse comes before begin(), which fences the later snapshots: until then a rank that throws or
-  // dies leaves the job unchanged. load() comes last, because it changes the program.
+  // Each check that can refuse comes before begin(), which fences the later snapshots. A rank that throws or dies
+  // before begin() leaves the job unchanged. load() comes last, because load() changes the program.
   std::optional<OpenSnapshot> snapshot;
   if (chosen) {
-    // Set before check_room() cleans. This start will fence the later steps.
+    // Set the name before check_room() cleans. This start will fence the later steps.
     self.catalogue.set_resumes_from(chosen->own_path.filename().string());
     for (const Candidate& it : candidates.all()) {
       if (it.manifest != 0 && it.step <= chosen->step) self.catalogue.note_saved_elsewhere(it.step, it.generation);
@@ -253,8 +253,8 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
   }
   if (self.options.stop_on_signals) {
     stop_on_signals(group);
-    // No rank returns before all handle the signals: a signal that follows a rank's first line must not kill another
-    // rank.
+    // No rank returns before all ranks handle the signals: a signal that follows a rank's first line must not kill
+    // another rank.
     comm::within_call(kCall, [&] { group.barrier().wait(); });
   }
   if (self.options.rescue) self.rescue.save_at_fatal_error();
@@ -266,10 +266,11 @@ void BasicSnapshots::step() {
   self.require_begun("step");
   self.writer.report();
   const std::int64_t count = self.count();
-  // After a micro-batch the place in the data is ahead of the parameters, and no snapshot has its gradient.
+  // After a micro-batch the place in the data is ahead of the parameters, and no snapshot has the
+  // micro-batch's gradient.
   const bool is_finished = count != std::exchange(self.last_step, count);
   if (is_finished) self.refuse_adding();
-  // Before the save: if another rank dies during the save, the step is not lost.
+  // Keep the step before the save, so that the step is not lost if another rank dies during the save.
   if (is_finished && (self.options.rescue || self.options.stop_on_signals)) self.rescue.keep(count);
   if (const auto reason = should_stop(*self.group); reason && count != self.saved_for_stop) {
     self.saved_for_stop = count;
@@ -300,7 +301,7 @@ void BasicSnapshots::wait() { impl_->writer.wait("Snapshots::wait, or its destru
 bool BasicSnapshots::save_if_best(double value) {
   Impl& self = *impl_;
   self.require_begun("save_if_best");
-  wait();  // for each rank's files; a step that is one of the best is not left out
+  wait();  // for each rank's files, so that start() does not leave out a best step
   if (self.options.keep_best == 0) {
     throw InvalidArgument(
         "Snapshots: save_if_best() needs SnapshotOptions::keep_best, which is 0; set it to the number of best "
@@ -327,7 +328,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::load_best_model() {
   OpenSnapshot snapshot(*self.group, *best);
   ItemList model(*self.group);
   model.add(*std::ranges::find(self.items.all(), "model", &ListedItem::name));
-  // Before the model changes: no survivor may save it as the last step's state.
+  // Forget the kept step before the model changes: no survivor may save the new model as the last step's state.
   self.is_over = true;
   self.rescue.forget();
   snapshot.check(model, self.options.restore);
