@@ -20,7 +20,7 @@ namespace lockstep {
 // StepWeight is the weight that a step's gradients stand for.
 struct StepWeight {
   std::int64_t own = 0;   // this rank's weight
-  std::int64_t unit = 1;  // gradients are multiplied by own / unit
+  std::int64_t unit = 1;  // the unit of weights: gradients are multiplied by own / unit
   bool is_mean = true;    // whether gradients are divided by the sum of the ranks' weights
 };
 
@@ -37,7 +37,7 @@ class BucketHook {
   bool takes(const Bucket& bucket) const;
 
   // Starts a step. `total` is the weight of all ranks. On a device `total` may be the weight of an earlier step, which
-  // is enough for the scale; the word `total_on_device` has the step's weight when the group's stream reaches finish().
+  // is enough for the scale. The word `total_on_device` has the step's weight when the group's stream reaches finish().
   void begin(const BucketPlan& plan, std::int64_t step, const StepWeight& weight, std::int64_t total,
              const std::int64_t* total_on_device);
   // Gives the bucket to the hook, and returns the hook's result without its `finish`. The bucket is complete when the

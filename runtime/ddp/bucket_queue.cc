@@ -86,8 +86,8 @@ void BucketQueue::announce() {
 
 // Waits for the announcement of the step's weight. On the CPU the call blocks, so that buckets have the same place
 // among the program's collectives on every rank. On a device buckets always have the same place, and the host needs a
-// weight only for the scale. The host takes the larger weight of the last two steps whose note it has read, so that a
-// short batch does not make float16 overflow in the next full batch.
+// weight only for the scale. The host takes the larger weight of the last two steps whose note it has read. A short
+// batch then does not make float16 overflow in the next full batch.
 void BucketQueue::await_announcement() {
   if (std::exchange(is_announced_, true)) return;
   std::int64_t total = std::max(known_totals_[0], known_totals_[1]);

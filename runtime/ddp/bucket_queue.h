@@ -39,9 +39,9 @@ class BucketQueue {
   BucketQueue(std::shared_ptr<ProcessGroup> group, const StepClock& clock, const GradientMemory& memory,
               std::size_t total_at, BucketHook* hook, FiniteCheck* finite, int sharded = 0);
 
-  // Starts the clock's step. `plan` must outlive the step. `note` travels with bucket 0 or, with a hook, before bucket
-  // 0. On a device the call waits, at most the group's timeout, until the step before the last has finished its bucket
-  // 0, and reads that step's note.
+  // Starts the current step of the clock. `plan` must outlive the step. `note` travels with bucket 0 or, with a hook,
+  // before bucket 0. On a device the call waits, at most the group's timeout, until the step before the last has
+  // finished its bucket 0, and reads that step's note.
   void begin(const BucketPlan& plan, const StepWeight& weight, const StepNote& note);
   // Notes that one more gradient of `bucket` is final. Launches every bucket that is full and has its turn, and
   // advances the running collectives.
@@ -55,8 +55,8 @@ class BucketQueue {
   // See Reducer::is_step_over().
   bool is_step_over() const;
 
-  // Returns the last note that was read: on the CPU the note of the step that finished last, on a device the note of
-  // two steps before the step that began last.
+  // Returns the note that was read last. On the CPU the note belongs to the step that finished last, on a device to the
+  // step two before the step that began last.
   const NotedStep& noted() const { return noted_; }
 
   // Forgets the step that has begun. On a device the compute stream waits for the collectives that were launched.

@@ -14,7 +14,7 @@ namespace lockstep {
 namespace {
 
 // The number of steps after which a loss travels on a device. The host reads the note of step k at the beginning of
-// step k + 2, after step k + 2's note is written, so the losses of step k travel with step k + 3.
+// step k + 2, whose own note is already written. The losses of step k therefore travel with step k + 3.
 constexpr std::int64_t kDelay = 3;
 
 // FixedPoint is the format of the numbers with 2^k parts or fewer. Integers stay below 2^(61 - 2k), and fractions have

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LossRecord keeps the losses that a program records, from record_loss() until the losses travel in a step's note.
 //
-// On the CPU a loss travels with its own step. On a device the host must not wait for a loss: the loss is copied to
+// On the CPU a loss travels with its own step. On a device the host must not wait for a loss. The loss is copied to
 // pinned memory in the program's stream, and travels kDelay steps later, when its step is known to be over on the
 // device. With a single rank no loss travels: the host reads a loss after the device has copied the loss.
 //

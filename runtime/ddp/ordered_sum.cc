@@ -85,7 +85,7 @@ BufferView OrderedSum::view(std::int64_t offset, std::int64_t count) const {
 }
 
 void OrderedSum::put(std::size_t index, const void* row) {
-  if (order_.rows_per_rank == 1) {  // the ranks' parts lie in memory as in the row
+  if (order_.rows_per_rank == 1) {  // the ranks' parts lie in sent_ in the row's order
     return runtime_.copy(sent_.get(), row, static_cast<std::size_t>(count_) * size_of(dtype_), side_);
   }
   for (std::int64_t rank = 0; rank < group_->size(); ++rank) {

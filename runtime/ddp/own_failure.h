@@ -2,7 +2,7 @@
 // OwnFailure keeps an exception that this rank throws while it trains, and tells the other ranks of the exception.
 //
 // If the other ranks wait for this rank (in a backward, between micro-batches, in a layer's collective), this rank
-// tells the other ranks at once: the group fails on every rank with "rank 1 (host node7, pid 4711) failed in the
+// tells the other ranks at once. The group then fails on every rank with "rank 1 (host node7, pid 4711) failed in the
 // backward of step 3: TEXT". Elsewhere a program may catch the exception and continue, so the text is kept until the
 // next forward. The other ranks get the kept text if an exception unwinds the object that trains. The launcher always
 // gets the text, because the launcher may have to say why a rank left. With a single rank nothing is sent.

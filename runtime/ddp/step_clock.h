@@ -3,7 +3,7 @@
 // one clock.
 //
 // begin() and end() publish the step to the launcher's board, to the lines that a signal's timer writes
-// (CoordinatedStop), and to the process's trace; mark_group() publishes the step to the group, whose failures name the
+// (CoordinatedStop), and to the process's trace. mark_group() publishes the step to the group, whose failures name the
 // step. A step that is given up publishes no end, and the next step gets its number.
 //
 // Threads: only the Reducer's thread calls this class.

@@ -20,7 +20,7 @@ bool is_changed_in_file(const SnapshotTensor& tensor) { return tensor.is_transpo
 
 BackgroundWriter::~BackgroundWriter() {
   if (!thread_.joinable()) return;
-  // Wait for the copies first: the thread reads tensors that the program may free after this call, and the thread
+  // Wait for the copies first, because the thread reads tensors that the program may free after this call. The thread
   // begins to write only after the training's thread has said that no tensor changed.
   wait();
   set_phase(Phase::ended);

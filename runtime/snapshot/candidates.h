@@ -64,8 +64,8 @@ struct Candidate {
 
 class Candidates {
  public:
-  // Looks at the folder on every rank's disk. `call` is the caller's name in messages. `group` and `folder` must
-  // outlive this object.
+  // Lists the snapshots in the folder on every rank's disk. `call` is the caller's name in messages. `group` and
+  // `folder` must outlive this object.
   Candidates(ProcessGroup& group, const std::filesystem::path& folder, std::string_view call);
 
   // Returns all candidates in the order in which choose() tries them, the newest first.

@@ -95,9 +95,9 @@ void copy_manifest(ProcessGroup& group, Catalogue& catalogue, const fs::path& sn
       key, Deadline::after(group.timeout()).is_never() ? Deadline::never() : Deadline::after(2 * group.timeout()));
   group.store().erase(key);
   if (text == kNotAwaited) return;
-  if (text.empty()) return checkpoint::abandon_snapshot(snapshot);  // rank 0 logs why
+  if (text.empty()) return checkpoint::abandon_snapshot(snapshot);  // rank 0 logs the reason
   const Manifest manifest = checkpoint::manifest_from_text(text);
-  // From here on the files are part of a saved snapshot, whether this disk takes the copy or not: clean() below must
+  // From here on the files are part of a saved snapshot, whether this disk takes the copy or not. clean() below must
   // not take the files for the remains of a crash.
   catalogue.note_saved_elsewhere(manifest.step, manifest.generation);
   std::string failure;
@@ -160,8 +160,8 @@ void write_sharded(ProcessGroup& group, Catalogue& catalogue, Manifest head,
     failure = fmt::format("{}: {}", catalogue.who(), error.what());
   }
   if (group.rank() == 0) return join(group, catalogue, path, std::move(head), std::move(failure));
-  // Set the key last, because it says that the files are durable. A rank that is killed before it sets the key leaves
-  // files without a manifest, and rank 0's wait ends with the group's failure.
+  // Set the key last, because the key says that the files are durable. A rank that is killed before it sets the key
+  // leaves files without a manifest, and rank 0's wait ends with the group's failure.
   group.store().set(
       key_of(path, group.rank(), kWritten),
       write_record(Written{failure, catalogue.keeps_disk(), failure.empty() ? checkpoint::to_text(head) : ""},

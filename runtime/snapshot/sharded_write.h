@@ -3,9 +3,9 @@
 // manifest after all files are durable. The ranks meet through the group's store, because the writers' threads may not
 // start collectives while training does.
 //
-// The store has two keys per rank and snapshot. "written" holds the rank's part of the manifest, or the rank's failure,
-// for rank 0. "manifest" exists if the rank keeps a disk, and holds the whole manifest from rank 0, or nothing after a
-// failure. The reader of a key erases the key.
+// The store has two keys per rank and snapshot. The key "written" holds the rank's part of the manifest, or the rank's
+// failure, for rank 0. The key "manifest" exists if the rank keeps a disk. Rank 0 sets "manifest" to the whole
+// manifest, or to nothing after a failure. The reader of a key erases the key.
 //
 // Threads: write_sharded() runs on the writer's thread; the other functions run on the training's thread.
 // Failure: open_sharded() returns the same reason on every rank, and throws the group's errors. On rank 0

@@ -41,7 +41,7 @@ class SnapshotWriter {
   // Waits until the started state is durable or has failed, and logs a failure. If an item is sharded, the first wait()
   // for each step that start() opened is collective. `call` is the caller's name in messages.
   void wait(const char* call);
-  // Waits only for this rank's part: other ranks may be dead.
+  // Waits only until this rank's part is written, because other ranks may be dead.
   void wait_alone() { thread_.wait(); }
   // Logs the outcome of the last background write. Rank 0 always logs; another rank logs only if its disk has failed.
   void report();

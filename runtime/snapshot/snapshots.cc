@@ -214,7 +214,8 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
   // before begin() leaves the job unchanged. load() comes last, because load() changes the program.
   std::optional<OpenSnapshot> snapshot;
   if (chosen) {
-    // Set the name before check_room() cleans. This start will fence the later steps.
+    // Set the name before check_room() cleans: cleaning must keep the chosen snapshot and the newer snapshots until
+    // this start is recorded.
     self.catalogue.set_resumes_from(chosen->own_path.filename().string());
     for (const Candidate& it : candidates.all()) {
       if (it.manifest != 0 && it.step <= chosen->step) self.catalogue.note_saved_elsewhere(it.step, it.generation);
@@ -319,7 +320,7 @@ bool BasicSnapshots::save_if_best(double value) {
 std::optional<RestoredSnapshot> BasicSnapshots::load_best_model() {
   Impl& self = *impl_;
   self.require_begun("load_best_model");
-  save("load_best_model()");  // otherwise the last step would be lost
+  save("load_best_model()");  // without this save the last step would be lost
   Candidates candidates(*self.group, self.catalogue.folder(), "Snapshots::load_best_model");
   candidates.order_by_value(self.options.higher_is_better);
   std::optional<Candidate> best = candidates.choose("model.safetensors");
