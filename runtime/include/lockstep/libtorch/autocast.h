@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Autocast is mixed precision for a scope, as Python's torch.autocast; LibTorch's C++ has only the switches.
+// Autocast turns on mixed precision for a scope, like Python's torch.autocast, of which LibTorch's C++ has only
+// the switches.
 //
 //   at::Tensor loss;
 //   {
@@ -8,18 +9,19 @@
 //   }
 //   loss.backward();  // outside: each operator's backward computes in the dtype of its forward
 //
-// Inside, matrix products, convolutions and attention compute in `dtype`; losses, norms and sums of float32 stay in
-// float32. Parameters and gradients keep their dtype. float16 needs a GradScaler, bfloat16 does not.
+// Within a scope, matrix products, convolutions and attention compute in `dtype`; losses, norms and sums of float32
+// stay in float32. Parameters and gradients keep their dtype. float16 needs a GradScaler; bfloat16 needs none.
 //
-// Nesting: an inner scope replaces the outer one's settings until it ends.
+// Nesting: an inner scope replaces the settings of the outer scope until the inner scope ends.
 // Casts: the cast of a parameter is kept until the outermost scope ends, so a parameter that is used twice is cast
-//   once. A forward through a DistributedDataParallel begins without casts, and so does the work after its backward or
-//   after the step of one of lockstep's optimizers: a scope may surround the loop of a training, with its evaluations.
-//   Casts become stale, as in Python, if a program writes parameters elsewhere within a scope, or trains on a module's
-//   own forward after an evaluation.
+//   once. The kept casts are dropped before a forward through a DistributedDataParallel, after its backward, and after
+//   the step of one of lockstep's optimizers. A scope may therefore surround a whole training loop with its
+//   evaluations. As in Python, casts become stale if a program writes parameters in another way within a scope, or
+//   trains on a module's own forward after an evaluation.
 // Exceptions: an exception that unwinds a scope restores the settings.
 // Threads: settings belong to the thread that made the scope, which also ends it. A scope can't be moved or allocated.
-// Failure: InvalidArgument for a device or a dtype that this LibTorch has no autocast for; the settings are unchanged.
+// Failure: the constructor throws InvalidArgument for a device or dtype that this LibTorch has no autocast for, and
+//   leaves the settings unchanged.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -32,13 +34,13 @@
 namespace lockstep::libtorch {
 
 struct AutocastOptions {
-  bool enabled = true;        // false: computes in the tensors' own dtypes, also within an outer scope
+  bool enabled = true;        // false: operators compute in the tensors' own dtypes, also within an outer scope
   bool cache_enabled = true;  // false: a parameter is cast at each use
 };
 
 class LOCKSTEP_API Autocast {
  public:
-  // Begins a scope. `dtype` is at::kBFloat16 or at::kHalf.
+  // Begins a scope in which operators on `device` compute in `dtype`, which is at::kBFloat16 or at::kHalf.
   Autocast(c10::DeviceType device, c10::ScalarType dtype, const AutocastOptions& options = {});
   ~Autocast();
   Autocast(const Autocast&) = delete;

@@ -20,17 +20,18 @@
 
 namespace lockstep::libtorch {
 
-// The bucket's buffer as a tensor of one dimension. It does not keep the memory: use it only during the hook.
+// Returns the bucket's buffer as a tensor of one dimension. The tensor does not keep the memory alive: use the tensor
+// only during the hook.
 LOCKSTEP_API at::Tensor tensor_of(const GradBucket& bucket);
-// The gradient of one of the bucket's parameters, a view of tensor_of(bucket), in the parameter's shape, contiguous. If
-// the parameter's own strides differ, the elements lie in the order of those strides.
+// Returns the gradient of parameter `slice` of the bucket: a contiguous view of tensor_of(bucket) in the parameter's
+// shape. If the parameter's own strides differ, the elements lie in the order of those strides.
 LOCKSTEP_API at::Tensor tensor_of(const GradBucket& bucket, std::size_t slice);
 
-// A hook that blocks. `run` gets tensor_of(bucket), which it may write, and returns the sum over the ranks, of as many
-// elements of the same dtype on the same device; it may call any collectives of bucket.group. It runs without recording
-// gradients. Buckets then overlap the computation of other ranks, but not each other: write a CommHook if the hook is
-// to start its exchange and return. On a device torch's current stream waits instead of the host, and backward after
-// it.
+// Makes a hook that blocks. `run` gets tensor_of(bucket), which `run` may write, and returns the sum over the ranks,
+// with as many elements of the same dtype on the same device. `run` may call any collectives of bucket.group, and runs
+// without recording gradients. Buckets then overlap the computation of other ranks, but not each other; write a
+// CommHook if the hook is to start its exchange and return. On a device torch's current stream waits instead of the
+// host, and backward runs after that stream.
 LOCKSTEP_API CommHook tensor_hook(std::string name,
                                   std::function<at::Tensor(const GradBucket& bucket, at::Tensor sum)> run);
 

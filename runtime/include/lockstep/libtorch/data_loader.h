@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch's data loader for a dataset that is dealt out to ranks: as many batches on every rank, and a place to resume
-// from.
+// DataLoader is torch's data loader for a dataset that is dealt out to ranks: every rank gets equally many batches, and
+// a run can resume within an epoch.
 //
 //   lockstep::libtorch::DataLoader loader(dataset, *group, {.global_batch = 256, .workers = 2});
 //   for (int epoch = 0; epoch < 10; ++epoch) {
@@ -11,18 +11,18 @@
 //     }
 //   }
 //
-// Every rank gets a batch for every step. If a rank has no rows of a short last batch, its batch has 0 rows: forward,
-// loss and backward take place as always, the loss may be NaN, and counts with weight 0. A network that doesn't take 0
-// rows calls ddp.step_without_data() in place of forward and backward, where batch.data.size(0) is 0.
+// Every rank gets a batch for every step. If a rank has no rows of a short last batch, the rank's batch has 0 rows:
+// forward, loss and backward take place as always; the loss may be NaN and counts with weight 0. For a network that
+// doesn't take 0 rows, call ddp.step_without_data() in place of forward and backward where batch.data.size(0) is 0.
 //
-// Each begin() starts the next epoch, the first one 0, or the epoch of the sampler's set_epoch() or resume(). A loop
-// that is left early begins the next epoch too. sampler.state() is behind the batches that were handed out, the one in
-// the loop's body among them, and ignores batches that the workers have read ahead.
+// The first begin() starts epoch 0, and each later begin() starts the next epoch; set_epoch() and resume() choose
+// another epoch. After a loop that is left early begin() starts the next epoch too. sampler.state() counts the batches
+// that were handed out, including the batch in the loop's body, and ignores batches that the workers have read ahead.
 //
-// Threads: one; the dataset is read by the workers, each with a copy of its own. Failure: the errors of torch's loader;
-// InvalidArgument for options with which the ranks would read different numbers of batches. After a timeout of torch's
-// the destructor, and the next begin(), wait a second for the workers; those that still read then are left behind, with
-// their copies of the dataset.
+// Threads: one thread uses the loader; each worker reads a copy of the dataset. Failure: calls throw the errors of
+// torch's loader, and InvalidArgument for options with which the ranks would read different numbers of batches. After a
+// timeout of torch's loader, the destructor and the next begin() wait a second for the workers. Workers that still read
+// after that second are left running, with their copies of the dataset.
 #pragma once
 
 #include <torch/data/dataloader/stateless.h>
@@ -46,8 +46,8 @@
 
 namespace lockstep::libtorch {
 
-// Takes all rows out of a batch: tensors keep their other dimensions. For a type of the program's own, write one in its
-// namespace.
+// Removes all rows from a batch: tensors keep their other dimensions. For a batch type of the program, write a
+// remove_rows() in the type's namespace.
 inline void remove_rows(at::Tensor& batch) { batch = batch.narrow(0, 0, 0); }
 template <typename Item>
 void remove_rows(std::vector<Item>& batch) {
@@ -68,16 +68,18 @@ concept HasRemovableRows = requires(Batch& batch) {
   remove_rows(batch);
 };
 
-// InvalidArgument where batches are dropped by this rank's rows, or handed out in another order than they were drawn.
+// Returns `options`. Throws InvalidArgument if they drop batches by this rank's rows, or hand out batches in another
+// order than they were drawn.
 LOCKSTEP_API ::torch::data::DataLoaderOptions require_common(::torch::data::DataLoaderOptions options);
 
 namespace detail {
 
-// Destroys a loader of torch's, which waits for its workers: on a thread that is left behind after a second.
+// Destroys a loader of torch's, which waits for its workers, on a thread of its own; returns after a second at
+// the latest.
 LOCKSTEP_API void leave_behind(std::shared_ptr<void> loader);
 
 LOCKSTEP_API ::torch::data::DataLoaderOptions torchs(const data::GroupLoaderOptions& options);
-// InvalidArgument for nullopt.
+// Returns `size`. Throws InvalidArgument for nullopt.
 LOCKSTEP_API std::size_t require_size(std::optional<std::size_t> size);
 template <typename Dataset>
 std::size_t size_of(const Dataset& dataset) {
@@ -87,7 +89,7 @@ std::size_t size_of(const Dataset& dataset) {
 
 template <typename Inner>
 struct EndOfPass {
-  bool is_overdue = false;  // a worker was waited for in vain
+  bool is_overdue = false;  // whether a wait for a worker has timed out
 
   void operator()(Inner* inner) const {
     if (is_overdue) return leave_behind(std::shared_ptr<void>(std::shared_ptr<Inner>(inner)));
@@ -107,24 +109,26 @@ class DataLoader {
                 "a rank may have no rows of a batch: write void remove_rows(Batch&) in the namespace of the dataset's "
                 "batch type, which leaves the batch without rows");
 
-  // `options.batch_size` counts this rank's rows, and only for a DistributedSampler without rows_per_rank.
+  // Makes a loader over `sampler`. `options.batch_size` counts this rank's rows, and counts only for a
+  // DistributedSampler without rows_per_rank.
   DataLoader(Dataset dataset, RankSampler sampler, ::torch::data::DataLoaderOptions options = {})
       : dataset_(std::move(dataset)), sampler_(std::move(sampler)), options_(require_common(std::move(options))) {
     sampler_.hand_out_every_batch();
   }
-  // With a GlobalBatchSampler over the dataset, which has a size. InvalidArgument as above, and the sampler's.
+  // Makes a loader with a GlobalBatchSampler over the dataset, which must have a size. Throws InvalidArgument as
+  // require_common() does, and what the sampler throws.
   DataLoader(Dataset dataset, const ProcessGroup& group, const data::GroupLoaderOptions& options)
       : DataLoader(dataset, GlobalBatchSampler(detail::size_of(dataset), group, options.sampler()),
                    detail::torchs(options)) {}
 
-  // Single pass.
+  // Iterator goes once over the batches of a pass.
   class Iterator {
    public:
     using value_type = Batch;
     using difference_type = std::ptrdiff_t;
     using iterator_concept = std::input_iterator_tag;
 
-    // Without a pass once the training is over.
+    // Makes an iterator without a pass if the training is over.
     explicit Iterator(DataLoader& loader, bool has_pass) : loader_(&loader), is_over_(!has_pass) {
       if (!has_pass) return;
       batch_.emplace(loader.inner_->begin());
@@ -147,7 +151,8 @@ class DataLoader {
     bool operator==(std::default_sentinel_t) const { return is_over_ || loader_->is_over_; }
 
    private:
-    // A batch that could not be read is behind the program too. The timeout of a wait for the workers takes none.
+    // Runs `read`. A batch that could not be read counts as handed out; after a timeout of the wait for the workers no
+    // batch counts.
     template <typename Read>
     void reading(Read read) {
       const trace::Span span(trace::SpanKind::data);
@@ -163,21 +168,22 @@ class DataLoader {
         throw;
       }
     }
-    // Torch reads the first batch when it is compared, the others when it is incremented.
+    // Torch reads the first batch when the iterator is compared, and each later batch when the iterator is incremented.
     void arrive() {
       reading([&] { loader_->is_over_ = *batch_ == loader_->inner_->end(); });
       if (loader_->is_over_ || loader_->sampler_.took_batch()) return;
-      if constexpr (HasRemovableRows<Batch>) remove_rows(**batch_);  // else the class says so
+      if constexpr (HasRemovableRows<Batch>)
+        remove_rows(**batch_);  // without remove_rows() the class's static_assert fails
     }
 
     DataLoader* loader_;
     mutable std::optional<::torch::data::Iterator<Batch>> batch_;
-    bool is_over_;  // the training
+    bool is_over_;  // whether the training is over
   };
 
   Iterator begin() {
     if (training_is_over_()) return Iterator(*this, false);
-    // torch's workers still hold batches of a loop that was left early.
+    // After a loop that was left early, torch's workers still hold batches of that loop.
     if (!is_over_ || !inner_) {
       inner_.reset(new Inner(dataset_, sampler_, options_));
       inner_.get_deleter().is_overdue = false;
@@ -187,7 +193,7 @@ class DataLoader {
   }
   std::default_sentinel_t end() const { return {}; }
 
-  // The sampler's place, and a resumed run's loop, as with lockstep's own loader:
+  // The sampler's place in the data. A resumed run loops as with lockstep's own loader:
   //   loader.resume(place);
   //   for (std::int64_t epoch = loader.epoch(); epoch < 10; ++epoch) {
   //     loader.set_epoch(epoch);  // keeps the place in its epoch; does nothing once the training is over
@@ -198,14 +204,13 @@ class DataLoader {
     if (!training_is_over_()) sampler_.set_epoch(epoch);
   }
 
-  // Returns the number of batches in a whole epoch, equal on all ranks, also after resume().
-  std::size_t num_batches() const { return sampler_.batches_of_epoch(options_.batch_size()); }
-  // Returns the number of batches of the pass that the next begin() starts: after resume() the rest of an epoch.
-  std::size_t batches_in_pass() const { return sampler_.num_batches(options_.batch_size()); }
+  // Returns the number of batches of the pass that the next begin() starts, equal on all ranks.
+  std::size_t num_batches() const { return sampler_.num_batches(options_.batch_size()); }
   RankSampler& sampler() { return sampler_; }
   DataIdentity identity() const { return sampler_.identity(); }
-  // For DistributedDataParallel::watch(): once `is_over` says so, the pass ends with the batch in the loop's body, and
-  // begin() starts none: the sampler's state stays where the training stopped.
+  // Sets the function that tells whether the training is over, for DistributedDataParallel::watch(). Once `is_over`
+  // returns true, the pass ends with the batch in the loop's body, and begin() starts no pass: the sampler's state
+  // stays where the training stopped.
   void end_when(std::function<bool()> is_over) { training_is_over_ = std::move(is_over); }
 
  private:
@@ -213,7 +218,7 @@ class DataLoader {
   RankSampler sampler_;
   ::torch::data::DataLoaderOptions options_;
   std::unique_ptr<Inner, detail::EndOfPass<Inner>> inner_;
-  bool is_over_ = true;  // the last pass
+  bool is_over_ = true;  // whether the last pass is over
   std::function<bool()> training_is_over_ = [] { return false; };
 };
 

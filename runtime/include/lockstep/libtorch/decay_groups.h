@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of parameters with and without weight decay.
+// decay_groups() divides parameters into groups with and without weight decay.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -9,9 +9,9 @@
 
 namespace lockstep::libtorch {
 
-// The usual two groups of an optimizer: `options` for parameters of two dimensions or more (matrices, kernels), and
-// `options` without weight decay for the others (biases, gains). `Options`: torch::optim::AdamWOptions or another with
-// weight_decay().
+// Returns the usual two groups of an optimizer: the first has `options`, for parameters of two dimensions or more
+// (matrices, kernels); the second has `options` without weight decay, for parameters of fewer dimensions (biases,
+// gains). `Options` is torch::optim::AdamWOptions or another class with weight_decay().
 //
 //   const auto options = torch::optim::AdamWOptions(3e-4).weight_decay(0.01);
 //   torch::optim::AdamW optimizer(lockstep::libtorch::decay_groups(ddp.parameters(), options), options);
