@@ -172,8 +172,7 @@ class DataLoader {
     void arrive() {
       reading([&] { loader_->is_over_ = *batch_ == loader_->inner_->end(); });
       if (loader_->is_over_ || loader_->sampler_.took_batch()) return;
-      if constexpr (HasRemovableRows<Batch>)
-        remove_rows(**batch_);  // without remove_rows() the class's static_assert fails
+      if constexpr (HasRemovableRows<Batch>) remove_rows(**batch_);  // the static_assert above requires remove_rows()
     }
 
     DataLoader* loader_;

@@ -11,14 +11,15 @@
 //     optimizer.step();                                              // on the mean over all ranks' rows
 //   }
 //
-// - Collective: the constructor, a training forward (buffers) and every synchronised backward. Forward and backward
-//   without recorded gradients send nothing.
-// - Threads: one at a time.
-// - Failure: forward and backward() throw the group's errors (PeerLost, Timeout, Mismatch); later calls throw the same.
-//   Misuse throws InvalidArgument, which names the parameter. An exception in backward fails the group on every rank.
+// - Collective: the constructor, a training forward (buffers) and every synchronised backward are collective. Forward
+//   and backward without recorded gradients send nothing.
+// - Threads: one thread at a time uses the object.
+// - Failure: forward and backward() throw the group's errors (PeerLost, Timeout, Mismatch), and later calls rethrow the
+//   first error. Misuse throws InvalidArgument, which names the parameter. An exception in backward fails the group on
+//   every rank.
 //
-// The guide is docs/LIBTORCH.md; options and rare things are in docs/LIBTORCH_REFERENCE.md, waits for a GPU in
-// docs/GPUS.md. Why: docs/adr/0079-one-trainer.md.
+// The guide is docs/LIBTORCH.md. docs/LIBTORCH_REFERENCE.md describes options and rare cases, docs/GPUS.md the waits
+// for a GPU, and docs/adr/0079-one-trainer.md the reasons.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -42,24 +43,25 @@ class DistributedDataParallel : public Replica {
  public:
   DistributedDataParallel(Net& module, std::shared_ptr<ProcessGroup> group, const DdpOptions& options = {})
       : Replica(module, std::move(group), options), module_(&module) {}
-  // As above, and shares ownership of the module.
+  // Wraps the module like the first constructor, and shares ownership of the module.
   DistributedDataParallel(std::shared_ptr<Net> module, std::shared_ptr<ProcessGroup> group,
                           const DdpOptions& options = {})
       : DistributedDataParallel(*module, std::move(group), options) {
     kept_ = std::move(module);
   }
-  // As above, for a holder made by TORCH_MODULE.
+  // Wraps the module of a holder made by TORCH_MODULE, and shares its ownership.
   DistributedDataParallel(const ::torch::nn::ModuleHolder<Net>& module, std::shared_ptr<ProcessGroup> group,
                           const DdpOptions& options = {})
       : DistributedDataParallel(module.ptr(), std::move(group), options) {}
 
-  // Runs the module's forward and returns its result: tensors, alone or in the containers of visit_tensors. The rows of
-  // the first tensor among `args` (dimension DdpOptions::batch_dim) are this rank's weight, unless set_weight() sets
-  // it. Batches may be uneven; a rank may have no rows, and its loss may then be NaN.
+  // Runs the module's forward and returns its result: tensors, or containers of tensors that visit_tensors() knows. The
+  // weight of this rank is the number of rows of the first tensor among `args` (dimension DdpOptions::batch_dim),
+  // unless set_weight() sets the weight. Batches may be uneven; a rank may have no rows, and its loss may then be NaN.
   //
-  // An exception of a forward that the other ranks wait in (between micro-batches, or with a SyncBatchNorm that trains)
-  // fails the group on every rank, with this rank's name and the text. An exception of another forward may be caught;
-  // it fails the group if it unwinds this object. A single rank forgets the step and continues.
+  // If a forward throws while the other ranks wait in it (between micro-batches, or with a SyncBatchNorm that trains),
+  // the exception fails the group on every rank, with this rank's name and the exception's text. The exception of any
+  // other forward may be caught, and fails the group only if the exception unwinds this object. A single rank forgets
+  // the step and continues.
   template <typename... Args>
   auto operator()(Args&&... args) {
     before_forward(count_rows(args...));
@@ -80,7 +82,8 @@ class DistributedDataParallel : public Replica {
     return outputs;
   }
 
-  // forward() is operator(); train() and eval() are the module's. So code that takes a module takes this object too.
+  // forward() is operator(), and train() and eval() are the module's functions, so code that takes a module takes this
+  // object too.
   template <typename... Args>
   auto forward(Args&&... args) {
     return (*this)(std::forward<Args>(args)...);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GradScaler scales the loss for float16, which LibTorch's C++ lacks: torch.cuda.amp.GradScaler, with its defaults.
+// GradScaler scales the loss for float16, like Python's torch.cuda.amp.GradScaler, with its defaults; LibTorch's C++
+// has no scaler.
 //
 //   lockstep::libtorch::GradScaler scaler;
 //   for (auto& batch : *loader) {
@@ -13,17 +14,18 @@
 //
 // To show the unscaled loss, record it before scaling: scaler.scale(ddp.record_loss(loss)).backward().
 //
-// Over ranks: DistributedDataParallel gives every rank the same bits, so an Inf of one rank is in the gradients of all,
-// and all ranks leave out the same step and keep the same scale. Nothing is sent, except for a ShardedOptimizer, with
-// which unscale_(), or step() without it, is collective. This does not hold for parameters that no group reduces.
+// Ranks: DistributedDataParallel gives every rank the same bits, so an Inf of one rank is in the gradients of all
+// ranks, and all ranks skip the same step and keep the same scale. The scaler sends nothing, except for a
+// ShardedOptimizer, with which unscale_(), or step() without unscale_(), is collective. Ranks may disagree about
+// parameters that no group reduces.
 //
-// On a GPU the scale stays on the device. A fused optimizer (libtorch/fused_optimizers.h) reads it there, and the host
-// never waits; for any other optimizer step() waits once, to know whether to call it. get_scale(), state() and save()
-// wait too. bfloat16 has float32's range and needs no scaler.
+// On a GPU the scale stays on the device. A fused optimizer (libtorch/fused_optimizers.h) reads the scale there, and
+// the host never waits. For any other optimizer step() waits once, to know whether to call it. get_scale(), state() and
+// save() wait too. bfloat16 has float32's range and needs no scaler.
 //
-// Threads: one at a time.
-// Failure: InvalidArgument for options out of range, calls in a wrong order, sparse gradients, and gradients in float16
-//   (keep trained parameters in float32, or step a fused optimizer without unscale_()).
+// Threads: one thread at a time uses a scaler.
+// Failure: calls throw InvalidArgument for options out of range, calls in a wrong order, sparse gradients, and
+//   gradients in float16 (keep trained parameters in float32, or step a fused optimizer without unscale_()).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,13 +41,13 @@ namespace lockstep::libtorch {
 
 struct GradScalerOptions {
   double init_scale = 65536;
-  // The factor of the scale after growth_interval steps without an Inf or NaN; above 1.
+  // The factor of the scale after growth_interval steps without an Inf or NaN. The factor is above 1.
   double growth_factor = 2;
-  // The factor of the scale after a step with an Inf or NaN; between 0 and 1.
+  // The factor of the scale after a step with an Inf or NaN. The factor is between 0 and 1.
   double backoff_factor = 0.5;
-  // The number of steps after which the scale grows; at least 1.
+  // The number of steps without an Inf or NaN after which the scale grows; at least 1.
   std::int64_t growth_interval = 2000;
-  // Whether the scaler works. False: scale() and step() act as without a scaler, the other calls do nothing.
+  // Whether the scaler works. If false, scale() and step() act as without a scaler, and the other calls do nothing.
   bool enabled = true;
 };
 
@@ -53,28 +55,28 @@ class LOCKSTEP_API GradScaler {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});
 
-  // Returns loss * scale, in float32 at least; its backward gives scaled gradients.
+  // Returns loss * scale, in float32 at least. The backward of the result gives scaled gradients.
   at::Tensor scale(const at::Tensor& loss) const;
-  // Divides the gradients of the optimizer's parameters by the scale, in place. Once between two update()s.
+  // Divides the gradients of the optimizer's parameters by the scale, in place. Call unscale_() at most once between
+  // two update()s.
   void unscale_(::torch::optim::Optimizer& optimizer);
-  // Runs optimizer.step() on unscaled gradients, or leaves it out if one of them is Inf or NaN. Once between two
-  // update()s. Returns found_inf, a float32 scalar on the gradients' device: not 0 if the step was left out.
+  // Runs optimizer.step() on unscaled gradients, or skips it if a gradient is Inf or NaN. Call step() once between two
+  // update()s. Returns found_inf, a float32 scalar on the gradients' device, which is not 0 if the step was skipped.
   at::Tensor step(::torch::optim::Optimizer& optimizer);
   // Sets the scale of the next steps. Call it after the steps of all optimizers.
   void update();
   // Sets the scale of the next steps to `new_scale`.
   void update(double new_scale);
 
-  // The scale and its growth, for a snapshot (libtorch/snapshots.h). set_state() throws InvalidArgument for a scale
-  // that is not above 0 and finite.
+  // The scale and its growth, for a snapshot (libtorch/snapshots.h).
   struct State {
     double scale = 0;
     std::int64_t growth_tracker = 0;
   };
   State state() const { return read(tensors_); }
   void set_state(const State& state);
-  // The tensors that state() reads. tensors() waits for nothing; read() waits, and returns the state at the call of
-  // tensors().
+  // The tensors that state() reads. tensors() does not wait; read() waits, and returns the state at the call
+  // of tensors().
   struct Tensors {
     at::Tensor scale;           // float32 scalar
     at::Tensor growth_tracker;  // int64 scalar: steps without an Inf or NaN since the scale changed
@@ -85,7 +87,7 @@ class LOCKSTEP_API GradScaler {
   double get_scale() const { return options_.enabled ? state().scale : 1; }
   const GradScalerOptions& options() const { return options_; }
 
-  // Writes and reads scale and growth_tracker: torch's state_dict(), under its names.
+  // save() writes scale and growth_tracker under the names of torch's state_dict(), and load() reads them.
   void save(::torch::serialize::OutputArchive& archive) const;
   void load(::torch::serialize::InputArchive& archive);
 
@@ -99,7 +101,8 @@ class LOCKSTEP_API GradScaler {
   void set(double scale, std::int64_t growth_tracker);
 
   GradScalerOptions options_;
-  // On the CPU until scale() has seen a loss. Never written in place: a backward may hold these tensors.
+  // The tensors are on the CPU until scale() has seen a loss. The scaler never writes them in place, because a backward
+  // may hold them.
   mutable Tensors tensors_;
   std::map<const ::torch::optim::Optimizer*, Seen> seen_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ModuleRef is a module argument of a call: a module, a shared_ptr to one, or a holder made by TORCH_MODULE.
+// ModuleRef is the module argument of a call: a module, a shared_ptr to a module, or a holder made by TORCH_MODULE.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -12,12 +12,12 @@
 
 namespace lockstep::libtorch {
 
-// A reference to the module in a call's argument; the module outlives it.
+// Refers to the module in a call's argument. The module outlives the ModuleRef.
 class ModuleRef {
  public:
   // NOLINTBEGIN(google-explicit-constructor): it stands for the module in a call
   ModuleRef(const ::torch::nn::Module& module) : module_(&module) {}
-  // InvalidArgument if the holder is empty.
+  // Throws InvalidArgument if the pointer or the holder is empty.
   template <std::derived_from<::torch::nn::Module> Net>
   ModuleRef(const std::shared_ptr<Net>& module) : module_(module.get()) {
     if (module_ == nullptr) throw InvalidArgument("the pointer to the module is null; make the module first");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of how lockstep trains a torch::nn::Module in parallel.
+// Options for training a torch::nn::Module in parallel.
 #pragma once
 
 #include <cstdint>
@@ -17,82 +17,83 @@
 
 namespace lockstep::libtorch {
 
-// Settings of DistributedDataParallel, equal on all ranks. The first nine members are those of lockstep::DdpOptions,
-// copied because designated initialisers can't reach into a base.
+// DdpOptions are the settings of DistributedDataParallel, equal on all ranks. The first nine members are copies of the
+// members of lockstep::DdpOptions, because designated initialisers can't reach into a base class.
 struct DdpOptions {
   // The sizes of the buckets.
   BucketOptions buckets = {};
-  // How the loss combines its terms: Loss::sum for reduction='sum'. A number does not tell which it is, and the mean of
-  // sums is wrong by a factor.
+  // The way in which the loss combines its terms: Loss::sum for reduction='sum'. lockstep can't see from the loss
+  // whether it is a sum or a mean, and a wrong setting makes gradients wrong by a factor.
   Loss loss = Loss::mean;
-  // Names, dotted, of parameters that get no gradient on any rank: no bucket waits for them. Unused parameters that are
-  // not declared are found at the end of each backward.
+  // The dotted names of parameters that get no gradient on any rank. No bucket waits for declared parameters;
+  // undeclared unused parameters are found at the end of each backward.
   std::vector<std::string> unused = {};
-  // Whether buckets leave during backward. False: at its end. Set false
+  // Whether buckets are sent during backward. If false, buckets are sent at the end of backward. Set overlap to false
   //
-  // - if a backward reaches a parameter several times: activation checkpoints that share it, or a backward within a
-  //   backward;
+  // - if a backward reaches a parameter several times: activation checkpoints that share it, or a backward within
+  //   a backward;
   // - if one backward goes through several modules of one group, and the ranks leave out different parameters of them.
   //
-  // With a SyncBatchNorm of this group it counts as false.
+  // With a SyncBatchNorm of this group overlap counts as false.
   bool overlap = true;
-  // The number of steps between two comparisons of a digest of the parameters over the ranks; 0: none. Default: 100 on
-  // the CPU, 0 on a device, where the parameters are copied to the host. In every step the ranks also compare how often
-  // their parameters were written (torch's Tensor::_version()), and if that differs, the parameters:
-  // ddp/equality/divergence_check.h.
+  // The number of steps between two comparisons of a digest of the parameters over the ranks; 0 disables the
+  // comparison. The default is 100 on the CPU, and 0 on a device, where a comparison copies the parameters to the host.
+  // In every step the ranks also compare how often their parameters were written (torch's Tensor::_version()). If these
+  // counts differ, the ranks compare the parameters: ddp/equality/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
-  // The exchange of gradients that replaces the group's all-reduce: ddp/comm_hook.h, and tensor_of() in
-  // libtorch/comm_hook.h. Its name is the same on all ranks.
+  // The exchange of gradients that replaces the group's all-reduce: see ddp/comm_hook.h, and tensor_of() in
+  // libtorch/comm_hook.h. The hook's name is equal on all ranks.
   CommHook comm_hook = {};
   // The reaction to NaN and infinity in this rank's own gradients, see ddp/not_finite.h. A single rank on a device does
-  // not look.
+  // not look for NaN and infinity.
   NotFinite not_finite = NotFinite::tell;
-  // The settings for the same bits at any number of ranks: each step is then a backward(rows, loss_of), and generators
-  // are seeded by fixed micro-batch, not by rank. The constructor sets torch's intra-op threads to `threads`. On a
-  // device it also turns on, for the process, torch's deterministic algorithms (an operation that has none is torch's
-  // error), and turns off cuDNN benchmarks.
+  // The settings that give the same bits at any number of ranks. With these settings each step is a backward(rows,
+  // loss_of), and generators are seeded by fixed micro-batch, not by rank. The constructor sets torch's intra-op
+  // threads to `threads`. On a device the constructor also turns on torch's deterministic algorithms for the process,
+  // and turns off cuDNN benchmarks. torch then throws for an operation that has no deterministic algorithm.
   //
-  // InvalidArgument with a SyncBatchNorm; on a device without CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8); and from a
-  // backward whose forward wrote a buffer (running statistics), because a buffer depends on the order of the
-  // micro-batches.
+  // Throws InvalidArgument with a SyncBatchNorm; on a device without CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8);
+  // and from a backward whose forward wrote a buffer (running statistics), because a buffer depends on the order of
+  // the micro-batches.
   Reproducible reproducible = {};
   // The state that ranks divide among themselves. With Shard::optimizer each rank keeps the optimizer's state of its
-  // shard and updates only the shard's weights; it needs a ShardedOptimizer (libtorch/sharded_optimizer.h). With a
-  // single rank it changes nothing. InvalidArgument with a comm_hook, and for a parameter whose elements are not
-  // contiguous.
+  // shard and updates only the shard's weights. Shard::optimizer needs a ShardedOptimizer
+  // (libtorch/sharded_optimizer.h), and changes nothing with a single rank. Throws InvalidArgument with a comm_hook,
+  // and for a parameter whose elements are not contiguous.
   Shard shard = Shard::none;
 
-  // The seed of torch's default generators, those of the CPU and of the group's device. Each forward that trains seeds
-  // them from (seed, steps(), number of earlier forwards of the step, rank). So dropout differs from rank to rank, and
-  // a run that resumes after set_steps() draws the same numbers, without saved state; with another number of ranks the
-  // noise differs. nullopt: the program seeds, and torch::manual_seed(1) gives every rank the same noise; with fixed
-  // micro-batches the seed is then 0.
+  // The seed of torch's default generators of the CPU and of the group's device. Each forward that trains seeds these
+  // generators from (seed, steps(), number of earlier forwards of the step, rank). So dropout differs from rank to
+  // rank, and a run that resumes after set_steps() draws the same numbers, without saved state. With another number of
+  // ranks the noise differs. With nullopt the program seeds the generators, and torch::manual_seed(1) gives every rank
+  // the same noise; with fixed micro-batches nullopt means seed 0.
   std::optional<std::uint64_t> seed = std::nullopt;
-  // The dimension of forward's first tensor that counts rows, which are the weight of this rank's gradients, unless
-  // set_weight() sets it. 1 for an LSTM without batch_first.
+  // The dimension of forward's first tensor that counts rows. The number of rows is the weight of this rank's
+  // gradients, unless set_weight() sets the weight. An LSTM without batch_first needs 1.
   std::int64_t batch_dim = 0;
   // Whether all ranks get rank 0's buffers (running statistics) before every forward that trains and is synchronised.
   // Buffers of a SyncBatchNorm are equal on all ranks and are not broadcast.
   bool broadcast_buffers = true;
   // Whether the weight is multiplied into the gradient that enters the module's outputs, instead of into each
-  // parameter's: a pass over the gradients less. Set it if the loss depends on the parameters only through the outputs
-  // (no penalty on the parameters in the loss), and gradients come only from backward().
+  // parameter's gradient, which saves a pass over the gradients. Set weight_outputs if the loss depends on the
+  // parameters only through the outputs (no penalty on the parameters in the loss), and gradients come only
+  // from backward().
   bool weight_outputs = false;
 };
 
 // The number of terms that this rank's loss is the mean of, until the next forward. Layers that compute across ranks
-// share it.
+// share the number.
 using LossWeight = std::shared_ptr<std::optional<std::int64_t>>;
 
-// How a collective in the loss weights the gradients that come back through it; from
-// DistributedDataParallel::gradient_options().
+// GradientOptions say how a collective in the loss weights the gradients that come back through the collective.
+// DistributedDataParallel::gradient_options() returns them.
 struct GradientOptions {
-  // The weight of this rank's loss, read in backward. Null: the job's loss is the sum of the ranks' losses. With a
-  // weight of 0 this rank gives no gradients, and backward throws InvalidArgument if other ranks' losses depend on
-  // elements that it gave.
+  // The weight of this rank's loss, read in backward. If null, the job's loss is the sum of the ranks' losses. A rank
+  // with weight 0 gives no gradients, and its backward throws InvalidArgument if other ranks' losses depend on elements
+  // that this rank gave.
   LossWeight loss_weight = nullptr;
-  // A function that runs before each collective of a backward. May be empty. DistributedDataParallel's plans its
-  // buckets, which blocks, while no rank is in a collective that another rank has not reached.
+  // The function that runs before each collective of a backward; may be empty. DistributedDataParallel's function plans
+  // its buckets, which blocks, while no rank is in a collective that another rank has not reached.
   std::function<void()> before_backward = {};
 };
 
