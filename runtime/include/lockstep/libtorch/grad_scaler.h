@@ -68,7 +68,8 @@ class LOCKSTEP_API GradScaler {
   // Sets the scale of the next steps to `new_scale`.
   void update(double new_scale);
 
-  // The scale and its growth, for a snapshot (libtorch/snapshots.h).
+  // The scale and its growth, for a snapshot (libtorch/snapshots.h). set_state() throws InvalidArgument for a scale
+  // that is not above 0 and finite.
   struct State {
     double scale = 0;
     std::int64_t growth_tracker = 0;

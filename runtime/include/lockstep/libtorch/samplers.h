@@ -7,17 +7,18 @@
 //   lockstep::libtorch::DistributedSampler sampler(dataset.size().value(), *group);
 //   auto loader = torch::data::make_data_loader(dataset, sampler, 64);                              // rows per rank
 //
-// The order of samples is that of the samplers of the same names in lockstep/data/sampler.h. Each begin() of the loader
-// starts the next epoch, the first one 0; set_epoch() says which comes next. Copies share one state, for the loader
-// takes a copy: calls of the program's sampler act on the loader's. A second loader needs a sampler of its own.
+// The order of samples is the order of the samplers of the same names in lockstep/data/sampler.h. The loader's first
+// begin() starts epoch 0, and each later begin() the next epoch; set_epoch() chooses another epoch. Copies of a sampler
+// share one state, because the loader takes a copy: calls of the program's sampler act on the loader's copy. A second
+// loader needs a second sampler.
 //
-// Checkpoints: state() and save() give the run's place in its data, equally on all ranks, and after resume() or load()
-// the next begin() continues there, at any number of ranks; a pass that runs meanwhile is not moved. Under
-// lockstep::libtorch::DataLoader that place is behind the batches that the program was handed. Under torch's own loader
-// it is behind the drawn samples, which with workers are up to DataLoaderOptions::max_jobs batches more.
+// Checkpoints: state() and save() give the run's place in its data, equal on all ranks. After resume() or load() the
+// next begin() continues at this place, at any number of ranks; a pass that is running is not moved. Under
+// lockstep::libtorch::DataLoader the place follows the batches that the program was handed. Under torch's own loader
+// the place follows the drawn samples, which with workers are up to DataLoaderOptions::max_jobs batches more.
 //
-// Threads: any number at once, as torch's chunked datasets draw. Failure: InvalidArgument for numbers out of their
-// range, and for a state of another length, seed or order.
+// Threads: any number of threads may use a sampler at once, as torch's chunked datasets do. Failure: calls throw
+// InvalidArgument for numbers out of their range, and for a state of another length, seed or order.
 #pragma once
 
 #include <torch/data/samplers/base.h>
@@ -38,26 +39,27 @@ using data::DistributedSamplerOptions;
 using data::GlobalBatchSamplerOptions;
 using data::Uneven;
 
-// The order of PyTorch's DistributedSampler: that of torch.randperm with a generator of seed + epoch. For the same
-// samples as a program in Python. Copies share a list of the epoch that is read, 8 bytes per sample on each rank; it is
-// made when it is first read.
+// Returns the order of PyTorch's DistributedSampler, torch.randperm with a generator of seed + epoch, to read the same
+// samples as a program in Python. Copies of the order share a list of the epoch that is read, 8 bytes per sample on
+// each rank. The list is made when an epoch is first read.
 LOCKSTEP_API data::EpochOrder randperm_order(std::int64_t length, std::uint64_t seed);
 
-// The base of the samplers below.
+// RankSampler is the base class of the samplers below.
 class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
  public:
   using Index = std::vector<std::size_t>;
 
-  // Sets the epoch of the next begin(); equal on all ranks. If it is the epoch of load() or resume(), begin() continues
-  // where that said.
+  // Sets the epoch of the next begin(), equal on all ranks. If `epoch` is the epoch of load() or resume(), begin()
+  // continues at the place that load() or resume() gave.
   void set_epoch(std::int64_t epoch);
-  // The next begin() resumes behind `state`; with nothing left, in the next epoch, unless set_epoch() asks for this
-  // one: then it is over at once. A pass that has begun continues as it was.
+  // Makes the next begin() continue after `state`. If the epoch of `state` has no samples left, begin() starts the
+  // next epoch; but if set_epoch() asks for the finished epoch, the pass is over at once. A pass that has begun
+  // continues unchanged.
   void resume(const data::SamplerState& state);
-  // The place of the run in its data; after resume(), until the next begin(), the argument of resume().
+  // Returns the place of the run in its data; after resume(), until the next begin(), the argument of resume().
   data::SamplerState state() const;
-  // Batches of the pass that the next begin() starts, equal on all ranks. `batch_size`, rows per rank, is the loader's;
-  // it counts only if the sampler's options have no size.
+  // Returns the number of batches of the pass that the next begin() starts, equal on all ranks. `batch_size` is the
+  // loader's number of rows per rank, and counts only if the sampler's options have no size.
   std::size_t num_batches(std::size_t batch_size = 1) const;
   // The same of a whole epoch.
   std::size_t batches_of_epoch(std::size_t batch_size = 1) const;
@@ -67,14 +69,16 @@ class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
   void save(::torch::serialize::OutputArchive& archive) const override;
   void load(::torch::serialize::InputArchive& archive) override;
 
-  // The rank that it reads for, and of how many.
+  // Returns the rank that the sampler reads for.
   int rank() const;
   int world() const;
-  // For DistributedDataParallel::watch(): of the pass that has begun. May outlive the sampler.
+  // Returns the identity of the pass that has begun, for DistributedDataParallel::watch(). The result may outlive
+  // the sampler.
   DataIdentity identity() const;
 
-  // For DataLoader, which hands out every batch that some rank has rows of: from now on next() gives one index where
-  // this rank has none, and took_batch() says in order, for each batch, whether that is so.
+  // Prepares the sampler for DataLoader, which hands out every batch that some rank has rows of: next() then gives one
+  // index for a batch in which this rank has no rows. took_batch() returns for each batch, in order, whether this rank
+  // has rows.
   void hand_out_every_batch();
   bool took_batch();
 
@@ -87,9 +91,9 @@ class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
   std::shared_ptr<State> state_;  // the state that copies share
 };
 
-// PyTorch's DistributedSampler: rank r reads positions r, r + world, r + 2 world, ... of the epoch's order. Without
-// rows_per_rank the loader's batch size counts the rows of a rank. With Uneven::exact and torch's own loader, a rank
-// without rows has a batch less, as suits evaluation.
+// DistributedSampler reads like PyTorch's DistributedSampler: rank r reads positions r, r + world, r + 2 world, ... of
+// the epoch's order. Without rows_per_rank the loader's batch size counts the rows of a rank. With Uneven::exact and
+// torch's own loader, a rank without rows has one batch fewer, which suits evaluation.
 class LOCKSTEP_API DistributedSampler : public RankSampler {
  public:
   DistributedSampler(std::size_t length, int rank, int world, const DistributedSamplerOptions& options = {});
@@ -101,10 +105,10 @@ class LOCKSTEP_API DistributedSampler : public RankSampler {
       : DistributedSampler(std::move(order), group.rank(), group.size(), options) {}
 };
 
-// The epoch is cut into global batches as one process would, and each is split over the ranks in order, 64 over 3 as
-// 22 + 22 + 20: a run computes the same at every world size, and every sample comes once per epoch. A short last batch
-// may leave ranks without rows: DataLoader hands them a batch of 0 rows. torch's own loader can't, so under it reset()
-// throws InvalidArgument, on every rank, where such a batch would come.
+// GlobalBatchSampler cuts the epoch into global batches as one process would, and splits each batch over the ranks in
+// order, 64 rows over 3 ranks as 22 + 22 + 20. So a run computes the same at every world size, and every sample comes
+// once per epoch. A short last batch may leave ranks without rows: DataLoader hands these ranks a batch of 0 rows.
+// torch's own loader can't, so with torch's loader reset() throws InvalidArgument on every rank for such an epoch.
 class LOCKSTEP_API GlobalBatchSampler : public RankSampler {
  public:
   GlobalBatchSampler(std::size_t length, int rank, int world, const GlobalBatchSamplerOptions& options);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ScriptModule makes a torch::jit::Module, as Python exports it, a torch::nn::Module, to fine-tune it under
-// DistributedDataParallel.
+// ScriptModule turns a torch::jit::Module, as Python exports it, into a torch::nn::Module, to fine-tune it
+// under DistributedDataParallel.
 //
 //   lockstep::libtorch::ScriptModule net(torch::jit::load("model.pt"));              // from torch.jit.script or trace
 //   lockstep::libtorch::DistributedDataParallel ddp(net, group);
@@ -10,13 +10,13 @@
 //   ...
 //   lockstep::on_rank0([&] { net.script().save("tuned.pt"); }, *group);
 //
-// Parameters and buffers are the script's own tensors, under its dotted names: script() has every value that is
-// trained, broadcast or loaded here. train(), eval() and to() reach it.
+// Parameters and buffers are the script's own tensors, under the script's dotted names: script() has every value that a
+// ScriptModule trains, broadcasts or loads. train(), eval() and to() act on the script too.
 //
-// DistributedDataParallel sees a tensor that forward returns, but not one in a tuple, list or dict, nor in a struct of
-// the program's own: leave DdpOptions::weight_outputs off then.
+// DistributedDataParallel sees a tensor that forward returns, but no tensor in a tuple, list or dict, or in a struct of
+// the program. For a forward that returns such a value leave DdpOptions::weight_outputs off.
 //
-// Threads: one at a time. Failure: forward() throws torch's own errors.
+// Threads: one thread at a time uses a ScriptModule. Failure: forward() throws torch's own errors.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -31,10 +31,10 @@ namespace lockstep::libtorch {
 
 class LOCKSTEP_API ScriptModule : public ::torch::nn::Module {
  public:
-  // Shares the script's tensors.
+  // Makes a module that shares the script's tensors.
   explicit ScriptModule(::torch::jit::Module script);
 
-  // Runs the script's forward, on tensors and all else that an IValue is made from.
+  // Runs the script's forward, on tensors and on other values that an IValue is made from.
   template <typename... Args>
   c10::IValue forward(Args&&... args) {
     return script_.forward({c10::IValue(std::forward<Args>(args))...});

@@ -12,27 +12,27 @@
 //     optimizer.step();                                                // collective
 //   }
 //
-// It derives from its base optimizer. Its param_groups() hold this rank's shard: flat views of the parameters in the
-// groups' order, perhaps of 0 elements, whose .grad is the mean over ranks. Settings, schedulers and GradScaler work as
-// always. A parameter that is added later, by add_param_group() or param_groups(), is replaced by its shard at the next
-// step. The update must be element by element.
+// A ShardedOptimizer derives from its base optimizer. param_groups() hold this rank's shard: flat views of the
+// parameters in the groups' order, perhaps of 0 elements, whose .grad is the mean over ranks. Settings, schedulers and
+// GradScaler work as always. A parameter that is added later, by add_param_group() or param_groups(), is replaced by
+// its shard at the next step. The base's update must be element by element.
 //
-// After step() every rank has all weights. On the CPU they have the bits of a run without shards, if the optimizer's
-// arithmetic does not depend on where an element lies (docs/SHARDING.md). With a single rank it is the base optimizer
-// over whole parameters.
+// After step() every rank has all weights. On the CPU the weights have the bits of a run without shards, if the
+// optimizer's arithmetic does not depend on where an element lies (docs/SHARDING.md). With a single rank a
+// ShardedOptimizer is the base optimizer over whole parameters.
 //
-// Threads: one at a time, the training's.
-// Collective: step(), clip_grad_norm().
-// Failure: the group's errors, which later calls throw again, and InvalidArgument
+// Threads: only the training's thread uses a ShardedOptimizer.
+// Collective: step() and clip_grad_norm() are collective.
+// Failure: calls throw the group's errors, which later calls throw again, and InvalidArgument
 //
 // - from the constructor for a DistributedDataParallel without shards, or with a ShardedOptimizer already;
 // - from the constructor, step(), clip_grad_norm() and add_param_group() for a tensor in the groups that does not
 //   belong to its DistributedDataParallel, or is listed twice;
-// - from step() anywhere but after a synchronised backward, for a parameter whose .grad the program has replaced, and
-//   after the end of the DistributedDataParallel;
+// - from step() unless a synchronised backward came just before, for a parameter whose .grad the program has replaced,
+//   and after the end of the DistributedDataParallel;
 // - from save() and load() with several ranks, because a rank has only its shard.
 //
-// End: before or after the DistributedDataParallel's.
+// End: a ShardedOptimizer may end before or after its DistributedDataParallel.
 #pragma once
 
 #include <torch/optim/adagrad.h>
@@ -55,7 +55,7 @@
 
 namespace lockstep::libtorch {
 
-// A DistributedDataParallel's shards, as a ShardedOptimizer uses them.
+// OptimizerShards are a DistributedDataParallel's shards, as a ShardedOptimizer uses them.
 class LOCKSTEP_API OptimizerShards {
  public:
   explicit OptimizerShards(const Replica& replica);
@@ -63,21 +63,23 @@ class LOCKSTEP_API OptimizerShards {
   OptimizerShards(const OptimizerShards&) = delete;
   OptimizerShards& operator=(const OptimizerShards&) = delete;
 
-  // Whether parameters are cut into shards; false with a single rank.
+  // Returns whether parameters are cut into shards; false with a single rank.
   bool are_cut() const;
-  // The parameter that has `tensor`, of the optimizer's groups, as a shard; `tensor` itself if it is something else.
+  // Returns the parameter whose shard is `tensor`, a tensor of the optimizer's groups; returns `tensor` itself if it is
+  // no shard.
   at::Tensor whole_of(const at::Tensor& tensor) const;
-  // Collective, for GradScaler: a number that is not 0 on any rank if `found_inf` is not 0 on one.
+  // Returns, for GradScaler, a number that is not 0 on any rank if `found_inf` is not 0 on some rank. The call
+  // is collective.
   at::Tensor agreed(const at::Tensor& found_inf) const;
   using Groups = std::vector<::torch::optim::OptimizerParamGroup>;
-  // Replaces whole parameters in the optimizer's groups by their shards. InvalidArgument for a tensor that is neither,
-  // or is listed twice.
+  // Replaces whole parameters in the optimizer's groups by their shards. Throws InvalidArgument for a tensor that is
+  // neither a parameter nor a shard, or is listed twice.
   void put_shards(Groups& groups) const;
 
  protected:
-  // The groups with shards in the place of parameters.
+  // Returns the groups with shards in the place of parameters.
   Groups in_shards(Groups groups) const;
-  // One group with the shards of all parameters.
+  // Returns one group with the shards of all parameters.
   Groups all_in_shards() const;
   void step_shards(Groups& groups, const std::function<void()>& step);
   void clear_gradients(bool set_to_none);
@@ -86,11 +88,11 @@ class LOCKSTEP_API OptimizerShards {
 
  private:
   std::shared_ptr<ReplicaEngine> engine_;
-  std::unordered_map<const void*, std::size_t> index_;  // of parameters and of shards, by address
+  std::unordered_map<const void*, std::size_t> index_;  // the indices of parameters and shards, by address
 };
 
-// An optimizer that updates element by element: torch's SGD, Adam, AdamW, RMSprop and Adagrad, and lockstep's fused
-// ones.
+// Shardable optimizers update element by element: torch's SGD, Adam, AdamW, RMSprop and Adagrad, and lockstep's
+// fused optimizers.
 template <typename Base>
 concept Shardable = std::same_as<Base, ::torch::optim::SGD> || std::same_as<Base, ::torch::optim::Adam> ||
     std::same_as<Base, ::torch::optim::AdamW> || std::same_as<Base, ::torch::optim::RMSprop> ||
@@ -100,8 +102,8 @@ concept Shardable = std::same_as<Base, ::torch::optim::SGD> || std::same_as<Base
 template <Shardable Base>
 class ShardedOptimizer final : public OptimizerShards, public Base {
  public:
-  // An optimizer over ddp.parameters(), or over `groups` of some of them; the other parameters keep their values.
-  // `options` are Base's.
+  // Makes an optimizer over ddp.parameters(), or over `groups` of some of these parameters; the other parameters keep
+  // their values. `options` are Base's.
   template <typename Net, typename Options>
   ShardedOptimizer(const DistributedDataParallel<Net>& ddp, Options options)
       : OptimizerShards(ddp), Base(all_in_shards(), std::move(options)) {}
@@ -125,13 +127,14 @@ class ShardedOptimizer final : public OptimizerShards, public Base {
     put_shards(all);
     Base::add_param_group(all.back());
   }
-  // Clears the gradients of all parameters of the DistributedDataParallel, as torch's zero_grad() does. The default is
-  // torch's: before 2.0 it writes zeros, and a parameter that had a gradient is then stepped although no rank used it.
+  // Clears the gradients of all parameters of the DistributedDataParallel, as torch's zero_grad() does. The default of
+  // `set_to_none` is torch's: before 2.0 zero_grad() writes zeros, and a parameter that had a gradient is then stepped
+  // although no rank used the parameter.
   void zero_grad(bool set_to_none = TORCH_VERSION_MAJOR >= 2) { clear_gradients(set_to_none); }
-  // Collective. Scales the gradients so that the norm of all of them is at most `max_norm`, as torch's clip_grad_norm_;
-  // returns the norm before, the same on all ranks. On the CPU squares (those of float64 rounded to float64) are added
-  // exactly, and each parameter's sum is rounded once, so the norm depends neither on ranks nor on cuts.
-  // InvalidArgument if `max_norm` is not above 0.
+  // Scales the gradients so that their common norm is at most `max_norm`, like torch's clip_grad_norm_. Returns the
+  // norm before scaling, the same on all ranks. The call is collective. On the CPU squares (of float64 numbers rounded
+  // to float64) are added exactly, and each parameter's sum is rounded once, so the norm depends neither on ranks nor
+  // on cuts. Throws InvalidArgument if `max_norm` is not above 0.
   double clip_grad_norm(double max_norm) { return clip(this->param_groups(), max_norm); }
 
   void save(::torch::serialize::OutputArchive& archive) const override {

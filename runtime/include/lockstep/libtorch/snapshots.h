@@ -9,9 +9,10 @@
 //
 // model.safetensors is the module's state_dict, with its buffers. SGD, Adam, AdamW, RMSprop and Adagrad are kept under
 // the parameters' names in PyTorch's terms, "state.PARAMETER.exp_avg", with the settings of their groups. The
-// snapshot's settings replace the program's, as in torch's load_state_dict(): a group takes those of the saved group
-// that had most of its parameters. Any other optimizer is kept as the bytes that its save() makes, only for the same
-// parameters; add() refuses an optimizer whose save() makes none, and LBFGS, which torch can't save.
+// snapshot's settings replace the program's settings, as in torch's load_state_dict(): a group takes the settings of
+// the saved group that had most of its parameters. Any other optimizer is kept as the bytes that its save() makes, and
+// can be restored only for the same parameters. add() refuses an optimizer whose save() makes no bytes, and LBFGS,
+// which torch can't save.
 //
 // A torch::optim::LRScheduler can't be kept, because its counter is private. Make the learning rate a function of
 // ddp.steps(), such as lockstep::optim::Schedule.
@@ -43,27 +44,28 @@ namespace lockstep::libtorch {
 
 class LOCKSTEP_API Snapshots final : public BasicSnapshots {
  public:
-  // `ddp` outlives this object; its module is the item "model". InvalidArgument for an empty name, and for options that
-  // are out of their range.
+  // Keeps `ddp`'s module as the item "model"; `ddp` outlives this object. Throws InvalidArgument for an empty name, and
+  // for options that are out of their range.
   template <std::derived_from<::torch::nn::Module> Net>
   Snapshots(std::filesystem::path folder, DistributedDataParallel<Net>& ddp, const SnapshotOptions& options = {})
       : Snapshots(std::move(folder), ddp.module(), ddp.group(), steps_of(ddp), unit_of(ddp), options) {}
   using BasicSnapshots::add;
-  // Adds another network that is trained, such as a GAN's second one: its module, and its steps as NAME.steps.
+  // Adds another network that is trained, such as a GAN's second network: the module as NAME, and the steps
+  // as NAME.steps.
   template <std::derived_from<::torch::nn::Module> Net>
   void add(std::string_view name, DistributedDataParallel<Net>& ddp) {
     add_module(name, ddp.module(), unit_of(ddp));
     follow(std::string(name) + ".steps", steps_of(ddp));
   }
-  // Adds a module that the program itself updates, such as averaged weights: itself, a shared_ptr or a holder.
+  // Adds a module that the program itself updates, such as averaged weights.
   void add(std::string_view name, const ModuleRef& module) { add_module(name, module.get(), {}); }
-  // Adds an optimizer of parameters of "model", or of a module that was added before. InvalidArgument if it has another
-  // parameter.
+  // Adds an optimizer of parameters of "model", or of a module that was added before. Throws InvalidArgument if the
+  // optimizer has another parameter.
   void add(std::string_view name, ::torch::optim::Optimizer& optimizer);
   void add(std::string_view name, GradScaler& scaler);
 
  private:
-  // DistributedDataParallel::weight_unit() of a module that is trained; null for another module.
+  // Gets and sets DistributedDataParallel::weight_unit() of a module that is trained; null for another module.
   struct WeightUnit {
     std::function<std::optional<std::int64_t>()> get = nullptr;
     std::function<void(std::int64_t)> set = nullptr;
