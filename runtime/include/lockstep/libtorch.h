@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch under lockstep in one include: #include <lockstep/libtorch.h>. Link lockstep::libtorch.
+// This header includes all of lockstep for LibTorch: #include <lockstep/libtorch.h>, and link lockstep::libtorch.
 #pragma once
 
 #include "lockstep/base/error.h"

@@ -35,8 +35,9 @@
 // Threads: the group's threads. Failure: calls throw the group's errors; Mismatch names ranks whose sizes, dtypes or
 //   operations differ (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). Calls throw InvalidArgument, before anything
 //   starts or changes, for an undefined or sparse tensor, for a tensor on another device than the group's, for a dtype
-//   that can't be computed with, and for a shape whose rows the ranks don't divide. Tensors to write also
-//   may not require a gradient while gradients are recorded, nor have elements that share memory, as after expand().
+//   that can't be computed with, and for a shape whose rows the ranks don't divide. Calls also throw
+//   InvalidArgument for a tensor to write that requires a gradient while gradients are recorded, or whose elements
+//   share memory, as after expand().
 #pragma once
 
 #include <ATen/core/Tensor.h>

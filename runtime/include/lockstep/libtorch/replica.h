@@ -144,8 +144,8 @@ class LOCKSTEP_API Replica {
   // data. On a device the call waits until the weight is known, and with Loss::sum returns this rank's weight.
   std::int64_t last_weight() const;
   // Returns the rows and loss of all ranks in the latest synchronised step that is known without a wait. On the CPU
-  // this step is the last step. On a device it is the step five before the last step, or with a single rank the last
-  // step that the device has finished.
+  // this step is the last step. On a device this step is the step five before the last step, or with a single rank the
+  // last step that the device has finished.
   const GlobalBatch& last_batch() const;
   // Returns the loss of last_batch(), a global batch; nullopt if a rank with rows did not record its loss.
   std::optional<double> last_loss() const { return last_batch().loss; }

@@ -13,7 +13,7 @@
 // loader needs a second sampler.
 //
 // Checkpoints: state() and save() give the run's place in its data, equal on all ranks. After resume() or load() the
-// next begin() continues at this place, at any number of ranks; a pass that is running is not moved. Under
+// next begin() continues at the saved place, at any number of ranks; a pass that is running is not moved. Under
 // lockstep::libtorch::DataLoader the place follows the batches that the program was handed. Under torch's own loader
 // the place follows the drawn samples, which with workers are up to DataLoaderOptions::max_jobs batches more.
 //

@@ -28,8 +28,8 @@
 // - from the constructor for a DistributedDataParallel without shards, or with a ShardedOptimizer already;
 // - from the constructor, step(), clip_grad_norm() and add_param_group() for a tensor in the groups that does not
 //   belong to its DistributedDataParallel, or is listed twice;
-// - from step() unless a synchronised backward came just before, for a parameter whose .grad the program has replaced,
-//   and after the end of the DistributedDataParallel;
+// - from step() without a synchronised backward since the last step() or zero_grad(), for a parameter whose .grad the
+//   program has replaced, and after the end of the DistributedDataParallel;
 // - from save() and load() with several ranks, because a rank has only its shard.
 //
 // End: a ShardedOptimizer may end before or after its DistributedDataParallel.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepCapture is the part of CapturedStep in lockstep's library, without the types of module and graph.
 //
-// Its sources never see CudaGraph (captured_step.h): a compiler that sees a final class calls its functions directly,
-// and the library would need libtorch_cuda.so.
+// The sources of StepCapture never see CudaGraph (captured_step.h): a compiler that sees a final class calls its
+// functions directly, and the library would then need libtorch_cuda.so.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -20,31 +20,33 @@
 
 namespace lockstep::libtorch {
 
-// A recording of a device's work, which one call puts into a stream again. A derived class also has a static
-// std::string why_not(DeviceId): the reason why it can't capture there, or an empty text.
+// StepGraph is a recording of a device's work, which one call puts into a stream again. A derived class also has a
+// static std::string why_not(DeviceId), which returns the reason why the class can't capture on a device, or an
+// empty text.
 class LOCKSTEP_API StepGraph {
  public:
   virtual ~StepGraph() = default;
-  // Records the work that `body` puts into the current stream, which is not the default one; none of the work runs.
-  // Called once. Throws what `body` throws. `body` may be called again during the lifetime of this object.
+  // Records the work that `body` puts into the current stream, which is not the default stream; none of the work
+  // runs. The caller calls capture() once. Throws what `body` throws. `body` may be called again during the lifetime
+  // of this object.
   virtual void capture(std::function<void()> body) = 0;
   // Puts the recorded work into the current stream.
   virtual void replay() = 0;
 };
 
 struct CapturedStepOptions {
-  // The number of eager steps of one kind of input before it is captured. Fewer than 1 count as 1, because the first
-  // step makes the optimizer's state and the buckets.
+  // The number of eager steps of a kind of input before a step of that kind is captured. Numbers below 1 count as 1,
+  // because the first step makes the optimizer's state and the buckets.
   int warm_up = 3;
 };
 
-// CapturedStep's implementation.
+// StepCapture is CapturedStep's implementation.
 class LOCKSTEP_API StepCapture {
  public:
   using LossOf = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
   using MakeGraph = std::function<std::unique_ptr<StepGraph>()>;
 
-  // `why_not`: the reason why nothing can be captured; empty if it can.
+  // Makes the capture. `why_not` is the reason why nothing can be captured; empty if steps can be captured.
   StepCapture(Replica& replica, ::torch::optim::Optimizer& optimizer, std::string why_not, MakeGraph make_graph,
               CapturedStepOptions options);
   at::Tensor run(const std::vector<at::Tensor>& inputs, const LossOf& loss_of);
@@ -54,15 +56,16 @@ class LOCKSTEP_API StepCapture {
  private:
   struct Kind {
     int eager_steps = 0;
-    std::optional<std::int64_t> rows = std::nullopt;  // of ddp's first tensor
+    std::optional<std::int64_t> rows = std::nullopt;  // the rows of ddp's first tensor
   };
-  // The reason why these inputs can't be replayed; empty if they can.
+  // Returns the reason why a step on these inputs can't be replayed; empty if the step can be replayed.
   std::string why_eager(const std::vector<at::Tensor>& inputs, const std::string& kind) const;
   void clear_gradients();
   at::Tensor step_eagerly(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, Kind& kind);
   at::Tensor replay(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, const Kind& kind);
-  // Computes the part of a step that is captured: the loss and its backward. It begins no step and sends nothing. It
-  // leaves the gradients in the arena, weighted by a number on the device; with a single rank where autograd puts them.
+  // Computes the part of a step that is captured: the loss and its backward. The call begins no step and sends nothing.
+  // The call leaves the gradients in the arena, weighted by a number on the device; with a single rank the gradients
+  // stay where autograd puts them.
   at::Tensor compute(const LossOf& loss_of);
 
   Replica& replica_;
@@ -72,15 +75,15 @@ class LOCKSTEP_API StepCapture {
   MakeGraph make_graph_;
   CapturedStepOptions options_;
   std::optional<c10::Stream> stream_;   // the stream of the steps, on a device
-  std::map<std::string, Kind> kinds_;   // by the description of inputs
-  std::set<std::string> told_;          // reasons that were logged
+  std::map<std::string, Kind> kinds_;   // the kinds by description of the inputs
+  std::set<std::string> told_;          // the reasons that were logged
   std::optional<std::int64_t> weight_;  // the next step's weight
   bool was_replayed_ = false;
-  std::unique_ptr<StepGraph> graph_;  // forward and backward
+  std::unique_ptr<StepGraph> graph_;  // the captured forward and backward
   std::string captured_kind_;
   std::vector<at::Tensor> inputs_;     // the graph's inputs
   at::Tensor loss_;                    // the graph's loss
-  std::vector<at::Tensor> gradients_;  // the graph's gradients, by parameter; undefined if it computes none
+  std::vector<at::Tensor> gradients_;  // the graph's gradients by parameter; undefined: no gradient
 };
 
 }  // namespace lockstep::libtorch

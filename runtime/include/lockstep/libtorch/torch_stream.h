@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts torch's devices and streams to lockstep's own types.
 //
-// The stream used is torch's current one of the calling thread: a module's kernels run in it, and autograd sets it for
-// each of its threads. The CPU has a single stream, in which work is done when its call returns.
+// lockstep uses torch's current stream of the calling thread: a module's kernels run in this stream, and autograd sets
+// the current stream for each of its threads. The CPU has a single stream, in which work is done when its call returns.
 //
-// Threads: any. Failure: BackendUnavailable if LibTorch can't tell its current stream (older than 2.6).
+// Threads: any thread may call these functions. Failure: calls throw BackendUnavailable if LibTorch can't tell its
+// current stream (older than 2.6).
 #pragma once
 
 #include <c10/core/Device.h>
@@ -15,11 +16,11 @@
 
 namespace lockstep::libtorch {
 
-// The device of this rank's tensors: module->to(lockstep::libtorch::device_of(*group)).
+// Returns the device of this rank's tensors: module->to(lockstep::libtorch::device_of(*group)).
 LOCKSTEP_API at::Device device_of(const ProcessGroup& group);
-// The id of a torch device that lockstep has, the CPU or CUDA; InvalidArgument for another one.
+// Returns the id of a torch device that lockstep has, the CPU or CUDA; throws InvalidArgument for another device.
 LOCKSTEP_API DeviceId device_id_of(const at::Device& device);
-// Whether the group's collectives take tensors of that device.
+// Returns whether the group's collectives take tensors of `device`.
 LOCKSTEP_API bool is_at_home(const ProcessGroup& group, const at::Device& device);
 
 LOCKSTEP_API StreamView current_stream(DeviceId device);
@@ -28,7 +29,7 @@ LOCKSTEP_API StreamView current_stream(DeviceId device);
 LOCKSTEP_API void put_in_order(StreamView earlier, StreamView later);
 
 // While an OnStream lives, the group's collectives start after the work in its stream; afterwards the group's former
-// stream applies again. Wait for results by wait().
+// stream applies again. Wait for results with OnStream::wait().
 class LOCKSTEP_API OnStream {
  public:
   OnStream(ProcessGroup& group, StreamView stream);
@@ -48,7 +49,7 @@ class LOCKSTEP_API OnStream {
   StreamView stream_;
 };
 
-// OnStream with this thread's current stream.
+// OnCurrentStream is an OnStream with this thread's current stream.
 class OnCurrentStream : public OnStream {
  public:
   explicit OnCurrentStream(ProcessGroup& group) : OnStream(group, current_stream(group.device())) {}

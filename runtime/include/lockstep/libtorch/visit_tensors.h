@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Visits the tensors within the arguments and results of a module's forward.
+// visit_tensors() visits the tensors within the arguments and results of a module's forward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,9 +13,10 @@
 
 namespace lockstep::libtorch {
 
-// Calls visit(tensor) for every tensor in `value`: itself, within an IValue, or within tuples, pairs, optionals (std's
-// and torch's), containers (vector, array, list, map, at::TensorList, torch::OrderedDict), at any depth. Other types,
-// also structs of the program, hold no tensors. Const tensors in a container are visited as const.
+// Calls visit(tensor) for every tensor in `value`: for `value` itself, and for tensors within an IValue, tuples, pairs,
+// optionals (std's and torch's) and containers (vector, array, list, map, at::TensorList, torch::OrderedDict), at any
+// depth. Values of other types, also structs of the program, hold no tensors. Const tensors in a container are visited
+// as const.
 template <typename T, typename Visit>
 void visit_tensors(T& value, const Visit& visit);
 
@@ -34,14 +35,14 @@ concept IsOptional = requires(T& value) {
   *value;
 };
 
-// An item of an OrderedDict.
+// IsItem is the concept of an item of an OrderedDict.
 template <typename T>
 concept IsItem = requires(T& item) {
   item.key();
   item.value();
 };
 
-// A container, except a path, whose items are paths.
+// IsContainer is the concept of a container. A path is no container, because its items are paths.
 template <typename T>
 concept IsContainer = std::ranges::range<T> && std::is_lvalue_reference_v<std::ranges::range_reference_t<T>> &&
     !std::same_as<std::ranges::range_value_t<T>, std::remove_const_t<T>>;
