@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Broadcasts and gathers single values: numbers, text and trivially copyable structs.
 //
-// Collective and blocking, for set-up code and between steps. Values are in host memory; a group on a device copies
-// them twice.
-// Failure: the group's errors; Mismatch if the ranks' types differ in size.
+// The functions are collective and blocking, for set-up code and between steps. Values are in host memory; a group on a
+// device copies each value twice.
+// Failure: calls throw the group's errors, and Mismatch if the ranks' types differ in size.
 #pragma once
 
 #include <cstddef>
@@ -19,21 +19,21 @@
 
 namespace lockstep {
 
-// A type that can travel as its bytes. It must not hold pointers, which mean nothing to another process; the data that
-// they point to does not travel.
+// PlainValue is a type that can travel as its bytes. The type must not hold pointers, which mean nothing to another
+// process: the data that a pointer points to does not travel.
 template <typename T>
 concept PlainValue = std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T> && !std::is_pointer_v<T> &&
                      !std::is_same_v<T, std::string_view>;
 
 // Gives every rank the bytes of `root`.
 LOCKSTEP_API void broadcast_bytes(std::span<std::byte> bytes, ProcessGroup& group, int root);
-// Gathers every rank's bytes in rank order: `all` holds size() times as many as `own`.
+// Gathers every rank's bytes in rank order: `all` holds size() times as many bytes as `own`.
 LOCKSTEP_API void all_gather_bytes(std::span<const std::byte> own, std::span<std::byte> all, ProcessGroup& group);
-// As all_reduce_value().
+// Returns the reduction of all ranks' numbers, like all_reduce_value().
 LOCKSTEP_API std::int64_t all_reduce_number(std::int64_t value, ProcessGroup& group, ReduceOp op);
 LOCKSTEP_API double all_reduce_number(double value, ProcessGroup& group, ReduceOp op);
 
-// Returns root's value on every rank. InvalidArgument if root is not a rank.
+// Returns root's value on every rank. Throws InvalidArgument if root is not a rank.
 template <PlainValue T>
 T broadcast_value(T value, ProcessGroup& group, int root = 0) {
   broadcast_bytes(std::as_writable_bytes(std::span(&value, 1)), group, root);
@@ -56,7 +56,7 @@ requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) T
   }
 }
 
-// Returns every rank's value, in rank order. all_gather_text() does it for text.
+// Returns every rank's value, in rank order. all_gather_text() gathers text.
 template <PlainValue T>
 std::vector<T> all_gather_value(const T& value, ProcessGroup& group) {
   static_assert(!std::is_same_v<T, bool>, "a vector of bool has no bytes; gather an int");
