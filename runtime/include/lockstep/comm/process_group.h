@@ -15,7 +15,7 @@
 // - End: the destructor tells the other ranks of the end, so a rank that waits for a later collective fails at once.
 //   During unwinding the destructor aborts the group instead.
 // - Fork: in a child of fork() calls throw InvalidArgument, and destroying the child's copy of a group from
-//   init_process_group does nothing. fork() followed by exec (system, posix_spawn) needs no care.
+//   init_process_group does nothing. A child that execs (system, posix_spawn) is not affected.
 //
 // docs/GROUPS.md describes programs with several groups.
 #pragma once
@@ -94,7 +94,7 @@ class GroupInternals;
 struct Subgroup;
 }  // namespace comm
 
-// HostGroups are the two groups that split_by_host() makes.
+// The two groups that split_by_host() makes.
 struct HostGroups {
   std::shared_ptr<ProcessGroup> host;          // the ranks of this rank's host
   std::shared_ptr<ProcessGroup> counterparts;  // the ranks at this rank's place on their hosts
@@ -180,8 +180,7 @@ class LOCKSTEP_API ProcessGroup {
   //   group. A process that dies, and a rank that fails the job, fail every group that has the rank; no further group
   //   can then be made. The loss of the store fails all groups. A message of a new group begins with the group's name
   //   and ranks. Ranks in messages and causes are numbers in the job.
-  // - End: groups may be destroyed in any order; resources that a group needs from another group stay as long as the
-  //   first group lives.
+  // - End: groups may be destroyed in any order; a group's resources stay as long as another group needs them.
   std::shared_ptr<ProcessGroup> split(int color, int key = 0, const SubgroupOptions& options = {});
   // Makes one group as torch.distributed.new_group does, with the ranks of this group in `ranks`, in the order of the
   // list, which is the same on every rank. Throws InvalidArgument for an empty list, a number that is not a rank of

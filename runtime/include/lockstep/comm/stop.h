@@ -45,8 +45,8 @@ struct StopOptions {
   std::optional<std::chrono::nanoseconds> timeout = {};
 };
 
-// Turns each of these signals, sent to this process, into a request to stop, for the group's lifetime. Without this
-// call the signals have their usual effect.
+// Turns each signal of `options.on_signals` that this process gets into a request to stop, for the group's lifetime.
+// Without this call the signals have their usual effect.
 //
 // A second signal of the same kind ends the process at once, by that signal; but a repetition within 200 ms counts as
 // the first signal sent twice, as timeout(1) does. If no step of the training ends within the timeout, the process
@@ -76,8 +76,8 @@ LOCKSTEP_API std::optional<std::string> should_stop(ProcessGroup& group, StopVie
 
 // Returns the exit code for main() to return: 0 for a program that has come to its end, also by request_stop(). If the
 // ranks have stopped because of a signal, returns LOCKSTEP_REQUEUE_EXIT_CODE, or else 75 (EX_TEMPFAIL), which means
-// "start the job again"; this holds even if the last step was also the end of the training. Throws InvalidArgument if
-// the variable is not a code from 1 to 125.
+// "start the job again", even if the step of the stop was the last step of the training. Throws InvalidArgument if the
+// variable is not a code from 1 to 125.
 LOCKSTEP_API int exit_code(const ProcessGroup& group);
 
 }  // namespace lockstep

@@ -5,10 +5,10 @@
 // view (reshape, rows) shares only the memory. f32 is the type of computation; i64 holds indices, u8 masks.
 //
 // Gradients: a tensor with requires_grad that no operation made is a leaf, a parameter. backward() (autograd/graph.h)
-// leaves its gradient in grad(). A DistributedDataParallel puts gradients into an arena.
+// leaves the leaf's gradient in grad(). A DistributedDataParallel puts gradients into an arena.
 //
-// Threads: handles to different memory are independent. One tensor is used by one thread at a time.
-// Failure: InvalidArgument with both shapes or dtypes.
+// Threads: handles to different memory are independent. Only one thread at a time may use a tensor.
+// Failure: calls throw InvalidArgument with both shapes or dtypes.
 #pragma once
 
 #include <array>
@@ -30,52 +30,56 @@
 
 namespace lockstep {
 
-// Shape: the extents of a tensor, a small value, no allocation.
+// Shape holds the extents of a tensor: a small value without allocation.
 
-// Row-major extents, outermost first. An extent may be 0: a batch without rows is legal everywhere. A shape without
-// extents is a scalar of one element.
+// The row-major extents of a tensor, outermost first. An extent may be 0: a batch without rows is legal everywhere. A
+// shape without extents is a scalar of one element.
 class LOCKSTEP_API Shape {
  public:
   static constexpr std::size_t kMaxDims = 6;
 
   Shape() = default;
-  // InvalidArgument if there are more than kMaxDims extents, one is negative, or their product overflows.
+  // Throws InvalidArgument if there are more than kMaxDims extents, an extent is negative, or the product overflows.
   Shape(std::initializer_list<std::int64_t> extents);  // NOLINT(google-explicit-constructor): {30, 5} is a shape
   explicit Shape(std::span<const std::int64_t> extents);
 
   std::size_t dims() const { return dims_; }
-  // The product of the extents; 1 for a scalar.
+  // Returns the product of the extents; 1 for a scalar.
   std::int64_t count() const;
-  // The extent of a dimension; negative ones count from the end. InvalidArgument if there is no such dimension.
+  // Returns the extent of a dimension; negative numbers count from the end. Throws InvalidArgument if the shape has no
+  // such dimension.
   std::int64_t operator[](std::int64_t dim) const;
-  // The number of elements over all dimensions except the last (the rows of a matrix of many rows); 1 for a scalar.
+  // Returns the number of elements over all dimensions except the last dimension: the number of rows, if the tensor is
+  // seen as a matrix. Returns 1 for a scalar.
   std::int64_t rows() const;
-  // The extent of the last dimension; 1 for a scalar.
+  // Returns the extent of the last dimension; 1 for a scalar.
   std::int64_t columns() const { return dims_ == 0 ? 1 : extents_[dims_ - 1]; }
-  // This shape with another last, or another first, extent. InvalidArgument for a scalar, and as the constructor.
+  // Returns this shape with another last, or another first, extent. Throws InvalidArgument for a scalar, and as the
+  // constructor does.
   Shape with_last(std::int64_t extent) const;
   Shape with_first(std::int64_t extent) const;
   std::span<const std::int64_t> extents() const& { return {extents_.data(), dims_}; }
   std::span<const std::int64_t> extents() const&& = delete;  // name the shape first: const Shape shape = ...
 
   friend bool operator==(const Shape& a, const Shape& b) = default;
-  // The shape as PyTorch prints a size: "[30, 5]".
+  // Returns the shape as PyTorch prints a size: "[30, 5]".
   std::string str() const;
 
  private:
-  std::array<std::int64_t, kMaxDims> extents_{};  // unused extents stay 0, so that == may compare all
+  std::array<std::int64_t, kMaxDims> extents_{};  // unused extents stay 0, so == may compare the whole array
   std::size_t dims_ = 0;
 };
 
-// Storage: a block of memory on a device, shared by the tensors over it.
+// Storage is a block of memory on a device, shared by the tensors over the block.
 
-// A block of memory that never moves. Thread: any; its users order their accesses.
+// A block of memory that never moves. Any thread may use a Storage; its users order their accesses.
 class LOCKSTEP_API Storage {
  public:
-  // Allocates uninitialised memory, 64-byte aligned. 0 bytes is fine. SystemError, with the size, if there is not
-  // enough.
+  // Allocates uninitialised memory, 64-byte aligned. `bytes` may be 0. Throws SystemError, with the size, if memory
+  // runs out.
   static std::shared_ptr<Storage> allocate(std::size_t bytes, DeviceId device = {});
-  // Uses memory of the caller, who keeps it until the last user is destroyed; `owner`, if given, is kept alive with it.
+  // Uses memory of the caller, who keeps the memory until the last user is destroyed; the Storage keeps `owner`, if
+  // given, alive.
   static std::shared_ptr<Storage> borrow(void* data, std::size_t bytes, DeviceId device = {},
                                          std::shared_ptr<void> owner = nullptr);
   ~Storage();
@@ -86,7 +90,7 @@ class LOCKSTEP_API Storage {
   std::size_t bytes() const { return bytes_; }
   DeviceId device() const { return device_; }
 
-  // The number of counted writes to the contents: see Tensor::version().
+  // Returns the number of counted writes to the contents: see Tensor::version().
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   void mark_written() { version_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -98,22 +102,23 @@ class LOCKSTEP_API Storage {
   std::size_t bytes_;
   DeviceId device_;
   std::shared_ptr<void> owner_;
-  bool owned_;  // allocated here, so released here
+  bool owned_;  // whether allocate() made the memory, so the destructor releases it
   std::atomic<std::uint64_t> version_{0};
 };
 
 class LOCKSTEP_API Tensor {
  public:
-  // An undefined tensor: it has no memory, and stands for "none".
+  // Makes an undefined tensor, which has no memory and stands for "none".
   Tensor() = default;
 
-  // Uninitialised elements.
+  // Makes a tensor of uninitialised elements.
   static Tensor empty(const Shape& shape, DType dtype = DType::f32, DeviceId device = {});
   static Tensor zeros(const Shape& shape, DType dtype = DType::f32, DeviceId device = {});
   static Tensor ones(const Shape& shape, DeviceId device = {}) { return full(shape, 1.0f, device); }
   static Tensor full(const Shape& shape, float value, DeviceId device = {});
-  // A copy of host values. InvalidArgument if their number is not the shape's. A list of int literals is float32, as in
-  // of({2}, {1, 0}); a list of std::int64_t, as of labels, is int64, and indices() makes int64 of both.
+  // Makes a tensor from a copy of host values. Throws InvalidArgument if the number of values is not the shape's. A
+  // list of int literals is float32, as in of({2}, {1, 0}); a list of std::int64_t, as of labels, is int64. indices()
+  // makes int64 of both lists.
   static Tensor of(const Shape& shape, std::span<const float> values);
   static Tensor of(const Shape& shape, std::span<const std::int64_t> values);
   static Tensor of(const Shape& shape, std::initializer_list<float> values);
@@ -121,27 +126,29 @@ class LOCKSTEP_API Tensor {
   static Tensor of(const Shape& shape, std::initializer_list<T> values) {
     return indices(shape, values);
   }
-  // A tensor of indices, dtype i64.
+  // Makes a tensor of indices, dtype i64.
   static Tensor indices(const Shape& shape, std::initializer_list<std::int64_t> values);
-  // A tensor over memory of the caller, which lives until the last handle is destroyed (`owner` is kept with it).
+  // Makes a tensor over memory of the caller. The memory lives until the last handle is destroyed; the tensor keeps
+  // `owner` alive.
   static Tensor borrow(const BufferView& memory, const Shape& shape, std::shared_ptr<void> owner = nullptr);
 
   bool defined() const { return impl_ != nullptr; }
   explicit operator bool() const { return defined(); }
   const Shape& shape() const&;
   Shape shape() const&& { return shape(); }  // a reference into a temporary tensor would dangle
-  // The extent of a dimension; negative ones count from the end.
+  // Returns the extent of a dimension; negative numbers count from the end.
   std::int64_t size(std::int64_t dim) const { return shape()[dim]; }
   std::int64_t count() const { return shape().count(); }
   DType dtype() const;
   DeviceId device() const;
-  // A key for maps, equal for handles to the same tensor.
+  // Returns a key for maps, which is equal for handles to the same tensor.
   const void* id() const { return impl_.get(); }
 
-  // The elements. If count() is 0 the pointer may be null and is not used. InvalidArgument if T is another dtype.
+  // Returns the elements. If count() is 0 the pointer may be null and is not used. Throws InvalidArgument if T is
+  // another dtype.
   //
-  // The memory lives as long as a handle to it, so a call on a temporary tensor does not compile: `for (float v : (a +
-  // b).values<float>())` would destroy the sum before it reads the first value. Name the tensor first.
+  // The memory lives as long as a handle to the tensor, so a call on a temporary tensor does not compile: `for (float v
+  // : (a + b).values<float>())` would destroy the sum before the loop reads the first value. Name the tensor first.
   template <typename T>
   T* data() const& {
     return static_cast<T*>(data_as(dtype_of<T>()));
@@ -156,53 +163,55 @@ class LOCKSTEP_API Tensor {
   template <typename T>
   std::span<T> values() const&& = delete;  // name the tensor first: const Tensor sum = a + b;
   BufferView view() const&& = delete;      // name the tensor first: const Tensor sum = a + b;
-  // A copy on the host, from any device.
+  // Returns a copy of the elements on the host, from any device.
   std::vector<float> to_vector() const;
-  // The only element of an f32 tensor. InvalidArgument if there are more or none.
+  // Returns the only element of an f32 tensor. Throws InvalidArgument if the tensor has more elements or none.
   float item() const;
 
-  // A copy in new memory, without graph and gradient.
+  // Returns a copy in new memory, without graph and gradient.
   Tensor clone() const;
-  // A tensor over the same memory, without graph and gradient.
+  // Returns a tensor over the same memory, without graph and gradient.
   Tensor detach() const;
-  // Another tensor over this memory, without graph; autograd/ops.h has the differentiable ones.
+  // Returns another tensor over this memory, without graph. autograd/ops.h has the differentiable reshape().
   Tensor view_as(const Shape& shape) const;
-  // Rows [begin, end) of dimension 0.
+  // Returns rows [begin, end) of dimension 0, without graph. The result shares the memory.
   Tensor view_rows(std::int64_t begin, std::int64_t end) const;
-  // Whether another tensor may use this memory too.
+  // Returns whether another tensor may use this memory too.
   bool shares_memory() const;
-  // Overwrites the contents with those of `source`, of the same shape and dtype; the devices may differ.
+  // Overwrites the contents with the contents of `source`, which has the same shape and dtype; the devices may differ.
   void copy_from(const Tensor& source) const;
   void fill(float value) const;
   void zero() const;
-  // The number of writes to this memory, through this tensor or another over it, by copy_from, fill, zero and an
-  // optimizer's step. The program counts a write through data(), values() or view() by mark_written().
-  // DistributedDataParallel compares the number over the ranks.
+  // Returns the number of writes to this memory, through any tensor over it, by copy_from, fill, zero and an
+  // optimizer's step. After a write through data(), values() or view() the program calls mark_written(), which counts
+  // the write. DistributedDataParallel compares the number over the ranks.
   std::uint64_t version() const;
   void mark_written() const;
-  // This tensor if it is on the device already, otherwise a copy.
+  // Returns this tensor if it is on the device already, otherwise a copy.
   Tensor to(DeviceId device) const;
-  // The tensor on the host. Waits for its device.
+  // Returns the tensor on the host. Waits for the tensor's device.
   Tensor cpu() const { return to({}); }
-  // Moves the tensor itself, all handles and its gradient's memory; a graph that holds it is not updated.
+  // Moves the tensor itself, with all its handles and its gradient's memory. A graph that holds the tensor is
+  // not updated.
   void move_to(DeviceId device) const;
 
   bool requires_grad() const;
-  // Returns this tensor. InvalidArgument if it is not f32 or an operation made it.
+  // Returns this tensor. Throws InvalidArgument if the tensor is not f32 or an operation made the tensor.
   const Tensor& set_requires_grad(bool on = true) const&;
   Tensor set_requires_grad(bool on = true) const&& { return set_requires_grad(on); }
-  // Whether no operation made it.
+  // Returns whether no operation made the tensor.
   bool is_leaf() const;
-  // The gradient; undefined if there is none. InvalidArgument if each rank has only its shard of it: after a
-  // synchronised backward with DdpOptions::shard, until clear_grad(). optim::grad_norm and optimizers read the shard.
+  // Returns the gradient; undefined if there is none. Throws InvalidArgument if each rank has only its shard of the
+  // gradient: after a synchronised backward with DdpOptions::shard, until clear_grad(). optim::grad_norm and optimizers
+  // read the shard.
   Tensor grad() const;
   bool has_grad() const;
-  // Drops the gradient; its memory stays, and the next contribution overwrites it.
+  // Drops the gradient. The gradient's memory stays, and the next contribution overwrites the memory.
   void clear_grad() const;
-  // PyTorch's spelling, which does not compile here.
+  // PyTorch's spelling of backward does not compile here.
   void backward() const = delete;  // write ddp.backward(loss), or lockstep::backward(loss)
 
-  // The tensor in messages: "float32 [30, 5]"; "undefined".
+  // Returns the tensor's description for messages: "float32 [30, 5]", or "undefined".
   std::string str() const;
 
  private:
@@ -215,7 +224,8 @@ class LOCKSTEP_API Tensor {
   std::shared_ptr<Impl> impl_;
 };
 
-// Throws InvalidArgument, which names the operation and the difference, unless the tensors are as wanted.
+// Throws InvalidArgument, which names the operation and the difference, unless the tensors have equal shapes, or the
+// tensor has the dtype.
 LOCKSTEP_API void expect_same_shape(const char* operation, const Tensor& a, const Tensor& b);
 LOCKSTEP_API void expect_dtype(const char* operation, const char* argument, const Tensor& tensor, DType dtype);
 
