@@ -3,7 +3,7 @@
 //
 // Operations (autograd/ops.h) on tensors that require a gradient record themselves on the tape. backward() walks the
 // tape from a loss to the leaves and writes each leaf's gradient. As soon as a leaf's gradient is final, backward()
-// reports the leaf. This code knows no ranks.
+// reports the leaf. The tape knows no ranks.
 //
 // A gradient has no tape, so there is no backward through a backward (PyTorch's create_graph).
 //

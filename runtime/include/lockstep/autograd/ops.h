@@ -53,7 +53,7 @@ LOCKSTEP_API Tensor rows(const Tensor& x, std::int64_t begin, std::int64_t end);
 LOCKSTEP_API Tensor repeat(const Tensor& x, std::int64_t times);
 
 // --- matrices ---
-// [M, K] x [K, N].
+// Returns the matrix product a [M, K] x b [K, N], of shape [M, N].
 LOCKSTEP_API Tensor matmul(const Tensor& a, const Tensor& b);
 // Returns x [..., I] x weight [I, O] + bias [O], of shape [..., O]. `bias` may be undefined. The weight lies
 // input-major (the transpose of PyTorch's Linear), so the forward product runs at the speed of a plain product, also

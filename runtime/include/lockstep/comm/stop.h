@@ -17,10 +17,6 @@
 // should_stop(*group, StopView::all_ranks) carry a request too, for loops without a backward. A second phase of
 // training that must stop separately needs a second group.
 //
-// An evaluation has no step. Each rank may leave an evaluation by itself, with StopView::this_rank, or progress() with
-// ProgressOptions::evaluates. The ranks then agree in Metrics::result(), which all ranks call afterwards, over the rows
-// that they have counted.
-//
 // Threads: any thread may call request_stop() and should_stop(). Only the group's thread may use StopView::all_ranks
 //   and the other functions.
 // Failure: calls throw the group's errors, and StoreError.
@@ -61,6 +57,10 @@ LOCKSTEP_API void stop_on_signals(ProcessGroup& group, const StopOptions& option
 LOCKSTEP_API void request_stop(ProcessGroup& group, std::string_view reason);
 
 // StopView names the ranks whose requests should_stop() looks at.
+//
+// An evaluation has no step. Each rank may leave an evaluation by itself, with StopView::this_rank, or progress() with
+// ProgressOptions::evaluates. The ranks then agree in Metrics::result(), which all ranks call afterwards, over the rows
+// that they have counted.
 enum class StopView : std::uint8_t {
   agreed,     // all ranks, once they have agreed to stop: the same on every rank between the same two steps
   this_rank,  // only this rank, whose program has asked or whose process got a signal: other ranks may not know yet

@@ -13,11 +13,6 @@
 // stay in float32. Parameters and gradients keep their dtype. float16 needs a GradScaler; bfloat16 needs none.
 //
 // Nesting: an inner scope replaces the settings of the outer scope until the inner scope ends.
-// Casts: the cast of a parameter is kept until the outermost scope ends, so a parameter that is used twice is cast
-//   once. The kept casts are dropped before a forward through a DistributedDataParallel, after its backward, and after
-//   the step of one of lockstep's optimizers. A scope may therefore surround a whole training loop with its
-//   evaluations. As in Python, casts become stale if a program writes parameters in another way within a scope, or
-//   trains on a module's own forward after an evaluation.
 // Exceptions: an exception that unwinds a scope restores the settings.
 // Threads: settings belong to the thread that made the scope, which also ends it. A scope can't be moved or allocated.
 // Failure: the constructor throws InvalidArgument for a device or dtype that this LibTorch has no autocast for, and
@@ -38,6 +33,13 @@ struct AutocastOptions {
   bool cache_enabled = true;  // false: a parameter is cast at each use
 };
 
+// While an Autocast lives, autocast is on for its device (with AutocastOptions::enabled) on the thread that made it.
+//
+// Casts: the cast of a parameter is kept until the outermost scope ends, so a parameter that is used twice is cast
+//   once. The kept casts are dropped before a forward through a DistributedDataParallel, after its backward, and after
+//   the step of one of lockstep's optimizers. A scope may therefore surround a whole training loop with its
+//   evaluations. As in Python, casts become stale if a program writes parameters in another way within a scope, or
+//   trains on a module's own forward after an evaluation.
 class LOCKSTEP_API Autocast {
  public:
   // Begins a scope in which operators on `device` compute in `dtype`, which is at::kBFloat16 or at::kHalf.

@@ -19,16 +19,7 @@
 // these functions is a collective too: every rank's loss must depend on the result, and the tensor requires a
 // gradient on all ranks or on none. Backward differentiates the SUM of all ranks' losses: the gradient of an
 // all_gather is the reduce_scatter of the ranks' gradients. Results of the other functions require no gradient.
-// Second derivatives throw InvalidArgument.
-//
-// Under DistributedDataParallel the loss of the job is the weighted mean of the ranks' losses, not their sum. Pass
-// `ddp` in place of the group, or ddp.gradient_options() as the last argument: each rank's gradients are then
-// multiplied by the rank's weight before the collective, and divided by the receiver's weight after the collective.
-// Parameters then get the gradients of one process on all rows, for any partition. Without `ddp` they get these
-// gradients only if all ranks have equal weights, or with Loss::sum.
-//
-// The backward's collectives and the buckets of one group need one order on every rank. If ranks leave out different
-// parameters, set DdpOptions::overlap to false, or pass these functions a separate group.
+// Second derivatives throw InvalidArgument. See CountsLosses for gradients under DistributedDataParallel.
 //
 // The calls take a shared_ptr to the group, because backward and TensorWork keep the group alive.
 //
@@ -117,6 +108,15 @@ LOCKSTEP_API void barrier(const std::shared_ptr<ProcessGroup>& group);
                                                  int source, int tag = 0);
 
 // CountsLosses is the concept of a DistributedDataParallel, which has a group and the weights of its ranks' losses.
+//
+// Under DistributedDataParallel the loss of the job is the weighted mean of the ranks' losses, not their sum. Pass
+// `ddp` in place of the group, or ddp.gradient_options() as the last argument: each rank's gradients are then
+// multiplied by the rank's weight before the collective, and divided by the receiver's weight after the collective.
+// Parameters then get the gradients of one process on all rows, for any partition. Without `ddp` they get these
+// gradients only if all ranks have equal weights, or with Loss::sum.
+//
+// The backward's collectives and the buckets of one group need one order on every rank. If ranks leave out different
+// parameters, set DdpOptions::overlap to false, or pass these functions a separate group.
 template <typename T>
 concept CountsLosses = requires(const T& ddp) {
   { ddp.group() } -> std::convertible_to<std::shared_ptr<ProcessGroup>>;

@@ -15,10 +15,6 @@
 // forward, loss and backward take place as always; the loss may be NaN and counts with weight 0. For a network that
 // doesn't take 0 rows, call ddp.step_without_data() in place of forward and backward where batch.data.size(0) is 0.
 //
-// The first begin() starts epoch 0, and each later begin() starts the next epoch; set_epoch() and resume() choose
-// another epoch. After a loop that is left early begin() starts the next epoch too. sampler.state() counts the batches
-// that were handed out, including the batch in the loop's body, and ignores batches that the workers have read ahead.
-//
 // Threads: one thread uses the loader; each worker reads a copy of the dataset. Failure: calls throw the errors of
 // torch's loader, and InvalidArgument for options with which the ranks would read different numbers of batches. After a
 // timeout of torch's loader, the destructor and the next begin() wait a second for the workers. Workers that still read
@@ -99,6 +95,12 @@ struct EndOfPass {
 
 }  // namespace detail
 
+// DataLoader deals out the batches of `Dataset`.
+//
+// The first begin() starts epoch 0, and each later begin() starts the next epoch; set_epoch() and resume() choose
+// another epoch. After a loop that is left early begin() starts the next epoch too. sampler.state() is the place
+// after the batches that were handed out, including the batch in the loop's body; batches that the workers have read
+// ahead do not count.
 template <typename Dataset>
 class DataLoader {
   using Inner = ::torch::data::StatelessDataLoader<Dataset, RankSampler>;

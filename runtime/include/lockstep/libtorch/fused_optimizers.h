@@ -12,21 +12,9 @@
 // parameter is the master rounded once. Moments are float32 too. Masters cost 4 bytes per element, and are in
 // save() and in snapshots.
 //
-// The program may write a 16-bit parameter (to load weights, or to broadcast them): the next step copies a write that
-// torch counts (_version()) into the master. The step undoes a write that torch does not count, through
-// parameter.data(), data_ptr() or set_data(): write the parameter itself, under a torch::NoGradGuard.
-//
 // The step waits for no device. With a GradScaler, scale and found_inf stay on the device (step_scaled): if an Inf or
 // NaN was found, parameters, moments and step counts keep their values. The step counts in state() include skipped
 // steps until save() or a snapshot, which wait for the device, correct the counts.
-//
-// The step needs LibTorch's fused operators for the parameters' device: LibTorch 2.4 has all three for CPUs. If an
-// operator is missing (LibTorch 1.13 has none), the step is the step of torch's class, without masters, and the first
-// step logs this fact. Source: PyTorch's torch/optim/{adam,adamw,sgd}.py, whose operators these classes call.
-//
-// Strides may be any, and may change between steps. The operators need parameter, gradient and moments in one order in
-// memory: a gradient in another order is copied, moments are moved once, and a parameter with gaps in its memory (a
-// column slice) is stepped in a copy.
 //
 // Threads: one thread at a time uses an optimizer.
 // Failure: calls throw InvalidArgument, with nothing changed, for parameters that are sparse, complex or integers or
@@ -56,6 +44,19 @@ class LOCKSTEP_API FusedOptimizer {
   virtual void step_scaled(const at::Tensor& grad_scale, const at::Tensor& found_inf) = 0;
 };
 
+// Fused is the fused version of torch's optimizer `Base`.
+//
+// The program may write a 16-bit parameter (to load weights, or to broadcast them): the next step copies a write that
+// torch counts (_version()) into the master. The step undoes a write that torch does not count, through
+// parameter.data(), data_ptr() or set_data(): write the parameter itself, under a torch::NoGradGuard.
+//
+// The step needs LibTorch's fused operators for the parameters' device: LibTorch 2.4 has all three for CPUs. If an
+// operator is missing (LibTorch 1.13 has none), the step is the step of torch's class, without masters, and the first
+// step logs this fact. Source: PyTorch's torch/optim/{adam,adamw,sgd}.py, whose operators these classes call.
+//
+// Strides may be any, and may change between steps. The operators need parameter, gradient and moments in one order in
+// memory: a gradient in another order is copied, moments are moved once, and a parameter with gaps in its memory (a
+// column slice) is stepped in a copy.
 template <typename Base>
 class LOCKSTEP_API Fused : public Base, public FusedOptimizer {
  public:

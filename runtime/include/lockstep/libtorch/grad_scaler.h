@@ -19,10 +19,6 @@
 // ShardedOptimizer, with which unscale_(), or step() without unscale_(), is collective. Ranks may disagree about
 // parameters that no group reduces.
 //
-// On a GPU the scale stays on the device. A fused optimizer (libtorch/fused_optimizers.h) reads the scale there, and
-// the host never waits. For any other optimizer step() waits once, to know whether to call it. get_scale(), state() and
-// save() wait too. bfloat16 has float32's range and needs no scaler.
-//
 // Threads: one thread at a time uses a scaler.
 // Failure: calls throw InvalidArgument for options out of range, calls in a wrong order, sparse gradients, and
 //   gradients in float16 (keep trained parameters in float32, or step a fused optimizer without unscale_()).
@@ -51,6 +47,11 @@ struct GradScalerOptions {
   bool enabled = true;
 };
 
+// GradScaler scales the loss, and adapts the scale to the gradients.
+//
+// On a GPU the scale stays on the device. A fused optimizer (libtorch/fused_optimizers.h) reads the scale there, and
+// the host never waits. For any other optimizer step() waits once, to know whether to call it. get_scale(), state() and
+// save() wait too. bfloat16 has float32's range and needs no scaler.
 class LOCKSTEP_API GradScaler {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});

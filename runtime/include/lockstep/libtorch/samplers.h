@@ -12,11 +12,6 @@
 // share one state, because the loader takes a copy: calls of the program's sampler act on the loader's copy. A second
 // loader needs a second sampler.
 //
-// Checkpoints: state() and save() give the run's place in its data, equal on all ranks. After resume() or load() the
-// next begin() continues at the saved place, at any number of ranks; a pass that is running is not moved. Under
-// lockstep::libtorch::DataLoader the place follows the batches that the program was handed. Under torch's own loader
-// the place follows the drawn samples, which with workers are up to DataLoaderOptions::max_jobs batches more.
-//
 // Threads: any number of threads may use a sampler at once, as torch's chunked datasets do. Failure: calls throw
 // InvalidArgument for numbers out of their range, and for a state of another length, seed or order.
 #pragma once
@@ -45,6 +40,11 @@ using data::Uneven;
 LOCKSTEP_API data::EpochOrder randperm_order(std::int64_t length, std::uint64_t seed);
 
 // RankSampler is the base class of the samplers below.
+//
+// Checkpoints: state() and save() give the run's place in its data, equal on all ranks. After resume() or load() the
+// next begin() continues at the saved place, at any number of ranks; a pass that is running is not moved. Under
+// lockstep::libtorch::DataLoader the place follows the batches that the program was handed. Under torch's own loader
+// the place follows the drawn samples, which with workers are up to DataLoaderOptions::max_jobs batches more.
 class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
  public:
   using Index = std::vector<std::size_t>;

@@ -23,15 +23,7 @@
 //
 // Threads: only the training's thread uses a ShardedOptimizer.
 // Collective: step() and clip_grad_norm() are collective.
-// Failure: calls throw the group's errors, which later calls throw again, and InvalidArgument
-//
-// - from the constructor for a DistributedDataParallel without shards, or with a ShardedOptimizer already;
-// - from the constructor, step(), clip_grad_norm() and add_param_group() for a tensor in the groups that does not
-//   belong to its DistributedDataParallel, or is listed twice;
-// - from step() without a synchronised backward since the last step() or zero_grad(), for a parameter whose .grad the
-//   program has replaced, and after the end of the DistributedDataParallel;
-// - from save() and load() with several ranks, because a rank has only its shard.
-//
+// Failure: see the class ShardedOptimizer.
 // End: a ShardedOptimizer may end before or after its DistributedDataParallel.
 #pragma once
 
@@ -99,6 +91,15 @@ concept Shardable = std::same_as<Base, ::torch::optim::SGD> || std::same_as<Base
     std::same_as<Base, ::torch::optim::Adagrad> || std::same_as<Base, FusedSGD> || std::same_as<Base, FusedAdam> ||
     std::same_as<Base, FusedAdamW>;
 
+// The optimizer `Base` over this rank's shard of the parameters. Calls throw the group's errors, which later calls
+// throw again, and InvalidArgument
+//
+// - from the constructor for a DistributedDataParallel without shards, or with a ShardedOptimizer already;
+// - from the constructor, step(), clip_grad_norm() and add_param_group() for a tensor in the groups that does not
+//   belong to its DistributedDataParallel, or is listed twice;
+// - from step() without a synchronised backward since the last step() or zero_grad(), for a parameter whose .grad the
+//   program has replaced, and after the end of the DistributedDataParallel;
+// - from save() and load() with several ranks, because a rank has only its shard.
 template <Shardable Base>
 class ShardedOptimizer final : public OptimizerShards, public Base {
  public:

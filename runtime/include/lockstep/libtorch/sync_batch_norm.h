@@ -15,11 +15,6 @@
 // Collective: every forward that takes statistics of the batch, and its backward, are collective; all ranks run both.
 // Each collective sends 2 float64 numbers per channel, and one more number.
 //
-// Order: on DistributedDataParallel's own group all ranks run the layer's collectives at the same place among the
-//   group's buckets. If ranks leave out different parameters, their buckets become full at different places, so all
-//   buckets leave at the end of backward, as with DdpOptions::overlap = false. With a separate group buckets leave
-//   during backward. On GPUs use a separate group only if all ranks use the same parameters, because NCCL needs one
-//   order over all its groups.
 // Threads: the threads of forward and backward use the layer.
 // Failure: calls throw the group's errors, and InvalidArgument for a wrong shape, for rows whose loss has weight 0, and
 //   for one value per channel on all ranks together. The last error is only found on the CPU, because on a device the
@@ -38,6 +33,13 @@
 
 namespace lockstep::libtorch {
 
+// The module that a SyncBatchNorm holds.
+//
+// Order: on DistributedDataParallel's own group all ranks run the layer's collectives at the same place among the
+//   group's buckets. If ranks leave out different parameters, their buckets become full at different places, so all
+//   buckets leave at the end of backward, as with DdpOptions::overlap = false. With a separate group buckets leave
+//   during backward. On GPUs use a separate group only if all ranks use the same parameters, because NCCL needs one
+//   order over all its groups.
 class LOCKSTEP_API SyncBatchNormImpl
     : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl, ::torch::nn::BatchNormOptions> {
  public:
