@@ -32,7 +32,7 @@
 #include "lockstep/libtorch/distributed_data_parallel.h"
 #include "lockstep/libtorch/step_capture.h"
 
-// Every LibTorch for GPUs contains the first of these two headers; a LibTorch for CPUs does not.
+// Every LibTorch for GPUs contains the first of these two headers; a LibTorch for CPUs lacks the header.
 #if __has_include(<c10/cuda/impl/cuda_cmake_macros.h>) && __has_include(<cuda_runtime_api.h>)
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>

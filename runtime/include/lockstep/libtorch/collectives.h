@@ -23,12 +23,12 @@
 //
 // The calls take a shared_ptr to the group, because backward and TensorWork keep the group alive.
 //
-// Threads: the group's threads. Failure: calls throw the group's errors; Mismatch names ranks whose sizes, dtypes or
-//   operations differ (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). Calls throw InvalidArgument, before anything
-//   starts or changes, for an undefined or sparse tensor, for a tensor on another device than the group's, for a dtype
-//   that can't be computed with, and for a shape whose rows the ranks don't divide. Calls also throw
-//   InvalidArgument for a tensor to write that requires a gradient while gradients are recorded, or whose elements
-//   share memory, as after expand().
+// Threads: the group's threads may call these functions. Failure: calls throw the group's errors; Mismatch names ranks
+//   whose sizes, dtypes or operations differ (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). Calls throw
+//   InvalidArgument, before anything starts or changes, for an undefined or sparse tensor, for a tensor on another
+//   device than the group's, for a dtype that can't be computed with, and for a shape whose rows the ranks don't
+//   divide. Calls also throw InvalidArgument for a tensor to write that requires a gradient while gradients are
+//   recorded, or whose elements share memory, as after expand().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,7 +47,7 @@ namespace lockstep::libtorch {
 LOCKSTEP_API void all_reduce(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                              ReduceOp op = ReduceOp::sum);
 // Returns the reduction as a new tensor. Autograd goes through sum and avg. Throws InvalidArgument if a gradient is to
-// be recorded for another op.
+// be recorded for any other op.
 LOCKSTEP_API at::Tensor all_reduced(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                                     ReduceOp op = ReduceOp::sum, const GradientOptions& gradient = {});
 // Overwrites `tensor` in place with root's values.
@@ -67,10 +67,10 @@ LOCKSTEP_API at::Tensor reduce_scatter(const at::Tensor& tensor, const std::shar
 // Maps a tensor of shape [size n, ...] to an equal shape: part j of rank i becomes part i of rank j.
 LOCKSTEP_API at::Tensor all_to_all(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                                    const GradientOptions& gradient = {});
-// Returns what all_gather returns on root, and an undefined tensor on the other ranks.
+// Gathers to root: returns on root what all_gather returns, and on the other ranks an undefined tensor.
 LOCKSTEP_API at::Tensor gather(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int root = 0);
-// Returns what all_gather_rows returns on root, and an undefined tensor on the other ranks. Autograd does not go
-// through gather_rows.
+// Gathers rows to root: returns on root what all_gather_rows returns, and on the other ranks an undefined tensor.
+// Autograd does not go through gather_rows.
 LOCKSTEP_API at::Tensor gather_rows(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int root = 0);
 // Fills `output`, [n, ...], with this rank's part of root's `input`, [size n, ...]. The other ranks' `input` is ignored
 // and may be undefined.
@@ -84,8 +84,8 @@ LOCKSTEP_API void recv(const at::Tensor& tensor, const std::shared_ptr<ProcessGr
 // Waits on the host until every rank has called barrier(), and until the work in torch's current stream is done.
 LOCKSTEP_API void barrier(const std::shared_ptr<ProcessGroup>& group);
 
-// The following functions start the same collectives without waiting. They throw InvalidArgument for a tensor that
-// requires a gradient while gradients are recorded: pass the tensor's detach().
+// The _async functions start the same collectives without waiting. The functions throw InvalidArgument for a tensor
+// that requires a gradient while gradients are recorded: pass the tensor's detach().
 [[nodiscard]] LOCKSTEP_API TensorWork all_reduce_async(const at::Tensor& tensor,
                                                        const std::shared_ptr<ProcessGroup>& group,
                                                        ReduceOp op = ReduceOp::sum);
@@ -112,11 +112,11 @@ LOCKSTEP_API void barrier(const std::shared_ptr<ProcessGroup>& group);
 // Under DistributedDataParallel the loss of the job is the weighted mean of the ranks' losses, not their sum. Pass
 // `ddp` in place of the group, or ddp.gradient_options() as the last argument: each rank's gradients are then
 // multiplied by the rank's weight before the collective, and divided by the receiver's weight after the collective.
-// Parameters then get the gradients of one process on all rows, for any partition. Without `ddp` they get these
+// Parameters then get the gradients of one process on all rows, for any partition. Without `ddp` parameters get these
 // gradients only if all ranks have equal weights, or with Loss::sum.
 //
 // The backward's collectives and the buckets of one group need one order on every rank. If ranks leave out different
-// parameters, set DdpOptions::overlap to false, or pass these functions a separate group.
+// parameters, set DdpOptions::overlap to false, or use a separate group for the collectives.
 template <typename T>
 concept CountsLosses = requires(const T& ddp) {
   { ddp.group() } -> std::convertible_to<std::shared_ptr<ProcessGroup>>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers for communication hooks (ddp/comm_hook.h) that use torch's tensors.
+// Helpers that let communication hooks (ddp/comm_hook.h) use torch's tensors.
 //
 //   const auto double_wire = lockstep::libtorch::tensor_hook("double", [](const lockstep::GradBucket& bucket,
 //   at::Tensor sum) {
@@ -27,9 +27,9 @@ LOCKSTEP_API at::Tensor tensor_of(const GradBucket& bucket);
 // shape. If the parameter's own strides differ, the elements lie in the order of those strides.
 LOCKSTEP_API at::Tensor tensor_of(const GradBucket& bucket, std::size_t slice);
 
-// Makes a hook that blocks. `run` gets tensor_of(bucket), which `run` may write, and returns the sum over the ranks,
-// with as many elements of the same dtype on the same device. `run` may call any collectives of bucket.group, and runs
-// without recording gradients. Buckets then overlap the computation of other ranks, but not each other; write a
+// Makes a hook that blocks. `run` gets tensor_of(bucket), which `run` may write, and returns the sum over the ranks, in
+// a tensor with the bucket's number of elements, dtype and device. `run` may call any collectives of bucket.group, and
+// runs without recording gradients. Buckets then overlap the computation of other ranks, but not each other; write a
 // CommHook if the hook is to start its exchange and return. On a device torch's current stream waits instead of the
 // host, and backward runs after that stream.
 LOCKSTEP_API CommHook tensor_hook(std::string name,

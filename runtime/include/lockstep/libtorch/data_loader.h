@@ -64,8 +64,8 @@ concept HasRemovableRows = requires(Batch& batch) {
   remove_rows(batch);
 };
 
-// Returns `options`. Throws InvalidArgument if they drop batches by this rank's rows, or hand out batches in another
-// order than they were drawn.
+// Returns `options`. Throws InvalidArgument if `options` drop batches by this rank's rows, or hand out batches in
+// another order than they were drawn.
 LOCKSTEP_API ::torch::data::DataLoaderOptions require_common(::torch::data::DataLoaderOptions options);
 
 namespace detail {
@@ -194,7 +194,8 @@ class DataLoader {
   }
   std::default_sentinel_t end() const { return {}; }
 
-  // The sampler's place in the data. A resumed run loops as with lockstep's own loader:
+  // The following functions read and set the sampler's place in the data. A resumed run loops as with lockstep's
+  // own loader:
   //   loader.resume(place);
   //   for (std::int64_t epoch = loader.epoch(); epoch < 10; ++epoch) {
   //     loader.set_epoch(epoch);  // keeps the place in its epoch; does nothing once the training is over

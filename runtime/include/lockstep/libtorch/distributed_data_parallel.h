@@ -49,7 +49,7 @@ class DistributedDataParallel : public Replica {
       : DistributedDataParallel(*module, std::move(group), options) {
     kept_ = std::move(module);
   }
-  // Wraps the module of a holder made by TORCH_MODULE, and shares its ownership.
+  // Wraps the module of a holder made by TORCH_MODULE, and shares ownership of the module.
   DistributedDataParallel(const ::torch::nn::ModuleHolder<Net>& module, std::shared_ptr<ProcessGroup> group,
                           const DdpOptions& options = {})
       : DistributedDataParallel(module.ptr(), std::move(group), options) {}
@@ -58,10 +58,10 @@ class DistributedDataParallel : public Replica {
   // weight of this rank is the number of rows of the first tensor among `args` (dimension DdpOptions::batch_dim),
   // unless set_weight() sets the weight. Batches may be uneven; a rank may have no rows, and its loss may then be NaN.
   //
-  // If a forward throws while the other ranks wait in it (between micro-batches, or with a SyncBatchNorm that trains),
-  // the exception fails the group on every rank, with this rank's name and the exception's text. The exception of any
-  // other forward may be caught, and fails the group only if the exception unwinds this object. A single rank forgets
-  // the step and continues.
+  // If a forward throws while the other ranks wait in this forward (between micro-batches, or with a SyncBatchNorm that
+  // trains), the exception fails the group on every rank, with this rank's name and the exception's text. The exception
+  // of any other forward may be caught, and fails the group only if the exception unwinds this object. In a group of
+  // one rank, the rank forgets the failed step and continues.
   template <typename... Args>
   auto operator()(Args&&... args) {
     before_forward(count_rows(args...));

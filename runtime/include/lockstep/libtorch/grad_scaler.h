@@ -12,7 +12,7 @@
 //     scaler.update();
 //   }
 //
-// To show the unscaled loss, record it before scaling: scaler.scale(ddp.record_loss(loss)).backward().
+// To show the unscaled loss, record the loss before scaling: scaler.scale(ddp.record_loss(loss)).backward().
 //
 // Ranks: DistributedDataParallel gives every rank the same bits, so an Inf of one rank is in the gradients of all
 // ranks, and all ranks skip the same step and keep the same scale. The scaler sends nothing, except for a
@@ -50,8 +50,8 @@ struct GradScalerOptions {
 // GradScaler scales the loss, and adapts the scale to the gradients.
 //
 // On a GPU the scale stays on the device. A fused optimizer (libtorch/fused_optimizers.h) reads the scale there, and
-// the host never waits. For any other optimizer step() waits once, to know whether to call it. get_scale(), state() and
-// save() wait too. bfloat16 has float32's range and needs no scaler.
+// the host never waits. For any other optimizer step() waits once, to know whether to call the optimizer's step().
+// get_scale(), state() and save() wait too. bfloat16 has float32's range and needs no scaler.
 class LOCKSTEP_API GradScaler {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});
@@ -61,10 +61,11 @@ class LOCKSTEP_API GradScaler {
   // Divides the gradients of the optimizer's parameters by the scale, in place. Call unscale_() at most once between
   // two update()s.
   void unscale_(::torch::optim::Optimizer& optimizer);
-  // Runs optimizer.step() on unscaled gradients, or skips it if a gradient is Inf or NaN. Call step() once between two
-  // update()s. Returns found_inf, a float32 scalar on the gradients' device, which is not 0 if the step was skipped.
+  // Runs optimizer.step() on unscaled gradients, or skips the step if a gradient is Inf or NaN. Call step() once
+  // between two update()s. Returns found_inf, a float32 scalar on the gradients' device, which is not 0 if the step
+  // was skipped.
   at::Tensor step(::torch::optim::Optimizer& optimizer);
-  // Sets the scale of the next steps. Call it after the steps of all optimizers.
+  // Sets the scale of the next steps. Call update() after the steps of all optimizers.
   void update();
   // Sets the scale of the next steps to `new_scale`.
   void update(double new_scale);
@@ -103,8 +104,8 @@ class LOCKSTEP_API GradScaler {
   void set(double scale, std::int64_t growth_tracker);
 
   GradScalerOptions options_;
-  // The tensors are on the CPU until scale() has seen a loss. The scaler never writes them in place, because a backward
-  // may hold them.
+  // The tensors are on the CPU until scale() has seen a loss. The scaler never writes the tensors in place, because a
+  // backward may hold them.
   mutable Tensors tensors_;
   std::map<const ::torch::optim::Optimizer*, Seen> seen_;
 };

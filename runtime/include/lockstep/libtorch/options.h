@@ -30,8 +30,8 @@ struct DdpOptions {
   std::vector<std::string> unused = {};
   // Whether buckets are sent during backward. If false, buckets are sent at the end of backward. Set overlap to false
   //
-  // - if a backward reaches a parameter several times: activation checkpoints that share it, or a backward within
-  //   a backward;
+  // - if a backward reaches a parameter several times: activation checkpoints that share the parameter, or a backward
+  //   within a backward;
   // - if one backward goes through several modules of one group, and the ranks leave out different parameters of them.
   //
   // With a SyncBatchNorm of this group overlap counts as false.
@@ -86,7 +86,7 @@ struct DdpOptions {
 using LossWeight = std::shared_ptr<std::optional<std::int64_t>>;
 
 // GradientOptions say how a collective in the loss weights the gradients that come back through the collective.
-// DistributedDataParallel::gradient_options() returns them.
+// DistributedDataParallel::gradient_options() returns GradientOptions.
 struct GradientOptions {
   // The weight of this rank's loss, read in backward. If null, the job's loss is the sum of the ranks' losses. A rank
   // with weight 0 gives no gradients, and its backward throws InvalidArgument if other ranks' losses depend on elements

@@ -80,8 +80,8 @@ class LOCKSTEP_API Replica {
   // this rank left out a parameter that is not in DdpOptions::unused.
   //
   // An exception that ends a backward fails the group on every rank at once, with this rank's name and the exception's
-  // text. If the user's own exception is thrown within torch's engine, only this rank knows its text. A single rank
-  // forgets the step and continues.
+  // text. If the user's own exception is thrown within torch's engine, only this rank knows its text. In a group of one
+  // rank, the rank forgets the failed step and continues.
   void backward(const at::Tensor& loss) { record_loss(loss).backward(); }
 
   // Runs a step of this rank's rows, which may be none. `loss_of(begin, end)` makes the loss of rows [begin, end), with
@@ -152,8 +152,8 @@ class LOCKSTEP_API Replica {
   // Returns the times of the last synchronised step: how long the step waited for collectives, and which collectives
   // ran during backward. The record is empty (step -1) with a single rank.
   const trace::StepRecord& last_step() const;
-  // Returns whether the device, too, has finished the last synchronised step, as far as this is known without a wait.
-  // Always true on the CPU.
+  // Returns whether the device, too, has finished the last synchronised step, as far as the host knows without a wait.
+  // Returns true on the CPU.
   bool is_step_over() const;
 
   // Returns the engine, for the library's own sources.
@@ -179,9 +179,9 @@ class LOCKSTEP_API Replica {
  private:
   friend class Snapshots;
   friend class StepCapture;
-  // Returns the unit of the gradients' weights (Reducer::weight_unit), which decides their last bits; nullopt while the
-  // unit is not known. The unit is rank 0's first weight, or the value of set_weight_unit() before the first backward;
-  // a later set_weight_unit() changes nothing. The unit is equal on all ranks.
+  // Returns the unit of the gradients' weights (Reducer::weight_unit), which decides the gradients' last bits; nullopt
+  // while the unit is not known. The unit is rank 0's first weight, or the value of set_weight_unit() before the first
+  // backward; a later set_weight_unit() changes nothing. The unit is equal on all ranks.
   std::optional<std::int64_t> weight_unit() const;
   void set_weight_unit(std::int64_t unit);
   // Runs `action` at the end of each later synchronised backward(), when gradients are complete and no optimizer has

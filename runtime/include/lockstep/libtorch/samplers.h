@@ -41,10 +41,11 @@ LOCKSTEP_API data::EpochOrder randperm_order(std::int64_t length, std::uint64_t 
 
 // RankSampler is the base class of the samplers below.
 //
-// Checkpoints: state() and save() give the run's place in its data, equal on all ranks. After resume() or load() the
-// next begin() continues at the saved place, at any number of ranks; a pass that is running is not moved. Under
-// lockstep::libtorch::DataLoader the place follows the batches that the program was handed. Under torch's own loader
-// the place follows the drawn samples, which with workers are up to DataLoaderOptions::max_jobs batches more.
+// Checkpoints: state() and save() give the run's place in its data, equal on all ranks. After resume() or load()
+// the next begin() continues at the saved place, at any number of ranks; a pass that is running is not moved. Under
+// lockstep::libtorch::DataLoader the place is the end of the batches that the program was handed. Under torch's own
+// loader the place is the end of the drawn samples, which with workers are up to DataLoaderOptions::max_jobs
+// batches more.
 class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
  public:
   using Index = std::vector<std::size_t>;
@@ -108,7 +109,8 @@ class LOCKSTEP_API DistributedSampler : public RankSampler {
 // GlobalBatchSampler cuts the epoch into global batches as one process would, and splits each batch over the ranks in
 // order, 64 rows over 3 ranks as 22 + 22 + 20. So a run computes the same at every world size, and every sample comes
 // once per epoch. A short last batch may leave ranks without rows: DataLoader hands these ranks a batch of 0 rows.
-// torch's own loader can't, so with torch's loader reset() throws InvalidArgument on every rank for such an epoch.
+// torch's own loader has no batches of 0 rows, so under torch's loader reset() throws InvalidArgument on every rank if
+// a batch of the epoch leaves ranks without rows.
 class LOCKSTEP_API GlobalBatchSampler : public RankSampler {
  public:
   GlobalBatchSampler(std::size_t length, int rank, int world, const GlobalBatchSamplerOptions& options);

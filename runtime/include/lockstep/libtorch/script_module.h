@@ -14,7 +14,7 @@
 // ScriptModule trains, broadcasts or loads. train(), eval() and to() act on the script too.
 //
 // DistributedDataParallel sees a tensor that forward returns, but no tensor in a tuple, list or dict, or in a struct of
-// the program. For a forward that returns such a value leave DdpOptions::weight_outputs off.
+// the program. For a forward that returns a tuple, list, dict or struct, leave DdpOptions::weight_outputs off.
 //
 // Threads: one thread at a time uses a ScriptModule. Failure: forward() throws torch's own errors.
 #pragma once

@@ -103,7 +103,7 @@ concept Shardable = std::same_as<Base, ::torch::optim::SGD> || std::same_as<Base
 template <Shardable Base>
 class ShardedOptimizer final : public OptimizerShards, public Base {
  public:
-  // Makes an optimizer over ddp.parameters(), or over `groups` of some of these parameters; the other parameters keep
+  // Makes an optimizer over ddp.parameters(), or over `groups` of some of ddp's parameters; the other parameters keep
   // their values. `options` are Base's.
   template <typename Net, typename Options>
   ShardedOptimizer(const DistributedDataParallel<Net>& ddp, Options options)

@@ -65,7 +65,8 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
   void add(std::string_view name, GradScaler& scaler);
 
  private:
-  // Gets and sets DistributedDataParallel::weight_unit() of a module that is trained; null for another module.
+  // The functions that get and set DistributedDataParallel::weight_unit() of a module that is trained; null for
+  // another module.
   struct WeightUnit {
     std::function<std::optional<std::int64_t>()> get = nullptr;
     std::function<void(std::int64_t)> set = nullptr;

@@ -28,7 +28,7 @@ LOCKSTEP_API void save_weights(const std::filesystem::path& path, const ModuleRe
 LOCKSTEP_API void save_weights(const std::filesystem::path& path, const ModuleRef& module, ProcessGroup& group,
                                const checkpoint::Metadata& metadata = {});
 
-// Writes the weights of the module that `ddp` trains, in its group.
+// Writes the weights of the module that `ddp` trains; the call is collective in ddp's group.
 template <std::derived_from<::torch::nn::Module> Net>
 void save_weights(const std::filesystem::path& path, const DistributedDataParallel<Net>& ddp,
                   const checkpoint::Metadata& metadata = {}) {
@@ -45,7 +45,7 @@ LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, 
 // A failure of rank 0 reaches every rank as with save_weights.
 LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, const ModuleRef& module,
                                              ProcessGroup& group, const checkpoint::LoadOptions& options = {});
-// Reads weights into the module that `ddp` trains, in its group.
+// Reads weights into the module that `ddp` trains; the call is collective in ddp's group.
 template <std::derived_from<::torch::nn::Module> Net>
 checkpoint::Loaded load_weights(const std::filesystem::path& path, const DistributedDataParallel<Net>& ddp,
                                 const checkpoint::LoadOptions& options = {}) {

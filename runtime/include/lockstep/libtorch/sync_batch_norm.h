@@ -17,7 +17,7 @@
 //
 // Threads: the threads of forward and backward use the layer.
 // Failure: calls throw the group's errors, and InvalidArgument for a wrong shape, for rows whose loss has weight 0, and
-//   for one value per channel on all ranks together. The last error is only found on the CPU, because on a device the
+//   for one value per channel on all ranks together. Only the CPU finds one value per channel, because on a device the
 //   host does not wait for the count.
 #pragma once
 
