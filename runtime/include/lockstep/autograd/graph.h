@@ -37,12 +37,13 @@ struct BackwardOptions {
 // Adds seed * d(loss)/d(leaf) to the gradient of every leaf. With the batch's weight as the seed, the gradients of a
 // mean loss add up over micro-batches and ranks as sums.
 //
-// If the loss depends on the parameters of a live DistributedDataParallel, the call runs that object's backward(loss),
-// which sums over the ranks. That object weights the loss by itself, so such a call takes no seed or options.
+// If the loss depends on the parameters of a live DistributedDataParallel, the call runs that object's
+// backward(loss), which sums over the ranks. The DistributedDataParallel weights the loss by itself, so the call then
+// takes no seed or options.
 //
-// Throws InvalidArgument, with no gradient changed, if the loss has not exactly one element or depends on no leaf, or
-// if an earlier backward freed its tape. Also throws InvalidArgument if the loss depends on the parameters of several
-// DistributedDataParallels: call backward(loss) of the intended one.
+// Throws InvalidArgument, with no gradient changed, if the loss has not exactly one element, depends on no leaf, or
+// depends on the parameters of several DistributedDataParallels (call backward(loss) of the intended
+// DistributedDataParallel), or if an earlier backward freed the tape of the loss.
 LOCKSTEP_API void backward(const Tensor& loss, float seed = 1.0f, const BackwardOptions& options = {});
 
 // Returns the leaves in the order in which backward(loss) will call on_leaf_ready, read from the tape without

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares a device's kernels with the CPU's kernels: runs every operation once, on a little data. `lockstep doctor`
-// runs the trial on a GPU on which these kernels have never run.
+// runs the trial on a GPU on which lockstep's kernels have never run.
 #pragma once
 
 #include "lockstep/base/api.h"

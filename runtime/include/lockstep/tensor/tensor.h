@@ -224,8 +224,8 @@ class LOCKSTEP_API Tensor {
   std::shared_ptr<Impl> impl_;
 };
 
-// Throws InvalidArgument, which names the operation and the difference, unless the tensors have equal shapes, or the
-// tensor has the dtype.
+// expect_same_shape() and expect_dtype() throw InvalidArgument, which names the operation and the difference, if the
+// shapes or dtypes differ.
 LOCKSTEP_API void expect_same_shape(const char* operation, const Tensor& a, const Tensor& b);
 LOCKSTEP_API void expect_dtype(const char* operation, const char* argument, const Tensor& tensor, DType dtype);
 

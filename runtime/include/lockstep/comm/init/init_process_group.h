@@ -51,9 +51,9 @@ struct InitOptions {
 // (uncaught.h), log lines begin with the rank, and a process that `lockstep run` or mpirun started ends when its
 // launcher ends (job/launcher_guard.h).
 //
-// Threads: any thread may call; one call in each of several threads makes that many ranks. A program may make one group
-// after another, if each rank destroys its group before it asks for the next group; a faster rank waits until rank 0
-// has destroyed its own group.
+// Threads: any thread may call init_process_group(); calls in N threads of a process make N ranks. A program may make
+// one group after another, if each rank destroys its group before it asks for the next group; a faster rank waits until
+// rank 0 has destroyed its own group.
 //
 // Throws InvalidArgument (bad values), Mismatch (launchers or ranks disagree, or a rank comes twice), Timeout (names
 // the ranks that did not arrive), BackendUnavailable, StoreError, PeerLost (a rank died during the call), CorruptData
