@@ -206,8 +206,10 @@ class DataLoader {
     if (!training_is_over_()) sampler_.set_epoch(epoch);
   }
 
-  // Returns the number of batches of the pass that the next begin() starts, equal on all ranks.
-  std::size_t num_batches() const { return sampler_.num_batches(options_.batch_size()); }
+  // Returns the number of batches in a whole epoch, equal on all ranks, also after resume().
+  std::size_t num_batches() const { return sampler_.batches_of_epoch(options_.batch_size()); }
+  // Returns the number of batches of the pass that the next begin() starts: after resume() the rest of an epoch.
+  std::size_t batches_in_pass() const { return sampler_.num_batches(options_.batch_size()); }
   RankSampler& sampler() { return sampler_; }
   DataIdentity identity() const { return sampler_.identity(); }
   // Sets the function that tells whether the training is over, for DistributedDataParallel::watch(). Once `is_over`
