@@ -90,6 +90,11 @@ Linear::Linear(std::int64_t in, std::int64_t out, const LinearOptions& options)
 
 Tensor Linear::forward(const Tensor& x) {
   ensure_initialized();
+  const std::int64_t in = weight_.size(0);
+  if (x && x.shape().dims() > 0 && x.size(-1) != in) {
+    throw InvalidArgument(fmt::format("Linear({}, {}): x of shape {} has {} columns, and the layer's in_features is {}",
+                                      in, weight_.size(1), x.shape().str(), x.size(-1), in));
+  }
   return linear(x, weight_, bias_);
 }
 

@@ -421,6 +421,12 @@ void expect_same_shape(const char* operation, const Tensor& a, const Tensor& b) 
 }
 
 void expect_dtype(const char* operation, const char* argument, const Tensor& tensor, DType dtype) {
+  if (!tensor) {
+    throw InvalidArgument(
+        fmt::format("{}: {} is undefined: it was default-constructed and never assigned; a dataset without targets "
+                    "gives an undefined y",
+                    operation, argument));
+  }
   if (tensor.dtype() == dtype) return;
   throw InvalidArgument(
       fmt::format("{}: {} is {}, it must be {}{}", operation, argument, tensor.str(), name_of(dtype),

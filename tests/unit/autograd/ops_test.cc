@@ -32,6 +32,7 @@ TEST(Ops, WrongShapesNameTheOperationAndBothShapes) {
   expect_error([&] { sub(a, b); }, {"sub", "[2, 3]", "[3, 4]"});
   expect_error([&] { mul(a, b); }, {"mul", "[2, 3]", "[3, 4]"});
   expect_error([&] { mse_loss(a, b); }, {"mse_loss", "[2, 3]", "[3, 4]"});
+  expect_error([&] { mse_loss(a, Tensor()); }, {"mse_loss: b is undefined", "a dataset without targets"});
   expect_error([&] { matmul(b, a); }, {"matmul", "[3, 4]", "[2, 3]"});
   expect_error([&] { linear(a, b, Tensor::zeros({3})); }, {"linear", "bias", "[3]", "[4]"});
   expect_error([&] { add_row(a, Tensor::zeros({2})); }, {"add_row", "[2, 3]", "[3]", "[2]"});

@@ -33,6 +33,16 @@ TEST(Module, NamesParametersInOrderOfRegistrationAndSharedOnesOnce) {
   EXPECT_EQ(Tied().parameter_count(), 5 * 4 + 4 + 2 * (16 + 4));
 }
 
+TEST(Module, OfALinearNamesItsSizesForRowsOfAnother) {
+  Linear layer(8, 4);
+  try {
+    layer.forward(Tensor::zeros({25, 3}));
+    FAIL() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(), "Linear(8, 4): x of shape [25, 3] has 3 columns, and the layer's in_features is 8");
+  }
+}
+
 TEST(Module, CopiesAndMovedModulesAreTheSameModel) {
   Linear a(3, 2);
   Linear b = a;
