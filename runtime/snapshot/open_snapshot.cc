@@ -40,8 +40,10 @@ SnapshotValues sums_of(const ManifestItem& item, int rank) {
     } else if (std::holds_alternative<std::int64_t>(first)) {
       sums[name] = sum_of(name, std::int64_t{0}, checkpoint::get_int);
     } else {
-      throw InvalidArgument(fmt::format("item {} is not a number, and has no sum; add it with another AtAnotherSize",
-                                        checkpoint::in_quotes(item.name)));
+      throw InvalidArgument(
+          fmt::format("value {} of item {} is text, true or false, or a list, which has no sum over the ranks; add the "
+                      "item with AtAnotherSize::drop or refuse",
+                      checkpoint::in_quotes(name), checkpoint::in_quotes(item.name)));
     }
   }
   return sums;

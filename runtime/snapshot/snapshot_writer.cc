@@ -49,6 +49,7 @@ void SnapshotWriter::start(checkpoint::Manifest head, std::vector<CapturedItem> 
   const std::string why_not = is_sharded ? open_sharded(group_, catalogue_, head, is_busy) : is_busy ? kBusy : "";
   if (why_not.empty()) {
     being_written_ = step;
+    why_it_is_written_ = head.reason;
     is_open_ = is_sharded;
     return thread_.start(std::move(head), std::move(items));
   }
@@ -58,10 +59,13 @@ void SnapshotWriter::start(checkpoint::Manifest head, std::vector<CapturedItem> 
   }
   ++left_out_;
   if (!next_left_out_.expired()) return;
-  log_warn("snapshots: step {} is left out{}: {} is still being written to '{}'; save less often, or to a faster disk",
-           step, left_out_ > 1 ? fmt::format(", as were {} before", left_out_ - 1) : "",
-           being_written_ < 0 ? "another rank's shard of the one before" : fmt::format("step {}", being_written_),
-           catalogue_.folder().string());
+  log_warn(
+      "snapshots: step {} is left out{}: {} is still being written to '{}'; save less often, save to a faster disk, or "
+      "call wait() between the two",
+      step, left_out_ > 1 ? fmt::format(", as were {} before", left_out_ - 1) : "",
+      being_written_ < 0 ? "another rank's shard of the one before"
+                         : fmt::format("step {} ({})", being_written_, why_it_is_written_),
+      catalogue_.folder().string());
   next_left_out_ = Deadline::after(kBetweenWarnings);
   left_out_ = 0;
 }

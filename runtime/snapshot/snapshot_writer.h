@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <exception>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
@@ -61,7 +62,8 @@ class SnapshotWriter {
   Catalogue& catalogue_;
   std::int64_t last_saved_ = -1;
   std::int64_t being_written_ = -1;
-  bool is_open_ = false;  // whether start() opened a sharded step since meet_to_wait(); equal on all ranks
+  std::string why_it_is_written_;  // the reason in the manifest of that step
+  bool is_open_ = false;           // whether start() opened a sharded step since meet_to_wait(); equal on all ranks
   // Only rank 0 uses the next two fields.
   std::int64_t left_out_ = 0;  // the number of steps left out since the last warning
   Deadline next_left_out_ = Deadline::after({});

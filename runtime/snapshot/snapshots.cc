@@ -83,8 +83,10 @@ struct BasicSnapshots::Impl {
       throw InvalidArgument(fmt::format(
           "Snapshots: step() or save() came between two backwards of one step, after step {}: no snapshot has the "
           "first one's gradients, and a resumed run would lack them; call it after the last backward of a step and the "
-          "optimizer{}",
-          at, is_saved ? fmt::format(", and remove step {} from '{}'", at, catalogue.folder().string()) : ""));
+          "optimizer{}. If an epoch ends with too few micro-batches for a step, take that step too, or drop them",
+          at,
+          is_saved ? fmt::format(", and remove step {} from '{}' if it is there", at, catalogue.folder().string())
+                   : ""));
     };
     for (const Steps& one : steps) one.before_adding(refuse);
   }
@@ -99,6 +101,11 @@ struct BasicSnapshots::Impl {
   }
 
   enum class BestStep : std::uint8_t { is_none, is_saved, to_save };
+  // Returns the reason of a snapshot that is among the best. "So far": a listing shows it after better values have come.
+  std::string describe_best(double value) const {
+    if (options.keep_best == 1) return fmt::format("the best so far, with {}", value);
+    return fmt::format("one of the {} best so far, with {}", options.keep_best, value);
+  }
   // Decides, on rank 0, whether the step with `value` is one of the best, and whether the step is saved already.
   BestStep judge(double value) {
     const std::int64_t step = count();
@@ -113,7 +120,7 @@ struct BasicSnapshots::Impl {
       checkpoint::set_value(*durable, value);
       // Clean only after the value is durable: without a value, cleaning could remove this very snapshot.
       catalogue.clean();
-      log_info("snapshots: step {}, saved before, is one of the {} best, with {}", step, options.keep_best, value);
+      log_info("snapshots: step {}, saved before, is {}", step, describe_best(value));
       return BestStep::is_saved;
     } catch (const Error& error) {
       log_error("snapshots: could not record that step {} is among the best ({}), and the run continues: {}", step,
@@ -312,7 +319,7 @@ bool BasicSnapshots::save_if_best(double value) {
       "Snapshots::save_if_best", [&] { return std::string(1, static_cast<char>(self.judge(value))); }, *self.group);
   const auto best = static_cast<Impl::BestStep>(said.front());
   if (best == Impl::BestStep::to_save) {
-    self.start(fmt::format("one of the {} best, with {}", self.options.keep_best, value), value);
+    self.start(self.describe_best(value), value);
   }
   return best != Impl::BestStep::is_none;
 }
