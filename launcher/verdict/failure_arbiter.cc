@@ -320,7 +320,8 @@ void FailureArbiter::conclude(int complaint) {
   decide(complaint);
   if (!decision_.pause && (is_given() || decision_.exit_code != 0) && !orders_.empty()) {
     const std::int64_t step = saved_step();
-    if (step >= 0) hint_ = fmt::format("step {} is saved: run the same command to resume", step);
+    const char* const mend = root_cause_.is_on_all_ranks() ? "mend the program, then " : "";
+    if (step >= 0) hint_ = fmt::format("step {} is saved: {}run the same command to resume", step, mend);
     if (step >= 0) orders_.back().text += "; " + hint_;
   }
   if (options_.on_conclusion) options_.on_conclusion(record());

@@ -324,6 +324,15 @@ TEST_F(Conclusion, OfTheSameErrorOnAllRanksBlamesNone) {
   EXPECT_TRUE(verdict["saved_step"].is_null());
 }
 
+TEST_F(Conclusion, OfTheSameErrorOnAllRanksWantsTheProgramMended) {
+  saved_step_ = 65;
+  for (const int rank : {1, 0, 2}) {
+    verdict_.heard({.kind = Cause::Kind::failed, .rank = rank, .reporter = rank, .text = "no such file"});
+    end(rank, {.value = 1});
+  }
+  EXPECT_EQ(json(1)["hint"], "step 65 is saved: mend the program, then run the same command to resume");
+}
+
 TEST_F(Conclusion, OfOneErrorUnderEachRanksOwnNameBlamesNone) {
   for (const int rank : {1, 0, 2}) {
     Cause cause{.kind = Cause::Kind::failed, .rank = rank, .reporter = rank, .host = "a", .pid = 1000 + rank};
