@@ -78,7 +78,8 @@ void OwnFailure::keep(std::string_view where, std::string_view text) noexcept {
     cause.ends_group = false;
     group_->internals().report_failure(cause);
   } catch (const std::exception& error) {
-    log_error("DistributedDataParallel: the launcher could not be told that this rank {}: {}", text_, error.what());
+    log_error("DistributedDataParallel: this rank {}; it could not tell the launcher, which may blame another: {}",
+              text_, error.what());
   }
 }
 
@@ -87,7 +88,8 @@ void OwnFailure::tell() noexcept {
   try {
     group_->abort(fmt::format("{} {}", self(*group_).describe(), text_));
   } catch (const std::exception& error) {
-    log_error("DistributedDataParallel: the other ranks could not be told that this one {}: {}", text_, error.what());
+    log_error("DistributedDataParallel: this rank {}; it could not tell the other ranks, which may wait: {}", text_,
+              error.what());
   }
 }
 

@@ -64,8 +64,9 @@ bool has_hook(const ReducerOptions& options) { return options.comm_hook.run || !
 
 void require_reproducible(const ReducerOptions& options, std::span<const ParameterSpec> specs) {
   const auto refuse = [&](const std::string& what) {
-    throw InvalidArgument(fmt::format("Reducer: {} fixed micro-batches, for the same bits at any number of ranks: {}",
-                                      options.reproducible.micro_batches, what));
+    throw InvalidArgument(
+        fmt::format("Reducer: can't train with {} fixed micro-batches, for the same bits at any number of ranks: {}",
+                    options.reproducible.micro_batches, what));
   };
   const Reproducible& wanted = options.reproducible;
   constexpr int kMostMicroBatches = 1 << 20;  // with more micro-batches LossSum has no room for a loss's fraction

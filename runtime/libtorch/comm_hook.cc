@@ -35,8 +35,8 @@ at::Tensor tensor_of(const GradBucket& bucket) {
 
 at::Tensor tensor_of(const GradBucket& bucket, std::size_t slice) {
   if (slice >= bucket.slices.size()) {
-    throw InvalidArgument(
-        fmt::format("tensor_of: slice {} of bucket {}; it has {}, from 0", slice, bucket.index, bucket.slices.size()));
+    throw InvalidArgument(fmt::format("tensor_of: bucket {} has no slice {}; it has {}, counted from 0", bucket.index,
+                                      slice, bucket.slices.size()));
   }
   const GradBucket::Slice& it = bucket.slices[slice];
   return tensor_of(bucket).narrow(0, it.offset, it.parameter.count()).view(it.parameter.shape);

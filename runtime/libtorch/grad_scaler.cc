@@ -39,28 +39,29 @@ void check_options(const GradScalerOptions& options) {
   check(options.growth_interval >= 1, "growth_interval", static_cast<double>(options.growth_interval), "1 or more");
 }
 
-void check_gradient(const at::Tensor& gradient, bool may_be_half) {
+void check_gradient(const at::Tensor& gradient, bool may_be_half, std::size_t parameter, std::size_t group) {
   const bool is_dense = gradient.layout() == at::kStrided;
   if (is_dense && (may_be_half || gradient.scalar_type() != at::kHalf)) return;
-  throw InvalidArgument(
-      fmt::format("GradScaler: a gradient is {}, which can't be unscaled; keep trained parameters dense and in "
-                  "float32, and compute in float16 under autocast",
-                  is_dense ? "float16" : "sparse"));
+  throw InvalidArgument(fmt::format(
+      "GradScaler: the gradient of parameter {} of the optimizer's group {} is {}, which can't be unscaled; "
+      "keep trained parameters dense and in float32, and compute in float16 under autocast",
+      parameter, group, is_dense ? "float16" : "sparse"));
 }
 
 // All of them are checked before one is written.
 std::vector<at::Tensor> gradients_of(const ::torch::optim::Optimizer& optimizer, bool may_be_half) {
   std::vector<at::Tensor> gradients;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (!parameter.grad().defined()) continue;
-      check_gradient(parameter.grad(), may_be_half);
-      gradients.push_back(parameter.grad());
+  for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    const auto& parameters = optimizer.param_groups()[g].params();
+    for (std::size_t k = 0; k < parameters.size(); ++k) {
+      if (!parameters[k].grad().defined()) continue;
+      check_gradient(parameters[k].grad(), may_be_half, k, g);
+      gradients.push_back(parameters[k].grad());
     }
   }
   if (!gradients.empty()) return gradients;
   throw InvalidArgument(
-      "GradScaler: no parameter of the optimizer has a gradient; call backward() on what scale() returned before");
+      "GradScaler: no parameter of the optimizer has a gradient; first call backward() on what scale() returned");
 }
 
 // Multiplies gradients of one device and dtype; `found_inf` becomes 1 if an Inf or NaN is in one of them.

@@ -71,7 +71,8 @@ void require_on_group_device(const std::string& operation, const ProcessGroup& g
                              const std::vector<NamedTensor>& state) {
   for (const auto& [name, tensor, is_parameter] : state) {
     if (tensor.layout() != at::kStrided) {
-      throw InvalidArgument(fmt::format("{}: '{}' is not dense; make it so before", operation, name));
+      throw InvalidArgument(
+          fmt::format("{}: '{}' is not a dense tensor; replace it by its to_dense() first", operation, name));
     }
     if (is_at_home(group, tensor.device()) || (!is_parameter && tensor.is_cpu())) continue;
     throw InvalidArgument(

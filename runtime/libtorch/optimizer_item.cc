@@ -381,7 +381,7 @@ class OpaqueItem final : public SnapshotItem {
   void check(const SavedItem& saved, const RestoreOptions&) const override {
     check_same(saved.values(), names_of_());
     if (checkpoint::get_texts(saved.values(), "shapes") != shapes()) {
-      throw InvalidArgument("its parameters had other shapes, and its bytes fit no others");
+      throw InvalidArgument("its parameters had other shapes when it was saved, and its bytes fit only those");
     }
     if (!saved.tensors().contains(kBlob)) throw InvalidArgument(fmt::format("it lacks {}", in_quotes(kBlob)));
   }

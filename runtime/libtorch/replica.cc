@@ -137,8 +137,8 @@ std::int64_t Replica::rows_of(const at::Tensor& tensor) const {
   if (tensor.dim() == 0) return 1;
   if (dim < -tensor.dim() || dim >= tensor.dim()) {
     throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: DdpOptions::batch_dim is {}, and forward's first tensor has {} dimensions: "
-        "which one counts rows?",
+        "DistributedDataParallel: DdpOptions::batch_dim is {}, and forward's first tensor has {} dimensions; "
+        "set it to the one that counts rows",
         dim, tensor.dim()));
   }
   return tensor.size(dim);

@@ -202,7 +202,10 @@ void ReplicaEngine::leave() noexcept {
     gradients.leave();
   } catch (const std::exception& error) {
     // A gradient that could not be copied stays where it is: it holds the memory.
-    log_error("DistributedDataParallel: the module could not be unwrapped completely: {}", error.what());
+    log_error(
+        "DistributedDataParallel: this object could not unwrap its module completely; make the module anew before you "
+        "wrap it again: {}",
+        error.what());
   }
 }
 
@@ -269,7 +272,7 @@ void ReplicaEngine::refuse_other_forward() const {
   throw InvalidArgument(fmt::format(
       "DistributedDataParallel: the backward of step {} did not come through the outputs of the last ddp(x): "
       "its loss was made by the module's own forward, or does not depend on them; call ddp(x) instead, evaluate under "
-      "NoGradGuard, and call set_weight() after the forward where the loss is meant to be so",
+      "NoGradGuard, and call set_weight() after the forward if that is intended",
       trainer.step()));
 }
 

@@ -54,7 +54,7 @@ void ReplicaShards::claim(bool is_claimed) {
   if (is_claimed && is_claimed_) {
     throw InvalidArgument(
         "ShardedOptimizer: another ShardedOptimizer has the shards of this DistributedDataParallel; give one of them "
-        "all parameters, with a group for each setting, or destroy the other one before");
+        "all parameters, with a group for each setting, or destroy the other one first");
   }
   is_claimed_ = is_claimed;
 }

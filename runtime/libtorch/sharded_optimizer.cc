@@ -112,7 +112,8 @@ at::Tensor OptimizerShards::agreed(const at::Tensor& found_inf) const {
 
 double OptimizerShards::clip(Groups& groups, double max_norm) const {
   put_shards(groups);
-  if (!(max_norm > 0)) throw InvalidArgument(fmt::format("clip_grad_norm: max_norm {} is not above 0", max_norm));
+  if (!(max_norm > 0))
+    throw InvalidArgument(fmt::format("clip_grad_norm: max_norm {} is not above 0; give the largest norm", max_norm));
   const at::NoGradGuard no_grad;
   ProcessGroup& group = *engine_->group;
   std::vector<at::Tensor> gradients;  // by parameter, undefined without one

@@ -29,7 +29,9 @@ class InStream {
     try {
       put_in_order(current_stream(callers_.device), callers_);
     } catch (const std::exception& error) {
-      log_error("CapturedStep: could not return to the caller's stream: {}", error.what());
+      log_error(
+          "CapturedStep: the caller's stream may run ahead of the captured step, which failed to order the two: {}",
+          error.what());
     }
   }
   InStream(const InStream&) = delete;

@@ -128,7 +128,8 @@ variable_list SyncNormBackward::apply(variable_list&& gradients) {
   const at::Tensor gamma = scale_of_channel.unpack();
   const at::Tensor dy = gradients[0].defined() ? gradients[0] : at::zeros_like(x);
   if (at::GradMode::is_enabled() && dy.requires_grad()) {
-    throw InvalidArgument("SyncBatchNorm: its gradient can't be differentiated again (create_graph)");
+    throw InvalidArgument(
+        "SyncBatchNorm: its gradient can't be differentiated again; call backward() without create_graph");
   }
   const auto dims = reduced_dims(x);
   const at::Tensor centred = x - per_channel(mean, x);

@@ -49,13 +49,16 @@ DType file_dtype(std::string_view operation, std::string_view name, const at::Te
   if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_meta() || !tensor.has_storage()) {
     const std::string kind = tensor.defined() ? c10::str(tensor.layout(), " on ", tensor.device()) : "undefined";
     throw InvalidArgument(
-        fmt::format("{}: '{}' is {}, and a file holds dense elements in memory; make it so before, or leave it out",
+        fmt::format("{}: '{}' is {}, and a file holds dense elements in memory; give a defined, dense tensor with "
+                    "memory, or leave it out",
                     operation, name, kind));
   }
   if (tensor.scalar_type() == at::kBool) return DType::u8;
   if (const auto dtype = dtype_of(tensor.scalar_type())) return *dtype;
-  throw InvalidArgument(fmt::format("{}: '{}' is {}, which the file has no dtype for; convert it before", operation,
-                                    name, c10::toString(tensor.scalar_type())));
+  throw InvalidArgument(
+      fmt::format("{}: '{}' is {}, which lockstep's files can't hold; convert it to float32, float64, bfloat16, "
+                  "float16, int32, int64 or uint8 first",
+                  operation, name, c10::toString(tensor.scalar_type())));
 }
 
 BufferView bytes_of(const at::Tensor& contiguous) {

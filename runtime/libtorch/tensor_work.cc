@@ -63,7 +63,7 @@ TensorWork::~TensorWork() {
       keep_for_good(std::move(state_->tensors));
     }
   } catch (const std::exception& error) {
-    log_warn("LibTorch: a collective that was not waited for failed: {}", error.what());
+    log_warn("LibTorch: a collective failed, and the program destroyed its Work without wait(): {}", error.what());
   }
 }
 

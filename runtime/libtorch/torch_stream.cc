@@ -79,7 +79,8 @@ OnStream::~OnStream() {
   try {
     group_.set_stream(before_);
   } catch (const std::exception& error) {
-    log_error("LibTorch: could not return to the group's stream: {}", error.what());
+    log_error("LibTorch: the group stays in this call's stream, since it could not return to its own: {}",
+              error.what());
   }
 }
 

@@ -84,7 +84,7 @@ std::vector<ParameterSpec> TrainedModule::sort_parameters() {
   }
   if (parameters_.empty()) {
     throw InvalidArgument(
-        "DistributedDataParallel: the module has no parameter that requires a gradient; register them before, or "
+        "DistributedDataParallel: the module has no parameter that requires a gradient; register one first, or "
         "train without it");
   }
   refuse_wrapped_twice();

@@ -71,7 +71,7 @@ void Optimizer::require_own_shards() const {
     if (now == shards_ && (now == nullptr || now->is_claimed_by(this))) continue;
     throw InvalidArgument(fmt::format(
         "optimizer: parameter {} ({}) was {} when the optimizer was made, and is not any more; nothing was changed. "
-        "Make the optimizer after the DistributedDataParallel, and destroy it before",
+        "Make the optimizer after the DistributedDataParallel, and destroy it first",
         i, parameters_[i].str(), shards_ == nullptr ? "whole" : "in shards of the ranks (Shard::optimizer)"));
   }
 }
