@@ -55,7 +55,7 @@ AtomicFile::AtomicFile(fs::path path, Name name) : path_(std::move(path)) {
     fd_.reset(uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); }));
     if (fd_) return;
     if (errno != ENXIO) fail("open", errno);
-    throw InvalidArgument(fmt::format("writing '{}': nobody reads this pipe; start its reader before", path_.string()));
+    throw InvalidArgument(fmt::format("writing '{}': nobody reads this pipe; start its reader first", path_.string()));
   }
   require_regular(path_.string());
   observe({.kind = Kind::create, .path = temporary_name()});

@@ -62,18 +62,18 @@ WrittenFile write_tensors(const std::filesystem::path& path, std::span<const Ten
     const auto refuse = [&](const std::string& reason) {
       throw InvalidArgument(fmt::format("writing '{}': tensor {} {}", path.string(), in_quotes(tensor->name), reason));
     };
-    if (tensor->name == "__metadata__") refuse("has a name that the format keeps for itself");
+    if (tensor->name == "__metadata__") refuse("has a name that the format keeps for itself; give it another");
     if (tensor_bytes(tensor->dtype, tensor->shape) != tensor->bytes.size()) {
       refuse(fmt::format("of {} was given {} bytes", describe(tensor->dtype, tensor->shape), tensor->bytes.size()));
     }
     TensorEntry entry{tensor->name, tensor->dtype, tensor->shape, offset, tensor->bytes.size()};
-    if (!header.tensors.emplace(tensor->name, std::move(entry)).second) refuse("is there twice");
+    if (!header.tensors.emplace(tensor->name, std::move(entry)).second) refuse("is there twice; rename one");
     offset += tensor->bytes.size();
   }
   const std::string text = encode_header(header);
   if (text.size() > kMaxHeaderBytes) {
-    throw InvalidArgument(fmt::format("writing '{}': the header takes {} bytes, the format allows {}", path.string(),
-                                      text.size(), kMaxHeaderBytes));
+    throw InvalidArgument(fmt::format("writing '{}': the header takes {} bytes of {}; write fewer tensors",
+                                      path.string(), text.size(), kMaxHeaderBytes));
   }
   AtomicFile file(path, name);
   file.write(std::bit_cast<LengthBytes>(std::uint64_t{text.size()}));
@@ -103,8 +103,9 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
     const auto length = std::bit_cast<std::uint64_t>(prefix);
     const std::uint64_t left = size - prefix.size();
     if (length > std::min(left, kMaxHeaderBytes)) {
-      throw CorruptData(fmt::format("it says that its header has {} bytes, but {} follow, and the format allows {}",
-                                    length, left, kMaxHeaderBytes));
+      throw CorruptData(fmt::format(
+          "its first 8 bytes say that its header has {} bytes, but {} follow, and the format allows at most {}", length,
+          left, kMaxHeaderBytes));
     }
     std::string text(length, '\0');
     whole = whole && read_at(fd_->get(), std::as_writable_bytes(std::span(text)), prefix.size(), path_);
@@ -120,7 +121,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
     read_at(fd_->get(), std::as_writable_bytes(std::span(begin)), 0, path_);
     const std::string_view other = other_format(begin);
     throw CorruptData(fmt::format("reading '{}': this is not a well-formed safetensors file: {}", name,
-                                  other.empty() ? error.what() : other));
+                                  other.empty() ? fmt::format("{}; take another copy", error.what()) : other));
   }
 }
 
@@ -130,7 +131,7 @@ const TensorEntry& SafetensorsFile::find(const std::string& name) const {
   if (const auto found = foreign_.find(name); found != foreign_.end()) {
     throw InvalidArgument(
         fmt::format("reading '{}': tensor {} is {}, and lockstep has no such dtype; convert it to F32, F64, BF16, F16, "
-                    "I32, I64 or U8 before",
+                    "I32, I64 or U8 first",
                     path_.string(), in_quotes(name), describe(found->second)));
   }
   std::string near;
@@ -143,8 +144,8 @@ const TensorEntry& SafetensorsFile::find(const std::string& name) const {
 
 void SafetensorsFile::read(const TensorEntry& entry, std::span<std::byte> destination) const {
   if (destination.size() != entry.bytes) {
-    throw InvalidArgument(fmt::format("reading '{}': tensor {} has {} bytes, the destination {}", path_.string(),
-                                      in_quotes(entry.name), entry.bytes, destination.size()));
+    throw InvalidArgument(fmt::format("reading '{}': tensor {} has {} bytes, and the destination has {}; give as many",
+                                      path_.string(), in_quotes(entry.name), entry.bytes, destination.size()));
   }
   if (!read_at(fd_->get(), destination, entry.offset, path_)) {
     throw CorruptData(fmt::format("reading '{}': the file ends inside tensor {}; it was cut since it was opened",

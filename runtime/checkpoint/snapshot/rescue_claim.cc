@@ -51,7 +51,7 @@ std::optional<RescueClaim> RescueClaim::take(const fs::path& folder, std::int64_
       return std::nullopt;
     }
     if (deadline.expired()) {
-      log_warn("snapshots: step {} is left to the process that holds '{}', and has not saved it yet", step,
+      log_warn("snapshots: step {} is left to the process that holds '{}', which has not saved it yet", step,
                path.string());
       return std::nullopt;
     }

@@ -171,7 +171,8 @@ FoundSnapshot open_snapshot(const fs::path& path) {
           fmt::format("the snapshot '{}' is in parts: {} Copy the step's folders of all hosts into one", path.string(),
                       snapshot.why_not));
     case SnapshotState::damaged:
-      throw CorruptData(fmt::format("the snapshot '{}' is damaged: {}", path.string(), snapshot.why_not));
+      throw CorruptData(
+          fmt::format("the snapshot '{}' is damaged; name another one: {}", path.string(), snapshot.why_not));
     case SnapshotState::later:
       throw InvalidArgument(fmt::format("the snapshot '{}' can't be read: {}", path.string(), snapshot.why_not));
   }
@@ -261,7 +262,7 @@ void abandon_snapshot(const fs::path& snapshot) noexcept {
   try {
     remove_snapshot(snapshot);
   } catch (const std::exception& error) {
-    log_warn("snapshots: the unfinished '{}' could not be removed: {}", snapshot.string(), error.what());
+    log_warn("snapshots: could not remove the unfinished '{}': {}", snapshot.string(), error.what());
   }
 }
 
