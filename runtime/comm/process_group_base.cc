@@ -41,7 +41,7 @@ void ProcessGroupBase::check_arena_bytes(std::size_t bytes) {
 std::shared_ptr<ProcessGroup> ProcessGroupBase::make_subgroup(const Subgroup& subgroup) {
   if (!context_.make_group) {
     throw BackendUnavailable(fmt::format(
-        "a group within a group of backend '{}': it can't make any; let init_process_group make this one", backend()));
+        "this group of backend '{}' can't make a subgroup; make the group by init_process_group", backend()));
   }
   GroupContext own = context_;
   own.roster.clear();

@@ -99,11 +99,11 @@ void DeviceAllocator::wait_for(cudaStream_t stream, std::size_t bytes) {
   ++host_waits_;
   const Deadline deadline = Deadline::after(longest_wait_);
   if (poll(idle, deadline)) return;
-  throw Timeout(
-      fmt::format("allocate: {} has no room for {} bytes, and the stream of the allocation has not ended what it would "
-                  "free, {}; does a kernel run that long, or forever, such as a collective whose other rank is gone? "
-                  "Use a smaller batch or model",
-                  describe_(), bytes, deadline.progress()));
+  throw Timeout(fmt::format(
+      "allocate: {} has no room for {} bytes, and the stream of the allocation has not ended what it would "
+      "free, {}: a kernel runs that long or forever, or a collective waits for a rank that is gone; look at the "
+      "other ranks' output, or use a smaller batch or model",
+      describe_(), bytes, deadline.progress()));
 }
 
 std::size_t DeviceAllocator::attribute(cudaMemPoolAttr which) {

@@ -21,7 +21,7 @@ void* open_library(const ForeignNames& names, const std::string& path) {
   if (trial == nullptr) return nullptr;
   ::dlclose(trial);
   throw BackendUnavailable(
-      fmt::format("{}: {}; set {} to the former, or run without the latter", names.who, problem, names.variable));
+      fmt::format("{}: {}; set {} to {}, or run without that malloc", names.who, problem, names.variable, clash.file));
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ constexpr std::size_t kSmallest = 4096;
 std::shared_ptr<void> PinnedAllocator::allocate(std::size_t bytes, DeviceId device) {
   if (bytes == 0) return nullptr;
   if (bytes > std::numeric_limits<std::size_t>::max() / 2) {
-    throw DeviceError(fmt::format("allocate_pinned: {} bytes are more than any host has", bytes));
+    throw DeviceError(fmt::format("allocate_pinned: {} bytes are more than any host has; ask for fewer", bytes));
   }
   const std::size_t size = std::max(kSmallest, std::bit_ceil(bytes));
   const CurrentDevice current(device);

@@ -161,10 +161,10 @@ void CudaRuntime::wait(const std::function<bool()>& done, DeviceId device, const
   if (done()) return;
   host_waits_.fetch_add(1, std::memory_order_relaxed);
   if (poll(done, deadline)) return;
-  throw Timeout(
-      fmt::format("the work in {} of {} has not ended, {}; does a kernel run that long, or forever, such as a "
-                  "collective whose other rank is gone?",
-                  what, device.str(), deadline.progress()));
+  throw Timeout(fmt::format(
+      "the work in {} of {} has not ended, {}: a kernel runs that long or forever, or a collective waits for a "
+      "rank that is gone; look at the other ranks' output, and at the program's kernels",
+      what, device.str(), deadline.progress()));
 }
 
 void CudaRuntime::synchronize(StreamView stream, const Deadline& deadline) {

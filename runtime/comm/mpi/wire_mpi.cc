@@ -60,8 +60,9 @@ void WireMpi::start_and_connect(const Deadline& deadline) {
       if (done != 0) break;
       if (interrupted_.load()) throw wire::Broken("interrupted");
       if (deadline.expired()) {
-        throw Timeout(fmt::format("backend 'mpi': rank {} waited for all ranks to make a communicator, {}", rank_,
-                                  deadline.progress()));
+        throw Timeout(fmt::format(
+            "backend 'mpi': rank {} waited for all ranks to make a communicator, {}; see the other ranks' output",
+            rank_, deadline.progress()));
       }
       nap();
     }

@@ -28,7 +28,8 @@ std::shared_ptr<void> released_behind_device(const std::weak_ptr<NcclEngine>& en
               return;
             }
             if (const auto alive = engine.lock(); alive && alive->device_is_stuck()) {
-              log_warn("nccl: memory on {} is not given back: its kernels have not ended", device.str());
+              log_warn("nccl: this process keeps memory on {}, since the kernels that use it have not ended",
+                       device.str());
               static_cast<void>(new std::function<void()>(std::move(release)));  // it holds what may not go back
               return;
             }

@@ -32,7 +32,8 @@ void Communicator::begin(const ncclUniqueId& id) {
 
 ncclComm_t Communicator::get() const {
   const ncclComm_t comm = comm_;
-  if (comm == nullptr) throw Error("nccl: the communicator has ended, or was aborted");
+  if (comm == nullptr)
+    throw Error("nccl: the communicator has ended, or its group failed: see the group's first error");
   return comm;
 }
 

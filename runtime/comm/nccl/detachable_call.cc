@@ -125,7 +125,7 @@ void release_behind_device(DeviceId device, std::function<void()> release) noexc
     }
     if (const auto error = call.error()) std::rethrow_exception(error);
   } catch (const std::exception& error) {
-    log_warn("nccl: memory on {} is not given back: {}", device.str(), error.what());
+    log_warn("nccl: this process keeps memory on {}, which it failed to free: {}", device.str(), error.what());
   }
 }
 

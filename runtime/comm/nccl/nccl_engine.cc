@@ -337,7 +337,7 @@ void NcclEngine::end_in_order() {
     ask_who_is_lost();
     if (!patience && core_.failure.happened()) patience.emplace(3 * core_.options.abort_patience);
     if (!patience || !patience->over()) continue;
-    log_error("nccl: a call of NCCL has not returned on {}, and its thread stays", own_name());
+    log_error("nccl: a call of NCCL has not returned on {}, so its thread is left behind", own_name());
     return;
   }
   try {

@@ -13,7 +13,7 @@ namespace {
 bool switched(const Environment& environment, const char* name, const char* other_than_default, const char* otherwise) {
   const std::string text = environment.get(name).value_or(otherwise);
   if (text == other_than_default || text == otherwise) return text == other_than_default;
-  throw InvalidArgument(fmt::format("environment: {}='{}' is unknown; '{}' or '{}' (the default)", name, text,
+  throw InvalidArgument(fmt::format("environment: {}='{}' is unknown; give '{}' or '{}' (the default)", name, text,
                                     other_than_default, otherwise));
 }
 

@@ -106,7 +106,8 @@ bool NcclShutdown::abort(comm::ActiveTimeout patience) {
   DetachableCall call(
       device,
       [this, alive = core_.engine.lock()] {
-        if (!core_.communicator.abort()) log_warn("nccl: the abort of {} reports an error", core_.own_name());
+        if (!core_.communicator.abort())
+          log_warn("nccl: the abort of {} reports an error; NCCL_DEBUG=WARN says more", core_.own_name());
       },
       DetachableCall::NoThread::calls_here);
   const comm::ActiveTimeout whole = patience;
@@ -146,7 +147,9 @@ void NcclShutdown::drain() {
 }
 
 void NcclShutdown::end_the_process(const char* what) {
-  log_error("nccl: {} of {} has not returned in {} s", what, core_.own_name(), seconds(core_.options.abort_patience));
+  log_error(
+      "nccl: {} of {} has not returned in {} s; see whether nvidia-smi answers. What the group did, and what follows:",
+      what, core_.own_name(), seconds(core_.options.abort_patience));
   if (core_.failure.happened()) log_error("nccl: the group had failed: {}", core_.failure.known().text);
   for (const std::string& line : core_.calls.flight_record().lines()) log_error("nccl: flight record: {}", line);
   if (core_.options.watchdog) {
@@ -244,7 +247,7 @@ void NcclShutdown::destroy() {
           core_.own_name(), seconds(core_.options.abort_patience), core_.context.device.str());
     }
     if (!limit.expired()) continue;
-    log_error("nccl: ncclCommDestroy of {} has not returned, {}, and is left behind", core_.own_name(),
+    log_error("nccl: ncclCommDestroy of {} has not returned, {}, so its thread is left behind", core_.own_name(),
               limit.progress());
     return;
   }

@@ -63,11 +63,12 @@ Matmul::~Matmul() {
 
 void Matmul::check(cublasStatus_t status, const char* what, const Gemm& gemm, const Batch& batch) const {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw DeviceError(
-      fmt::format("{} on {}: {}, for {} products of {}{} x {} by {}{} x {} (strides {}, {}, {}); cuBLASLt is {}", what,
-                  stream_.device.str(), library_.describe(status), batch.count, gemm.a.transposed ? "transposed " : "",
-                  gemm.rows, gemm.inner, gemm.b.transposed ? "transposed " : "", gemm.inner, gemm.columns,
-                  gemm.a.stride, gemm.b.stride, gemm.ldc, library_.library.path()));
+  throw DeviceError(fmt::format(
+      "{} on {}: {}, for {} products of a ({}{} x {}) and b ({}{} x {}), with strides of {} in a, {} in b and {} in c; "
+      "report it with this line, or set LOCKSTEP_CUBLASLT_LIB to another version than {}",
+      what, stream_.device.str(), library_.describe(status), batch.count, gemm.a.transposed ? "transposed " : "",
+      gemm.rows, gemm.inner, gemm.b.transposed ? "transposed " : "", gemm.inner, gemm.columns, gemm.a.stride,
+      gemm.b.stride, gemm.ldc, library_.library.path()));
 }
 
 Matmul::Key Matmul::key_of(const Gemm& gemm, const Batch& batch) {
