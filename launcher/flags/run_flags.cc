@@ -284,8 +284,8 @@ void set_endpoint(const FlagTable& flags, RunOptions& options) {
   }
   if (options.endpoint.host.empty() || options.endpoint.port == 0) {
     refuse(
-        "--nnodes {}: give --rdzv-endpoint HOST:PORT, the same on every host: an address of node rank 0's and a port "
-        "that is free there",
+        "--nnodes {}: give --rdzv-endpoint HOST:PORT, the same on every host: an address of node rank 0, and a "
+        "port that is free there",
         options.nodes);
   }
   if (!has_address) options.master_addr = options.endpoint.host;

@@ -60,11 +60,12 @@ ServerGreeting::Answer ServerGreeting::hello(const proto::Contents& hello) {
   claim_.client_nonce = values[2];
   role_ = printable(claim_.role);
   if (claim_.client_nonce.size() != proto::kNonceBytes) {
-    return refuse(
-        fmt::format("HELLO with a nonce of {} bytes, {} are wanted", claim_.client_nonce.size(), proto::kNonceBytes));
+    return refuse(fmt::format(
+        "the client's HELLO has a nonce of {} bytes, and this server takes {}: use one release of lockstep in a run",
+        claim_.client_nonce.size(), proto::kNonceBytes));
   }
   if (claim_.run_id.size() > kMaxNameBytes || claim_.role.size() > kMaxNameBytes) {
-    return refuse(fmt::format("HELLO with a run id of {} bytes and a role of {}; at most {} are possible",
+    return refuse(fmt::format("the client's HELLO has a run id of {} bytes and a role of {}; give at most {}",
                               claim_.run_id.size(), claim_.role.size(), kMaxNameBytes));
   }
   if (claim_.secret == nullptr) {
@@ -79,8 +80,8 @@ ServerGreeting::Answer ServerGreeting::hello(const proto::Contents& hello) {
 std::optional<ServerGreeting::Answer> ServerGreeting::wrong_run() const {
   if (run_id_.empty() || claim_.run_id.empty() || run_id_ == claim_.run_id) return std::nullopt;
   const std::string text = fmt::format(
-      "this is the store of run '{}', {} is of run '{}': two runs share an address, or an "
-      "old process is left",
+      "this is the store of run '{}', and {} is of run '{}': give each run its own address, or end the process that an "
+      "earlier run has left",
       printable(run_id_), role_.empty() ? "the client" : role_, printable(claim_.run_id));
   return Answer{.frame = {proto::kRefused, {text}}, .next = Next::close, .log = text};
 }
@@ -99,10 +100,8 @@ ServerGreeting::Answer ServerGreeting::prove(std::string_view mac) const {
 ClientGreeting::ClientGreeting(const Secret* secret, std::string run_id, std::string role)
     : own_{.secret = secret, .run_id = std::move(run_id), .role = std::move(role), .client_nonce = random_nonce()} {
   if (own_.run_id.size() > kMaxNameBytes || own_.role.size() > kMaxNameBytes) {
-    throw InvalidArgument(
-        fmt::format("a store's client with a run id of {} bytes and a role of {}; at most {} are "
-                    "possible",
-                    own_.run_id.size(), own_.role.size(), kMaxNameBytes));
+    throw InvalidArgument(fmt::format("a store's client has a run id of {} bytes and a role of {}; give at most {}",
+                                      own_.run_id.size(), own_.role.size(), kMaxNameBytes));
   }
 }
 
@@ -128,8 +127,9 @@ std::string ClientGreeting::prove(const proto::Contents& answer) {
   }
   own_.server_nonce = answer.values.front();
   if (own_.server_nonce.size() != proto::kNonceBytes) {
-    throw StoreError(fmt::format("the server's challenge has {} bytes, {} are wanted", own_.server_nonce.size(),
-                                 proto::kNonceBytes));
+    throw StoreError(fmt::format(
+        "the server's challenge has {} bytes, and this client takes {}: use one release of lockstep in a run",
+        own_.server_nonce.size(), proto::kNonceBytes));
   }
   const std::string proof = own_.prove(proto::Prover::client);
   std::string bytes;
@@ -145,7 +145,7 @@ void ClientGreeting::check(const proto::Contents& answer) const {
                     why(answer)));
   }
   if (answer.values.empty() || !own_.verify(proto::Prover::server, answer.values.front())) {
-    throw StoreError("the server could not prove that it knows the run's secret: it is not this run's store");
+    throw StoreError("the server could not prove that it knows the run's secret; see who listens at its address");
   }
 }
 

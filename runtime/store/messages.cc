@@ -20,7 +20,7 @@ void throw_wait_timeout(std::string_view store, std::span<const std::string> key
                         const Deadline& deadline) {
   throw Timeout(
       fmt::format("store ({}): wait for {} keys timed out, {}; {} missing: {}; the rank that sets them has not "
-                  "come so far, or has ended",
+                  "got that far, or has ended",
                   store, keys.size(), deadline.progress(), missing.size(), quoted_keys(missing)));
 }
 
@@ -40,13 +40,15 @@ std::int64_t add_to_value(std::string_view store, std::string_view key, const st
   if (value != nullptr) {
     const auto current = parse_int(*value);
     if (!current) {
-      throw StoreError(fmt::format("store ({}): add to key '{}': its value of {} bytes is not a decimal number", store,
-                                   key, value->size()));
+      throw StoreError(
+          fmt::format("store ({}): add to key '{}': its value of {} bytes is not a decimal number; use another key",
+                      store, key, value->size()));
     }
     sum = *current;
   }
   if (__builtin_add_overflow(sum, delta, &sum)) {
-    throw StoreError(fmt::format("store ({}): add of {} to key '{}': the sum does not fit 64 bits", store, delta, key));
+    throw StoreError(fmt::format("store ({}): add of {} to key '{}': the sum does not fit 64 bits; use another key",
+                                 store, delta, key));
   }
   return sum;
 }

@@ -169,7 +169,7 @@ void keep_scalar(std::string_view name, double value, std::optional<std::int64_t
   if (to->scalars().put(name, point)) return;
   const std::uint64_t dropped = scalars_dropped.fetch_add(1, std::memory_order_relaxed) + 1;
   if (!std::has_single_bit(dropped)) return;
-  log_warn("log_scalar: {} dropped, the last of '{}': a rank keeps the first {} names",
+  log_warn("log_scalar: {} dropped, the last of '{}': a rank keeps the first {} names; log fewer",
            dropped == 1 ? "a value is" : fmt::format("{} values are", dropped), name, ScalarTable::kMostNames);
 }
 

@@ -183,23 +183,24 @@ TraceRing::Contents TraceRing::read_file(const std::string& path) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw SystemError("stat " + path, errno);
   const auto bytes = static_cast<std::size_t>(status.st_size);
-  if (bytes < bytes_of(1)) throw CorruptData(fmt::format("{} has {} bytes, and is not a trace of a rank", path, bytes));
+  if (bytes < bytes_of(1))
+    throw CorruptData(fmt::format("{} has {} bytes, too few for a trace; leave it out", path, bytes));
   const auto unmap = [bytes](const Word* words) { ::munmap(const_cast<Word*>(words), bytes); };
   const std::unique_ptr<const Word, decltype(unmap)> words(static_cast<const Word*>(map(file.get(), bytes, PROT_READ)),
                                                            unmap);
   const std::uint64_t kind = words.get()[kKind].load(std::memory_order_acquire);
   const std::uint64_t capacity = words.get()[kCapacity].load(std::memory_order_relaxed);
   if (kind != kMagic || !std::has_single_bit(capacity) || capacity > kMostEvents || bytes != bytes_of(capacity)) {
-    throw CorruptData(fmt::format("{} is not a trace of a rank, or not of this version", path));
+    throw CorruptData(fmt::format("{} is not a trace of a rank, or another version of lockstep wrote it", path));
   }
   Contents contents = read_words(words.get(), static_cast<std::size_t>(capacity));
   for (const std::int64_t number : {contents.wall_clock, contents.began, contents.steps_before}) {
     if (number > -kMostNumber && number < kMostNumber) continue;
-    throw CorruptData(fmt::format("{} is damaged: its header has a time or a number of steps of {}", path, number));
+    throw CorruptData(fmt::format("{} is damaged: its header has a time or a step of {}; leave it out", path, number));
   }
   const auto& [rank, world_size, pid, host, run_id, command] = contents.identity;
   if (rank >= 0 && rank < world_size && world_size <= kMostRanks) return contents;
-  throw CorruptData(fmt::format("{} is damaged: it is of rank {} of {}", path, rank, world_size));
+  throw CorruptData(fmt::format("{} is damaged: its header has rank {} of {}; leave it out", path, rank, world_size));
 }
 
 std::string trace_in_memory_of(int pid) { return memory_file_of(pid, kMemoryName); }

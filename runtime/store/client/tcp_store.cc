@@ -188,7 +188,8 @@ Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& requ
 
 void TcpStore::check_status(const std::string& what, const Frame& frame) const {
   if (frame.status == proto::kOk || frame.status == proto::kMissing || frame.status == proto::kRefused) return;
-  throw StoreError(fmt::format("store ({}): {}: an answer with status {}", description(), what, frame.status));
+  throw StoreError(
+      fmt::format("store ({}): {}: the server sent the unknown status {}", description(), what, frame.status));
 }
 
 void TcpStore::stop_waiting() { stop_.notify(); }

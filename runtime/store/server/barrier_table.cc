@@ -8,8 +8,7 @@
 namespace lockstep::store {
 
 BarrierTable::Arrival BarrierTable::arrive(WaiterId waiter, std::string_view name, std::int64_t world_size) {
-  if (world_size < 1)
-    return {.refusal = fmt::format("barrier '{}' of {} ranks: at least 1 is wanted", name, world_size)};
+  if (world_size < 1) return {.refusal = fmt::format("barrier '{}' of {} ranks; give at least 1", name, world_size)};
   const auto [found, is_new] = barriers_.try_emplace(std::string(name), Barrier{.world_size = world_size});
   Barrier& barrier = found->second;
   if (barrier.world_size != world_size) {
