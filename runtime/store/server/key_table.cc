@@ -16,14 +16,17 @@ void KeyTable::check_room(std::string_view key, std::size_t old_bytes, std::size
   const bool small = new_bytes <= kSmallBytes;
   const std::size_t limit = limits_.max_bytes - (small ? 0 : limits_.max_bytes / 16);
   if (new_bytes > old_bytes && total > limit) {
-    throw StoreError(fmt::format("write of {} bytes to key '{}': the store would hold {} bytes, its limit is {}{}",
-                                 new_bytes, key, total, limit,
-                                 small ? "" : fmt::format(" for writes of more than {}", kSmallBytes)));
+    throw StoreError(fmt::format(
+        "write of {} bytes to key '{}': the store would hold {} bytes, its limit is {}{}; erase keys, or raise "
+        "the limit (lockstep store serve --max-memory)",
+        new_bytes, key, total, limit, small ? "" : fmt::format(" for writes of more than {}", kSmallBytes)));
   }
   const std::size_t entries = values_.size() + items_;
   if (is_new && entries >= limits_.max_entries) {
-    throw StoreError(fmt::format("write to key '{}': the store holds {} keys and items of queues, its limit is {}", key,
-                                 entries, limits_.max_entries));
+    throw StoreError(
+        fmt::format("write to key '{}': the store holds {} keys and items of queues, its limit is {}; erase some, or "
+                    "raise the limit (lockstep store serve --max-keys)",
+                    key, entries, limits_.max_entries));
   }
 }
 

@@ -44,7 +44,8 @@ void ServerSession::execute(const proto::Request& request) {
   switch (op) {
     case Op::validate:
       if (number == proto::kMagic) break;
-      throw StoreError(fmt::format("VALIDATE with magic {:#x}, {:#x} is wanted", number, proto::kMagic));
+      throw StoreError(
+          fmt::format("the client's VALIDATE has the number {:#x}, and a store takes {:#x}", number, proto::kMagic));
     case Op::set: state_.keys.set(keys[0], values[0]); break;
     case Op::append: state_.keys.append(keys[0], values[0]); break;
     case Op::multi_set:
@@ -235,7 +236,7 @@ std::vector<std::string_view> ServerSession::values_of(Op op, const std::vector<
     bytes += values.back().size() + sizeof(std::uint64_t);
   }
   if (bytes > state_.options.limits.max_message_bytes) {
-    throw StoreError(fmt::format("{} of {} keys: the reply would have {} bytes, the limit is {}",
+    throw StoreError(fmt::format("{} of {} keys: the reply would have {} bytes, the limit is {}; ask for fewer",
                                  proto::shape_of(op).name, keys.size(), bytes,
                                  state_.options.limits.max_message_bytes));
   }
