@@ -95,7 +95,8 @@ void Rescue::save(std::string_view why, bool all_live) noexcept {
   if (step_ == kNone || !is_as_kept() || std::exchange(is_saved_, true)) return;
   if (!all_live && group_.internals().are_apart()) {
     log_warn(
-        "snapshots: {}, and step {} is not saved: the replicas are not equal, and no rank knows which one is right; the "
+        "snapshots: {}, and step {} is not saved: the replicas are not equal, and no rank knows which one is right; "
+        "the "
         "job resumes from the last saved step",
         why, step_);
     return;

@@ -101,7 +101,8 @@ struct BasicSnapshots::Impl {
   }
 
   enum class BestStep : std::uint8_t { is_none, is_saved, to_save };
-  // Returns the reason of a snapshot that is among the best. "So far": a listing shows it after better values have come.
+  // Returns the reason of a snapshot that is among the best. "So far": a listing shows it after better values have
+  // come.
   std::string describe_best(double value) const {
     if (options.keep_best == 1) return fmt::format("the best so far, with {}", value);
     return fmt::format("one of the {} best so far, with {}", options.keep_best, value);

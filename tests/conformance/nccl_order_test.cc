@@ -207,7 +207,8 @@ TEST(NcclOrder, MessagesRunInTheProgramsOrder) {
     for (const Work& work : works) work.wait();
     EXPECT_EQ(y, std::vector<float>(10, static_cast<float>(other)));
     expect_text(error_of<InvalidArgument>([&] { return group->send(view(x), other, 1); }), {"send", "(nccl)", "tag 1"});
-    expect_text(error_of<InvalidArgument>([&] { return group->recv(view(y), group->rank()); }), {"recv", "with itself"});
+    expect_text(error_of<InvalidArgument>([&] { return group->recv(view(y), group->rank()); }),
+                {"recv", "with itself"});
     group->barrier().wait();
   });
   std::vector<std::string> of_rank_0;

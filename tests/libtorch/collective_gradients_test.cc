@@ -234,8 +234,9 @@ TEST(CollectiveGradients, RowsWhoseLossWeighsNothingAreRefused) {
     libtorch::DistributedDataParallel ddp(net, group);
     const at::Tensor own = ddp(at::ones({2, 4}));
     ddp.set_weight(0);
-    expect_text(outcome_of([&] { all_gather_rows(own, ddp).sum().backward(); }),
-                {"InvalidArgument", "the backward of all_gather_rows", "has the weight 0", "6 elements", "give 0 rows"});
+    expect_text(
+        outcome_of([&] { all_gather_rows(own, ddp).sum().backward(); }),
+        {"InvalidArgument", "the backward of all_gather_rows", "has the weight 0", "6 elements", "give 0 rows"});
   });
 }
 

@@ -84,8 +84,8 @@ class LOCKSTEP_API Progress {
 };
 
 struct ProgressOptions {
-  // The number of steps of the loop. Default: the loader's batches_in_pass(), if it has one; otherwise unknown: then there
-  // is no bar, and no remaining time.
+  // The number of steps of the loop. Default: the loader's batches_in_pass(), if it has one; otherwise unknown: then
+  // there is no bar, and no remaining time.
   std::optional<std::int64_t> total = std::nullopt;
   // Whether the loop has no backward. Each rank then leaves it before its own next batch after it was asked to stop, or
   // its process got a signal (StopView::this_rank); the ranks agree in the Metrics::result() after the loop.
