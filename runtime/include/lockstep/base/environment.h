@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Environment is a process environment as a value, so that code which reads it can be tested without a process.
+// Environment is a copy of a process environment: tests can pass variables to code without a process of their own.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,19 @@ class LOCKSTEP_API Environment {
  public:
   Environment() = default;
   explicit Environment(std::map<std::string, std::string, std::less<>> variables) : variables_(std::move(variables)) {}
-  // A copy of this process's environment: as the last keep_of_process() read it, or, before any such call, as it is
-  // now.
+  // Returns a copy of this process's environment as the last keep_of_process() read it. Before the first
+  // keep_of_process(), returns the current environment.
   static Environment of_process();
-  // Reads this process's environment, which of_process() returns from now on. init_process_group() calls it: during
-  // that call no other thread of the program may call setenv(); afterwards any may.
+  // Reads this process's environment, which of_process() returns from now on. init_process_group() calls
+  // keep_of_process(): no thread of the program may call setenv() during init_process_group(); afterwards any
+  // thread may.
   static Environment keep_of_process();
 
-  // The value; nullopt if it is unset. An empty value counts as unset, as in most launchers.
+  // Returns the value of the variable, or nullopt if the variable is unset. An empty value counts as unset, as in
+  // most launchers.
   std::optional<std::string> get(std::string_view name) const;
-  // The value as a decimal integer; nullopt if it is unset. Throws InvalidArgument, with name and value, if it is set
-  // and not an integer.
+  // Returns the value as a decimal integer, or nullopt if the variable is unset. Throws InvalidArgument, which holds
+  // name and value, if the value is not an integer.
   std::optional<std::int64_t> get_int(std::string_view name) const;
   bool has(std::string_view name) const { return get(name).has_value(); }
   void set(std::string name, std::string value) { variables_[std::move(name)] = std::move(value); }
@@ -36,7 +38,8 @@ class LOCKSTEP_API Environment {
   std::map<std::string, std::string, std::less<>> variables_;
 };
 
-// Converts the whole of a decimal text to an integer; nullopt if the text is not one or does not fit.
+// Converts the whole of a decimal text to an integer. Returns nullopt if the text is not an integer or the integer does
+// not fit.
 LOCKSTEP_API std::optional<std::int64_t> parse_int(std::string_view text);
 
 }  // namespace lockstep

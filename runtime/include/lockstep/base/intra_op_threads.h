@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The number of threads that one operation of this process may use.
+// Sets and returns the number of threads that one operation of this process may use.
 //
-// init_process_group sets it after it knows how many ranks share the cores; kernels read it. Any thread may call both.
+// init_process_group sets the number after it knows how many ranks share the cores; kernels read the number. Any thread
+// may call the functions of this header.
 #pragma once
 
 #include <optional>
@@ -11,12 +12,13 @@
 
 namespace lockstep {
 
-// Sets the number of threads, at least 1. Throws InvalidArgument for less.
+// Sets the number of threads. Throws InvalidArgument for a number below 1.
 LOCKSTEP_API void set_intra_op_threads(int threads);
-// The value of OMP_NUM_THREADS; for "4,2" the first number, which is the outer level's. nullopt if it is unset, or not
-// a number above 0: OpenMP ignores such a value too.
+// Returns the value of OMP_NUM_THREADS; for "4,2" returns the first number, which is the outer level's. Returns nullopt
+// if the variable is unset or its value is not a number above 0, because OpenMP ignores such a value too.
 LOCKSTEP_API std::optional<int> threads_by_variable(const Environment& environment);
-// The number that was set; otherwise OMP_NUM_THREADS; otherwise allowed_cores().
+// Returns the number that set_intra_op_threads() set. Without a set number, returns threads_by_variable(), or, if that
+// is nullopt, allowed_cores().
 LOCKSTEP_API int intra_op_threads();
 
 }  // namespace lockstep

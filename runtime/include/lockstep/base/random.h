@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counter-based random numbers: Philox4x32-10.
+// Computes counter-based random numbers with Philox4x32-10.
 //
-// A number is a pure function of its key and counter, so it does not depend on the rank, thread or order that computes
-// it.
+// Each number is a pure function of its key and counter, so the number does not depend on the rank, thread or order
+// that computes it.
 // Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace lockstep {
 using PhiloxKey = std::array<std::uint32_t, 2>;
 using PhiloxCounter = std::array<std::uint32_t, 4>;
 
-// Four independent uniform 32-bit numbers.
+// Returns four independent uniform 32-bit numbers.
 constexpr std::array<std::uint32_t, 4> philox(PhiloxCounter counter, PhiloxKey key) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t product0 = 0xD2511F53ull * counter[0];
@@ -32,15 +32,15 @@ constexpr std::array<std::uint32_t, 4> philox(PhiloxCounter counter, PhiloxKey k
 // Converts 32 random bits to a float in [0, 1), of which 24 bits are random.
 constexpr float uniform01(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-24f; }
 
-// Converts 64 random bits to an integer in [0, bound), 1 <= bound <= 2^32. The numbers' probabilities differ by at most
-// bound / 2^64.
+// Converts 64 random bits to an integer in [0, bound), where 1 <= bound <= 2^32. The probabilities of the integers
+// differ by at most bound / 2^64.
 constexpr std::uint64_t scale_bits(std::uint64_t bits, std::uint64_t bound) {
-  // The upper half of a product of 64 by 64 bits; `bound` needs 33 of them.
+  // Takes the upper half of the product of 64 bits and `bound`, which has at most 33 bits.
   return ((bits >> 32) * bound + ((bits & 0xffffffff) * bound >> 32)) >> 32;
 }
 
-// A sequential generator over philox, for shuffles and weight initialisation. Equal (seed, stream) give equal sequences
-// on every machine.
+// Generator draws a sequence of numbers from philox(), for shuffles and weight initialisation. Equal (seed, stream)
+// give equal sequences on every machine.
 class LOCKSTEP_API Generator {
  public:
   explicit constexpr Generator(std::uint64_t seed, std::uint64_t stream = 0)
@@ -48,11 +48,11 @@ class LOCKSTEP_API Generator {
         counter_{0, 0, static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)} {}
 
   std::uint32_t next();
-  // A uniform number in [0, bound), without bias. `bound` is at least 1.
+  // Returns a uniform number in [0, bound), without bias. `bound` is at least 1.
   std::uint64_t below(std::uint64_t bound);
-  // A uniform number in [0, 1).
+  // Returns a uniform number in [0, 1).
   float uniform() { return uniform01(next()); }
-  // A normal number with mean 0 and variance 1 (Box-Muller).
+  // Returns a normal number with mean 0 and variance 1 (Box-Muller).
   float normal();
 
  private:
@@ -62,8 +62,8 @@ class LOCKSTEP_API Generator {
   unsigned used_ = 4;
 };
 
-// The inputs of a random number besides its element and sample. Nothing else may matter: not rank, micro-batch or
-// order.
+// RandomKey holds the inputs of a random number besides its element and sample. Rank, micro-batch and order never
+// change the number.
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t layer = 0;  // a hash of the layer's name

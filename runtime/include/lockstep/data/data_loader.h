@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of a dataset, read ahead by worker threads, in an order that no thread can change.
+// DataLoader hands out the batches of a dataset in a fixed order, while worker threads read ahead.
 //
 //   DataLoader loader(dataset, *group, {.global_batch = 64, .workers = 2});       // or with a sampler of its own:
 //   DataLoader loader(dataset, DistributedSampler(dataset.size(), *group, {.rows_per_rank = 32}), {.workers = 2});
@@ -7,21 +7,21 @@
 //     for (const auto& batch : loader) ...
 //   }
 //
-// Each begin() starts the next epoch, the first one 0, or the epoch of set_epoch() or resume(). After a loop that is
-// left early, the next begin() starts the next epoch too.
+// The first begin() starts epoch 0, and each later begin() the next epoch, also after a loop that is left early.
+// set_epoch() and resume() choose another epoch for the next begin().
 //
-// Threads: the loader and its iterators belong to one thread; the dataset is read by `workers` others.
-// Failure: what the dataset throws while it reads a batch comes out of the iterator (begin or ++) that reaches this
-//   batch: InvalidArgument and CorruptData as such, everything else as Error, with batch, epoch and sample ids before
-//   the original text; the original is nested in it (std::rethrow_if_nested).
-// Leaving the loop early stops the workers.
+// Threads: the loader and its iterators belong to one thread; `workers` further threads read the dataset.
+// Failure: if the dataset throws while it reads a batch, the iterator (begin or ++) that reaches this batch throws:
+//   InvalidArgument or CorruptData if the dataset threw this type, Error otherwise. The message holds batch, epoch,
+//   sample ids and the original text; the original exception is nested (std::rethrow_if_nested).
+// The workers stop when the program leaves the loop early.
 //
-// Checkpoints: state() says how much of the epoch the program has been handed, by whatever number of workers, and is
-// the same on all ranks; after resume(state) the first pass is over what is left, at any number of ranks.
+// Checkpoints: state() counts the samples of the epoch that the loader has handed out; the state is equal on all ranks.
+// After resume(state) the first pass reads the rest of the epoch, at any number of ranks.
 //
 //   if (fs::exists(...)) loader.resume(state);                                   // before the loop
 //   for (std::int64_t epoch = loader.epoch(); epoch < 10; ++epoch) {
-//     loader.set_epoch(epoch);                                                   // keeps the place in its epoch
+//     loader.set_epoch(epoch);                                                   // keeps a resumed place
 #pragma once
 
 #include <chrono>
@@ -42,25 +42,25 @@
 
 namespace lockstep::data {
 
-// What a dataset is: something with a size that can be read by index.
+// Concepts for datasets: a dataset has a size and can be read by index.
 
-// Reads whole batches. size() counts samples. batch(ids) returns those samples in that order, in whatever type suits
-// the training loop; it must take an empty `ids`, must keep them if somebody downstream needs the global sample ids
-// (dropout does), and is called by several worker threads at once.
+// Dataset reads whole batches. size() returns the number of samples. batch(ids) returns the samples `ids` in the order
+// of `ids`, in any type that suits the training loop. Several worker threads call batch() at once, and `ids` may be
+// empty. The batch must contain `ids` if the model needs global sample ids, as dropout does.
 template <typename D>
 concept Dataset = requires(const D& dataset, std::span<const std::int64_t> ids) {
   { dataset.size() } -> std::convertible_to<std::int64_t>;
   dataset.batch(ids);
 };
 
-// A Dataset that begins to read samples before they are asked for, and doesn't wait; called as batch() is. A hint: it
-// ignores samples that it doesn't have.
+// Prefetches is a Dataset with prefetch(ids), which begins to read samples and doesn't wait for them. Several worker
+// threads call prefetch() at once. The call is a hint: prefetch() ignores samples that the dataset doesn't have.
 template <typename D>
 concept Prefetches = requires(const D& dataset, std::span<const std::int64_t> ids) {
   dataset.prefetch(ids);
 };
 
-// Reads sample by sample: get(id) returns one. Same rules.
+// SampleDataset reads sample by sample: get(id) returns sample `id`. Several worker threads call get() at once.
 template <typename D>
 concept SampleDataset = requires(const D& dataset, std::int64_t id) {
   { dataset.size() } -> std::convertible_to<std::int64_t>;
@@ -71,7 +71,8 @@ namespace detail {
 
 struct NotADataset {};
 
-// The type that batch(ids) of a Dataset returns. For any other type the compiler's error says which member is missing.
+// Returns the type of D::batch(ids), as a std::type_identity. If D is not a Dataset, the compiler's error says which
+// member is missing.
 template <typename D>
 constexpr auto batch_of() {
   using Ids = std::span<const std::int64_t>;
@@ -98,14 +99,14 @@ constexpr auto batch_of() {
 
 }  // namespace detail
 
-// A batch of a SampleDataset.
+// SampleBatch is a batch of a SampleDataset.
 template <typename Sample>
 struct SampleBatch {
   std::vector<std::int64_t> ids;  // global sample ids
   std::vector<Sample> samples;    // samples[i] is sample ids[i]
 };
 
-// Makes a Dataset of a SampleDataset.
+// BySample makes a Dataset out of a SampleDataset.
 template <SampleDataset D>
 class BySample {
  public:
@@ -124,33 +125,34 @@ class BySample {
   D dataset_;
 };
 
-// Work done ahead by threads and handed out in order.
+// OrderedPrefetch does work ahead on threads and hands out the results in order.
 
 // Calls produce(0), produce(1), ... produce(count - 1) on `workers` threads, at most `window` results ahead of the
-// consumer, and hands the results out in index order: what comes out does not depend on how many threads there are.
+// consumer, and hands the results out in index order: the results do not depend on the number of threads.
 //
-// Threads: next() and the destructor belong to one consumer; produce is called by several workers at once.
-// Failure: next() rethrows what produce threw for that index; the indices after it can still be had. Timeout names the
-//   index when a result does not come.
-// End: the destructor stops the workers in the middle of an epoch too. It waits for the calls of produce that are under
-//   way, because those can't be interrupted: up to `timeout` and at least a second, or that second alone where next()
-//   has just waited for `timeout` in vain. A call that still runs then is left behind, with a line in the log: its
-//   thread ends when the call returns, and keeps `produce` and all that it holds alive until then. What produce only
-//   refers to must live as long.
+// Threads: next() and the destructor belong to one consumer; several workers call produce at once.
+// Failure: if produce throws for an index, next() rethrows the exception when it reaches this index; later calls still
+//   return the results of later indices. next() throws Timeout, which names the index, if a result does not come
+//   in time.
+// End: the destructor stops the workers, also in the middle of an epoch. The destructor waits for running calls of
+//   produce, which can't be interrupted: up to `timeout`, and at least a second. If next() has just thrown Timeout, the
+//   destructor waits for only one second. If a call still runs after this wait, the destructor logs a warning and
+//   returns. The call's thread ends when the call returns, and keeps `produce` and its captured objects alive until
+//   then. Objects that produce only refers to must live as long.
 class LOCKSTEP_API OrderedPrefetch {
  public:
   using Item = std::shared_ptr<void>;
   using Produce = std::function<Item(std::int64_t index)>;
 
-  // With 0 workers produce runs inside next().
+  // With 0 workers next() itself calls produce.
   OrderedPrefetch(Produce produce, std::int64_t count, int workers, int window, std::chrono::nanoseconds timeout);
   ~OrderedPrefetch();
   OrderedPrefetch(const OrderedPrefetch&) = delete;
   OrderedPrefetch& operator=(const OrderedPrefetch&) = delete;
 
-  // The next result in order; null after the last.
+  // Returns the next result in order, or null after the last result.
   Item next();
-  // Index that next() will hand out.
+  // Returns the index that next() will hand out.
   std::int64_t position() const;
 
  private:
@@ -159,29 +161,31 @@ class LOCKSTEP_API OrderedPrefetch {
   // Wakes the workers and waits for their end.
   void stop();
 
-  const std::shared_ptr<Shared> state_;  // the workers' too
+  const std::shared_ptr<Shared> state_;  // shared with the workers
   const std::chrono::nanoseconds timeout_;
-  bool is_overdue_ = false;  // the last next() ended by Timeout
+  bool is_overdue_ = false;  // whether the last next() threw Timeout
   std::vector<std::thread> threads_;
 };
 
 struct LoaderOptions {
-  int workers = 0;     // threads that read ahead; 0 reads in the caller's thread, when a batch is wanted
-  int prefetch = 2;    // batches read ahead per worker
-  int read_ahead = 8;  // batches before one is read, its samples are told to a dataset with prefetch(ids)
-  std::chrono::nanoseconds timeout = std::chrono::minutes(5);  // of a batch that a worker reads
+  int workers = 0;   // number of threads that read ahead; with 0 the caller's thread reads each batch
+  int prefetch = 2;  // number of batches that each worker reads ahead
+  // The number of batches between the prefetch(ids) of a batch and its batch(ids), for a dataset with prefetch().
+  int read_ahead = 8;
+  std::chrono::nanoseconds timeout = std::chrono::minutes(5);  // time limit for a batch that a worker reads
 };
 
-// A loader that makes its own GlobalBatchSampler: that sampler's options, then a loader's.
+// GroupLoaderOptions holds the options of a loader that makes its own GlobalBatchSampler: the sampler's, then
+// the loader's.
 struct GroupLoaderOptions {
-  std::int64_t global_batch = 0;  // rows of all ranks together in a batch; must be given
+  std::int64_t global_batch = 0;  // number of rows of all ranks together in a batch; must be given
   bool shuffle = true;
   std::uint64_t seed = 0;  // equal on all ranks
   bool drop_last = false;
   int micro_batches = 0;
   int workers = 0;
   int prefetch = 2;
-  int read_ahead = 8;  // counts only with lockstep's own loader
+  int read_ahead = 8;  // used only by lockstep's own loader
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);
 
   GlobalBatchSamplerOptions sampler() const { return {global_batch, shuffle, seed, drop_last, micro_batches}; }
@@ -194,7 +198,7 @@ using ReadBatch = std::function<std::shared_ptr<void>(std::span<const std::int64
 using Announce = std::function<void(std::span<const std::int64_t> ids)>;
 using IsOver = std::function<bool()>;
 
-// DataLoader without its type: one source file instead of a header in every program.
+// LoaderCore is the part of DataLoader that does not depend on the batch's type, so that a source file can define it.
 class LOCKSTEP_API LoaderCore {
  public:
   // `announce` may be null.
@@ -211,14 +215,14 @@ class LOCKSTEP_API LoaderCore {
     return [sampler = sampler_] { return sampler->identity(); };
   }
 
-  // One pass: the batches of the epoch, or of its rest.
+  // Pass hands out the batches of one pass: those of the epoch, or those of its rest after resume().
   class Pass {
    public:
     Pass(OrderedPrefetch::Produce produce, std::int64_t count, const LoaderOptions& options,
          std::shared_ptr<std::int64_t> handed, std::shared_ptr<const IsOver> training_is_over);
-    // Null after the last, and once the training is over.
+    // Returns the next batch; null after the last batch, and once the training is over.
     OrderedPrefetch::Item next();
-    // next() has said so.
+    // Returns whether next() has returned null.
     bool is_over() const { return is_over_; }
 
    private:
@@ -227,22 +231,24 @@ class LOCKSTEP_API LoaderCore {
     std::shared_ptr<const IsOver> training_is_over_;
     OrderedPrefetch prefetch_;
   };
-  // Null once the training is over.
+  // Starts the next pass. Returns null once the training is over.
   std::shared_ptr<Pass> start();
 
  private:
-  // InvalidArgument in the middle of a pass.
+  // Throws InvalidArgument in the middle of a pass.
   void require_no_pass(const char* call) const;
 
   ReadBatch read_;
   Announce announce_;
   std::shared_ptr<Sampler> sampler_;
   LoaderOptions options_;
-  bool is_resumed_ = false;   // and no pass has begun since
-  bool is_asked_for_ = true;  // the sampler's epoch is that of the next pass: the first one, or set_epoch()'s
+  bool is_resumed_ = false;  // whether resume() was called and no pass has begun since
+  // Whether the next pass has the sampler's epoch: in the first pass, after set_epoch(), and after resume() within
+  // an epoch.
+  bool is_asked_for_ = true;
   std::weak_ptr<Pass> running_;
-  std::shared_ptr<IsOver> training_is_over_ = std::make_shared<IsOver>();     // null: it is not
-  std::shared_ptr<std::int64_t> handed_ = std::make_shared<std::int64_t>(0);  // batches of the last pass
+  std::shared_ptr<IsOver> training_is_over_ = std::make_shared<IsOver>();     // null: training never ends
+  std::shared_ptr<std::int64_t> handed_ = std::make_shared<std::int64_t>(0);  // batches handed out in the last pass
 };
 
 }  // namespace detail
@@ -250,7 +256,7 @@ class LOCKSTEP_API LoaderCore {
 template <typename Batch>
 class DataLoader {
  public:
-  // One pass over the epoch; copies share it. Single pass, like every input iterator.
+  // Iterator makes one pass over the epoch, like every input iterator. Copies of an iterator share the pass.
   class Iterator {
    public:
     using value_type = Batch;
@@ -261,7 +267,7 @@ class DataLoader {
     explicit Iterator(std::shared_ptr<detail::LoaderCore::Pass> pass) : pass_(std::move(pass)) {
       if (pass_) ++*this;
     }
-    // Valid until the next ++.
+    // Returns the batch, which is valid until the next ++.
     Batch& operator*() const { return *batch_; }
     Batch* operator->() const { return batch_.get(); }
     Iterator& operator++() {
@@ -276,35 +282,39 @@ class DataLoader {
     std::shared_ptr<Batch> batch_;
   };
 
-  // InvalidArgument if prefetch is below 1, or workers or read_ahead below 0.
+  // Throws InvalidArgument if prefetch is below 1, or workers or read_ahead below 0.
   template <typename D, std::derived_from<Sampler> S>
   DataLoader(D dataset, S sampler, const LoaderOptions& options = {})
       : DataLoader(std::make_shared<const D>(std::move(dataset)), std::make_shared<S>(std::move(sampler)), options) {}
-  // With a GlobalBatchSampler over the dataset. InvalidArgument as above, and the sampler's.
+  // Makes a loader with its own GlobalBatchSampler over the dataset. Throws InvalidArgument as the constructor above
+  // does and as the sampler's constructor does.
   template <typename D>
   DataLoader(D dataset, const RankOfGroup auto& group, const GroupLoaderOptions& options)
       : DataLoader(std::make_shared<const D>(std::move(dataset)), group, options) {}
 
-  // Sets the epoch of the next pass; equal on all ranks. Keeps the place of a resume() in this epoch that no pass has
-  // begun from yet. InvalidArgument in the middle of a pass.
+  // Sets the epoch of the next pass; `epoch` is equal on all ranks. If resume() set a place in the same epoch and no
+  // pass has begun since, the next pass still begins at this place. Throws InvalidArgument in the middle of a pass.
   void set_epoch(std::int64_t epoch) { core_.set_epoch(epoch); }
   std::int64_t epoch() const { return core_.epoch(); }
-  // The next pass resumes after `state`; if nothing is left, the next pass is the next epoch, unless set_epoch() asks
-  // for this one, which is over at once. InvalidArgument if the state has another length, seed or order, and in the
-  // middle of a pass.
+  // Makes the next pass resume after `state`. If `state` is the end of its epoch, the next pass is the next epoch; but
+  // if set_epoch() asks for the finished epoch, the next pass has no batches. Throws InvalidArgument if the state has
+  // another length, seed or order, and in the middle of a pass.
   void resume(const SamplerState& state) { core_.resume(state); }
-  // The place after the batches that the last pass has handed out, the one in the loop's body among them.
+  // Returns the place after the batches that the last pass has handed out. The batch that the loop's body is using
+  // counts as handed out.
   SamplerState state() const { return core_.state(); }
   const Sampler& sampler() const { return core_.sampler(); }
-  // For DistributedDataParallel::watch(): the sampler's identity(), when it is asked. May outlive the loader.
+  // Returns a function that returns the sampler's current identity(), for DistributedDataParallel::watch(). The
+  // function may outlive the loader.
   auto identity() const { return core_.identity(); }
-  // For DistributedDataParallel::watch(): once `is_over` says so, the pass ends with the batch in the loop's body, a
-  // new one has no batches, and set_epoch() does nothing: the state stays where the training stopped.
+  // Makes passes end with the training, for DistributedDataParallel::watch(). Once `is_over` returns true, the pass
+  // ends after the current batch, new passes have no batches, and set_epoch() does nothing. So state() stays at the
+  // place where the training stopped.
   void end_when(std::function<bool()> is_over) { core_.end_when(std::move(is_over)); }
-  // Returns the number of batches in a whole epoch, equal on all ranks, also after resume().
+  // Returns the number of batches in a whole epoch, also after resume(). The number is equal on all ranks.
   std::int64_t num_batches() const { return core_.num_batches(); }
-  // Returns the number of batches of the pass that runs, or that the next begin() starts: after resume() the rest of an
-  // epoch.
+  // Returns the number of batches of the running pass, or of the pass that the next begin() starts. After resume() this
+  // pass is the rest of an epoch.
   std::int64_t batches_in_pass() const { return core_.batches_in_pass(); }
 
   Iterator begin() { return Iterator(core_.start()); }
@@ -322,7 +332,7 @@ class DataLoader {
               if constexpr (Dataset<D>) {
                 return std::make_shared<Batch>(dataset->batch(ids));
               } else {
-                return detail::batch_of<D>(), nullptr;  // says what is missing
+                return detail::batch_of<D>(), nullptr;  // batch_of's static_assert says which member is missing
               }
             },
             announce_to(dataset), std::move(sampler), options) {}

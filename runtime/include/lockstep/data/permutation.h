@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A random permutation that is computed index by index.
+// Permutation computes a random permutation index by index.
 #pragma once
 
 #include <array>
@@ -13,15 +13,16 @@
 
 namespace lockstep::data {
 
-// A random order of 0..length-1, a pure function (length, seed, epoch, position) -> sample, the same on every machine.
+// Permutation is a random order of 0..length-1: a pure function (length, seed, epoch, position) -> sample, with equal
+// results on every machine.
 //
-// All 64 bits of the seed and of the epoch count: seed 0's epoch 1 has nothing to do with seed 1's epoch 0. Memory does
-// not grow with the length: from kComputed on a sample is computed from its position, in about 0.1 µs, by a Feistel
-// network over Philox (docs/adr/0030-an-epochs-order-is-computed-not-stored.md). Below, where a network over so few
-// numbers would be less random than a shuffle, it is a Fisher-Yates shuffle over Philox, in a list.
+// The order depends on all 64 bits of the seed and all 64 bits of the epoch: epoch 1 of seed 0 is independent of epoch
+// 0 of seed 1. From length kComputed on, a Feistel network over Philox computes each sample from its position, in about
+// 0.1 µs and without a list (docs/adr/0030-an-epochs-order-is-computed-not-stored.md). A shorter order is a list that a
+// Fisher-Yates shuffle over Philox fills, because a network over so few numbers would be less random than a shuffle.
 //
-// Threads: any number at once. Failure: InvalidArgument for a length or an epoch below 0, and for a position outside
-// [0, size()).
+// Threads: any number of threads may use a Permutation at once. Failure: throws InvalidArgument for a length or an
+// epoch below 0, and for a position outside [0, size()).
 class LOCKSTEP_API Permutation {
  public:
   static constexpr std::int64_t kComputed = 4096;  // the shortest length without a list
@@ -29,26 +30,28 @@ class LOCKSTEP_API Permutation {
   Permutation(std::int64_t length, std::uint64_t seed, std::int64_t epoch);
 
   std::int64_t size() const { return static_cast<std::int64_t>(length_); }
-  // The sample at `position`.
+  // Returns the sample at `position`.
   std::int64_t operator[](std::int64_t position) const;
-  // Replaces positions by the samples there. Faster than one by one.
+  // Replaces each position by the sample at this position. One call of map() is faster than a call of operator[]
+  // per position.
   void map(std::span<std::int64_t> positions) const;
 
  private:
-  // One pass through the network, of several positions at once: each waits for its own multiplications only.
+  // Sends several positions through the network at once, so that the multiplications of different positions overlap.
   template <std::size_t N>
   LOCKSTEP_LOCAL void encrypt(std::array<std::uint64_t, N>& positions) const;
   void require_within(std::int64_t position) const;
-  // A position on from `position`, until it lies within the length.
+  // Sends `position` through the network again until the result lies below the length, and returns the result.
   std::int64_t walk(std::uint64_t position) const;
 
   std::uint64_t length_;
   std::uint64_t seed_;
   std::uint64_t epoch_;
-  // A position is left * columns_ + right; rows_ * columns_ is length_ or little more.
+  // The network's numbers are left * columns_ + right, with left < rows_ and right < columns_; rows_ * columns_ is
+  // length_ or slightly more.
   std::uint64_t rows_ = 1;
   std::uint64_t columns_ = 1;
-  std::shared_ptr<const std::vector<std::int64_t>> list_;  // below kComputed
+  std::shared_ptr<const std::vector<std::int64_t>> list_;  // null from length kComputed on
 };
 
 }  // namespace lockstep::data

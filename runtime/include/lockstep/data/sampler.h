@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which samples a rank reads: pure functions of (length, rank, world, seed, epoch, position).
+// Computes which samples a rank reads, as pure functions of (length, rank, world, seed, epoch, position).
 //
-// Ranks never talk about it: each works out its own part from plain numbers, and the parts fit together because every
-// rank was given the same length, world, seed and epoch. The order of an epoch is the same on every machine and at
-// every world size, so that a run can resume at another one: the rest of the epoch is the samples behind those that all
-// ranks together have consumed.
+// Samplers need no communication: each rank computes its own part, and the parts fit together because every rank has
+// equal length, world, seed and epoch. An epoch's order does not depend on the machine or the world size, so a run can
+// resume at another world size: the ranks continue the order after the samples that all ranks together have consumed.
 #pragma once
 
 #include <concepts>
@@ -19,42 +18,45 @@
 
 namespace lockstep::data {
 
-// The order of an epoch's samples: which sample comes at which position.
+// EpochOrder: which sample comes at which position of an epoch.
 
-// A pure function (seed, epoch, position) -> sample, the same on all ranks and at every world size. Samplers deal its
-// positions out to the ranks.
+// EpochOrder is a pure function (seed, epoch, position) -> sample, equal on all ranks and at every world size. Samplers
+// deal the positions out to the ranks.
 //
 //   EpochOrder::shuffled(length, seed)                      each sample once
 //   EpochOrder::weighted(weights, draws, seed)              with replacement
 //   EpochOrder::shuffled(train.size(), seed).within(train)  of a subset, whose samples are listed in `train`
 //
-// Threads: those of a const object may be several; set_epoch() while nobody else is inside. Copies are independent.
+// Threads: several threads may call const functions at once; no other call may run during set_epoch(). Copies
+// are independent.
 class LOCKSTEP_API EpochOrder {
  public:
-  // Replaces positions, each in [0, size()), by the samples there. Called by several threads.
+  // Replaces each position, which is in [0, size()), by the sample at this position. Several threads may call a Lookup
+  // at once.
   using Lookup = std::function<void(std::span<std::int64_t> positions)>;
   using OfEpoch = std::function<Lookup(std::int64_t epoch)>;
 
-  // 0, 1, 2, ... InvalidArgument for a length below 0.
+  // Returns the order 0, 1, 2, ... Throws InvalidArgument for a length below 0.
   static EpochOrder in_order(std::int64_t length);
-  // Each sample once, in the random order that Permutation says.
+  // Returns an order with each sample once, in the random order of a Permutation.
   static EpochOrder shuffled(std::int64_t length, std::uint64_t seed);
-  // `draws` samples per epoch with replacement: sample i with probability weights[i] / sum(weights), each draw
-  // independent of the others. Takes 12 bytes per weight. InvalidArgument unless the weights are finite, at least 0,
-  // and one of them above, and there are at most 2^32.
+  // Returns an order of `draws` samples per epoch, drawn with replacement: each draw is independent, and gives sample i
+  // with probability weights[i] / sum(weights). The order takes 12 bytes per weight. Throws InvalidArgument if a weight
+  // is negative or not finite, if no weight is above 0, or if there are more than 2^32 weights.
   static EpochOrder weighted(std::span<const double> weights, std::int64_t draws, std::uint64_t seed);
-  // An order of the program's own. `of_epoch` is pure and the same on all ranks; `digest` is of all it depends on
-  // besides seed and epoch, by which ranks find that theirs differ.
+  // Makes an order from the program's function `of_epoch`, which is pure and equal on all ranks. `digest` is a digest
+  // of all inputs of `of_epoch` besides seed and epoch: ranks compare their digests to find that their orders differ.
   EpochOrder(std::int64_t size, std::uint64_t seed, std::uint64_t digest, OfEpoch of_epoch);
 
-  // The same of a subset: in place of sample i comes samples[i]. InvalidArgument, when it is read, where that is not.
+  // Returns this order applied to a subset: samples[i] replaces sample i. lookup() throws InvalidArgument if `samples`
+  // has no element i.
   EpochOrder within(std::vector<std::int64_t> samples) const;
 
-  std::int64_t size() const { return size_; }  // samples in an epoch
+  std::int64_t size() const { return size_; }  // number of samples in an epoch
   std::uint64_t seed() const { return seed_; }
   std::uint64_t digest() const { return digest_; }
   std::int64_t epoch() const { return epoch_; }
-  // 0 at first. InvalidArgument below 0.
+  // Sets the epoch, which is 0 at first. Throws InvalidArgument for an epoch below 0.
   void set_epoch(std::int64_t epoch);
 
   void lookup(std::span<std::int64_t> positions) const { lookup_(positions); }
@@ -72,13 +74,13 @@ class LOCKSTEP_API EpochOrder {
   Lookup lookup_;
 };
 
-// Fixed micro-batches: a global batch is cut into a number of micro-batches that the program fixes, so that what is
-// computed on each does not depend on how many ranks share them out (ddp/reproducible.h).
+// Fixed micro-batches: a global batch is cut into a number of micro-batches that the program fixes. So the computation
+// on each micro-batch does not depend on the number of ranks (ddp/reproducible.h).
 //
-// All have one size, ceil(global_batch / micro_batches) rows; a short last batch fills the first ones, and leaves the
-// last ones short or empty. A rank has a run of them.
+// Each micro-batch has ceil(global_batch / micro_batches) rows. A short last batch fills the first micro-batches, and
+// leaves the last micro-batches short or empty. Each rank has a run of consecutive micro-batches.
 
-// Micro-batches begin, begin + 1, ... end - 1.
+// MicroBatchRange holds micro-batches begin, begin + 1, ... end - 1.
 struct MicroBatchRange {
   int begin = 0;
   int end = 0;
@@ -86,99 +88,109 @@ struct MicroBatchRange {
   bool operator==(const MicroBatchRange&) const = default;
 };
 
-// The micro-batches of `rank`, shared out as evenly as can be: 8 over 3 ranks are [0, 2), [2, 5) and [5, 8).
-// InvalidArgument if there are fewer micro-batches than ranks.
+// Returns the micro-batches of `rank`, if the ranks share the micro-batches as evenly as possible: 8 over 3 ranks are
+// [0, 2), [2, 5) and [5, 8). Throws InvalidArgument if there are fewer micro-batches than ranks.
 LOCKSTEP_API MicroBatchRange micro_batches_of(int micro_batches, int rank, int world);
-// Rows of a full micro-batch. InvalidArgument if one of the two is below 1, or global_batch above 2^40.
+// Returns the number of rows of a full micro-batch. Throws InvalidArgument if an argument is below 1, or global_batch
+// is above 2^40.
 LOCKSTEP_API std::int64_t micro_batch_rows(std::int64_t global_batch, int micro_batches);
 
-// A run of rows.
+// RowRange is a run of consecutive rows.
 struct RowRange {
   std::int64_t begin = 0;
   std::int64_t count = 0;
 };
 
-// Rank `rank`'s rows when `rows` are split as PyTorch's chunk(world) does: pieces of ceil(rows / world), the last one
-// short, ranks beyond it without any. 30 over 8 is seven times 4 and 2; 10 over 8 is five times 2, three ranks empty.
+// Returns the rows of rank `rank` when `rows` rows are split as PyTorch's chunk(world) does: into pieces of ceil(rows /
+// world) rows. The last piece may be short, and ranks after the last piece have no rows: 30 rows over 8 ranks are seven
+// times 4 and once 2 rows; 10 rows over 8 ranks are five times 2 rows and three empty ranks.
 LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
 
-// Rank `rank`'s rows of a batch of `rows`, when a full one of `global_batch` is `micro_batches` fixed micro-batches.
+// Returns the rows of rank `rank` in a batch of `rows` rows, when a full batch has `global_batch` rows in
+// `micro_batches` fixed micro-batches.
 LOCKSTEP_API RowRange rows_in_micro_batches(std::int64_t rows, std::int64_t global_batch, int micro_batches, int rank,
                                             int world);
 
-// A place in a run's data, equal on all ranks; knows nothing of their number. Keep it in a checkpoint.
+// SamplerState is a place in a run's data. The state is equal on all ranks and does not depend on the number of ranks.
+// Programs keep it in a checkpoint.
 struct SamplerState {
-  std::int64_t length = 0;  // samples in an epoch
+  std::int64_t length = 0;  // number of samples in an epoch
   std::uint64_t seed = 0;
   std::uint64_t order = 0;  // EpochOrder::digest()
   std::int64_t epoch = 0;
-  std::int64_t consumed = 0;  // the first samples of the epoch's order, by all ranks together; `length`: it is over
+  // The number of samples, from the beginning of the epoch's order, that all ranks together have consumed. `length`:
+  // the epoch is over.
+  std::int64_t consumed = 0;
   bool operator==(const SamplerState&) const = default;
 };
 
-// What has a rank and a number of ranks: a ProcessGroup.
+// RankOfGroup is a type with a rank and a number of ranks, such as ProcessGroup.
 template <typename G>
 concept RankOfGroup = requires(const G& group) {
   { group.rank() } -> std::convertible_to<int>;
   { group.size() } -> std::convertible_to<int>;
 };
 
-// One rank's rows of each epoch, in batches. Indices are into the dataset and double as global sample ids. Batches are
-// those of a pass: from the epoch's beginning, or from the place given to resume(), to the epoch's end.
+// Sampler gives one rank its rows of each epoch, in batches. Rows are indices into the dataset, which are also the
+// global sample ids. A pass runs from the epoch's beginning, or from the place given to resume(), to the epoch's end.
 //
-// Threads: several may call the const functions at once; the others are for one thread while nobody else is inside.
-// Failure: InvalidArgument for a number out of its range, also from constructors.
+// Threads: several threads may call const functions at once; no other call may run during a call of a
+// non-const function.
+// Failure: functions and constructors throw InvalidArgument for a number out of its range.
 class LOCKSTEP_API Sampler {
  public:
   virtual ~Sampler() = default;
 
-  // Goes to the beginning of an epoch, which is equal on all ranks. A new sampler is at the beginning of epoch 0.
+  // Goes to the beginning of an epoch; `epoch` is equal on all ranks. A new sampler is at the beginning of epoch 0.
   void set_epoch(std::int64_t epoch);
-  // Continues after the samples that another run has consumed, at any number of ranks and any batch size.
-  // InvalidArgument if that run had another length, seed or order.
+  // Continues after the samples that an earlier run has consumed, with any number of ranks and any batch size. Throws
+  // InvalidArgument if the earlier run had another length, seed or order.
   void resume(const SamplerState& state);
-  // InvalidArgument where resume() would throw it.
+  // Throws InvalidArgument if resume(state) would throw it.
   void require_place(const SamplerState& state) const;
-  // The place after that many batches of this pass.
+  // Returns the place after the first `batches` batches of this pass.
   SamplerState state_after(std::int64_t batches) const;
 
-  // Batches that every rank gets in this pass: equal on all ranks.
+  // Returns the number of batches that every rank gets in this pass.
   std::int64_t num_batches() const;
-  // Batches of a pass that begins after the first `consumed` samples of an epoch; with 0 those of a whole epoch.
+  // Returns the number of batches in a pass that begins after the first `consumed` samples of an epoch.
   std::int64_t num_batches_after(std::int64_t consumed) const;
-  // This rank's rows of batch `index` (0 <= index < num_batches), in order. May be empty.
+  // Returns this rank's rows of batch `index` (0 <= index < num_batches), in order, perhaps none.
   std::vector<std::int64_t> batch(std::int64_t index) const;
-  // Rows of all ranks together in a batch that is not the last.
+  // Returns the number of rows that all ranks together have in a batch, except for the last batch.
   virtual std::int64_t global_batch() const = 0;
 
   const EpochOrder& order() const { return order_; }
-  // The rank that it reads for, and the number of ranks.
+  // rank() returns the rank that this sampler reads for, and world() the number of ranks.
   int rank() const { return rank_; }
   int world() const { return world_; }
-  // The numbers that decide, besides the rank, which samples batch() returns: names and values, which have to be the
-  // same on all ranks. For DistributedDataParallel::watch().
+  // Returns the names and values of the numbers that decide, besides the rank, which samples batch() returns.
+  // DistributedDataParallel::watch() compares these numbers, which must be equal on all ranks.
   std::vector<std::pair<std::string, std::uint64_t>> identity() const;
 
  protected:
-  // A rank's rows of a batch: first, first + stride, ... after the batch's first position in the epoch's order. Those
-  // past the epoch's end come from its front.
+  // Rows holds a rank's rows of a batch: positions first, first + stride, ... after the batch's first position in the
+  // epoch's order. Positions past the epoch's end continue at the epoch's front.
   struct Rows {
     std::int64_t first = 0;
     std::int64_t stride = 1;
     std::int64_t count = 0;
   };
 
-  // `batch_rows`, at least 1, is the value of `option`, and counts the rows of `whose`.
+  // Makes a sampler whose batches have `batch_rows` rows, at least 1: `option` names the option that set this number,
+  // and `whose` says whose rows the number counts, for messages.
   Sampler(const char* name, EpochOrder order, int rank, int world, std::int64_t batch_rows, const char* option,
           const char* whose);
-  // Rows of a batch that is not the last, as the option counts them.
+  // Returns the number of rows in a batch, except for the last batch: those of one rank, or those of all ranks, as the
+  // option counts them.
   std::int64_t batch_rows() const { return batch_rows_; }
 
  private:
-  // When `left` samples of the epoch are left: the batches in them, and this rank's rows of the next.
+  // When `left` samples of the epoch are left, batches_in() returns the number of batches in them, and next_rows() this
+  // rank's rows of the next batch.
   virtual std::int64_t batches_in(std::int64_t left) const = 0;
   virtual Rows next_rows(std::int64_t left) const = 0;
-  // How it treats a number of samples that batches or ranks don't divide.
+  // Returns a number that says how the sampler treats samples that batches or ranks don't divide evenly.
   virtual std::uint64_t remainder() const = 0;
 
   const char* name_;
@@ -186,25 +198,29 @@ class LOCKSTEP_API Sampler {
   int rank_;
   int world_;
   std::int64_t batch_rows_;
-  std::int64_t start_ = 0;  // consumed before this pass
+  std::int64_t start_ = 0;  // number of samples consumed before this pass
 };
 
-// How a dataset is dealt out whose length the ranks don't divide.
+// Uneven says how samples are dealt out when the number of ranks does not divide the dataset's length.
 enum class Uneven : std::uint8_t {
-  pad,    // samples from the epoch's front come twice: as many on every rank. PyTorch's default
-  drop,   // the epoch's tail is left out: as many on every rank. PyTorch's drop_last
-  exact,  // every sample once: some ranks have one more than others, and a last batch may have no rows. To evaluate
+  // Samples from the epoch's front come twice, so that every rank has equally many. PyTorch's default.
+  pad,
+  // The epoch's tail is left out, so that every rank has equally many samples. PyTorch's drop_last.
+  drop,
+  // Every sample comes once: some ranks have one sample more than other ranks, and a last batch may have no rows. Use
+  // it to evaluate.
+  exact,
 };
 
 struct DistributedSamplerOptions {
-  std::int64_t rows_per_rank = 0;  // rows of one rank in a batch; must be given
+  std::int64_t rows_per_rank = 0;  // number of rows of one rank in a batch; must be given
   bool shuffle = true;
   std::uint64_t seed = 0;  // equal on all ranks
   Uneven uneven = Uneven::pad;
 };
 
-// PyTorch's DistributedSampler (torch/utils/data/distributed.py): rank r reads positions r, r + world, r + 2 world, ...
-// of the epoch. The last batch may be short.
+// DistributedSampler deals samples out as PyTorch's DistributedSampler (torch/utils/data/distributed.py) does: rank r
+// reads positions r, r + world, r + 2 world, ... of the epoch. The last batch may be short.
 class LOCKSTEP_API DistributedSampler final : public Sampler {
  public:
   DistributedSampler(std::int64_t length, int rank, int world, const DistributedSamplerOptions& options);
@@ -221,7 +237,7 @@ class LOCKSTEP_API DistributedSampler final : public Sampler {
   std::int64_t batches_in(std::int64_t left) const override;
   Rows next_rows(std::int64_t left) const override;
   std::uint64_t remainder() const override { return static_cast<std::uint64_t>(uneven_); }
-  // The number of the `left` samples that `rank` gets.
+  // Returns how many of the `left` samples `rank` gets.
   std::int64_t count_of(int rank, std::int64_t left) const;
 
   Uneven uneven_;
@@ -231,15 +247,15 @@ struct GlobalBatchSamplerOptions {
   std::int64_t global_batch = 0;  // rows of all ranks together in a batch; must be given
   bool shuffle = true;
   std::uint64_t seed = 0;  // equal on all ranks
-  bool drop_last = false;  // leave out the last batch if it is short
-  // The same bits at any number of ranks (ddp/reproducible.h): a batch is cut into this number of micro-batches, and
-  // each rank has a run of them (micro_batches_of(), above). 0: each rank has its chunk() of a batch.
+  bool drop_last = false;  // whether a short last batch is left out
+  // The number of fixed micro-batches in a batch, for equal bits at any number of ranks (ddp/reproducible.h). Each rank
+  // has a run of the micro-batches (micro_batches_of(), above). 0: each rank has its chunk() of a batch.
   int micro_batches = 0;
 };
 
-// The epoch is cut into global batches as one process would, and each is split over the ranks along dimension 0 (see
-// chunk(), or as fixed micro-batches), so that a run computes the same at every world size. Every sample comes exactly
-// once per epoch; every rank gets a batch for every step, of 0 rows if need be.
+// GlobalBatchSampler cuts the epoch into global batches as a single process would, so that a run computes the same
+// steps at every world size. Each global batch is split over the ranks along dimension 0, by chunk() or as fixed
+// micro-batches. Every sample comes exactly once per epoch; every rank gets a batch for every step, perhaps of 0 rows.
 class LOCKSTEP_API GlobalBatchSampler final : public Sampler {
  public:
   GlobalBatchSampler(std::int64_t length, int rank, int world, const GlobalBatchSamplerOptions& options);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of tensors: what a loader hands to a training loop.
+// Defines batches of tensors, which a loader hands to a training loop.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,32 @@
 
 namespace lockstep::data {
 
-// `for (const auto& [x, y, ids] : loader)`. Dimension 0 counts samples and may be 0.
+// Batch is a batch of samples: `for (const auto& [x, y, ids] : loader)`. Dimension 0 of x and y counts samples and may
+// be 0.
 struct Batch {
   Tensor x;
   Tensor y;                       // undefined for data without targets
   std::vector<std::int64_t> ids;  // global sample ids: sample i is row i of x and y
 
   std::int64_t size() const { return static_cast<std::int64_t>(ids.size()); }
-  // A copy of samples [begin, end). InvalidArgument if it has not got them.
+  // Returns a copy of samples [begin, end). Throws InvalidArgument if the batch does not have these samples.
   LOCKSTEP_API Batch rows(std::int64_t begin, std::int64_t end) const;
-  // The same samples on a device: Tensor::to of x and y.
+  // Returns this batch with x and y moved to a device by Tensor::to.
   LOCKSTEP_API Batch to(DeviceId device) const;
 };
 
-// One sample, without the dimension of the batch.
+// Sample is one sample, without the dimension of the batch.
 struct Sample {
   Tensor x;
   Tensor y;
 };
 
-// A dataset in memory: sample i is row i of x and, if there are targets, of y. The rows are copied into the batch.
+// TensorDataset is a dataset in memory: sample i is row i of x and, if y is defined, row i of y. batch() copies
+// the rows.
 class LOCKSTEP_API TensorDataset {
  public:
-  // InvalidArgument if x has no dimension, y another number of rows, or one is not on the CPU.
+  // Throws InvalidArgument if x has no dimension, if y has another number of rows than x, or if x or y is not on
+  // the CPU.
   explicit TensorDataset(Tensor x, Tensor y = {});
   std::int64_t size() const { return x_.size(0); }
   Batch batch(std::span<const std::int64_t> ids) const;
@@ -45,11 +48,12 @@ class LOCKSTEP_API TensorDataset {
   Tensor y_;
 };
 
-// Samples as rows of one tensor each. `like` gives shape and dtype of a sample, for batches of none.
-// InvalidArgument, naming the sample id, if one differs from it.
+// Returns a batch whose row i is samples[i]. `like` gives the shapes and dtypes of a sample, also for a batch without
+// samples. Throws InvalidArgument, which names the sample id, if a sample's shape or dtype differs from `like`.
 LOCKSTEP_API Batch collate(std::span<const std::int64_t> ids, std::span<const Sample> samples, const Sample& like);
 
-// Makes a dataset of batches out of one whose get(id) returns a Sample. All samples have the first one's shapes.
+// Collated makes a Dataset of Batches out of a SampleDataset whose get(id) returns a Sample. All samples have the
+// shapes of sample 0.
 template <SampleDataset D>
 class Collated {
  public:
