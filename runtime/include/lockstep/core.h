@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lockstep without an engine, for programs with gradients of their own, in one include: #include <lockstep/core.h>.
-// Link lockstep::core. docs/OWN_GRADIENTS.md has a whole program.
+// Includes all of lockstep except its engine, for programs that compute gradients themselves: #include
+// <lockstep/core.h>. The programs link lockstep::core. docs/OWN_GRADIENTS.md has a whole program.
 #pragma once
 
 #include "lockstep/base/error.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// All of lockstep in one include: #include <lockstep/lockstep.h>. Link lockstep::lockstep.
+// Includes all of lockstep: #include <lockstep/lockstep.h>. Programs that include this header link lockstep::lockstep.
 //
-// Programs with gradients of their own (the Reducer, no engine) include lockstep/core.h instead, and link
-// lockstep::core.
+// Programs that compute gradients themselves (the Reducer, no engine) include lockstep/core.h instead, and
+// link lockstep::core.
 #pragma once
 
 #include "lockstep/autograd/graph.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers that decide which samples a rank reads, equal on all ranks.
+// Defines DataNumbers, the numbers that decide which samples a rank reads; these numbers are equal on all ranks.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@
 
 namespace lockstep {
 
-// Names and values, in one order on all ranks: at most kMostDataNumbers.
+// DataNumbers holds at most kMostDataNumbers names and values, in an order that is equal on all ranks.
 using DataNumbers = std::vector<std::pair<std::string, std::uint64_t>>;
 inline constexpr std::size_t kMostDataNumbers = 12;
 
-// The function that the loaders' identity() returns. Called in every synchronised step.
+// DataIdentity is the function that a loader's identity() returns. Every synchronised step calls the function.
 using DataIdentity = std::function<DataNumbers()>;
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GlobalBatch is the batch of all ranks together in a step. It comes from their step notes, so no rank waits for
-// another.
+// GlobalBatch is the batch of all ranks together in a step. Its numbers come from the ranks' step notes
+// (ddp/step_note.h), so no rank waits for another rank.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,16 @@
 
 namespace lockstep {
 
-// The same on every rank.
+// GlobalBatch has equal values on every rank.
 struct GlobalBatch {
-  std::int64_t step = -1;   // counts synchronised steps from 0; -1: none is known yet
-  std::int64_t weight = 0;  // rows, or set_weight()'s weights, of all ranks and micro-batches
+  std::int64_t step = -1;   // number of the synchronised step, from 0; -1: no step is known yet
+  std::int64_t weight = 0;  // sum of the rows, or of set_weight()'s weights, over all ranks and micro-batches
   // The loss that a single process would have on the global batch: with Loss::mean the weighted mean, with Loss::sum
-  // the sum. Each micro-batch's loss travels to within 2^-53, with many ranks or fixed micro-batches less exactly
-  // (2^-42 with 1024). NaN if a rank's loss is not finite or too large to travel (2^55 with 8 ranks, 2^41 with 1024).
-  // nullopt if no rank had rows, or a rank with rows did not record its loss.
+  // the sum. The loss is nullopt if no rank had rows, or if a rank with rows did not record its loss. The loss is NaN
+  // if a rank's loss is not finite or too large to travel (2^55 with 8 ranks, 2^41 with 1024).
+  //
+  // Each micro-batch's loss travels with a precision of 2^-53, and with many ranks or fixed micro-batches less
+  // precisely (2^-42 with 1024).
   std::optional<double> loss = std::nullopt;
 };
 

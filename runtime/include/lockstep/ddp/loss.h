@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a loss combines its terms (mean or sum); the gradients of the global batch follow from it.
+// Defines how a loss combines its terms: as mean or sum. The gradients of the global batch depend on this choice.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a rank treats a gradient that is NaN or infinite.
+// Defines how a rank treats a gradient that is NaN or infinite.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,20 @@
 
 namespace lockstep {
 
-// Each rank looks at its own gradients, bucket by bucket, before they are added to the other ranks' gradients: once the
-// sum is NaN it is NaN on every rank, and the rank that caused it can't be found. The look reads each gradient once. On
-// a device a kernel looks, no host waits, and findings are known up to three steps later.
+// NotFinite says how a rank treats a gradient that is NaN or infinite. Each rank checks its own gradients, bucket by
+// bucket, before they are added to the other ranks' gradients: a NaN in the sum would be on every rank, and no longer
+// show which rank caused it. The check reads each gradient once. On a device a kernel checks, the host does not wait,
+// and the result is known up to three steps later.
 enum class NotFinite : std::uint8_t {
-  // The rank logs step and parameter (the first in the order of backward), and training continues: a loss scaler skips
-  // such steps. The trace and every view of the run have the finding (docs/OBSERVE.md).
+  // The rank logs the step and the first parameter whose gradient is NaN or infinite, in the order of backward, and
+  // training continues: a loss scaler skips steps with NaN or infinity. The trace and every view of the run show the
+  // parameter (docs/OBSERVE.md).
   tell,
-  // The rank logs it and throws NotFiniteGradient, and the group fails on every rank, before the gradient reaches any
-  // parameter: the parameters are those of the step before. On a device a later begin_step throws it, after more steps
-  // may have run.
+  // The rank logs step and parameter and throws NotFiniteGradient, and the group fails on every rank. The exception is
+  // thrown before the gradient reaches any parameter, so the parameters are those of the step before. On a device a
+  // later begin_step throws NotFiniteGradient, and more steps may have run before.
   raise,
-  // No rank looks.
+  // No rank checks its gradients.
   ignore,
 };
 

@@ -4,12 +4,12 @@
 //   lockstep::on_rank0([&] { unpack(file, folder); }, *group);                      // the other ranks wait
 //   const int classes = lockstep::on_rank0([&] { return count_classes(file); }, *group);
 //
-// Collective: the other ranks wait for the action, at most the group's timeout (InitOptions::timeout); after that the
-// group has failed.
+// Collective: the other ranks wait for the action, at most for the group's timeout (InitOptions::timeout). After the
+// timeout the group has failed.
 //
-// Failure: an exception of the action is thrown on rank 0, even if the group fails meanwhile. Every other rank throws
-// PeerLost, a consequence, whose cause() holds rank 0's text and errno ("save_weights: rank 0 (host node7, pid 4711)
-// failed: ..."). No rank throws before all have the text, and the group stays usable. Otherwise on_rank0 throws the
+// Failure: rank 0 throws the exception of the action, even if the group fails meanwhile. Every other rank throws
+// PeerLost, whose cause() holds rank 0's text and errno ("save_weights: rank 0 (host node7, pid 4711) failed: ..."). No
+// rank throws before all ranks have the text, and the group stays usable. If the group fails, on_rank0 throws the
 // group's errors, which name the operation if a rank did not make this call.
 #pragma once
 
@@ -27,13 +27,13 @@
 
 namespace lockstep {
 
-// Runs `action`, which returns text, on rank 0 and returns its result on every rank. `operation` is its name in
-// messages.
+// Runs `action`, which returns text, on rank 0 and returns the text on every rank. `operation` is the action's name
+// in messages.
 LOCKSTEP_API std::string text_on_rank0(std::string_view operation, const std::function<std::string()>& action,
                                        ProcessGroup& group);
 
-// Runs `action` on rank 0 and returns its result on every rank: nothing, text, or a plain value (comm/values.h).
-// `operation` is its name in messages.
+// Runs `action` on rank 0 and returns the action's result on every rank: nothing, text, or a plain value
+// (comm/values.h). `operation` is the action's name in messages.
 template <std::invocable Action>
 auto on_rank0(std::string_view operation, Action&& action, ProcessGroup& group) {
   using Result = std::invoke_result_t<Action>;

@@ -13,19 +13,20 @@
 
 namespace lockstep {
 
-// A parameter, or any other state that must be equal on all ranks. Memory on a device is copied to the host, in the
-// order of the stream that is passed with it, and the call waits for the copy.
+// NamedBuffer is a parameter, or other state that must be equal on all ranks. The functions of this header copy memory
+// on a device to the host, in the order of a stream, and wait for the copy.
 struct NamedBuffer {
   std::string name;
   BufferView value;
 };
 
-// A hash of names, dtypes, sizes and bytes. Equal bits give equal hashes on every machine; -0 and 0 differ, as do two
-// NaNs of different bits. `stream` orders the copies of buffers on its device; buffers on another device use that
-// device's default stream. Throws DeviceError, and Timeout if a copy takes more than five minutes.
+// Returns a hash of the buffers' names, dtypes, sizes and bytes. Equal bits give equal hashes on every machine; -0 and
+// 0 differ, as do two NaNs of different bits. `stream` orders the copies of buffers on the stream's device; buffers on
+// another device use the default stream of their device. Throws DeviceError, and Timeout if a copy takes more than
+// five minutes.
 LOCKSTEP_API std::uint64_t hash_replica(std::span<const NamedBuffer> buffers, StreamView stream = {});
 
-// The result of comparing the ranks' replicas.
+// ReplicaComparison is the result of comparing the ranks' replicas.
 struct ReplicaComparison {
   std::uint64_t hash = 0;  // this rank's hash_replica()
   // The ranks that differ from the majority, or, if there is no majority, from rank 0.
@@ -37,14 +38,15 @@ struct ReplicaComparison {
   bool are_equal() const { return ranks.empty(); }
 };
 
-// Collective and blocking. Compares the replicas, in the order of the group's stream; 16 bytes per rank travel if all
-// are equal. Mismatch if the ranks pass different numbers of buffers.
+// Compares the replicas, in the order of the group's stream. The call is collective and blocking; 16 bytes per rank
+// travel if all replicas are equal. Throws Mismatch if the ranks pass different numbers of buffers.
 LOCKSTEP_API ReplicaComparison compare_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers);
-// The text of a Mismatch. `when` is "; they came apart ...", or empty.
+// Returns the text of a Mismatch for `comparison`. `when` is "; they came apart ...", or empty.
 LOCKSTEP_API std::string describe_divergence(const ReplicaComparison& comparison, std::string_view when = {});
 
-// Collective and blocking. Returns the hash that all ranks share, or throws the same Mismatch on every rank: it names
-// the ranks that differ from the other ranks, and the first parameter that differs.
+// Returns the hash that all ranks share. If the replicas differ, every rank throws a Mismatch with one text, which
+// names the ranks that differ from the other ranks, and the first parameter that differs. The call is collective
+// and blocking.
 LOCKSTEP_API std::uint64_t check_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers);
 
 }  // namespace lockstep

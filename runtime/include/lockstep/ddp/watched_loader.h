@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a DistributedDataParallel requires of a loader that it watches.
+// Defines the requirements on a loader that a DistributedDataParallel watches.
 #pragma once
 
 #include <functional>
@@ -12,14 +12,15 @@
 
 namespace lockstep {
 
-// A loader or sampler with identity(): the numbers that decide which samples it reads.
+// TellsIdentity is a loader or sampler with identity(), which returns the numbers that decide which samples the
+// loader reads.
 template <typename T>
 concept TellsIdentity = requires(const std::remove_reference_t<T>& it) {
   DataIdentity(it.identity());
 };
 
-// Throws InvalidArgument unless the sampler reads for this rank of the group, and for as many ranks; otherwise several
-// ranks, or none, would read some rows.
+// Throws InvalidArgument unless `rank` and `world`, those of a sampler, are the group's rank and size. With other
+// values several ranks, or no rank, would read some rows.
 LOCKSTEP_API void require_rank_of_group(const ProcessGroup& group, int rank, int world);
 template <typename Loader>
 void require_rank_of_group(const ProcessGroup& group, Loader& loader) {
@@ -30,7 +31,8 @@ void require_rank_of_group(const ProcessGroup& group, Loader& loader) {
   }
 }
 
-// Whether all ranks of the group have agreed to stop; false after the group is destroyed.
+// training_is_over() returns a function that returns whether all ranks of the group have agreed to stop. The function
+// returns false after the group is destroyed.
 using IsOver = std::function<bool()>;
 LOCKSTEP_API IsOver training_is_over(const ProcessGroup& group);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views of memory that somebody else owns, as collectives and devices take it: to be written, or only to be read.
+// Defines views of memory, which collectives and devices take as arguments: BufferView for writing, ConstBufferView
+// for reading.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +13,8 @@
 
 namespace lockstep {
 
-// `count` elements of `dtype`, contiguous, on `device`. The owner outlives every use; for a collective that means until
-// its Work is done.
+// BufferView is a view of `count` contiguous elements of `dtype` on `device`. The memory must outlive every use of the
+// view; a collective uses the view until its Work is done.
 struct BufferView {
   void* data = nullptr;
   std::int64_t count = 0;
@@ -31,7 +32,7 @@ struct BufferView {
       : data(values.data()), count(static_cast<std::int64_t>(values.size())), dtype(dtype_of<T>()) {}
 };
 
-// A view of memory that is only read.
+// ConstBufferView is a view of memory that is only read.
 struct ConstBufferView {
   const void* data = nullptr;
   std::int64_t count = 0;

@@ -15,12 +15,12 @@ enum class DeviceKind : std::uint8_t { cpu, cuda };
 
 struct LOCKSTEP_API DeviceId {
   DeviceKind kind = DeviceKind::cpu;
-  int index = 0;  // position among the devices of that kind which this process sees; always 0 for the CPU
+  int index = 0;  // position among the devices of this kind that the process sees; always 0 for the CPU
 
   auto operator<=>(const DeviceId&) const = default;
-  // The name: "cpu", "cuda:1".
+  // Returns the device's name: "cpu", "cuda:1".
   std::string str() const;
-  // The device of such a name. InvalidArgument for another text.
+  // Returns the device with the name `text`. Throws InvalidArgument if `text` is not a device's name.
   static DeviceId parse(std::string_view text);
 };
 

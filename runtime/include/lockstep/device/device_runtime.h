@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceRuntime is the table of functions of a kind of device, on which streams, events and memory are built. The CPU's
-// is built in; there all work is done when the call returns. CUDA's comes with the plug-in liblockstep_cuda.so, loaded
-// at the first call that needs it.
+// DeviceRuntime has the functions of one kind of device; streams, events and memory are built on these functions. The
+// CPU's runtime is built in, and its work is done when a call returns. CUDA's runtime is in the plug-in
+// liblockstep_cuda.so, which the first call that needs CUDA loads.
 //
-// A call waits on the host only if its comment says so, and counts the wait in counters().
-// Threads: any; each object one at a time. A call leaves the calling thread's current CUDA device as it was. But a
-//   thread that had no context yet stays on the device of the call, because returning would create a context on GPU 0.
-// Failure: DeviceError with the operation, the device and the library's own words; BackendUnavailable, with the reason
-//   and the remedy, if there is no such device.
+// A call makes the host wait only if the call's comment says so, and counts the wait in counters().
+// Threads: any thread may make a call, but only one thread at a time may use an object. A call keeps the calling
+//   thread's current CUDA device. As an exception, a thread without a context stays on the device of the call, because
+//   returning to GPU 0 would create a context on GPU 0.
+// Failure: a call throws DeviceError with the operation, the device and the words of the device's library. A call
+//   throws BackendUnavailable, with the reason and the remedy, if the device does not exist.
 #pragma once
 
 #include <chrono>
@@ -32,7 +33,7 @@ struct DeviceInfo {
   std::string uuid;        // "GPU-5f2c...", the same in every process and container; empty for the CPU
   std::string pci_bus_id;  // "0000:19:00.0"; empty for the CPU
   std::size_t memory_bytes = 0;
-  int major = 0;  // the compute capability
+  int major = 0;  // the compute capability, major.minor
   int minor = 0;
   // The versions of the driver and of the runtime library in the plug-in, as CUDA counts: 13000 is 13.0.
   int driver_version = 0;
@@ -40,63 +41,67 @@ struct DeviceInfo {
 };
 
 struct DeviceMemory {
-  // The free memory of the device, for all processes.
+  // The free memory of the device, which all processes share.
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
-  // The memory of this process in allocations that are alive, or whose stream has not reached their end.
+  // The memory of this process's allocations that are alive, or whose release their stream has not reached yet.
   std::size_t used_bytes = 0;
-  std::size_t cached_bytes = 0;  // kept for the next allocations
-  std::size_t peak_bytes = 0;    // largest used_bytes so far
+  std::size_t cached_bytes = 0;  // memory kept for the next allocations
+  std::size_t peak_bytes = 0;    // the largest used_bytes so far
 };
 
-// Counters of this process, since its start. A step should raise none of them.
+// DeviceCounters holds counters of this process since its start. A training step should not raise these counters.
 struct DeviceCounters {
-  std::int64_t host_waits = 0;  // times that a call of DeviceRuntime made the host wait for the device
-  // The most memory that this process has taken so far, in use or kept: device and pinned.
+  std::int64_t host_waits = 0;  // number of times that a call of DeviceRuntime made the host wait
+  // The largest amount of device and pinned memory that this process has held so far, in use or kept.
   std::size_t reserved_bytes = 0;
 };
 
-// The result of divide() if the divisor is 0: elements keep their values, or all become 0.
+// OverZero says what divide() does if the divisor is 0: with `stays` elements keep their values, with `is_zero` they
+// become 0.
 enum class OverZero : std::uint8_t { stays, is_zero };
 
 // The result of first_not_finite() if every number is finite.
 inline constexpr std::int64_t kAllFinite = std::numeric_limits<std::int64_t>::max();
 
-// Limits of sum_rows().
+// The constants of sum_rows(): the number of a row to skip, and limits.
 inline constexpr std::uint8_t kSkippedRow = 255;
 inline constexpr std::size_t kMostSummedRows = 2048;
-inline constexpr std::size_t kMostKeptSums = 32;  // at once: enough for 2^31 rows in a binary tree
+inline constexpr std::size_t kMostKeptSums = 32;  // sums kept at one time: enough for 2^31 rows in a binary tree
 
 class LOCKSTEP_API DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
 
   virtual DeviceKind kind() const = 0;
-  // The number of devices that this process sees. 0 is not an error: why_none() then says what is missing and what to
-  // do. Before the first call of one of these CUDA is not touched, so the program may still set CUDA_VISIBLE_DEVICES.
+  // Returns the number of devices that this process sees. 0 is not an error: why_none() then returns a text that says
+  // what is missing and how to get it. Before the first call of count() or why_none() the runtime does not use CUDA, so
+  // the program may still set CUDA_VISIBLE_DEVICES.
   virtual int count() = 0;
   virtual std::string why_none() = 0;
   virtual DeviceInfo info(DeviceId device) = 0;
 
-  // Allocates memory on the device, 256-byte aligned, contents undefined; null for 0 bytes. The last copy of the
-  // pointer frees it in the stream's order, after the work that is there, and nobody waits.
+  // Allocates memory on the device, 256-byte aligned, contents undefined; returns null for 0 bytes. The last copy of
+  // the pointer frees the memory in the stream's order, after the stream's present work, without a wait.
   //
-  // The memory belongs to the order of `stream`. Before another stream uses it, that stream waits for an event in this
-  // one; before the last copy is dropped, this stream waits for an event after that use. A stream of the program's own,
-  // which is not a Stream, lives as long as the memory.
+  // The memory is ready in the order of `stream`. Before another stream uses the memory, the program makes the other
+  // stream wait for an event in `stream`. Before the program drops the last copy of the pointer, it makes `stream` wait
+  // for an event after this use. A stream that the program made without class Stream must live as long as the memory.
   //
   // If the device has no room, the host waits for the stream, and then the call throws DeviceError with the bytes
-  // wanted, free, used and kept; Timeout if the stream's kernels have not ended after 10 minutes. InvalidArgument while
-  // the stream is being captured.
+  // wanted, free, used and kept. Throws Timeout if the stream's kernels have not ended after 10 minutes, and
+  // InvalidArgument while the stream is being captured.
   virtual std::shared_ptr<void> allocate(std::size_t bytes, StreamView stream) = 0;
-  // Allocates host memory that the device copies to and from without staging, 256-byte aligned. The last copy of the
-  // pointer returns it to a cache; the next owner gets it after the copies that copy() has put into streams are done.
+  // Allocates pinned host memory, 256-byte aligned, which the device copies to and from without staging. The last copy
+  // of the pointer returns the memory to a cache. The cache hands the memory out again after the copies that copy() has
+  // put into streams are done.
   virtual std::shared_ptr<void> allocate_pinned(std::size_t bytes, DeviceId device) = 0;
   virtual DeviceMemory memory(DeviceId device) = 0;
   virtual DeviceCounters counters() const = 0;
 
-  // These make streams and events; stream.h has their contracts; get() is the handle, null on the CPU. The device
-  // finishes a stream's work even if the stream's last copy is dropped.
+  // The next functions make and use streams and events; stream.h has their contracts. The pointers that create_stream()
+  // and create_event() return are the handles, null on the CPU. The device finishes a stream's work even if the
+  // stream's last copy is dropped.
   virtual std::shared_ptr<void> create_stream(DeviceId device, Stream::Priority priority) = 0;
   virtual void synchronize(StreamView stream, const Deadline& deadline) = 0;
   virtual std::shared_ptr<void> create_event(DeviceId device, bool timed) = 0;
@@ -106,47 +111,52 @@ class LOCKSTEP_API DeviceRuntime {
   virtual void synchronize(void* event, const Deadline& deadline) = 0;
   virtual std::chrono::nanoseconds elapsed(void* earlier, void* later) = 0;
   // Throws InvalidArgument, which names `operation`, if the stream is being captured into a CUDA graph. record() and
-  // block() do so too, because a graph runs later, and other streams would wait for work that was only recorded.
+  // block() also throw InvalidArgument then, because a graph runs later, and other streams would wait for work that was
+  // only recorded.
   virtual void check_not_captured(std::string_view operation, StreamView stream) = 0;
 
-  // The place of this memory, allocated by allocate() or not, as `device` sees it: a device, or the host.
+  // Returns the device that holds the memory at `data`, as `device` sees it; the CPU's id for host memory. The memory
+  // need not come from allocate().
   virtual DeviceId place_of(const void* data, DeviceId device) = 0;
 
-  // Copies in the stream's order. Either side may be host memory, which must live until then. Memory of
-  // allocate_pinned() spares the host a wait: pageable memory makes CUDA stage it, and counts as a host wait.
+  // Copies `bytes` bytes in the stream's order. Either side may be host memory, which must live until the copy is done.
+  // With memory of allocate_pinned() the host does not wait. CUDA stages copies of pageable memory, and such a copy
+  // counts as a host wait.
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   virtual void zero(void* data, std::size_t bytes, StreamView stream) = 0;
-  // Multiplies every element by `factor` and divides it by *divisor, a number on the device (null: no division), in the
-  // stream's order. Floats are multiplied and divided in float32 or wider, then rounded; integers, whose factor is 1,
-  // are divided in 64 bits, towards zero.
+  // Multiplies every element by `factor` and divides it by *divisor, in the stream's order. `divisor` points to a
+  // number on the device; null means no division. Floats are multiplied and divided in float32 or wider, then rounded.
+  // Integers, for which `factor` must be 1, are divided in 64 bits, towards zero.
   virtual void divide(const BufferView& buffer, double factor, const std::int64_t* divisor, OverZero over_zero,
                       StreamView stream) = 0;
-  // Finds the first element i that is NaN or infinite, in the stream's order. Sets *first, a number on the device, to 2
-  // i for NaN or 2 i + 1 for infinity, if that is less than its value. Integers are finite.
+  // Finds the first element i that is NaN or infinite, in the stream's order. Lowers *first, a number on the device, to
+  // 2 i for NaN or to 2 i + 1 for infinity; a smaller *first stays. Integers are always finite.
   virtual void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) = 0;
-  // Converts the elements of `from` to the dtype of `to`, in the stream's order: float32 or float64 to float16 or
-  // bfloat16, rounded, through float32; or float16 or bfloat16 widened. InvalidArgument for other dtypes, and different
-  // counts.
+  // Converts the elements of `from` to the dtype of `to`, in the stream's order. float32 and float64 are rounded to
+  // float16 or bfloat16, through float32; float16 and bfloat16 are widened to float32 or float64. Throws
+  // InvalidArgument for other dtypes and for different counts.
   virtual void convert(const ConstBufferView& from, const BufferView& to, StreamView stream) = 0;
-  // Sums rows, in the stream's order: element i of `to` becomes the sum of element i of merges.size() rows of its
-  // dtype, a float's. Row r begins r * `stride` bytes after `rows`. Row r is added to the newest merges[r] of the kept
-  // sums, newest first, each of them the left operand, and the result is kept; after the last row one sum is kept. A
-  // row whose number is kSkippedRow is not read. 16-bit floats are added in float32, and rounded once. `to` may be one
-  // of the rows. InvalidArgument for more than kMostSummedRows on a device.
+  // Sums merges.size() rows of floats, in the stream's order: element i of `to` becomes the sum of element i of the
+  // rows. Row r has the dtype of `to`, and begins r * `stride` bytes after `rows`.
+  //
+  // `merges` gives the order of additions on a stack of sums. Row r is added to the newest merges[r] sums of the stack,
+  // newest first, with the sum from the stack as the left operand; the result replaces these sums. After the last row
+  // the stack holds one sum. If merges[r] is kSkippedRow, row r is not read. 16-bit floats are added in float32, and
+  // rounded once. `to` may be one of the rows. Throws InvalidArgument for more than kMostSummedRows rows on a device.
   virtual void sum_rows(const void* rows, std::ptrdiff_t stride, std::span<const std::uint8_t> merges,
                         const BufferView& to, StreamView stream) = 0;
-  // Sets *to = value, in the stream's order, without host memory that has to outlive the call.
+  // Sets *to = value, in the stream's order. No host memory has to outlive the call.
   virtual void put(std::int64_t* to, std::int64_t value, StreamView stream) = 0;
 };
 
-// The runtime of a kind of device; it lives as long as the process. Throws BackendUnavailable if its plug-in can't be
-// loaded.
+// Returns the runtime of a kind of device; the runtime lives as long as the process. Throws BackendUnavailable if the
+// runtime's plug-in can't be loaded.
 LOCKSTEP_API DeviceRuntime& device_runtime(DeviceKind kind);
 
-// The name of a plug-in's function that returns its DeviceRuntime, the same object on each call.
+// The name of a plug-in's function that returns the plug-in's only DeviceRuntime.
 inline constexpr const char* kPluginDeviceSymbol = "lockstep_plugin_device";
 
-// The packages that the CUDA plug-in needs, for messages of the code that loads it.
+// The names of the CUDA plug-in and of the packages that it needs, for messages of the code that loads the plug-in.
 inline constexpr const char* kCudaPlugin = "cuda";
 inline constexpr const char* kCudaRunsWith = "an NVIDIA driver";
 inline constexpr const char* kCudaBuiltWith = "the CUDA toolkit (12.4 or newer, with nvcc)";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types.
+// Defines the element types of tensors and buffers.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@ namespace lockstep {
 
 enum class DType : std::uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
 
-// The number of bytes per element.
+// Returns the number of bytes per element.
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -25,7 +25,7 @@ constexpr std::size_t size_of(DType dtype) {
   return 0;
 }
 
-// PyTorch's name of a dtype: "float32", "bfloat16", ...
+// Returns PyTorch's name of a dtype: "float32", "bfloat16", ...
 constexpr std::string_view name_of(DType dtype) {
   switch (dtype) {
     case DType::f32: return "float32";
@@ -39,7 +39,8 @@ constexpr std::string_view name_of(DType dtype) {
   return "?";
 }
 
-// 16-bit floats as stored; arithmetic goes through float (to_float() and to_bfloat16() below convert).
+// bfloat16 and float16 store 16-bit floats. Arithmetic uses float: to_float(), to_bfloat16() and to_float16()
+// below convert.
 struct bfloat16 {
   std::uint16_t bits = 0;
 };
@@ -47,7 +48,7 @@ struct float16 {
   std::uint16_t bits = 0;
 };
 
-// The DType of a C++ type: dtype_of<float>() == DType::f32.
+// Returns the DType of a C++ type: dtype_of<float>() == DType::f32.
 template <typename T>
 constexpr DType dtype_of();
 template <>
@@ -79,11 +80,11 @@ constexpr DType dtype_of<std::uint8_t>() {
   return DType::u8;
 }
 
-// Converts bfloat16 and float16 to float and back, rounded to nearest even. Without branches, so that loops over them
-// vectorise.
+// The functions below convert bfloat16 and float16 to float and back, rounded to nearest even. They have no branches,
+// so that loops over them vectorise.
 //
-// Exact for every value, subnormals and infinities included; a NaN stays a NaN (its payload may change). Source of the
-// float16 forms: F. Giesen, https://gist.github.com/rygorous/2156668.
+// The conversions are right for every value, subnormals and infinities included; a NaN stays a NaN, but its payload may
+// change. Source of the float16 forms: F. Giesen, https://gist.github.com/rygorous/2156668.
 
 inline float to_float(bfloat16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
 
@@ -101,7 +102,7 @@ inline float to_float(float16 value) {
   const std::uint32_t shifted = magnitude << 13;
   const std::uint32_t normal = shifted + ((127u - 15u) << 23);
   const std::uint32_t special = normal + ((128u - 16u) << 23);
-  // A subnormal half is a normal float: let the subtraction normalise it.
+  // A subnormal float16 is a normal float: the subtraction normalises the number.
   const float subnormal = std::bit_cast<float>(shifted + (113u << 23)) - std::bit_cast<float>(113u << 23);
   const std::uint32_t finite = magnitude < 0x0400u ? std::bit_cast<std::uint32_t>(subnormal) : normal;
   return std::bit_cast<float>(sign | (magnitude >= 0x7c00u ? special : finite));
@@ -116,7 +117,7 @@ inline float16 to_float16(float value) {
   constexpr std::uint32_t kSmallestNormal = 113u << 23;
   constexpr std::uint32_t kAligner = ((127u - 15u) + (23u - 10u) + 1u) << 23;
   const std::uint32_t special = magnitude > kInfinity ? 0x7e00u : 0x7c00u;
-  // Adding 0.5 moves the ten bits that stay to the bottom and rounds off the rest.
+  // Adding 0.5 moves the ten bits of the mantissa that remain to the bottom, and rounds the lower bits off.
   const float aligned =
       std::bit_cast<float>(magnitude < kSmallestNormal ? magnitude : 0u) + std::bit_cast<float>(kAligner);
   const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(aligned) - kAligner;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams are a device's queues of work, and events are marks in them. A call waits on the host only if its comment
-// says so.
+// Defines streams, which are a device's queues of work, and events, which are marks in streams. A call makes the host
+// wait only if the call's comment says so.
 //
-// Threads: any, one at a time per object; but reached() and synchronize() of an event may run at the same time. Copies
-//   are the same stream or event.
-// Failure: every call throws DeviceError with the device library's own words; a constructor throws BackendUnavailable
-//   if there is no such device.
+// Threads: any thread may use a stream or event, but only one thread at a time. As an exception, reached() and
+//   synchronize() of an event may run at the same time. Copies of an object refer to one stream or event.
+// Failure: every call throws DeviceError with the words of the device's library; a constructor throws
+//   BackendUnavailable if the device does not exist.
 #pragma once
 
 #include <chrono>
@@ -19,8 +19,9 @@ namespace lockstep {
 
 class DeviceRuntime;
 
-// A stream that somebody else owns and keeps alive, as the device's library knows it (cudaStream_t). A null handle is
-// the device's default stream. The CPU has only that one: its work is done when the call returns.
+// StreamView refers to a stream that its owner keeps alive, by the handle of the device's library (cudaStream_t). A
+// null handle is the device's default stream. The CPU has only a default stream, whose work is done when a
+// call returns.
 struct StreamView {
   DeviceId device = {};
   void* handle = nullptr;
@@ -28,17 +29,18 @@ struct StreamView {
   bool operator==(const StreamView&) const = default;
 };
 
-// An owned stream. Only events order it with the default stream (CUDA: "non-blocking").
+// Stream owns a stream. Only events order an owned stream with the default stream (CUDA: "non-blocking").
 class LOCKSTEP_API Stream {
  public:
-  // CUDA's extremes: `greatest` gets a multiprocessor first when one becomes free; it interrupts nothing.
+  // Priority has CUDA's least and greatest priority. When a multiprocessor becomes free, work of `greatest` starts
+  // first; running work is not interrupted.
   enum class Priority { normal, greatest };
   explicit Stream(DeviceId device, Priority priority = Priority::normal);
 
   StreamView view() const { return view_; }
   // NOLINTNEXTLINE(google-explicit-constructor): a stream is a view already
   operator StreamView() const { return view_; }
-  // Blocks the host until all work in the stream is done. Throws Timeout.
+  // Blocks the host until all work in the stream is done. Throws Timeout at the deadline.
   void synchronize(const Deadline& deadline) const;
 
  private:
@@ -47,23 +49,23 @@ class LOCKSTEP_API Stream {
   StreamView view_;
 };
 
-// A mark in a stream.
+// Event is a mark in a stream.
 class LOCKSTEP_API Event {
  public:
-  // With `timed`, elapsed_since() works; it costs a little more on the device.
+  // Makes an event. elapsed_since() needs events with `timed`, which cost slightly more on the device.
   explicit Event(DeviceId device, bool timed = false);
 
-  // Puts the mark after all work that is in the stream now. A later record moves the mark; a stream that waits already
-  // waits for the earlier mark.
+  // Puts the mark after all work that is in the stream now. A later record() moves the mark; a stream that is already
+  // waiting still waits for the earlier mark.
   void record(StreamView stream);
-  // Makes later work in `stream` start after the mark. Without an earlier record there is nothing to wait for.
+  // Makes later work in `stream` start after the mark. Does nothing before the first record().
   void block(StreamView stream) const;
-  // Whether the mark was reached; true before any record. Never blocks.
+  // Returns whether the device has reached the mark; true before the first record(). Never blocks.
   bool reached() const;
-  // Blocks the host until the mark is reached. Throws Timeout.
+  // Blocks the host until the device has reached the mark. Throws Timeout at the deadline.
   void synchronize(const Deadline& deadline) const;
-  // The device's time between two timed marks that were both reached. InvalidArgument if one is not timed or was not
-  // recorded.
+  // Returns the device's time from `earlier` to this event, if the device has reached both. Throws InvalidArgument if
+  // an event is not timed or was not recorded.
   std::chrono::nanoseconds elapsed_since(const Event& earlier) const;
 
   DeviceId device() const { return device_; }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Early stopping that all ranks decide alike. comm/stop.h has stops that a rank or a signal requests.
+// EarlyStop stops a training early, with one decision for all ranks. comm/stop.h has stops that a rank or a
+// signal requests.
 //
-// Threads: the group's. Failure: the group's errors.
+// Threads: EarlyStop belongs to the thread that uses the group. Failure: step() throws the group's errors.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +15,15 @@
 namespace lockstep {
 
 struct EarlyStopOptions {
-  // The number of values in a row that are not better before it stops; at least 1.
+  // The number of consecutive values without an improvement after which the training stops; at least 1.
   int patience = 3;
-  // The improvement that does not count yet: a better value beats the best one by more. At least 0.
+  // The largest improvement that does not count: a better value must beat the best value by more than min_delta, which
+  // is at least 0.
   double min_delta = 0;
   bool higher_is_better = false;
 };
 
-// Stops early, judging rank 0's values, so all ranks decide alike even if their own values differ.
+// EarlyStop judges rank 0's values, so all ranks decide alike even if their own values differ.
 //
 //   lockstep::EarlyStop stop(*group, {.patience = 3});
 //   for (int epoch = 0; epoch < epochs; ++epoch) {
@@ -30,17 +32,20 @@ struct EarlyStopOptions {
 //   }
 class LOCKSTEP_API EarlyStop {
  public:
-  // The state of step(): to save, and to resume with.
+  // State is the state of step(), which programs save to resume with.
   struct State {
-    double best = std::numeric_limits<double>::quiet_NaN();  // NaN before the first
-    int not_better = 0;                                      // values since the best one
-    std::int64_t at_step = 0;  // steps that the group's training had done at the last value; 0: none, or not known
+    double best = std::numeric_limits<double>::quiet_NaN();  // the best value; NaN before the first value
+    int not_better = 0;                                      // number of values since the best value
+    // The number of steps that the group's training had done at the last value. 0 before the first value, or if the
+    // number is not known.
+    std::int64_t at_step = 0;
   };
 
-  // `group` outlives this object. InvalidArgument for options out of their range.
+  // Throws InvalidArgument for options out of their range. `group` outlives this object.
   explicit EarlyStop(ProcessGroup& group, const EarlyStopOptions& options = {});
-  // Collective: takes the next value, and returns whether `patience` values in a row were not better. A NaN is not
-  // better. A value from the same training step as the value before, as after a resume, is not counted again.
+  // Takes the next value, and returns whether the last `patience` values were not better than the best value. The call
+  // is collective. A NaN is never better. A value from the training step of the previous value, as after a resume, is
+  // not counted again.
   bool step(double value);
 
   const State& state() const { return state_; }

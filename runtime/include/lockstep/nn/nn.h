@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers, the modules of which models are made.
+// Defines layers, the modules of which models are made.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace lockstep::nn {
 
-// Layers without parameters: element by element.
+// Layers without parameters, which compute element by element.
 
 class LOCKSTEP_API ReLU : public Module {
  public:
@@ -27,16 +27,16 @@ class LOCKSTEP_API Tanh : public Module {
   Tensor forward(const Tensor& x) override { return tanh(x); }
 };
 
-// The tanh form, as in GPT-2.
+// GELU computes the tanh form of GELU, as in GPT-2.
 class LOCKSTEP_API GELU : public Module {
  public:
   Tensor forward(const Tensor& x) override { return gelu(x); }
 };
 
-// Zeroes elements with probability p in training, and is the identity in evaluation. The choice depends only on (seed,
-// layer name, step, sample id, element), so it needs Module::set_context before each forward in training.
-// InvalidArgument if p is not in [0, 1). Use one Dropout per place: a layer that is used twice draws the same mask
-// twice.
+// Dropout zeroes elements with probability p in training, and is the identity in evaluation. The zeroed elements depend
+// only on (seed, layer name, step, sample id, element), so a Dropout needs Module::set_context before each forward in
+// training. Use one Dropout per place in the model: a layer that runs twice in a forward draws the same mask twice.
+// Throws InvalidArgument if p is not in [0, 1).
 class LOCKSTEP_API Dropout : public Module {
  public:
   explicit Dropout(float p);
@@ -50,20 +50,20 @@ class LOCKSTEP_API Dropout : public Module {
 
 struct LinearOptions {
   bool bias = true;
-  // The initial values of the weight; default kaiming_uniform(in). The bias begins uniform with bound 1 / sqrt(in), or
-  // with zeros if `init` is given.
+  // The initial values of the weight; the default is kaiming_uniform(in). The bias begins uniform with bound 1 /
+  // sqrt(in), or with zeros if `init` is given.
   std::optional<Init> init = std::nullopt;
 };
 
-// Maps x [..., in] to [..., out]. Parameters: `weight` [in, out] (the transpose of PyTorch's, see autograd/ops.h) and
-// `bias` [out]. In files the weight is PyTorch's, [out, in].
+// Linear maps x [..., in] to [..., out]. Its parameters are `weight` [in, out], the transpose of PyTorch's weight (see
+// autograd/ops.h), and `bias` [out]. Files store the weight in PyTorch's layout, [out, in].
 class LOCKSTEP_API Linear : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, const LinearOptions& options = {});
   Tensor forward(const Tensor& x) override;
 
   Tensor weight() const;
-  // The bias; undefined if there is none.
+  // Returns the bias; undefined if the layer has no bias.
   Tensor bias() const;
 
  private:
@@ -73,12 +73,14 @@ class LOCKSTEP_API Linear : public Module {
 
 // Embedding: a table of vectors, looked up by index.
 
-// Maps indices i64 [...] to [..., channels]. Parameter: `weight` [rows, channels], by default normal with deviation 1.
+// Embedding maps indices i64 [...] to [..., channels]. Its parameter is `weight` [rows, channels], by default
+// initialised from a normal distribution with deviation 1.
 class LOCKSTEP_API Embedding : public Module {
  public:
   Embedding(std::int64_t rows, std::int64_t channels, const Init& init = Init::normal(1.0f));
   Tensor forward(const Tensor& indices) override;
-  // The first `count` rows for each of `batch` samples: [batch, count, channels]. For learned positions.
+  // Returns the first `count` rows for each of `batch` samples, as [batch, count, channels]. Models with learned
+  // positions use first_rows().
   Tensor first_rows(std::int64_t batch, std::int64_t count) const;
 
   Tensor weight() const;
@@ -89,7 +91,8 @@ class LOCKSTEP_API Embedding : public Module {
 
 // Layer normalisation.
 
-// Normalises the last dimension. Parameters: `weight` [channels], ones, and `bias` [channels], zeros.
+// LayerNorm normalises the last dimension. Its parameters are `weight` [channels], initialised with ones, and `bias`
+// [channels], initialised with zeros.
 class LOCKSTEP_API LayerNorm : public Module {
  public:
   explicit LayerNorm(std::int64_t channels, float epsilon = 1e-5f);
@@ -105,11 +108,11 @@ class LOCKSTEP_API LayerNorm : public Module {
 
 //   Sequential model{Linear(784, 256), ReLU(), Linear(256, 10)};
 //
-// Layers are named "0", "1", ...
+// The layers are named "0", "1", ...
 class LOCKSTEP_API Sequential : public Module {
  public:
   Sequential() = default;
-  // Makes no Sequential of a single Sequential, which would be a copy: append() nests one.
+  // Makes a Sequential of layers. A single Sequential as argument makes a copy; use append() to nest a Sequential.
   template <typename First, typename... Rest>
   requires std::is_base_of_v<Module, std::decay_t<First>> &&
       (sizeof...(Rest) > 0 || !std::is_same_v<Sequential, std::decay_t<First>>)explicit Sequential(First&& first,
@@ -140,14 +143,16 @@ class LOCKSTEP_API Sequential : public Module {
 
 struct TransformerOptions {
   std::int64_t channels = 128;
-  std::int64_t heads = 4;  // channels is a multiple of it
-  float dropout = 0.1f;    // of the values that each branch adds to the residual stream
-  // The standard deviation of weights; projections into the residual stream use it divided by sqrt(2 layers).
+  std::int64_t heads = 4;  // number of heads, a divisor of `channels`
+  float dropout = 0.1f;    // dropout probability of the values that each branch adds to the residual stream
+  // The standard deviation of the initial weights. Projections into the residual stream use this deviation divided by
+  // sqrt(2 layers).
   float deviation = 0.02f;
   std::int64_t layers = 1;
 };
 
-// Causal multi-head self-attention, x [B, T, C] to [B, T, C]. Children: `qkv` (C to 3C) and `project` (C to C).
+// CausalSelfAttention computes causal multi-head self-attention, from x [B, T, C] to [B, T, C]. Its children are `qkv`
+// (C to 3C) and `project` (C to C).
 class LOCKSTEP_API CausalSelfAttention : public Module {
  public:
   explicit CausalSelfAttention(const TransformerOptions& options);
@@ -159,7 +164,8 @@ class LOCKSTEP_API CausalSelfAttention : public Module {
   Linear project_;
 };
 
-// Computes x + attention(norm(x)), then + mlp(norm): pre-normalised, GELU, four times as wide inside.
+// TransformerBlock computes y = x + attention(norm1(x)) and returns y + mlp(norm2(y)). The mlp uses GELU, and is four
+// times as wide inside.
 class LOCKSTEP_API TransformerBlock : public Module {
  public:
   explicit TransformerBlock(const TransformerOptions& options);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schedule computes the learning rate from the step, for any engine: all of it is in this header.
+// Schedule computes the learning rate from the step, for any engine. The whole implementation is in this header.
 #pragma once
 
 #include <algorithm>
@@ -14,20 +14,20 @@ namespace lockstep::optim {
 
 enum class Decay : std::uint8_t { none, linear, cosine };
 
-// A learning rate that rises linearly over the first `warmup` steps to `peak`, then falls to `floor` at step `total`
-// and stays there. With Decay::none it stays at `peak`, and `total` is not read.
+// Schedule is a learning rate that rises linearly over the first `warmup` steps to `peak`, falls until step `total` to
+// `floor`, and then stays at `floor`. With Decay::none the rate stays at `peak`, and `total` is not read.
 //
 //   optimizer.set_learning_rate(schedule(ddp.steps()));   // steps count from 0, and continue after a resume
 struct Schedule {
   double peak = 1e-3;
   double floor = 0;
   std::int64_t warmup = 0;
-  std::int64_t total = 0;  // steps, warm-up included: set it, except with Decay::none
+  std::int64_t total = 0;  // number of steps, warm-up included; must be set, except with Decay::none
   Decay decay = Decay::cosine;
 
-  // The learning rate at a step. While step < warmup it is peak (step + 1) / warmup; a step below 0 counts as 0.
-  // InvalidArgument for a step after the warm-up if `total` is not above `warmup`: the rate would be `floor` from there
-  // on.
+  // Returns the learning rate at a step. While step < warmup the rate is peak (step + 1) / warmup; a step below 0
+  // counts as 0. Throws InvalidArgument for a step after the warm-up if `total` is not above `warmup`, because the rate
+  // would always be `floor` after the warm-up.
   double operator()(std::int64_t step) const {
     step = std::max<std::int64_t>(step, 0);
     if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);

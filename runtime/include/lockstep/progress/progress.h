@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws a progress bar on stderr, on rank 0: step, loss of the global batch, the three newest values that rank 0 has
-// logged (metrics/metrics.h), samples per second, the time waited for communication, and the communication hidden by
-// backward.
+// Draws a progress bar on stderr, on rank 0. The bar shows step, loss of the global batch, the three newest values that
+// rank 0 has logged (metrics/metrics.h), samples per second, the time waited for communication, and the communication
+// hidden by backward.
 //
 //   for (const auto& [x, y, ids] : progress(loader, ddp)) ...      // a lockstep::data::DataLoader
-//   for (auto& batch : progress(*loader, ddp)) ...                 // one of torch::data's
+//   for (auto& batch : progress(*loader, ddp)) ...                 // a loader of torch::data
 //
-// On a terminal, and under `lockstep run`, the bar is redrawn in place; elsewhere it is a line every 2 s.
-// LOCKSTEP_PROGRESS=bar, lines or off overrides that. After the loop a summary shows the same for the whole run.
+// On a terminal, and under `lockstep run`, the bar is redrawn in place; elsewhere the bar is a new line every 2 s.
+// LOCKSTEP_PROGRESS=bar, lines or off overrides this choice. After the loop a summary shows the bar's numbers for the
+// whole loop.
 //
-// Loss and samples come from DistributedDataParallel::last_batch(), for all ranks: on the CPU of the step just
-// finished, on a device of an earlier step, which is known without a wait. Records of steps before the loop are not
-// shown, so a loop that evaluates has no loss and no communication.
+// Loss and samples of all ranks come from DistributedDataParallel::last_batch(). On the CPU they belong to the step
+// just finished; on a device they belong to an earlier step, which is known without a wait. Steps before the loop are
+// not shown, so a loop that evaluates shows no loss and no communication.
 //
-// A loop over progress(loader, ddp) ends after all ranks have agreed to stop (comm/stop.h); a new loop then has no
-// passes.
+// A loop over progress(loader, ddp) ends after all ranks have agreed to stop (comm/stop.h); a new loop then has
+// no iterations.
 //
-// Threads: one. Nothing here is collective: a bar never waits for a rank or a device.
+// Threads: a bar belongs to one thread. A bar never waits for a rank or a device.
 #pragma once
 
 #include <concepts>
@@ -37,14 +38,14 @@
 
 namespace lockstep {
 
-// The numbers that one step adds to a bar.
+// ProgressStep holds the numbers that one step adds to a bar.
 struct ProgressStep {
   std::optional<double> loss = std::nullopt;
-  std::int64_t samples = 0;                   // of all ranks
+  std::int64_t samples = 0;                   // number of samples of all ranks
   const trace::StepRecord* record = nullptr;  // valid during the call
 };
 
-// A DistributedDataParallel, lockstep's or lockstep::libtorch's, as a bar reads it.
+// TellsSteps is a DistributedDataParallel, of lockstep or lockstep::libtorch, with the functions that a bar reads.
 template <typename T>
 concept TellsSteps = requires(const T& ddp) {
   { ddp.group() } -> std::convertible_to<const std::shared_ptr<ProcessGroup>&>;
@@ -55,25 +56,26 @@ concept TellsSteps = requires(const T& ddp) {
 
 class LOCKSTEP_API Progress {
  public:
-  // `total` is the number of steps, 0 if unknown. `last_batch` and `last_record` are the steps of ddp's last_batch()
-  // and last_step() before the loop, which do not belong to the loop. InvalidArgument if LOCKSTEP_PROGRESS is not one
-  // of its values.
+  // Makes a bar. `total` is the number of steps, 0 if unknown. `last_batch` and `last_record` are the steps of ddp's
+  // last_batch() and last_step() before the loop, which the bar does not show. Throws InvalidArgument if
+  // LOCKSTEP_PROGRESS has an unknown value.
   Progress(const ProcessGroup& group, std::int64_t total, std::int64_t last_batch = -1, std::int64_t last_record = -1);
-  // Draws the end, unless finish() was called or an exception is unwinding.
+  // Draws the final bar, unless finish() was called or an exception is unwinding.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Call it after each step. It reads the clock, and draws at most 10 times a second.
+  // Adds a step to the bar; the program calls step() after each step. The call reads the clock, and draws at most 10
+  // times a second.
   void step(const ProgressStep& step);
-  // As above, from ddp's state. With several micro-batches the call after the last one has the loss.
+  // Adds a step from ddp's state. With several micro-batches only the call after the last micro-batch adds the loss.
   template <TellsSteps Ddp>
   void step(const Ddp& ddp) {
     step(ddp.last_batch(), ddp.last_step());
   }
-  // Writes a line above the bar. Only on rank 0.
+  // Writes a line above the bar on rank 0; does nothing on other ranks.
   void note(std::string_view text);
-  // Draws the end.
+  // Draws the final bar.
   void finish();
 
  private:
@@ -84,16 +86,17 @@ class LOCKSTEP_API Progress {
 };
 
 struct ProgressOptions {
-  // The number of steps of the loop. Default: the loader's batches_in_pass(), if it has one; otherwise unknown: then
-  // there is no bar, and no remaining time.
+  // The number of steps of the loop. The default is the loader's batches_in_pass(), if the loader has this function. With
+  // an unknown number of steps the output shows no bar and no remaining time.
   std::optional<std::int64_t> total = std::nullopt;
-  // Whether the loop has no backward. Each rank then leaves it before its own next batch after it was asked to stop, or
-  // its process got a signal (StopView::this_rank); the ranks agree in the Metrics::result() after the loop.
+  // Whether the loop has no backward. If a rank was asked to stop or its process got a signal (StopView::this_rank),
+  // this rank then leaves the loop before its next batch; the ranks agree to stop in the Metrics::result() after
+  // the loop.
   bool evaluates = false;
 };
 
-// One epoch of a loader under a progress bar, for a range-for. It calls `after_step(bar)` after each pass of the loop's
-// body, and `is_over()` before each pass, and ends the loop if that is true.
+// ProgressRange is one epoch of a loader under a progress bar, for a range-for. The range calls `after_step(bar)` after
+// each run of the loop's body, and `is_over()` before each run, and ends the loop when is_over() returns true.
 template <typename Loader, typename AfterStep, typename IsOver>
 class ProgressRange {
  public:
@@ -147,7 +150,7 @@ std::int64_t steps_of(const Loader& loader, const ProgressOptions& options) {
   return options.total.value_or(0);
 }
 
-// The number of samples in a pass, of all ranks; 0 if it is not known.
+// Returns the number of samples of all ranks in a batch; 0 if the number is not known.
 template <typename Loader>
 std::int64_t samples_of(const Loader& loader) {
   if constexpr (requires { loader.sampler().global_batch(); }) return loader.sampler().global_batch();
@@ -156,8 +159,8 @@ std::int64_t samples_of(const Loader& loader) {
 
 }  // namespace detail
 
-// Loops over `loader` under a bar with ddp's loss and times. `loader` is anything with begin() and end(), and outlives
-// the loop.
+// Returns a range over `loader` under a bar with ddp's loss and times. `loader` is any object with begin() and end(),
+// and outlives the loop.
 template <typename Loader, TellsSteps Ddp>
 auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {}) {
   auto bar = std::make_unique<Progress>(*ddp.group(), detail::steps_of(loader, options), ddp.last_batch().step,
@@ -165,15 +168,15 @@ auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {
   return ProgressRange(
       loader, std::move(bar),
       [&ddp, evaluates = options.evaluates, samples = detail::samples_of(loader)](Progress& it) {
-        // Records that a device still delivers from training do not belong to an evaluation.
+        // A device may still deliver records of training steps, which do not belong to an evaluation.
         evaluates ? it.step({.samples = samples}) : it.step(ddp);
       },
       [&ddp, evaluates = options.evaluates] {
         return ddp.should_stop() || (evaluates && should_stop(*ddp.group(), StopView::this_rank));
       });
 }
-// Loops over `loader` under a bar without a model: steps and remaining time, and samples as the loader's batch_size
-// counts them, if it has one. It ends with the group's training too.
+// Returns a range over `loader` under a bar without a model. The bar shows steps, remaining time, and, if the loader
+// has a sampler with global_batch(), samples. The loop ends after all ranks of the group have agreed to stop.
 template <typename Loader>
 auto progress(Loader& loader, const std::shared_ptr<ProcessGroup>& group, const ProgressOptions& options = {}) {
   auto bar = std::make_unique<Progress>(*group, detail::steps_of(loader, options));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gathers the rows of all ranks on one rank, or on all. lockstep/metrics/metrics.h has means and sums over all ranks.
+// Gathers the rows of all ranks on one rank, or on every rank. lockstep/metrics/metrics.h has means and sums over
+// all ranks.
 #pragma once
 
 #include "lockstep/base/api.h"
@@ -8,11 +9,12 @@
 
 namespace lockstep {
 
-// Collective and blocking. Rank `root` gets every rank's rows (dimension 0) in rank order, the other ranks an undefined
-// tensor: the opposite of the split by data::chunk. Ranks may have different numbers of rows, also none. Backward does
-// not go through it. Mismatch, on every rank, if the rows differ in shape or dtype.
+// Returns every rank's rows (dimension 0) in rank order on rank `root`, and an undefined tensor on the other ranks: the
+// opposite of the split by data::chunk. The call is collective and blocking. Ranks may have different numbers of rows,
+// also none. Backward does not go through gather_rows(). Throws Mismatch, on every rank, if the rows differ in shape
+// or dtype.
 LOCKSTEP_API Tensor gather_rows(const Tensor& rows, ProcessGroup& group, int root = 0);
-// The same for every rank.
+// Returns every rank's rows on every rank, in all other respects as gather_rows() does.
 LOCKSTEP_API Tensor all_gather_rows(const Tensor& rows, ProcessGroup& group);
 
 }  // namespace lockstep

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves and loads weights in safetensors files, as PyTorch has them: under the parameters' dotted names, a Linear's
-// weight as [out, in]. PyTorch loads the files of save_weights with strict=True into a module of the same layers and
-// names, and load_weights reads PyTorch's; nn::Module::file_layouts() names the tensors that are transposed. A shared
-// parameter is written under each of its names, and read from any; if a file has several of them, they must be equal.
+// Saves and loads weights in safetensors files with PyTorch's names and layouts: the parameters' dotted names, and a
+// Linear's weight as [out, in]. PyTorch loads the files of save_weights with strict=True into a module with equal
+// layers and names, and load_weights reads PyTorch's files. nn::Module::file_layouts() says which tensors are
+// transposed in files. A shared parameter is written under each of its names, and read from any of its names; if a file
+// has several of these names, their tensors must be equal.
 #pragma once
 
 #include <filesystem>
@@ -16,31 +17,33 @@ namespace lockstep {
 
 class DistributedDataParallel;
 
-// Writes the model's parameters; a reader sees the old file or the new one, never a part (checkpoint/safetensors.h).
-// Throws InvalidArgument (no such folder), SystemError (disk full).
+// Writes the model's parameters to a file. A reader sees the old file or the whole new file (checkpoint/safetensors.h).
+// Throws InvalidArgument if the folder does not exist, and SystemError if the disk is full.
 LOCKSTEP_API void save_weights(const std::filesystem::path& path, const nn::Module& model,
                                const checkpoint::Metadata& metadata = {});
-// Collective. As above, in a job: rank 0 writes, and every rank waits until the file is on rank 0's disk. A failure of
-// rank 0 reaches every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group stays
-// usable.
+// Writes the model's parameters in a job: rank 0 writes, and every rank waits until the file is on rank 0's disk. The
+// call is collective. If rank 0 fails, rank 0 throws its own error, every other rank throws PeerLost with rank 0's text
+// and errno, and the group stays usable.
 LOCKSTEP_API void save_weights(const std::filesystem::path& path, const nn::Module& model, ProcessGroup& group,
                                const checkpoint::Metadata& metadata = {});
 
-// The model that `ddp` trains, in its group.
+// Writes the model that `ddp` trains, as the function above does, with ddp's group.
 LOCKSTEP_API void save_weights(const std::filesystem::path& path, const DistributedDataParallel& ddp,
                                const checkpoint::Metadata& metadata = {});
 
-// Reads the model's parameters, all or nothing. The file must hold exactly the model's names, with its shapes and
-// dtypes, except for what `options` allow; otherwise InvalidArgument lists what is missing, unexpected or different,
-// and nothing has changed. CorruptData if the file is damaged. `path` is a safetensors file, an index of several
-// (NAME.safetensors.index.json), or a folder that holds one index, or without an index one file.
+// Reads the model's parameters, all or nothing. The file must hold exactly the model's names, with the model's shapes
+// and dtypes, except for differences that `options` allow. Otherwise the function throws InvalidArgument, which lists
+// the missing, unexpected and different tensors, and has changed nothing. Throws CorruptData if the file is damaged.
+//
+// `path` is a safetensors file, an index of several files (NAME.safetensors.index.json), or a folder. The folder must
+// hold one index, or, without an index, one safetensors file.
 LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
                                              const checkpoint::LoadOptions& options = {});
-// Collective. As above, in a job: rank 0 reads, so other hosts need no copy of the file, and all ranks return the same.
-// A failure of rank 0 reaches every rank as with save_weights.
+// Reads the model's parameters in a job: rank 0 reads, so other hosts need no copy of the file, and all ranks return
+// equal results. The call is collective. If rank 0 fails, every rank throws as in save_weights.
 LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
                                              ProcessGroup& group, const checkpoint::LoadOptions& options = {});
-// Into the model that `ddp` trains, in its group.
+// Reads the parameters of the model that `ddp` trains, as the function above does, with ddp's group.
 LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, const DistributedDataParallel& ddp,
                                              const checkpoint::LoadOptions& options = {});
 // Reads only the metadata, from which a program can build the model.
