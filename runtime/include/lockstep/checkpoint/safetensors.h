@@ -117,12 +117,12 @@ struct LoadOptions {
   // equal. Two names in the model may have one name in the file: tied weights.
   //   [](const std::string& name) { return "module." + name; }   // PyTorch's wrappers saved such names
   std::function<std::string(const std::string& name)> name_in_file = {};
-  // Whether the file may lack tensors of the model. Such a tensor keeps its value; in a job every rank gets rank
-  // 0's value.
+  // If true, the file may lack tensors of the model. A tensor that the file lacks keeps its value; in a job every rank
+  // gets rank 0's value.
   bool allow_missing = false;
-  // Whether the file may hold tensors that the model lacks.
+  // If true, the file may hold tensors that the model lacks.
   bool allow_unexpected = false;
-  // Whether the file may hold tensors of bool and integers that the model lacks: masks, position ids.
+  // If true, the file may hold tensors of bool and integers that the model lacks: masks, position ids.
   bool allow_unexpected_integers = false;
 };
 

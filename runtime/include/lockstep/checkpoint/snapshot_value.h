@@ -24,8 +24,8 @@ enum class AtAnotherSize : std::uint8_t {
   drop,    // every rank keeps its value
 };
 
-// The get functions return the value of a name in the type that was saved. They throw InvalidArgument, which holds the
-// value found, if the value is missing, has another type, or is a number that does not fit.
+// The get functions return the value of a name in the type that was saved. The get functions throw InvalidArgument,
+// which holds the value found, if the value is missing, has another type, or is a number that does not fit.
 LOCKSTEP_API bool get_bool(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::int64_t get_int(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::uint64_t get_uint(const SnapshotValues& values, std::string_view name);

@@ -243,7 +243,7 @@ class LOCKSTEP_API LoaderCore {
   std::shared_ptr<Sampler> sampler_;
   LoaderOptions options_;
   bool is_resumed_ = false;  // whether resume() was called and no pass has begun since
-  // Whether the next pass has the sampler's epoch: in the first pass, after set_epoch(), and after resume() within
+  // If true, the next pass has the sampler's epoch: in the first pass, after set_epoch(), and after resume() within
   // an epoch.
   bool is_asked_for_ = true;
   std::weak_ptr<Pass> running_;

@@ -58,7 +58,7 @@ struct MappedTokensOptions {
   int bytes = 2;  // number of bytes of a token, an unsigned little-endian number: 2 or 4
   // The number of tokens in a sample, at least 1: the context, and one token more as the target of the last token.
   std::int64_t window = 0;
-  // The number of tokens from a sample's first token to the next sample's first token. 0: `window`.
+  // The number of tokens from a sample's first token to the next sample's first token. A stride of 0 means `window`.
   std::int64_t stride = 0;
   std::int64_t header = 0;  // number of bytes before the first token
 };

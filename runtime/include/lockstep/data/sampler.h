@@ -118,8 +118,8 @@ struct SamplerState {
   std::uint64_t seed = 0;
   std::uint64_t order = 0;  // EpochOrder::digest()
   std::int64_t epoch = 0;
-  // The number of samples, from the beginning of the epoch's order, that all ranks together have consumed. `length`:
-  // the epoch is over.
+  // The number of samples, from the beginning of the epoch's order, that all ranks together have consumed. If consumed
+  // == length, the epoch is over.
   std::int64_t consumed = 0;
   bool operator==(const SamplerState&) const = default;
 };
@@ -249,7 +249,7 @@ struct GlobalBatchSamplerOptions {
   std::uint64_t seed = 0;  // equal on all ranks
   bool drop_last = false;  // whether a short last batch is left out
   // The number of fixed micro-batches in a batch, for equal bits at any number of ranks (ddp/reproducible.h). Each rank
-  // has a run of the micro-batches (micro_batches_of(), above). 0: each rank has its chunk() of a batch.
+  // has a run of the micro-batches (micro_batches_of(), above). With 0 each rank has its chunk() of a batch.
   int micro_batches = 0;
 };
 

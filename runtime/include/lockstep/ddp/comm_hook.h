@@ -64,8 +64,8 @@ struct GradBucket {
   //
   // On a device the host waits for the summed weight in the first two steps. A later step's scale comes from the larger
   // one of two summed weights: that of two steps before, and that of three steps before. If the step's own weight is
-  // larger than both, the buffer's numbers are larger by this factor. The Reducer always divides by the step's
-  // own weight.
+  // larger than both, the buffer's numbers are larger by the ratio of these weights. The Reducer always divides by the
+  // step's own weight.
   std::int64_t scale;
   // A stream for a hook's kernels between two collectives. On a device this stream belongs to the Reducer, and only
   // events order it with the group's stream; kernels in the group's stream would make backward wait. On the CPU `side`
@@ -77,14 +77,14 @@ struct GradBucket {
 
 // HookedBucket is the result of a hook.
 struct HookedBucket {
-  // The collective that makes the result: the Reducer reads the result after the collective is done. Empty: the result
-  // is ready now. A program's own Work has a WorkState whose wait() returns at the deadline; on a device the Reducer
-  // calls wait_on() instead. If the Work is not done within the group's timeout after the end of backward, the step
-  // throws Timeout.
+  // The collective that makes the result: the Reducer reads the result after the collective is done. With an empty Work
+  // the result is ready now. A program's own Work has a WorkState whose wait() returns at the deadline; on a device the
+  // Reducer calls wait_on() instead. If the Work is not done within the group's timeout after the end of backward, the
+  // step throws Timeout.
   Work work = {};
   // The function that returns the sum over the ranks: a buffer with the bucket's size, dtype and device, in memory that
-  // lives as long as this function. A buffer of another size or dtype fails the hook with an Error. Null: the sum is in
-  // the bucket's buffer.
+  // lives as long as this function. A buffer of another size or dtype fails the hook with an Error. If `finish` is
+  // null, the sum is in the bucket's buffer.
   //
   // The Reducer calls `finish` once, on the thread of backward: on the CPU when the work is done, on a device when the
   // group's stream waits for the work. `finish` puts its kernels into the group's stream. `finish` may not start a

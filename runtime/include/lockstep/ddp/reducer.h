@@ -46,7 +46,7 @@ namespace lockstep {
 
 struct ReducerOptions {
   BucketOptions buckets = {};
-  // Whether used_anywhere() says after each step which parameters some rank marked ready. Engines need the answer if
+  // If true, used_anywhere() says after each step which parameters some rank marked ready. Engines need the answer if
   // their graphs may leave parameters out. The answer travels with the last float32 bucket, 4 bytes per parameter.
   bool track_unused = false;
   // The way in which the loss combines its terms, equal on all ranks. With Loss::sum the engine writes gradients
@@ -63,8 +63,8 @@ struct ReducerOptions {
   // adds them up.
   //
   // The constructor throws InvalidArgument if there are fewer fixed micro-batches than ranks or more than 2^20, or if
-  // the batch size or the number of threads is out of range. It also throws with a comm_hook, for 16-bit parameters,
-  // and on a device with LOCKSTEP_STEP_DIGESTS.
+  // the batch size or the number of threads is out of range. The constructor also throws with a comm_hook, for 16-bit
+  // parameters, and on a device with LOCKSTEP_STEP_DIGESTS.
   Reproducible reproducible = {};
   // The state that ranks divide among themselves, equal on all ranks. With Shard::optimizer a synchronised finish_step
   // leaves the mean only in this rank's shard; update_shards() then updates the shard's weights, and gives all weights
@@ -77,8 +77,8 @@ struct StepOptions {
   // Reducer sums the buffers over the ranks and divides once by the summed weight, so the mean is exact for any
   // partition of the batch.
   std::int64_t weight = 1;
-  // Whether this micro-batch ends its step; false for every micro-batch except the last. If false, finish_step() sends
-  // nothing, and the next begin_step() adds to gradients and weight (accumulating() is true).
+  // If true, this micro-batch is the last micro-batch of its step. If false, finish_step() sends nothing, and the next
+  // begin_step() adds to gradients and weight (accumulating() is true).
   bool synchronize = true;
   // The numbers that travel with bucket 0 if the step is synchronised: see noted().
   StepNote note = {};
@@ -87,10 +87,11 @@ struct StepOptions {
 class LOCKSTEP_API Reducer {
  public:
   // Compares hashes of specs and options over the ranks, and allocates the arena that holds the gradients. The
-  // constructor is collective. On every rank it throws Mismatch, which names the first parameter that differs, and the
-  // ranks, or Timeout, which names the ranks that did not arrive.
+  // constructor is collective. If specs or options differ, the constructor throws Mismatch on every rank, which names
+  // the first parameter that differs, and the ranks. If a rank does not arrive, the constructor throws Timeout, which
+  // names the missing ranks.
   Reducer(std::vector<ParameterSpec> specs, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options = {});
-  // Aborts the group if buckets are in flight, because the other ranks wait for this one.
+  // Aborts the group if buckets are in flight, because the other ranks wait for this rank.
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
@@ -139,13 +140,12 @@ class LOCKSTEP_API Reducer {
   // Declares that this micro-batch has no gradient of the parameter: the gradient counts as 0, and its bucket does not
   // wait for it. Throws as mark_ready() does.
   void mark_unused(int parameter);
-  // Launches the remaining buckets and waits for all buckets; on a device the group's stream waits, and not the
-  // host. Returns
+  // Launches the remaining buckets and waits for all buckets; on a device the group's stream waits, and not the host.
   //
-  // - after a synchronised step the summed weight of all ranks, which is 0 if no rank had data; gradients are then 0.
-  //   On a device nullopt, because the host does not know the summed weight yet;
-  // - after a micro-batch that is not synchronised, this rank's weight so far;
-  // - with Loss::sum, whose weights do not travel, always this rank's weight.
+  // After a synchronised step, finish_step() returns the summed weight of all ranks; if no rank had data, the weight
+  // and the gradients are 0. On a device it returns nullopt, because the host does not know the summed weight yet.
+  // After a micro-batch that is not synchronised, finish_step() returns this rank's weight so far. With Loss::sum,
+  // whose weights do not travel, finish_step() always returns this rank's weight.
   //
   // After this call the program may set another stream in the group. The new stream waits for the work that the old
   // stream had when finish_step returned, and the program may destroy the old stream. If later work in the old stream

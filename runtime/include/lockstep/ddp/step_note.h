@@ -35,8 +35,8 @@ struct StepNote {
 
 // NotedStep is a step's note, combined over all ranks and equal on each rank.
 struct NotedStep {
-  // The number of the step. -1: no step is known yet, and `of_all` has no meaning; a field of NoteOp::equal is then 0,
-  // which does not mean that the ranks differ.
+  // The number of the step. If the number is -1, no step is known yet, and `of_all` has no meaning; a field of
+  // NoteOp::equal is then 0, which does not mean that the ranks differ.
   std::int64_t step = -1;
   StepNote of_all = {};
 };

@@ -30,7 +30,7 @@ namespace lockstep {
 
 struct DeviceInfo {
   std::string name;        // "NVIDIA H200"; "CPU" for the CPU
-  std::string uuid;        // "GPU-5f2c...", the same in every process and container; empty for the CPU
+  std::string uuid;        // "GPU-5f2c...", equal in every process and container; empty for the CPU
   std::string pci_bus_id;  // "0000:19:00.0"; empty for the CPU
   std::size_t memory_bytes = 0;
   int major = 0;  // the compute capability, major.minor
@@ -61,7 +61,7 @@ struct DeviceCounters {
 // become 0.
 enum class OverZero : std::uint8_t { stays, is_zero };
 
-// The result of first_not_finite() if every number is finite.
+// The value of *first that means, after first_not_finite(), that every number is finite.
 inline constexpr std::int64_t kAllFinite = std::numeric_limits<std::int64_t>::max();
 
 // The constants of sum_rows(): the number of a row to skip, and limits.

@@ -80,8 +80,8 @@ constexpr DType dtype_of<std::uint8_t>() {
   return DType::u8;
 }
 
-// The functions below convert bfloat16 and float16 to float and back, rounded to nearest even. They have no branches,
-// so that loops over them vectorise.
+// The functions below convert bfloat16 and float16 to float and back, rounded to nearest even. The functions have no
+// branches, so that loops over them vectorise.
 //
 // The conversions are right for every value, subnormals and infinities included; a NaN stays a NaN, but its payload may
 // change. Source of the float16 forms: F. Giesen, https://gist.github.com/rygorous/2156668.

@@ -2,8 +2,8 @@
 // Defines streams, which are a device's queues of work, and events, which are marks in streams. A call makes the host
 // wait only if the call's comment says so.
 //
-// Threads: any thread may use a stream or event, but only one thread at a time. As an exception, reached() and
-//   synchronize() of an event may run at the same time. Copies of an object refer to one stream or event.
+// Threads: any thread may use a stream or event, but only one thread at a time. As an exception, one event's reached()
+//   and synchronize() may run at the same time. Copies of an object refer to one stream or event.
 // Failure: every call throws DeviceError with the words of the device's library; a constructor throws
 //   BackendUnavailable if the device does not exist.
 #pragma once

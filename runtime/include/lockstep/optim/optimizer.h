@@ -58,12 +58,12 @@ class LOCKSTEP_API Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Makes one update, and logs the learning rate as "lr" (metrics/metrics.h). step() does not change gradients. Throws
-  // InvalidArgument, and leaves parameters, state and steps() unchanged,
+  // Makes one update, and logs the learning rate as "lr" (metrics/metrics.h). step() does not change gradients.
   //
-  // - if a parameter or its gradient is on another device than the state;
-  // - with shards, also for a second step after one backward, in the middle of micro-batches, and if the
-  //   DistributedDataParallel was made after this object, or is destroyed.
+  // Throws InvalidArgument if a parameter or its gradient is on another device than the state. With shards, step() also
+  // throws InvalidArgument for a second step after one backward, in the middle of micro-batches, and if the
+  // DistributedDataParallel was made after this object, or is destroyed. A step() that throws InvalidArgument leaves
+  // parameters, state and steps() unchanged.
   void step();
   // Drops the gradients (Tensor::clear_grad): the gradients' memory stays, and the next backward overwrites the memory.
   void zero_grad() const;

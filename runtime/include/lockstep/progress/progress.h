@@ -89,7 +89,7 @@ struct ProgressOptions {
   // The number of steps of the loop. The default is the loader's batches_in_pass(), if the loader has this function. With
   // an unknown number of steps the output shows no bar and no remaining time.
   std::optional<std::int64_t> total = std::nullopt;
-  // Whether the loop has no backward. If a rank was asked to stop or its process got a signal (StopView::this_rank),
+  // If true, the loop has no backward. If a rank was asked to stop or its process got a signal (StopView::this_rank),
   // this rank then leaves the loop before its next batch; the ranks agree to stop in the Metrics::result() after
   // the loop.
   bool evaluates = false;

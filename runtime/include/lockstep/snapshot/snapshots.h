@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// BasicSnapshots saves and restores a whole job. It is the base class of lockstep::Snapshots (train/snapshots.h) and
-// lockstep::libtorch::Snapshots (libtorch/snapshots.h).
+// BasicSnapshots saves and restores a whole job. BasicSnapshots is the base class of lockstep::Snapshots
+// (train/snapshots.h) and lockstep::libtorch::Snapshots (libtorch/snapshots.h).
 //
 //   lockstep::Snapshots snapshots("run7", ddp, {.every = 500});
 //   snapshots.add("optimizer", optimizer);
@@ -71,13 +71,14 @@ struct SnapshotTensor {
   std::shared_ptr<const void> owner = nullptr;
   bool is_copy = false;
   bool only_optimizers_write = false;
-  // Whether `bytes` is a matrix [columns, rows] that the file stores transposed. A shard is always stored in
+  // If true, `bytes` is a matrix [columns, rows] that the file stores transposed. A shard is always stored in
   // memory order.
   bool is_transposed = false;
   // The elements of the tensor that `bytes` has in a sharded item, perhaps none; the shards of all ranks together are
-  // the tensor. nullopt: every rank has the whole tensor.
+  // the tensor. If `shard` is nullopt, every rank has the whole tensor.
   std::optional<SnapshotShard> shard = std::nullopt;
-  // A function that returns a number which changes with every write to the tensor. Null: writes are not counted.
+  // A function that returns a number which changes with every write to the tensor. If `version` is null, writes are
+  // not counted.
   std::function<std::uint64_t()> version = nullptr;
   // The further names of a tied tensor; empty in a sharded item. A file has the tensor's bytes under each name.
   // Restoring reads any of the names; if a snapshot has several of them, their tensors must have equal bits.
@@ -93,9 +94,9 @@ struct SnapshotTensor {
 // RestoreOptions says which differences restore() accepts. The log lists items of the snapshot that the program has
 // not added.
 struct RestoreOptions {
-  // Whether the snapshot may lack state of the program. State that the snapshot lacks keeps its value.
+  // If true, the snapshot may lack state of the program. State that the snapshot lacks keeps its value.
   bool allow_missing = false;
-  // Whether the snapshot may have state that the program lacks.
+  // If true, the snapshot may have state that the program lacks.
   bool allow_unexpected = false;
 };
 
@@ -161,14 +162,14 @@ struct SnapshotOptions {
   // The number of newest snapshots that stay, at least 1. An older snapshot is removed after a newer snapshot
   // is durable.
   int keep = 3;
-  // A number of steps: snapshots whose step is a multiple of keep_every stay too. 0: no further snapshots stay.
+  // Snapshots whose step is a multiple of keep_every stay too. With 0 no further snapshots stay.
   std::int64_t keep_every = 0;
-  // The number of snapshots that stay because their values given to save_if_best() are the best. 0: no snapshot stays
-  // for its value.
+  // The number of snapshots that stay because their values given to save_if_best() are the best. With 0 no snapshot
+  // stays for its value.
   int keep_best = 0;
-  // Whether the higher of two values is the better value.
+  // If true, the higher of two values is the better value.
   bool higher_is_better = false;
-  // Whether a surviving rank saves the last finished step from its memory to its own disk when a rank dies, or another
+  // If true, a surviving rank saves the last finished step from its memory to its own disk when a rank dies, or another
   // error ends the run. So a dead rank costs no finished step. The rank saves before its process ends, or while the
   // exception unwinds this object. State that a forward changes in place (running statistics) is copied in each step()
   // for this rescue.
@@ -176,9 +177,9 @@ struct SnapshotOptions {
   // docs/SNAPSHOTS.md, "When something fails", lists the failures after which the job resumes from the last saved
   // step instead.
   bool rescue = true;
-  // Whether restore() calls lockstep::stop_on_signals() (comm/stop.h). SIGTERM, SIGINT and SIGUSR1 of any rank then end
-  // the training on all ranks after one step, which all ranks agree on. step() saves this step; if the ranks agree in
-  // an evaluation, this object's destructor saves the last step. Under `lockstep run` the launcher also waits for a
+  // If true, restore() calls lockstep::stop_on_signals() (comm/stop.h). SIGTERM, SIGINT and SIGUSR1 of any rank then
+  // end the training on all ranks after one step, which all ranks agree on. step() saves this step; if the ranks agree
+  // in an evaluation, this object's destructor saves the last step. Under `lockstep run` the launcher also waits for a
   // rescue to finish.
   bool stop_on_signals = true;
   RestoreOptions restore = {};
@@ -247,16 +248,16 @@ class LOCKSTEP_API BasicSnapshots {
   void add(std::string_view name, EarlyStop& stop);
 
   // Restores the newest complete snapshot that any rank can read; this rank sends the snapshot to all ranks. The call
-  // is collective, and comes once, after all items are added. Disks need not be shared, and the number of ranks may
-  // differ from the run that saved. If there is no snapshot, makes the folder and returns nullopt. Incomplete and
-  // damaged snapshots are logged and skipped.
+  // is collective, and comes once, after all items are added. Disks need not be shared, and the run that
+  // saved may have had another number of ranks. If there is no snapshot, makes the folder and returns nullopt.
+  // Incomplete and damaged snapshots are logged and skipped.
   //
-  // Throws, on every rank,
+  // If restore() throws, it throws on every rank:
   //
-  // - Mismatch if ranks have added different items;
-  // - InvalidArgument, with nothing changed, if the snapshot does not fit the program (the message lists the
-  //   differences), if another job uses the folder, or if the disk has no room for one snapshot;
-  // - PeerLost and the other errors of the group.
+  // - Mismatch is thrown if ranks have added different items.
+  // - InvalidArgument is thrown, with nothing changed, if the snapshot does not fit the program (the message lists the
+  //   differences), if another job uses the folder, or if the disk has no room for one snapshot.
+  // - PeerLost and the other errors of the group are thrown if the group fails.
   std::optional<RestoredSnapshot> restore();
   // Ends a step of training. Every rank calls step() after the parameters and all state that belongs to them are
   // written. step() saves every SnapshotOptions::every-th step while training continues. After the step at which all

@@ -65,7 +65,7 @@ struct DdpOptions {
   // The dotted names of parameters on which no rank's loss depends: no bucket waits for these parameters. The library
   // finds undeclared unused parameters at the end of each backward.
   std::vector<std::string> unused = {};
-  // Whether buckets leave during backward; if false, buckets leave at the end of backward.
+  // If true, buckets leave during backward; if false, buckets leave at the end of backward.
   bool overlap = true;
   // The number of steps between two comparisons of a digest of the parameters over the ranks; the default is 100, and 0
   // turns these comparisons off. In every step the ranks also compare how often their parameters were written
@@ -96,7 +96,7 @@ class LOCKSTEP_API DistributedDataParallel {
   // first parameter that differs. Throws InvalidArgument if the model has no parameters, or if a parameter is not on
   // the group's device.
   DistributedDataParallel(nn::Module& model, std::shared_ptr<ProcessGroup> group, const DdpOptions& options = {});
-  // Moves the gradients from the Reducer's arena back into memory of the parameters.
+  // Drops the gradients in the Reducer's arena: later gradients of the parameters have their own memory.
   ~DistributedDataParallel();
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
@@ -143,11 +143,9 @@ class LOCKSTEP_API DistributedDataParallel {
   // With DdpOptions::shard each rank has only its shard of the gradients after backward(), and a backward() that adds
   // to gradients throws InvalidArgument.
   //
-  // Throws InvalidArgument
-  //
-  // - if the loss is not a single number, or depends on no parameter;
-  // - if no forward went through this object since the last backward(), or the forward was in no_sync() for the first
-  //   micro-batch of a step and gradients are not cleared.
+  // Throws InvalidArgument if the loss is not a single number, or depends on no parameter. Throws InvalidArgument if no
+  // forward went through this object since the last backward(), or if the forward was in no_sync() for the first
+  // micro-batch of a step and gradients are not cleared.
   //
   // A synchronised backward() throws Mismatch if the replicas have become unequal, as after an optimizer's step that
   // one rank left out; the Mismatch names the steps, the ranks and the first parameter. Any other exception that leaves
@@ -224,11 +222,11 @@ class LOCKSTEP_API DistributedDataParallel {
  private:
   friend class Snapshots;
   // Makes each synchronised backward() run `action` at its end, when gradients are complete, and no optimizer has
-  // written a parameter yet. Null: no action.
+  // written a parameter yet. A null `action` does nothing.
   void before_update(std::function<void()> action);
   // Makes the next backward() that adds to earlier gradients run `action` at its beginning. Earlier gradients are those
-  // of a micro-batch, or those of the step before if they were not cleared and no parameter was written since. Null:
-  // no action.
+  // of a micro-batch, or those of the step before if they were not cleared and no parameter was written since. A null
+  // `action` does nothing.
   void before_adding(std::function<void()> action);
   std::vector<NamedBuffer> state() const;
   std::uint64_t versions() const;
