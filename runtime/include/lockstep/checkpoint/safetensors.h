@@ -68,9 +68,9 @@ using Metadata = std::map<std::string, std::string>;
 // device (/dev/stdout, /dev/null), the bytes are written into it. Equal tensors make equal files, in any order of
 // the arguments.
 //
-// Throws InvalidArgument if a name occurs twice, is "__metadata__" or is not UTF-8, if a tensor's bytes don't fit its
-// shape, if the folder doesn't exist, or if `path` is a pipe that nobody reads. Throws SystemError if the disk is full,
-// a permission is missing, or a pipe's reader takes nothing for 5 minutes.
+// Throws InvalidArgument if a name occurs twice, is "__metadata__" or is not UTF-8, or if a tensor's bytes don't fit
+// its shape. Throws InvalidArgument if the folder doesn't exist, or if `path` is a pipe that nobody reads. Throws
+// SystemError if the disk is full, a permission is missing, or a pipe's reader takes nothing for 5 minutes.
 LOCKSTEP_API void write_safetensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
                                     const Metadata& metadata = {});
 

@@ -128,7 +128,7 @@ class BySample {
 // OrderedPrefetch does work ahead on threads and hands out the results in order.
 
 // Calls produce(0), produce(1), ... produce(count - 1) on `workers` threads, at most `window` results ahead of the
-// consumer, and hands the results out in index order: the results do not depend on the number of threads.
+// consumer, and hands the results out in index order. The results do not depend on the number of threads.
 //
 // Threads: next() and the destructor belong to one consumer; several workers call produce at once.
 // Failure: if produce throws for an index, next() rethrows the exception when it reaches this index; later calls still
@@ -180,7 +180,7 @@ struct LoaderOptions {
 struct GroupLoaderOptions {
   std::int64_t global_batch = 0;  // number of rows of all ranks together in a batch; must be given
   bool shuffle = true;
-  std::uint64_t seed = 0;  // equal on all ranks
+  std::uint64_t seed = 0;  // seed of the shuffle, equal on all ranks
   bool drop_last = false;
   int micro_batches = 0;
   int workers = 0;

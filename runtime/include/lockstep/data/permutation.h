@@ -25,7 +25,7 @@ namespace lockstep::data {
 // epoch below 0, and for a position outside [0, size()).
 class LOCKSTEP_API Permutation {
  public:
-  static constexpr std::int64_t kComputed = 4096;  // the shortest length without a list
+  static constexpr std::int64_t kComputed = 4096;  // the shortest length of a permutation without a list
 
   Permutation(std::int64_t length, std::uint64_t seed, std::int64_t epoch);
 

@@ -3,7 +3,8 @@
 //
 // Samplers need no communication: each rank computes its own part, and the parts fit together because every rank has
 // equal length, world, seed and epoch. An epoch's order does not depend on the machine or the world size, so a run can
-// resume at another world size: the ranks continue the order after the samples that all ranks together have consumed.
+// resume at another world size. The resumed ranks continue the order after the samples that all ranks together
+// have consumed.
 #pragma once
 
 #include <concepts>
@@ -102,8 +103,8 @@ struct RowRange {
 };
 
 // Returns the rows of rank `rank` when `rows` rows are split as PyTorch's chunk(world) does: into pieces of ceil(rows /
-// world) rows. The last piece may be short, and ranks after the last piece have no rows: 30 rows over 8 ranks are seven
-// times 4 and once 2 rows; 10 rows over 8 ranks are five times 2 rows and three empty ranks.
+// world) rows. The last piece may be short, and ranks after the last piece have no rows. For example, 30 rows over 8
+// ranks are seven times 4 rows and once 2 rows; 10 rows over 8 ranks are five times 2 rows and three empty ranks.
 LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
 
 // Returns the rows of rank `rank` in a batch of `rows` rows, when a full batch has `global_batch` rows in
@@ -215,7 +216,7 @@ enum class Uneven : std::uint8_t {
 struct DistributedSamplerOptions {
   std::int64_t rows_per_rank = 0;  // number of rows of one rank in a batch; must be given
   bool shuffle = true;
-  std::uint64_t seed = 0;  // equal on all ranks
+  std::uint64_t seed = 0;  // seed of the shuffle, equal on all ranks
   Uneven uneven = Uneven::pad;
 };
 
@@ -244,9 +245,9 @@ class LOCKSTEP_API DistributedSampler final : public Sampler {
 };
 
 struct GlobalBatchSamplerOptions {
-  std::int64_t global_batch = 0;  // rows of all ranks together in a batch; must be given
+  std::int64_t global_batch = 0;  // number of rows of all ranks together in a batch; must be given
   bool shuffle = true;
-  std::uint64_t seed = 0;  // equal on all ranks
+  std::uint64_t seed = 0;  // seed of the shuffle, equal on all ranks
   bool drop_last = false;  // whether a short last batch is left out
   // The number of fixed micro-batches in a batch, for equal bits at any number of ranks (ddp/reproducible.h). Each rank
   // has a run of the micro-batches (micro_batches_of(), above). With 0 each rank has its chunk() of a batch.

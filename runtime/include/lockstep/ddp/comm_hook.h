@@ -112,8 +112,8 @@ struct CommHook {
 // HalfSum says how 16-bit floats are summed over the ranks.
 enum class HalfSum : std::uint8_t {
   // Sums in float32, in the order of the ranks (ProcessGroup::sums_in_rank_order), and rounds once. On a device the
-  // group's all-reduce has another order, so `in_float32` takes an all-to-all, a sum on each rank and an all-gather: as
-  // many bytes as an all-reduce, and one more collective.
+  // group's all-reduce has another order, so `in_float32` takes an all-to-all, a sum on each rank and an all-gather.
+  // Together these send as many bytes as an all-reduce, with one more collective.
   in_float32,
   // Sums by the group's all-reduce. NCCL chooses the order and rounds to 16 bits at every hop; a group on the CPU sums
   // as with in_float32.

@@ -14,8 +14,8 @@
 // - Threads: the Reducer belongs to one thread, which runs backward.
 // - Failure: a call throws the group's errors, which begin with step and bucket; every later call throws the first
 //   error again.
-// - Misuse: a call with an error of the program (a gradient marked ready twice, a step not begun, an unknown name)
-//   throws InvalidArgument, which names parameter and step, and changes nothing.
+// - Misuse: a gradient marked ready twice, a step not begun, an unknown name and other wrong calls throw
+//   InvalidArgument, which names parameter and step. A wrong call changes nothing.
 // - Devices: with a group over NCCL, gradient() is an address on the device, and a call waits for the device only if
 //   the call's comment says so.
 //

@@ -32,8 +32,8 @@ struct ReplicaComparison {
   // The ranks that differ from the majority, or, if there is no majority, from rank 0.
   std::vector<int> ranks = {};
   std::string parameter = {};  // the first parameter that differs
-  std::string difference =
-      {};  // "2 of 3 parameters differ, the first is parameter 1, 'b': rank 2 differs from the others"
+  // A text such as "2 of 3 parameters differ, the first is parameter 1, 'b': rank 2 differs from the others".
+  std::string difference = {};
 
   bool are_equal() const { return ranks.empty(); }
 };

@@ -51,7 +51,7 @@ struct MicroBatch {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   int index = 0;        // position among all ranks' micro-batches
-  bool is_last = true;  // whether it is this rank's last one
+  bool is_last = true;  // whether this micro-batch is the last of its rank
   bool operator==(const MicroBatch&) const = default;
 };
 

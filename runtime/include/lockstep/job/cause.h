@@ -42,10 +42,10 @@ struct LOCKSTEP_API Cause {
   int restarts = 0;            // the number of the job's restarts
   std::int64_t step = -1;      // the Reducer's step, from 0; -1: not known
   int bucket = -1;             // the Reducer's bucket; -1: none
-  std::int64_t sequence = -1;  // the collective's number, from 1; 0: before the first; -1: not known
+  std::int64_t sequence = -1;  // the collective's number, from 1; 0: before the first collective; -1: not known
   int error_number = 0;        // errno; 0: none
   int signal = 0;              // the signal that ended or stopped the process; 0: none, or not known
-  bool ends_group = true;      // false: the group continues, but the launcher still gets the cause
+  bool ends_group = true;      // if false, the group continues, but the launcher still gets the cause
   std::string text = {};       // a whole sentence, with the rank concerned and a remedy
 
   bool operator==(const Cause&) const = default;

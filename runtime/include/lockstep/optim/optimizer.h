@@ -180,7 +180,7 @@ class LOCKSTEP_API GradNorm {
   operator double() const { return value(); }
 
  private:
-  Tensor norm_;  // one float64
+  Tensor norm_;  // the norm as one float64
 };
 
 // Returns the 2-norm of the vector of all existing gradients, computed in double. On the CPU each parameter's sum of

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws a progress bar on stderr, on rank 0. The bar shows step, loss of the global batch, the three newest values that
-// rank 0 has logged (metrics/metrics.h), samples per second, the time waited for communication, and the communication
-// hidden by backward.
+// Draws a progress bar on stderr, on rank 0. The bar shows step, loss of the global batch, samples per second, the time
+// waited for communication, and the communication hidden by backward. The bar also shows the three newest values that
+// rank 0 has logged (metrics/metrics.h).
 //
 //   for (const auto& [x, y, ids] : progress(loader, ddp)) ...      // a lockstep::data::DataLoader
 //   for (auto& batch : progress(*loader, ddp)) ...                 // a loader of torch::data

@@ -255,8 +255,8 @@ class LOCKSTEP_API BasicSnapshots {
   // If restore() throws, it throws on every rank:
   //
   // - Mismatch is thrown if ranks have added different items.
-  // - InvalidArgument is thrown, with nothing changed, if the snapshot does not fit the program (the message lists the
-  //   differences), if another job uses the folder, or if the disk has no room for one snapshot.
+  // - InvalidArgument is thrown if the snapshot does not fit the program, if another job uses the folder, or if the
+  //   disk has no room for one snapshot. The message lists the differences, and restore() has changed nothing.
   // - PeerLost and the other errors of the group are thrown if the group fails.
   std::optional<RestoredSnapshot> restore();
   // Ends a step of training. Every rank calls step() after the parameters and all state that belongs to them are
@@ -305,8 +305,8 @@ class LOCKSTEP_API BasicSnapshots {
     // Makes each forward run an action after rank 0's buffers have arrived. Null if modules have no buffers.
     std::function<void(std::function<void()>)> after_broadcast = nullptr;
   };
-  // Follows another DistributedDataParallel whose module is an item: snapshots save its number of steps as `name`, and
-  // a rescue can tell a death while its optimizer writes from a death between steps. Subclasses call follow()
+  // Follows another DistributedDataParallel whose module is an item, and saves its number of steps as `name`. A rescue
+  // can then tell a death while its optimizer writes from a death between steps. Subclasses call follow()
   // before restore().
   void follow(std::string_view name, Steps steps);
   BasicSnapshots(std::filesystem::path folder, std::shared_ptr<ProcessGroup> group, Steps steps,

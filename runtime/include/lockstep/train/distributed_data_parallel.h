@@ -144,8 +144,8 @@ class LOCKSTEP_API DistributedDataParallel {
   // to gradients throws InvalidArgument.
   //
   // Throws InvalidArgument if the loss is not a single number, or depends on no parameter. Throws InvalidArgument if no
-  // forward went through this object since the last backward(), or if the forward was in no_sync() for the first
-  // micro-batch of a step and gradients are not cleared.
+  // forward went through this object since the last backward(). Throws InvalidArgument if the forward was in no_sync()
+  // for the first micro-batch of a step and gradients are not cleared.
   //
   // A synchronised backward() throws Mismatch if the replicas have become unequal, as after an optimizer's step that
   // one rank left out; the Mismatch names the steps, the ranks and the first parameter. Any other exception that leaves
