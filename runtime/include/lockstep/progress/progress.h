@@ -86,8 +86,8 @@ class LOCKSTEP_API Progress {
 };
 
 struct ProgressOptions {
-  // The number of steps of the loop. The default is the loader's batches_in_pass(), if the loader has this function. With
-  // an unknown number of steps the output shows no bar and no remaining time.
+  // The number of steps of the loop. The default is the loader's batches_in_pass(), if the loader has this function.
+  // With an unknown number of steps the output shows no bar and no remaining time.
   std::optional<std::int64_t> total = std::nullopt;
   // If true, the loop has no backward. If a rank was asked to stop or its process got a signal (StopView::this_rank),
   // this rank then leaves the loop before its next batch; the ranks agree to stop in the Metrics::result() after
