@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// An all_gather by segments, between hosts whose ranks share memory: each row crosses the cable of each other host
-// once, whatever its number of ranks.
+// AllGatherSteps runs an all_gather by segments between hosts whose ranks share memory. Each row crosses each other
+// host's cable once, however many ranks that host has.
 //
-// A window holds a piece of every rank's row. Each rank puts its own piece into its window. The ranks of a rail send
-// the rows of their host that they carry to each other host, and copy the rows that arrive to the other ranks of their
-// host.
+// A rank's window holds a piece of every rank's row. Each rank copies its own piece into its window. Each rank of a
+// rail sends the rows that it carries for its host to every other host. The rank also copies the rows that arrive into
+// the windows of all ranks of its host.
 #pragma once
 
 #include "runtime/comm/wire/segment_steps.h"

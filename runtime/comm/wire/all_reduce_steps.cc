@@ -13,21 +13,23 @@ namespace {
 using comm::Chunk;
 using comm::CollectiveArgs;
 
-// The bytes that a rank sends to each other host for a segment: enough to be worth a transfer's wake-ups, and so few
-// that an all-reduce has segments to overlap, and ends soon after the last one's bytes have arrived.
+// The bounds of the bytes that a rank sends to each other host for a segment. Fewer bytes would not be worth a
+// transfer's wake-ups. With more bytes an all-reduce would have no segments to overlap, and would end late after the
+// last segment's bytes have arrived.
 constexpr std::size_t kLeastPartBytes = 256 << 10;
 constexpr std::size_t kMostPartBytes = 512 << 10;
 constexpr std::size_t kMostShareBytes = 8 << 20;
 
-// The size up to which data does not wait for its receive. Such data arrives a trip sooner, and is copied once more if
-// the receive is late: which is less likely the fewer ranks can be late, and the fewer segments can be ahead.
+// The sizes up to which data does not wait for its receive. Eager data arrives a trip sooner, but is copied once more
+// if the receive is late. A late receive is less likely if fewer ranks can be late and fewer segments can be ahead.
 constexpr std::size_t kMostEagerBytes = 128 << 10;
 constexpr std::size_t kMostEagerBytesOfFew = 512 << 10;
-constexpr std::size_t kFewBytes = 1 << 20;  // of a rail's sums
+constexpr std::size_t kFewBytes = 1 << 20;  // the most bytes of a rail's sums that count as few
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// The places where the ranks of the host have the buffer; empty if some rank of any host has it in no arena.
+// Returns the addresses at which the ranks of the host have the buffer. Returns an empty list if some rank of any host
+// has the buffer in no arena.
 std::vector<std::byte*> arenas_of(const SegmentSteps::StepContext& context, const CollectiveArgs& args,
                                   const Arrivals& arrivals) {
   if (context.memory == nullptr) return {static_cast<std::byte*>(args.output.data)};
@@ -44,7 +46,7 @@ std::vector<std::byte*> arenas_of(const SegmentSteps::StepContext& context, cons
   return arenas;
 }
 
-// The bytes of one rail's share of a segment, in an all-reduce that gives the rail `share_bytes`.
+// Returns the bytes of one rail's share of a segment, in an all-reduce that gives the rail `share_bytes`.
 std::size_t share_bytes_of_segment(std::size_t share_bytes, std::size_t hosts) {
   const std::size_t part = share_bytes / hosts / kSegmentDepth;
   return std::min(std::clamp(part, kLeastPartBytes, kMostPartBytes) * hosts, kMostShareBytes);
@@ -106,7 +108,7 @@ void AllReduceSteps::send(Segment& segment) {
   });
 }
 
-// Sends this rank's part to its rail, and receives the other parts; does nothing if all parts are here.
+// Adds up the hosts' sums. Unless goes_whole(), then sends this rank's part to its rail and receives the other parts.
 void AllReduceSteps::exchange_results(Segment& segment) {
   add_up_hosts(segment);
   if (goes_whole(segment)) return;
@@ -144,8 +146,8 @@ void AllReduceSteps::add_up_host(const Segment& segment) {
   comm::reduce_to_partial(args_.reduction, sources, own_sums(segment), segment.share.length);
 }
 
-// Adds up in one order on every host, which gives every host the same bits; writes into the memory of all ranks of this
-// host.
+// Adds up the hosts' sums in one order on every host, so every host gets the same bits. Writes the result into the
+// memory of all ranks of this host.
 void AllReduceSteps::add_up_hosts(const Segment& segment) {
   const Chunk part = part_of(segment, hosts_.host);
   const std::size_t offset = part.offset * args_.element_bytes();
@@ -161,7 +163,7 @@ void AllReduceSteps::add_up_hosts(const Segment& segment) {
   }
 }
 
-// True if one trip of a whole share to every host costs less than two trips of its parts (sums, then results).
+// Returns true if one trip of a whole share to every host costs less than two trips of its parts (sums, then results).
 bool AllReduceSteps::goes_whole(const Segment& segment) const {
   const std::size_t hosts = hosts_.ranks.size();
   const std::size_t more = (hosts - 1) * size_of(sums_) - args_.element_bytes();
@@ -173,7 +175,8 @@ Chunk AllReduceSteps::part_of(const Segment& segment, std::size_t host) const {
   return comm::share_of(segment.share, args_.element_bytes(), hosts_.ranks.size(), host);
 }
 
-// The sum of `host`. This host's own, if it is not in this rank's memory, is after all others.
+// Returns the address of the sum of `host` in scratch memory. If not sums_in_place(), this host's own sum lies after
+// the sums of all hosts.
 std::byte* AllReduceSteps::place_of(const Segment& segment, std::size_t host) {
   const std::size_t sum = size_of(sums_);
   const std::size_t stride = aligned(part_of(segment, hosts_.host).length * sum);
@@ -183,7 +186,7 @@ std::byte* AllReduceSteps::place_of(const Segment& segment, std::size_t host) {
 
 std::byte* AllReduceSteps::own_sums(const Segment& segment) {
   if (!sums_in_place()) return place_of(segment, hosts_.ranks.size());
-  // No other rank reads or writes the share there.
+  // No other rank reads or writes this share in this rank's memory.
   return segment.memory[hosts_.local] + segment.share.offset * args_.element_bytes();
 }
 

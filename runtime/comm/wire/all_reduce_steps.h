@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions by segments: each rank of a rail adds up its share of all memory on its host, exchanges the sums with its
-// rail, and puts the result into all memory on its host.
+// AllReduceSteps reduces data by segments. Each rank of a rail adds up its share over all ranks of its host and
+// exchanges the sums with its rail. The rank then writes the result into the memory of all ranks of its host.
 //
-// Sums follow the tree over a host's ranks, then the tree over the hosts. If every host has the same power of two of
-// ranks, in the order of the hosts, that is the tree of comm/reduction.h over all ranks, and the bits are those of one
-// host. Sums cross in the type in which values accumulate if their own type would be rounded or divided twice: 16-bit
-// floats as float32. Results, which also take one trip, cross in their own type. If no memory is shared, every rank is
-// a host of its own, and its data crosses.
+// The additions follow the tree over each host's ranks, then the tree over the hosts. If ranks are numbered host by
+// host and every host has the same power of two of ranks, the result has the bits of the tree of comm/reduction.h over
+// all ranks. Sums travel in the type in which values accumulate if the values' own type would be rounded or divided
+// twice: 16-bit floats travel as float32. Results travel in a second trip, in the values' own type. If ranks share no
+// memory, every rank counts as a host and sends its data instead of sums.
 //
-// A reduction to one root takes the same steps, through windows: only the root copies the result out of its own.
+// A reduction to one root takes these steps through windows, and only the root copies the result out of its window.
 #pragma once
 
 #include "runtime/comm/wire/arrival_table.h"
@@ -17,7 +17,7 @@
 
 namespace lockstep::wire {
 
-// An offset in an arena as it travels with the announcement of an all-reduce.
+// Returns the bytes of `offset` as they travel with the announcement of an all-reduce.
 std::vector<std::byte> written(const comm::ArenaOffset& offset);
 
 class AllReduceSteps final : public SegmentSteps {
@@ -40,22 +40,22 @@ class AllReduceSteps final : public SegmentSteps {
   void add_up_host(const Segment& segment);
   void add_up_hosts(const Segment& segment);
 
-  // Whether a transfer is eager: the same at both ends.
+  // Returns whether a transfer of `bytes` is eager. Both ends get the same answer.
   bool is_eager(std::size_t bytes) const { return bytes <= most_eager_; }
-  // Whether all of a share crosses at once, to every host.
+  // Returns whether this rank sends its whole share to every other host at once.
   bool goes_whole(const Segment& segment) const;
   comm::Chunk part_of(const Segment& segment, std::size_t host) const;
-  // Whether a host's sums take the place of a rank's data.
+  // Returns whether a host's sums have the data's type, so that the sums replace a rank's data in place.
   bool sums_in_place() const { return sums_ == args_.record.dtype; }
-  // The place of another host's sum of this rank's part, or of the whole share; and the place of this host's sum of the
-  // share.
+  // Returns the address for the sum that `host` sends of this rank's part, or of the whole share if goes_whole().
   std::byte* place_of(const Segment& segment, std::size_t host);
+  // Returns the address of this host's sum of the share.
   std::byte* own_sums(const Segment& segment);
   std::byte* user_data(const Segment& segment) const;
 
-  const std::vector<std::byte*> arenas_;  // by place on the host; empty: through windows
-  const DType sums_;                      // the type in which a host's sums cross
-  const std::size_t most_eager_;          // bytes of a transfer
+  const std::vector<std::byte*> arenas_;  // by place on the host; empty if the route is through windows
+  const DType sums_;                      // the type in which a host's sums travel
+  const std::size_t most_eager_;          // the most bytes of an eager transfer
   std::vector<ScratchBuffer>& scratch_;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks have announced which collective, with their records, which are compared before any data moves.
+// ArrivalTable records which ranks have announced which collective. compare() compares the announcements of a
+// collective before any data moves.
 #pragma once
 
 #include <chrono>
@@ -16,58 +17,61 @@
 
 namespace lockstep::wire {
 
-// A rank's announcement of a collective.
+// An Announcement says that a rank starts a collective.
 struct Announcement {
   comm::OpRecord record;
-  // The rank's data, if fits_inline(); otherwise its place in its host's memory, if there is one.
+  // The rank's data if fits_inline(). For a larger all-reduce on a host with shared memory, the payload is the data's
+  // place there.
   std::vector<std::byte> payload;
-  std::chrono::steady_clock::time_point at = {};  // the time when it arrived on this host
+  std::chrono::steady_clock::time_point at = {};  // the time when the announcement arrived on this host
 };
-// The announcements of one collective, by rank.
+// Arrivals holds the announcements of one collective, indexed by rank.
 using Arrivals = std::vector<std::optional<Announcement>>;
 
-// The rank whose announcement arrived last on this host, and how long after the first one.
+// LastArrival names the rank whose announcement arrived last on this host, and its delay after the first announcement.
 struct LastArrival {
   int rank = 0;
   std::chrono::nanoseconds behind{0};
 };
-// The last arrival, after all have arrived.
+// Returns the last arrival. REQUIRES: the announcements of all ranks have arrived.
 LastArrival last_of(const Arrivals& arrivals);
 
-// Whether each rank's data fits into its announcement. The answer depends on values that are equal on all ranks, so all
-// ranks agree.
+// Returns whether each rank's data fits into its announcement. The answer depends on values that are equal on all
+// ranks, so all ranks agree.
 bool fits_inline(const comm::CollectiveArgs& args);
 
-// The result of comparing all ranks' parts in collective `sequence`, of which `args` is this rank's, after all have
-// arrived: their words, combined; or the reason why it can't be done, as the text of a Mismatch.
+// A Comparison holds the combined words of all ranks, or the text of a Mismatch that says why the collective can't be
+// done.
 struct Comparison {
   comm::InlineScalars words{};
   std::optional<std::string> mismatch = {};
 };
+// Compares the announcements of collective `sequence`, for which `args` are this rank's arguments. REQUIRES: the
+// announcements of all ranks have arrived.
 Comparison compare(const comm::CollectiveArgs& args, std::uint64_t sequence, const Arrivals& arrivals,
                    const rendezvous::Roster& roster);
 
-// The announcements of the next collectives, which are numbered from 1; each rank announces them in order. Threads: the
-// owner's lock guards it.
+// ArrivalTable holds the announcements of the next collectives. Collectives are numbered from 1, and each rank
+// announces its collectives in order. Threads: the owner's lock guards the table.
 class ArrivalTable {
  public:
   explicit ArrivalTable(std::size_t ranks) : heard_(ranks) {}
 
-  // The number of the collective that `rank` announces next.
+  // Returns the number of the collective that `rank` announces next.
   std::uint64_t next_of(int rank) const { return heard_[static_cast<std::size_t>(rank)] + 1; }
-  // Notes that the rank has announced next_of(rank).
+  // Notes that `rank` has announced collective next_of(rank).
   void note(int rank, Announcement announcement);
-  // The last collective that take() has returned.
+  // Returns the number of the last collective whose announcements take() has returned.
   std::uint64_t taken() const { return taken_; }
-  // The announcements of the collective after taken(), once all ranks have made theirs.
+  // Returns the announcements of the collective after taken(), or nullopt while the announcement of a rank is missing.
   std::optional<Arrivals> take();
-  // The ranks that have not announced collective `sequence`.
+  // Returns the ranks that have not announced collective `sequence`.
   std::vector<int> absent(std::uint64_t sequence) const;
 
  private:
   std::uint64_t taken_ = 0;
-  std::deque<Arrivals> arrivals_;     // of collectives taken_ + 1 and later
-  std::vector<std::uint64_t> heard_;  // by rank: the last collective that it has announced
+  std::deque<Arrivals> arrivals_;     // the announcements of collectives taken_ + 1 and later
+  std::vector<std::uint64_t> heard_;  // by rank: the number of the last collective that the rank has announced
 };
 
 }  // namespace lockstep::wire

@@ -63,7 +63,7 @@ void BroadcastSteps::copy_out(const Segment& segment) {
   comm::copy_bytes(user_data(segment), segment.memory[hosts_.local], segment.chunk.length * args_.element_bytes());
 }
 
-// True if one trip of the whole share costs root's host less than two trips of its parts.
+// Returns true if one trip of the whole share costs the root's host less than two trips of its parts.
 bool BroadcastSteps::goes_whole(const Segment& segment) const {
   return segment.share.length * args_.element_bytes() * (hosts_.ranks.size() - 2) <= kBytesPerTrip;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A broadcast by segments, between hosts whose ranks share memory: the data crosses each host's cable once, whatever
-// its number of ranks.
+// BroadcastSteps runs a broadcast by segments between hosts whose ranks share memory. The data crosses each host's
+// cable once, however many ranks the host has.
 //
-// Root puts a segment into its window, and each rank of its host sends a share of it to its rail: a part to each other
-// host, which passes it on to the others, so that root's host sends all of it only once. Small shares go whole to every
-// host.
+// The root copies a segment into its window, and each rank of the root's host sends a share of the segment to its rail.
+// Each other host gets one part of the share and passes the part on to the remaining hosts, so the root's host sends
+// the share only once. A small share goes whole to every host.
 #pragma once
 
 #include "runtime/comm/wire/segment_steps.h"
@@ -25,7 +25,7 @@ class BroadcastSteps final : public SegmentSteps {
 
  private:
   bool goes_whole(const Segment& segment) const;
-  // The part that root's host sends to `host`, in bytes.
+  // Returns the part of the share that the root's host sends to `host`, in bytes.
   comm::Chunk part_of(const Segment& segment, std::size_t host) const;
   std::byte* user_data(const Segment& segment) const;
 

@@ -6,7 +6,8 @@
 namespace lockstep::wire {
 
 // Both operations are sequentially consistent, like the sleeper's two (doorbell.h). With a weaker order the load could
-// pass the addition: the ringer would find nobody asleep, the sleeper would find no ring, and it would sleep for ever.
+// pass the addition: the ringer would find nobody asleep, the sleeper would find no ring, and the sleeper would never
+// wake.
 void DoorbellButton::ring() const {
   words->rings.fetch_add(1, std::memory_order_seq_cst);
   if (words->asleep.load(std::memory_order_seq_cst) != 0) file->notify();
@@ -14,7 +15,7 @@ void DoorbellButton::ring() const {
 
 Doorbell::Doorbell(DoorbellWords& words, std::shared_ptr<const EventFd> file) : button_{&words, std::move(file)} {}
 
-// Acquire: the owner that hears a ring sees the writes before it.
+// The load is an acquire, so the owner that hears a ring sees the writes that came before the ring.
 bool Doorbell::hear() {
   const std::uint64_t rings = button_.words->rings.load(std::memory_order_acquire);
   return heard_.exchange(rings) != rings;

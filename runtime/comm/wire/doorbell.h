@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communication thread sleeps on its doorbell while it has nothing to do. A doorbell is a count to which any thread
-// adds, of this process or, if it lies in shared memory, of another one; and a file, so that the thread can sleep on
-// its sockets too.
+// A communication thread sleeps on its doorbell while the thread has nothing to do. A doorbell is a count and a file.
+// Any thread of this process may add to the count, and threads of other processes may if the count lies in shared
+// memory. With the file the owner can sleep on its sockets and its doorbell together.
 //
-// No ring is missed: the sleeper first writes that it sleeps and then reads the count; a ringer first adds to the count
-// and then reads whether the owner sleeps. All four operations are in the one order of sequentially consistent
-// operations. A thread that hears a ring sees the writes before it.
+// No ring is missed: the sleeper first writes that it sleeps and then reads the count, while a ringer first adds to the
+// count and then reads whether the owner sleeps. All four operations are sequentially consistent. A thread that hears a
+// ring sees the writes that came before the ring.
 #pragma once
 
 #include <atomic>
@@ -19,10 +19,10 @@ namespace lockstep::wire {
 
 struct alignas(64) DoorbellWords {
   std::atomic<std::uint64_t> rings;
-  std::atomic<std::uint64_t> asleep;  // 1 while the owner sleeps, or is about to
+  std::atomic<std::uint64_t> asleep;  // 1 while the owner sleeps or is about to sleep
 };
 
-// The ringers' end of a doorbell. Any thread, any process that has both.
+// A DoorbellButton rings a doorbell. Any thread may call ring(), in any process that has both members.
 struct DoorbellButton {
   DoorbellWords* words = nullptr;
   std::shared_ptr<const EventFd> file = {};
@@ -30,19 +30,19 @@ struct DoorbellButton {
   LOCKSTEP_INTERNAL_API void ring() const;
 };
 
-// The owner's end of a doorbell. One thread, except ring(): any. A ring that another thread hears meanwhile does not
-// end a sleep.
+// A Doorbell is the owner's end of a doorbell. One thread owns a Doorbell, but any thread may call ring(). A ring that
+// another thread has heard does not keep the owner awake.
 class Doorbell {
  public:
-  // `words` outlives it; other processes may ring them.
+  // `words` must outlive this object, and other processes may ring `words`.
   LOCKSTEP_INTERNAL_API explicit Doorbell(DoorbellWords& words,
                                           std::shared_ptr<const EventFd> file = std::make_shared<EventFd>());
 
   void ring() const { button_.ring(); }
-  // True if it was rung since it was last heard.
+  // Returns true if the bell was rung since the last hear().
   LOCKSTEP_INTERNAL_API bool hear();
-  // Calls `sleep`, which waits for file() and other events, unless the bell was rung since it was last heard. A ring
-  // from now on makes file() readable.
+  // Calls `sleep`, which waits for file() and other events, unless the bell was rung since the last hear(). A ring
+  // during the call makes file() readable.
   template <typename Sleep>
   void sleep_unless_rung(Sleep sleep) {
     button_.words->asleep.store(1, std::memory_order_seq_cst);

@@ -68,8 +68,8 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
                                "of lockstep on every host",
                                who(rank_), bytes.size(), wire_->name(), who(peer)));
   }
-  // First: after the acknowledgement the sender may end, and the neighbours find the notice only if it is there by
-  // then.
+  // Give the notice before the acknowledgement: after the acknowledgement the sender may end, and the neighbours must
+  // find the notice by then.
   if (frame->kind == FrameKind::goodbye && host_status_ && op_headers_->is_relay_of(peer)) {
     host_status_->tell_left(peer, frame->number);
   }
@@ -77,7 +77,8 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
   std::uint64_t expected = 0;
   {
     MutexLock lock(mutex_);
-    // The value stays right after the unlock: only frames advance it, and the thread with the token gets all frames.
+    // `expected` stays right after the unlock: only frames advance the table, and only the thread with the token gets
+    // frames.
     expected = arrival_table_.next_of(peer);
     if (frame->kind != FrameKind::collective) {
       p2p_queue_.on_frame(peer, *frame);
@@ -85,7 +86,7 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
     }
   }
   if (frame->number == expected && (!op_headers_ || op_headers_->is_relay_of(peer))) {
-    if (op_headers_) op_headers_->post(peer, frame->number, bytes);  // first, for the reason in op_header_table.h
+    if (op_headers_) op_headers_->post(peer, frame->number, bytes);  // before note(): op_header_table.h says why
     MutexLock lock(mutex_);
     return arrival_table_.note(peer, {frame->record, {frame->payload.begin(), frame->payload.end()}, Clock::now()});
   }
@@ -100,8 +101,8 @@ std::string WireEngine::where_this_rank_was() const {
   return fmt::format("{} was in {}", who(rank_), queue_.empty() ? "no collective" : queue_.front()->describe());
 }
 
-// A rank with a connection to this one says goodbye itself, after its other frames. Its notice counts only after that
-// connection has ended.
+// A rank that is connected to this rank says goodbye itself, after its other frames. The notice of such a rank counts
+// only after the connection has ended.
 void WireEngine::on_bell() {
   if (!host_status_ || !host_status_->has_news()) return;
   for (int r = 0; r < size_; ++r) {
@@ -141,14 +142,14 @@ void WireEngine::run() {
   } catch (const Broken& broken) {
     shutdown_.wait_for_a_cause(broken.what(), last());
   } catch (const std::exception& error) {
-    on_broken(error.what());  // unless it is the cause
+    on_broken(error.what());  // keeps an earlier cause, which `error` may be
   }
   try {
     if (shutdown_.failure().happened()) {
       // The order matters. First the library gives up the buffers, before the program's thread, which waits in raise(),
-      // gets them back: otherwise it would write into memory that the program has freed. Then the peers are told,
-      // because a slow peer must not delay the program. The wire closes last, because the peers take its end for this
-      // rank's death.
+      // gets them back: otherwise the library would write into memory that the program has freed. The peers are told
+      // only then, because a slow peer must not delay the program. The wire closes last, because the peers take the end
+      // of a connection for this rank's death.
       wire_->cancel_transfers();
       shutdown_.release_buffers();
       shutdown_.tell_of_failure();
@@ -163,7 +164,7 @@ void WireEngine::run() {
 
 void WireEngine::work() {
   for (;;) {
-    // A caller stores here an exception that it caught while it had the token: only this thread ends the engine.
+    // `thrown_` is an exception that a caller caught while it had the token. Only this thread may end the engine.
     if (thrown_) std::rethrow_exception(thrown_);
     const Step done = step(false);
     if (done == Step::last) return;
@@ -187,7 +188,7 @@ void WireEngine::await_news() {
       wire_->sleep();
       return token_.take();
     }
-    ::sched_yield();  // to the program's thread, if it has no other core
+    ::sched_yield();  // yields to the program's thread, which may have no other core
   }
 }
 
@@ -196,11 +197,12 @@ void WireEngine::await_news() {
 // - Work is taken under the lock in one piece, so that `leaving` can't miss work that is queued at the same time.
 // - Everything that may block or wait for other ranks runs without the lock, which the program's thread needs to start
 //   the next collective.
-// - A mismatch comes before the actions, which may block: the group fails anyway.
-// - Announcements come before actions and collectives: those may wait for peers, which may wait for the announcement.
-// - Goodbyes are acknowledged in every step, because the leaving peer waits.
-// - Departed ranks are looked for only when there was nothing else to do: the data that a rank sent before its goodbye
-//   may still be among the actions and segments, and only the rest never arrives.
+// - A mismatch fails the group before the actions run, because the actions may block.
+// - Announcements are sent before actions and collectives run: actions and collectives may wait for peers that wait for
+//   the announcement.
+// - Goodbyes are acknowledged in every step, because the leaving peer waits for the acknowledgement.
+// - The step looks for departed ranks only when there was no other work. Data that a rank sent before its goodbye may
+//   still be among the actions and segments, and only later data never arrives.
 WireEngine::Step WireEngine::step(bool is_caller) {
   if (shutdown_.failure().happened()) return is_caller ? Step::none_for_caller : Step::last;
   std::vector<std::shared_ptr<WireCollective>> fresh;
@@ -211,7 +213,7 @@ WireEngine::Step WireEngine::step(bool is_caller) {
     MutexLock lock(mutex_);
     const bool next_blocks = !queue_.empty() && blocks(queue_.front()->args_);
     if (is_caller && (next_blocks || p2p_queue_.has_actions() || closing_)) return Step::none_for_caller;
-    // A later announcement would overwrite a slot of the table that a neighbour may not have read.
+    // An announcement after `most` would overwrite a slot of the table that a neighbour may not have read.
     const std::uint64_t most = op_headers_ ? arrival_table_.taken() + OpHeaderTable::kAhead : last_.load();
     for (const auto& collective : queue_) {
       if (collective->sequence_ > announced_ && collective->sequence_ <= most) fresh.push_back(collective);
@@ -235,8 +237,8 @@ WireEngine::Step WireEngine::step(bool is_caller) {
   if (run_collectives(is_caller) || !actions.empty()) return Step::something;
   check_departed_ranks();
   if (!leaving) return Step::nothing;
-  // Before the goodbye, after which this process may end: a neighbour without a connection to this rank looks there
-  // when it hears of the end.
+  // Give the notice before the goodbye, after which this process may end. A neighbour without a connection to this rank
+  // reads the notice when the neighbour hears of the end.
   if (host_status_) host_status_->tell_left(rank_, last());
   shutdown_.say_goodbye(last(), op_headers_ ? op_headers_->relay_ranks() : std::vector<int>());
   return Step::last;
@@ -263,8 +265,8 @@ void WireEngine::announce(WireCollective& collective) {
   } else {
     for (int i = 1; i < size_; ++i) wire_->send_frame((rank_ + i) % size_, bytes);
   }
-  // Noted last: the note lets this rank run the collective, and announce further ones, whose slots must come after this
-  // one's.
+  // Note the announcement last: the note lets this rank run the collective, and announce further collectives, whose
+  // slots must be filled after this collective's slot.
   MutexLock lock(mutex_);
   arrival_table_.note(rank_, {args.record, std::move(payload), Clock::now()});
 }
@@ -301,21 +303,23 @@ bool WireEngine::start_next_collective(bool is_caller) {
         [number = arrival_table_.taken() + 1](const auto& collective) { return collective->sequence_ == number; });
     if (found == queue_.end()) return false;
     next = *found;
-    // A blocking operation starts only when the pipeline is empty: it would keep this thread from moving the segments.
+    // A blocking operation starts only when the pipeline is empty: the operation would keep this thread from moving the
+    // segments.
     if (blocks(next->args_) && (is_caller || !pipeline_.empty())) return false;
     arrivals = arrival_table_.take();
     if (!arrivals) return false;
     next->last_arrival_ = last_of(*arrivals);
   }
-  // Without the lock: a mismatch waits for the first cause.
+  // agree_on() runs without the lock, because after a mismatch it waits for the first cause.
   agree_on(*next, *arrivals);
-  // Captured by address: the queue holds the collective until then, and works hold the engine.
+  // finish_it captures the collective by address: the queue holds the collective until finish(), and works hold the
+  // engine.
   const auto finish_it = [this, collective = next.get()] { finish(*collective); };
   if (!fits_inline(next->args_) && pipeline_.serves(next->args_)) {
     pipeline_.add(next->args_, *arrivals, finish_it);
   } else {
     execute(next->args_, *arrivals);
-    pipeline_.after_all(finish_it);  // no collective is done before those that were started before it
+    pipeline_.after_all(finish_it);  // collectives are done in the order of their start
   }
   return true;
 }
@@ -323,12 +327,12 @@ bool WireEngine::start_next_collective(bool is_caller) {
 void WireEngine::finish(WireCollective& collective) {
   {
     MutexLock lock(mutex_);
-    // Release: a poll() that reads it without the lock also reads the words and the result.
+    // The store is a release, so that a poll() that reads done_ without the lock also sees the words and the result.
     collective.done_.store(true, std::memory_order_release);
     std::erase_if(queue_, [&](const auto& other) { return other.get() == &collective; });
   }
-  // Ring after the store, with a fence in between (comm/progress.h). If it rang first, a waiter could count itself
-  // asleep after the ring, find done_ unset and sleep until the end of its slice.
+  // Ring after the store, with a fence in between (comm/progress.h). If the ring came first, a waiter could count
+  // itself asleep after the ring, find done_ unset and sleep until the end of its slice.
   comm::ProgressEngine::ring();
 }
 
@@ -381,7 +385,7 @@ WireEngine::Allocated WireEngine::take_allocated() {
   return std::exchange(allocated_, {});
 }
 
-// A rank that left has announced its whole part before the goodbye. It never sends the rest.
+// A rank that left had announced its whole part before its goodbye. The rank never takes part in later work.
 void WireEngine::check_departed_ranks() {
   std::string text;
   int gone_rank = -1;
@@ -401,8 +405,8 @@ void WireEngine::check_departed_ranks() {
   if (!text.empty()) shutdown_.failure().fail(shutdown_.cause_of(Cause::Kind::left, gone_rank, text, last()));
 }
 
-// Clears the queue after the thread, which runs collectives from it, has ended. The queue must be cleared, because its
-// works hold the engine.
+// Clears the queue after the communication thread, which runs collectives from the queue, has ended. The queue must be
+// cleared, because its works hold the engine.
 void WireEngine::close_as(std::optional<std::string> cause) {
   {
     MutexLock lock(mutex_);
@@ -411,13 +415,14 @@ void WireEngine::close_as(std::optional<std::string> cause) {
     if (!cause && !shutdown_.failure().happened() && (!queue_.empty() || messages > 0)) {
       cause = comm::destroyed_text(who(rank_), queue_.size(), messages);
     }
-    // Only a rank that owes nothing to any other may say goodbye. Agreeing on a cause takes time; meanwhile the
-    // communication thread proceeds, and no goodbye may come before the cause.
+    // Only a rank that owes nothing to any other rank may say goodbye. While the ranks agree on a cause, the
+    // communication thread proceeds, and must say no goodbye before the cause.
     closing_ = !cause;
     if (closing_) p2p_queue_.refuse_posts();
   }
   if (cause) propose(Cause::Kind::failed, rank_, *cause);
-  // Wake, give up, join: the thread may sleep with nothing to do, and it takes the token before it ends.
+  // Wake the thread and give up the token before the join: the thread may sleep with nothing to do, and takes the token
+  // before its end.
   wire_->wake();
   token_.give_up_of_this_thread();
   join_();

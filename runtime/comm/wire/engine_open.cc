@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts an engine: its wire connects on the communication thread while the program's thread waits.
+// Starts an engine: the wire connects on the communication thread while the program's thread waits.
 #include <fmt/format.h>
 
 #include <future>
@@ -11,9 +11,9 @@
 namespace lockstep::wire {
 namespace {
 
-// The time between two checks of the other ranks while the library connects; and the time after the deadline that the
-// library's own message, which says more, may take.
+// The time between two checks of the other ranks while the library connects.
 constexpr std::chrono::milliseconds kLook{250};
+// The time after the deadline in which open() still waits for the library's own message, which says more.
 constexpr std::chrono::seconds kOverdue{1};
 
 }  // namespace
@@ -24,15 +24,16 @@ std::function<void()> start_own_thread(std::function<void()> body) {
 }
 
 void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check) {
-  // The communication thread makes all calls of the library, from the first; this thread throws their exceptions.
+  // The communication thread makes all calls of the library, from the first call on. This thread throws the exceptions
+  // of those calls.
   const auto opened = std::make_shared<std::promise<void>>();
   std::future<void> outcome = opened->get_future();
   join_ = make_thread([self = shared_from_this(), opened, deadline] {
     try {
       self->wire_->open(*self, deadline);
     } catch (const std::exception& error) {
-      // The other ranks of this host have no connection whose end would tell them. They are told before the program's
-      // thread is, which may end the process.
+      // The other ranks of this host have no connection whose end would tell them of the failure. These ranks are told
+      // before the program's thread, which may end the process.
       self->shutdown_.failure().propose_async(
           self->shutdown_.cause_of(Cause::Kind::failed, self->rank_, error.what(), 0));
       opened->set_exception(std::current_exception());
@@ -65,7 +66,8 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
   } catch (const std::exception& own) {
     join_();
     set_closed();
-    // Throws the failure of another rank rather than this one's own: it may be why this rank can't connect.
+    // Throw the failure of another rank rather than this rank's: the other rank's failure may be why this rank can't
+    // connect.
     try {
       if (check) check();
     } catch (const PeerLost& lost) {
@@ -76,8 +78,8 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
 }
 
 void WireEngine::give_up_opening(const Error& why, std::future<void>& outcome) {
-  // The failure interrupts the wire, so it comes before the wait. A library that can't be interrupted keeps the thread,
-  // and the thread keeps the engine.
+  // Propose the failure before the wait, because the failure interrupts the wire. A library that can't be interrupted
+  // keeps the thread, and the thread keeps the engine.
   shutdown_.failure().propose_async(
       why.cause() != nullptr ? *why.cause() : shutdown_.cause_of(Cause::Kind::failed, rank_, why.what(), 0));
   if (wire_->can_interrupt_open()) {

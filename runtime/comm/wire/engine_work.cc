@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives and messages as the program's thread starts them and waits for them.
+// Starts collectives and messages on the program's thread, and waits there until they are done.
 #include <fmt/format.h>
 #include <sched.h>
 
@@ -19,7 +19,7 @@ constexpr std::size_t kMostDrivenBytes = 1 << 20;
 
 }  // namespace
 
-// A send or recv, as its Work sees it.
+// WireMessageWork is the WorkState of a send or recv.
 class WireMessageWork final : public WorkState {
  public:
   WireMessageWork(std::shared_ptr<WireEngine> engine, std::shared_ptr<WireP2pOp> p2p)
@@ -64,8 +64,8 @@ std::shared_ptr<WireCollective> WireEngine::start(comm::CollectiveArgs args) {
     collective = std::make_shared<WireCollective>(shared_from_this(), std::move(args), ++last_);
     queue_.push_back(collective);
   }
-  // Request both ways, and after the queue's unlock: a communication thread that naps hears only the token, one that
-  // sleeps only the wire's bell, and either reads the queue after it wakes.
+  // Wake the communication thread in both ways, after the queue's unlock. A thread that naps hears only the token, and
+  // a thread that sleeps hears only the wire's bell. The communication thread reads the queue after either.
   token_.request_unless_callers_follow();
   wire_->wake();
   return collective;
@@ -87,7 +87,7 @@ template <typename Done>
 WireEngine::Outcome WireEngine::wait_for(const Deadline& deadline, Done done) {
   comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
   for (;;) {
-    // Count as a sleeper before looking, so that a ring after the look wakes this thread.
+    // Count this thread as a sleeper before it looks, so that a ring after the look wakes this thread.
     const comm::ScopedSleeper asleep(progress.bell().on_bell);
     const std::uint64_t rung = progress.bell().bell.load(std::memory_order_seq_cst);
     {
@@ -106,7 +106,8 @@ void WireEngine::drive(const WireCollective& collective, const Deadline& deadlin
   if (patience.count() == 0) return;
   const comm::CollectiveArgs& args = collective.args_;
   const std::size_t bytes = std::max(args.input.bytes(), args.output.bytes());
-  // Groups that only callers advance need this thread: advancing them may take long, and must not delay this group.
+  // Groups that only callers advance need this thread. Advancing those groups may take long, and must not delay this
+  // group.
   if (bytes > kMostDrivenBytes || !comm::ProgressEngine::of_process().has_none()) return token_.request();
   const auto is_done = [&] { return collective.done_.load(std::memory_order_acquire); };
   {
@@ -127,8 +128,8 @@ void WireEngine::drive(const WireCollective& collective, const Deadline& deadlin
           ::sched_yield();
         }
       } catch (...) {
-        // Stored, not thrown: only the communication thread fails the group in order (run()), and it needs the token
-        // for that.
+        // Store the exception for the communication thread: only that thread fails the group in order (run()), and to
+        // do so it needs the token.
         thrown_ = std::current_exception();
       }
     }
@@ -146,7 +147,7 @@ void WireEngine::time_out(const std::string& what, const comm::Stragglers& missi
 bool WireCollective::poll() {
   if (done_.load(std::memory_order_acquire)) return true;
   if (!engine_->shutdown_.failure().happened()) return false;
-  if (done_.load(std::memory_order_acquire)) return true;  // it was done before
+  if (done_.load(std::memory_order_acquire)) return true;  // the collective was done before the failure
   engine_->shutdown_.raise();
 }
 
@@ -173,8 +174,8 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) {
     }
     return result;
   };
-  // This rank may announce a collective only kAhead after the last that all have announced (op_header_table.h). For one
-  // further ahead, name the ranks that have not announced the one after that last.
+  // This rank announces a collective at most kAhead after the last collective that all ranks have announced
+  // (op_header_table.h). For a collective further ahead, name the ranks that have not announced collective taken + 1.
   const std::uint64_t taken = arrival_table_.taken();
   const bool announced = !op_headers_ || collective.sequence_ <= taken + OpHeaderTable::kAhead;
   std::vector<int> ranks = arrival_table_.absent(announced ? collective.sequence_ : taken + 1);
@@ -185,7 +186,7 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) {
   if (!absent.ranks.empty()) return absent;
   comm::Stragglers awaited = others("all have arrived; data is still on its way to or from ", wire_->awaited());
   if (awaited.ranks.empty()) {
-    // A local rank may itself be waiting for another host, so it is not blamed.
+    // A rank of this host may itself wait for another host, so the text does not blame that rank.
     const std::vector<std::size_t> neighbours = pipeline_.awaited_neighbours();
     const auto name = [&](std::size_t local) { return who(hosts_.neighbours()[local]); };
     awaited.text = neighbours.empty()
