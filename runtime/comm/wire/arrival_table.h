@@ -40,8 +40,7 @@ LastArrival last_of(const Arrivals& arrivals);
 // ranks, so all ranks agree.
 bool fits_inline(const comm::CollectiveArgs& args);
 
-// A Comparison holds the combined words of all ranks, or the text of a Mismatch that says why the collective can't be
-// done.
+// A Comparison holds the combined words of all ranks, or the text of a Mismatch that says why the collective fails.
 struct Comparison {
   comm::InlineScalars words{};
   std::optional<std::string> mismatch = {};

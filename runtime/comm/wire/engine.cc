@@ -78,7 +78,7 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
   {
     MutexLock lock(mutex_);
     // `expected` stays right after the unlock: only frames advance the table, and only the thread with the token gets
-    // frames.
+    // frames from the wire.
     expected = arrival_table_.next_of(peer);
     if (frame->kind != FrameKind::collective) {
       p2p_queue_.on_frame(peer, *frame);
@@ -182,7 +182,7 @@ void WireEngine::await_news() {
   while (!wire_->poll()) {
     if (token_.is_wanted()) return token_.yield_to_caller();
     if (look.expired()) {
-      // Release the token during the sleep: otherwise a caller would first wake this thread and then wait for the
+      // Release the token during the sleep: otherwise a caller would have to wake this thread and then wait for the
       // token.
       token_.release();
       wire_->sleep();
@@ -303,8 +303,8 @@ bool WireEngine::start_next_collective(bool is_caller) {
         [number = arrival_table_.taken() + 1](const auto& collective) { return collective->sequence_ == number; });
     if (found == queue_.end()) return false;
     next = *found;
-    // A blocking operation starts only when the pipeline is empty: the operation would keep this thread from moving the
-    // segments.
+    // A blocking operation starts only when the pipeline is empty, because the operation would keep this thread from
+    // moving segments.
     if (blocks(next->args_) && (is_caller || !pipeline_.empty())) return false;
     arrivals = arrival_table_.take();
     if (!arrivals) return false;
@@ -312,8 +312,7 @@ bool WireEngine::start_next_collective(bool is_caller) {
   }
   // agree_on() runs without the lock, because after a mismatch it waits for the first cause.
   agree_on(*next, *arrivals);
-  // finish_it captures the collective by address: the queue holds the collective until finish(), and works hold the
-  // engine.
+  // The queue holds the collective, which finish_it captures by address, until finish(). Works hold the engine.
   const auto finish_it = [this, collective = next.get()] { finish(*collective); };
   if (!fits_inline(next->args_) && pipeline_.serves(next->args_)) {
     pipeline_.add(next->args_, *arrivals, finish_it);

@@ -5,7 +5,7 @@
 // The program's thread puts work into a queue and waits until the work is done. The communication thread announces each
 // queued collective to the other ranks at once, so that their announcements can arrive before the collective's turn
 // comes. The communication thread runs collectives in order, several at once in the pipeline, and moves messages in
-// between. A caller that waits for a collective may do this work in place of the communication thread
+// between. A caller that waits for a collective may do this work in the communication thread's place
 // (progress_token.h).
 //
 // Threads: the group's one thread calls the public functions. Any thread may call abort(), on_peer_failure() and
@@ -46,7 +46,7 @@ namespace lockstep::wire {
 class WireCollective;
 
 // A ThreadMaker calls `body` on a group's communication thread, and returns a function that waits for the end of
-// `body`. By default start_own_thread() makes a thread. A library that only one thread may call brings its own
+// `body`. By default start_own_thread() makes a thread. A library that only one thread may call has another
 // ThreadMaker.
 using ThreadMaker = std::function<std::function<void()>(std::function<void()> body)>;
 LOCKSTEP_INTERNAL_API std::function<void()> start_own_thread(std::function<void()> body);
@@ -142,8 +142,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   // for a while.
   void drive(const WireCollective& collective, const Deadline& deadline) EXCLUDES(mutex_);
   [[noreturn]] void time_out(const std::string& what, const comm::Stragglers& missing, const Deadline& deadline);
-  // Gives up the engine while the library is in Wire::open(). `why` is the reason why nobody waits for the library any
-  // longer.
+  // Gives up the engine while the library is in Wire::open(). `why` is the reason for giving up.
   void give_up_opening(const Error& why, std::future<void>& outcome);
   void set_closed();
   // Returns the other ranks that have not arrived. If all ranks have arrived, names the ranks whose data is awaited,

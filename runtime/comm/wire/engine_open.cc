@@ -66,8 +66,7 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
   } catch (const std::exception& own) {
     join_();
     set_closed();
-    // Throw the failure of another rank rather than this rank's: the other rank's failure may be why this rank can't
-    // connect.
+    // Throw another rank's failure rather than this rank's: the other failure may be the reason for this failure.
     try {
       if (check) check();
     } catch (const PeerLost& lost) {

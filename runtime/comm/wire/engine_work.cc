@@ -106,8 +106,8 @@ void WireEngine::drive(const WireCollective& collective, const Deadline& deadlin
   if (patience.count() == 0) return;
   const comm::CollectiveArgs& args = collective.args_;
   const std::size_t bytes = std::max(args.input.bytes(), args.output.bytes());
-  // Groups that only callers advance need this thread. Advancing those groups may take long, and must not delay this
-  // group.
+  // This thread must advance the groups that only callers advance. Advancing those groups may take long, and must not
+  // delay this group.
   if (bytes > kMostDrivenBytes || !comm::ProgressEngine::of_process().has_none()) return token_.request();
   const auto is_done = [&] { return collective.done_.load(std::memory_order_acquire); };
   {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames, the messages that ranks exchange besides the data, as bytes: little-endian, of one size.
+// A Frame is a message that ranks exchange besides the data. All frames are little-endian and have one size.
 #pragma once
 
 #include <cstdint>
@@ -12,32 +12,32 @@
 
 namespace lockstep::wire {
 
-// The number of payload bytes that travel in a frame, after the record that describes them.
+// The most payload bytes of a frame. The payload follows the record that describes the payload.
 inline constexpr std::size_t kInlineBytes = kFrameBytes - 128;
 
 enum class FrameKind : std::uint8_t {
-  collective = 1,  // this rank starts collective `number`: record, and its data if that fits
-  post,            // message `number` to you: record (root is the tag), and its data if that fits
-  taken,           // your message `number` has been received whole
-  accept,          // deliver your message `number`
-  delivered,       // message `number` is out
-  goodbye,         // this rank leaves after collective `number`
-  seen,            // your goodbye was seen
-  failed,          // the group has failed: the payload is its Cause (job/cause.h)
+  collective = 1,  // the sender starts collective `number`, with its record and its data if they fit
+  post,            // the sender offers message `number`, with its record (root is the tag) and its data if they fit
+  taken,           // the sender has received your message `number` whole
+  accept,          // the sender asks you to deliver message `number`
+  delivered,       // all bytes of message `number` have left the sender
+  goodbye,         // the sender leaves after collective `number`
+  seen,            // the sender has seen your goodbye
+  failed,          // the group has failed; the payload is the failure's Cause (job/cause.h)
 };
 
 struct Frame {
   FrameKind kind = FrameKind::collective;
   std::uint64_t number = 0;
   comm::OpRecord record = {};
-  // The payload, at most kInlineBytes; a read frame's lies in the bytes that it was read from.
+  // The payload, at most kInlineBytes. The payload of a frame that was read lies in the bytes given to read_frame().
   std::span<const std::byte> payload = {};
 };
 
 FrameBytes write_frame(const Frame& frame);
-// The number of bytes of a written frame that must be sent: the rest is zero and means nothing.
+// Returns the number of bytes of a written frame that must be sent. The remaining bytes are zero and mean nothing.
 std::size_t used_bytes(std::span<const std::byte> frame);
-// Parses a frame; nullopt if the bytes are not one.
+// Parses a frame. Returns nullopt if `bytes` is not a frame.
 std::optional<Frame> read_frame(std::span<const std::byte> bytes);
 
 inline std::span<const std::byte> bytes_of(std::string_view text) {

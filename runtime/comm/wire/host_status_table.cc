@@ -10,7 +10,7 @@
 namespace lockstep::wire {
 namespace {
 
-// One more than the number of the rank's last collective; 0: the rank has not left.
+// A LeftAfter is one more than the number of a rank's last collective, or 0 if the rank has not left.
 using LeftAfter = std::atomic<std::uint64_t>;
 
 std::size_t all_ranks(const Hosts& hosts) {
@@ -21,7 +21,7 @@ std::size_t all_ranks(const Hosts& hosts) {
 
 }  // namespace
 
-// The number of notices given; then a LeftAfter for each rank of all.
+// Parts holds the number of notices given. A LeftAfter for each rank of the group follows in memory.
 struct alignas(64) HostStatusTable::Parts {
   std::atomic<std::uint64_t> told;
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notices of the group's end, in memory that the ranks of one host share: which ranks have left. These ranks have no
-// connections with each other, nor with every rank of the other hosts.
+// HostStatusTable tells the ranks of one host, in memory that they share, which ranks have left the group. The ranks of
+// a host have no connections with each other, nor with every rank of the other hosts.
 //
-// A rank that leaves gives its notice itself; on another host the relay of its announcements gives it
-// (op_header_table.h). The rank that gives the notice rings for all ranks of the host.
+// A rank that leaves gives the notice on its host. On each other host the relay of the rank's announcements gives the
+// notice (op_header_table.h). The rank that gives the notice rings the bells of all ranks of the host.
 //
-// Words are stored with release after the memory that they stand for, and read with acquire before it.
+// Words are stored with release after the memory that they stand for, and read with acquire before that memory.
 //
-// Threads: any; has_news() one at a time.
+// Threads: any thread may call these functions. Only one thread at a time may call has_news().
 #pragma once
 
 #include <cstddef>
@@ -23,16 +23,16 @@ namespace lockstep::wire {
 class HostStatusTable {
  public:
   static std::size_t bytes_for(const Hosts& hosts);
-  // Formats this rank's part, in memory of zeros: before any rank of the host uses it.
+  // Formats this rank's part of the table. REQUIRES: `memory` is zero, and no rank of the host uses the table yet.
   static void format(std::byte* memory, const Hosts& hosts);
 
-  // `memory` and the `bells` of the host's ranks outlive it.
+  // `memory` and the bells of the host's ranks must outlive the table.
   HostStatusTable(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells);
 
-  // Gives the notice that `rank` has left after collective `last`. One rank of the host calls it.
+  // Gives the notice that `rank` has left after collective `last`. Only one rank of the host gives this notice.
   void tell_left(int rank, std::uint64_t last);
   std::optional<std::uint64_t> left_after(int rank) const;
-  // Whether a notice was given since the last call.
+  // Returns whether a notice was given since the last has_news().
   bool has_news();
 
  private:

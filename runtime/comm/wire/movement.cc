@@ -15,15 +15,15 @@ using comm::OpKind;
 std::byte* bytes_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
 const std::byte* bytes_of(const ConstBufferView& buffer) { return static_cast<const std::byte*>(buffer.data); }
 
-// The pieces of one exchange.
+// Pieces collects the pieces of one exchange.
 class Pieces {
  public:
   explicit Pieces(const CollectiveArgs& args) : args_(args) {}
 
   void send(int peer, const std::byte* data, std::size_t bytes) { add(sends_, peer, data, bytes); }
   void recv(int peer, std::byte* data, std::size_t bytes) { add(recvs_, peer, data, bytes); }
-  // Calls what(peer) for the other ranks; each rank begins with the one after it, so that not all begin with the same
-  // one.
+  // Calls what(peer) for the other ranks. Each rank begins with the rank after it, so that not all ranks begin with the
+  // same peer.
   template <typename What>
   void for_others(What what) const {
     for (int i = 1; i < args_.size; ++i) what((args_.rank + i) % args_.size);
@@ -43,7 +43,7 @@ class Pieces {
   std::vector<Piece> recvs_;
 };
 
-// Elements [chunk) of all ranks' inputs, reduced share by share into the root's output.
+// Reduces elements [chunk) of all ranks' inputs, share by share, into the root's output.
 void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, ScratchBuffer& scratch) {
   const std::size_t element = args.element_bytes();
   const Chunk own = share_of(args, chunk, args.rank);
@@ -62,7 +62,7 @@ void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, Sc
 
   std::vector<const std::byte*> sources;
   for (int r = 0; r < args.size; ++r) sources.push_back(r == args.rank ? at(args.input, own) : place_of(r));
-  // A rank that is not the root keeps its buffer's values: the result goes next to them.
+  // A rank that is not the root keeps its buffer's values: its result goes into scratch memory.
   std::byte* const result = args.rank == args.record.root ? at(args.output, own) : place_of(args.rank);
   comm::reduce(args.reduction, sources, result, own.length);
 
@@ -75,8 +75,8 @@ void reduce_chunk(const CollectiveArgs& args, const Chunk& chunk, Wire& wire, Sc
   spread.go(wire);
 }
 
-// With two ranks the root sends all of it. With more, every rank gets a share from the root and passes it on, so that
-// the root sends all of it only once.
+// With two ranks the root sends all data to the other rank. With more ranks, every rank gets a share from the root and
+// passes the share on, so that the root sends the data only once.
 void broadcast(const CollectiveArgs& args, Wire& wire) {
   const std::size_t element = args.element_bytes();
   const Chunk all{0, args.count()};
@@ -171,7 +171,7 @@ void move(const CollectiveArgs& args, const Hosts* hosts, Wire& wire, ScratchBuf
   switch (args.record.kind) {
     case OpKind::barrier:
     case OpKind::allocate:
-    case OpKind::all_reduce: return;  // segment_pipeline.h
+    case OpKind::all_reduce: return;  // all_reduce goes by segments (segment_pipeline.h)
     case OpKind::reduce: {
       const std::size_t most = kReductionBytes / args.element_bytes();
       for (std::size_t offset = 0; offset < args.count(); offset += most) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the data of a collective moves between ranks over a wire, after all have agreed on it, if it does not go by
-// segments (segment_pipeline.h).
+// move() moves the data of a collective between ranks over a wire, after all ranks have agreed on the collective.
+// Collectives that go by segments use segment_pipeline.h instead.
 //
-// The ranks divide a reduction: every rank gets all others' data for its share, reduces it in the fixed order of
-// comm/reduction.h, and sends the result to the others. That sends a ring's bytes in two steps, and gives the same bits
-// as in shared memory.
+// The ranks divide a reduction. Every rank gets the other ranks' data for its share, reduces the data in the fixed
+// order of comm/reduction.h, and sends the result to the ranks that need it. This method sends a ring's bytes in two
+// steps, and gives the same bits as shared memory.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,11 @@
 
 namespace lockstep::wire {
 
-// The bytes of a reduction that are under way at once: the memory of each rank for the others' data.
+// The number of bytes of a reduction that are under way at once. Each rank needs that much memory for other ranks'
+// data.
 inline constexpr std::size_t kReductionBytes = 16 << 20;
 
-// Memory that is kept from one collective to the next, without being cleared.
+// A ScratchBuffer keeps memory from one collective to the next without clearing the memory.
 class ScratchBuffer {
  public:
   std::byte* take(std::size_t bytes) {
@@ -37,13 +38,13 @@ class ScratchBuffer {
   std::size_t bytes_ = 0;
 };
 
-// Reduces the ranks' `sources` into `result` in the order of the segments: over the ranks of each of `hosts`, then over
-// the hosts; with null `hosts` over all ranks in their order.
+// Reduces the ranks' `sources` into `result` in the order that segments use: over the ranks of each of `hosts`, then
+// over the hosts. If `hosts` is null, reduces over all ranks in their order.
 void reduce_by_hosts(const comm::Reduction& reduction, const Hosts* hosts, std::span<const std::byte* const> sources,
                      std::byte* result, std::size_t count);
 
-// Moves all data of a collective. Every rank calls it on the communication thread. `hosts`: as in reduce_by_hosts().
-// Throws Broken.
+// Moves all data of a collective. Every rank calls move() on its communication thread. `hosts` is passed to
+// reduce_by_hosts(). Throws Broken.
 void move(const comm::CollectiveArgs& args, const Hosts* hosts, Wire& wire, ScratchBuffer& scratch);
 
 }  // namespace lockstep::wire

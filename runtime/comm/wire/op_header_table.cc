@@ -9,19 +9,19 @@
 namespace lockstep::wire {
 
 struct alignas(64) OpHeaderTable::Slot {
-  std::atomic<std::uint64_t> number;         // of the collective whose announcement is there
-  std::chrono::steady_clock::time_point at;  // when it was put there; all ranks of a host have one clock
+  std::atomic<std::uint64_t> number;         // the number of the collective whose announcement the slot holds
+  std::chrono::steady_clock::time_point at;  // the time of post(); all ranks of a host have one clock
   alignas(64) FrameBytes frame;
 };
 
-// The number of announcements that were ever put into the slots of one place.
+// A Count is the number of announcements that were ever put into the slots of one index.
 struct alignas(64) OpHeaderTable::Count {
   std::atomic<std::uint64_t> posted;
 };
 
 namespace {
 
-// The place, by rank, of the rank of `host` that carries its announcements.
+// Returns, by rank, the place on `host` of the relay that carries the rank's announcements.
 std::vector<std::size_t> relay_ranks_on(const Hosts& hosts, std::size_t host) {
   std::size_t ranks = 0;
   for (const auto& of_host : hosts.ranks) ranks += of_host.size();
@@ -38,8 +38,8 @@ constexpr std::size_t kPage = 4096;
 
 }  // namespace
 
-// Each relay has a part of the same size, which begins at a page: its bell, the counts (only the first part's are
-// used), and kSlots slots for each rank that it carries.
+// Each relay has a part of equal size, which begins at a page. The part holds the relay's bell, the counts (only the
+// first part's counts are used), and kSlots slots for each rank that the relay carries.
 std::size_t OpHeaderTable::bytes_for(const Hosts& hosts) {
   const std::vector<std::size_t> relay_ranks = relay_ranks_on(hosts, hosts.host);
   std::size_t most = 0;
@@ -96,8 +96,9 @@ void OpHeaderTable::post(int rank, std::uint64_t number, std::span<const std::by
   std::copy_n(frame.begin(), std::min(used_bytes(frame), kFrameBytes), to.frame.begin());
   to.at = std::chrono::steady_clock::now();
   to.number.store(number, std::memory_order_release);
-  // Each rank has posted an announcement for every earlier use of the place, and none for a later one. The last rank's
-  // addition follows all others', so a rank that is rung reads all slots as they were filled.
+  // Each rank has posted an announcement for every earlier use of the index, and no announcement for a later use. The
+  // last rank's addition follows all other ranks' additions, so a rank that is rung reads the slots as they were
+  // filled.
   const std::uint64_t all = ((number - 1) / kSlots + 1) * ranks_;
   Count& count = counts_[(number - 1) % kSlots];
   if (count.posted.fetch_add(1, std::memory_order_acq_rel) + 1 != all) return;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The announcements of all ranks, each the header of a collective's operation, in memory that the ranks of one host
-// share: an announcement that one rank of a host has got need not be sent to its neighbours.
+// OpHeaderTable holds the announcements of all ranks in memory that the ranks of one host share. An announcement that
+// one rank of a host has got need not be sent to its neighbours.
 //
-// Every rank's announcements reach a host through one of its ranks, their relay. A host's own ranks carry their own;
-// those of another host's l-th rank are carried by this host's l-th (modulo its ranks). So a rank sends an announcement
-// to one rank of each other host. The relay puts it on the table; the relay of a collective's last announcement rings
-// for all ranks of the host, so each wakes once for a collective.
+// Every rank's announcements reach a host through one rank of the host, their relay. A host's own ranks are their own
+// relays. The l-th rank of a host is the relay of the l-th rank of each other host (modulo the host's number of ranks).
+// So a rank sends an announcement to one rank of each other host. The relay puts the announcement on the table. The
+// relay of a collective's last announcement rings the bells of the host, so each rank wakes once for a collective.
 //
-// A slot is used again after kSlots collectives. No rank still reads it then: a rank announces a collective at most
-// kAhead after the last whose announcements it has read, all of them. So after one rank announces n, all have announced
-// n - kAhead, and all have read those of n - kSlots.
+// A slot is used again after kSlots collectives, when no rank reads the slot any more. A rank announces a collective at
+// most kAhead after the last collective of which it has read all announcements. So when one rank announces collective
+// n, all ranks have announced n - kAhead, and all ranks have read the announcements of n - kSlots.
 //
-// Words are stored with release after the memory that they stand for, and read with acquire before it.
+// Words are stored with release after the memory that they stand for, and read with acquire before that memory.
 #pragma once
 
 #include <chrono>
@@ -33,33 +33,34 @@ class OpHeaderTable {
   static constexpr std::uint64_t kAhead = 32;
   static constexpr std::uint64_t kSlots = 2 * kAhead;
 
-  // The size of the memory for the table of this rank's host.
+  // Returns the size of the memory for the table of this rank's host.
   static std::size_t bytes_for(const Hosts& hosts);
-  // Formats this rank's part of the table, in memory of zeros: before any rank of the host uses it.
+  // Formats this rank's part of the table. REQUIRES: `memory` is zero, and no rank of the host uses the table yet.
   static void format(std::byte* memory, const Hosts& hosts);
 
-  // `memory` outlives it. `bell_files` are the files that the ranks of the host sleep on, by place.
+  // `memory` must outlive the table. `bell_files` are the files that the ranks of the host sleep on, by place.
   OpHeaderTable(std::byte* memory, const Hosts& hosts, std::span<const std::shared_ptr<const EventFd>> bell_files);
 
-  // This rank's bell, and those of all ranks of the host by place.
+  // Returns this rank's bell.
   DoorbellWords& bell() const { return *bells_[local_].words; }
+  // Returns the bells of all ranks of the host, by place.
   const std::vector<DoorbellButton>& bells() const { return bells_; }
-  // The ranks that carry this rank's announcements on the other hosts.
+  // Returns the ranks that carry this rank's announcements on the other hosts.
   const std::vector<int>& relay_ranks() const { return relay_ranks_; }
-  // The ranks whose announcements other ranks of this host carry.
+  // Returns the ranks whose announcements other ranks of this host carry.
   const std::vector<int>& relayed_by_others() const { return relayed_by_others_; }
   bool is_relay_of(int rank) const { return relay_[static_cast<std::size_t>(rank)] == local_; }
-  // Removes from `absent`, which is in order, ranks of other hosts whose relay is in it and is another rank: if the
-  // relay is suspended, no announcement of theirs arrives. Returns the removed ranks.
+  // Removes from `absent` the ranks of other hosts whose relay is another rank of this host that is also in `absent`.
+  // If the relay is suspended, no announcement of these ranks arrives. Returns the removed ranks. `absent` is sorted.
   std::vector<int> take_unheard(std::vector<int>& absent) const;
-  // Puts up the announcement of collective `number` of a rank that this one carries, the rank's next. One thread for
-  // each such rank. The engine notes it afterwards: until then this rank can't announce a collective whose announcement
-  // would take the slot.
+  // Puts the announcement of collective `number`, the next collective of `rank`, on the table. REQUIRES: this rank is
+  // the relay of `rank`. One thread for each `rank` calls post(). The engine notes the announcement after post(): until
+  // the note, this rank can't announce a collective whose announcement would take the slot.
   void post(int rank, std::uint64_t number, std::span<const std::byte> frame);
-  // The announcement of collective `number`, the rank's next, if it is up. Its payload stays on the table until this
-  // rank announces the collective kSlots later.
+  // Returns the announcement of collective `number`, the rank's next collective, if the table has the announcement. The
+  // payload stays valid until this rank announces the collective kSlots later.
   std::optional<Frame> read(int rank, std::uint64_t number) const;
-  // The time when an announcement that read() returned was put up.
+  // Returns the time of the post() of an announcement that read() returned.
   std::chrono::steady_clock::time_point time_of(int rank, std::uint64_t number) const;
 
  private:
@@ -68,13 +69,13 @@ class OpHeaderTable {
 
   Slot& slot(int rank, std::uint64_t number) const;
 
-  const std::size_t ranks_;  // of all hosts
+  const std::size_t ranks_;  // the number of ranks of all hosts
   const std::size_t local_;
   const std::vector<int> neighbours_;  // the ranks of this host
-  std::vector<DoorbellButton> bells_;  // by place on the host
-  std::vector<Slot*> slots_;           // by rank
-  std::vector<std::size_t> relay_;     // by rank: its place on the host
-  Count* counts_;                      // by number modulo kSlots
+  std::vector<DoorbellButton> bells_;  // the bells of the ranks, by place on the host
+  std::vector<Slot*> slots_;           // the first slot of each rank
+  std::vector<std::size_t> relay_;     // by rank: the place of the rank's relay on this host
+  Count* counts_;                      // the counts, by (number - 1) modulo kSlots
   std::vector<int> relay_ranks_;
   std::vector<int> relayed_by_others_;
 };

@@ -76,7 +76,7 @@ std::shared_ptr<WireP2pOp> P2pQueue::find_send(int peer, std::uint64_t number) c
 }
 
 void P2pQueue::match() {
-  const auto all = recvs_;  // a copy: take() may remove some
+  const auto all = recvs_;  // a copy, because take() may remove operations from recvs_
   for (const auto& recv : all) {
     if (recv->number != 0) continue;
     auto& posts = posts_[static_cast<std::size_t>(recv->peer)];
@@ -166,7 +166,7 @@ void P2pQueue::refuse_posts() {
 }
 
 std::shared_ptr<WireP2pOp> P2pQueue::waiting_for(int peer) const {
-  // Data from a rank that has left still arrives if it was announced before the goodbye.
+  // Data from a rank that has left still arrives if the rank posted the message before its goodbye.
   for (const auto& p2p : recvs_) {
     if (p2p->peer == peer && p2p->number == 0) return p2p;
   }

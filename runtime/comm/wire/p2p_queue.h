@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// send and recv: messages between two ranks, apart from the collectives and their order.
+// P2pQueue handles the messages of send and recv between two ranks. Messages have no order relative to the collectives.
 //
-// The sender posts a description; the receiver's oldest recv of that tag takes it. Small data travels in the frame,
-// larger data is delivered after a recv has accepted it, straight into the recv's memory: nothing is held back for a
-// receiver that has not asked. Messages to the rank itself never leave the process.
+// The sender posts a description, and the receiver's oldest recv of the message's tag takes the description. Small data
+// travels in the frame. Larger data is delivered straight into the recv's memory after the recv has accepted the
+// message, so no data is buffered for a receiver that has not asked. Messages of a rank to itself stay in the process.
 //
-// Threads: the engine's lock guards it. The communication thread takes the actions under the lock and runs them without
-//   it.
+// Threads: the engine's lock guards the queue. The communication thread takes the actions under the lock and runs the
+//   actions without the lock.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@
 
 namespace lockstep::wire {
 
-// One side of a message.
+// A WireP2pOp is one side of a message.
 struct WireP2pOp : comm::P2pOp {
-  bool under_way = false;  // whether its bytes are on their way
-  Transfer transfer = 0;   // the wire's transfer, if it is under way
+  bool under_way = false;  // true once the message's bytes are on their way
+  Transfer transfer = 0;   // the wire's transfer, if `under_way`
 };
 
-// An action of the communication thread for an operation.
+// A P2pAction is an action that the communication thread runs for an operation.
 struct P2pAction {
   enum class What { post, take, accept, deliver, finish } what;
   std::shared_ptr<WireP2pOp> p2p;
@@ -41,35 +41,36 @@ class P2pQueue {
   P2pQueue(const rendezvous::Roster& roster, int rank);
 
   std::shared_ptr<WireP2pOp> start(WireP2pOp p2p);
-  // Takes a frame about messages.
+  // Handles a frame about messages.
   void on_frame(int peer, const Frame& frame);
-  // The actions of the communication thread, in order.
+  // Removes and returns the actions for the communication thread, in order.
   std::deque<P2pAction> take_actions();
   bool has_actions() const { return !actions_.empty(); }
-  // Runs an action, without the lock; true if the operation is then to be finished. Throws Broken.
+  // Runs an action without the lock. Returns true if the caller must then finish() the operation. Throws Broken.
   static bool run(const P2pAction& action, Wire& wire);
   void finish(WireP2pOp& p2p);
-  // The text of a message whose two sides do not fit; the group fails with it.
+  // Returns the text about a message whose two sides do not fit, if there was such a message. The group fails with the
+  // text.
   const std::optional<std::string>& mismatch() const { return mismatch_; }
-  // The number of messages for which another rank needs this one: sends that have not been taken, and recvs into whose
-  // memory the other side delivers.
+  // Returns the number of messages for which another rank needs this rank: sends that have not been taken, and recvs
+  // into whose memory the other side delivers.
   std::size_t owed() const;
   // Notes that this rank leaves: no recv takes a message any more.
   void refuse_posts();
-  // The first operation that waits for `peer`, which has left; null if there is none.
+  // Returns the first operation that waits for `peer`, which has left, or null if no operation waits for `peer`.
   std::shared_ptr<WireP2pOp> waiting_for(int peer) const;
-  // A text that says how far an operation that is not done has come, and which rank must do what.
+  // Returns a text that says how far an unfinished operation has come, and which rank must act.
   std::string progress_of(const WireP2pOp& p2p) const;
 
  private:
-  // A message that no recv has taken.
+  // A Post describes a message that no recv has taken.
   struct Post {
     std::uint64_t number;
     int tag;
     DType dtype;
     std::int64_t count;
     std::vector<std::byte> payload;
-    std::shared_ptr<WireP2pOp> local;  // for a message to this rank itself: the other side
+    std::shared_ptr<WireP2pOp> local;  // the sending side, if this rank sends the message to itself
   };
   void match();
   void take(const std::shared_ptr<WireP2pOp>& p2p, Post post);
@@ -80,8 +81,8 @@ class P2pQueue {
   const int rank_;
   std::list<std::shared_ptr<WireP2pOp>> sends_;
   std::list<std::shared_ptr<WireP2pOp>> recvs_;
-  std::vector<std::uint64_t> last_sent_;  // by receiver
-  std::vector<std::deque<Post>> posts_;   // by sender
+  std::vector<std::uint64_t> last_sent_;  // the number of the last send, by receiver
+  std::vector<std::deque<Post>> posts_;   // the posts, by sender
   std::deque<P2pAction> actions_;
   std::optional<std::string> mismatch_;
 };

@@ -44,12 +44,13 @@ void ReduceScatterSteps::send(Segment& segment) {
       post_send(segment, host, add_up(host, owner, offset, Way::out), sum_bytes(segment), 0);
     });
   });
-  // This host's own sum of its rows lies among those that arrive.
+  // This host's own sums of its rows lie among the sums that arrive.
   for_carried_rows(segment, hosts_.host,
                    [&](std::size_t owner, std::size_t offset) { add_up(hosts_.host, owner, offset, Way::in); });
 }
 
-// Adds up in one order of the hosts, which gives the bits of an all-reduce. No other rank reads that row any more.
+// Adds up the hosts' sums in one order of the hosts, which gives the bits of an all-reduce. No other rank still reads
+// the row that this step overwrites.
 void ReduceScatterSteps::exchange_results(Segment& segment) {
   for_carried_rows(segment, hosts_.host, [&](std::size_t owner, std::size_t offset) {
     std::vector<const std::byte*> sources;
@@ -73,7 +74,7 @@ std::size_t ReduceScatterSteps::sum_bytes(const Segment& segment) const {
 
 std::byte* ReduceScatterSteps::sums_of(const Segment& segment, Way way, std::size_t host, std::size_t owner) {
   const std::size_t stride = (sum_bytes(segment) + 63) / 64 * 64;
-  std::size_t rows = 0;  // of a host that this rank carries, at most
+  std::size_t rows = 0;  // the most rows of a host that this rank carries
   for (const std::vector<int>& ranks : hosts_.ranks) {
     rows = std::max(rows, (ranks.size() - hosts_.local + hosts_.rails - 1) / hosts_.rails);
   }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reduce_scatter by segments, between hosts whose ranks share memory: per result row, each other host sends one
-// partial sum, whatever its number of ranks.
+// ReduceScatterSteps runs a reduce_scatter by segments between hosts whose ranks share memory. For each row of the
+// result, each other host sends one partial sum, however many ranks that host has.
 //
-// A window holds a piece of every row of a rank's input. The ranks of a rail add up the rows that they carry over the
-// ranks of their host, and send the sums of another host's rows to the rank of their rail there. That rank adds up the
-// hosts and puts the result where the row's owner has its piece. The sums are those of an all-reduce
-// (all_reduce_steps.h), bit for bit.
+// A rank's window holds a piece of every row of the rank's input. Each rank of a rail adds up the rows that it carries
+// over the ranks of its host. The rank then sends the sums of another host's rows to the rail's rank on that host. The
+// receiving rank adds up the sums of all hosts and writes the result into the window of the row's owner. The result has
+// the bits of an all-reduce (all_reduce_steps.h).
 #pragma once
 
 #include <vector>
@@ -29,12 +29,13 @@ class ReduceScatterSteps final : public SegmentSteps {
   void copy_out(const Segment& segment) override;
 
  private:
-  // The direction of a piece's sums, out to or in from `host`, for the row of that or this host's `owner`.
+  // The direction of a piece's sums. Sums `out` go to `host` for a row of that host's `owner`, and sums `in` come from
+  // `host` for a row of this host's `owner`.
   enum class Way { out, in };
   std::byte* sums_of(const Segment& segment, Way way, std::size_t host, std::size_t owner);
   std::size_t sum_bytes(const Segment& segment) const;
 
-  const DType sums_;  // the type in which a host's sums cross
+  const DType sums_;  // the type in which a host's sums travel
   std::vector<ScratchBuffer>& scratch_;
 };
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far the ranks of one host are with the segments of their collectives (segment_pipeline.h), in memory that they
-// share.
+// SegmentCounts says how far the ranks of one host are with the segments of their collectives (segment_pipeline.h). The
+// counts lie in memory that the ranks share.
 //
-// Each rank has two counts, which only it writes and which only grow. No rank is missed: a rank stores its own count
-// and then reads the others', all in the one order of sequentially consistent operations. So the rank that reaches a
-// number last sees all of them there, and rings for the other ranks. A rank that reads a count sees the writes before
-// it.
+// Each rank has two counts, which only that rank writes and which only grow. No rank is missed: a rank stores its own
+// count and then reads the other ranks' counts, with sequentially consistent operations. So the rank that reaches a
+// number last sees that all counts have reached the number, and rings the other ranks' bells. A rank that reads a count
+// sees the writes that came before the count.
 #pragma once
 
 #include <atomic>
@@ -21,21 +21,22 @@ namespace lockstep::wire {
 class SegmentCounts {
  public:
   static std::size_t bytes_for(const Hosts& hosts);
-  // Formats this rank's counts, in memory of zeros: before any rank of the host uses them.
+  // Formats this rank's counts. REQUIRES: `memory` is zero, and no rank of the host uses the counts yet.
   static void format(std::byte* memory, const Hosts& hosts);
 
-  // `memory` and the `bells` of the host's ranks outlive it.
+  // `memory` and the bells of the host's ranks must outlive this object.
   SegmentCounts(std::byte* memory, const Hosts& hosts, std::vector<DoorbellButton> bells);
 
-  // Notes that this rank's window has its data of segment `number`.
+  // Notes that this rank's window has the rank's data of segment `number`.
   void fill(std::uint64_t number);
   bool all_filled(std::uint64_t number) const { return have_reached(&Words::filled, ranks_, number); }
   // Notes that this rank has put its share of all segments up to `number` into the memory of every rank of its host,
   // and does not access that memory any more.
   void finish(std::uint64_t number);
   bool all_finished(std::uint64_t number) const { return have_reached(&Words::finished, rails_, number); }
-  // The ranks that keep this host from the end of segment `number`, by place: those that have yet to fill their
-  // windows, if segments go through windows; otherwise those that have yet to finish. Any thread.
+  // Returns the ranks, by place, that keep this host from the end of segment `number`. If the segment goes through
+  // windows, these are the ranks that have yet to fill their windows; if there are no such ranks, the ranks that have
+  // yet to finish. Any thread may call awaited().
   std::vector<std::size_t> awaited(std::uint64_t number, bool in_windows) const;
 
  private:
@@ -45,11 +46,11 @@ class SegmentCounts {
   };
   using Count = std::atomic<std::uint64_t> Words::*;
 
-  // True if the counts of the first `places` ranks have reached `number`.
+  // Returns true if the counts of the first `places` ranks have reached `number`.
   bool have_reached(Count count, std::size_t places, std::uint64_t number) const;
   void reach(Count count, std::size_t places, std::uint64_t number);
 
-  Words* const words_;  // by place on the host
+  Words* const words_;  // the counts of the ranks, by place on the host
   const std::size_t ranks_;
   const std::size_t rails_;
   const std::size_t local_;

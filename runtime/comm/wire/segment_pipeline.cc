@@ -110,7 +110,7 @@ bool SegmentPipeline::advance(UnderWay& one, bool older_are_finished) {
       one.phase = Phase::wait_for_older;
       return true;
     case Phase::wait_for_older:
-      // A count stands for all segments before it too.
+      // finish() of a segment also stands for all older segments.
       if (!older_are_finished) return false;
       if (route != Route::alone && hosts_.local < hosts_.rails) counts_->finish(segment.number);
       one.phase = Phase::wait_for_host;
@@ -131,7 +131,7 @@ void SegmentPipeline::end_segment() {
   segments_.pop_front();
   note_oldest();
   if (!is_last) return;
-  // Move the functions out of the collective, which is destroyed before the program may hear that it is done.
+  // Move the functions out of the collective, which is destroyed before the program may hear of the collective's end.
   const std::vector<std::function<void()>> on_done = std::move(collectives_.front().on_done);
   collectives_.pop_front();
   for (const auto& call : on_done) call();

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives whose data travels outside of frames, cut into segments of which several are under way at once, so that
-// the cable carries one while another is added up or copied to other ranks.
+// SegmentPipeline runs collectives whose data travels outside of frames. Collectives are cut into segments, and several
+// segments are under way at once: the cable carries one segment while another segment is reduced or copied to other
+// ranks.
 //
-// A segment goes through phases. Each phase is a step that never waits, and is taken when its condition holds: a
-// transfer of the wire is done, or a count of the host has reached a number (segment_counts.h). All ranks number the
-// segments of all their collectives alike, so they need not agree on an order of steps. The kind of collective decides
-// what a step does (segment_steps.h).
+// A segment goes through phases. Each phase is a step that never waits, and the pipeline takes the step when its
+// condition holds: a transfer of the wire is done, or a count of the host has reached a number (segment_counts.h). All
+// ranks number the segments of all their collectives alike, so the ranks need not agree on an order of steps. The kind
+// of collective decides what a step does (segment_steps.h).
 //
-// Threads: the group's communication thread, except awaited_neighbours(): any.
+// Threads: the group's communication thread calls all functions except awaited_neighbours(), which any thread may call.
 #pragma once
 
 #include <atomic>
@@ -30,30 +31,30 @@ namespace lockstep::wire {
 
 class SegmentPipeline {
  public:
-  // `memory` and `counts` are null if the ranks of a host share no memory. All arguments outlive it.
+  // `memory` and `counts` are null if the ranks of a host share no memory. All arguments must outlive the pipeline.
   SegmentPipeline(const Hosts& hosts, int rank, int size, HostMemory* memory, SegmentCounts* counts, Wire& wire);
 
-  // Whether a collective goes by segments: all-reduces; and, if the ranks of a host share memory, collectives whose
-  // data would cross a cable once for each of its ranks: reduce, broadcast, all_gather and reduce_scatter. The others
-  // block (movement.h).
+  // Returns whether a collective goes by segments. All-reduces go by segments. If the ranks of a host share memory, so
+  // do reduce, broadcast, all_gather and reduce_scatter, whose data would otherwise cross a host's cable once for each
+  // rank. Other collectives block (movement.h).
   bool serves(const comm::CollectiveArgs& args) const;
-  // Takes over a collective that all ranks have announced, in the same order on every rank. `args` and its memory stay
-  // until step() has called `on_done`.
+  // Adds a collective that all ranks have announced. Every rank adds the collectives in the same order. `args` and its
+  // memory must stay valid until step() has called `on_done`.
   void add(const comm::CollectiveArgs& args, const Arrivals& arrivals, std::function<void()> on_done);
-  // Makes step() call `call` after all collectives that were added are done; calls it at once if there are none.
+  // Makes step() call `call` after all added collectives are done. If the pipeline is empty, calls `call` at once.
   void after_all(std::function<void()> call);
   bool empty() const { return collectives_.empty(); }
-  // Takes a step if there is one to take; returns whether there was. If not, the caller waits for the wire or the host.
-  // Throws Broken.
+  // Takes a step if a step can be taken, and returns whether a step was taken. If step() returns false, the caller
+  // waits for the wire or the host. Throws Broken.
   bool step();
-  // The ranks of this host that the oldest segment waits for, by place.
+  // Returns the ranks of this host that the oldest segment waits for, by place.
   std::vector<std::size_t> awaited_neighbours() const;
 
  private:
   struct Collective {
     const comm::CollectiveArgs& args;
     std::unique_ptr<SegmentSteps> steps;
-    std::size_t begun = 0;  // elements of segments that have begun
+    std::size_t begun = 0;  // the number of elements whose segments have begun
     std::vector<std::function<void()>> on_done;
   };
   enum class Phase { fill, send, exchange_results, broadcast_to_host, wait_for_older, wait_for_host };
@@ -61,11 +62,12 @@ class SegmentPipeline {
     Segment segment;
     SegmentSteps& steps;
     Phase phase = Phase::fill;
-    bool is_last = false;  // of its collective
+    bool is_last = false;  // true for the last segment of a collective
   };
 
   bool begin_segment();
-  // Takes a step of a segment, if it can. `older_are_finished` says whether the segments before it are.
+  // Takes the next step of a segment if that step can be taken. `older_are_finished` says whether all older segments
+  // are finished.
   bool advance(UnderWay& one, bool older_are_finished);
   void end_segment();
   bool are_through(std::vector<Transfer>& transfers);
@@ -76,11 +78,11 @@ class SegmentPipeline {
   HostMemory* const memory_;
   SegmentCounts* const counts_;
   Wire& wire_;
-  std::deque<Collective> collectives_;  // not done, in order; none moves while it is in the deque
-  std::deque<UnderWay> segments_;       // in order
+  std::deque<Collective> collectives_;  // collectives not done, in order; no element moves while it is in the deque
+  std::deque<UnderWay> segments_;       // the segments under way, in order
   std::uint64_t last_ = 0;
-  std::vector<ScratchBuffer> scratch_;  // for reductions
-  // The oldest segment, if it is in a host's memory; 0: there is none.
+  std::vector<ScratchBuffer> scratch_;  // the scratch memory for reductions
+  // The number of the oldest segment if that segment is in a host's memory, or 0.
   std::atomic<std::uint64_t> oldest_in_memory_{0};
   std::atomic<bool> oldest_in_windows_{false};
 };

@@ -45,7 +45,7 @@ void Shutdown::stop() {
   channel_.unsubscribe();
 }
 
-// "3 41": rank 3 has left after collective 41. "3" is a message of rank 3 to itself.
+// The word "3 41" means that rank 3 has left after collective 41. The word "3" is a message of rank 3 to itself.
 void Shutdown::on_word(std::string_view word) {
   const auto rank = parse_int(take_word(word));
   const auto last = parse_int(word);
@@ -56,8 +56,8 @@ void Shutdown::on_word(std::string_view word) {
   changed_.notify_all();
 }
 
-// Messages to itself come back in order, and a rank waits for none if an earlier one has not come back: a rank that is
-// cut off loses all peers, one after another.
+// A rank's messages to itself come back in order. A rank waits for no message if an earlier message has not come back,
+// because a rank that is cut off loses all peers and must not wait for each loss.
 void Shutdown::await_word(std::uint64_t number) {
   comm::ActiveTimeout patience(comm::Failure::kPatience);
   while (channel_.is_answered() && !patience.over()) {
@@ -75,7 +75,7 @@ bool Shutdown::on_frame(int peer, const Frame& frame) {
   const auto index = static_cast<std::size_t>(peer);
   switch (frame.kind) {
     case FrameKind::failed:
-      failure_.adopt(*decode_cause(text_of(frame.payload)));  // read_frame has checked it
+      failure_.adopt(*decode_cause(text_of(frame.payload)));  // read_frame() has checked the payload
       return true;
     case FrameKind::goodbye: {
       MutexLock lock(mutex_);
@@ -95,15 +95,16 @@ bool Shutdown::on_frame(int peer, const Frame& frame) {
 bool Shutdown::is_loss(int peer) {
   const auto index = static_cast<std::size_t>(peer);
   {
-    // The lock is released while the call waits for a message, which may take seconds.
+    // The lock is released before await_word(), which may wait for seconds.
     MutexLock lock(mutex_);
-    // Whatever the end means, this peer acknowledges nothing any more: a goodbye must not wait for it.
+    // Whatever the end of the connection means, this peer acknowledges nothing any more, so a goodbye must not wait for
+    // this peer.
     seen_[index] = true;
     if (left_after_[index] || leaving_) return false;
   }
   if (failure_.happened()) return false;
-  // The peer may have left while this rank was suspended; or its goodbye is here, and its end was read first. Its
-  // message about that is here after a message of this rank to itself has come back.
+  // The peer may have left while this rank was suspended, or the wire may have reported the peer's end before its
+  // goodbye. The peer's message in the scope has arrived once a message of this rank to itself has come back.
   channel_.say_to(comm::job_rank(roster_, rank_), std::to_string(rank_));
   await_word(++words_);
   MutexLock lock(mutex_);
@@ -156,12 +157,12 @@ void Shutdown::acknowledge() {
 }
 
 // Order: `leaving_` is set before the first goodbye is sent. A peer that leaves too may close its connection as soon as
-//   it has read the goodbye, and only a rank that is leaving does not take that for a loss.
+//   the peer has read the goodbye, and only a rank that is leaving does not take the closed connection for a loss.
 //
-// A rank whose goodbye some peer has not acknowledged in time says it in the group's scope; that peer asks for messages
-// before it calls the closed connection a death. So does a rank that finds nobody at the port of a rank to which it has
-// had no connection: a relay that left at the same time may not have told it. The message is passed on before any
-// connection ends.
+// If some peer has not acknowledged the goodbye in time, the leaving rank says goodbye in the group's scope. The peer
+// asks for messages before it calls the closed connection a death. A rank that finds nobody at the port of a rank to
+// which it has had no connection also asks for messages, because a relay that left at the same time may not have told
+// of the goodbye. The message is passed on before any connection ends.
 void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   Frame goodbye;
   goodbye.kind = FrameKind::goodbye;
@@ -170,7 +171,7 @@ void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   {
     MutexLock lock(mutex_);
     leaving_ = true;
-    // A peer that has left may be gone, and expects nothing more.
+    // A peer that has left may be gone, and expects no more frames.
     std::erase_if(others, [&](int r) REQUIRES(mutex_) {
       return seen_[static_cast<std::size_t>(r)] || left_after_[static_cast<std::size_t>(r)];
     });
@@ -180,7 +181,7 @@ void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   for (const int peer : others) wire_.send_frame(peer, write_frame(goodbye));
   comm::ActiveTimeout patience(limits_.goodbye);
   for (;;) {
-    // In each round: two ranks that leave at once each wait for the other's acknowledgement.
+    // Acknowledge in each round, because two ranks that leave at once each wait for the other rank's acknowledgement.
     acknowledge();
     if (failure_.happened()) return;
     if (all_have_acknowledged()) {
@@ -227,14 +228,14 @@ void Shutdown::tell_of_failure() {
     try {
       wire_.send_frame(r, bytes);
     } catch (const Broken& broken) {
-      // That peer learns of the failure from the end of the connection.
+      // Peer r learns of the failure from the end of its connection.
       log_debug("{} can't be told of the failure: {}", who(r), broken.what());
     }
   }
 }
 
-// The throw waits for the buffers, because the caller may free them when it has the exception. The wait has a limit: a
-// communication thread that hangs in the library must not keep the cause from the program.
+// raise() waits for release_buffers(), because the caller may free the buffers when it has the exception. The wait has
+// a limit: a communication thread that hangs in the library must not keep the cause from the program.
 void Shutdown::raise() const {
   {
     MutexLock lock(mutex_);
