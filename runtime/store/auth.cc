@@ -16,9 +16,9 @@
 namespace lockstep::store {
 namespace {
 
-constexpr std::size_t kMaxNameBytes = 256;  // length of a run's id or a role
+constexpr std::size_t kMaxNameBytes = 256;  // the most bytes of a run's id or a role
 
-// The only reason in a refused answer.
+// Returns the reason in a refused answer.
 std::string why(const proto::Contents& answer) {
   return answer.values.empty() ? "it gave no reason" : printable(answer.values.front(), 500);
 }
@@ -72,7 +72,7 @@ ServerGreeting::Answer ServerGreeting::hello(const proto::Contents& hello) {
     if (auto wrong = wrong_run()) return *std::move(wrong);
     return {.frame = {}, .next = Next::serve};
   }
-  // With a secret prove() compares the run's name: a stranger does not learn which run this is.
+  // With a secret prove() compares the run's name, so that a stranger does not learn the name of this run.
   claim_.server_nonce = random_nonce();
   return {.frame = {proto::kOk, {claim_.server_nonce}}, .next = Next::prove};
 }
@@ -88,7 +88,7 @@ std::optional<ServerGreeting::Answer> ServerGreeting::wrong_run() const {
 
 ServerGreeting::Answer ServerGreeting::prove(std::string_view mac) const {
   if (!claim_.verify(proto::Prover::client, mac)) {
-    // Answer slowly, so that guessing takes long; the session serves nothing meanwhile.
+    // Answer slowly, so that guessing takes long. The session serves no request meanwhile.
     return {.frame = {proto::kRefused, {"wrong secret"}},
             .next = Next::close_slowly,
             .log = fmt::format("wrong secret from a client that calls itself '{}'", role_)};
@@ -115,7 +115,7 @@ std::string ClientGreeting::prove(const proto::Contents& answer) {
   if (answer.number != proto::kOk) throw StoreError(fmt::format("the server refused the greeting: {}", why(answer)));
   if (answer.values.empty()) {
     if (own_.secret == nullptr) return {};
-    // A server that asks for no proof gives none either.
+    // A server that asks for no proof gives no proof either.
     throw StoreError(
         "the server wants no secret, but this run has one: it is not this run's store; does another "
         "program listen there?");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A frame: the answer to an operation of lockstep's own, or a message that a client gets without asking.
+// A Frame is the answer to an operation of lockstep's dialect, or a message that a client gets without asking.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace lockstep::store {
 
-// A connection of a store server.
+// A SessionId names a connection of a store server.
 using SessionId = std::uint64_t;
 
 struct Frame {

@@ -24,7 +24,7 @@ void HashStore::stop_waiting() {
 void HashStore::wait_locked(std::span<const std::string> keys, const Deadline& deadline) {
   while (!missing(keys).empty()) {
     if (wait_for_change(deadline)) continue;
-    // Look once more after the time or the stop: a value that arrived with it counts.
+    // Look once more after the deadline or the stop: a value that arrived at the same time counts.
     const auto absent = missing(keys);
     if (absent.empty()) return;
     throw_wait_timeout(description(), keys, absent, deadline);
@@ -35,14 +35,14 @@ void HashStore::set(std::string_view key, std::string_view value) {
   check_sizes(description(), key, value);
   MutexLock lock(mutex_);
   values_.insert_or_assign(std::string(key), std::string(value));
-  changed_.notify_all();  // all: each waits for its own keys
+  changed_.notify_all();  // wakes all waiters, because each waiter waits for its own keys
 }
 
 std::string HashStore::get(std::string_view key, const Deadline& deadline) {
   MutexLock lock(mutex_);
   const std::string name(key);
   wait_locked(std::span(&name, 1), deadline);
-  return values_.find(key)->second;  // it exists: the lock is held since the wait saw it
+  return values_.find(key)->second;  // the key exists: the lock is held since the wait saw the key
 }
 
 std::int64_t HashStore::add(std::string_view key, std::int64_t delta) {

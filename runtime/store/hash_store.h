@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store inside one process: for a single rank, and for ranks that are threads.
+// HashStore is a store inside one process, for a single rank and for ranks that are threads.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class LOCKSTEP_INTERNAL_API HashStore : public Store {
   std::vector<std::string> missing(std::span<const std::string> keys) const REQUIRES(mutex_);
   void wait_locked(std::span<const std::string> keys, const Deadline& deadline) REQUIRES(mutex_);
 
-  // Waits for a write. False if the deadline has passed, or after stop_waiting().
+  // Waits for a write. Returns false if the deadline has passed, or after stop_waiting().
   bool wait_for_change(const Deadline& deadline) REQUIRES(mutex_);
 
   Mutex mutex_;

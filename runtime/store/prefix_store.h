@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A part of another store, in which key "k" is "prefix/k", so that the groups of a job do not use the same keys.
+// PrefixStore is a part of another store. Key "k" of the part is key "prefix/k" of the other store, so that the groups
+// of a job do not use the same keys.
 #pragma once
 
 #include <memory>
@@ -23,14 +24,14 @@ class LOCKSTEP_INTERNAL_API PrefixStore : public Store, public StoreInternals {
   bool check(std::span<const std::string> keys) override;
   bool erase(std::string_view key) override;
   std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
-  // The number of keys of the whole store underneath, which can't tell whose they are.
+  // Returns the number of keys of the whole store underneath, which can't tell whose keys they are.
   std::int64_t num_keys() override { return store_->num_keys(); }
-  // The keys with this prefix, without it.
+  // Returns the keys with this prefix, without the prefix.
   std::vector<std::string> list_keys() override;
   // Ends all waits at the store underneath.
   void stop_waiting() override { store_->stop_waiting(); }
   void give_up() override { store::give_up(*store_); }
-  // The description of the store underneath.
+  // Returns the description of the store underneath.
   std::string description() const override { return store_->description(); }
 
  private:

@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of lockstep's own stores for lockstep, besides those for users; a program's own Store need not have them.
+// StoreInternals has calls of lockstep's own stores that lockstep makes and users do not. A program's own Store need
+// not have these calls.
 #pragma once
 
 #include "lockstep/store/store.h"
 
 namespace lockstep::store {
 
-// The internal calls. Threads: any.
+// Threads: any thread may make the internal calls.
 class StoreInternals {
  public:
-  // As Store::stop_waiting(), and no call waits long for an answer of the store either. Call it when the store itself
-  // is known to have stopped answering. Doesn't block.
+  // Works as Store::stop_waiting(), and keeps calls from waiting long for an answer of the store. Call give_up() when
+  // the store itself is known to have stopped answering. Doesn't block.
   virtual void give_up() = 0;
-  // Closes connections that no call has used since the last rest(); the next call opens one.
+  // Closes the idle connections if no call has used a connection since the last rest(). The next call opens a new
+  // connection.
   virtual void rest() {}
 
  protected:
   ~StoreInternals() = default;
 };
 
-// StoreInternals::give_up() for any store.
+// Calls StoreInternals::give_up(), or stop_waiting() of a store without the internal calls.
 inline void give_up(Store& store) {
   auto* const own = dynamic_cast<StoreInternals*>(&store);
   own != nullptr ? own->give_up() : store.stop_waiting();

@@ -182,8 +182,8 @@ void WireEngine::await_news() {
   while (!wire_->poll()) {
     if (token_.is_wanted()) return token_.yield_to_caller();
     if (look.expired()) {
-      // Release the token during the sleep: otherwise a caller would have to wake this thread and then wait for the
-      // token.
+      // Release the token during the sleep: otherwise a caller would first have to wake this thread and then wait for
+      // the token.
       token_.release();
       wire_->sleep();
       return token_.take();

@@ -5,8 +5,7 @@
 // The program's thread puts work into a queue and waits until the work is done. The communication thread announces each
 // queued collective to the other ranks at once, so that their announcements can arrive before the collective's turn
 // comes. The communication thread runs collectives in order, several at once in the pipeline, and moves messages in
-// between. A caller that waits for a collective may do this work in the communication thread's place
-// (progress_token.h).
+// between. A caller that waits for a collective may do the work of the communication thread (progress_token.h).
 //
 // Threads: the group's one thread calls the public functions. Any thread may call abort(), on_peer_failure() and
 //   last(), and the wire's threads call the listener's methods. Members of the communication thread belong to the
@@ -46,8 +45,7 @@ namespace lockstep::wire {
 class WireCollective;
 
 // A ThreadMaker calls `body` on a group's communication thread, and returns a function that waits for the end of
-// `body`. By default start_own_thread() makes a thread. A library that only one thread may call has another
-// ThreadMaker.
+// `body`. By default start_own_thread() makes a thread. A library that only one thread may call needs another maker.
 using ThreadMaker = std::function<std::function<void()>(std::function<void()> body)>;
 LOCKSTEP_INTERNAL_API std::function<void()> start_own_thread(std::function<void()> body);
 

@@ -18,8 +18,7 @@
 
 namespace lockstep::wire {
 
-// The number of bytes of a reduction that are under way at once. Each rank needs that much memory for other ranks'
-// data.
+// The number of bytes of a reduction that are under way at once. Each rank needs so much memory for other ranks' data.
 inline constexpr std::size_t kReductionBytes = 16 << 20;
 
 // A ScratchBuffer keeps memory from one collective to the next without clearing the memory.

@@ -97,8 +97,7 @@ void OpHeaderTable::post(int rank, std::uint64_t number, std::span<const std::by
   to.at = std::chrono::steady_clock::now();
   to.number.store(number, std::memory_order_release);
   // Each rank has posted an announcement for every earlier use of the index, and no announcement for a later use. The
-  // last rank's addition follows all other ranks' additions, so a rank that is rung reads the slots as they were
-  // filled.
+  // last rank's addition follows all other ranks' additions, so a rank that is rung reads all slots filled.
   const std::uint64_t all = ((number - 1) / kSlots + 1) * ranks_;
   Count& count = counts_[(number - 1) % kSlots];
   if (count.posted.fetch_add(1, std::memory_order_acq_rel) + 1 != all) return;

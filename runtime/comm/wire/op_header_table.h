@@ -5,11 +5,11 @@
 // Every rank's announcements reach a host through one rank of the host, their relay. A host's own ranks are their own
 // relays. The l-th rank of a host is the relay of the l-th rank of each other host (modulo the host's number of ranks).
 // So a rank sends an announcement to one rank of each other host. The relay puts the announcement on the table. The
-// relay of a collective's last announcement rings the bells of the host, so each rank wakes once for a collective.
+// relay of a collective's last announcement rings the host's bells, so each rank wakes once per collective.
 //
-// A slot is used again after kSlots collectives, when no rank reads the slot any more. A rank announces a collective at
-// most kAhead after the last collective of which it has read all announcements. So when one rank announces collective
-// n, all ranks have announced n - kAhead, and all ranks have read the announcements of n - kSlots.
+// A slot is used again after kSlots collectives, when no rank reads it any more. A rank announces a collective at most
+// kAhead after the last collective of which it has read all announcements. So when one rank announces collective n, all
+// ranks have announced n - kAhead and have read the announcements of n - kSlots.
 //
 // Words are stored with release after the memory that they stand for, and read with acquire before that memory.
 #pragma once

@@ -49,8 +49,7 @@ class P2pQueue {
   // Runs an action without the lock. Returns true if the caller must then finish() the operation. Throws Broken.
   static bool run(const P2pAction& action, Wire& wire);
   void finish(WireP2pOp& p2p);
-  // Returns the text about a message whose two sides do not fit, if there was such a message. The group fails with the
-  // text.
+  // Returns the text about a message whose two sides do not fit, or nullopt. The group fails with this text.
   const std::optional<std::string>& mismatch() const { return mismatch_; }
   // Returns the number of messages for which another rank needs this rank: sends that have not been taken, and recvs
   // into whose memory the other side delivers.

@@ -31,8 +31,7 @@ void ProgressToken::take() {
 }
 
 void ProgressToken::end() {
-  // Set is_over_ before the unlock: otherwise the next caller to get the mutex would drive an engine whose wire is
-  // closed.
+  // Set is_over_ before the unlock: otherwise the next caller with the mutex would drive an engine with a closed wire.
   is_over_ = true;
   mutex_.unlock();
 }

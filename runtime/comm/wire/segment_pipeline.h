@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SegmentPipeline runs collectives whose data travels outside of frames. Collectives are cut into segments, and several
-// segments are under way at once: the cable carries one segment while another segment is reduced or copied to other
-// ranks.
+// SegmentPipeline runs collectives whose data travels outside of frames. Collectives are cut into segments, several of
+// which are under way at once: the cable carries one segment while another segment is reduced or copied to other ranks.
 //
 // A segment goes through phases. Each phase is a step that never waits, and the pipeline takes the step when its
 // condition holds: a transfer of the wire is done, or a count of the host has reached a number (segment_counts.h). All

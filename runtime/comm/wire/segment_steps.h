@@ -63,8 +63,7 @@ class SegmentSteps {
   virtual void send(Segment& segment) = 0;
   // Exchanges results with the rail, after the posted transfers are done.
   virtual void exchange_results(Segment& segment) = 0;
-  // Copies the received data into the memory of all ranks of the host, after exchange_results() and its transfers are
-  // done.
+  // Copies the received data into the memory of all ranks of the host, after the transfers of exchange_results().
   virtual void broadcast_to_host(const Segment& segment) = 0;
   // Copies the result out of this rank's window, if the route is `windows`, after every share has reached the window.
   virtual void copy_out(const Segment& segment) = 0;
@@ -93,8 +92,7 @@ class SegmentSteps {
   std::size_t slot_bytes() const { return window_bytes(hosts_) / kSegmentDepth; }
   // Returns the addresses of the segment's slots in the windows of the host's ranks.
   std::vector<std::byte*> slots(const Segment& segment) const;
-  // Returns the largest number of elements of a piece, if a window has a piece of each rank's row, in the order of
-  // ranks.
+  // Returns the largest number of elements of a piece, if a window has a piece of each rank's row.
   std::size_t most_of_rows() const {
     return slot_bytes() / (args_.element_bytes() * static_cast<std::size_t>(args_.size));
   }

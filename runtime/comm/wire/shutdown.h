@@ -52,8 +52,7 @@ class Shutdown {
   // Returns a cause about `rank`, as this rank reports it. `rank` may be this rank, or -1 for no single rank.
   Cause cause_of(Cause::Kind kind, int rank, std::string text, std::uint64_t sequence) const;
 
-  // Handles a frame of `peer` from the wire's listener. Returns false if the frame is about neither a goodbye nor a
-  // failure.
+  // Handles a frame of `peer` from the wire's listener. Returns false for a frame about neither goodbye nor failure.
   bool on_frame(int peer, const Frame& frame);
   // Handles the end of the connection to `peer`. Returns true if the peer has not left before, and this rank may still
   // need the peer.
@@ -70,8 +69,7 @@ class Shutdown {
   // Acknowledges the goodbyes that have arrived.
   void acknowledge();
   // Says that this rank leaves after collective `last`. Returns when every peer has seen the goodbye or is gone, when
-  // the group fails, or after Limits::goodbye. `relays` are the ranks that tell the ranks without a connection to this
-  // rank.
+  // the group fails, or after Limits::goodbye. `relays` tell the ranks without a connection to this rank.
   void say_goodbye(std::uint64_t last, const std::vector<int>& relays = {});
   // Waits for a cause after a transfer broke, because another rank may be about to say why the transfer broke. If no
   // cause comes, proposes the lost connection as the cause. `last` is the collective that this rank started last.
@@ -107,8 +105,7 @@ class Shutdown {
   std::vector<std::optional<std::uint64_t>> left_after_
       GUARDED_BY(mutex_);                          // by rank: the last collective of a rank that has left
   std::vector<bool> answered_ GUARDED_BY(mutex_);  // by rank: true if the rank has acknowledged this rank's goodbye
-  // True for each peer that needs no more messages: the peer has seen this rank's goodbye, is gone, or has no
-  // connection.
+  // True for each peer that needs no more messages: it has seen this rank's goodbye, is gone, or has no connection.
   std::vector<bool> seen_ GUARDED_BY(mutex_);
   std::vector<int> to_acknowledge_ GUARDED_BY(mutex_);
   bool leaving_ GUARDED_BY(mutex_) = false;

@@ -89,9 +89,8 @@ class Wire {
 
   // Returns the transport's name in messages: "TCP".
   virtual std::string_view name() const = 0;
-  // Connects each rank with the ranks that it needs at once. The wire connects two other ranks when a frame or transfer
-  // needs the connection. All ranks call open(), which blocks. Throws Timeout, PeerLost, Mismatch or
-  // BackendUnavailable.
+  // Connects each rank with the ranks that it needs at once. A frame or transfer between other ranks connects them
+  // later. All ranks call open(), which blocks. Throws Timeout, PeerLost, Mismatch or BackendUnavailable.
   virtual void open(Listener& listener, const Deadline& deadline) = 0;
   // Returns the work that open() waits for: "MPI_Init, which waits for every rank".
   virtual std::string opening() const = 0;

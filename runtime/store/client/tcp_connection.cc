@@ -17,8 +17,8 @@ namespace {
 
 using proto::Op;
 
-// The time for one greeting: a server that has accepted answers at once, and a client of a server that has not (a full
-// queue) does better to try again.
+// The time for one greeting. A server that has accepted the connection answers at once. If the server has not accepted
+// because of a full queue, the client had better try again.
 constexpr auto kGreetingLimit = std::chrono::seconds(10);
 
 UniqueFd connect(const net::HostPort& address, const Deadline& deadline, Expect expect) {
@@ -86,10 +86,10 @@ void TcpConnection::greet(const Endpoint& endpoint, const Deadline& deadline) {
   greeting.check(receive(Op::prove, 0, deadline));
 }
 
-// True once the socket is ready. False if the stop comes first and `at_stop` ends the wait.
+// Returns true once the socket is ready. Returns false if the stop comes first and `at_stop` ends the wait.
 bool TcpConnection::wait_for(short events, const Deadline& deadline, AtStop at_stop) const {
   Deadline limit = deadline;
-  Stop stop = stop_;  // poll() ignores -1
+  Stop stop = stop_;  // poll() ignores descriptors of -1
   for (;;) {
     pollfd entries[] = {{.fd = connection_.fd(), .events = events, .revents = 0},
                         {.fd = stop.fd, .events = POLLIN, .revents = 0},
@@ -134,7 +134,7 @@ const proto::Contents& TcpConnection::receive(Op op, std::size_t keys, const Dea
   for (;;) {
     const proto::Status status = reader.read(connection_.input());
     if (status == proto::Status::ok) {
-      // The bytes stay in the buffer until the next call: contents_ has views of them.
+      // The bytes stay in the buffer until the next receive(), because contents_ has views of these bytes.
       contents_ = reader.contents();
       connection_.consume(reader.size());
       return contents_;

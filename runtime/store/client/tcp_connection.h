@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection to a store server: requests out, replies in. One thread at a time uses it.
+// TcpConnection is one connection to a store server: requests go out, and replies come in. Only one thread at a time
+// uses a connection.
 #pragma once
 
 #include <chrono>
@@ -19,49 +20,51 @@
 
 namespace lockstep::store {
 
-// What the caller knows of a server that has not answered yet.
+// Expect says what the caller knows of a server that has not answered yet.
 enum class Expect {
-  may_come,  // it may start later: a refusal means "not yet"
-  is_there,  // it has answered this process before: a refusal means that its process has ended or is ending
+  may_come,  // the server may start later: a refusal means "not yet"
+  is_there,  // the server has answered this process before: a refusal means that the server has ended or is ending
 };
 
-// Descriptors whose readability shortens the waits on a connection.
+// Stop has descriptors whose readability shortens the waits on a connection.
 struct Stop {
-  // A descriptor that becomes readable, for good, when no call may wait long any more; -1: none.
+  // A descriptor that becomes readable, for good, when no call may wait long any more. -1 means no descriptor.
   int fd = -1;
-  // The time in which an answer may still arrive after that.
+  // The time in which an answer may still arrive after `fd` has become readable.
   std::chrono::nanoseconds grace{};
-  // A descriptor like `fd`, with `grace`, for a store that is known not to answer.
+  // A descriptor like `fd`, with `last_grace` as its time, for a store that is known not to answer.
   int give_up_fd = -1;
   std::chrono::nanoseconds last_grace{};
 };
 
 class TcpConnection {
  public:
-  // Connects to a lockstep server and greets it (auth.h). It tries again until the deadline, also if the server closes
-  // during the greeting, because a full listen queue shows only then. Timeout says what was tried and what happened.
-  // StoreError, at once, says why the server or the client refuses, or that nobody listens where a server `is_there`.
+  // Connects to a lockstep server and greets the server (auth.h). open() tries again until the deadline, also if the
+  // server closes during the greeting, because a full listen queue shows only then. Throws Timeout, which says what was
+  // tried and what happened. Throws StoreError at once if the server or the client refuses, or if nobody listens where
+  // a server `is_there`.
   static TcpConnection open(const Endpoint& endpoint, const Deadline& deadline, Expect expect = Expect::may_come);
-  // As open(), with a single try, for a server that is known to be there.
+  // Works as open(), with a single try, for a server that is known to listen.
   static TcpConnection open_once(const Endpoint& endpoint, const Deadline& deadline, const Stop& stop = {});
-  // As open(), with another greeting: `greet` gets the connection and the number of the try, from 1. `or_what` ends the
-  // Timeout's question what else may listen there.
+  // Works as open(), with another greeting. `greet` gets the connection and the number of the try, from 1. `or_what`
+  // ends the Timeout's question about the program that listens at `address`.
   using Greet = std::function<void(TcpConnection& connection, int attempt)>;
   static TcpConnection open_with(const net::HostPort& address, const Deadline& deadline, Expect expect,
                                  const Greet& greet, std::string_view or_what);
-  // Makes `stop` shorten each wait from now on. Its descriptors outlive this object.
+  // Makes `stop` shorten each wait from now on. The descriptors of `stop` must outlive this object.
   void stop_by(const Stop& stop) { stop_ = stop; }
 
   // Sends bytes of requests. Throws net::ConnectionClosed, Timeout, SystemError.
   void send(std::string_view bytes, const Deadline& deadline);
-  // Receives the reply to the oldest request without one, which was `op` with `keys` keys. The views are valid until
-  // the next call. Throws as send(), and CorruptData if the bytes are not a reply.
+  // Receives the reply to the oldest unanswered request, which was `op` with `keys` keys. The returned views are valid
+  // until the next receive(). Throws the exceptions of send(), and CorruptData if the bytes are not a reply.
   const proto::Contents& receive(proto::Op op, std::size_t keys, const Deadline& deadline);
-  // Waits until there is something to receive; false if the stop came first. Throws Timeout.
+  // Waits until there is a reply to receive. Returns false if the stop came first. Throws Timeout.
   bool await_reply(const Deadline& deadline);
-  // Gives the connection, with the bytes that were received and not returned, to a caller that continues on its own.
+  // Gives the connection, with the bytes that were received and not returned, to a caller that goes on with
+  // net::Connection.
   net::Connection release() && { return std::move(connection_); }
-  // The numeric address of the server.
+  // Returns the numeric address of the server.
   net::HostPort peer() const;
 
  private:

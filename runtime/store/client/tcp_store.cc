@@ -19,7 +19,7 @@ using proto::Op;
 
 constexpr proto::Limits kLimits;
 
-// The reason why the store does not answer, and the remedy.
+// The reasons why the store does not answer, with the remedies.
 constexpr std::string_view kHostEnded =
     "the process that hosts the store, which is the launcher or rank 0, has ended or refused this request: look at "
     "what "
@@ -29,7 +29,7 @@ constexpr std::string_view kHostVanished =
 constexpr std::string_view kHostSilent =
     "the process that hosts the store may be stopped, or the network between may be cut";
 
-// The time to send to the server, in ms: 0 if the deadline has passed, negative if there is none.
+// Returns the time to send to the server, in ms. The time is 0 after the deadline, and negative without a deadline.
 std::int64_t timeout_of(const Deadline& deadline) {
   if (deadline.is_never()) return -1;
   return std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
@@ -39,7 +39,7 @@ Frame frame_of(const proto::Contents& reply) {
   return {.status = static_cast<std::uint8_t>(reply.number), .list = {reply.values.begin(), reply.values.end()}};
 }
 
-// True for the kernel's errors on a connection whose other end it can't reach any more.
+// Returns true for the kernel's errors on a connection whose other end can't be reached any more.
 bool is_of_a_vanished_host(int error) {
   return error == ETIMEDOUT || error == EHOSTUNREACH || error == EHOSTDOWN || error == ENETUNREACH || error == ENETDOWN;
 }
@@ -83,7 +83,7 @@ std::string TcpStore::bytes_of(const proto::Request& request) const {
   return bytes;
 }
 
-// The deadline for a new connection.
+// Returns the deadline for a new connection.
 Deadline TcpStore::unless_stopped(const Deadline& deadline) const {
   if (given_up_.is_set()) return deadline.sooner(options_.give_up_timeout);
   if (stop_.is_set()) return deadline.sooner(options_.cancel_timeout);
@@ -99,7 +99,7 @@ TcpConnection TcpStore::take(const Deadline& deadline) {
       return connection;
     }
   }
-  // Connect without the lock: it takes a while, and other threads take and return connections.
+  // Connect without the lock, because connecting takes a while, and other threads take and return connections.
   const Deadline limit = unless_stopped(deadline);
   try {
     return TcpConnection::open_once(endpoint_, limit, stop());
@@ -116,7 +116,7 @@ void TcpStore::give_back(TcpConnection connection) {
 }
 
 void TcpStore::rest() {
-  std::vector<TcpConnection> closed;  // before the lock, so that they are closed after it is released
+  std::vector<TcpConnection> closed;  // declared before the lock, so that the connections are closed after the unlock
   MutexLock lock(mutex_);
   if (!std::exchange(has_been_used_, false)) closed.swap(idle_);
 }
@@ -130,8 +130,8 @@ void TcpStore::with_connection(const std::string& what, const Deadline& deadline
   owner_.require(what);
   try {
     TcpConnection connection = take(deadline);
-    // Returned to the pool only after its answer: after an error the connection is closed, otherwise the next request
-    // would read the answer that is still to arrive.
+    // The connection returns to the pool only after its answer. After an error the connection is closed: otherwise the
+    // next request would read the answer that is still to arrive.
     body(connection);
     give_back(std::move(connection));
   } catch (const net::ConnectionClosed& error) {
@@ -145,7 +145,7 @@ void TcpStore::with_connection(const std::string& what, const Deadline& deadline
   }
 }
 
-// The time by which the answer to a request that waits until `deadline` must be here.
+// Returns the time by which the answer to a request that waits until `deadline` must have arrived.
 Deadline TcpStore::answer_deadline(const Deadline& deadline) const {
   if (deadline.is_never()) return deadline;
   return Deadline::after(deadline.remaining() + options_.cancel_timeout);
@@ -169,9 +169,9 @@ Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& requ
   Frame frame;
   with_connection(what, answer, [&](TcpConnection& connection) {
     connection.send(bytes, answer);
-    // The answer and the cancel may cross. A cancelled wait has one answer. If its own answer was already on the way,
-    // the answer to CANCEL_WAIT is queued after it: read both, because the next request on this connection must not get
-    // the second one.
+    // The answer and the cancel may cross. A cancelled wait has one answer. If the wait's answer was already on the
+    // way, the answer to CANCEL_WAIT is queued after that answer. Read both answers, because the next request on this
+    // connection must not get the second answer.
     const bool stopped = !connection.await_reply(answer);
     if (stopped) connection.send(bytes_of({Op::cancel_wait, {}}), answer);
     frame = frame_of(connection.receive(request.op, 0, answer));
@@ -225,7 +225,7 @@ std::vector<std::string> TcpStore::multi_get(std::span<const std::string> keys, 
   Frame frame = ask_and_wait(what, {Op::wait_get, {names.views, {}, timeout_of(deadline)}}, deadline);
   if (frame.status == proto::kRefused) throw_refused(what, frame);
   if (frame.status == proto::kOk && frame.list.size() == keys.size()) return std::move(frame.list);
-  for (std::string& key : frame.list) key.erase(0, 1);  // without the prefix that it has on the wire
+  for (std::string& key : frame.list) key.erase(0, 1);  // without the prefix that the key has on the wire
   throw_wait_timeout(description(), keys, frame.list, deadline);
 }
 

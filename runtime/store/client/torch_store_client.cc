@@ -16,15 +16,16 @@ namespace {
 using proto::Dialect;
 using proto::Op;
 
-// The longest time for an answer: the agent is there, and may be gone when rank 0 ends.
+// The longest time for an answer. The agent is already running, and may be gone when rank 0 ends.
 constexpr auto kAnswerLimit = std::chrono::seconds(5);
-// The longest time for one greeting. A current server answers at once; a busy one does not answer a greeting of 1.13.
+// The longest times for one greeting. A current server answers at once. A busy server does not answer the greeting of
+// 1.13.
 constexpr auto kCurrentLimit = std::chrono::seconds(10);
 constexpr auto kLegacyLimit = std::chrono::seconds(2);
 
-// The number that a current server sends back. To a server of 1.13 VALIDATE is SET, and its magic with three bytes of
-// the PING is the length of a key. With this byte the length is above the server's limit, so it hangs up instead of
-// waiting.
+// Returns the number that a current server sends back. A server of 1.13 takes VALIDATE for SET, and takes the magic
+// with three bytes of the PING for the length of a key. The byte 0xff brings the length above the server's limit, so
+// the server hangs up instead of waiting.
 std::int64_t ping_nonce() { return (::getpid() & 0xffff) | 0xff0000; }
 
 }  // namespace
@@ -47,7 +48,7 @@ std::string TorchStoreClient::bytes_of(const proto::Request& request) const {
   return bytes;
 }
 
-// A server of 1.13 hangs up on the current greeting, so every other try uses its dialect.
+// A server of 1.13 hangs up on the current greeting, so every other try uses the dialect of 1.13.
 void TorchStoreClient::connect(const Deadline& deadline, Expect expect) {
   const auto try_greeting = [&](TcpConnection& connection, int attempt) {
     dialect_ = attempt % 2 == 1 ? Dialect::current : Dialect::legacy;
@@ -57,7 +58,7 @@ void TorchStoreClient::connect(const Deadline& deadline, Expect expect) {
 }
 
 void TorchStoreClient::greet(TcpConnection& connection, const Deadline& deadline) const {
-  if (dialect_ == Dialect::legacy) {  // It has no greeting: any question works.
+  if (dialect_ == Dialect::legacy) {  // The legacy dialect has no greeting: any question works.
     connection.send(bytes_of({Op::num_keys, {}}), deadline);
     connection.receive(Op::num_keys, 0, deadline);
     return;
@@ -100,7 +101,7 @@ std::int64_t TorchStoreClient::ask(const std::string& what, std::initializer_lis
 
 void TorchStoreClient::set(std::string_view key, std::string_view value) {
   const std::string name = wire_key(description(), key);
-  // PyTorch doesn't acknowledge a write. The answer to a question after it proves that the write has arrived.
+  // PyTorch's server doesn't acknowledge a write. The answer to a later question proves that the write has arrived.
   const Op proof = dialect_ == Dialect::legacy ? Op::num_keys : Op::ping;
   ask(fmt::format("set '{}'", key), {{Op::set, {{name}, {value}, 0}}, {proof, {}}});
 }

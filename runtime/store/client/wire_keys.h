@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys as a client of a TCP store puts them on the wire.
+// These functions make the keys that a client of a TCP store puts on the wire.
 #pragma once
 
 #include <span>
@@ -12,10 +12,10 @@ namespace lockstep::store {
 // The prefix that PyTorch's clients put before each key of their users; see proto/PROTOCOL.md.
 inline constexpr char kKeyPrefix = '/';
 
-// The key as it goes over the wire. InvalidArgument, naming the store, if it is too long.
+// Returns the key as it goes over the wire. Throws InvalidArgument, which names the store, if the key is too long.
 std::string wire_key(std::string_view store, std::string_view key);
 
-// Several keys, and views of them. InvalidArgument if they are more than one request takes.
+// WireKeys holds several keys, and views of these keys. Throws InvalidArgument if one request can't take so many keys.
 struct WireKeys {
   WireKeys(std::string_view store, std::span<const std::string> keys);
   WireKeys(const WireKeys&) = delete;

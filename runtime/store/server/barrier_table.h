@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The barriers of PyTorch's BARRIER request: which connections are in which.
+// BarrierTable knows the barriers of PyTorch's BARRIER request, and the connections in each barrier.
 //
-// One thread. The table knows neither time nor sockets; the caller gives waiters their numbers. When as many waiters as
-// a barrier's world size have arrived at its name, all are released at once and the name is free again.
+// One thread uses a BarrierTable. The table knows neither time nor sockets; the caller gives waiters their numbers.
+// When as many waiters as a barrier's world size have arrived at the barrier's name, all these waiters are released at
+// once and the name is free again.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +20,18 @@ class BarrierTable {
   using WaiterId = std::uint64_t;
 
   struct Arrival {
-    bool complete = false;  // it was the last to arrive: it may proceed, and take_released() returns the other waiters
-    std::string refusal = {};  // the reason why it can't be in this barrier, with nothing changed; empty if it can
+    // True if the waiter was the last to arrive. The waiter may then proceed; take_released() returns the other
+    // waiters.
+    bool complete = false;
+    // The reason why the waiter can't be in this barrier, with nothing changed; empty if there is no reason.
+    std::string refusal = {};
   };
-  // Lets `waiter`, which is in no barrier, arrive.
+  // Lets `waiter` arrive at a barrier. REQUIRES: `waiter` is in no barrier.
   Arrival arrive(WaiterId waiter, std::string_view name, std::int64_t world_size);
-  // Forgets a waiter, as if it had not arrived; does nothing if it is in no barrier.
+  // Forgets a waiter, as if the waiter had not arrived. Does nothing if the waiter is in no barrier.
   void leave(WaiterId waiter);
-  // The waiters that were released since the last call, except the last to arrive. They are in no barrier any more.
+  // Returns the waiters that were released since the last take_released(), except each barrier's last waiter to arrive.
+  // The returned waiters are in no barrier any more.
   std::vector<WaiterId> take_released();
 
  private:
@@ -37,7 +42,8 @@ class BarrierTable {
   using Barriers = std::unordered_map<std::string, Barrier>;
 
   Barriers barriers_;
-  std::unordered_map<WaiterId, Barriers::pointer> inside_;  // to elements of barriers_, whose addresses are stable
+  std::unordered_map<WaiterId, Barriers::pointer>
+      inside_;  // by waiter: a pointer into barriers_, whose elements have stable addresses
   std::vector<WaiterId> released_;
 };
 

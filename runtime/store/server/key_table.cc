@@ -33,8 +33,8 @@ void KeyTable::check_room(std::string_view key, std::size_t old_bytes, std::size
 void KeyTable::store(std::string_view key, std::string value) {
   const auto found = values_.find(key);
   if (found != values_.end()) {
-    // Calls that may throw come first. The observer sees the old value still in place. No waiter is woken: none waits
-    // at a key that exists.
+    // Calls that may throw come first. The observer sees the old value still in place. No waiter is woken, because no
+    // waiter waits at a key that exists.
     check_room(key, found->second.size(), value.size(), false);
     ++version_;
     if (observer_) observer_(key, &found->second, &value);
@@ -47,7 +47,7 @@ void KeyTable::store(std::string_view key, std::string value) {
   if (observer_) observer_(key, nullptr, &value);
   bytes_ += key.size() + value.size();
   values_.emplace(key, std::move(value));
-  wake_for_value(key);  // last: it looks whether the keys exist
+  wake_for_value(key);  // last, because wake_for_value() looks whether the keys exist
 }
 
 void KeyTable::set(std::string_view key, std::string_view value) { store(key, std::string(value)); }
@@ -146,8 +146,8 @@ bool KeyTable::exists(std::string_view key, Await what) const {
   return values_.contains(key) || (what == Await::key_or_queue && queues_.contains(key));
 }
 
-// Advances the wait to the first key that is lacking; true if there is none. It looks at earlier keys again only when
-// the last has arrived, because they may have been deleted since.
+// Advances the wait to the next lacking key. Returns true if no key is lacking. advance() looks at earlier keys again
+// only when the last key has arrived, because earlier keys may have been deleted since.
 bool KeyTable::advance(Wait& wait) const {
   const std::size_t count = wait.keys.size();
   for (std::size_t seen = 0; seen < count; wait.lacking = (wait.lacking + 1) % count, ++seen) {
@@ -177,7 +177,7 @@ bool KeyTable::wait(WaiterId waiter, const std::vector<std::string_view>& keys, 
 void KeyTable::wake_for_value(std::string_view key) {
   const auto found = waiters_at_.find(key);
   if (found == waiters_at_.end()) return;
-  // Move the waiters out and erase the entry first: attend() adds waiters to the same table, and a rehash there
+  // Move the waiters out and erase the entry first: attend() adds waiters to waiters_at_, and a rehash of waiters_at_
   // invalidates `found`.
   const auto waiters = std::move(found->second);
   waiters_at_.erase(found);
@@ -209,7 +209,7 @@ void KeyTable::wake_for_item(std::string_view queue) {
     }
     next = waiters.erase(next);
     if (!advance(wait)) {
-      attend(waiter, wait);  // at another key: this one exists
+      attend(waiter, wait);  // at another key, because this key exists
       continue;
     }
     waited_keys_ -= wait.keys.size();
@@ -218,7 +218,7 @@ void KeyTable::wake_for_item(std::string_view queue) {
     woken_.push_back(waiter);
     ++entry.promised;
   }
-  // attend() may have rehashed the table, which invalidates `place`: look it up again.
+  // attend() may have rehashed waiters_at_, which invalidates `place`: look up the queue's waiters again.
   const auto left = waiters_at_.find(queue);
   if (left->second.empty()) waiters_at_.erase(left);
 }
@@ -235,8 +235,8 @@ void KeyTable::release_promise(WaiterId waiter) {
 }
 
 void KeyTable::cancel(WaiterId waiter) {
-  // Also a waiter that was woken and that take_woken() has not returned. The item that woke it may wake the next
-  // waiter.
+  // Also forget a waiter that was woken and that take_woken() has not returned. The item that woke this waiter may wake
+  // the next waiter.
   std::erase(woken_, waiter);
   release_promise(waiter);
   const auto found = waits_.find(waiter);

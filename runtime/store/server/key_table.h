@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The data of a store server: keys and their values, queues and their items, and the clients that wait for them.
+// KeyTable holds the data of a store server: keys and their values, queues and their items, and the clients that wait.
 //
-// One thread. The table knows neither sockets nor the wire; the caller gives waiters their numbers. A call that would
-// exceed a limit throws StoreError and changes nothing.
+// One thread uses a KeyTable. The table knows neither sockets nor the wire; the caller gives waiters their numbers. A
+// call that would exceed a limit throws StoreError and changes nothing.
 #pragma once
 
 #include <cstddef>
@@ -22,22 +22,23 @@ class KeyTable {
  public:
   using WaiterId = std::uint64_t;
 
-  // The largest write, key and value, that may use the last sixteenth of max_bytes. So a client that fills the store
-  // with large values keeps ranks neither from meeting nor from reporting a failure. Many small writes still fill it,
-  // and no part of max_entries is reserved.
+  // The largest write, in bytes of key and value, that may use the last sixteenth of max_bytes. So a client that fills
+  // the store with large values keeps ranks neither from meeting nor from reporting a failure. Many small writes still
+  // fill the last sixteenth, and no part of max_entries is reserved.
   static constexpr std::size_t kSmallBytes = 4096;
 
   struct Limits {
-    std::size_t max_bytes = std::size_t{1} << 30;        // of keys, values and items together
-    std::size_t max_entries = std::size_t{1} << 20;      // keys and items
-    std::size_t max_value_bytes = std::size_t{8} << 20;  // of one value, also after append()
-    std::size_t max_waited_keys = std::size_t{4} << 20;  // in all waits together
+    std::size_t max_bytes = std::size_t{1} << 30;        // the most bytes of keys, values and items together
+    std::size_t max_entries = std::size_t{1} << 20;      // the most keys and items together
+    std::size_t max_value_bytes = std::size_t{8} << 20;  // the most bytes of one value, also after append()
+    std::size_t max_waited_keys = std::size_t{4} << 20;  // the most keys in all waits together
   };
   explicit KeyTable(const Limits& limits) : limits_(limits) {}
 
-  // As in store.h. add() throws StoreError if the value is not a number or the sum overflows.
+  // set(), add(), compare_set() and erase() work as in store.h. add() throws StoreError if the value is not a number or
+  // the sum overflows.
   void set(std::string_view key, std::string_view value);
-  // The value; null if the key does not exist. Valid until the next write.
+  // Returns the value, or null if the key does not exist. The pointer is valid until the next write.
   const std::string* find(std::string_view key) const;
   std::int64_t add(std::string_view key, std::int64_t delta);
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired);
@@ -46,34 +47,34 @@ class KeyTable {
   // Erases the keys that begin with `prefix`, but no queues.
   void erase_all(std::string_view prefix);
   std::size_t size() const { return values_.size(); }
-  // A number that changes with every change of a value.
+  // Returns a number that changes with every change of a value.
   std::uint64_t version() const { return version_; }
-  // The keys, sorted.
+  // Returns all keys, sorted.
   std::vector<std::string_view> keys() const;
 
   void queue_push(std::string_view queue, std::string_view item);
   std::optional<std::string> queue_pop(std::string_view queue);
   std::size_t queue_length(std::string_view queue) const;
 
-  // Whether an item in a queue counts as a key of the queue's name, as in PyTorch's WAIT and CHECK.
+  // Await says whether an item in a queue counts as a key of the queue's name, as in PyTorch's WAIT and CHECK.
   enum class Await { key, key_or_queue };
   bool exists(std::string_view key, Await what) const;
-  // True if all of `keys` exist. Otherwise the table remembers `waiter`, which must not be waiting already, and
-  // take_woken() returns it once they exist, all at the same time. A new item wakes the one waiter that has waited
-  // longest; it is expected to take the item, so the next waiter waits for the next item.
+  // Returns true if all of `keys` exist. Otherwise the table remembers `waiter`, and take_woken() returns `waiter` once
+  // all of `keys` exist at the same time. REQUIRES: `waiter` is not waiting already. A new item wakes only the waiter
+  // that has waited longest. This waiter is expected to take the item, so the next waiter waits for the next item.
   bool wait(WaiterId waiter, const std::vector<std::string_view>& keys, Await what);
-  // Notes that a woken waiter has sent its next request: an item that woke it and that it did not take may wake the
-  // next waiter.
+  // Notes that a woken waiter has sent its next request. An item that woke the waiter, and that the waiter did not
+  // take, may wake the next waiter.
   void release_promise(WaiterId waiter);
-  // Forgets a waiter, which is not woken any more; does nothing for another number.
+  // Forgets `waiter`, so that `waiter` is not woken any more. Does nothing for an unknown number.
   void cancel(WaiterId waiter);
-  // The keys that a waiter lacks at this moment, as views into its wait.
+  // Returns the keys that a waiter lacks at this moment, as views into the waiter's wait.
   std::vector<std::string_view> missing(WaiterId waiter) const;
-  // The waiters whose keys have arrived since the last call. They don't wait any more.
+  // Returns the waiters whose keys have arrived since the last take_woken(). The returned waiters don't wait any more.
   std::vector<WaiterId> take_woken();
 
-  // A function that is called just before each change of a value: `before` or `after` is null if the key does not exist
-  // then.
+  // An Observer is called just before each change of a value. `before` or `after` is null if the key does not exist
+  // before or after the change.
   using Observer = std::function<void(std::string_view key, const std::string* before, const std::string* after)>;
   void observe(Observer observer) { observer_ = std::move(observer); }
 
@@ -85,16 +86,17 @@ class KeyTable {
   template <typename V>
   using KeyMap = std::unordered_map<std::string, V, Hash, std::equal_to<>>;
 
-  // A wait. It is registered at one key at a time, the first that it lacks, so a wait for n keys costs n in all.
+  // A Wait is registered at one key at a time, the first key that the waiter lacks. So the cost of a wait for n keys is
+  // n in all.
   struct Wait {
     std::vector<std::string> keys;
     Await what = Await::key;
-    std::size_t lacking = 0;   // index of the key where it is registered
-    std::uint64_t number = 0;  // the earlier it came, the smaller
+    std::size_t lacking = 0;   // the index of the key where the wait is registered
+    std::uint64_t number = 0;  // the number of the wait; later waits have larger numbers
   };
   struct Queue {
     std::deque<std::string> items;
-    std::size_t promised = 0;  // items that have woken a waiter that has not sent its next request yet
+    std::size_t promised = 0;  // the number of items that have woken a waiter without a next request yet
   };
 
   void store(std::string_view key, std::string value);
@@ -113,8 +115,9 @@ class KeyTable {
   std::unordered_map<WaiterId, Wait> waits_;
   std::size_t waited_keys_ = 0;
   std::uint64_t next_number_ = 0;
-  KeyMap<std::map<std::uint64_t, WaiterId>> waiters_at_;  // by their numbers
-  std::unordered_map<WaiterId, std::string> promises_;    // queues whose items woke a waiter
+  KeyMap<std::map<std::uint64_t, WaiterId>>
+      waiters_at_;                                      // by key: the registered waiters, by the numbers of their waits
+  std::unordered_map<WaiterId, std::string> promises_;  // by waiter: the queue whose item woke the waiter
   std::vector<WaiterId> woken_;
   Observer observer_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a server accepts connections: the part of ServerLoop before a client has greeted, and its limits.
+// This part of ServerLoop accepts connections, and limits the clients that have not greeted yet.
 #include <fmt/format.h>
 #include <sys/epoll.h>
 
@@ -15,7 +15,7 @@
 namespace lockstep::store {
 namespace {
 
-// The time in which no connection is accepted after the process ran out of descriptors or memory for one.
+// The time in which no connection is accepted after the process ran out of descriptors or memory for a connection.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 // The number of connections that are accepted before existing clients get their turn.
 constexpr int kAcceptBatch = 64;
@@ -24,7 +24,7 @@ constexpr int kAcceptBatch = 64;
 
 void ServerLoop::accept() {
   const SessionId first_now = next_id_;
-  // At most a part of the descriptors: strangers must not take them all.
+  // Clients in their greeting get at most a part of the descriptors, because strangers must not take all descriptors.
   const net::OpenFilesLimit limit = net::open_files_limit();
   const auto max_greeting = std::clamp<std::size_t>(limit.soft / 4, 1, options_.max_greeting_clients);
   for (int i = 0; i < kAcceptBatch; ++i) {
@@ -63,8 +63,8 @@ void ServerLoop::accept() {
   serve_woken();
 }
 
-// Refuses the oldest client in its greeting that came before `end`; false if there is none. A client that has just come
-// gets time to greet.
+// Refuses the oldest client in its greeting that came before `end`. Returns false if there is no such client. A client
+// that has just come gets time to greet.
 bool ServerLoop::refuse_oldest_greeter(SessionId end, const std::string& reason) {
   if (greeting_.empty() || greeting_.begin()->first >= end) return false;
   refuse(greeting_.begin()->first, reason + "; this one is at its greeting longest");
@@ -75,13 +75,13 @@ void ServerLoop::add_client(UniqueFd fd) {
   const SessionId id = next_id_++;
   try {
     auto client = std::make_unique<Client>(std::move(fd), state_, *this, id);
-    // Add it to the loop last: from then on the loop calls on_ready(), which looks for the client. close() does the
-    // reverse.
+    // Add the client to the loop last: from then on the loop calls on_ready(), which looks for the client. close()
+    // takes these steps in reverse.
     const Client& place = *clients_.emplace(id, std::move(client)).first->second;
     greeting_.emplace_hint(greeting_.end(), id, Clock::now() + options_.greeting_timeout);
     loop_.add(place.fd.get(), place.interest, [this, id](std::uint32_t events) { on_ready(id, events); });
   } catch (const std::exception& error) {
-    // No memory for it, or no watch (fs.epoll.max_user_watches): the other clients are still served.
+    // Memory or watches (fs.epoll.max_user_watches) have run out. The other clients are still served.
     greeting_.erase(id);
     clients_.erase(id);
     return survive([&] { warn(fmt::format("closed a client that has just come: {}", error.what())); });
@@ -89,7 +89,7 @@ void ServerLoop::add_client(UniqueFd fd) {
   if (greeting_.size() == 1) close_late_greetings();
 }
 
-// Closes clients that take too long for their greeting, and schedules itself for the next one.
+// Closes clients that take too long for their greeting, and schedules itself for the next client in its greeting.
 void ServerLoop::close_late_greetings() {
   const auto now = Clock::now();
   while (!greeting_.empty() && greeting_.begin()->second <= now) {

@@ -55,19 +55,19 @@ bool ServerLoop::run() {
     was_stopped = false;
     log_error("store server at {}: ends, all clients are closed: {}", address_.to_string(), error.what());
   }
-  // Close the clients first: close_listener() reports the remaining ones, and nothing is reported after it.
+  // Close the clients first: close_listener() reports the remaining clients, and no report follows close_listener().
   clients_.clear();
   greeting_.clear();
   if (was_stopped) {
     close_listener();
   } else {
-    listener_.reset();  // the loop does not run any more
+    listener_.reset();  // without the loop, which does not run any more
     report_changes();
   }
   return was_stopped;
 }
 
-// Closes through the loop: the listener belongs to the loop's thread, which may be in accept() now.
+// Closes the listener through the loop, because the listener belongs to the loop's thread, which may run accept() now.
 void ServerLoop::stop_listening() {
   loop_.post([this] { close_listener(); });
 }
@@ -113,18 +113,18 @@ ServerExtension::GivenUp ServerLoop::given_up() const {
 }
 
 std::size_t ServerLoop::count_given_up(const ServerExtension::GivenUp& links) const {
-  if (links.size() == 0) return 0;  // the usual case; the rest looks at every client
+  if (links.size() == 0) return 0;  // the usual case; the code below looks at every client
   std::set<SessionId> ids;
   std::set<std::string> roles(links.roles.begin(), links.roles.end());
   for (const SessionId link : links.clients) {
     const auto found = clients_.find(link);
-    if (found == clients_.end()) continue;  // the end of run() has closed them all
+    if (found == clients_.end()) continue;  // the end of run() has closed all clients
     ids.insert(link);
     roles.insert(found->second->session.role());
   }
   roles.erase("");
   return static_cast<std::size_t>(std::count_if(clients_.begin(), clients_.end(), [&](const auto& client) {
-    if (greeting_.contains(client.first)) return false;  // its role is not proved
+    if (greeting_.contains(client.first)) return false;  // the client's role is not proved
     return ids.contains(client.first) || roles.contains(client.second->session.role());
   }));
 }
@@ -134,8 +134,8 @@ net::EventLoop::TimerId ServerLoop::run_after(std::chrono::nanoseconds delay, st
 }
 
 void ServerLoop::act_and_serve(const std::function<void()>& act) {
-  // In this order, here and in on_ready(): serve the clients that the act woke before the counts are reported, so that
-  // a caller who waits for a count finds its answers sent.
+  // Here and in on_ready(), serve the clients that the act woke before the counts are reported, so that a caller who
+  // waits for a count finds the answers sent.
   survive(act);
   serve_woken();
   report_changes();
@@ -158,7 +158,8 @@ void ServerLoop::take_turn(SessionId id, Client& client, std::uint32_t events) {
   flush(id, client);
 }
 
-// Reads once: the loop returns to a client that has more after the other clients. False if the client is closed.
+// Reads once from the client. The loop returns to a client with more input after the other clients. Returns false if
+// the client is closed.
 bool ServerLoop::receive(SessionId id, Client& client) {
   const auto received = net::try_recv(client.fd.get(), std::as_writable_bytes(std::span(read_buffer_)));
   if (received == 0) return true;
@@ -177,7 +178,7 @@ bool ServerLoop::receive(SessionId id, Client& client) {
   return true;
 }
 
-// Sends what the socket takes, and asks the loop for the events that this client needs next.
+// Sends as much as the socket takes, and asks the loop for the events that this client needs next.
 void ServerLoop::flush(SessionId id, Client& client) {
   while (!client.session.output().empty()) {
     const auto count = net::try_send(client.fd.get(), client.session.output());
@@ -193,7 +194,7 @@ void ServerLoop::flush(SessionId id, Client& client) {
   client.interest = interest;
 }
 
-// Repeats until nothing is left: a served request may wake further clients, a push may take a client over its memory
+// Repeats until no client has news: a served request may wake further clients, a push may take a client over its memory
 // limit, and the extension pushes the end of a closed client to other clients.
 void ServerLoop::serve_woken() {
   for (;;) {
@@ -205,7 +206,7 @@ void ServerLoop::serve_woken() {
     survive([this] { shed_the_largest(); });
     const std::vector<SessionId> pushed = std::exchange(pushed_, {});
     if (woken.empty() && released.empty() && pushed.empty()) return;
-    // One write sends all that was pushed to one session.
+    // One write sends all frames that were pushed to one session.
     for (const SessionId id : pushed) {
       with_session(id, [](ServerSession& session) { return session.close_reason().empty(); });
     }
@@ -218,8 +219,8 @@ void ServerLoop::serve_woken() {
   }
 }
 
-// Lets `act` push to a session, and notes that. It may be called while any session is at work, so a session is closed
-// later.
+// Lets `act` push to a session, and notes the session in pushed_. push_with() may be called while any session is at
+// work, so a session is closed later.
 template <typename Act>
 void ServerLoop::push_with(SessionId id, Act&& act) {
   const auto found = clients_.find(id);
@@ -229,7 +230,7 @@ void ServerLoop::push_with(SessionId id, Act&& act) {
       pushed_.push_back(id);
       act(found->second->session);
     } catch (const std::exception& error) {
-      found->second->session.shed(error.what());  // closed at its next request, where it is not among the pushed
+      found->second->session.shed(error.what());  // a session that is not in pushed_ is closed at its next request
     }
     shed_the_largest();
   });
@@ -243,7 +244,7 @@ void ServerLoop::with_client(SessionId id, Act&& act) {
     try {
       act(*found->second);
     } catch (const std::exception& error) {
-      // Out of memory, most likely because of this client; the other clients are still served.
+      // Memory has run out, most likely because of this client. The other clients are still served.
       if (clients_.contains(id)) refuse(id, error.what());
     }
   });
@@ -286,7 +287,7 @@ ServerExtension::Answer ServerLoop::serve_extension(SessionId session, const pro
                                  proto::shape_of(request.op).name)}}};
 }
 
-// Not at once: a member that registers gets its answer before the extension's messages about other members.
+// Sends the frame later: a member that registers gets its answer before the extension's messages about other members.
 void ServerLoop::push(SessionId client, Frame frame) { unsent_pushes_.emplace_back(client, std::move(frame)); }
 
 int ServerLoop::socket_of(SessionId client) const {
@@ -302,8 +303,8 @@ void ServerLoop::post(std::function<void()> act) {
   loop_.post([this, act = std::move(act)] { act_and_serve(act); });
 }
 
-// Brings the memory that sessions hold below the limit. serve_woken() closes the sessions that lose it, because one may
-// be at work now.
+// Brings the memory that sessions hold below the limit. serve_woken() closes the sessions that lose memory, because a
+// session may be at work now.
 void ServerLoop::shed_the_largest() {
   while (state_.held_bytes > options_.max_held_bytes && !clients_.empty()) {
     const auto largest = std::ranges::max_element(
@@ -317,7 +318,7 @@ void ServerLoop::shed_the_largest() {
   }
 }
 
-// Closes a client that has misbehaved. Without a reason the log has it already.
+// Closes a client that has misbehaved, and logs `reason`. If `reason` is empty, the log has the reason already.
 void ServerLoop::refuse(SessionId id, const std::string& reason) {
   Client& client = *clients_.at(id);
   survive([&] {
@@ -330,7 +331,8 @@ void ServerLoop::refuse(SessionId id, const std::string& reason) {
   close(id);
 }
 
-// Remove the descriptor from the loop before it is closed: the kernel gives its number to the next connection at once.
+// Removes the descriptor from the loop before the descriptor is closed, because the kernel gives its number to the next
+// connection at once.
 void ServerLoop::close(SessionId id) {
   const auto found = clients_.find(id);
   const Client& client = *found->second;
@@ -338,9 +340,10 @@ void ServerLoop::close(SessionId id) {
   loop_.cancel(client.timer);
   const std::string run = greeting_.erase(id) == 0 ? client.session.run_id() : "";
   clients_.erase(found);
-  // After the erasure: what the extension tells other clients about it must not go to itself.
+  // Call ended() after the erasure, because the frames of the extension about this client must not go to this client.
   if (options_.extension) options_.extension->ended(id);
-  // No client of the run is connected: the next one finds all of the run's keys gone, as if it were the first.
+  // No client of the run is connected any more. The run's next client finds all keys of the run gone, as the run's
+  // first client did.
   if (const auto last = runs_.find(run); last != runs_.end() && --last->second == 0) {
     runs_.erase(last);
     state_.keys.erase_all(options_.keys_of_run(run));

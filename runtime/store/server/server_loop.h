@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The event loop of a TCP store's server: accepts, reads, serves and sends, for all clients in turn.
+// ServerLoop is the event loop of a TCP store's server. The loop accepts, reads, serves and sends for each client in
+// turn.
 //
-// Other threads see it through tcp_store_server.h. All members belong to the thread inside run(), and before run() to
-// the thread that makes the object, except stop(), stop_listening(), end_greetings() and erase_all().
+// Other threads use the loop through tcp_store_server.h. All members belong to the thread inside run(), and to the
+// object's maker before run(). Any thread may call stop(), stop_listening(), end_greetings() and erase_all().
 #pragma once
 
 #include <chrono>
@@ -33,27 +34,28 @@ class ServerLoop : public SessionHost, public ExtensionHost {
  public:
   struct Connections {
     std::size_t clients = 0;
-    // Connections that have not finished their greeting.
+    // The number of connections that have not finished their greeting.
     std::size_t greeting = 0;
-    // Connections, among the others, that the extension has given up, and those with the role of one.
+    // The number of greeted connections that the extension has given up, or that have the role of a given-up client.
     std::size_t given_up = 0;
     bool is_listening = true;
-    bool has_ended_greetings = false;  // whether end_greetings() was called
+    bool has_ended_greetings = false;  // true once end_greetings() was called
     bool operator==(const Connections&) const = default;
   };
-  // Listens. Calls `on_change` whenever the connections have changed.
+  // Listens at the address of the options. Calls `on_change` whenever the connections have changed.
   using OnChange = std::function<void(const Connections& now)>;
   ServerLoop(const TcpStoreServerOptions& options, OnChange on_change);
   ~ServerLoop() override;
 
-  // The address that it is bound to.
+  // Returns the address that the server is bound to.
   const net::HostPort& address() const { return address_; }
-  // Serves until stop(), then closes all connections. False if an error, which is logged, has ended it before.
+  // Serves until stop(), then closes all connections. Returns false if an error, which is logged, has ended the loop
+  // before stop().
   bool run();
-  // Ends run(). Any thread.
+  // Ends run(). Any thread may call stop().
   void stop() { loop_.stop(); }
   void stop_listening();
-  // Gives the clients in their greeting this much time in all. The first call counts.
+  // Gives the clients that are in their greeting `timeout` for the whole greeting. Only the first call has an effect.
   void end_greetings(std::chrono::nanoseconds timeout);
   void erase_all(std::string prefix);
 
@@ -62,7 +64,7 @@ class ServerLoop : public SessionHost, public ExtensionHost {
 
   struct Client {
     Client(UniqueFd socket, ServerState& state, SessionHost& host, SessionId id);
-    // The address without the port.
+    // Returns the peer's address without the port.
     std::string host() const { return peer.substr(0, peer.rfind(':')); }
 
     UniqueFd fd;
@@ -85,42 +87,44 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   void accept();
   bool refuse_oldest_greeter(SessionId end, const std::string& reason);
   void add_client(UniqueFd fd);
-  // Closes clients that take too long for their greeting, and schedules itself for the next one.
+  // Closes clients that take too long for their greeting, and schedules itself for the next client in its greeting.
   void close_late_greetings();
-  // Calls `act`, after `delay` or at once, logs an exception of it, then serves the clients that it woke.
+  // run_after() calls `act` after `delay`, and act_and_serve() calls `act` at once. Both log an exception of `act`,
+  // then serve the clients that `act` woke.
   net::EventLoop::TimerId run_after(std::chrono::nanoseconds delay, std::function<void()> act);
   void act_and_serve(const std::function<void()>& act);
-  // Logs what `act` throws: there is no memory for it, most likely because of one client, and the other clients are
-  // still served.
+  // Calls `act` and logs an exception of `act`. Most likely memory has run out because of one client, and the other
+  // clients are still served.
   template <typename Act>
   void survive(Act&& act) noexcept;
 
   void on_ready(SessionId id, std::uint32_t events);
   void take_turn(SessionId id, Client& client, std::uint32_t events);
-  // Reads once: the loop returns to a client that has more after the other clients. False if the client is closed.
+  // Reads once from the client. The loop returns to a client with more input after the other clients. Returns false if
+  // the client is closed.
   bool receive(SessionId id, Client& client);
-  // Sends what the socket takes, and asks the loop for the events that this client needs next.
+  // Sends as much as the socket takes, and asks the loop for the events that this client needs next.
   void flush(SessionId id, Client& client);
-  // Answers the clients whose keys or ranks have arrived, and sends what was pushed to clients. Requests queued after a
-  // wait may wake further clients; and a client to which nothing can be sent is closed, of which the extension may tell
-  // others.
+  // Answers the clients whose keys or ranks have arrived, and sends the frames that were pushed to clients. Requests
+  // queued after a wait may wake further clients. A client to which no byte can be sent is closed, and the extension
+  // may tell other clients of the end.
   void serve_woken();
-  // Lets `act` push to a session, and notes that. It may be called while any session is at work, so a session is closed
-  // later.
+  // Lets `act` push to a session, and notes the session in pushed_. push_with() may be called while any session is at
+  // work, so a session is closed later.
   template <typename Act>
   void push_with(SessionId id, Act&& act);
-  // Lets `act` work on a client, if it is still connected. Closes a client for which it throws.
+  // Lets `act` work on a client, if the client is still connected. Closes a client for which `act` throws.
   template <typename Act>
   void with_client(SessionId id, Act&& act);
-  // Lets `act` work on a client's session, and sends the result. Closes a client for which `act` returns false.
+  // Lets `act` work on a client's session, and sends its output. Closes a client for which `act` returns false.
   template <typename Act>
   void with_session(SessionId id, Act&& act);
   void notify_watchers(std::string_view key, const std::string* before, const std::string* after);
 
-  // Brings the memory that sessions hold below the limit. serve_woken() closes the sessions that lose it, because one
-  // may be at work now.
+  // Brings the memory that sessions hold below the limit. serve_woken() closes the sessions that lose memory, because a
+  // session may be at work now.
   void shed_the_largest();
-  // Closes a client that has misbehaved. Without a reason the log has it already.
+  // Closes a client that has misbehaved, and logs `reason`. If `reason` is empty, the log has the reason already.
   void refuse(SessionId id, const std::string& reason);
   void close(SessionId id);
   void warn(const std::string& text);
@@ -135,20 +139,20 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   net::EventLoop loop_;
   LogLimit log_limit_;
   bool summary_is_due_ = false;
-  ServerState state_;  // before the clients, whose sessions point to it
+  ServerState state_;  // before clients_, whose sessions point to state_
   std::unordered_map<SessionId, std::unique_ptr<Client>> clients_;
   // The number of greeted clients of each run, if keys_of_run is set.
   std::unordered_map<std::string, std::size_t> runs_;
   SessionId next_id_ = 1;
   Connections reported_;
-  std::size_t reported_links_ = 0;  // clients that were given up when reported_ was counted
+  std::size_t reported_links_ = 0;  // the number of given-up clients when reported_ was counted
   bool has_ended_greetings_ = false;
-  // The clients in their greeting, the oldest first, and until when each may greet.
+  // The clients in their greeting, the oldest first, with the time until which each client may greet.
   std::map<SessionId, Clock::time_point> greeting_;
   net::EventLoop::TimerId greeting_timer_;
-  // The sessions to which something was pushed.
+  // The sessions that were pushed to or shed.
   std::vector<SessionId> pushed_;
-  std::vector<std::pair<SessionId, Frame>> unsent_pushes_;  // the extension's, not sent yet
+  std::vector<std::pair<SessionId, Frame>> unsent_pushes_;  // the extension's frames that are not sent yet
   std::string read_buffer_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations: the part of ServerSession that serves parsed requests.
+// This part of ServerSession serves the operations of parsed requests.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,13 +16,13 @@ namespace {
 using proto::Op;
 using Await = KeyTable::Await;
 
-// The size in bytes from which clients that ask for the same keys are sent the same memory, and the number of keys up
-// to which they are.
+// The size in bytes from which a reply's memory is shared by the clients that ask for the same keys.
 constexpr std::size_t kShared = std::size_t{64} << 10;
+// The most keys of a reply whose memory is shared.
 constexpr std::size_t kSharedKeys = 64;
 
 std::size_t bytes_of(const std::vector<std::string_view>& keys) {
-  constexpr std::size_t kOverhead = 64;  // of a key in a list, approximately
+  constexpr std::size_t kOverhead = 64;  // the approximate overhead of a key in a list
   std::size_t bytes = 0;
   for (const std::string_view key : keys) bytes += key.size() + kOverhead;
   return bytes;
@@ -39,7 +39,7 @@ void ServerSession::execute(const proto::Request& request) {
     throw StoreError(fmt::format("{} before it has {}", proto::shape_of(op).name,
                                  phase_ == Phase::proving ? "proved that it knows the secret" : "said hello"));
   }
-  // The client is about to say what it does with the item that woke it: after this request the item is free again.
+  // With this request the client says whether it takes the item that woke it. After the request the item is free again.
   const bool had_promise = std::exchange(has_promise_, false);
   switch (op) {
     case Op::validate:
@@ -99,7 +99,7 @@ void ServerSession::execute(const proto::Request& request) {
   is_greeted_ = phase_ == Phase::serving;
 }
 
-// Serves an operation of lockstep's own, whose answer says what is wrong with it.
+// Serves an operation of lockstep's dialect. The answer to a bad request says how the request is bad.
 void ServerSession::execute_own(const proto::Request& request) {
   const Op op = request.op;
   const auto& keys = request.contents.keys;
@@ -138,7 +138,7 @@ void ServerSession::wait_get(const proto::Request& request) {
                 request.contents.number);
 }
 
-// False if a key is missing.
+// Answers if all keys exist. Returns false if a key is missing.
 bool ServerSession::answer_wait_get(const std::vector<std::string_view>& keys) {
   const bool complete =
       std::all_of(keys.begin(), keys.end(), [&](std::string_view key) { return state_.keys.find(key) != nullptr; });
@@ -172,18 +172,18 @@ void ServerSession::forget_waits() {
   state_.barriers.leave(id_);
 }
 
-// Answers a woken client. Another client may have deleted a key since: then the client continues to wait.
+// Answers a woken client. If another client has deleted a key since, the woken client continues to wait.
 void ServerSession::answer_woken() {
   const Op op = waiting_->op;
   try {
     if (!answer_if_there(op)) return;
-  } catch (const StoreError& error) {  // only from lockstep's own operations
+  } catch (const StoreError& error) {  // only lockstep's own operations throw StoreError
     reply_frame(op, proto::kRefused, {error.what()});
   }
   stop_waiting();
 }
 
-// Answers if the keys exist; false if the client continues to wait.
+// Answers if the keys exist. Returns false if the client continues to wait.
 bool ServerSession::answer_if_there(Op op) {
   switch (op) {
     case Op::wait:
@@ -204,7 +204,7 @@ bool ServerSession::answer_if_there(Op op) {
 
 // Answers a WAIT_GET whose time is over.
 void ServerSession::answer_late() {
-  // In this order: missing() reads the wait that forget_waits() ends, and stop_waiting() ends waiting_.
+  // The order matters: missing() reads the wait that forget_waits() ends, and stop_waiting() ends waiting_.
   reply_frame(waiting_->op, proto::kMissing, state_.keys.missing(id_));
   forget_waits();
   stop_waiting();

@@ -24,7 +24,7 @@ constexpr std::size_t kSpareOutput = std::size_t{256} << 10;
 
 void give_back(std::string& buffer) { std::string().swap(buffer); }
 
-// The memory that a buffer takes. A small one may be lent, and counts by its contents.
+// Returns the memory that a buffer takes. A small buffer may be lent, and counts by its contents.
 std::size_t memory_of(const std::string& buffer) {
   return buffer.capacity() > kSpareOutput ? buffer.capacity() : buffer.size();
 }
@@ -59,7 +59,7 @@ ServerSession::~ServerSession() {
 bool ServerSession::receive(std::string_view bytes) {
   if (phase_ == Phase::closed) return false;
   bool open = true;
-  // Usually nothing is left from before, and requests are served from the loop's buffer without a copy.
+  // Usually no input is left from earlier calls, and requests are served from the loop's buffer without a copy.
   if (input_.empty()) {
     open = serve(bytes);
     if (!bytes.empty()) input_.assign(bytes);
@@ -126,7 +126,7 @@ bool ServerSession::sent(std::size_t bytes) {
     }
     give_back(output_);
   } else if (sent_ > kUnreadOutput && sent_ > output_.size() / 2) {
-    // Not sooner: for a slow reader the server would move the rest again and again.
+    // Move the unsent output only now: moved sooner, it would be moved again and again for a slow reader.
     output_ = std::string(output());
     sent_ = 0;
   }
@@ -142,7 +142,7 @@ bool ServerSession::wants_input() const {
   return phase_ != Phase::refused && phase_ != Phase::closed && (input_.size() < kHeldInput || !must_hold(input_));
 }
 
-// True if the request at the head of `input` must not be served yet.
+// Returns true if the request at the head of `input` must not be served yet.
 bool ServerSession::must_hold(std::string_view input) const {
   if (phase_ == Phase::refused || phase_ == Phase::closed) return true;
   if (unread() > kUnreadOutput && !(is_urgent_ && is_for_extension(input))) return true;
@@ -161,7 +161,7 @@ void ServerSession::shed(const std::string& reason) {
   give_back(output_);
   shared_.reset();
   sent_ = 0;
-  // A caller may still use its input, which is freed with the session.
+  // A caller may still use input_, which is freed with the session.
   state_.held_bytes -= std::exchange(held_bytes_, 0);
 }
 
@@ -198,7 +198,7 @@ proto::RequestReader ServerSession::fresh_reader() const {
   return proto::RequestReader(phase_ == Phase::serving ? state_.options.limits : proto::kGreetingLimits, *dialect_);
 }
 
-// Finds the dialect that the client speaks. False if the client is refused.
+// Finds the dialect that the client speaks. Returns false if the client is refused.
 bool ServerSession::open(std::string_view input) {
   dialect_ = proto::detect_dialect(input);
   if (!dialect_) return true;
@@ -217,7 +217,7 @@ bool ServerSession::open(std::string_view input) {
   return true;
 }
 
-// Serves the requests at the head of `input` and removes them from it.
+// Serves the requests at the head of `input` and removes the served bytes from `input`.
 bool ServerSession::serve(std::string_view& input) {
   if (phase_ == Phase::opening && !input.empty() && !open(input)) return false;
   if (phase_ == Phase::opening) return true;
@@ -236,12 +236,12 @@ bool ServerSession::serve(std::string_view& input) {
         return status == proto::Status::need_more || close(own_reader_->reason());
       }
       const std::size_t size = now.size();
-      // The reader is used until the request is served, not longer: the next request may be in another phase.
+      // `own_reader_` is used only until the request is served, because the next request may be in another phase.
       const std::unique_ptr<proto::RequestReader> kept = std::move(own_reader_);
       execute(now.request());
       input.remove_prefix(size);
       if (!account(input.size())) return false;
-      if (phase_ == Phase::refused) input = {};  // none of it will be served
+      if (phase_ == Phase::refused) input = {};  // the remaining input will not be served
     }
     return true;
   } catch (const StoreError& error) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's side of one connection as a state machine: bytes of requests in, bytes of replies out. No sockets.
+// ServerSession is the server's side of one connection, as a state machine without sockets: bytes of requests go in,
+// and bytes of replies come out.
 //
-// The first bytes decide which dialect the client speaks. A server without a secret serves PyTorch's at once, and a
-// server with one refuses it; lockstep's own begins with a greeting (auth.h), before which nothing else is answered. An
-// idle session holds no buffer. One thread.
+// The first bytes decide which dialect the client speaks. A server without a secret serves PyTorch's dialects at once,
+// and a server with a secret refuses PyTorch's dialects. lockstep's dialect begins with a greeting (auth.h), before
+// which no other request is answered. An idle session holds no buffer. One thread uses the sessions.
 #pragma once
 
 #include <cstddef>
@@ -23,52 +24,56 @@ namespace lockstep::store {
 
 class ServerSession {
  public:
-  // `state` and `host` outlive it.
+  // `state` and `host` must outlive the session.
   ServerSession(ServerState& state, SessionHost& host, SessionId id);
   ~ServerSession();
   ServerSession(const ServerSession&) = delete;
   ServerSession& operator=(const ServerSession&) = delete;
 
-  // Takes bytes from the client and serves the requests that are complete. False if the connection must be closed, for
-  // close_reason(); the bytes of output() may still be sent.
+  // Takes bytes from the client and serves the requests that are complete. Returns false if the connection must be
+  // closed, for close_reason(). The bytes of output() may still be sent then.
   [[nodiscard]] bool receive(std::string_view bytes);
-  // Answers after the awaited keys or ranks have arrived (KeyTable::take_woken, BarrierTable::take_released), and
-  // continues with the requests held after the wait. Returns as receive().
+  // Answers the client after the awaited keys or ranks have arrived (KeyTable::take_woken,
+  // BarrierTable::take_released), and continues with the requests held after the wait. Returns false, like receive(),
+  // if the connection must be closed.
   [[nodiscard]] bool wake();
-  // Answers after the time that was asked of the host is over. Returns as receive().
+  // Answers the client after the time of SessionHost::start_timer() is over. Returns false, like receive(), if the
+  // connection must be closed.
   [[nodiscard]] bool expire();
 
   // Appends a frame that the client did not ask for. If the client reads so little that it must be closed,
-  // close_reason() is not empty afterwards, and nothing more is appended. May be called while any session is at work.
+  // close_reason() is not empty afterwards, and no further frame is appended. The server may call push() while any
+  // session is at work.
   void push(const Frame& frame);
   void push_watch_event(const proto::Contents& event);
-  // Drops all output, and counts no memory any more: the session must be closed, for `reason`. May be called while any
-  // session is at work.
+  // Drops all output, and counts the session's memory no longer. The session must then be closed, for `reason`. The
+  // server may call shed() while any session is at work.
   void shed(const std::string& reason);
 
-  // The bytes of replies that are not sent yet.
+  // Returns the bytes of replies that are not sent yet.
   std::string_view output() const { return std::string_view(shared_ ? shared_->bytes() : output_).substr(sent_); }
-  // Notes that the first `bytes` of output() were sent; the rest may be in another place now. This may make room for
-  // held requests, which are then served. Returns as receive().
+  // Notes that the first `bytes` of output() were sent. The remaining output may have moved to another place. The new
+  // room may let held requests be served. Returns false, like receive(), if the connection must be closed.
   [[nodiscard]] bool sent(std::size_t bytes);
 
-  // False while so much is held after a wait, or because of replies that the client doesn't read, that no more should
-  // be received.
+  // Returns false while the session holds so much input, after a wait or because the client doesn't read replies, that
+  // no more input should be received.
   bool wants_input() const;
-  // Whether the client has finished its greeting, or, in a dialect without one, sent a whole request.
+  // Returns whether the client has finished its greeting, or has sent a whole request in a dialect without a greeting.
   bool is_greeted() const { return is_greeted_; }
-  // Whether nothing has arrived. On a server without a secret it may be the second connection of a PyTorch 1.13 client.
+  // Returns whether no byte has arrived. On a server without a secret, a silent connection may be the second connection
+  // of a PyTorch 1.13 client.
   bool is_silent() const { return phase_ == Phase::opening && input_.empty(); }
   std::optional<proto::Dialect> dialect() const { return dialect_; }
-  // The client's role, "rank 3", for the log; empty if unknown.
+  // Returns the client's role for the log, such as "rank 3", or an empty text if the role is unknown.
   const std::string& role() const { return role_; }
-  // The run of the client's greeting; empty if unknown.
+  // Returns the run of the client's greeting, or an empty text if the run is unknown.
   const std::string& run_id() const { return run_id_; }
-  // The reason why the connection must be closed; empty if the log has it already.
+  // Returns the reason why the connection must be closed, or an empty text if the log has the reason already.
   const std::string& close_reason() const { return close_reason_; }
-  // The memory for the client's requests and the replies to it, in bytes.
+  // Returns the size in bytes of the memory for the client's requests and replies.
   std::size_t held_bytes() const { return held_bytes_; }
-  // held_bytes() and the session's part of a shared reply: the memory that closing it frees.
+  // Returns the number of bytes that closing the session frees: held_bytes() and the session's part of a shared reply.
   std::size_t load() const;
 
  private:
@@ -77,13 +82,13 @@ class ServerSession {
     greeting,  // HELLO is awaited
     proving,   // PROVE is awaited
     serving,
-    refused,  // nothing more is taken; the answer is sent when the timer ends
+    refused,  // no more input is taken; the answer is sent when the timer ends
     closed,
   };
-  // The request that is not answered yet because its keys or ranks have not arrived.
+  // Waiting is the request that is not answered yet because its keys or ranks have not arrived.
   struct Waiting {
     proto::Op op;
-    std::vector<std::string> keys = {};  // WAIT_GET's keys
+    std::vector<std::string> keys = {};  // the keys of WAIT_GET
     bool has_timer = false;
     std::size_t bytes = 0;
   };
@@ -94,12 +99,13 @@ class ServerSession {
   proto::RequestReader& reader();
   proto::RequestReader fresh_reader() const;
   bool close(std::string reason);
-  // Notes how much memory this session holds, `input_bytes` of it for requests. False if it is over the limit; the
-  // session then closes.
+  // Notes how much memory this session holds, including `input_bytes` for requests. If the memory is over the limit,
+  // closes the session and returns false.
   bool account(std::size_t input_bytes);
 
   void answer(const ServerGreeting::Answer& answer);
-  // server_operations.cc: what each operation does. May throw StoreError, which closes the connection.
+  // The functions from execute() on serve the operations (server_operations.cc). A StoreError from an operation closes
+  // the connection.
   void execute(const proto::Request& request);
   void execute_own(const proto::Request& request);
   void wait(const proto::Request& request);
@@ -129,17 +135,17 @@ class ServerSession {
   Phase phase_ = Phase::opening;
   std::optional<proto::Dialect> dialect_;
   bool is_greeted_ = false;
-  bool has_promise_ = false;  // was woken by an item of a queue, and has not sent a request since
-  bool is_urgent_ = false;    // unread replies don't hold up its requests to the extension
-  std::unique_ptr<proto::RequestReader> own_reader_;  // for a request that has arrived in part
+  bool has_promise_ = false;  // true if an item of a queue woke the client, which has sent no request since
+  bool is_urgent_ = false;    // true if unread replies don't hold up the client's requests to the extension
+  std::unique_ptr<proto::RequestReader> own_reader_;  // the reader of a request that has arrived in part
   std::unique_ptr<ServerGreeting> greeting_;
   std::string role_;
   std::string run_id_;
   std::unique_ptr<Waiting> waiting_;
-  std::string input_;  // begins with the first byte of a request; empty between requests
+  std::string input_;  // the input from the first byte of a request on; empty between requests
   std::string output_;
-  std::shared_ptr<const SharedReply> shared_;  // is sent before output_
-  std::size_t sent_ = 0;                       // bytes of shared_, or else of output_, that were sent
+  std::shared_ptr<const SharedReply> shared_;  // the shared reply, which is sent before output_
+  std::size_t sent_ = 0;                       // the number of sent bytes of shared_, or else of output_
   std::size_t held_bytes_ = 0;
   std::string close_reason_;
 };

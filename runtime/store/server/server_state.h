@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state that the sessions of one server share: tables, rules, and buffers that no session needs for long.
+// ServerState is the state that the sessions of one server share: tables, rules, and buffers that no session needs
+// long.
 #pragma once
 
 #include <chrono>
@@ -22,12 +23,12 @@
 
 namespace lockstep::store {
 
-// The server, as a session sees it. The session's own methods call it.
+// SessionHost is the server as a session sees it. The methods of the session call the host.
 class SessionHost {
  public:
   virtual ~SessionHost() = default;
-  // Calls the session's expire() after `delay`, in place of an earlier call; never, if the timer is stopped or the
-  // session has ended.
+  // Calls the session's expire() after `delay`, in place of an earlier timer's call. expire() is not called if the
+  // timer is stopped or the session has ended.
   virtual void start_timer(SessionId session, std::chrono::nanoseconds delay) = 0;
   virtual void stop_timer(SessionId session) = 0;
   // Writes a line about the session's client to the log.
@@ -36,10 +37,10 @@ class SessionHost {
   virtual ServerExtension::Answer serve_extension(SessionId session, const proto::Request& request) = 0;
 };
 
-// A large reply that several sessions send: a value that every rank wants is in memory once.
+// A SharedReply is a large reply that several sessions send. So a value that every rank wants is in memory only once.
 class SharedReply {
  public:
-  // Counts in `held` during its lifetime.
+  // Adds the size of `bytes` to `held` for the lifetime of the reply.
   SharedReply(std::size_t& held, std::string bytes) : held_(held), bytes_(std::move(bytes)) { held_ += bytes_.size(); }
   ~SharedReply() { held_ -= bytes_.size(); }
   SharedReply(const SharedReply&) = delete;
@@ -52,7 +53,7 @@ class SharedReply {
   const std::string bytes_;
 };
 
-// The shared state. One thread.
+// Only one thread uses a ServerState.
 struct ServerState {
   explicit ServerState(const TcpStoreServerOptions& its_options);
 
@@ -60,22 +61,23 @@ struct ServerState {
   KeyTable keys;
   BarrierTable barriers;
   LegacyClients legacy;
-  // The bytes that all sessions hold together.
+  // The number of bytes that all sessions hold together.
   std::size_t held_bytes = 0;
-  // Readers of requests that arrive whole; for another request a session makes its own.
+  // The readers of requests that arrive whole. For a request that arrives in parts a session makes a separate reader.
   proto::RequestReader greeting_reader;
   proto::RequestReader current_reader;
   proto::RequestReader legacy_reader;
   proto::RequestReader lockstep_reader;
-  // The large reply that was made last, for a client that asks the same before a key changes.
+  // A LargeReply is the large reply that was made last, for clients that send the same request before a key changes.
   struct LargeReply {
     proto::Op op = proto::Op::get;
     std::vector<std::string> keys = {};
-    std::uint64_t version = 0;  // the keys' version
+    std::uint64_t version = 0;  // the version of the keys when the reply was made
     std::weak_ptr<const SharedReply> reply = {};
   };
   LargeReply last_large_reply;
-  // Memory for a reply: the session that writes one takes it, and returns it after the reply is sent.
+  // The memory for one reply. A session that writes a reply takes the memory, and returns the memory after sending the
+  // reply.
   std::string spare_output;
 };
 

@@ -13,8 +13,8 @@ namespace lockstep::store {
 
 namespace {
 
-// The time that the server's end waits for connections that have not finished their greeting: a client that has just
-// come finishes in it.
+// The time that wait_until_idle() waits for connections that have not finished their greeting. A client that has just
+// come finishes its greeting in this time.
 constexpr std::chrono::milliseconds kLastGreetings{500};
 
 }  // namespace
@@ -29,7 +29,7 @@ class TcpStoreServer::Impl {
   }
 
   ~Impl() {
-    // Joined before any member is destroyed: until the thread ends it writes its counts into them.
+    // Join the thread before any member is destroyed, because the thread writes its counts into members until it ends.
     loop_.stop();
     thread_.join();
   }
@@ -45,8 +45,8 @@ class TcpStoreServer::Impl {
   void stop_listening() EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);
-      // Set at once, because the loop closes the listener later: until then wait_until_idle() counts the server as
-      // busy.
+      // Set closing_ at once, because the loop closes the listener later. Until the listener is closed,
+      // wait_until_idle() counts the server as busy.
       closing_ = true;
     }
     loop_.stop_listening();
@@ -62,7 +62,7 @@ class TcpStoreServer::Impl {
     if (is_idle(now_.clients)) return true;
     if (deadline.expired()) return false;
     loop_.end_greetings(kLastGreetings);
-    // Nor does the server wait for clients that have come since.
+    // The server also does not wait for clients that have come since and are still in their greeting.
     const auto is_over = [this]() REQUIRES(mutex_) {
       return is_idle(now_.clients) || (now_.has_ended_greetings && is_idle(now_.clients - now_.greeting));
     };
@@ -79,7 +79,7 @@ class TcpStoreServer::Impl {
     changed_.notify_all();
   }
 
-  // While the address is open, another client may come.
+  // Returns false until the listener is closed after stop_listening(), because another client may come until then.
   bool is_idle(std::size_t clients) const REQUIRES(mutex_) {
     return clients == now_.given_up && !(closing_ && now_.is_listening);
   }
@@ -87,7 +87,7 @@ class TcpStoreServer::Impl {
   Mutex mutex_;
   Condition changed_;
   ServerLoop::Connections now_ GUARDED_BY(mutex_);
-  bool closing_ GUARDED_BY(mutex_) = false;  // whether stop_listening was called
+  bool closing_ GUARDED_BY(mutex_) = false;  // true once stop_listening() was called
   EventFd end_;
   ServerLoop loop_;
   std::thread thread_;
