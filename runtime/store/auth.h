@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The classes below are the greeting of lockstep's own clients, as pure functions of its messages. The client names
-// itself, proves that it knows the secret, and gets the server's proof.
+// The classes below implement the greeting of lockstep's own clients, as pure functions of its messages. The client
+// names itself, proves that it knows the secret, and gets the server's proof.
 //
 // Client and server prove to each other that they hold the run's secret, without showing the secret: each side signs
 // both nonces, the run's id and the client's role with HMAC-SHA256 (proto/proof.h). A fresh nonce from either side

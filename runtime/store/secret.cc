@@ -29,8 +29,8 @@ int hex_digit(char c) {
 
 void wipe_text(std::string& text) { wipe(std::as_writable_bytes(std::span(text))); }
 
-// Returns whether the file system is mounted read-only, such as a secret of Kubernetes. The mode of its files is the
-// mount's mode, not the user's.
+// Returns whether the file is on a read-only mount, such as a secret of Kubernetes. On such a mount the file's mode is
+// the mount's mode, not the user's.
 bool is_mounted_read_only(int fd) {
   struct statvfs system {};
   return ::fstatvfs(fd, &system) == 0 && (system.f_flag & ST_RDONLY) != 0;

@@ -10,10 +10,10 @@ namespace lockstep::store {
 // Threads: any thread may make the internal calls.
 class StoreInternals {
  public:
-  // Works as Store::stop_waiting(), and keeps calls from waiting long for an answer of the store. Call give_up() when
+  // Works like Store::stop_waiting(), and keeps calls from waiting long for an answer of the store. Call give_up() when
   // the store itself is known to have stopped answering. Doesn't block.
   virtual void give_up() = 0;
-  // Closes the idle connections if no call has used a connection since the last rest(). The next call opens a new
+  // Closes the idle connections if no call has used a connection since the last rest(). The next call then opens a new
   // connection.
   virtual void rest() {}
 

@@ -192,7 +192,7 @@ void WireEngine::await_news() {
   }
 }
 
-// The order of the steps:
+// step() works in this order:
 //
 // - Work is taken under the lock in one piece, so that `leaving` can't miss work that is queued at the same time.
 // - Everything that may block or wait for other ranks runs without the lock, which the program's thread needs to start

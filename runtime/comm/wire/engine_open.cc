@@ -66,7 +66,7 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
   } catch (const std::exception& own) {
     join_();
     set_closed();
-    // Throw another rank's failure rather than this rank's: the other failure may be the reason for this failure.
+    // Throw another rank's failure rather than this rank's failure: the other rank may have caused this failure.
     try {
       if (check) check();
     } catch (const PeerLost& lost) {

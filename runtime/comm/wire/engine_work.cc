@@ -65,7 +65,7 @@ std::shared_ptr<WireCollective> WireEngine::start(comm::CollectiveArgs args) {
     queue_.push_back(collective);
   }
   // Wake the communication thread in both ways, after the queue's unlock. A thread that naps hears only the token, and
-  // a thread that sleeps hears only the wire's bell. The communication thread reads the queue after either.
+  // a thread that sleeps hears only the wire's bell. The communication thread reads the queue after it wakes.
   token_.request_unless_callers_follow();
   wire_->wake();
   return collective;

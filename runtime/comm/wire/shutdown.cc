@@ -162,7 +162,7 @@ void Shutdown::acknowledge() {
 // If some peer has not acknowledged the goodbye in time, the leaving rank says goodbye in the group's scope. The peer
 // asks for messages before it calls the closed connection a death. A rank that finds nobody at the port of a rank to
 // which it has had no connection also asks for messages, because a relay that left at the same time may not have told
-// of the goodbye. The message is passed on before any connection ends.
+// that rank. The message is passed on before any connection ends.
 void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   Frame goodbye;
   goodbye.kind = FrameKind::goodbye;
@@ -200,7 +200,7 @@ void Shutdown::wait_for_a_cause(const std::string& how, std::uint64_t last) {
   try {
     while (!failure_.happened() && !patience.over()) wire_.wait(patience.next());
   } catch (const std::exception& error) {
-    log_debug("{} can't wait any more: {}", wire_.name(), error.what());  // so no peer can send more
+    log_debug("{} can't wait any more: {}", wire_.name(), error.what());  // no peer can send a cause any more
   }
   std::string text = fmt::format("{} lost a connection: {}: {}", who(rank_), wire_.name(), how);
   {

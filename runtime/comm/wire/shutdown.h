@@ -102,8 +102,8 @@ class Shutdown {
 
   mutable Mutex mutex_;
   mutable Condition changed_;
-  std::vector<std::optional<std::uint64_t>> left_after_
-      GUARDED_BY(mutex_);                          // by rank: the last collective of a rank that has left
+  // The last collective of each rank that has left.
+  std::vector<std::optional<std::uint64_t>> left_after_ GUARDED_BY(mutex_);
   std::vector<bool> answered_ GUARDED_BY(mutex_);  // by rank: true if the rank has acknowledged this rank's goodbye
   // True for each peer that needs no more messages: it has seen this rank's goodbye, is gone, or has no connection.
   std::vector<bool> seen_ GUARDED_BY(mutex_);

@@ -44,9 +44,9 @@ class TcpConnection {
   // tried and what happened. Throws StoreError at once if the server or the client refuses, or if nobody listens where
   // a server `is_there`.
   static TcpConnection open(const Endpoint& endpoint, const Deadline& deadline, Expect expect = Expect::may_come);
-  // Works as open(), with a single try, for a server that is known to listen.
+  // Works like open(), with a single try, for a server that is known to listen.
   static TcpConnection open_once(const Endpoint& endpoint, const Deadline& deadline, const Stop& stop = {});
-  // Works as open(), with another greeting. `greet` gets the connection and the number of the try, from 1. `or_what`
+  // Works like open(), with another greeting. `greet` gets the connection and the number of the try, from 1. `or_what`
   // ends the Timeout's question about the program that listens at `address`.
   using Greet = std::function<void(TcpConnection& connection, int attempt)>;
   static TcpConnection open_with(const net::HostPort& address, const Deadline& deadline, Expect expect,
@@ -61,8 +61,7 @@ class TcpConnection {
   const proto::Contents& receive(proto::Op op, std::size_t keys, const Deadline& deadline);
   // Waits until there is a reply to receive. Returns false if the stop came first. Throws Timeout.
   bool await_reply(const Deadline& deadline);
-  // Gives the connection, with the bytes that were received and not returned, to a caller that goes on with
-  // net::Connection.
+  // Gives the connection, with the bytes that were received and not returned, to a caller that goes on by itself.
   net::Connection release() && { return std::move(connection_); }
   // Returns the numeric address of the server.
   net::HostPort peer() const;

@@ -65,7 +65,7 @@ class TcpStore : public Store, public StoreInternals {
   // Cancels pending waits at the server. From now on every request waits at most TcpStoreOptions::cancel_timeout for
   // its answer, then throws StoreLost.
   void stop_waiting() override;
-  // Works as stop_waiting(), with TcpStoreOptions::give_up_timeout.
+  // Works like stop_waiting(), with TcpStoreOptions::give_up_timeout.
   void give_up() override;
   void rest() override EXCLUDES(mutex_);
   std::string description() const override;
@@ -82,8 +82,7 @@ class TcpStore : public Store, public StoreInternals {
   Deadline unless_stopped(const Deadline& deadline) const;
   TcpConnection take(const Deadline& deadline) EXCLUDES(mutex_);
   void give_back(TcpConnection connection) EXCLUDES(mutex_);
-  // Runs `body` on a connection. `what` names the call in messages. A Timeout of `body` shows that the server is
-  // silent.
+  // Runs `body` on a connection. `what` names the call in messages. A Timeout of `body` means a silent server.
   void with_connection(const std::string& what, const Deadline& deadline,
                        const std::function<void(TcpConnection&)>& body);
   // A Reply is the reply to one request.

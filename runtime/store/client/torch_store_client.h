@@ -27,8 +27,8 @@ namespace lockstep::store {
 
 class TorchStoreClient {
  public:
-  // Connects, and retries until the deadline while nobody answers. Throws Timeout, which names the address and the
-  // tries.
+  // Connects, and retries until the deadline while nobody answers. Throws Timeout, which names the address and what was
+  // tried so far.
   TorchStoreClient(const net::HostPort& server, const Deadline& deadline);
 
   // Sets the value of `key`, and returns when the server has the value.

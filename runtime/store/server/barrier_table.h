@@ -20,8 +20,8 @@ class BarrierTable {
   using WaiterId = std::uint64_t;
 
   struct Arrival {
-    // True if the waiter was the last to arrive. The waiter may then proceed; take_released() returns the other
-    // waiters.
+    // True if the waiter was the last to arrive. The waiter may then proceed, and take_released() returns the waiters
+    // that arrived earlier.
     bool complete = false;
     // The reason why the waiter can't be in this barrier, with nothing changed; empty if there is no reason.
     std::string refusal = {};
@@ -42,8 +42,8 @@ class BarrierTable {
   using Barriers = std::unordered_map<std::string, Barrier>;
 
   Barriers barriers_;
-  std::unordered_map<WaiterId, Barriers::pointer>
-      inside_;  // by waiter: a pointer into barriers_, whose elements have stable addresses
+  // The waiters in a barrier, each with a pointer into barriers_, whose elements have stable addresses.
+  std::unordered_map<WaiterId, Barriers::pointer> inside_;
   std::vector<WaiterId> released_;
 };
 

@@ -115,8 +115,8 @@ class KeyTable {
   std::unordered_map<WaiterId, Wait> waits_;
   std::size_t waited_keys_ = 0;
   std::uint64_t next_number_ = 0;
-  KeyMap<std::map<std::uint64_t, WaiterId>>
-      waiters_at_;                                      // by key: the registered waiters, by the numbers of their waits
+  // The registered waiters of each key, by the numbers of their waits.
+  KeyMap<std::map<std::uint64_t, WaiterId>> waiters_at_;
   std::unordered_map<WaiterId, std::string> promises_;  // by waiter: the queue whose item woke the waiter
   std::vector<WaiterId> woken_;
   Observer observer_;

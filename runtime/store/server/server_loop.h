@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// ServerLoop is the event loop of a TCP store's server. The loop accepts, reads, serves and sends for each client in
-// turn.
+// ServerLoop is the event loop of a TCP store's server. The loop accepts and serves all clients in turn.
 //
-// Other threads use the loop through tcp_store_server.h. All members belong to the thread inside run(), and to the
-// object's maker before run(). Any thread may call stop(), stop_listening(), end_greetings() and erase_all().
+// Other threads use the loop through tcp_store_server.h. Members belong to the thread inside run(), and before run() to
+// the thread that makes the object. Any thread may call stop(), stop_listening(), end_greetings() and erase_all().
 #pragma once
 
 #include <chrono>
@@ -107,7 +106,7 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   void flush(SessionId id, Client& client);
   // Answers the clients whose keys or ranks have arrived, and sends the frames that were pushed to clients. Requests
   // queued after a wait may wake further clients. A client to which no byte can be sent is closed, and the extension
-  // may tell other clients of the end.
+  // may tell other clients of this client's end.
   void serve_woken();
   // Lets `act` push to a session, and notes the session in pushed_. push_with() may be called while any session is at
   // work, so a session is closed later.
@@ -139,7 +138,7 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   net::EventLoop loop_;
   LogLimit log_limit_;
   bool summary_is_due_ = false;
-  ServerState state_;  // before clients_, whose sessions point to state_
+  ServerState state_;  // the shared state; before clients_, whose sessions point to the state
   std::unordered_map<SessionId, std::unique_ptr<Client>> clients_;
   // The number of greeted clients of each run, if keys_of_run is set.
   std::unordered_map<std::string, std::size_t> runs_;

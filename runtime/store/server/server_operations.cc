@@ -99,7 +99,7 @@ void ServerSession::execute(const proto::Request& request) {
   is_greeted_ = phase_ == Phase::serving;
 }
 
-// Serves an operation of lockstep's dialect. The answer to a bad request says how the request is bad.
+// Serves an operation of lockstep's dialect. The answer to a refused request has the reason.
 void ServerSession::execute_own(const proto::Request& request) {
   const Op op = request.op;
   const auto& keys = request.contents.keys;
@@ -177,7 +177,7 @@ void ServerSession::answer_woken() {
   const Op op = waiting_->op;
   try {
     if (!answer_if_there(op)) return;
-  } catch (const StoreError& error) {  // only lockstep's own operations throw StoreError
+  } catch (const StoreError& error) {  // here only lockstep's own operations throw StoreError
     reply_frame(op, proto::kRefused, {error.what()});
   }
   stop_waiting();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ServerState is the state that the sessions of one server share: tables, rules, and buffers that no session needs
-// long.
+// ServerState is the state that the sessions of one server share: tables, rules, and buffers for short use.
 #pragma once
 
 #include <chrono>
@@ -76,8 +75,8 @@ struct ServerState {
     std::weak_ptr<const SharedReply> reply = {};
   };
   LargeReply last_large_reply;
-  // The memory for one reply. A session that writes a reply takes the memory, and returns the memory after sending the
-  // reply.
+  // The memory for one reply. A session that writes a reply takes the memory, and returns the memory once the reply is
+  // sent.
   std::string spare_output;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TcpStoreServer is the server of a TCP store. Its event loop runs in a separate thread of the launcher or of rank 0's
-// process.
+// TcpStoreServer is the server of a TCP store. The server's event loop runs in a separate thread, in the launcher or in
+// rank 0's process.
 //
 // The server speaks the protocol of proto/PROTOCOL.md: lockstep's dialect, and without a secret also PyTorch's
 // dialects. A client's first bytes tell the dialect. With a secret the server answers no request before the greeting,
@@ -36,8 +36,8 @@ struct TcpStoreServerOptions {
   std::string run_id = {};
   // The limits of one request or reply.
   proto::Limits limits = {};
-  // The most bytes of all keys, values and items of queues together. The last sixteenth is for writes of up to 4096
-  // bytes.
+  // The most bytes of all keys, values and items of queues together. The last sixteenth is reserved for writes of at
+  // most 4096 bytes.
   std::size_t max_stored_bytes = std::size_t{1} << 30;
   // The most keys and items of queues together.
   std::size_t max_keys = std::size_t{1} << 20;
