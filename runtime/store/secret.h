@@ -26,9 +26,9 @@ class Secret {
   static Secret parse(std::string_view hex);
   // Returns the secret of LOCKSTEP_STORE_SECRET. If that variable is unset, returns the secret in the file that
   // LOCKSTEP_STORE_SECRET_FILE names. If both variables are unset, returns nullopt. The file holds the digits and at
-  // most a line's end. Throws InvalidArgument, with the variable or path and the remedy, unless the file is a regular
-  // file of mode 0600 or stricter that belongs to this user or to root. On a file system that is mounted read-only, the
-  // file may have any mode.
+  // most a line's end. The file must be a regular file of mode 0600 or stricter that belongs to this user or to root.
+  // On a file system that is mounted read-only, the file may have any mode. Throws InvalidArgument, with the variable
+  // or path and the remedy, for another file or another text.
   static std::optional<Secret> of_environment(const Environment& environment);
 
   Secret(const Secret&) = default;

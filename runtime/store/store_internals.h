@@ -13,8 +13,7 @@ class StoreInternals {
   // Works like Store::stop_waiting(), and keeps calls from waiting long for an answer of the store. Call give_up() when
   // the store itself is known to have stopped answering. Doesn't block.
   virtual void give_up() = 0;
-  // Closes the idle connections if no call has used a connection since the last rest(). The next call then opens a new
-  // connection.
+  // Closes the idle connections if no call has used a connection since the last rest(). The next call connects again.
   virtual void rest() {}
 
  protected:

@@ -3,10 +3,10 @@
 // exchanges the sums with its rail. The rank then writes the result into the memory of all ranks of its host.
 //
 // The additions follow the tree over each host's ranks, then the tree over the hosts. If ranks are numbered host by
-// host and every host has the same power of two of ranks, the result has the bits of the tree of comm/reduction.h over
-// all ranks. Sums travel in the type in which values accumulate if the values' own type would be rounded or divided
-// twice: 16-bit floats travel as float32. Results travel in a second trip, in the values' own type. If ranks share no
-// memory, every rank counts as a host and sends its data instead of sums.
+// host, with the same power of two of ranks on every host, the result has the bits of comm/reduction.h's tree over all
+// ranks. Sums travel in the type in which values accumulate if the values' own type would be rounded or divided twice:
+// 16-bit floats travel as float32. Results travel in a second trip, in the values' own type. If ranks share no memory,
+// every rank counts as a host and sends its data instead of sums.
 //
 // A reduction to one root takes these steps through windows, and only the root copies the result out of its window.
 #pragma once

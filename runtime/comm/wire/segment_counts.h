@@ -30,8 +30,8 @@ class SegmentCounts {
   // Notes that this rank's window has the rank's data of segment `number`.
   void fill(std::uint64_t number);
   bool all_filled(std::uint64_t number) const { return have_reached(&Words::filled, ranks_, number); }
-  // Notes that this rank has put its share of all segments up to `number` into the memory of every rank of its host,
-  // and does not access that memory any more.
+  // Notes that this rank has put its share of all segments up to `number` into the memory of every rank of its host.
+  // The rank does not access that memory any more.
   void finish(std::uint64_t number);
   bool all_finished(std::uint64_t number) const { return have_reached(&Words::finished, rails_, number); }
   // Returns the ranks, by place, that keep this host from the end of segment `number`. If the segment goes through

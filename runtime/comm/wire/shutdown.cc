@@ -56,8 +56,8 @@ void Shutdown::on_word(std::string_view word) {
   changed_.notify_all();
 }
 
-// A rank's messages to itself come back in order. A rank waits for no message if an earlier message has not come back,
-// because a rank that is cut off loses all peers and must not wait for each loss.
+// A rank's messages to itself come back in order. A rank waits for no message if an earlier message has not come back:
+// a rank that is cut off loses all peers, and must not wait for each peer.
 void Shutdown::await_word(std::uint64_t number) {
   comm::ActiveTimeout patience(comm::Failure::kPatience);
   while (channel_.is_answered() && !patience.over()) {
@@ -157,12 +157,12 @@ void Shutdown::acknowledge() {
 }
 
 // Order: `leaving_` is set before the first goodbye is sent. A peer that leaves too may close its connection as soon as
-//   the peer has read the goodbye, and only a rank that is leaving does not take the closed connection for a loss.
+//   the peer has read the goodbye. Only a rank that is leaving does not take the closed connection for a loss.
 //
 // If some peer has not acknowledged the goodbye in time, the leaving rank says goodbye in the group's scope. The peer
-// asks for messages before it calls the closed connection a death. A rank that finds nobody at the port of a rank to
-// which it has had no connection also asks for messages, because a relay that left at the same time may not have told
-// that rank. The message is passed on before any connection ends.
+// asks for messages before it calls the closed connection a death. A rank also asks for messages if it finds nobody at
+// the port of a rank to which it has had no connection. A relay that left at the same time may not have told the asking
+// rank. The message is passed on before any connection ends.
 void Shutdown::say_goodbye(std::uint64_t last, const std::vector<int>& relays) {
   Frame goodbye;
   goodbye.kind = FrameKind::goodbye;

@@ -84,8 +84,8 @@ class Shutdown {
 
  private:
   void on_word(std::string_view word);
-  // Waits, for a moment, until message `number` of this rank to itself has come back. Does not wait if message `number`
-  // - 1 has not come back.
+  // Waits, for a moment, until message `number` of this rank to itself has come back. Does not wait if the message
+  // before message `number` has not come back.
   void await_word(std::uint64_t number);
   bool all_have_acknowledged() const;
   bool have_answered(const std::vector<int>& peers) const;

@@ -55,8 +55,8 @@ struct BasicPiece {
   Byte* data = nullptr;
   std::size_t bytes = 0;
   // True if a small piece (512 KiB) may be sent before its receive is posted. REQUIRES: the piece belongs to a segment
-  // of which the two ranks send each other equally many bytes, so that neither rank gets ahead. Both ends pass the same
-  // value.
+  // of which the two ranks send each other equally many bytes, so that neither rank gets ahead. Both ends pass equal
+  // values of `is_eager`.
   bool is_eager = false;
 };
 using Piece = BasicPiece<std::byte>;

@@ -18,8 +18,8 @@ using proto::Op;
 
 // The longest time for an answer. The agent is already running, and may be gone when rank 0 ends.
 constexpr auto kAnswerLimit = std::chrono::seconds(5);
-// The longest times for one greeting. A current server answers at once. A busy server does not answer a legacy
-// greeting.
+// The longest times for one greeting. A current server answers at once. A busy server does not answer the legacy
+// greeting at all.
 constexpr auto kCurrentLimit = std::chrono::seconds(10);
 constexpr auto kLegacyLimit = std::chrono::seconds(2);
 

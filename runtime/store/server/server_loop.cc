@@ -195,7 +195,7 @@ void ServerLoop::flush(SessionId id, Client& client) {
 }
 
 // Repeats until no client has news: a served request may wake further clients, a push may take a client over its memory
-// limit, and the extension pushes the end of a closed client to other clients.
+// limit. The extension pushes the end of a closed client to other clients.
 void ServerLoop::serve_woken() {
   for (;;) {
     const std::vector<SessionId> woken = state_.keys.take_woken();

@@ -75,8 +75,8 @@ struct ServerState {
     std::weak_ptr<const SharedReply> reply = {};
   };
   LargeReply last_large_reply;
-  // The memory for one reply. A session that writes a reply takes the memory, and returns the memory once the reply is
-  // sent.
+  // The memory for one reply. The session that writes a reply takes the memory, and returns the memory after the reply
+  // is sent completely.
   std::string spare_output;
 };
 

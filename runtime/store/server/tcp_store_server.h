@@ -91,7 +91,7 @@ class TcpStoreServer {
   // that no client will ask for again. Any thread may call erase_all().
   void erase_all(std::string prefix);
   // Closes the address: new clients find no server, and connected clients are still served. Any thread may call
-  // stop_listening().
+  // stop_listening() at any time.
   void stop_listening();
   // Waits until no client is connected, except clients that the extension has given up and clients of the same role.
   // Returns false if some client is still connected at the deadline. A client that has not finished its greeting after
