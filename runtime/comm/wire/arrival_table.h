@@ -21,7 +21,7 @@ namespace lockstep::wire {
 struct Announcement {
   comm::OpRecord record;
   // The rank's data if fits_inline(). For a larger all-reduce on a host with shared memory, the payload is the data's
-  // place there.
+  // place in that memory.
   std::vector<std::byte> payload;
   std::chrono::steady_clock::time_point at = {};  // the time when the announcement arrived on this host
 };

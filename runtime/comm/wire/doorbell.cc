@@ -5,8 +5,9 @@
 
 namespace lockstep::wire {
 
-// Both operations are sequentially consistent, like the sleeper's two (doorbell.h). With a weaker order the load could
-// pass the addition: the ringer would find nobody asleep, and the sleeper would find no ring and sleep for ever.
+// The addition and the load are sequentially consistent, like the sleeper's two operations (doorbell.h). With a weaker
+// order the load could pass the addition: the ringer would find nobody asleep, and the sleeper would find no ring and
+// sleep for ever.
 void DoorbellButton::ring() const {
   words->rings.fetch_add(1, std::memory_order_seq_cst);
   if (words->asleep.load(std::memory_order_seq_cst) != 0) file->notify();

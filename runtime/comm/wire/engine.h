@@ -111,7 +111,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   // The outcome of a step: the step did something, found nothing to do, found work that only the communication thread
   // may do, or was the last step.
   enum class Step { something, nothing, none_for_caller, last };
-  // Does all work that can be done now. If `is_caller`, does nothing that may block.
+  // Does all work that can be done now. If `is_caller`, does only work that can't block.
   Step step(bool is_caller);
   void announce(WireCollective& collective);
   // Copies the announcements that have arrived in op_headers_ into arrival_table_. Call read_op_headers() before

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts collectives and messages on the program's thread, and waits there until they are done.
+// The functions of this file start collectives and messages on the program's thread, and wait for their end.
 #include <fmt/format.h>
 #include <sched.h>
 

@@ -35,8 +35,8 @@ class SegmentCounts {
   void finish(std::uint64_t number);
   bool all_finished(std::uint64_t number) const { return have_reached(&Words::finished, rails_, number); }
   // Returns the ranks, by place, that keep this host from the end of segment `number`. If the segment goes through
-  // windows, these are the ranks that have yet to fill their windows; if there are no such ranks, the ranks that have
-  // yet to finish. Any thread may call awaited().
+  // windows that are not all filled, the returned ranks have yet to fill their windows. Otherwise the returned ranks
+  // have yet to finish. Any thread may call awaited().
   std::vector<std::size_t> awaited(std::uint64_t number, bool in_windows) const;
 
  private:

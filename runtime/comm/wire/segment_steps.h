@@ -39,7 +39,7 @@ enum class Route { alone, arenas, windows };
 
 class SegmentSteps {
  public:
-  // A StepContext has the objects that a segment's steps use. These objects outlive the steps.
+  // A StepContext has the objects that a segment's steps use. The objects outlive the steps.
   struct StepContext {
     const Hosts& hosts;
     HostMemory* memory;  // null if the ranks of a host share no memory

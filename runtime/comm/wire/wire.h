@@ -90,12 +90,12 @@ class Wire {
 
   // Returns the transport's name in messages: "TCP".
   virtual std::string_view name() const = 0;
-  // Connects each rank with the ranks that it needs at once. A frame or transfer between other ranks connects them
-  // later. All ranks call open(), which blocks. Throws Timeout, PeerLost, Mismatch or BackendUnavailable.
+  // Connects each rank with the ranks that it needs at once. A frame or transfer between two other ranks connects these
+  // two ranks later. All ranks call open(), which blocks. Throws Timeout, PeerLost, Mismatch or BackendUnavailable.
   virtual void open(Listener& listener, const Deadline& deadline) = 0;
   // Returns the work that open() waits for: "MPI_Init, which waits for every rank".
   virtual std::string opening() const = 0;
-  // Returns false if interrupt() can't end open(), because the library has no deadline in that call. The call is then
+  // Returns false if interrupt() can't end open(), because the library has no deadline in that call. open() is then
   // left to itself.
   virtual bool can_interrupt_open() const { return true; }
   // Returns false while there is no connection to `peer`. Frames and transfers make a connection.
