@@ -24,8 +24,8 @@ std::function<void()> start_own_thread(std::function<void()> body) {
 }
 
 void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check) {
-  // The communication thread makes all calls of the library, from the first call on. This thread rethrows the library's
-  // exceptions.
+  // The communication thread makes all calls of the library, from the first call on. This thread rethrows the
+  // exceptions of the library's calls.
   const auto opened = std::make_shared<std::promise<void>>();
   std::future<void> outcome = opened->get_future();
   join_ = make_thread([self = shared_from_this(), opened, deadline] {
