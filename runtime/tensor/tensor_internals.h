@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "lockstep/tensor/tensor.h"
-#include "runtime/base/internal_api.h"
 
 namespace lockstep {
 
@@ -22,7 +21,7 @@ class GraphNode {
   virtual ~GraphNode() = default;
 };
 
-class LOCKSTEP_INTERNAL_API TensorInternals {
+class TensorInternals {
  public:
   // The tensor outlives this object. InvalidArgument from every call for an undefined one.
   explicit TensorInternals(const Tensor& tensor) : tensor_(tensor) {}

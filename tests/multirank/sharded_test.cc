@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/autograd/graph.h"
+#include "lockstep/autograd/ops.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/comm/stop.h"
@@ -22,7 +24,6 @@
 #include "lockstep/nn/nn.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/train/distributed_data_parallel.h"
-#include "runtime/tensor/tensor_internals.h"
 #include "runtime/trace/process_trace.h"
 #include "tests/multirank/snapshot_program.h"
 #include "tests/support/error_of.h"
@@ -327,8 +328,9 @@ TEST(Sharded, OneOptimizerMakesTheStepOfADistributedDataParallel) {
   run_ranks(2, [](const Group& group) {
     Net early(1), net(2), other(3);
     optim::SGD before(early.parameters());
+    const Tensor first = early.parameters()[0];
+    backward(sum(mul(first, first)));
     DistributedDataParallel of_early(early, group, kSharded), ddp(net, group, kSharded), whole(other, group);
-    TensorInternals(early.parameters()[0]).grad_for_writing().zero();
     expect_text(error_of([&] { before.step(); }), {"parameter 0 (float32", "was whole when the optimizer was made"});
 
     const auto all = ddp.parameters();

@@ -15,6 +15,8 @@
 
 #include "examples/02_char_gpt/gpt.h"
 #include "examples/02_char_gpt/text.h"
+#include "lockstep/autograd/graph.h"
+#include "lockstep/autograd/ops.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/device/device_runtime.h"
@@ -22,7 +24,6 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/train/distributed_data_parallel.h"
 #include "runtime/tensor/kernels.h"
-#include "runtime/tensor/tensor_internals.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/multirank/compare.h"
 #include "tests/support/error_of.h"
@@ -344,8 +345,8 @@ TEST(OnGpu, AnIndexOutOfRangeIsThrownByWhoReadsAResult) {
 
 TEST(OnGpu, ANormThatIsNotFiniteClearsTheGradientsAndIsThrownByWhoReadsIt) {
   const Tensor a = Tensor::zeros({1}).to(kGpu).set_requires_grad(), b = Tensor::zeros({2}).to(kGpu).set_requires_grad();
-  TensorInternals(a).bind_grad(Tensor::of({1}, {3}).to(kGpu));
-  TensorInternals(b).bind_grad(Tensor::of({2}, {1, std::numeric_limits<float>::infinity()}).to(kGpu));
+  backward(sum(scale(a, 3)));
+  backward(sum(mul(b, Tensor::of({2}, {1, std::numeric_limits<float>::infinity()}).to(kGpu))));
   const std::vector<Tensor> both{a, b};
   const optim::GradNorm norm = optim::clip_grad_norm(both, 1);
   expect_text(error_of<Error>([&] { static_cast<void>(norm.value()); }), {"norm is inf", "number 1"});
@@ -389,7 +390,7 @@ TEST(OnGpu, AModelElsewhereThanTheGroupIsRefused) {
 TEST(OnGpu, AnOptimizersStepThatCanNotBeTakenChangesNothing) {
   const auto expect_refused = [](optim::Optimizer& optimizer, const Tensor& first, const Tensor& moved) {
     moved.move_to(kGpu);
-    for (const Tensor& each : {first, moved}) TensorInternals(each).grad_for_writing().fill(1);
+    for (const Tensor& each : {first, moved}) backward(sum(each));
     const std::vector<float> before = first.to_vector();
     expect_text(error_of([&] { optimizer.step(); }), {"parameter 1", "[37]", "cuda:7", "cpu", "nothing was changed"});
     EXPECT_EQ(first.to_vector(), before);
