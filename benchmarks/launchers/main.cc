@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // bench_launchers N: what N launchers of a job on N hosts cost its one store, without any rank.
 //
-// Each is a process with what a launcher has at the store (launcher/hosts/agents.h): two connections, and a heartbeat
-// twice a second. This process is node rank 0's. Prints how long they take to come, to meet twice, as before a first
-// start and before a restart, to hear one order, and to miss one that is killed; and how much memory this process has
-// got more.
+// Each is a process with what a launcher has at the store (launcher/hosts/agent_link.h): two connections, and a
+// heartbeat twice a second. This process is node rank 0's. Prints how long they take to come, to meet twice, as before
+// a first start and before a restart, to hear one order, and to miss one that is killed; and how much memory this
+// process has got more.
 //
 // bench_launchers HOSTS RANKS SECONDS: what the membership of RANKS ranks on each host costs it, where each has a
 // connection to it, and where they go by their host's launcher: connections, what heartbeats are in bytes, and
@@ -35,7 +35,7 @@
 #include <vector>
 
 #include "benchmarks/store/clients.h"
-#include "launcher/hosts/agents.h"
+#include "launcher/hosts/agent_link.h"
 #include "runtime/base/plugin.h"
 #include "runtime/membership/member_link.h"
 #include "runtime/membership/member_relay.h"
@@ -45,8 +45,8 @@
 namespace lockstep::bench {
 namespace {
 
+using launcher::AgentLink;
 using launcher::AgentNews;
-using launcher::Agents;
 using News = launcher::WakingQueue<AgentNews>;
 
 constexpr std::chrono::minutes kLimit{3};
@@ -77,7 +77,7 @@ double processor_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-Agents::Options options_of(const net::HostPort& server, const store::Secret& secret, int hosts, bool serves) {
+AgentLink::Options options_of(const net::HostPort& server, const store::Secret& secret, int hosts, bool serves) {
   return {.endpoint = {.address = server, .secret = secret, .role = "launcher"},
           .least = hosts,
           .most = hosts,
@@ -117,10 +117,10 @@ bool is_order(const AgentNews& news) {
 }
 
 // The life of one launcher. It ends with the second order.
-void live(const Agents::Options& options, const launcher::HostFacts& facts, const std::function<void()>& gate,
+void live(const AgentLink::Options& options, const launcher::HostFacts& facts, const std::function<void()>& gate,
           std::span<double> results) {
   News news;
-  Agents agents(options, news);
+  AgentLink agents(options, news);
   results[kCame] = now();
   for (const Result round : {kFirstPlan, kSecondPlan}) {
     gate();
@@ -150,7 +150,7 @@ void measure(int hosts) {
   const auto members = std::make_shared<membership::MembershipServer>(
       membership::MembershipOptions{}, [&news](const membership::MemberNews& of) { launcher::put_news(news, of); });
   const store::TcpStoreServer server({.secret = secret, .extension = members});
-  Agents first(options_of(server.address(), secret, hosts, true), news);
+  AgentLink first(options_of(server.address(), secret, hosts, true), news);
   const double memory = resident_megabytes();
   const double began = now();
   others.start(server.address());

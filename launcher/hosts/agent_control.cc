@@ -26,7 +26,7 @@ constexpr std::chrono::milliseconds kStandstill{1500};
 
 }  // namespace
 
-CoordinatorControl::CoordinatorControl(const FailureArbiter::Options& options, int start, Agents& agents,
+CoordinatorControl::CoordinatorControl(const FailureArbiter::Options& options, int start, AgentLink& agents,
                                        WakingQueue<AgentNews>& news, std::function<void(TakenStacks)> on_stacks)
     : hosts_(options.hosts),
       start_(start),

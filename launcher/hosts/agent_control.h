@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/hosts/agents.h"
+#include "launcher/hosts/agent_link.h"
 #include "launcher/verdict/failure_arbiter.h"
 
 namespace lockstep::launcher {
@@ -20,7 +20,7 @@ class CoordinatorControl final : public JobControl {
  public:
   // `start` is the number of the start that it controls. `agents` and `news` outlive it. `on_stacks` gets the answers
   // to StacksAsked.
-  CoordinatorControl(const FailureArbiter::Options& options, int start, Agents& agents, WakingQueue<AgentNews>& news,
+  CoordinatorControl(const FailureArbiter::Options& options, int start, AgentLink& agents, WakingQueue<AgentNews>& news,
                      std::function<void(TakenStacks)> on_stacks);
 
   void rank_ended(RankEnd end) override;
@@ -49,7 +49,7 @@ class CoordinatorControl final : public JobControl {
   int start_;
   FailureArbiter arbiter_;
   StopRequest stop_;  // signals to this process
-  Agents& agents_;
+  AgentLink& agents_;
   WakingQueue<AgentNews>& news_;
   std::function<void(TakenStacks)> on_stacks_;
   std::vector<Order> asked_;  // orders to take stacks
@@ -71,7 +71,7 @@ class WorkerControl final : public JobControl {
     bool may_rejoin = false;  // the host may join again after it was cut off
     bool speaks = true;       // prints the job's verdict; else only node rank 0 does
   };
-  WorkerControl(Options options, Agents& agents, WakingQueue<AgentNews>& news)
+  WorkerControl(Options options, AgentLink& agents, WakingQueue<AgentNews>& news)
       : options_(std::move(options)), agents_(agents), news_(news) {}
 
   void rank_ended(RankEnd end) override;
@@ -94,7 +94,7 @@ class WorkerControl final : public JobControl {
   void store_is_gone(const StoreGone& gone);
 
   Options options_;
-  Agents& agents_;
+  AgentLink& agents_;
   WakingQueue<AgentNews>& news_;
   StopRequest stop_;          // signals to this process
   bool is_stopping_ = false;  // the ranks have been asked to stop

@@ -122,27 +122,27 @@ std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& cont
   }
 }
 
-std::unique_ptr<Agents> join_agents(const RunOptions& options, const Environment& environment, const Contract& contract,
-                                    const AgentPart& part, const Deadline& deadline, Say say, Signals& signals,
-                                    WakingQueue<AgentNews>& news) {
+std::unique_ptr<AgentLink> join_agents(const RunOptions& options, const Environment& environment,
+                                       const Contract& contract, const AgentPart& part, const Deadline& deadline,
+                                       Say say, Signals& signals, WakingQueue<AgentNews>& news) {
   try {
-    return std::make_unique<Agents>(Agents::Options{.endpoint = {.address = options.endpoint,
-                                                                 .secret = contract.store_secret,
-                                                                 .run_id = options.run_id,
-                                                                 .role = "launcher of host " + host_name()},
-                                                    .least = options.least_nodes,
-                                                    .most = options.nodes,
-                                                    .takes_spares = options.takes_spares(),
-                                                    .can_replace = part.can_replace,
-                                                    .requeue_exit_code = requeue_exit_code(environment),
-                                                    .serves = part.serves,
-                                                    .silence = membership::silence_limit(environment),
-                                                    .meet_timeout = options.rdzv_timeout,
-                                                    .more_hosts = options.rdzv_wait,
-                                                    .deadline = deadline,
-                                                    .say = std::move(say),
-                                                    .signals = &signals},
-                                    news);
+    return std::make_unique<AgentLink>(AgentLink::Options{.endpoint = {.address = options.endpoint,
+                                                                       .secret = contract.store_secret,
+                                                                       .run_id = options.run_id,
+                                                                       .role = "launcher of host " + host_name()},
+                                                          .least = options.least_nodes,
+                                                          .most = options.nodes,
+                                                          .takes_spares = options.takes_spares(),
+                                                          .can_replace = part.can_replace,
+                                                          .requeue_exit_code = requeue_exit_code(environment),
+                                                          .serves = part.serves,
+                                                          .silence = membership::silence_limit(environment),
+                                                          .meet_timeout = options.rdzv_timeout,
+                                                          .more_hosts = options.rdzv_wait,
+                                                          .deadline = deadline,
+                                                          .say = std::move(say),
+                                                          .signals = &signals},
+                                       news);
   } catch (const Timeout& error) {
     throw not_reached(error.what());
   } catch (const StoreError& error) {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "launcher/flags/run_options.h"
-#include "launcher/hosts/agents.h"
+#include "launcher/hosts/agent_link.h"
 #include "launcher/placement/contract.h"
 #include "launcher/placement/preparation.h"
 #include "launcher/run/run_stores.h"
@@ -40,8 +40,8 @@ struct AgentPart {
 };
 // `signals` and `news` outlive the agents. Throws StoreError, with the remedy, if the store can't be reached or rejects
 // this host.
-std::unique_ptr<Agents> join_agents(const RunOptions& options, const Environment& environment, const Contract& contract,
-                                    const AgentPart& part, const Deadline& deadline, Say say, Signals& signals,
-                                    WakingQueue<AgentNews>& news);
+std::unique_ptr<AgentLink> join_agents(const RunOptions& options, const Environment& environment,
+                                       const Contract& contract, const AgentPart& part, const Deadline& deadline,
+                                       Say say, Signals& signals, WakingQueue<AgentNews>& news);
 
 }  // namespace lockstep::launcher

@@ -59,7 +59,7 @@ class HostOfSeveral {
   HostParts parts_;
   WakingQueue<AgentNews> news_;
   std::unique_ptr<RunStores> stores_;
-  std::unique_ptr<Agents> agents_;
+  std::unique_ptr<AgentLink> agents_;
   Preparation preparation_;
   RestartPolicy restarts_;
   int starts_ = 0;  // number of starts of this host

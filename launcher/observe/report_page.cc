@@ -172,7 +172,7 @@ std::string conclusion_of(const RunReport& report) {
   }
   if (last.straggler) {
     html += escaped(describe(*last.straggler)) + ". ";
-  } else if (report.world_size > 1 && all > 0) {
+  } else if (last.ranks.size() > 1 && all > 0) {
     html += "No rank is slow. ";
   }
   if (report.world_size > 1 && all > 0)

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "lockstep/base/error.h"
-#include "runtime/ddp/at_place.h"
+#include "runtime/ddp/with_step_context.h"
 #include "runtime/trace/process_trace.h"
 
 namespace lockstep {
@@ -35,18 +35,18 @@ template <typename Call>
 auto BucketQueue::at_bucket(std::size_t bucket, Call call) const {
   const auto place = [&] {
     const Bucket& it = plan_->buckets[bucket];
-    return StepPlace{
+    return StepContext{
         record_.step, static_cast<int>(bucket),
         fmt::format("bucket {} of {} ({} {}{})", bucket, plan_->buckets.size(), it.count, name_of(it.dtype),
                     goes_to_hook(bucket) ? fmt::format(", hook '{}'", hook_->name()) : "")};
   };
   clock_.mark_group(static_cast<int>(bucket));
-  return at_place(place, call);
+  return with_step_context(place, call);
 }
 
 template <typename Call>
 auto BucketQueue::at_announcement(Call call) const {
-  return at_place([&] { return StepPlace{record_.step, -1, "the weight of the step"}; }, call);
+  return with_step_context([&] { return StepContext{record_.step, -1, "the weight of the step"}; }, call);
 }
 
 void BucketQueue::begin(const BucketPlan& plan, const StepWeight& weight, const StepNote& note) {
@@ -107,7 +107,7 @@ void BucketQueue::read_note_before_last() {
   if (unread_.size() < kNoteDelay) return;
   const std::int64_t step = unread_.front().first;
   const Work& work = unread_.front().second;  // in clang 14 a lambda can't capture a structured binding
-  at_place([&] { return StepPlace{step, -1, "note of the step"}; }, [&] { work.wait(); });
+  with_step_context([&] { return StepContext{step, -1, "note of the step"}; }, [&] { work.wait(); });
   noted_ = {step, note_of_all(work)};
   known_totals_ = {work.total_weight(), known_totals_[0]};
   unread_.pop_front();
@@ -252,9 +252,9 @@ std::int64_t BucketQueue::total_weight() {
   if (!last_works_.empty()) {
     const Deadline deadline = Deadline::after(group_->timeout());
     for (const Work& work : last_works_) {
-      at_place(
+      with_step_context(
           [&] {
-            return StepPlace{record_.step, -1, fmt::format("step {}, total_weight", record_.step)};
+            return StepContext{record_.step, -1, fmt::format("step {}, total_weight", record_.step)};
           },
           [&] { work.wait(deadline); });
     }

@@ -12,10 +12,10 @@
 #include "runtime/base/logging.h"
 #include "runtime/comm/coordinated_stop.h"
 #include "runtime/comm/group_internals.h"
-#include "runtime/ddp/at_place.h"
 #include "runtime/ddp/equality/compare_parameters.h"
 #include "runtime/ddp/reducer_impl.h"
 #include "runtime/ddp/tree_exchange.h"
+#include "runtime/ddp/with_step_context.h"
 
 namespace lockstep {
 namespace {
@@ -194,7 +194,9 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   rethrow_failure();
   // progress() throws a failure of the group, even in a step that communicates nothing. The group's failure takes
   // precedence over misuse of the Reducer.
-  in_group([&] { at_place([&] { return StepPlace{step(), -1, "begin_step"}; }, [&] { group->progress(); }); });
+  in_group([&] {
+    with_step_context([&] { return StepContext{step(), -1, "begin_step"}; }, [&] { group->progress(); });
+  });
   if (in_step) {
     throw InvalidArgument(
         fmt::format("Reducer: begin_step, but step {} was begun and not finished; call finish_step first. After an "

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "runtime/ddp/at_place.h"
 #include "runtime/ddp/plan/append_bucket.h"
 #include "runtime/ddp/reducer_impl.h"
+#include "runtime/ddp/with_step_context.h"
 
 namespace lockstep {
 
@@ -40,9 +40,9 @@ void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
   if (memory.device()) return;  // on a device gradients are divided by whole weights
   if (group->size() > 1) {
     in_group([&] {
-      at_place(
+      with_step_context(
           [&] {
-            return StepPlace{step(), -1, "unit of the weights"};
+            return StepContext{step(), -1, "unit of the weights"};
           },
           [&] { group->broadcast(BufferView(std::span<std::int64_t>(&the_unit, 1)), 0).wait(); });
     });
@@ -74,9 +74,9 @@ void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
     order.resize(specs.size());
     static_assert(sizeof(int) == sizeof(std::int32_t));
     in_group([&] {
-      at_place(
+      with_step_context(
           [&] {
-            return StepPlace{step(), -1, "order of the gradients"};
+            return StepContext{step(), -1, "order of the gradients"};
           },
           [&] { group->broadcast(BufferView(std::span<std::int32_t>(order)), 0).wait(); });
     });

@@ -8,8 +8,8 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
-#include "runtime/ddp/at_place.h"
 #include "runtime/ddp/reducer_impl.h"
+#include "runtime/ddp/with_step_context.h"
 
 namespace lockstep {
 
@@ -33,10 +33,10 @@ void Reducer::Impl::update_shards(const std::function<void(const ParameterShard&
   const auto at_bucket = [&](std::size_t bucket, const auto& call) {
     clock->mark_group(static_cast<int>(bucket));
     in_group([&] {
-      at_place(
+      with_step_context(
           [&] {
-            return StepPlace{step() - 1, static_cast<int>(bucket),
-                             fmt::format("weights of bucket {} of {}", bucket, plan.buckets.size())};
+            return StepContext{step() - 1, static_cast<int>(bucket),
+                               fmt::format("weights of bucket {} of {}", bucket, plan.buckets.size())};
           },
           call);
     });

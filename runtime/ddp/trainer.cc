@@ -107,8 +107,8 @@ void Trainer::record_loss(const BufferView& loss, StreamView stream, std::shared
 }
 void Trainer::record_loss(double loss) { losses_.record(loss); }
 
-void Trainer::tell_of_adding() {
-  const auto action = std::exchange(before_adding_, nullptr);
+void Trainer::tell_of_accumulation() {
+  const auto action = std::exchange(before_accumulate_, nullptr);
   if (action && (accumulating() || (replica_.values.versions() == versions_ && replica_.live_gradient()))) action();
 }
 
@@ -120,7 +120,7 @@ void Trainer::begin(bool is_alone) {
                     "over rows, call set_weight() in each micro-batch",
                     micro_batch_->index, **weight_, micro_batch_->begin, micro_batch_->end));
   }
-  tell_of_adding();
+  tell_of_accumulation();
   if (options_.reducer.shard != Shard::none && !accumulating()) {
     refuse_live_gradients(
         "at a backward with Shard::optimizer, where nothing can be added to it (an optimizer's zero_grad() clears only "
@@ -191,7 +191,7 @@ void Trainer::close() {
   if (!is_synchronized_) return;
   if (group_->size() > 1) trace::keep_batch(last_batch_.step, last_batch_.weight, last_batch_.loss);
   if (!is_alone_) divergence_->judge(step() - 1, reducer_->noted());
-  // Take the versions before the program's optimizer changes them: tell_of_adding() compares the versions.
+  // Take the versions before the program's optimizer changes them: tell_of_accumulation() compares the versions.
   versions_ = replica_.values.versions();
   if (before_update_) before_update_();
 }

@@ -116,10 +116,10 @@ class LOCKSTEP_INTERNAL_API Trainer {
   void record_loss(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner);
   void record_loss(double loss);
 
-  // Runs the action of before_adding() if the next backward adds to gradients. begin() calls tell_of_adding(). An
-  // engine that may see the group's failure before begin() calls tell_of_adding() earlier, so that every rank runs
-  // the action.
-  void tell_of_adding();
+  // Runs the action of before_accumulate() if the next backward adds to gradients. begin() calls
+  // tell_of_accumulation(). An engine that may see the group's failure before begin() calls tell_of_accumulation()
+  // earlier, so that every rank runs the action.
+  void tell_of_accumulation();
   // Begins the backward of a micro-batch over the Reducer's arena. With `is_alone`, begins a step of a single rank,
   // whose gradients stay in the engine's memory. Throws InvalidArgument if the number of rows differs from the fixed
   // micro-batch's. With Shard::optimizer, throws InvalidArgument if gradients are not cleared. REQUIRES: has_weight().
@@ -190,7 +190,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   bool is_step_over() const { return !reducer_ || reducer_->is_step_over(); }
   void watch(DataIdentity identity);
   void before_update(std::function<void()> action) { before_update_ = std::move(action); }
-  void before_adding(std::function<void()> action) { before_adding_ = std::move(action); }
+  void before_accumulate(std::function<void()> action) { before_accumulate_ = std::move(action); }
 
  private:
   void tell_of_replaced_weight();
@@ -234,7 +234,7 @@ class LOCKSTEP_INTERNAL_API Trainer {
   std::int64_t steps_before_ = 0;
   std::uint64_t versions_ = 0;  // the versions at the end of the last synchronised backward
   std::function<void()> before_update_;
-  std::function<void()> before_adding_;
+  std::function<void()> before_accumulate_;
 };
 
 }  // namespace lockstep

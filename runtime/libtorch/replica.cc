@@ -274,7 +274,7 @@ const trace::StepRecord& Replica::last_step() const { return engine_->trainer.la
 bool Replica::is_step_over() const { return engine_->trainer.is_step_over(); }
 void Replica::watch_data(DataIdentity identity) { engine_->trainer.watch(std::move(identity)); }
 void Replica::before_update(std::function<void()> action) { engine_->trainer.before_update(std::move(action)); }
-void Replica::before_adding(std::function<void()> action) { engine_->trainer.before_adding(std::move(action)); }
+void Replica::before_accumulate(std::function<void()> action) { engine_->trainer.before_accumulate(std::move(action)); }
 void Replica::after_broadcast(std::function<void()> action) { engine_->after_broadcast = std::move(action); }
 at::Generator Replica::generator(std::uint32_t draw) const { return engine_->repeatable.generator(draw); }
 std::optional<std::int64_t> Replica::weight_unit() const { return engine_->gradients.weight_unit(); }

@@ -127,7 +127,7 @@ void ReplicaEngine::begin() {
   repeatable.refuse_written_buffers();
   // In this order: if progress() finds the group's failure, which ranks may see at different times, all of them have
   // run the action.
-  trainer.tell_of_adding();
+  trainer.tell_of_accumulation();
   group->progress();  // notices a group that has failed
   gradients.begin();
 }

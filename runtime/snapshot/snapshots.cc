@@ -76,7 +76,7 @@ struct BasicSnapshots::Impl {
   }
 
   // Refuses a backward that adds to existing gradients, because gradients are not part of the captured state.
-  void refuse_adding() {
+  void refuse_accumulation() {
     const auto refuse = [this, at = count()] {
       rescue.forget();  // a survivor must not save the step either
       const bool is_saved = writer.last_saved() == at;
@@ -88,13 +88,13 @@ struct BasicSnapshots::Impl {
           is_saved ? fmt::format(", and remove step {} from '{}' if it is there", at, catalogue.folder().string())
                    : ""));
     };
-    for (const Steps& one : steps) one.before_adding(refuse);
+    for (const Steps& one : steps) one.before_accumulate(refuse);
   }
 
   void start(std::string_view reason, std::optional<double> value) {
     const trace::Span span(trace::SpanKind::snapshot);
     std::vector<CapturedItem> captured = capture();
-    refuse_adding();
+    refuse_accumulation();
     checkpoint::Manifest manifest = catalogue.head(count(), reason);
     manifest.value = value;
     writer.start(std::move(manifest), std::move(captured));
@@ -170,7 +170,7 @@ BasicSnapshots::~BasicSnapshots() {
     if (impl_->is_begun) {
       for (const Steps& steps : impl_->steps) {
         steps.before_update(nullptr);
-        steps.before_adding(nullptr);
+        steps.before_accumulate(nullptr);
         if (steps.after_broadcast) steps.after_broadcast(nullptr);
       }
     }
@@ -278,7 +278,7 @@ void BasicSnapshots::step() {
   // After a micro-batch the place in the data is ahead of the parameters, and no snapshot has the
   // micro-batch's gradient.
   const bool is_finished = count != std::exchange(self.last_step, count);
-  if (is_finished) self.refuse_adding();
+  if (is_finished) self.refuse_accumulation();
   // Keep the step before the save, so that the step is not lost if another rank dies during the save.
   if (is_finished && (self.options.rescue || self.options.stop_on_signals)) self.rescue.keep(count);
   if (const auto reason = should_stop(*self.group); reason && count != self.saved_for_stop) {
@@ -301,7 +301,7 @@ void BasicSnapshots::save(std::string_view reason) {
   Impl& self = *impl_;
   self.require_begun("save");
   std::vector<CapturedItem> captured = self.capture();
-  self.refuse_adding();
+  self.refuse_accumulation();
   self.writer.save(self.catalogue.head(self.count(), reason), std::move(captured));
 }
 

@@ -34,8 +34,8 @@ std::vector<ParameterSpec> specs_of(const nn::Module& model) {
 
 // Gradients are written where the group's collectives read them. A parameter's gradients are in shards for one
 // DistributedDataParallel, or whole for each.
-std::shared_ptr<ProcessGroup> require_at_home(std::shared_ptr<ProcessGroup> group, const nn::Module& model,
-                                              Shard shard) {
+std::shared_ptr<ProcessGroup> require_fitting_group(std::shared_ptr<ProcessGroup> group, const nn::Module& model,
+                                                    Shard shard) {
   if (!group) return group;
   for (const auto& [name, tensor] : model.named_parameters()) {
     if (tensor.device() != group->device()) {
@@ -61,7 +61,7 @@ std::shared_ptr<ProcessGroup> require_at_home(std::shared_ptr<ProcessGroup> grou
 DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_ptr<ProcessGroup> group,
                                                  const DdpOptions& options)
     : module_(model),
-      group_(require_at_home(std::move(group), model, options.shard)),
+      group_(require_fitting_group(std::move(group), model, options.shard)),
       parameters_(model.parameters()),
       loss_(options.loss),
       overlap_(options.overlap),
@@ -117,8 +117,8 @@ const GlobalBatch& DistributedDataParallel::last_batch() const { return trainer_
 void DistributedDataParallel::before_update(std::function<void()> action) {
   trainer_->before_update(std::move(action));
 }
-void DistributedDataParallel::before_adding(std::function<void()> action) {
-  trainer_->before_adding(std::move(action));
+void DistributedDataParallel::before_accumulate(std::function<void()> action) {
+  trainer_->before_accumulate(std::move(action));
 }
 
 DistributedDataParallel::~DistributedDataParallel() {
@@ -350,7 +350,7 @@ std::optional<std::string> DistributedDataParallel::live_gradient() const {
 // if none has rows.
 void DistributedDataParallel::carry_gradients(std::int64_t weight) {
   carried_.clear();
-  set_aside_.clear();
+  previous_gradients_.clear();
   if (trainer_->accumulating()) return;
   const float part = loss_ == Loss::mean ? static_cast<float>(weight) : 1.0f / static_cast<float>(group_->size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -358,7 +358,7 @@ void DistributedDataParallel::carry_gradients(std::int64_t weight) {
     if (!parameters_[i].has_grad() || trainer_->is_declared_unused(index)) continue;
     const Tensor gradient = parameters_[i].grad();
     if (part == 0) {
-      set_aside_.emplace_back(index, gradient.clone());
+      previous_gradients_.emplace_back(index, gradient.clone());
       gradient.zero();  // not a scale by 0: 0 times Inf is NaN
     } else {
       float* const data = gradient.data<float>();
@@ -372,8 +372,8 @@ void DistributedDataParallel::finish_step() {
   Reducer& reducer = *trainer_->reducer();
   for (const int parameter : carried_) reducer.mark_ready(parameter);
   trainer_->finish();
-  if (!set_aside_.empty() && last_weight() == 0) {
-    for (const auto& [parameter, values] : set_aside_)
+  if (!previous_gradients_.empty() && last_weight() == 0) {
+    for (const auto& [parameter, values] : previous_gradients_)
       parameters_[static_cast<std::size_t>(parameter)].grad().copy_from(values);
   }
   // A gradient that only other ranks contributed to lies in the arena without this rank's backward having touched it.

@@ -205,7 +205,7 @@ BasicSnapshots::Steps Snapshots::steps_of(DistributedDataParallel& ddp) {
   return {.count = [&ddp] { return ddp.steps(); },
           .set = [&ddp](std::int64_t steps) { ddp.set_steps(steps); },
           .before_update = [&ddp](std::function<void()> action) { ddp.before_update(std::move(action)); },
-          .before_adding = [&ddp](std::function<void()> action) { ddp.before_adding(std::move(action)); },
+          .before_accumulate = [&ddp](std::function<void()> action) { ddp.before_accumulate(std::move(action)); },
           .is_over = [&ddp] { return ddp.is_step_over(); }};
 }
 

@@ -332,7 +332,7 @@ TEST(Replicas, ThatDriftApartAreNamed) {
     ddp.check_replicas();
     static_cast<::torch::optim::SGDOptions&>(optimizer.param_groups()[0].options()).lr(group->rank() == 0 ? 0.1 : 0.2);
     step();
-    expect_text(outcome_of([&] { ddp.check_replicas(); }), {"Mismatch", "'b.weight'", "rank 1"});
+    expect_text(outcome_of([&] { ddp.check_replicas(); }), {"Mismatch", "'b.weight'", "ranks 0 and 1"});
   });
 }
 
@@ -374,7 +374,7 @@ TEST(Replicas, WhoseWeightsAreWrittenUncountedAreFoundByTheDigest) {
     if (group->rank() == 1) *net.b->bias.data_ptr<float>() += 1;
     squares(ddp(rows(group->rank(), 3))).backward();
     expect_text(outcome_of([&] { squares(ddp(rows(group->rank(), 3))).backward(); }),
-                {"Mismatch", "they came apart before step 2", "'b.bias': rank 1"});
+                {"Mismatch", "they came apart before step 2", "'b.bias': ranks 0 and 1"});
   });
 }
 

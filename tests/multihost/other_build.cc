@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "launcher/hosts/agents.h"
+#include "launcher/hosts/agent_link.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
 
@@ -16,13 +16,13 @@ int main(int, char** arguments) {
   try {
     WakingQueue<AgentNews> news;
     const int nodes = std::atoi(arguments[2]);
-    Agents agents({.endpoint = {.address = net::parse_host_port(arguments[1]),
-                                .secret = store::Secret::of_environment(Environment::of_process()),
-                                .role = "other build"},
-                   .least = nodes,
-                   .most = nodes,
-                   .deadline = Deadline::after(std::chrono::seconds(60))},
-                  news);
+    AgentLink agents({.endpoint = {.address = net::parse_host_port(arguments[1]),
+                                   .secret = store::Secret::of_environment(Environment::of_process()),
+                                   .role = "other build"},
+                      .least = nodes,
+                      .most = nodes,
+                      .deadline = Deadline::after(std::chrono::seconds(60))},
+                     news);
     const auto plan = agents.meet({.node = std::atoi(arguments[3]),
                                    .name = host_name(),
                                    .pid = getpid(),

@@ -328,8 +328,8 @@ TEST(Sharded, OneOptimizerMakesTheStepOfADistributedDataParallel) {
   run_ranks(2, [](const Group& group) {
     Net early(1), net(2), other(3);
     optim::SGD before(early.parameters());
-    const Tensor first = early.parameters()[0];
-    backward(sum(mul(first, first)));
+    const Tensor weight = early.parameters()[0];
+    backward(sum(mul(weight, weight)));
     DistributedDataParallel of_early(early, group, kSharded), ddp(net, group, kSharded), whole(other, group);
     expect_text(error_of([&] { before.step(); }), {"parameter 0 (float32", "was whole when the optimizer was made"});
 

@@ -101,7 +101,7 @@ void GroupWatch::report_failure_of_subgroup(const Cause& cause) {
   kept_ = {cause, job == nullptr ? 0 : job->internals().last_sequence()};
 }
 
-void GroupWatch::report_pending() {
+void GroupWatch::report_deferred() {
   Cause cause;
   {
     MutexLock lock(mutex_);

@@ -48,11 +48,11 @@ class GroupWatch {
   // that is done, at most for a moment. A cause that the group survives is told each time.
   void report_failure(const Cause& cause) EXCLUDES(mutex_);
   // The same of a group within the job's. The end of a rank is the job's too, and reported; any other cause ends that
-  // group alone, and is kept for report_pending().
+  // group alone, and is kept for report_deferred().
   void report_failure_of_subgroup(const Cause& cause) EXCLUDES(mutex_);
   // For the job's group when an exception ends it: reports the cause that was kept last, of which that exception is a
   // consequence, unless the job's group has done something since.
-  void report_pending() EXCLUDES(mutex_);
+  void report_deferred() EXCLUDES(mutex_);
   void take(const membership::MemberEvent& event) EXCLUDES(mutex_);
   // Throws PeerLost with the first failure that came, if any has; with a roster, the first that fails such a group.
   void check(const rendezvous::Roster* of = nullptr) EXCLUDES(mutex_);

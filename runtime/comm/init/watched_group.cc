@@ -40,7 +40,7 @@ std::shared_ptr<ProcessGroup> WatchedGroup::hold(std::shared_ptr<WatchedJob> job
 // goodbye while the link still stands: a rank whose link ended first is a dead one to the others. The cause that ended
 // a group within the job's is reported before the job's group tells of its own end, which is a consequence.
 WatchedGroup::~WatchedGroup() {
-  if (group_->name().empty() && unwind_guard_.is_unwinding()) job_->watch()->report_pending();
+  if (group_->name().empty() && unwind_guard_.is_unwinding()) job_->watch()->report_deferred();
   job_->watch()->detach(*group_);
   group_.reset();
 }

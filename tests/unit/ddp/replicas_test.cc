@@ -109,14 +109,14 @@ TEST(ReplicaCheck, NamesWhoDiffersAndTheFirstParameter) {
   }
 }
 
-TEST(ReplicaCheck, WithoutAMajorityTheLowestRankIsRight) {
+TEST(ReplicaCheck, OfTwoRanksNeitherIsCalledTheWrongOne) {
   FakeWorld world(2);
   const auto errors = world.run_catching([](const Group& group) {
     Replica replica;
     replica.w[2] = static_cast<float>(group->rank());
     check_replicas(*group, replica.buffers());
   });
-  expect_text(text_of(errors[1]), {"'w': rank 1 differs"});
+  expect_text(text_of(errors[1]), {"'w': ranks 0 and 1 differ"});
 }
 
 TEST(ReplicaCheck, NamesARankWithFewerParameters) {

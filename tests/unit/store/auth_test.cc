@@ -107,7 +107,7 @@ TEST(Auth, AServersOldProofIsWorthlessToo) {
   ClientGreeting second(&kSecret, kRun, "rank 3");
   second.prove(contents_of(challenge.frame));
   EXPECT_THAT(error_of<StoreError>([&] { second.check(contents_of(answer.frame)); }),
-              HasSubstr("not this run's store"));
+              HasSubstr("could not prove that it knows the run's secret"));
   // Nor does the client's own proof do for the server's.
   EXPECT_THROW(first.check({{}, {contents_of(proof).values[0]}, proto::kOk}), StoreError);
   EXPECT_THROW(first.check({{}, {}, proto::kOk}), StoreError);

@@ -190,7 +190,7 @@ class LOCKSTEP_API Replica {
   // Runs `action` at the beginning of the next backward() that adds to earlier gradients: gradients of a micro-batch,
   // or gradients of the step before if they were not cleared and no parameter was written since. On a device the host
   // may wait to know. Null removes the action.
-  void before_adding(std::function<void()> action);
+  void before_accumulate(std::function<void()> action);
   // Runs `action` in each later forward that begins with rank 0's buffers, after the buffers have arrived. Null removes
   // the action.
   void after_broadcast(std::function<void()> action);

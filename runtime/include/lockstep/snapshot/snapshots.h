@@ -299,7 +299,7 @@ class LOCKSTEP_API BasicSnapshots {
     // Makes each synchronised backward run an action at its end, before the program's optimizers write.
     std::function<void(std::function<void()>)> before_update;
     // Makes the next backward that adds to earlier gradients run an action at its beginning.
-    std::function<void(std::function<void()>)> before_adding;
+    std::function<void(std::function<void()>)> before_accumulate;
     // Returns whether the device has finished the work that the last synchronised backward started; never waits.
     std::function<bool()> is_over;
     // Makes each forward run an action after rank 0's buffers have arrived. Null if modules have no buffers.

@@ -227,7 +227,7 @@ class LOCKSTEP_API DistributedDataParallel {
   // Makes the next backward() that adds to earlier gradients run `action` at its beginning. Earlier gradients are those
   // of a micro-batch, or those of the step before if they were not cleared and no parameter was written since. A null
   // `action` does nothing.
-  void before_adding(std::function<void()> action);
+  void before_accumulate(std::function<void()> action);
   std::vector<NamedBuffer> state() const;
   std::uint64_t versions() const;
   nn::ForwardContext context_of(std::vector<std::int64_t> ids) const;
@@ -267,7 +267,7 @@ class LOCKSTEP_API DistributedDataParallel {
   // The indices of parameters that had a gradient before this step and that this backward has not reached yet.
   std::set<int> carried_;
   // The carried gradients, by parameter, on a rank without rows. These gradients keep their values if no rank has rows.
-  std::vector<std::pair<int, Tensor>> set_aside_;
+  std::vector<std::pair<int, Tensor>> previous_gradients_;
   const std::function<void(const Tensor& loss)> own_backward_;
   bool planned_ = false;
   bool ids_given_ = false;  // whether the model's context has the ids of the last forward

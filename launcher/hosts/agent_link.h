@@ -56,7 +56,7 @@ using AgentNews = std::variant<membership::MemberNews, AgentWord, StoreGone, Sta
 // Puts news of the store's members for node rank 0 into `queue`; called by the server of the job's store.
 void put_news(WakingQueue<AgentNews>& queue, const membership::MemberNews& news);
 
-class Agents {
+class AgentLink {
  public:
   struct Options {
     store::Endpoint endpoint = {};
@@ -78,11 +78,11 @@ class Agents {
   };
   // Connects to the store. `news` outlives it. Throws Timeout (there is no store at the endpoint), StoreError (the
   // store has another secret or run), SystemError.
-  Agents(Options options, WakingQueue<AgentNews>& news);
+  AgentLink(Options options, WakingQueue<AgentNews>& news);
   // Leaves the membership in order; if the host is cut off, the others count it as lost.
-  ~Agents();
-  Agents(const Agents&) = delete;
-  Agents& operator=(const Agents&) = delete;
+  ~AgentLink();
+  AgentLink(const AgentLink&) = delete;
+  AgentLink& operator=(const AgentLink&) = delete;
 
   // Reports this host to the others and returns the plan of the next start, the same on all hosts, which node rank 0
   // decides. `draft` is node rank 0's plan without the hosts; the other hosts' drafts are ignored. Throws StoreError if

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/hosts/agents.h"
+#include "launcher/hosts/agent_link.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -60,7 +60,7 @@ void put_news(WakingQueue<AgentNews>& queue, const membership::MemberNews& news)
   }
 }
 
-Agents::Agents(Options options, WakingQueue<AgentNews>& news)
+AgentLink::AgentLink(Options options, WakingQueue<AgentNews>& news)
     : options_(std::move(options)),
       news_(news),
       store_(options_.endpoint, options_.deadline),
@@ -86,12 +86,12 @@ Agents::Agents(Options options, WakingQueue<AgentNews>& news)
 
 // The relay must not send over a link that ends, and the link's thread delivers to the relay, so the order is: the
 // relay loses the link, the link ends, the relay ends.
-Agents::~Agents() {
+AgentLink::~AgentLink() {
   if (relay_) relay_->connect(nullptr);
   link_.reset();
 }
 
-JobPlan Agents::meet(HostFacts own, JobPlan draft) {
+JobPlan AgentLink::meet(HostFacts own, JobPlan draft) {
   own.agent = agent_;
   own_ = own;
   if (!options_.serves) {
@@ -125,7 +125,7 @@ JobPlan Agents::meet(HostFacts own, JobPlan draft) {
   return plan;
 }
 
-void Agents::host_joined(const HostJoined& joined, int start) {
+void AgentLink::host_joined(const HostJoined& joined, int start) {
   std::string problem = joined.host.problem;
   if (problem.empty()) problem = difference(joined.host, own_);
   if (meeting_.start() == 0 || problem.empty()) return meeting_.host_joined(joined.host, start);
@@ -133,16 +133,16 @@ void Agents::host_joined(const HostJoined& joined, int start) {
   meeting_.host_left(joined.host.agent);
 }
 
-void Agents::host_left(const Cause& cause) {
+void AgentLink::host_left(const Cause& cause) {
   meeting_.host_left(cause.rank);
   returns_ = returns_ || cause.kind == Cause::Kind::failed;
 }
 
-void Agents::cancel_next_start(JobPlan plan) {
+void AgentLink::cancel_next_start(JobPlan plan) {
   if (options_.serves) publish(plan);
 }
 
-JobPlan Agents::stop(int signal) {
+JobPlan AgentLink::stop(int signal) {
   JobPlan end = stopped_by(signal, "");
   if (options_.serves) {
     publish(end);
@@ -152,7 +152,7 @@ JobPlan Agents::stop(int signal) {
   return end;
 }
 
-void Agents::publish(JobPlan& plan) {
+void AgentLink::publish(JobPlan& plan) {
   plan.start = start_ = meeting_.start();
   plan.job = own_;
   plan.left_out.assign(meeting_.left_out().begin(), meeting_.left_out().end());
@@ -164,7 +164,7 @@ void Agents::publish(JobPlan& plan) {
   awaits_newcomer_.clear();
 }
 
-std::string Agents::lost_hosts() const {
+std::string AgentLink::lost_hosts() const {
   std::vector<std::string> lost;
   for (std::size_t node = 0; node < last_hosts_.size(); ++node) {
     if (!meeting_.has_gone(last_hosts_[node].agent)) continue;
@@ -173,12 +173,12 @@ std::string Agents::lost_hosts() const {
   return fmt::format("{}", fmt::join(lost, ", "));
 }
 
-std::string Agents::why_no_start() const {
+std::string AgentLink::why_no_start() const {
   if (meeting_.missing() == 0 || options_.can_replace || returns_) return {};
   return lost_hosts() + " is lost, and `lockstep run -H` starts no other launcher in its place; start the job again";
 }
 
-JobPlan Agents::await_hosts(JobPlan draft) {
+JobPlan AgentLink::await_hosts(JobPlan draft) {
   const auto deadline = Deadline::after(options_.meet_timeout);
   std::optional<Deadline> more_until;
   auto say_at = Deadline::after(kQuietWait);
@@ -216,7 +216,7 @@ JobPlan Agents::await_hosts(JobPlan draft) {
 }
 
 // Returns the plan that ends the meeting; usually nullopt.
-std::optional<JobPlan> Agents::take_news_of_meeting() {
+std::optional<JobPlan> AgentLink::take_news_of_meeting() {
   for (const AgentNews& news : news_.take()) {
     if (const auto* member = std::get_if<membership::MemberNews>(&news)) {
       if (member->scope != kAgentScope || !member->cause) continue;
@@ -239,19 +239,19 @@ std::optional<JobPlan> Agents::take_news_of_meeting() {
 }
 
 // Applies to later starts only: before the first one a signal ends the process.
-std::optional<int> Agents::asked_to_end() {
+std::optional<int> AgentLink::asked_to_end() {
   return options_.signals == nullptr ? std::nullopt : options_.signals->take_end();
 }
 
-JobPlan Agents::stopped_by(int signal, std::string_view where) const {
+JobPlan AgentLink::stopped_by(int signal, std::string_view where) const {
   return {.exit_code = options_.requeue_exit_code,
           .problems = {fmt::format("stopped by {} between two starts{}; exit code {}", signal_name(signal), where,
                                    options_.requeue_exit_code)}};
 }
 
-JobPlan Agents::read_plan(const Deadline& deadline) { return decode_job_plan(store_.get(kPlan, deadline), kPlan); }
+JobPlan AgentLink::read_plan(const Deadline& deadline) { return decode_job_plan(store_.get(kPlan, deadline), kPlan); }
 
-JobPlan Agents::await_plan() {
+JobPlan AgentLink::await_plan() {
   const bool waits = options_.takes_spares || options_.most > options_.least;
   const Deadline deadline = waits ? Deadline::never() : Deadline::after(options_.meet_timeout + kPlanFollows);
   while (true) {
@@ -275,7 +275,7 @@ JobPlan Agents::await_plan() {
   }
 }
 
-std::optional<JobPlan> Agents::stand_by(const JobPlan& plan) {
+std::optional<JobPlan> AgentLink::stand_by(const JobPlan& plan) {
   if (plan.hosts.empty()) return plan;
   start_ = plan.start + 1;
   if (std::find(plan.left_out.begin(), plan.left_out.end(), own_.name) != plan.left_out.end()) {
@@ -301,7 +301,7 @@ std::optional<JobPlan> Agents::stand_by(const JobPlan& plan) {
   return std::nullopt;
 }
 
-void Agents::on_event(const MemberEvent& event) {
+void AgentLink::on_event(const MemberEvent& event) {
   const bool is_of_store = event.kind == MemberEvent::Kind::store_lost ||
                            event.kind == MemberEvent::Kind::store_silent ||
                            event.kind == MemberEvent::Kind::store_answers;
@@ -332,14 +332,14 @@ void Agents::on_event(const MemberEvent& event) {
 }
 
 // A word that is said while this host waits for a start is not for it.
-void Agents::on_word(std::string_view text) {
+void AgentLink::on_word(std::string_view text) {
   auto word = read_word(kAgentScope, text);
   if (!word) return;
   if (std::holds_alternative<PlanMade>(word->message)) return plan_made_.notify();
   if (word->start >= start_) news_.put(std::move(*word));
 }
 
-void Agents::send(const AgentMessage& message) {
+void AgentLink::send(const AgentMessage& message) {
   const std::string text = encode(AgentWord{start_, message});
   if (options_.serves) return link_->say(kAgentScope, {}, text);
   relay_->flush();  // a rank's progress is reported before its end

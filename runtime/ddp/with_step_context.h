@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// at_place() adds the place to a failure of the group. The cause of the failure names the rank and the reason, but only
-// the caller knows the place.
+// with_step_context() adds the place to a failure of the group. The cause of the failure names the rank and the reason,
+// but only the caller knows the place.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-struct StepPlace {
+struct StepContext {
   std::int64_t step = -1;
   int bucket = -1;        // the index of the bucket; -1 for no bucket
   std::string what = {};  // the place as text, such as "bucket 1 of 4"
@@ -23,13 +23,13 @@ struct StepPlace {
 
 // Returns call(). If call() throws PeerLost, Timeout or Mismatch, throws an error of the same type and cause, with step
 // and bucket in the cause and the message "step 3, bucket 1 of 4: <cause>". Any other error passes unchanged. `place`
-// returns a StepPlace.
+// returns a StepContext.
 template <typename Place, typename Call>
-auto at_place(Place place, Call call) {
+auto with_step_context(Place place, Call call) {
   try {
     return call();
   } catch (const Error& error) {
-    const StepPlace at = place();
+    const StepContext at = place();
     throw_again(error, fmt::format("step {}, {}: {}", at.step, at.what, error.what()), at.step, at.bucket);
   }
 }
