@@ -49,18 +49,17 @@ class Contender {
             const char_gpt::Windows& windows, const Settings& settings, int micro_batches)
       : micro_batches_(micro_batches),
         windows_(windows),
-        batch_(settings.batch),
         model_(initialised(model)),
         ddp_(model_, group, {.reproducible = {.micro_batches = micro_batches, .global_batch = settings.batch}}),
         optimizer_(ddp_.parameters(), {.lr = 1e-3}),
-        sampler_(windows.size(), group->rank(), group->size(), {.micro_batches = micro_batches}) {}
+        sampler_(windows.size(), *group, {.global_batch = settings.batch, .micro_batches = micro_batches}) {}
 
   // Seconds of a step.
   double run(int steps) {
     ddp_.group()->barrier().wait();
     const auto begin = Clock::now();
     for (int i = 0; i < steps; ++i) {
-      const data::Batch batch = windows_.batch(sampler_.batch(next_++ % sampler_.num_batches(batch_), batch_));
+      const data::Batch batch = windows_.batch(sampler_.batch(next_++ % sampler_.num_batches()));
       ddp_.backward(batch, [&](const data::Batch& rows) { return cross_entropy(ddp_(rows.x, rows.ids), rows.y); });
       optim::clip_grad_norm(ddp_.parameters(), 1.0);
       optimizer_.step();
@@ -76,7 +75,6 @@ class Contender {
  private:
   int micro_batches_;
   const char_gpt::Windows& windows_;
-  std::int64_t batch_;
   Gpt model_;
   DistributedDataParallel ddp_;
   optim::AdamW optimizer_;

@@ -44,7 +44,7 @@ struct ConstBufferView {
   ConstBufferView() = default;
   ConstBufferView(const void* address, std::int64_t elements, DType type, DeviceId where = {})
       : data(address), count(elements), dtype(type), device(where) {}
-  ConstBufferView(const BufferView& view)  // writable memory is also readable
+  ConstBufferView(const BufferView& view)  // NOLINT(google-explicit-constructor): writable memory is also readable
       : ConstBufferView(view.data, view.count, view.dtype, view.device) {}
   template <typename T>
   ConstBufferView(std::span<T> values)  // NOLINT(google-explicit-constructor): a span is a view already
