@@ -99,7 +99,7 @@ std::unique_ptr<StepDigests> digests_of_micro_batches(const ReducerOptions& opti
   if (!folder.empty() && options.shard != Shard::none) {
     throw InvalidArgument(
         "Reducer: LOCKSTEP_STEP_DIGESTS with Shard::optimizer: a rank has only its shards of the sum; look for the "
-        "first step that differs without micro-batches");
+        "first step that differs in a run without Shard::optimizer");
   }
   if (!folder.empty() && group.device().kind != DeviceKind::cpu) {
     throw InvalidArgument(

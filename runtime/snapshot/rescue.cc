@@ -96,8 +96,7 @@ void Rescue::save(std::string_view why, bool all_live) noexcept {
   if (!all_live && group_.internals().are_apart()) {
     log_warn(
         "snapshots: {}, and step {} is not saved: the replicas are not equal, and no rank knows which one is right; "
-        "the "
-        "job resumes from the last saved step",
+        "the job resumes from the last saved step",
         why, step_);
     return;
   }
