@@ -45,13 +45,17 @@ LaunchOrder& LaunchOrder::get() {
 
 void LaunchOrder::forget(World& world) {
   const std::lock_guard lock(mutex_);
-  for (const Known& known : all_) {
-    if (known.world != &world) continue;
-    ended_.insert(ended_.begin(),
-                  {communicator_of(known.id), launches_of(world, known.rank).count.load(), known.device});
+  const auto is_it = [&](const Known& known) { return known.world == &world; };
+  const auto found = std::find_if(all_.begin(), all_.end(), is_it);
+  if (found == all_.end()) return;
+  const std::uint64_t communicator = communicator_of(found->id);
+  ended_.insert(ended_.begin(), {communicator, launches_of(world, found->rank).count.load(), found->device});
+  all_.erase(found);
+  // Once no rank can launch on it, it would only take the places of others in the notes.
+  if (world.shared().ended.fetch_add(1) + 1 == static_cast<std::uint32_t>(world.size())) {
+    std::erase_if(ended_, [&](const Ended& ended) { return ended.communicator == communicator; });
   }
   ended_.resize(std::min(ended_.size(), kMostBefore * kMostBefore));
-  std::erase_if(all_, [&](const Known& known) { return known.world == &world; });
 }
 
 std::string LaunchOrder::launched(const std::string& id, World& world, int rank, int device) {
