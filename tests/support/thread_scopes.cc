@@ -15,9 +15,10 @@
 namespace lockstep::testing {
 namespace {
 
-// Under one lock, so that all ranks of a store have one order.
-Mutex mutex;
-Condition changed;
+// One lock, so that all ranks of a store have one order. What is static here is never destroyed: a group whose start
+// came back too late keeps its rank until after main().
+Mutex& mutex = *new Mutex;
+Condition& changed = *new Condition;
 
 struct Rank {
   explicit Rank(std::string store_token) : token(std::move(store_token)) {
@@ -60,8 +61,8 @@ struct Rank {
   }
 
   static std::vector<Rank*>& ranks() REQUIRES(mutex) {
-    static std::vector<Rank*> all;
-    return all;
+    static auto* const all = new std::vector<Rank*>;
+    return *all;
   }
 
   const std::string token;
