@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <sstream>
 
 #include "launcher/base/amounts.h"
 #include "launcher/observe/chart.h"
@@ -74,9 +75,22 @@ std::string length_of(std::int64_t ns) {
   return s < 3600 ? fmt::format("{} min {} s", s / 60, s % 60) : fmt::format("{} h {} min", s / 3600, s / 60 % 60);
 }
 
+// Returns the file name of a command's program. For "python3 -u train.py" the program is the script or module.
+std::string program_of(const std::string& command) {
+  std::istringstream words(command);
+  std::string program;
+  words >> program;
+  program = fs::path(program).filename();
+  if (!program.starts_with("python")) return program;
+  for (std::string word; words >> word;) {
+    if (!word.starts_with('-')) return fs::path(word).filename();
+  }
+  return program;
+}
+
 // Returns "train failed after 3 min 5 s": program, outcome, duration.
 std::string title_of(const RunReport& report) {
-  const std::string program = fs::path(report.command.substr(0, report.command.find(' '))).filename();
+  const std::string program = program_of(report.command);
   const std::string& outcome = report.history.outcome;
   return fmt::format("{} {} after {}", program.empty() ? "A run" : program,
                      outcome.empty()          ? "has not ended"

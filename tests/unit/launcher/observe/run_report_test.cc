@@ -306,6 +306,8 @@ TEST(RunReport, BeginsWithHowTheRunEnded) {
   good.history = {.verdicts = {{.text = "start 1: finished: in 5 s"}}, .is_over = true, .outcome = "finished"};
   expect_text(as_page(good), {"<h1>train finished after 5 min 18 s</h1>",
                               "<td>verdict</td><td class=\"text\">start 1: finished: in 5 s</td>"});
+  good.command = "/usr/bin/python3 -u tools/train.py --lr 0.1";
+  expect_text(as_page(good), {"<h1>train.py finished after 5 min 18 s</h1>"});
   expect_text(as_page(report_of({})), {"<td>verdict</td><td class=\"text\">none: "});
 }
 
