@@ -249,6 +249,12 @@ std::map<int, std::string> inspected(const std::string& id) {
   return ranks;
 }
 
+// Whether a rank's stack has a wait of lockstep's. clang leaves the namespace out, and gdb then has the line.
+bool waits_in_lockstep(const std::string& stack) {
+  static const std::regex kWait("\n    #\\d+ [^\n]*(lockstep::[^\n]*wait|\\bwait \\(.* at [^\n]*runtime/comm/)");
+  return std::regex_search(stack, kWait);
+}
+
 bool has_stacks() { return testing::has_program("gdb") || testing::has_program("eu-stack"); }
 
 // Rank 1 hangs in code of its own, and the others wait for it in a collective: each is seen where it is.
@@ -268,7 +274,7 @@ void expect_hang_seen(const Words& job) {
     expect_text(ranks[1], {"perform", testing::line_of_hang()});
     for (const int rank : {0, 2}) {
       EXPECT_FALSE(contains(ranks[rank], "pause")) << ranks[rank];
-      EXPECT_TRUE(std::regex_search(ranks[rank], std::regex("\n    #\\d+ [^\n]*lockstep::[^\n]*wait"))) << ranks[rank];
+      EXPECT_TRUE(waits_in_lockstep(ranks[rank])) << ranks[rank];
     }
   }
   launcher.send(SIGKILL);
@@ -305,7 +311,7 @@ TEST_P(HangIn, APartOfAStepIsShownAtItsLineByInspect) {
   if (has_stacks()) {
     expect_text(ranks[1], {"sleep"});
     EXPECT_FALSE(contains(ranks[0], line)) << ranks[0];
-    EXPECT_TRUE(std::regex_search(ranks[0], std::regex("\n    #\\d+ [^\n]*lockstep::[^\n]*wait"))) << ranks[0];
+    EXPECT_TRUE(waits_in_lockstep(ranks[0])) << ranks[0];
   }
   launcher.send(SIGKILL);
 }
