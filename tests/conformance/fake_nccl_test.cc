@@ -141,7 +141,8 @@ std::vector<std::string> violations_of_orders(const std::array<std::vector<int>,
 
 TEST(FakeNcclOrder, FindsCommunicatorsOfOneDeviceInCrossedOrders) {
   // Those that have ended before are no reason to miss what is crossed.
-  for (int k = 0; k < 4; ++k) EXPECT_EQ(violations_of_orders({{{0, 1, 1, 0}, {0, 1, 1, 0}}}), std::vector<std::string>{});
+  for (int k = 0; k < 4; ++k)
+    EXPECT_EQ(violations_of_orders({{{0, 1, 1, 0}, {0, 1, 1, 0}}}), std::vector<std::string>{});
   for (const int first : {0, 1}) {
     const auto seen = violations_of_orders({{{0, 0, 1}, {0, 1, 0}}}, first);
     ASSERT_EQ(seen.size(), 1U) << "rank " << first << " launches first";  // the rank that launches last sees it

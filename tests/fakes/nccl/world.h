@@ -58,7 +58,7 @@ struct Shared {
   std::atomic<std::uint32_t> joined;
   std::atomic<std::uint32_t> finalized;
   std::atomic<std::uint32_t> ended;  // ranks that had launched, and can't any more
-  char places[kMostRanks][128];  // GPU and host of each
+  char places[kMostRanks][128];      // GPU and host of each
   Launches launches[kMostRanks];
   Slot slots[kMostRanks];
   Channel channels[kMostRanks][kMostRanks];  // from, to
