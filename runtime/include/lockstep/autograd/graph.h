@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tape of operations, and backward over the tape.
+// Defines backward(), which computes gradients by walking the tape of recorded operations.
 //
 // Operations (autograd/ops.h) on tensors that require a gradient record themselves on the tape. backward() walks the
 // tape from a loss to the leaves and writes each leaf's gradient. As soon as a leaf's gradient is final, backward()
 // reports the leaf. The tape knows no ranks.
 //
-// A gradient has no tape, so there is no backward through a backward (PyTorch's create_graph).
+// backward() records nothing on a tape, so gradients of gradients (PyTorch's create_graph) can't be computed.
 //
-// Order: backward walks the same tape always in the same order; a leaf is final after the walk over the last operation
-//   that used the leaf.
-// Memory: backward frees the tape and the saved values during the walk. A tape that is dropped is freed with its loss.
-// Threads: one thread at a time records and walks a tape; different tapes are independent.
+// Order: backward() always walks a given tape in one fixed order; a leaf's gradient is final once backward() has walked
+//   over the last operation that used the leaf.
+// Memory: backward() frees the tape and the saved values during its walk. If backward() is never called, the tape is
+//   freed with the tensor of the loss.
+// Threads: only one thread at a time may record or walk a tape; different tapes are independent of each other.
 #pragma once
 
 #include <functional>
@@ -22,36 +23,37 @@
 namespace lockstep {
 
 struct BackwardOptions {
-  // Whether contributions add to an existing gradient. If false, a leaf's first contribution of this walk overwrites
-  // the gradient, and later contributions add; leaves that the loss does not depend on keep their gradients.
+  // Whether backward() adds to a leaf's existing gradient. If false, the first contribution of this walk overwrites the
+  // leaf's gradient, and later contributions are added. Leaves that the loss does not depend on keep their gradients.
   bool accumulate = true;
-  // Whether the walk may write gradients that a live DistributedDataParallel sums over the ranks.
+  // Whether backward() may write gradients that a live DistributedDataParallel sums over the ranks.
   bool into_held = false;
-  // Whether the tape is kept after the walk, so that backward can walk the tape again.
+  // Whether the tape is kept after backward(), so that a second backward() can walk the tape again.
   bool retain_graph = false;
-  // The function that is called on the calling thread, once per leaf that the loss depends on, when the leaf's gradient
-  // is final. An exception of the function ends the walk, which then frees the tape too.
+  // The function that backward() calls on the calling thread when a leaf's gradient is final, once for each leaf that
+  // the loss depends on. If the function throws, backward() ends its walk and frees the tape.
   std::function<void(const Tensor& leaf)> on_leaf_ready = {};
 };
 
-// Adds seed * d(loss)/d(leaf) to the gradient of every leaf. With the batch's weight as the seed, the gradients of a
-// mean loss add up over micro-batches and ranks as sums.
+// Adds seed * d(loss)/d(leaf) to the gradient of every leaf. If `seed` is the weight of a micro-batch, such as its
+// number of rows, the gradients of a mean loss become sums, which add up over micro-batches and ranks.
 //
-// If the loss depends on the parameters of a live DistributedDataParallel, the call runs that object's
-// backward(loss), which sums over the ranks. The DistributedDataParallel weights the loss by itself, so the call then
-// takes no seed or options.
+// If the loss depends on the parameters of a live DistributedDataParallel, backward() calls the
+// DistributedDataParallel's own backward(loss), which sums the gradients over the ranks. A DistributedDataParallel
+// weights the loss itself, so backward() accepts no seed and no options for a loss that depends on its parameters.
 //
-// Throws InvalidArgument, with no gradient changed, if the loss has not exactly one element, depends on no leaf, or
-// depends on the parameters of several DistributedDataParallels (call backward(loss) of the intended
-// DistributedDataParallel), or if an earlier backward freed the tape of the loss.
+// Throws InvalidArgument, before any gradient has changed, if the loss has not exactly one element, depends on no leaf,
+// or has lost its tape to an earlier backward(). Throws InvalidArgument too if the loss depends on the parameters of
+// several DistributedDataParallels; call backward(loss) of the intended DistributedDataParallel.
 LOCKSTEP_API void backward(const Tensor& loss, float seed = 1.0f, const BackwardOptions& options = {});
 
-// Returns the leaves in the order in which backward(loss) will call on_leaf_ready, read from the tape without
-// computing. Throws what backward() throws.
+// Returns the leaves in the order in which backward(loss) will call on_leaf_ready. Reads the order from the tape and
+// computes no gradient. Throws what backward() throws.
 LOCKSTEP_API std::vector<Tensor> ready_order(const Tensor& loss);
 
-// While a NoGrad lives, operations on this thread record nothing: for evaluation, and updates of weights. Guards nest.
-// The flag belongs to the thread: loader threads and other ranks in this process are not affected.
+// NoGrad is a guard for evaluation and for updates of weights: while a NoGrad lives, operations on its thread are not
+// recorded on the tape. Guards nest. NoGrad affects only its own thread: loader threads, and other ranks in the same
+// process, still record their operations.
 class LOCKSTEP_API NoGrad {
  public:
   NoGrad();
@@ -63,7 +65,7 @@ class LOCKSTEP_API NoGrad {
   bool before_;
 };
 
-// Returns whether operations on this thread record themselves.
+// Returns whether operations on this thread are recorded on the tape.
 LOCKSTEP_API bool grad_enabled();
 
 }  // namespace lockstep

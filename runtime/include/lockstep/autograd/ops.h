@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Differentiable operations. An operation records itself if an input requires a gradient and recording is on.
+// Differentiable operations. An operation records itself on the tape if one of its inputs requires a gradient and
+// grad_enabled() is true.
 //
-// Results are as near to the formula in double as PyTorch's float32 on the CPU, or nearer, with NaN and infinity in the
-// same places. The only exception: if a square of finite values overflows in PyTorch and gives NaN (layer_norm, gelu's
-// gradient), lockstep gives the number.
+// Each operation's result is at least as close to the exact formula, computed in double, as PyTorch's float32 result on
+// the CPU; NaN and infinity occur in the same places. There is only one exception: if a square of finite values
+// overflows and PyTorch gives NaN (layer_norm, the gradient of gelu), lockstep gives the finite number.
 //
-// Values are f32, indices i64. Tensors of 0 rows work everywhere. Operations broadcast only if their comments say so.
-// Operations throw InvalidArgument, which names the operation and both shapes.
+// Values are f32, indices i64. Tensors of 0 rows work everywhere. An operation broadcasts its inputs only if the
+// operation's comment mentions broadcasting. If shapes don't fit, an operation throws InvalidArgument with a message
+// that names the operation and both shapes.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +31,7 @@ LOCKSTEP_API Tensor tanh(const Tensor& x);
 // Returns gelu in its tanh form, as in GPT-2.
 LOCKSTEP_API Tensor gelu(const Tensor& x);
 
-// Adds `row` [C] to each row of x [..., C].
+// Returns x, of shape [..., C], with the vector `row`, of shape [C], added to each row.
 LOCKSTEP_API Tensor add_row(const Tensor& x, const Tensor& row);
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
@@ -43,64 +45,67 @@ LOCKSTEP_API Tensor sum(const Tensor& x);
 // Returns the mean; 0 over no elements.
 LOCKSTEP_API Tensor mean(const Tensor& x);
 
-// Returns the same elements, in the same order, in another shape. The result shares the memory.
+// Returns a tensor of shape `shape` with the elements of x in the same order. The result shares the memory of x.
 LOCKSTEP_API Tensor reshape(const Tensor& x, const Shape& shape);
-// Copies x [R, C] into its transpose [C, R].
+// Returns a copy of the transpose of x: x has shape [R, C], and the result [C, R].
 LOCKSTEP_API Tensor transpose(const Tensor& x);
 // Returns rows [begin, end) of dimension 0. The result shares the memory.
 LOCKSTEP_API Tensor rows(const Tensor& x, std::int64_t begin, std::int64_t end);
-// Repeats x [T, ...] `times` along a new first dimension: [times, T, ...]. For position embeddings of a batch.
+// Returns `times` copies of x along a new first dimension, such as the position embeddings of a batch: x has shape [T,
+// ...], and the result [times, T, ...].
 LOCKSTEP_API Tensor repeat(const Tensor& x, std::int64_t times);
 
 // --- matrices ---
 // Returns the matrix product a [M, K] x b [K, N], of shape [M, N].
 LOCKSTEP_API Tensor matmul(const Tensor& a, const Tensor& b);
-// Returns x [..., I] x weight [I, O] + bias [O], of shape [..., O]. `bias` may be undefined. The weight lies
-// input-major (the transpose of PyTorch's Linear), so the forward product runs at the speed of a plain product, also
-// for few rows.
+// Returns x [..., I] x weight [I, O] + bias [O], of shape [..., O]. `bias` may be undefined. The weight is stored
+// input-major, which is the transpose of PyTorch's Linear, so that the forward product is as fast as matmul(), also for
+// few rows.
 LOCKSTEP_API Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
-// Normalises the last dimension to mean 0 and variance 1 (biased), then applies gain [C] and bias [C]. See Ba et
-// al., arXiv:1607.06450.
+// Normalises the last dimension of x to mean 0 and (biased) variance 1, multiplies the result by `gain` [C] and adds
+// `bias` [C]. See Ba et al., arXiv:1607.06450.
 LOCKSTEP_API Tensor layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, float epsilon = 1e-5f);
-// Looks up rows of table [V, C]: maps indices [...] to rows [..., C]. Throws InvalidArgument, which names the position
-// and value of an index that is not in [0, V).
+// Returns the rows of `table`, of shape [V, C], that `indices`, of shape [...], select; the result has shape [..., C].
+// Throws InvalidArgument if an index is not in [0, V); the message names the position and the value of the index.
 LOCKSTEP_API Tensor embedding(const Tensor& table, const Tensor& indices);
 // Returns causal multi-head self-attention: softmax(q k^T / sqrt(head size)) v, where each position attends to itself
-// and to earlier positions. Maps qkv [B, T, 3C], with query, key and value next to each other, to [B, T, C]. C is a
-// multiple of `heads`.
+// and to earlier positions. `qkv` has shape [B, T, 3C] and holds query, key and value next to each other; the result
+// has shape [B, T, C]. C is a multiple of `heads`.
 LOCKSTEP_API Tensor causal_self_attention(const Tensor& qkv, std::int64_t heads);
 
-// The inputs of random operations of one forward. `sample_ids` are the global ids of the batch's samples. A
-// tensor's elements belong to the samples in equal parts, in order (the tensor's first dimension is the batch, or
-// batch times positions).
+// RandomSource holds the inputs that random operations, such as dropout(), need in one forward pass. `sample_ids` are
+// the global ids of the batch's samples. The elements of a tensor are divided among the samples in equal consecutive
+// parts; the tensor's first dimension is the batch, or batch times positions.
 struct RandomSource {
   RandomKey key = {};
   std::shared_ptr<const std::vector<std::int64_t>> sample_ids = {};
 };
-// Zeroes elements with probability p in [0, 1) and divides the other elements by 1 - p. The choice depends only on
-// (seed, layer, step, sample id, element within the sample), not on rank, micro-batch or place in the batch.
+// Sets each element of x to zero with probability p, which is in [0, 1), and divides the other elements by 1 - p. The
+// choice of the elements depends only on (seed, layer, step, sample id, element within the sample), not on rank,
+// micro-batch or place in the batch.
 LOCKSTEP_API Tensor dropout(const Tensor& x, float p, const RandomSource& source);
 
 // --- losses, to a scalar ---
 struct CrossEntropyOptions {
-  // The target of rows that do not count.
+  // The target value of rows that cross_entropy() leaves out.
   std::int64_t ignore_index = -100;
 };
-// Returns the mean of -log softmax(logits)[target] over the rows that count; 0 over no rows. Logits have shape [...,
-// V], and targets are i64 with one element per row of logits. Throws InvalidArgument, which names row and value of a
-// target that is not in [0, V).
+// Returns the mean of -log softmax(logits)[target] over the rows whose target is not `ignore_index`, or 0 if no row is
+// left. `logits` has shape [..., V], and `targets` holds one i64 per row of logits. Throws InvalidArgument if a target
+// is not in [0, V); the message names the row and the value of the target.
 LOCKSTEP_API Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
-// Returns the mean of the squared differences; 0 over no elements.
+// Returns the mean of the squared differences between the elements of a and b, or 0 if a and b have no elements.
 LOCKSTEP_API Tensor mse_loss(const Tensor& a, const Tensor& b);
 
 // --- without a gradient ---
-// Returns the index of the largest value of the last dimension: the first index if several values are equal; NaN counts
-// as the largest value. Maps [..., C] to i64 [...] on the CPU. Waits for a device. Throws InvalidArgument for C = 0.
+// Returns, for each row, the index of the largest value in the last dimension of x: the first index if several values
+// are equal; NaN counts as the largest value. If x has shape [..., C], the result is an i64 tensor of shape [...] on
+// the CPU. Waits for a device. Throws InvalidArgument for C = 0.
 LOCKSTEP_API Tensor argmax(const Tensor& x);
-// Returns the share of rows whose argmax is the target; NaN over no rows. `logits` and `targets` are as in
-// cross_entropy, but every row counts. For the accuracy over all ranks: metrics.add("accuracy", accuracy(logits, y) *
-// rows, rows).
+// Returns the share of rows whose argmax() equals the target, or NaN if there are no rows. `logits` and `targets` have
+// the shapes that cross_entropy() requires, but no row is ignored. The accuracy over all ranks is computed by
+// metrics.add("accuracy", accuracy(logits, y) * rows, rows).
 LOCKSTEP_API double accuracy(const Tensor& logits, const Tensor& targets);
 
 }  // namespace lockstep

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines LOCKSTEP_API, which marks the exports of the shared libraries: they are built with hidden visibility. A
-// program can link a class or function that a source file defines only if its declaration has LOCKSTEP_API.
+// Defines LOCKSTEP_API, which marks the classes and functions that the shared libraries export. The shared libraries
+// are built with hidden visibility, so a program can link to a class or function of a source file only if its
+// declaration has LOCKSTEP_API.
 //
 //   class LOCKSTEP_API Reducer { ... };            with members that a source file defines
 //   class LOCKSTEP_API PeerLost : public Error;    thrown, or with virtual functions: one typeinfo in the whole process
 //   LOCKSTEP_API int intra_op_threads();           a function that a source file defines
 //
-// Templates, inline functions, enums and plain data structs do not need LOCKSTEP_API.
+// Templates, inline functions, enums and plain data structs are not marked with LOCKSTEP_API.
 #pragma once
 
 #if __cplusplus < 202002L
 #error "lockstep needs C++20: compile with -std=c++20, or in CMake target_compile_features(TARGET PRIVATE cxx_std_20)"
 #endif
 
-// _GLIBCXX_DEBUG and _GLIBCXX_USE_CXX11_ABI change the layout of std::vector, std::string and further types. lockstep's
-// libraries, and the spdlog that they link, are built without _GLIBCXX_DEBUG and with _GLIBCXX_USE_CXX11_ABI=1: a
-// program with other values would compile, and crash.
+// _GLIBCXX_DEBUG and _GLIBCXX_USE_CXX11_ABI change the memory layout of std::vector, std::string and other standard
+// types. lockstep's libraries, and the spdlog that they link, are built without _GLIBCXX_DEBUG and with
+// _GLIBCXX_USE_CXX11_ABI=1: a program that is compiled with other values would link to lockstep, and crash.
 //
-// _GLIBCXX_ASSERTIONS adds checks without a change of layout.
+// A program may define _GLIBCXX_ASSERTIONS, which adds checks and does not change the memory layout of any type.
 #ifdef _GLIBCXX_DEBUG
 #error "lockstep's libraries are built without _GLIBCXX_DEBUG: compile without it, or with _GLIBCXX_ASSERTIONS"
 #endif
@@ -26,6 +27,6 @@
 #endif
 
 #define LOCKSTEP_API __attribute__((visibility("default")))
-// Hides a nested class or member template of a LOCKSTEP_API class that only the library's sources define and use:
-// struct LOCKSTEP_LOCAL Impl;
+// LOCKSTEP_LOCAL hides a nested class or member template of a LOCKSTEP_API class, if only the library's sources define
+// and use the nested class or member template: struct LOCKSTEP_LOCAL Impl;
 #define LOCKSTEP_LOCAL __attribute__((visibility("hidden")))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deadline is the time by which a blocking call must have returned.
+// A Deadline is the time by which a blocking call must have returned.
 //
-// Every blocking call of lockstep takes a Deadline. Deadlines are derived, never added up: a job has one timeout, and
-// each nested call gets the remaining time of its caller's deadline or less.
+// Every blocking call of lockstep takes a Deadline. Timeouts of nested calls never add up: each nested call gets at
+// most the time that remains of its caller's Deadline.
 #pragma once
 
 #include <chrono>
@@ -17,29 +17,31 @@ class LOCKSTEP_API Deadline {
   using Clock = std::chrono::steady_clock;
   using Duration = std::chrono::nanoseconds;
 
-  // Returns the deadline `limit` from now. A limit of 0 or less has passed already; a limit of 100 years or more
-  // never passes.
+  // Returns the deadline `limit` from now. The deadline has passed at once if `limit` is 0 or less, and never passes if
+  // `limit` is 100 years or more.
   static Deadline after(Duration limit) { return limit < kLongest ? Deadline(Clock::now(), limit) : never(); }
   // Returns a deadline that never passes.
   static Deadline never() { return Deadline(Clock::now(), Duration::max()); }
 
-  // Returns the earlier of this deadline and the deadline `limit` from now.
+  // Returns whichever is earlier: this deadline, or the deadline `limit` from now.
   Deadline sooner(Duration limit) const { return remaining() <= limit ? *this : after(limit); }
 
   bool is_never() const { return limit_ == Duration::max(); }
   bool expired() const { return !is_never() && Clock::now() - start_ >= limit_; }
-  // Returns the remaining time: 0 once the deadline has passed, Duration::max() if the deadline never passes.
+  // Returns the time that remains until the deadline: 0 once the deadline has passed, and Duration::max() if the
+  // deadline never passes.
   Duration remaining() const;
   Duration elapsed() const { return Clock::now() - start_; }
   Duration limit() const { return limit_; }
-  // Returns the remaining time for poll(2) and epoll_wait(2): milliseconds, rounded up, or -1 if the deadline
-  // never passes.
+  // Returns the time that remains until the deadline as poll(2) and epoll_wait(2) take a timeout: in milliseconds,
+  // rounded up, or -1 if the deadline never passes.
   int poll_timeout_ms() const;
   // Returns a text for error messages: "elapsed 3.01 s of 3 s".
   std::string progress() const;
 
  private:
-  // The longest limit, chosen so that the clock's time plus the limit fits into a Duration.
+  // A deadline with this limit or a longer limit never passes; the clock's time plus a shorter limit fits into
+  // a Duration.
   static constexpr Duration kLongest = std::chrono::hours(24 * 365 * 100);
 
   Deadline(Clock::time_point start, Duration limit) : start_(start), limit_(limit) {}

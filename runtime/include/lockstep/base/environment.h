@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Environment is a copy of a process environment: tests can pass variables to code without a process of their own.
+// An Environment is a copy of a process's environment variables, so that tests can give variables to a function without
+// starting a process.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +17,19 @@ class LOCKSTEP_API Environment {
  public:
   Environment() = default;
   explicit Environment(std::map<std::string, std::string, std::less<>> variables) : variables_(std::move(variables)) {}
-  // Returns a copy of this process's environment as the last keep_of_process() read it. Before the first
-  // keep_of_process(), returns the current environment.
+  // Returns a copy of this process's environment as the last call of keep_of_process() read it. Before the first call
+  // of keep_of_process(), returns a copy of the current environment.
   static Environment of_process();
-  // Reads this process's environment, which of_process() returns from now on. init_process_group() calls
-  // keep_of_process(): no thread of the program may call setenv() during init_process_group(); afterwards any
-  // thread may.
+  // Reads and keeps this process's environment; from then on of_process() returns the kept copy. init_process_group()
+  // calls keep_of_process(), so no thread of the program may call setenv() during init_process_group(). After
+  // init_process_group() has returned, any thread may call setenv().
   static Environment keep_of_process();
 
-  // Returns the value of the variable, or nullopt if the variable is unset. An empty value counts as unset, as in
-  // most launchers.
+  // Returns the value of the variable, or nullopt if the variable is unset. A variable with an empty value counts as
+  // unset, because most launchers treat empty values as unset.
   std::optional<std::string> get(std::string_view name) const;
-  // Returns the value as a decimal integer, or nullopt if the variable is unset. Throws InvalidArgument, which holds
-  // name and value, if the value is not an integer.
+  // Returns the variable's value, converted to an integer, or nullopt if the variable is unset. Throws InvalidArgument
+  // if the value is not a decimal integer; the message holds the variable's name and value.
   std::optional<std::int64_t> get_int(std::string_view name) const;
   bool has(std::string_view name) const { return get(name).has_value(); }
   void set(std::string name, std::string value) { variables_[std::move(name)] = std::move(value); }
@@ -38,8 +39,8 @@ class LOCKSTEP_API Environment {
   std::map<std::string, std::string, std::less<>> variables_;
 };
 
-// Converts the whole of a decimal text to an integer. Returns nullopt if the text is not an integer or the integer does
-// not fit.
+// Converts a decimal text, such as "-12", to an integer. Returns nullopt if any part of the text is not part of the
+// integer, or if the integer does not fit into 64 bits.
 LOCKSTEP_API std::optional<std::int64_t> parse_int(std::string_view text);
 
 }  // namespace lockstep

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines the errors of lockstep, one type for each kind of failure.
+// Defines the exceptions that lockstep throws, one type for each kind of failure.
 //
-// Every message holds the operation, the value seen and the value wanted, and the remedy. A message also names the
-// rank, host, address, bucket or step concerned, and a timeout's message the elapsed time and the limit. docs/ERRORS.md
-// lists the errors that users meet.
+// Every error message names the operation that failed, the value seen, the value wanted and the remedy. An error
+// message also names the rank, host, address, bucket or step concerned; the message of a Timeout has the elapsed time
+// and the limit. docs/ERRORS.md lists the errors that users meet.
 //
-// A library call never prints, never ignores a return code, and never exits the process. Two exceptions exit the
-// process: the watchdog of a GPU that does not stop, and a rank whose launcher has died.
+// A library call never prints, never ignores a return code, and never exits the process. Besides library calls,
+// lockstep ends a process in two cases: the process's GPU does not stop, or the process's launcher has died.
 #pragma once
 
 #include <memory>
@@ -20,43 +20,46 @@ namespace lockstep {
 
 struct Cause;  // lockstep/job/cause.h; only a name here
 
-// Error is the base class of all errors of this library.
+// Error is the base class of all exceptions that lockstep throws.
 class LOCKSTEP_API Error : public std::runtime_error {
  public:
-  // Makes an error whose what() is `message` as a terminal may show it (runtime/base/printable.h): UTF-8 without
-  // control characters.
+  // Makes an error whose what() is `message`, converted to UTF-8 without control characters, which a terminal can
+  // show (runtime/base/printable.h).
   explicit Error(std::string_view message);
-  // Makes an error with the cause of a group's failure. make_error() of lockstep/job/cause.h takes the message from
-  // the cause.
+  // Makes an error with the cause of a group's failure. make_error() in lockstep/job/cause.h makes such an error, with
+  // a message made from the cause.
   Error(std::string_view message, std::shared_ptr<const Cause> cause);
 
-  // Returns the cause of a group's failure, or null if this error has only its message. The cause lives as long as this
-  // error and its copies.
+  // Returns the cause of a group's failure, or null if this error has a message and no cause. The cause lives as long
+  // as this Error or a copy of this Error lives.
   const Cause* cause() const noexcept { return cause_.get(); }
 
  private:
   std::shared_ptr<const Cause> cause_;
 };
 
-// Thrown if the user gave a wrong argument, variable or file. The call that threw it has changed nothing.
+// Thrown if the user gave a wrong argument, environment variable or file. A call that throws InvalidArgument has
+// changed nothing.
 class LOCKSTEP_API InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
-// Thrown if a deadline has passed. The message names the ranks, or the object, that did not arrive.
+// Thrown if a deadline has passed. The message of a Timeout names the ranks, or the object, that the call waited for
+// in vain.
 class LOCKSTEP_API Timeout : public Error {
  public:
   using Error::Error;
 };
 
-// Thrown if another rank died, left or aborted. Each later call of the group throws a PeerLost with the first cause.
+// Thrown if another rank of the group died, left or aborted. Each later call of the group throws a PeerLost with the
+// same cause.
 class LOCKSTEP_API PeerLost : public Error {
  public:
   using Error::Error;
 };
 
-// Thrown if ranks disagree in an operation, size, dtype, model or launcher.
+// Thrown if ranks call different operations, or differ in size, dtype, model or launcher.
 class LOCKSTEP_API Mismatch : public Error {
  public:
   using Error::Error;
@@ -68,30 +71,31 @@ class LOCKSTEP_API StoreError : public Error {
   using Error::Error;
 };
 
-// Thrown if a requested backend or device can't be used on this host. The message says the reason and the remedy.
+// Thrown if a requested backend or device can't be used on this host. The message of a BackendUnavailable says why the
+// backend or device can't be used, and what the user can do.
 class LOCKSTEP_API BackendUnavailable : public Error {
  public:
   using Error::Error;
 };
 
-// Thrown if a device refused or failed an operation: out of memory, a broken kernel, a lost GPU. The message holds the
-// operation, the device and the words of the device's library.
+// Thrown if an operation failed on a device: out of memory, a broken kernel, a lost GPU. The message of a DeviceError
+// names the operation and the device, and quotes the device library's error text.
 class LOCKSTEP_API DeviceError : public Error {
  public:
   using Error::Error;
 };
 
-// Thrown if bytes from a file or a peer violate their format.
+// Thrown if bytes that were read from a file or received from another rank violate their format.
 class LOCKSTEP_API CorruptData : public Error {
  public:
   using Error::Error;
 };
 
-// Thrown if a system call failed for a reason that the caller can't have caused. The message holds the system call, its
-// object and the reason.
+// Thrown if a system call failed for a reason that the caller can't have caused. The message of a SystemError names the
+// system call, the call's object (such as the file) and the reason.
 class LOCKSTEP_API SystemError : public Error {
  public:
-  // Makes an error with the message "OPERATION: REASON", followed by "; REMEDY" if `remedy` is not empty.
+  // Makes an error with the message "OPERATION: REASON; REMEDY", or "OPERATION: REASON" if `remedy` is empty.
   SystemError(std::string_view operation, int error_number, std::string_view remedy = {});
   // Returns the value of errno.
   int error_number() const { return error_number_; }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets and returns the number of threads that one operation of this process may use.
+// Defines functions that set and return the number of threads that one operation, such as matmul, may use in
+// this process.
 //
-// init_process_group sets the number after it knows how many ranks share the cores; kernels read the number. Any thread
-// may call the functions of this header.
+// init_process_group() calls set_intra_op_threads() after it has learnt how many ranks share the cores; kernels on the
+// CPU call intra_op_threads(). Any thread may call the functions of this header.
 #pragma once
 
 #include <optional>
@@ -14,11 +15,12 @@ namespace lockstep {
 
 // Sets the number of threads. Throws InvalidArgument for a number below 1.
 LOCKSTEP_API void set_intra_op_threads(int threads);
-// Returns the value of OMP_NUM_THREADS; for "4,2" returns the first number, which is the outer level's. Returns nullopt
-// if the variable is unset or its value is not a number above 0, because OpenMP ignores such a value too.
+// Returns the value of OMP_NUM_THREADS; if the value is a list such as "4,2", returns the first number, which is
+// for the outer level. Returns nullopt if OMP_NUM_THREADS is unset, or not a number above 0: OpenMP ignores such a
+// value too.
 LOCKSTEP_API std::optional<int> threads_by_variable(const Environment& environment);
-// Returns the number that set_intra_op_threads() set. Without a set number, returns threads_by_variable(), or, if that
-// is nullopt, allowed_cores().
+// Returns the number that set_intra_op_threads() set. If set_intra_op_threads() was never called, returns the result of
+// threads_by_variable(), or of allowed_cores() if threads_by_variable() returns nullopt.
 LOCKSTEP_API int intra_op_threads();
 
 }  // namespace lockstep

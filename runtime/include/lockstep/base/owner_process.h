@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// OwnerProcess knows the process that made an object, which fork() may have copied into another process.
+// An OwnerProcess records which process made an object, because fork() may copy the object into another process.
 //
-// A group, a store's server or a temporary file belongs to the process that made it. In a forked child, the destructors
-// of its copies must not talk to other processes, remove files or wait. Libraries fork without the program's knowledge,
-// and a child that calls exit() destroys static objects. Children that exec at once, as system(), popen() and
-// posix_spawn() make them, are not affected.
+// A group, a store's server or a temporary file belongs to the process that made it. In a forked child, the
+// destructors of the child's copies must not talk to other processes, remove files or wait. A child runs destructors
+// even if the program itself never forks: libraries fork without the program's knowledge, and a child that calls
+// exit() destroys static objects. Children that call exec at once, like the children of system(), popen() and
+// posix_spawn(), run no destructors.
 //
 // Threads: any thread may use an OwnerProcess.
 #pragma once
@@ -22,10 +23,10 @@ namespace lockstep {
 class LOCKSTEP_API OwnerProcess {
  public:
   OwnerProcess() noexcept : forks_(forks_so_far_.load(std::memory_order_relaxed)) {}
-  // Returns whether this process made the object: false in a child that fork() has made since then, and in the child's
-  // children. The call costs a load; getpid() would cost a system call.
+  // Returns whether this process made the object. Returns false in a child that fork() made after the object, and in
+  // that child's children. is_here() costs one load of an atomic, whereas getpid() would cost a system call.
   bool is_here() const noexcept { return forks_ == forks_so_far_.load(std::memory_order_relaxed); }
-  // Throws InvalidArgument, which names both processes, unless is_here().
+  // Throws InvalidArgument, with a message that names both processes, unless is_here() returns true.
   void require(std::string_view operation) const {
     if (!is_here()) refuse(operation);
   }
@@ -36,13 +37,13 @@ class LOCKSTEP_API OwnerProcess {
   [[noreturn]] void refuse(std::string_view operation) const;
 
   static std::atomic<std::uint32_t>
-      // The number of forks between the process that exec started and this process.
+      // The number of fork() calls that led from the process that was started by exec to this process.
       forks_so_far_;
   std::uint32_t forks_;
 };
 
 // Deletes an object only in the process that made the object. A forked child must not touch the object: the object's
-// threads don't exist in the child, its locks may be held for ever, and its memory ends with the child.
+// threads don't exist in the child, the object's locks may be held for ever, and the child's end frees the memory.
 struct DeleteInOwner {
   OwnerProcess owner = {};
 
@@ -59,8 +60,8 @@ OwnedHere<T> make_owned_here(Arguments&&... arguments) {
   return OwnedHere<T>(new T(std::forward<Arguments>(arguments)...));
 }
 
-// Returns a pointer to the same object. Only the process that made the pointer releases the object; a forked child's
-// copies of the pointer never do.
+// Returns a second pointer to `object`. Only the process that called released_by_owner() releases the object; copies of
+// the pointer in a forked child never release the object.
 template <typename T>
 std::shared_ptr<T> released_by_owner(std::shared_ptr<T> object) {
   T* const face = object.get();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes counter-based random numbers with Philox4x32-10.
 //
-// Each number is a pure function of its key and counter, so the number does not depend on the rank, thread or order
-// that computes it.
+// Each random number is a pure function of its key and counter, so the number is equal on every rank and thread, in any
+// order of the calls.
 // Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
 #pragma once
 
@@ -29,18 +29,18 @@ constexpr std::array<std::uint32_t, 4> philox(PhiloxCounter counter, PhiloxKey k
   return counter;
 }
 
-// Converts 32 random bits to a float in [0, 1), of which 24 bits are random.
+// Converts 32 random bits to a float in [0, 1), which is a multiple of 2^-24.
 constexpr float uniform01(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-24f; }
 
 // Converts 64 random bits to an integer in [0, bound), where 1 <= bound <= 2^32. The probabilities of the integers
 // differ by at most bound / 2^64.
 constexpr std::uint64_t scale_bits(std::uint64_t bits, std::uint64_t bound) {
-  // Takes the upper half of the product of 64 bits and `bound`, which has at most 33 bits.
+  // The result is bits * bound / 2^64, computed without 128-bit integers; `bound` has at most 33 bits.
   return ((bits >> 32) * bound + ((bits & 0xffffffff) * bound >> 32)) >> 32;
 }
 
-// Generator draws a sequence of numbers from philox(), for shuffles and weight initialisation. Equal (seed, stream)
-// give equal sequences on every machine.
+// Generator draws a sequence of numbers from philox(), for shuffles and weight initialisation. Generators with equal
+// `seed` and `stream` give equal sequences on every machine.
 class LOCKSTEP_API Generator {
  public:
   explicit constexpr Generator(std::uint64_t seed, std::uint64_t stream = 0)
@@ -48,11 +48,11 @@ class LOCKSTEP_API Generator {
         counter_{0, 0, static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)} {}
 
   std::uint32_t next();
-  // Returns a uniform number in [0, bound), without bias. `bound` is at least 1.
+  // Returns a uniformly distributed integer in [0, bound), without bias. `bound` is at least 1.
   std::uint64_t below(std::uint64_t bound);
-  // Returns a uniform number in [0, 1).
+  // Returns a uniformly distributed number in [0, 1).
   float uniform() { return uniform01(next()); }
-  // Returns a normal number with mean 0 and variance 1 (Box-Muller).
+  // Returns a normally distributed number with mean 0 and variance 1, computed by the Box-Muller transform.
   float normal();
 
  private:
@@ -62,8 +62,8 @@ class LOCKSTEP_API Generator {
   unsigned used_ = 4;
 };
 
-// RandomKey holds the inputs of a random number besides its element and sample. Rank, micro-batch and order never
-// change the number.
+// RandomKey holds the seed, layer and step that decide a random number together with its sample id and element. The
+// rank, the micro-batch and the order of computation never change the number.
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t layer = 0;  // a hash of the layer's name

@@ -7,7 +7,8 @@
 //             "__metadata__": {"key": "text", ...}}, padded with spaces
 //   the rest  the tensors' elements, row-major, little-endian; offsets count from here, without holes or overlaps
 //
-// This header does not depend on a tensor class: a tensor in it is {name, dtype, shape, bytes}.
+// This header does not depend on a tensor class; the structs of this header describe a tensor by name, dtype, shape
+// and bytes.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +32,8 @@ class UniqueFd;
 
 namespace lockstep::checkpoint {
 
-// TensorSource is a tensor to write. The bytes are row-major and belong to the caller.
+// TensorSource describes a tensor that write_safetensors() writes. The caller owns `bytes`, which holds the elements in
+// row-major order.
 struct TensorSource {
   std::string name;
   DType dtype = DType::f32;
@@ -39,7 +41,7 @@ struct TensorSource {
   std::span<const std::byte> bytes;
 };
 
-// TensorEntry describes a tensor in a file.
+// TensorEntry describes a tensor in a safetensors file.
 struct TensorEntry {
   std::string name;
   DType dtype = DType::f32;
@@ -48,57 +50,59 @@ struct TensorEntry {
   std::uint64_t bytes = 0;
 };
 
-// ForeignTensor is a tensor of a dtype that the format has and lockstep lacks: BOOL, I8, I16, U16, U32, U64, C64, and
-// the floats of 4, 6 and 8 bits.
+// ForeignTensor describes a tensor in a safetensors file whose dtype lockstep does not have (BOOL, I8, I16, U16, U32,
+// U64, C64, or a float of 4, 6 or 8 bits).
 struct ForeignTensor {
   std::string dtype;  // the format's name of the dtype
   TensorEntry entry;  // the place of the tensor's bytes in the file; the entry's dtype is u8
 };
 
-// Returns a text for messages: "F32 [2, 3]".
+// Returns the text that describes a tensor in messages, such as "F32 [2, 3]".
 LOCKSTEP_API std::string describe(DType dtype, std::span<const std::int64_t> shape);
 LOCKSTEP_API std::string describe(const ForeignTensor& tensor);
-// Returns a tensor's name between quotes, printable in a message.
+// Returns the name of a tensor in quotes, converted to characters that a message can print.
 LOCKSTEP_API std::string in_quotes(std::string_view name);
 
 using Metadata = std::map<std::string, std::string>;
 
-// Writes the tensors, and replaces the file `path` atomically (see AtomicFile): a reader sees the old file or the new
-// file. If `path` is a symbolic link, the link stays and its target is replaced. If `path` is a pipe or a character
-// device (/dev/stdout, /dev/null), the bytes are written into it. Equal tensors make equal files, in any order of
-// the arguments.
+// Writes the tensors to a safetensors file, and replaces the file `path` atomically (see AtomicFile): a reader sees
+// either the old file or the new file. If `path` is a symbolic link, write_safetensors() replaces the link's target and
+// keeps the link. If `path` is a pipe or a character device (/dev/stdout, /dev/null), write_safetensors() writes the
+// bytes into the pipe or device. Equal tensors give files with equal bytes, in any order of `tensors`.
 //
-// Throws InvalidArgument if a name occurs twice, is "__metadata__" or is not UTF-8, or if a tensor's bytes don't fit
-// its shape. Throws InvalidArgument if the folder doesn't exist, or if `path` is a pipe that nobody reads. Throws
-// SystemError if the disk is full, a permission is missing, or a pipe's reader takes nothing for 5 minutes.
+// Throws InvalidArgument if a tensor's name occurs twice, is "__metadata__" or is not UTF-8, or if the size of a
+// tensor's bytes doesn't fit its shape. Throws InvalidArgument if the folder of `path` doesn't exist, or if `path` is a
+// pipe that no process reads. Throws SystemError if the disk is full, a permission is missing, or a pipe's reader takes
+// nothing for 5 minutes.
 LOCKSTEP_API void write_safetensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
                                     const Metadata& metadata = {});
 
-// SafetensorsFile is an open file whose header was read and checked.
+// SafetensorsFile is an open safetensors file whose header has been read and checked.
 // Threads: any thread may make const calls.
 class LOCKSTEP_API SafetensorsFile {
  public:
-  // Opens a file, and reads and checks its header. A length in the header that exceeds the file causes no allocation.
-  // Throws InvalidArgument if the file doesn't exist, CorruptData with file, tensor and reason if the file is not
-  // well-formed, and SystemError.
+  // Opens a file, and reads and checks its header. The constructor never allocates memory for a length that exceeds the
+  // file's size. Throws InvalidArgument if the file doesn't exist, and SystemError if a system call fails. Throws
+  // CorruptData if the file is not well-formed; the message names the file, the tensor and the reason.
   explicit SafetensorsFile(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
-  // tensors() returns the tensors of lockstep's dtypes, by name; foreign() returns the tensors of other dtypes, whose
-  // bytes lockstep can read.
+  // tensors() returns the tensors whose dtypes lockstep has, by name; foreign() returns the tensors with any other
+  // dtype, whose bytes read() can copy.
   const std::map<std::string, TensorEntry>& tensors() const& { return tensors_; }
   const std::map<std::string, ForeignTensor>& foreign() const& { return foreign_; }
   const Metadata& metadata() const& { return metadata_; }
-  // On a temporary SafetensorsFile, tensors(), foreign() and metadata() move their results out: `for (auto& [name,
-  // entry] : SafetensorsFile(path).tensors())`.
+  // On a temporary SafetensorsFile, tensors(), foreign() and metadata() return their results by value, so a loop may
+  // use a temporary object: `for (auto& [name, entry] : SafetensorsFile(path).tensors())`.
   std::map<std::string, TensorEntry> tensors() && { return std::move(tensors_); }
   std::map<std::string, ForeignTensor> foreign() && { return std::move(foreign_); }
   Metadata metadata() && { return std::move(metadata_); }
-  // Returns the tensor of a name. Throws InvalidArgument, which lists the nearest names, if the file lacks the tensor,
-  // and InvalidArgument, which names the dtype, if the tensor's dtype is foreign.
+  // Returns the entry of the tensor `name`. Throws InvalidArgument if the file has no tensor `name`; the message
+  // lists the most similar names. Throws InvalidArgument if lockstep does not have the tensor's dtype; the message
+  // names the dtype.
   const TensorEntry& find(const std::string& name) const;
-  // Copies a tensor's elements to `destination`, which has exactly entry.bytes. Throws CorruptData if the file has
-  // become shorter.
+  // Copies a tensor's elements from the file to `destination`, whose size must be entry.bytes. Throws CorruptData if
+  // the file has become shorter since it was opened.
   void read(const TensorEntry& entry, std::span<std::byte> destination) const;
 
  private:
@@ -109,24 +113,28 @@ class LOCKSTEP_API SafetensorsFile {
   Metadata metadata_;
 };
 
-// LoadOptions says which differences between model and file load_weights accepts, and Loaded reports the differences
-// that load_weights found. The load_weights functions of both engines use these structs.
+// LoadOptions says which differences between a model and a file load_weights() accepts, and Loaded reports the
+// differences that load_weights() found. The load_weights() for lockstep's own models and the load_weights() for
+// LibTorch both use LoadOptions and Loaded.
 
 struct LoadOptions {
-  // The function from a tensor's name in the model to its name in the file. If the function is empty, both names are
-  // equal. Two names in the model may have one name in the file: tied weights.
+  // The function that converts a tensor's name in the model to the tensor's name in the file. If `name_in_file` is
+  // empty, a tensor has equal names in the model and in the file. `name_in_file` may return one name for two tensors of
+  // the model that have tied weights.
   //   [](const std::string& name) { return "module." + name; }   // PyTorch's wrappers saved such names
   std::function<std::string(const std::string& name)> name_in_file = {};
-  // If true, the file may lack tensors of the model. A tensor that the file lacks keeps its value; in a job every rank
-  // gets rank 0's value.
+  // If true, load_weights() accepts a file that lacks tensors of the model. A model's tensor that the file lacks keeps
+  // its value; in a job with several ranks, every rank gets rank 0's value.
   bool allow_missing = false;
-  // If true, the file may hold tensors that the model lacks.
+  // If true, load_weights() accepts a file that holds tensors that the model lacks.
   bool allow_unexpected = false;
-  // If true, the file may hold tensors of bool and integers that the model lacks: masks, position ids.
+  // If true, load_weights() accepts a file that holds bool and integer tensors that the model lacks, such as masks and
+  // position ids.
   bool allow_unexpected_integers = false;
 };
 
-// Loaded is the result of load_weights, as PyTorch's load_state_dict(strict=False) reports it. The names are sorted.
+// Loaded is the result of load_weights(), like the result of PyTorch's load_state_dict(strict=False). The names
+// are sorted.
 struct Loaded {
   std::map<std::string, std::string> metadata;  // the file's metadata
   std::vector<std::string> missing;             // names of the model that the file lacks

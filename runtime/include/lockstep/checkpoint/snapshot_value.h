@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines the values of a snapshot that are not tensors: numbers and text by name, stored as JSON in the file.
+// Defines the named numbers and texts that a snapshot holds besides its tensors; the snapshot's file stores them
+// as JSON.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +18,24 @@ using SnapshotValue = std::variant<bool, std::int64_t, std::uint64_t, double, st
                                    std::vector<double>, std::vector<std::string>>;
 using SnapshotValues = std::map<std::string, SnapshotValue>;
 
-// AtAnotherSize says how restore() treats a per-rank value when a run resumes at another number of ranks.
+// AtAnotherSize says how restore() treats a value that each rank saved for itself, when the run resumes with another
+// number of ranks.
 enum class AtAnotherSize : std::uint8_t {
   refuse,  // restore() throws InvalidArgument
   sum,     // rank 0 gets the sum over all ranks, and the other ranks get 0; only for numbers
   drop,    // every rank keeps its value
 };
 
-// The get functions return the value of a name in the type that was saved. The get functions throw InvalidArgument,
-// which holds the value found, if the value is missing, has another type, or is a number that does not fit.
+// get_bool() and the other get functions return the value with the given name, which must have been saved with the
+// function's type. The get functions throw InvalidArgument if the value is missing, has another type, or is a number
+// that does not fit; the message holds the value found.
 LOCKSTEP_API bool get_bool(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::int64_t get_int(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::uint64_t get_uint(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API double get_double(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API const std::string& get_text(const SnapshotValues& values, std::string_view name);
-// get_ints(), get_doubles() and get_texts() accept an empty list of any list type.
+// get_ints(), get_doubles() and get_texts() return an empty list if the saved list is empty, whatever the type of the
+// saved list.
 LOCKSTEP_API std::vector<std::int64_t> get_ints(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::vector<double> get_doubles(const SnapshotValues& values, std::string_view name);
 LOCKSTEP_API std::vector<std::string> get_texts(const SnapshotValues& values, std::string_view name);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Broadcasts and gathers single values: numbers, text and trivially copyable structs.
+// Defines functions that broadcast, reduce and gather single values: numbers, text and trivially copyable structs.
 //
-// The functions are collective and blocking, for set-up code and between steps. Values are in host memory; a group on a
-// device copies each value twice.
-// Failure: calls throw the group's errors, and Mismatch if the ranks' types differ in size.
+// The functions of this header are collective and blocking; programs call the functions in set-up code and between
+// steps. Values are in host memory; a group on a device copies each value to the device and back.
+// Failure: the functions throw the group's errors, and Mismatch if the ranks' types differ in size.
 #pragma once
 
 #include <cstddef>
@@ -19,31 +19,31 @@
 
 namespace lockstep {
 
-// PlainValue is a type that can travel as its bytes. The type must not hold pointers, which mean nothing to another
-// process: the data that a pointer points to does not travel.
+// PlainValue is a type whose values can be sent to other ranks as bytes. A PlainValue must not hold pointers, because a
+// pointer means nothing in another process, and the pointer's target is not sent.
 template <typename T>
 concept PlainValue = std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T> && !std::is_pointer_v<T> &&
                      !std::is_same_v<T, std::string_view>;
 
 // Gives every rank the bytes of `root`.
 LOCKSTEP_API void broadcast_bytes(std::span<std::byte> bytes, ProcessGroup& group, int root);
-// Gathers every rank's bytes in rank order: `all` holds size() times as many bytes as `own`.
+// Gathers the bytes `own` of all ranks in rank order into `all`, which holds size() times as many bytes as `own`.
 LOCKSTEP_API void all_gather_bytes(std::span<const std::byte> own, std::span<std::byte> all, ProcessGroup& group);
-// Returns the reduction of all ranks' numbers, like all_reduce_value().
+// Returns the reduction of the numbers of all ranks, like all_reduce_value() below.
 LOCKSTEP_API std::int64_t all_reduce_number(std::int64_t value, ProcessGroup& group, ReduceOp op);
 LOCKSTEP_API double all_reduce_number(double value, ProcessGroup& group, ReduceOp op);
 
-// Returns root's value on every rank. Throws InvalidArgument if root is not a rank.
+// Returns root's value on every rank. Throws InvalidArgument if `root` is not a rank of the group.
 template <PlainValue T>
 T broadcast_value(T value, ProcessGroup& group, int root = 0) {
   broadcast_bytes(std::as_writable_bytes(std::span(&value, 1)), group, root);
   return value;
 }
-// Returns root's text, of any length, on every rank; the other ranks' texts are ignored.
+// Returns root's text, of any length, on every rank; the texts that the other ranks pass are ignored.
 LOCKSTEP_API std::string broadcast_value(std::string_view text, ProcessGroup& group, int root = 0);
 
-// Returns the reduction of all ranks' numbers, on every rank with the same bits. Integers are reduced as int64, and
-// their avg truncates towards zero; other numbers are reduced in double.
+// Returns the reduction of the numbers of all ranks, with equal bits on every rank. Integers are reduced as int64, and
+// ReduceOp::avg truncates their mean towards zero; floating-point numbers are reduced in double.
 //
 //   const double mean_loss = lockstep::all_reduce_value(loss, *group, lockstep::ReduceOp::avg);
 template <typename T>
@@ -56,7 +56,7 @@ requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) T
   }
 }
 
-// Returns every rank's value, in rank order. all_gather_text() gathers text.
+// Returns the values of all ranks, in rank order. To gather text, call all_gather_text().
 template <PlainValue T>
 std::vector<T> all_gather_value(const T& value, ProcessGroup& group) {
   static_assert(!std::is_same_v<T, bool>, "a vector of bool has no bytes; gather an int");

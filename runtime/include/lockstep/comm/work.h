@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work is a handle to a collective that has started. A note is a few integers that may travel with the collective.
+// Defines Work, the handle to a collective that has started, and notes, a few integers that ranks may send along with
+// an all-reduce.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +16,13 @@
 
 namespace lockstep {
 
-// A note is a few integers of each rank that travel with an all-reduce, combined over all ranks.
+// A note is a few integers that each rank sends along with an all-reduce; the ranks' integers are combined over
+// all ranks.
 //
-// A note carries values that all ranks must know with every step. The note costs some bytes next to the data, and no
-// separate collective. Every rank learns the same values.
+// A note carries values that all ranks must learn in every step. A note adds a few bytes to the all-reduce, and needs
+// no separate collective. Every rank receives equal combined values.
 
-// NoteOp says how the ranks' values of one field are combined.
+// NoteOp says how the values that the ranks give to one field of a note are combined.
 enum class NoteOp : std::uint8_t {
   sum = 1,  // the sum of all ranks' values, modulo 2^64
   any,      // 1 if some rank's value is not 0, else 0
@@ -32,50 +34,53 @@ struct NoteField {
   NoteOp op = NoteOp::sum;  // the same on all ranks
   std::int64_t value = 0;   // this rank's value
 };
-// The maximum number of fields of a note: the number of words that a frame of the wire has next to the weight
-// (comm/wire/frame.cc). One more field also needs two bits in NoteOps (comm/inline_scalars.h), and another layout of
-// shared memory (comm/shm/control.h).
+// The maximum number of fields of a note, which is the number of words that a network frame has besides the weight
+// (comm/wire/frame.cc). A further field also needs two more bits in NoteOps (comm/inline_scalars.h), and another layout
+// of the shared memory (comm/shm/control.h).
 inline constexpr std::size_t kMostNoteFields = 7;
 
-// WorkState is a backend's part of one started collective. The threads of Work use it.
+// WorkState is the state that a backend keeps for one collective that has started. A Work calls the functions of its
+// WorkState on the thread that uses the Work.
 class LOCKSTEP_API WorkState {
  public:
   virtual ~WorkState() = default;
   // Advances the group's pending collectives without blocking; returns true once this collective is done on every rank.
-  // Throws the group's first cause if the group failed.
+  // Throws the first cause of the group's failure if the group has failed.
   virtual bool poll() = 0;
-  // Blocks until the collective is done. Throws Timeout, which names the ranks that have not arrived.
+  // Blocks until the collective is done. Throws Timeout after the deadline; the message names the ranks that have
+  // not arrived.
   virtual void wait(const Deadline& deadline) = 0;
-  // Makes `stream` wait for the collective instead of the host. On the CPU, where a stream's work is done when its call
-  // returns, the host waits. A backend on a device overrides wait_on() and never waits for the device.
+  // Makes later work in `stream` wait for the collective, while the host continues. On the CPU the host waits, because
+  // the CPU has no streams that could wait. A backend on a device overrides wait_on(), and never waits for the device.
   virtual void wait_on(StreamView stream, const Deadline& deadline);
-  // Returns, on a device, the timed event after the collective (DeviceRuntime::elapsed), once the event is in the
-  // device's queue.
+  // Returns the timed event that a device records after the collective (DeviceRuntime::elapsed), once the event is in
+  // the device's queue.
   virtual void* end_mark() const { return nullptr; }
-  // Returns a word of an all-reduce over all ranks, once the all-reduce is done. Word 0 is the sum of the weights; the
-  // note's fields follow.
+  // Returns a combined word of an all-reduce, once the all-reduce is done. Word 0 is the sum of all ranks' weights, and
+  // word 1 + i is field i of the note.
   virtual std::int64_t combined([[maybe_unused]] std::size_t word) const { return 0; }
 };
 
-// Work is a handle to a collective, cheap to copy. The buffers belong to the collective until the collective is done.
-// Dropping the handle does not end the collective, so the compiler warns of a discarded Work. An empty Work is done.
+// Work is a handle to a collective, cheap to copy. The program may not use the collective's buffers until the
+// collective is done. Destroying a Work does not end the collective, so the compiler warns about a discarded Work. An
+// empty Work is done.
 //
-// Threads: the thread that started the collective uses its Work, as for the group.
-// Failure: done() and wait() throw the group's first cause: PeerLost, Timeout or Mismatch. Every later call throws the
-//   same cause.
+// Threads: a Work counts as a part of its group, so only one thread at a time may use the group and the group's Works.
+// Failure: done() and wait() throw the first cause of the group's failure (PeerLost, Timeout or Mismatch). Every later
+//   call throws the first cause too.
 class [[nodiscard]] Work {
  public:
   Work() = default;
   explicit Work(std::shared_ptr<WorkState> state, std::chrono::nanoseconds timeout = {})
       : state_(std::move(state)), timeout_(timeout) {}
 
-  // Returns true once the result is complete and no rank reads this rank's buffers any more. Advances
+  // Returns true once the collective's result is complete and no rank reads this rank's buffers any more. Advances
   // pending collectives.
   bool done() const {
     owner_.require("a look at a collective");
     return !state_ || state_->poll();
   }
-  // Blocks until done() is true, at most for the group's timeout.
+  // Blocks until done() returns true, at most for the group's timeout.
   void wait() const {
     if (!done()) wait(Deadline::after(timeout_));  // a look is cheaper than reading the clock
   }
@@ -83,22 +88,22 @@ class [[nodiscard]] Work {
     owner_.require("a wait for a collective");
     if (state_) state_->wait(deadline);
   }
-  // Makes later work in `stream` start after the collective. The host waits until the collective is in its device's
-  // queue, never for the device's work. On the CPU, and for a result in host memory, wait_on() blocks like wait().
+  // Makes later work in `stream` start after the collective. The host waits only until the collective is in the queue
+  // of its device, never for the device. On the CPU, and for a result in host memory, wait_on() blocks like wait().
   //
-  // If the call throws because the group has failed, later work in `stream` still starts after the work that the device
-  // does for the group, so memory that is freed in `stream` is no longer in use by a collective.
+  // If wait_on() throws because the group has failed, later work in `stream` still starts after the device's work for
+  // the group, so memory that is freed in `stream` is no longer in use by a collective.
   void wait_on(StreamView stream) const {
     owner_.require("a wait for a collective");
     if (state_) state_->wait_on(stream, Deadline::after(timeout_));
   }
-  // Returns, on a device after wait_on(), the timed event after the collective, for DeviceRuntime::elapsed. The event
-  // lives as long as this Work. Returns null before wait_on(), and on the CPU.
+  // Returns the timed event that the device records after the collective, for DeviceRuntime::elapsed. The event lives
+  // as long as this Work. Returns null before wait_on(), and on the CPU.
   void* end_mark() const { return state_ ? state_->end_mark() : nullptr; }
-  // Returns the sum of all ranks' weights in a weighted all-reduce, once the all-reduce is done.
+  // Returns the sum of the weights of all ranks, once the weighted all-reduce is done.
   std::int64_t total_weight() const { return state_ ? state_->combined(0) : 0; }
-  // Returns a field of an all-reduce's note, once the all-reduce is done: all ranks' values, combined by the
-  // field's NoteOp.
+  // Returns the values that all ranks gave to field `field` of the note, combined by the field's NoteOp, once the
+  // all-reduce is done.
   std::int64_t note(std::size_t field) const { return state_ ? state_->combined(1 + field) : 0; }
 
  private:

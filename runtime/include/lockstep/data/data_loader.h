@@ -7,17 +7,18 @@
 //     for (const auto& batch : loader) ...
 //   }
 //
-// The first begin() starts epoch 0, and each later begin() the next epoch, also after a loop that is left early.
-// set_epoch() and resume() choose another epoch for the next begin().
+// The first call of begin() starts epoch 0, and each later call of begin() starts the next epoch, even if the program
+// left the previous loop early. set_epoch() and resume() choose another epoch for the next begin().
 //
-// Threads: the loader and its iterators belong to one thread; `workers` further threads read the dataset.
-// Failure: if the dataset throws while it reads a batch, the iterator (begin or ++) that reaches this batch throws:
-//   InvalidArgument or CorruptData if the dataset threw this type, Error otherwise. The message holds batch, epoch,
-//   sample ids and the original text; the original exception is nested (std::rethrow_if_nested).
-// The workers stop when the program leaves the loop early.
+// Threads: only one thread may use a loader and its iterators; `workers` further threads read the dataset.
+// Failure: if the dataset throws while it reads a batch, begin() or ++ throws when the iterator reaches this
+//   batch. InvalidArgument and CorruptData keep their type; any other exception becomes an Error. The message of
+//   the exception holds the batch, the epoch, the sample ids and the original text; the original exception is
+//   nested (std::rethrow_if_nested).
+// If the program leaves the loop early, the workers stop.
 //
-// Checkpoints: state() counts the samples of the epoch that the loader has handed out; the state is equal on all ranks.
-// After resume(state) the first pass reads the rest of the epoch, at any number of ranks.
+// Checkpoints: state() returns the number of samples of the epoch that the loader has handed out; the state is equal on
+//   all ranks. After resume(state), the first pass reads the rest of the epoch, with any number of ranks.
 //
 //   if (fs::exists(...)) loader.resume(state);                                   // before the loop
 //   for (std::int64_t epoch = loader.epoch(); epoch < 10; ++epoch) {
@@ -42,25 +43,26 @@
 
 namespace lockstep::data {
 
-// Concepts for datasets: a dataset has a size and can be read by index.
+// The concepts below say which functions a dataset must have: a dataset has a size and can be read by index.
 
-// Dataset reads whole batches. size() returns the number of samples. batch(ids) returns the samples `ids` in the order
-// of `ids`, in any type that suits the training loop. Several worker threads call batch() at once, and `ids` may be
-// empty. The batch must contain `ids` if the model needs global sample ids, as dropout does.
+// A Dataset reads whole batches. size() returns the number of samples. batch(ids) returns the samples whose ids are
+// `ids`, in the order of `ids`, in any type that suits the training loop. Several worker threads call batch() at once,
+// and `ids` may be empty. The batch must contain `ids` if the model needs global sample ids, for example for dropout.
 template <typename D>
 concept Dataset = requires(const D& dataset, std::span<const std::int64_t> ids) {
   { dataset.size() } -> std::convertible_to<std::int64_t>;
   dataset.batch(ids);
 };
 
-// Prefetches is a Dataset with prefetch(ids), which begins to read samples and doesn't wait for them. Several worker
-// threads call prefetch() at once. The call is a hint: prefetch() ignores samples that the dataset doesn't have.
+// Prefetches is a Dataset with prefetch(ids), which starts to read the samples `ids` and returns before they have been
+// read. Several worker threads call prefetch() at once. prefetch() is a hint, and must ignore ids of samples that the
+// dataset doesn't have.
 template <typename D>
 concept Prefetches = requires(const D& dataset, std::span<const std::int64_t> ids) {
   dataset.prefetch(ids);
 };
 
-// SampleDataset reads sample by sample: get(id) returns sample `id`. Several worker threads call get() at once.
+// A SampleDataset reads one sample at a time: get(id) returns sample `id`. Several worker threads call get() at once.
 template <typename D>
 concept SampleDataset = requires(const D& dataset, std::int64_t id) {
   { dataset.size() } -> std::convertible_to<std::int64_t>;
@@ -71,8 +73,8 @@ namespace detail {
 
 struct NotADataset {};
 
-// Returns the type of D::batch(ids), as a std::type_identity. If D is not a Dataset, the compiler's error says which
-// member is missing.
+// Returns the type of D::batch(ids), as a std::type_identity. If D is not a Dataset, a static_assert says which member
+// D lacks.
 template <typename D>
 constexpr auto batch_of() {
   using Ids = std::span<const std::int64_t>;
@@ -125,26 +127,26 @@ class BySample {
   D dataset_;
 };
 
-// OrderedPrefetch does work ahead on threads and hands out the results in order.
+// OrderedPrefetch calls a function ahead of time on several threads and hands out the results in order.
 
-// Calls produce(0), produce(1), ... produce(count - 1) on `workers` threads, at most `window` results ahead of the
-// consumer, and hands the results out in index order. The results do not depend on the number of threads.
+// OrderedPrefetch calls produce(0), produce(1), ... produce(count - 1) on `workers` threads, at most `window` results
+// ahead of the consumer, and hands the results out in index order. The results do not depend on the number of threads.
 //
-// Threads: next() and the destructor belong to one consumer; several workers call produce at once.
-// Failure: if produce throws for an index, next() rethrows the exception when it reaches this index; later calls still
-//   return the results of later indices. next() throws Timeout, which names the index, if a result does not come
-//   in time.
+// Threads: one thread, the consumer, calls next() and the destructor; several workers call produce at once.
+// Failure: if produce throws for an index, next() rethrows the exception when next() reaches this index; later calls of
+//   next() still return the results of later indices. next() throws Timeout if a result does not come in time; the
+//   message names the index.
 // End: the destructor stops the workers, also in the middle of an epoch. The destructor waits for running calls of
-//   produce, which can't be interrupted: up to `timeout`, and at least a second. If next() has just thrown Timeout, the
-//   destructor waits for only one second. If a call still runs after this wait, the destructor logs a warning and
-//   returns. The call's thread ends when the call returns, and keeps `produce` and its captured objects alive until
-//   then. Objects that produce only refers to must live as long.
+//   produce, which can't be interrupted, for at most `timeout`, but at least for a second. If next() has just thrown
+//   Timeout, the destructor waits for only one second. If a call of produce still runs after the wait, the destructor
+//   logs a warning and returns. The worker thread of this call keeps `produce` and its captured objects alive until the
+//   call returns. Objects to which `produce` has only references must live until the call returns too.
 class LOCKSTEP_API OrderedPrefetch {
  public:
   using Item = std::shared_ptr<void>;
   using Produce = std::function<Item(std::int64_t index)>;
 
-  // With 0 workers next() itself calls produce.
+  // If `workers` is 0, next() itself calls produce.
   OrderedPrefetch(Produce produce, std::int64_t count, int workers, int window, std::chrono::nanoseconds timeout);
   ~OrderedPrefetch();
   OrderedPrefetch(const OrderedPrefetch&) = delete;
@@ -152,13 +154,13 @@ class LOCKSTEP_API OrderedPrefetch {
 
   // Returns the next result in order, or null after the last result.
   Item next();
-  // Returns the index that next() will hand out.
+  // Returns the index of the result that next() will return.
   std::int64_t position() const;
 
  private:
   struct LOCKSTEP_LOCAL Shared;
 
-  // Wakes the workers and waits for their end.
+  // Wakes the worker threads and waits until the threads have ended, at most as long as the destructor may wait.
   void stop();
 
   const std::shared_ptr<Shared> state_;  // shared with the workers
@@ -170,13 +172,14 @@ class LOCKSTEP_API OrderedPrefetch {
 struct LoaderOptions {
   int workers = 0;   // number of threads that read ahead; with 0 the caller's thread reads each batch
   int prefetch = 2;  // number of batches that each worker reads ahead
-  // The number of batches between the prefetch(ids) of a batch and its batch(ids), for a dataset with prefetch().
+  // The number of batches by which the loader's calls of prefetch(ids) are ahead of its calls of batch(ids), if the
+  // dataset has prefetch().
   int read_ahead = 8;
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);  // time limit for a batch that a worker reads
 };
 
-// GroupLoaderOptions holds the options of a loader that makes its own GlobalBatchSampler: the sampler's, then
-// the loader's.
+// GroupLoaderOptions holds the options of a loader that makes its own GlobalBatchSampler: first the options of the
+// sampler, then the options of the loader.
 struct GroupLoaderOptions {
   std::int64_t global_batch = 0;  // number of rows of all ranks together in a batch; must be given
   bool shuffle = true;
@@ -198,7 +201,8 @@ using ReadBatch = std::function<std::shared_ptr<void>(std::span<const std::int64
 using Announce = std::function<void(std::span<const std::int64_t> ids)>;
 using IsOver = std::function<bool()>;
 
-// LoaderCore is the part of DataLoader that does not depend on the batch's type, so that a source file can define it.
+// LoaderCore is the part of DataLoader that does not depend on the type of the batches, so a source file can
+// define LoaderCore.
 class LOCKSTEP_API LoaderCore {
  public:
   // `announce` may be null.
@@ -215,12 +219,13 @@ class LOCKSTEP_API LoaderCore {
     return [sampler = sampler_] { return sampler->identity(); };
   }
 
-  // Pass hands out the batches of one pass: those of the epoch, or those of its rest after resume().
+  // Pass hands out the batches of one pass over an epoch. After resume(), the pass has only the batches of the rest of
+  // the epoch.
   class Pass {
    public:
     Pass(OrderedPrefetch::Produce produce, std::int64_t count, const LoaderOptions& options,
          std::shared_ptr<std::int64_t> handed, std::shared_ptr<const IsOver> training_is_over);
-    // Returns the next batch; null after the last batch, and once the training is over.
+    // Returns the next batch. Returns null after the last batch, and once the training is over.
     OrderedPrefetch::Item next();
     // Returns whether next() has returned null.
     bool is_over() const { return is_over_; }
@@ -235,16 +240,16 @@ class LOCKSTEP_API LoaderCore {
   std::shared_ptr<Pass> start();
 
  private:
-  // Throws InvalidArgument in the middle of a pass.
+  // Throws InvalidArgument, which names `call`, if a pass has begun and not ended.
   void require_no_pass(const char* call) const;
 
   ReadBatch read_;
   Announce announce_;
   std::shared_ptr<Sampler> sampler_;
   LoaderOptions options_;
-  bool is_resumed_ = false;  // whether resume() was called and no pass has begun since
-  // If true, the next pass has the sampler's epoch: in the first pass, after set_epoch(), and after resume() within
-  // an epoch.
+  bool is_resumed_ = false;  // whether no pass has begun since the last call of resume()
+  // Whether the next pass is of the sampler's current epoch, instead of the next epoch: true before the first pass,
+  // after set_epoch(), and after resume() in the middle of an epoch.
   bool is_asked_for_ = true;
   std::weak_ptr<Pass> running_;
   std::shared_ptr<IsOver> training_is_over_ = std::make_shared<IsOver>();     // null: training never ends
@@ -256,7 +261,7 @@ class LOCKSTEP_API LoaderCore {
 template <typename Batch>
 class DataLoader {
  public:
-  // Iterator makes one pass over the epoch, like every input iterator. Copies of an iterator share the pass.
+  // Iterator is an input iterator that makes one pass over the epoch. Copies of an iterator share the pass.
   class Iterator {
    public:
     using value_type = Batch;
@@ -267,7 +272,7 @@ class DataLoader {
     explicit Iterator(std::shared_ptr<detail::LoaderCore::Pass> pass) : pass_(std::move(pass)) {
       if (pass_) ++*this;
     }
-    // Returns the batch, which is valid until the next ++.
+    // Returns the current batch, which stays valid until the next call of ++.
     Batch& operator*() const { return *batch_; }
     Batch* operator->() const { return batch_.get(); }
     Iterator& operator++() {
@@ -282,39 +287,40 @@ class DataLoader {
     std::shared_ptr<Batch> batch_;
   };
 
-  // Throws InvalidArgument if prefetch is below 1, or workers or read_ahead below 0.
+  // Throws InvalidArgument if `prefetch` is below 1, or if `workers` or `read_ahead` is below 0.
   template <typename D, std::derived_from<Sampler> S>
   DataLoader(D dataset, S sampler, const LoaderOptions& options = {})
       : DataLoader(std::make_shared<const D>(std::move(dataset)), std::make_shared<S>(std::move(sampler)), options) {}
-  // Makes a loader with its own GlobalBatchSampler over the dataset. Throws InvalidArgument as the constructor above
-  // does and as the sampler's constructor does.
+  // Makes a loader with its own GlobalBatchSampler over the dataset. Throws InvalidArgument if an option is invalid for
+  // the loader (see the constructor above) or for the GlobalBatchSampler.
   template <typename D>
   DataLoader(D dataset, const RankOfGroup auto& group, const GroupLoaderOptions& options)
       : DataLoader(std::make_shared<const D>(std::move(dataset)), group, options) {}
 
-  // Sets the epoch of the next pass; `epoch` is equal on all ranks. If resume() set a place in the same epoch and no
-  // pass has begun since, the next pass still begins at this place. Throws InvalidArgument in the middle of a pass.
+  // Sets the epoch of the next pass; `epoch` must be equal on all ranks. If resume() set a place in epoch `epoch` and
+  // no pass has begun since, the next pass still begins at this place. Throws InvalidArgument if set_epoch() is called
+  // in the middle of a pass.
   void set_epoch(std::int64_t epoch) { core_.set_epoch(epoch); }
   std::int64_t epoch() const { return core_.epoch(); }
-  // Makes the next pass resume after `state`. If `state` is the end of its epoch, the next pass is the next epoch; but
-  // if set_epoch() asks for the finished epoch, the next pass has no batches. Throws InvalidArgument if the state has
-  // another length, seed or order, and in the middle of a pass.
+  // Makes the next pass continue at the place `state`. If `state` is the end of an epoch, the next pass reads the next
+  // epoch. If set_epoch() then sets the finished epoch, the next pass has no batches. Throws InvalidArgument if `state`
+  // has another length, seed or order than the sampler, or if resume() is called in the middle of a pass.
   void resume(const SamplerState& state) { core_.resume(state); }
-  // Returns the place after the batches that the last pass has handed out. The batch that the loop's body is using
-  // counts as handed out.
+  // Returns the place in the epoch after the batches that the last pass has handed out. The batch that the body of the
+  // loop is using counts as handed out.
   SamplerState state() const { return core_.state(); }
   const Sampler& sampler() const { return core_.sampler(); }
-  // Returns a function that returns the sampler's current identity(), for DistributedDataParallel::watch(). The
-  // function may outlive the loader.
+  // Returns a function that returns the current Sampler::identity(); DistributedDataParallel::watch() calls the
+  // function. The function may outlive the loader.
   auto identity() const { return core_.identity(); }
-  // Makes passes end with the training, for DistributedDataParallel::watch(). Once `is_over` returns true, the pass
-  // ends after the current batch, new passes have no batches, and set_epoch() does nothing. So state() stays at the
-  // place where the training stopped.
+  // Makes passes end once `is_over` returns true; DistributedDataParallel::watch() calls end_when(). Once `is_over`
+  // returns true, the pass ends after the current batch, new passes have no batches, and set_epoch() does nothing. As a
+  // result, state() stays at the place where the training stopped.
   void end_when(std::function<bool()> is_over) { core_.end_when(std::move(is_over)); }
-  // Returns the number of batches in a whole epoch, also after resume(). The number is equal on all ranks.
+  // Returns the number of batches in a whole epoch, even after resume(). The number is equal on all ranks.
   std::int64_t num_batches() const { return core_.num_batches(); }
-  // Returns the number of batches of the running pass, or of the pass that the next begin() starts. After resume() this
-  // pass is the rest of an epoch.
+  // Returns the number of batches in the running pass or, between passes, in the pass that the next begin() starts. The
+  // pass after resume() has only the batches of the rest of the epoch.
   std::int64_t batches_in_pass() const { return core_.batches_in_pass(); }
 
   Iterator begin() { return Iterator(core_.start()); }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines datasets that are files mapped into memory: a file may be larger than the memory, because only the pages of
-// the current batches are read.
+// Defines datasets that map their files into memory. A file may be larger than the memory, because the kernel reads
+// only the pages of the current batches.
 //
 //   MappedTokens tokens("train.bin", {.bytes = 2, .window = 1025, .stride = 1024});   // uint16, as GPT-2's tokens
 //   DataLoader loader(tokens, GlobalBatchSampler(tokens.size(), rank, world), {.batch_size = 64, .workers = 2});
 //   for (const auto& [ids, window, tokens] : loader) ...
 //
-// The kernel reads a page from the disk at its first use, and keeps the page in its page cache, which all ranks of a
-// host share. A DataLoader announces samples ahead of their use (LoaderOptions::read_ahead, prefetch()), so that the
-// kernel reads their pages meanwhile.
+// The kernel reads a page of the file from the disk when the page is first used, and keeps the page in its page cache,
+// which all ranks of a host share. A DataLoader calls prefetch() some batches ahead (LoaderOptions::read_ahead), so
+// that the kernel reads the pages of a batch before the batch is needed.
 //
 // Threads: any number of threads may use a dataset at once. Copies of a dataset share the mapping.
 // Failure: constructors throw InvalidArgument if the file is missing, unreadable, a folder, empty, or shorter than one
-//   window; CorruptData if the file is not a whole number of tokens or records; SystemError if mapping fails. A file
-//   must not change while it is mapped: batch() throws CorruptData if the file's size or modification time has changed.
-//   If the file is cut short during batch(), or the disk fails, SIGBUS ends the process: a library can't turn SIGBUS
-//   into an exception.
+//   window. Constructors throw CorruptData if the file is not a whole number of tokens or records, and SystemError if
+//   mapping fails. The program must not change a file that is mapped: batch() throws CorruptData if the file's size or
+//   modification time has changed. If the file is truncated during batch(), or the disk fails, SIGBUS ends the process,
+//   because a library can't turn SIGBUS into an exception.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ class LOCKSTEP_API MappedFile {
   const std::filesystem::path& path() const;
   std::span<const std::byte> bytes() const&;
   std::span<const std::byte> bytes() const&& = delete;  // name the file first: const MappedFile file(path);
-  // Tells the kernel to read the pages of bytes [begin, begin + count), and doesn't wait for them.
+  // Tells the kernel to read the pages of bytes [begin, begin + count), and returns before the pages have been read.
   void prefetch(std::size_t begin, std::size_t count) const;
   // Throws CorruptData if the file's size or modification time has changed since the file was mapped.
   void require_unchanged() const;
@@ -56,14 +56,16 @@ struct TokenBatch {
 
 struct MappedTokensOptions {
   int bytes = 2;  // number of bytes of a token, an unsigned little-endian number: 2 or 4
-  // The number of tokens in a sample, at least 1: the context, and one token more as the target of the last token.
+  // The number of tokens in a sample, at least 1: the length of the context plus one, because the last token is only
+  // a target.
   std::int64_t window = 0;
   // The number of tokens from a sample's first token to the next sample's first token. A stride of 0 means `window`.
   std::int64_t stride = 0;
   std::int64_t header = 0;  // number of bytes before the first token
 };
 
-// MappedTokens is a dataset of windows of a file of tokens: sample i is the `window` tokens from token i * stride on.
+// MappedTokens is a dataset whose samples are windows of a file of tokens: sample i consists of the `window` tokens
+// that begin at token i * stride.
 class LOCKSTEP_API MappedTokens {
  public:
   MappedTokens(const std::filesystem::path& path, const MappedTokensOptions& options);
@@ -71,11 +73,12 @@ class LOCKSTEP_API MappedTokens {
   std::int64_t size() const { return size_; }      // number of samples
   std::int64_t tokens() const { return tokens_; }  // number of tokens in the file
   TokenBatch batch(std::span<const std::int64_t> ids) const;
-  // Copies the tokens of sample `id` to `window`, whose size is MappedTokensOptions::window. Does not check that the
-  // file is unchanged: see require_unchanged().
+  // Copies the tokens of sample `id` to `window`, whose size must be MappedTokensOptions::window. read() does not check
+  // whether the file has changed; call require_unchanged() for this check.
   void read(std::int64_t id, std::span<std::int64_t> window) const;
   void prefetch(std::span<const std::int64_t> ids) const;
-  // Checks that the file is unchanged, as batch() does first. Programs that read sample by sample call it themselves.
+  // Throws CorruptData if the file has changed since it was mapped. batch() calls require_unchanged() first; programs
+  // that call read() must call require_unchanged() themselves.
   void require_unchanged() const { file_.require_unchanged(); }
 
  private:
@@ -106,12 +109,13 @@ class LOCKSTEP_API MappedRecords {
 
   std::int64_t size() const { return size_; }
   RecordBatch batch(std::span<const std::int64_t> ids) const;
-  // Returns the bytes of sample `id`, which stay valid as long as this object or a copy lives. Does not check that the
-  // file is unchanged: see require_unchanged().
+  // Returns the bytes of sample `id`, which stay valid as long as this MappedRecords or a copy lives. record() does not
+  // check whether the file has changed; call require_unchanged() for this check.
   std::span<const std::byte> record(std::int64_t id) const&;
   std::span<const std::byte> record(std::int64_t id) const&& = delete;  // name the dataset first
   void prefetch(std::span<const std::int64_t> ids) const;
-  // Checks that the file is unchanged, as batch() does first. Programs that read sample by sample call it themselves.
+  // Throws CorruptData if the file has changed since it was mapped. batch() calls require_unchanged() first; programs
+  // that call record() must call require_unchanged() themselves.
   void require_unchanged() const { file_.require_unchanged(); }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Permutation computes a random permutation index by index.
+// Defines Permutation, a random permutation whose elements can be computed one by one.
 #pragma once
 
 #include <array>
@@ -13,16 +13,18 @@
 
 namespace lockstep::data {
 
-// Permutation is a random order of 0..length-1: a pure function (length, seed, epoch, position) -> sample, with equal
-// results on every machine.
+// A Permutation is a random order of the samples 0..length-1. The sample at a position is a pure function of (length,
+// seed, epoch, position), equal on every machine.
 //
-// The order depends on all 64 bits of the seed and all 64 bits of the epoch: epoch 1 of seed 0 is independent of epoch
-// 0 of seed 1. From length kComputed on, a Feistel network over Philox computes each sample from its position, in about
-// 0.1 µs and without a list (docs/adr/0030-an-epochs-order-is-computed-not-stored.md). A shorter order is a list that a
-// Fisher-Yates shuffle over Philox fills, because a network over so few numbers would be less random than a shuffle.
+// The order depends on all 64 bits of the seed and all 64 bits of the epoch; for example, epoch 1 of seed 0 is
+// independent of epoch 0 of seed 1. If the length is kComputed or more, a Feistel network over Philox computes each
+// sample from its position, in about 0.1 µs and without a list
+// (docs/adr/0030-an-epochs-order-is-computed-not-stored.md). If the length is below kComputed, a Fisher-Yates shuffle
+// over Philox makes a list of the samples, because a Feistel network over few numbers is less random than a shuffle.
 //
-// Threads: any number of threads may use a Permutation at once. Failure: throws InvalidArgument for a length or an
-// epoch below 0, and for a position outside [0, size()).
+// Threads: any number of threads may use a Permutation at once.
+// Failure: the functions throw InvalidArgument for a length or an epoch below 0, and for a position outside [0,
+// size()).
 class LOCKSTEP_API Permutation {
  public:
   static constexpr std::int64_t kComputed = 4096;  // the shortest length of a permutation without a list
@@ -32,23 +34,25 @@ class LOCKSTEP_API Permutation {
   std::int64_t size() const { return static_cast<std::int64_t>(length_); }
   // Returns the sample at `position`.
   std::int64_t operator[](std::int64_t position) const;
-  // Replaces each position by the sample at this position. One call of map() is faster than a call of operator[]
-  // per position.
+  // Replaces each position in `positions` by the sample at this position. One call of map() is faster than one call of
+  // operator[] for each position.
   void map(std::span<std::int64_t> positions) const;
 
  private:
-  // Sends several positions through the network at once, so that the multiplications of different positions overlap.
+  // Passes several positions through the Feistel network at once, so that the multiplications of different
+  // positions overlap.
   template <std::size_t N>
   LOCKSTEP_LOCAL void encrypt(std::array<std::uint64_t, N>& positions) const;
   void require_within(std::int64_t position) const;
-  // Sends `position` through the network again until the result lies below the length, and returns the result.
+  // Passes `position` through the Feistel network repeatedly until the result is below the length, and returns
+  // the result.
   std::int64_t walk(std::uint64_t position) const;
 
   std::uint64_t length_;
   std::uint64_t seed_;
   std::uint64_t epoch_;
-  // The network's numbers are left * columns_ + right, with left < rows_ and right < columns_; rows_ * columns_ is
-  // length_ or slightly more.
+  // The Feistel network permutes the numbers left * columns_ + right, with left < rows_ and right < columns_; rows_ *
+  // columns_ is length_ or slightly more.
   std::uint64_t rows_ = 1;
   std::uint64_t columns_ = 1;
   std::shared_ptr<const std::vector<std::int64_t>> list_;  // null from length kComputed on

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes which samples a rank reads, as pure functions of (length, rank, world, seed, epoch, position).
 //
-// Samplers need no communication: each rank computes its own part, and the parts fit together because every rank has
-// equal length, world, seed and epoch. An epoch's order does not depend on the machine or the world size, so a run can
-// resume at another world size. The resumed ranks continue the order after the samples that all ranks together
-// have consumed.
+// Samplers need no communication: each rank computes its own part of the samples, and the parts fit together because
+// length, world, seed and epoch are equal on all ranks. The order of an epoch does not depend on the machine or the
+// world size, so a run can resume with another world size. After resuming, the ranks continue the order after the
+// samples that all ranks together have consumed.
 #pragma once
 
 #include <concepts>
@@ -19,45 +19,48 @@
 
 namespace lockstep::data {
 
-// EpochOrder: which sample comes at which position of an epoch.
+// EpochOrder says which sample is at which position of an epoch.
 
-// EpochOrder is a pure function (seed, epoch, position) -> sample, equal on all ranks and at every world size. Samplers
-// deal the positions out to the ranks.
+// An EpochOrder is a pure function from (seed, epoch, position) to a sample, equal on all ranks and at every world
+// size. Samplers distribute the positions over the ranks.
 //
 //   EpochOrder::shuffled(length, seed)                      each sample once
 //   EpochOrder::weighted(weights, draws, seed)              with replacement
 //   EpochOrder::shuffled(train.size(), seed).within(train)  of a subset, whose samples are listed in `train`
 //
-// Threads: several threads may call const functions at once; no other call may run during set_epoch(). Copies
-// are independent.
+// Threads: several threads may call const functions of an EpochOrder at once; no other call may run during set_epoch().
+//   Copies are independent.
 class LOCKSTEP_API EpochOrder {
  public:
-  // Replaces each position, which is in [0, size()), by the sample at this position. Several threads may call a Lookup
-  // at once.
+  // A Lookup replaces each position in `positions`, which is in [0, size()), by the sample at this position. Several
+  // threads may call a Lookup at once.
   using Lookup = std::function<void(std::span<std::int64_t> positions)>;
   using OfEpoch = std::function<Lookup(std::int64_t epoch)>;
 
   // Returns the order 0, 1, 2, ... Throws InvalidArgument for a length below 0.
   static EpochOrder in_order(std::int64_t length);
-  // Returns an order with each sample once, in the random order of a Permutation.
+  // Returns an order in which each sample comes once per epoch, in the random order of a Permutation.
   static EpochOrder shuffled(std::int64_t length, std::uint64_t seed);
-  // Returns an order of `draws` samples per epoch, drawn with replacement: each draw is independent, and gives sample i
-  // with probability weights[i] / sum(weights). The order takes 12 bytes per weight. Throws InvalidArgument if a weight
-  // is negative or not finite, if no weight is above 0, or if there are more than 2^32 weights.
+  // Returns an order of `draws` samples per epoch that are drawn with replacement: each draw is independent, and
+  // gives sample i with probability weights[i] / sum(weights). The order takes 12 bytes of memory per weight.
+  // Throws InvalidArgument if a weight is negative or not finite, if no weight is above 0, or if there are more
+  // than 2^32 weights.
   static EpochOrder weighted(std::span<const double> weights, std::int64_t draws, std::uint64_t seed);
-  // Makes an order from the program's function `of_epoch`, which is pure and equal on all ranks. `digest` is a digest
-  // of all inputs of `of_epoch` besides seed and epoch: ranks compare their digests to find that their orders differ.
+  // Makes an order from the program's function `of_epoch`, which must be pure and equal on all ranks. `digest` is
+  // a digest of all inputs of `of_epoch` besides seed and epoch; the ranks compare their digests to detect
+  // different orders.
   EpochOrder(std::int64_t size, std::uint64_t seed, std::uint64_t digest, OfEpoch of_epoch);
 
-  // Returns this order applied to a subset: samples[i] replaces sample i. lookup() throws InvalidArgument if `samples`
-  // has no element i.
+  // Returns this order applied to a subset of a dataset: samples[i] replaces sample i. lookup() of the returned order
+  // throws InvalidArgument if `samples` has no element i.
   EpochOrder within(std::vector<std::int64_t> samples) const;
 
   std::int64_t size() const { return size_; }  // number of samples in an epoch
   std::uint64_t seed() const { return seed_; }
   std::uint64_t digest() const { return digest_; }
   std::int64_t epoch() const { return epoch_; }
-  // Sets the epoch, which is 0 at first. Throws InvalidArgument for an epoch below 0.
+  // Sets the epoch whose order lookup() returns; a new EpochOrder has epoch 0. Throws InvalidArgument for an epoch
+  // below 0.
   void set_epoch(std::int64_t epoch);
 
   void lookup(std::span<std::int64_t> positions) const { lookup_(positions); }
@@ -75,13 +78,14 @@ class LOCKSTEP_API EpochOrder {
   Lookup lookup_;
 };
 
-// Fixed micro-batches: a global batch is cut into a number of micro-batches that the program fixes. So the computation
-// on each micro-batch does not depend on the number of ranks (ddp/reproducible.h).
+// Samplers can cut a global batch into a fixed number of micro-batches that the program chooses. With fixed
+// micro-batches, the computation on each micro-batch does not depend on the number of ranks (ddp/reproducible.h).
 //
-// Each micro-batch has ceil(global_batch / micro_batches) rows. A short last batch fills the first micro-batches, and
-// leaves the last micro-batches short or empty. Each rank has a run of consecutive micro-batches.
+// Each fixed micro-batch has ceil(global_batch / micro_batches) rows. If the last batch of an epoch is short,
+// its first micro-batches are full, and its last micro-batches are short or empty. Each rank has a run of
+// consecutive micro-batches.
 
-// MicroBatchRange holds micro-batches begin, begin + 1, ... end - 1.
+// MicroBatchRange stands for the consecutive micro-batches begin, begin + 1, ... end - 1.
 struct MicroBatchRange {
   int begin = 0;
   int end = 0;
@@ -89,11 +93,12 @@ struct MicroBatchRange {
   bool operator==(const MicroBatchRange&) const = default;
 };
 
-// Returns the micro-batches of `rank`, if the ranks share the micro-batches as evenly as possible: 8 over 3 ranks are
-// [0, 2), [2, 5) and [5, 8). Throws InvalidArgument if there are fewer micro-batches than ranks.
+// Returns the micro-batches of `rank` when `micro_batches` micro-batches are divided among `world` ranks as evenly as
+// possible: for example, 8 micro-batches over 3 ranks are [0, 2), [2, 5) and [5, 8). Throws InvalidArgument if
+// micro_batches is less than world.
 LOCKSTEP_API MicroBatchRange micro_batches_of(int micro_batches, int rank, int world);
-// Returns the number of rows of a full micro-batch. Throws InvalidArgument if an argument is below 1, or global_batch
-// is above 2^40.
+// Returns the number of rows in a full micro-batch. Throws InvalidArgument if an argument is below 1, or if
+// `global_batch` is above 2^40.
 LOCKSTEP_API std::int64_t micro_batch_rows(std::int64_t global_batch, int micro_batches);
 
 // RowRange is a run of consecutive rows.
@@ -102,9 +107,10 @@ struct RowRange {
   std::int64_t count = 0;
 };
 
-// Returns the rows of rank `rank` when `rows` rows are split as PyTorch's chunk(world) does: into pieces of ceil(rows /
-// world) rows. The last piece may be short, and ranks after the last piece have no rows. For example, 30 rows over 8
-// ranks are seven times 4 rows and once 2 rows; 10 rows over 8 ranks are five times 2 rows and three empty ranks.
+// Returns the rows of rank `rank` when `rows` rows are split as PyTorch's chunk(world) does: into pieces of ceil(rows
+// / world) rows. The last piece may be shorter, and ranks beyond the number of pieces have no rows. For example, 30
+// rows over 8 ranks are seven times 4 rows and once 2 rows; 10 rows over 8 ranks are five times 2 rows and three
+// empty ranks.
 LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
 
 // Returns the rows of rank `rank` in a batch of `rows` rows, when a full batch has `global_batch` rows in
@@ -112,15 +118,15 @@ LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
 LOCKSTEP_API RowRange rows_in_micro_batches(std::int64_t rows, std::int64_t global_batch, int micro_batches, int rank,
                                             int world);
 
-// SamplerState is a place in a run's data. The state is equal on all ranks and does not depend on the number of ranks.
-// Programs keep it in a checkpoint.
+// SamplerState records how far a run has got in its data. The state is equal on all ranks and does not depend on the
+// number of ranks. Programs save the SamplerState in a checkpoint.
 struct SamplerState {
   std::int64_t length = 0;  // number of samples in an epoch
   std::uint64_t seed = 0;
   std::uint64_t order = 0;  // EpochOrder::digest()
   std::int64_t epoch = 0;
-  // The number of samples, from the beginning of the epoch's order, that all ranks together have consumed. If consumed
-  // == length, the epoch is over.
+  // The number of samples, counted from the beginning of the epoch's order, that all ranks together have consumed. The
+  // epoch is over if `consumed` equals `length`.
   std::int64_t consumed = 0;
   bool operator==(const SamplerState&) const = default;
 };
@@ -132,66 +138,73 @@ concept RankOfGroup = requires(const G& group) {
   { group.size() } -> std::convertible_to<int>;
 };
 
-// Sampler gives one rank its rows of each epoch, in batches. Rows are indices into the dataset, which are also the
-// global sample ids. A pass runs from the epoch's beginning, or from the place given to resume(), to the epoch's end.
+// A Sampler gives one rank its rows of each epoch, in batches. A row is an index into the dataset, which is also the
+// global sample id. A pass goes from the beginning of an epoch, or from the place given to resume(), to the end of
+// the epoch.
 //
-// Threads: several threads may call const functions at once; no other call may run during a call of a
-// non-const function.
-// Failure: functions and constructors throw InvalidArgument for a number out of its range.
+// Threads: several threads may call const functions of a Sampler at once; no other call may run during a call of a
+//   non-const function.
+// Failure: functions and constructors throw InvalidArgument if an argument is out of its range.
 class LOCKSTEP_API Sampler {
  public:
   virtual ~Sampler() = default;
 
-  // Goes to the beginning of an epoch; `epoch` is equal on all ranks. A new sampler is at the beginning of epoch 0.
+  // Moves the sampler to the beginning of epoch `epoch`, which must be equal on all ranks. A new sampler is at the
+  // beginning of epoch 0.
   void set_epoch(std::int64_t epoch);
-  // Continues after the samples that an earlier run has consumed, with any number of ranks and any batch size. Throws
-  // InvalidArgument if the earlier run had another length, seed or order.
+  // Moves the sampler to the place after the samples that an earlier run has consumed; the number of ranks and the
+  // batch size may differ from the earlier run's. Throws InvalidArgument if the earlier run had another length, seed
+  // or order.
   void resume(const SamplerState& state);
-  // Throws InvalidArgument if resume(state) would throw it.
+  // Throws InvalidArgument if resume(state) would throw InvalidArgument, and changes nothing.
   void require_place(const SamplerState& state) const;
-  // Returns the place after the first `batches` batches of this pass.
+  // Returns the place in the epoch after the first `batches` batches of this pass.
   SamplerState state_after(std::int64_t batches) const;
 
-  // Returns the number of batches that every rank gets in this pass.
+  // Returns the number of batches in this pass, which is equal on all ranks.
   std::int64_t num_batches() const;
   // Returns the number of batches in a pass that begins after the first `consumed` samples of an epoch.
   std::int64_t num_batches_after(std::int64_t consumed) const;
-  // Returns this rank's rows of batch `index` (0 <= index < num_batches), in order, perhaps none.
+  // Returns this rank's rows of batch `index`, in order; this rank may have no row in a batch. Requires 0 <= index
+  // < num_batches().
   std::vector<std::int64_t> batch(std::int64_t index) const;
-  // Returns the number of rows that all ranks together have in a batch, except for the last batch.
+  // Returns the number of rows that all ranks together have in a full batch; the last batch of an epoch may be shorter.
   virtual std::int64_t global_batch() const = 0;
 
   const EpochOrder& order() const { return order_; }
-  // rank() returns the rank that this sampler reads for, and world() the number of ranks.
+  // rank() returns the rank whose samples this sampler computes, and world() returns the number of ranks.
   int rank() const { return rank_; }
   int world() const { return world_; }
-  // Returns the names and values of the numbers that decide, besides the rank, which samples batch() returns.
-  // DistributedDataParallel::watch() compares these numbers, which must be equal on all ranks.
+  // Returns the names and values of the numbers that decide, together with the rank, which samples batch()
+  // returns. DistributedDataParallel::watch() compares the numbers over the ranks, because the numbers must be
+  // equal on all ranks.
   std::vector<std::pair<std::string, std::uint64_t>> identity() const;
 
  protected:
-  // Rows holds a rank's rows of a batch: positions first, first + stride, ... after the batch's first position in the
-  // epoch's order. Positions past the epoch's end continue at the epoch's front.
+  // Rows describes a rank's rows of a batch as `count` positions first, first + stride, ..., counted from the first
+  // position of the batch in the epoch's order. Positions past the end of the epoch continue at the beginning of
+  // the epoch.
   struct Rows {
     std::int64_t first = 0;
     std::int64_t stride = 1;
     std::int64_t count = 0;
   };
 
-  // Makes a sampler whose batches have `batch_rows` rows, at least 1: `option` names the option that set this number,
-  // and `whose` says whose rows the number counts, for messages.
+  // Makes a sampler whose batches have `batch_rows` rows, at least 1. Error messages use `option`, the name of the
+  // option that set batch_rows, and `whose`, which says whose rows batch_rows counts.
   Sampler(const char* name, EpochOrder order, int rank, int world, std::int64_t batch_rows, const char* option,
           const char* whose);
-  // Returns the number of rows in a batch, except for the last batch: those of one rank, or those of all ranks, as the
-  // option counts them.
+  // Returns the number of rows in a full batch, which are the rows of one rank or the rows of all ranks, depending on
+  // the option that set the number.
   std::int64_t batch_rows() const { return batch_rows_; }
 
  private:
-  // When `left` samples of the epoch are left, batches_in() returns the number of batches in them, and next_rows() this
-  // rank's rows of the next batch.
+  // If `left` samples of the epoch remain, batches_in() returns the number of batches that the remaining samples make,
+  // and next_rows() returns this rank's rows of the next batch.
   virtual std::int64_t batches_in(std::int64_t left) const = 0;
   virtual Rows next_rows(std::int64_t left) const = 0;
-  // Returns a number that says how the sampler treats samples that batches or ranks don't divide evenly.
+  // Returns a number that stands for the way in which the sampler treats samples that can't be divided evenly among
+  // batches or ranks.
   virtual std::uint64_t remainder() const = 0;
 
   const char* name_;
@@ -202,14 +215,17 @@ class LOCKSTEP_API Sampler {
   std::int64_t start_ = 0;  // number of samples consumed before this pass
 };
 
-// Uneven says how samples are dealt out when the number of ranks does not divide the dataset's length.
+// Uneven says how a DistributedSampler distributes the samples if the dataset's length is not a multiple of the number
+// of ranks.
 enum class Uneven : std::uint8_t {
-  // Samples from the epoch's front come twice, so that every rank has equally many. PyTorch's default.
+  // Some samples from the beginning of the epoch come twice, so that every rank has equally many samples. PyTorch does
+  // this by default.
   pad,
-  // The epoch's tail is left out, so that every rank has equally many samples. PyTorch's drop_last.
+  // The last samples of the epoch are left out, so that every rank has equally many samples, as with
+  // PyTorch's drop_last.
   drop,
-  // Every sample comes once: some ranks have one sample more than other ranks, and a last batch may have no rows. Use
-  // it to evaluate.
+  // Every sample comes exactly once: some ranks have one sample more than other ranks, and the last batch of a rank may
+  // have no rows. Evaluations should use `exact`.
   exact,
 };
 
@@ -220,12 +236,12 @@ struct DistributedSamplerOptions {
   Uneven uneven = Uneven::pad;
 };
 
-// DistributedSampler deals samples out as PyTorch's DistributedSampler (torch/utils/data/distributed.py) does: rank r
+// DistributedSampler distributes samples like PyTorch's DistributedSampler (torch/utils/data/distributed.py): rank r
 // reads positions r, r + world, r + 2 world, ... of the epoch. The last batch may be short.
 class LOCKSTEP_API DistributedSampler final : public Sampler {
  public:
   DistributedSampler(std::int64_t length, int rank, int world, const DistributedSamplerOptions& options);
-  // Ignores shuffle and seed, which the order decides.
+  // Ignores options.shuffle and options.seed, because `order` already decides the order of the samples.
   DistributedSampler(EpochOrder order, int rank, int world, const DistributedSamplerOptions& options);
   DistributedSampler(std::int64_t length, const RankOfGroup auto& group, const DistributedSamplerOptions& options)
       : DistributedSampler(length, group.rank(), group.size(), options) {}
@@ -238,7 +254,7 @@ class LOCKSTEP_API DistributedSampler final : public Sampler {
   std::int64_t batches_in(std::int64_t left) const override;
   Rows next_rows(std::int64_t left) const override;
   std::uint64_t remainder() const override { return static_cast<std::uint64_t>(uneven_); }
-  // Returns how many of the `left` samples `rank` gets.
+  // Returns how many of the epoch's remaining `left` samples rank `rank` gets.
   std::int64_t count_of(int rank, std::int64_t left) const;
 
   Uneven uneven_;
@@ -249,18 +265,20 @@ struct GlobalBatchSamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;  // seed of the shuffle, equal on all ranks
   bool drop_last = false;  // whether a short last batch is left out
-  // The number of fixed micro-batches in a batch, for equal bits at any number of ranks (ddp/reproducible.h). Each rank
-  // has a run of the micro-batches (micro_batches_of(), above). With 0 each rank has its chunk() of a batch.
+  // The number of fixed micro-batches in a batch, which make results bitwise equal with any number of ranks
+  // (ddp/reproducible.h). Each rank has a run of consecutive micro-batches (micro_batches_of() above). If
+  // `micro_batches` is 0, chunk() divides each batch among the ranks.
   int micro_batches = 0;
 };
 
 // GlobalBatchSampler cuts the epoch into global batches as a single process would, so that a run computes the same
 // steps at every world size. Each global batch is split over the ranks along dimension 0, by chunk() or as fixed
-// micro-batches. Every sample comes exactly once per epoch; every rank gets a batch for every step, perhaps of 0 rows.
+// micro-batches. Every sample comes exactly once per epoch, unless drop_last is set. Every rank gets a batch for every
+// step, which may have 0 rows.
 class LOCKSTEP_API GlobalBatchSampler final : public Sampler {
  public:
   GlobalBatchSampler(std::int64_t length, int rank, int world, const GlobalBatchSamplerOptions& options);
-  // Ignores shuffle and seed, which the order decides.
+  // Ignores options.shuffle and options.seed, because `order` already decides the order of the samples.
   GlobalBatchSampler(EpochOrder order, int rank, int world, const GlobalBatchSamplerOptions& options);
   GlobalBatchSampler(std::int64_t length, const RankOfGroup auto& group, const GlobalBatchSamplerOptions& options)
       : GlobalBatchSampler(length, group.rank(), group.size(), options) {}

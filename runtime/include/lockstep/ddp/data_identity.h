@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines DataNumbers, the numbers that decide which samples a rank reads; these numbers are equal on all ranks.
+// Defines DataNumbers, the numbers that decide which samples a rank reads and that must be equal on all ranks.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,12 @@
 
 namespace lockstep {
 
-// DataNumbers holds at most kMostDataNumbers names and values, in an order that is equal on all ranks.
+// DataNumbers holds at most kMostDataNumbers pairs of a name and a value, in an order that is equal on all ranks.
 using DataNumbers = std::vector<std::pair<std::string, std::uint64_t>>;
 inline constexpr std::size_t kMostDataNumbers = 12;
 
-// DataIdentity is the function that a loader's identity() returns. Every synchronised step calls the function.
+// DataIdentity is the type of the function that DataLoader::identity() returns. Every synchronised step calls
+// the function.
 using DataIdentity = std::function<DataNumbers()>;
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GlobalBatch is the batch of all ranks together in a step. Its numbers come from the ranks' step notes
-// (ddp/step_note.h), so no rank waits for another rank.
+// Defines GlobalBatch, which describes the batch of all ranks together in one step. The numbers of a GlobalBatch come
+// from the ranks' step notes (ddp/step_note.h), so no rank waits for another rank.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@ namespace lockstep {
 struct GlobalBatch {
   std::int64_t step = -1;   // number of the synchronised step, from 0; -1: no step is known yet
   std::int64_t weight = 0;  // sum of the rows, or of set_weight()'s weights, over all ranks and micro-batches
-  // The loss that a single process would have on the global batch: with Loss::mean the weighted mean, with Loss::sum
-  // the sum. The loss is nullopt if no rank had rows, or if a rank with rows did not record its loss. The loss is NaN
-  // if a rank's loss is not finite or too large to travel (2^55 with 8 ranks, 2^41 with 1024).
+  // The loss that a single process would compute on the global batch: with Loss::mean the weighted mean of the ranks'
+  // losses, with Loss::sum the sum. The loss is nullopt if no rank had rows, or if a rank with rows did not record its
+  // loss. The loss is NaN if a rank's loss is not finite, or larger than a step note can hold (2^55 with 8 ranks, 2^41
+  // with 1024 ranks).
   //
-  // Each micro-batch's loss travels with a precision of 2^-53, and with many ranks or fixed micro-batches less
-  // precisely (2^-42 with 1024).
+  // Each micro-batch's loss is sent with a precision of 2^-53; the precision is lower with many ranks or fixed
+  // micro-batches (2^-42 with 1024 ranks or micro-batches).
   std::optional<double> loss = std::nullopt;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines how a loss combines its terms: as mean or sum. The gradients of the global batch depend on this choice.
+// Defines Loss, which says whether a program's loss is the mean or the sum of its terms. DistributedDataParallel
+// combines the ranks' gradients accordingly.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +8,12 @@
 namespace lockstep {
 
 enum class Loss : std::uint8_t {
-  // The loss is the mean over rows, or over the terms that the weight counts (reduction='mean'). Gradients are the mean
-  // over all ranks' terms.
+  // The loss is the mean over the rows, or over the terms that the weight counts (reduction='mean'). The gradients
+  // become the mean over the terms of all ranks.
   mean,
-  // The loss is the sum over its terms (reduction='sum'). Gradients are the sum over all ranks' terms, without a
-  // division. A term that is not a sum over rows, such as a penalty on the parameters, counts once per rank: divide it
-  // by the number of ranks.
+  // The loss is the sum over its terms (reduction='sum'). The gradients become the sum over the terms of all ranks,
+  // without a division. A term that is not a sum over rows, such as a penalty on the parameters, is added once per
+  // rank, so the program must divide the term by the number of ranks.
   sum,
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// init_process_group() makes the process that was started a rank of a group.
+// Defines init_process_group(), which makes the calling process a rank of a process group.
 #pragma once
 
 #include <chrono>
@@ -12,52 +12,53 @@
 
 namespace lockstep {
 
-// InitOptions are the settings of init_process_group, all optional. A given value wins over the environment.
+// InitOptions holds the settings of init_process_group(), all optional. A value set in InitOptions takes precedence
+// over an environment variable.
 struct InitOptions {
-  // The name of the backend; "gloo", PyTorch's name, means tcp. "auto" means the value of LOCKSTEP_BACKEND, or else
-  //
-  // - nccl on a GPU;
-  // - single with a single rank;
-  // - shm on one host;
-  // - between hosts mpi under mpirun, otherwise tcp.
+  // The name of the backend; "gloo", PyTorch's name, means tcp. "auto" means the value of LOCKSTEP_BACKEND. If
+  // LOCKSTEP_BACKEND is unset, "auto" chooses nccl on a GPU, single for a single rank, shm on one host and, between
+  // hosts, mpi under mpirun and tcp otherwise.
   std::string backend = "auto";
-  // The meeting place: "env://", "tcp://host:port?rank=&world_size=", "file:///path?rank=&world_size="; if empty, the
-  // launcher's meeting place.
+  // The URL of the place where the ranks meet ("env://", "tcp://host:port?rank=&world_size=" or
+  // "file:///path?rank=&world_size="). If `init_method` is empty, the ranks meet at the place that the launcher offers.
   std::string init_method = {};
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
-  // The time limit of start-up, and of each collective whose wait has no deadline. LOCKSTEP_TIMEOUT (seconds) replaces
-  // the default.
+  // The time limit of init_process_group(), and of each collective that is waited for without a deadline. The
+  // environment variable LOCKSTEP_TIMEOUT, in seconds, replaces the default.
   std::optional<std::chrono::nanoseconds> timeout = {};  // the default is 5 minutes
-  // The device: "cpu", "cuda:1", or "cuda", the GPU with the number of the local rank among the GPUs that the process
-  // sees. "auto" means "cuda" if every rank has a GPU that NCCL supports, and "cpu" otherwise, alike on all ranks; rank
-  // 0 logs the reason. Empty means LOCKSTEP_DEVICE, or else "cuda" for backend nccl, and "cpu" for another backend.
+  // The device of the group: "cpu", "cuda:1", "cuda" or "auto". "cuda" means the GPU whose number among the GPUs that
+  // the process sees is the local rank. "auto" means "cuda" on all ranks if every rank has a GPU that NCCL supports,
+  // and "cpu" on all ranks otherwise; rank 0 logs the reason. If `device` is empty, the value of LOCKSTEP_DEVICE
+  // counts; if LOCKSTEP_DEVICE is unset too, the device is "cuda" for backend nccl, and "cpu" for every other backend.
   std::string device = {};
 };
 
-// Finds the rank of this process, meets the other ranks and joins the group. Blocks until every rank has joined.
+// Finds out the rank of this process, connects to the other ranks and joins the group. Blocks until every rank
+// has joined.
 //
-// The call logs one line: "rank 2/4 (local 2/4) from Open MPI, store ..., backend shm, 1 thread". The call also sets
-// the library's intra-op threads to the number of allowed cores over the ranks that share them, unless OMP_NUM_THREADS
-// is set.
+// init_process_group() logs one line, such as "rank 2/4 (local 2/4) from Open MPI, store ..., backend shm, 1 thread".
+// Unless OMP_NUM_THREADS is set, init_process_group() calls set_intra_op_threads() with the number of allowed cores
+// divided by the number of ranks that share these cores.
 //
-// The rank comes from the arguments, then the URL's parameters, then the launcher: `lockstep run`, torchrun, RANK and
-// WORLD_SIZE by hand, mpirun of Open MPI, MVAPICH2 or Hydra (MPICH, Intel MPI), PALS, PMIx, jsrun, Flux, srun, PMI,
-// horovodrun, mlx.launch, Kubeflow. If no source gives a rank, the process is the only rank, and opens no socket.
-// rendezvous/meeting/meet.h describes the meeting place. LOCKSTEP_BOOTSTRAP=socket, pmix or address chooses among the
-// meeting places that the launcher offers.
+// The rank comes from InitOptions or, if not set, from the parameters of the URL or, if not given, from the launcher.
+// The known launchers are `lockstep run`, torchrun, RANK and WORLD_SIZE set by hand, mpirun of Open MPI, MVAPICH2 or
+// Hydra (MPICH, Intel MPI), PALS, PMIx, jsrun, Flux, srun, PMI, horovodrun, mlx.launch and Kubeflow. If neither
+// InitOptions, URL nor launcher gives a rank, the process is the only rank, and opens no socket.
+// rendezvous/meeting/meet.h describes how ranks meet. The environment variable LOCKSTEP_BOOTSTRAP (socket, pmix or
+// address) chooses among the meeting places that a launcher offers.
 //
-// The call changes the process in three ways: an uncaught lockstep::Error becomes one line on stderr
-// (uncaught.h), log lines begin with the rank, and a process that `lockstep run` or mpirun started ends when its
-// launcher ends (job/launcher_guard.h).
+// init_process_group() changes the process in three ways. An uncaught lockstep::Error is from then on printed as one
+// line on stderr (uncaught.h). Log lines begin with the rank. A process that `lockstep run` or mpirun started ends when
+// its launcher ends (job/launcher_guard.h).
 //
 // Threads: any thread may call init_process_group(); calls in N threads of a process make N ranks. A program may make
-// one group after another, if each rank destroys its group before it asks for the next group; a faster rank waits until
-// rank 0 has destroyed its own group.
+// one group after another, if each rank destroys its group before it calls init_process_group() again; a rank that
+// calls init_process_group() early waits until rank 0 has destroyed the earlier group.
 //
-// Throws InvalidArgument (bad values), Mismatch (launchers or ranks disagree, or a rank comes twice), Timeout (names
-// the ranks that did not arrive), BackendUnavailable, StoreError, PeerLost (a rank died during the call), CorruptData
-// (ranks of another build).
+// Throws InvalidArgument for wrong values, and Mismatch if launchers or ranks disagree or two processes claim one rank.
+// Throws Timeout, with a message that names the ranks that did not arrive, and PeerLost if a rank died during the call.
+// Throws CorruptData if a rank runs another build of lockstep. Throws BackendUnavailable and StoreError too.
 LOCKSTEP_API std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines batches of tensors, which a loader hands to a training loop.
+// Defines Batch, the batch of tensors that a DataLoader hands to a training loop.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,28 @@
 
 namespace lockstep::data {
 
-// Batch is a batch of samples: `for (const auto& [x, y, ids] : loader)`. Dimension 0 of x and y counts samples and may
-// be 0.
+// Batch holds the samples of a batch as tensors; a loop can unpack a Batch with `for (const auto& [x, y, ids] :
+// loader)`. The size of dimension 0 of x and y is the number of samples, which may be 0.
 struct Batch {
   Tensor x;
   Tensor y;                       // undefined for data without targets
   std::vector<std::int64_t> ids;  // global sample ids: sample i is row i of x and y
 
   std::int64_t size() const { return static_cast<std::int64_t>(ids.size()); }
-  // Returns a copy of samples [begin, end). Throws InvalidArgument if the batch does not have these samples.
+  // Returns a copy of samples [begin, end). Throws InvalidArgument if the batch does not have the samples [begin, end).
   LOCKSTEP_API Batch rows(std::int64_t begin, std::int64_t end) const;
-  // Returns this batch with x and y moved to a device by Tensor::to.
+  // Returns a batch with x and y moved to `device` by Tensor::to.
   LOCKSTEP_API Batch to(DeviceId device) const;
 };
 
-// Sample is one sample, without the dimension of the batch.
+// Sample holds one sample, whose tensors have no batch dimension.
 struct Sample {
   Tensor x;
   Tensor y;
 };
 
-// TensorDataset is a dataset in memory: sample i is row i of x and, if y is defined, row i of y. batch() copies
-// the rows.
+// TensorDataset is a dataset in memory: sample i is row i of x and, if y is defined, row i of y. batch() copies the
+// rows of its samples.
 class LOCKSTEP_API TensorDataset {
  public:
   // Throws InvalidArgument if x has no dimension, if y has another number of rows than x, or if x or y is not on
@@ -48,12 +48,13 @@ class LOCKSTEP_API TensorDataset {
   Tensor y_;
 };
 
-// Returns a batch whose row i is samples[i]. `like` gives the shapes and dtypes of a sample, also for a batch without
-// samples. Throws InvalidArgument, which names the sample id, if a sample's shape or dtype differs from `like`.
+// Returns a batch whose row i is samples[i]. `like` is a sample with the shapes and dtypes of all samples, so that a
+// batch without samples has the right shapes and dtypes too. Throws InvalidArgument if a sample's shape or dtype
+// differs from `like`; the message names the sample id.
 LOCKSTEP_API Batch collate(std::span<const std::int64_t> ids, std::span<const Sample> samples, const Sample& like);
 
-// Collated makes a Dataset of Batches out of a SampleDataset whose get(id) returns a Sample. All samples have the
-// shapes of sample 0.
+// Collated converts a SampleDataset whose get(id) returns a Sample into a Dataset whose batch(ids) returns a Batch. All
+// samples must have the shapes and dtypes of sample 0.
 template <SampleDataset D>
 class Collated {
  public:
