@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Includes all headers of lockstep except those of its tensor engine, for programs that compute gradients themselves.
-// Such programs link to lockstep::core. docs/OWN_GRADIENTS.md shows a whole program.
+// A program that includes lockstep/core.h links to lockstep::core. docs/OWN_GRADIENTS.md shows a whole program.
 #pragma once
 
 #include "lockstep/base/error.h"

@@ -3,7 +3,7 @@
 //
 // Operations (autograd/ops.h) on tensors that require a gradient record themselves on the tape. backward() walks the
 // tape from a loss to the leaves and writes each leaf's gradient. As soon as a leaf's gradient is final, backward()
-// reports the leaf. The tape knows no ranks.
+// calls BackwardOptions::on_leaf_ready. The tape knows no ranks.
 //
 // backward() records nothing on a tape, so gradients of gradients (PyTorch's create_graph) can't be computed.
 //
@@ -23,15 +23,15 @@
 namespace lockstep {
 
 struct BackwardOptions {
-  // Whether backward() adds to a leaf's existing gradient. If false, the first contribution of this walk overwrites the
-  // leaf's gradient, and later contributions are added. Leaves that the loss does not depend on keep their gradients.
+  // Whether backward() adds to a leaf's existing gradient. If false, backward() overwrites the leaf's gradient with its
+  // first contribution, and adds its later contributions. Leaves that the loss does not depend on keep their gradients.
   bool accumulate = true;
   // Whether backward() may write gradients that a live DistributedDataParallel sums over the ranks.
   bool into_held = false;
   // Whether the tape is kept after backward(), so that a second backward() can walk the tape again.
   bool retain_graph = false;
   // The function that backward() calls on the calling thread when a leaf's gradient is final, once for each leaf that
-  // the loss depends on. If the function throws, backward() ends its walk and frees the tape.
+  // the loss depends on. If on_leaf_ready throws, backward() ends its walk and frees the tape.
   std::function<void(const Tensor& leaf)> on_leaf_ready = {};
 };
 

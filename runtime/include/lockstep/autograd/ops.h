@@ -3,8 +3,8 @@
 // grad_enabled() is true.
 //
 // Each operation's result is at least as close to the exact formula, computed in double, as PyTorch's float32 result on
-// the CPU; NaN and infinity occur in the same places. There is only one exception: if a square of finite values
-// overflows and PyTorch gives NaN (layer_norm, the gradient of gelu), lockstep gives the finite number.
+// the CPU, and has NaN and infinity where PyTorch's result has NaN and infinity. Only if a square of finite values
+// overflows and PyTorch gives NaN (layer_norm, the gradient of gelu), lockstep gives the number instead.
 //
 // Values are f32, indices i64. Tensors of 0 rows work everywhere. An operation broadcasts its inputs only if the
 // operation's comment mentions broadcasting. If shapes don't fit, an operation throws InvalidArgument with a message
@@ -28,7 +28,7 @@ LOCKSTEP_API Tensor mul(const Tensor& a, const Tensor& b);
 LOCKSTEP_API Tensor scale(const Tensor& a, float factor);
 LOCKSTEP_API Tensor relu(const Tensor& x);
 LOCKSTEP_API Tensor tanh(const Tensor& x);
-// Returns gelu in its tanh form, as in GPT-2.
+// Returns GELU of each element, in the tanh approximation that GPT-2 uses.
 LOCKSTEP_API Tensor gelu(const Tensor& x);
 
 // Returns x, of shape [..., C], with the vector `row`, of shape [C], added to each row.
@@ -40,7 +40,7 @@ inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
 inline Tensor operator*(const Tensor& a, float factor) { return scale(a, factor); }
 inline Tensor operator*(float factor, const Tensor& a) { return scale(a, factor); }
 
-// --- sums, to a scalar of shape [] ---
+// --- sums, of shape [] ---
 LOCKSTEP_API Tensor sum(const Tensor& x);
 // Returns the mean; 0 over no elements.
 LOCKSTEP_API Tensor mean(const Tensor& x);
@@ -56,11 +56,12 @@ LOCKSTEP_API Tensor rows(const Tensor& x, std::int64_t begin, std::int64_t end);
 LOCKSTEP_API Tensor repeat(const Tensor& x, std::int64_t times);
 
 // --- matrices ---
+
 // Returns the matrix product a [M, K] x b [K, N], of shape [M, N].
 LOCKSTEP_API Tensor matmul(const Tensor& a, const Tensor& b);
-// Returns x [..., I] x weight [I, O] + bias [O], of shape [..., O]. `bias` may be undefined. The weight is stored
-// input-major, which is the transpose of PyTorch's Linear, so that the forward product is as fast as matmul(), also for
-// few rows.
+// Returns x times weight plus bias: x has shape [..., I], weight [I, O] and bias [O], and the result has shape [...,
+// O]. `bias` may be undefined. The weight is stored input-major, which is the transpose of PyTorch's Linear, so that
+// the forward product is as fast as matmul(), also for few rows.
 LOCKSTEP_API Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
 // Normalises the last dimension of x to mean 0 and (biased) variance 1, multiplies the result by `gain` [C] and adds
@@ -99,6 +100,7 @@ LOCKSTEP_API Tensor cross_entropy(const Tensor& logits, const Tensor& targets, c
 LOCKSTEP_API Tensor mse_loss(const Tensor& a, const Tensor& b);
 
 // --- without a gradient ---
+
 // Returns, for each row, the index of the largest value in the last dimension of x: the first index if several values
 // are equal; NaN counts as the largest value. If x has shape [..., C], the result is an i64 tensor of shape [...] on
 // the CPU. Waits for a device. Throws InvalidArgument for C = 0.

@@ -15,7 +15,7 @@
 #endif
 
 // _GLIBCXX_DEBUG and _GLIBCXX_USE_CXX11_ABI change the memory layout of std::vector, std::string and other standard
-// types. lockstep's libraries, and the spdlog that they link, are built without _GLIBCXX_DEBUG and with
+// types. The libraries of lockstep, and the spdlog to which they link, are built without _GLIBCXX_DEBUG and with
 // _GLIBCXX_USE_CXX11_ABI=1: a program that is compiled with other values would link to lockstep, and crash.
 //
 // A program may define _GLIBCXX_ASSERTIONS, which adds checks and does not change the memory layout of any type.
@@ -27,6 +27,6 @@
 #endif
 
 #define LOCKSTEP_API __attribute__((visibility("default")))
-// LOCKSTEP_LOCAL hides a nested class or member template of a LOCKSTEP_API class, if only the library's sources define
-// and use the nested class or member template: struct LOCKSTEP_LOCAL Impl;
+// Hides a nested class or member template of a LOCKSTEP_API class: `struct LOCKSTEP_LOCAL Impl;`. LOCKSTEP_LOCAL is for
+// members that only the sources of the library define and use.
 #define LOCKSTEP_LOCAL __attribute__((visibility("hidden")))

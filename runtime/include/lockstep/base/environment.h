@@ -39,8 +39,8 @@ class LOCKSTEP_API Environment {
   std::map<std::string, std::string, std::less<>> variables_;
 };
 
-// Converts a decimal text, such as "-12", to an integer. Returns nullopt if any part of the text is not part of the
-// integer, or if the integer does not fit into 64 bits.
+// Converts a decimal text, such as "-12", to an integer. Returns nullopt if `text` as a whole is not a decimal integer,
+// or if the integer does not fit into 64 bits.
 LOCKSTEP_API std::optional<std::int64_t> parse_int(std::string_view text);
 
 }  // namespace lockstep

@@ -5,8 +5,8 @@
 // message also names the rank, host, address, bucket or step concerned; the message of a Timeout has the elapsed time
 // and the limit. docs/ERRORS.md lists the errors that users meet.
 //
-// A library call never prints, never ignores a return code, and never exits the process. Besides library calls,
-// lockstep ends a process in two cases: the process's GPU does not stop, or the process's launcher has died.
+// A library call never prints, never ignores a return code, and never exits the process. Only in two cases does
+// lockstep exit the process: a GPU does not stop within the watchdog's time, or the launcher of the rank has died.
 #pragma once
 
 #include <memory>
@@ -26,8 +26,8 @@ class LOCKSTEP_API Error : public std::runtime_error {
   // Makes an error whose what() is `message`, converted to UTF-8 without control characters, which a terminal can
   // show (runtime/base/printable.h).
   explicit Error(std::string_view message);
-  // Makes an error with the cause of a group's failure. make_error() in lockstep/job/cause.h makes such an error, with
-  // a message made from the cause.
+  // Makes an error with the cause of a group's failure. make_error() in lockstep/job/cause.h makes an error whose
+  // message is computed from the cause.
   Error(std::string_view message, std::shared_ptr<const Cause> cause);
 
   // Returns the cause of a group's failure, or null if this error has a message and no cause. The cause lives as long

@@ -3,7 +3,7 @@
 //
 // Each random number is a pure function of its key and counter, so the number is equal on every rank and thread, in any
 // order of the calls.
-// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+// Philox is described by Salmon et al. in "Parallel random numbers: as easy as 1, 2, 3", SC'11.
 #pragma once
 
 #include <array>
@@ -63,7 +63,7 @@ class LOCKSTEP_API Generator {
 };
 
 // RandomKey holds the seed, layer and step that decide a random number together with its sample id and element. The
-// rank, the micro-batch and the order of computation never change the number.
+// rank, the micro-batch and the order of computation never change the random number.
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t layer = 0;  // a hash of the layer's name

@@ -6,10 +6,10 @@
 //   ...
 //   work.wait();                                                 // `values` holds the sums
 //
-// Collective: every rank must start the group's collectives in one order, in which the collectives then run. A call
-//   of a collective returns a Work at once, unless the backend must block. The program may not use a collective's
-//   buffers until the collective is done.
-// Threads: only one thread at a time may use a group; any thread may call abort() at any time.
+// Collective: every rank must start the group's collectives in one order, in which the collectives then run. A
+//   collective returns its Work at once, unless the backend must block. The program may not use a collective's buffers
+//   until the collective is done.
+// Threads: only one thread at a time may use a group; any thread may call abort().
 // Failure: after a group has failed, every call throws the first cause of the failure (PeerLost, Timeout or
 //   Mismatch). A call with wrong arguments (a bad root, sizes that don't fit) throws InvalidArgument before the
 //   collective starts, and the group stays usable.
@@ -131,7 +131,7 @@ class LOCKSTEP_API ProcessGroup {
 
   // Reduces in place: every rank's buffer receives the reduction of all ranks' buffers, with equal bits on all ranks.
   virtual Work all_reduce(const BufferView& buffer, const ReductionOptions& options = {}) = 0;
-  // Broadcasts in place: every rank gets root's buffer.
+  // Broadcasts in place: every rank's buffer receives the values of root's buffer.
   virtual Work broadcast(const BufferView& buffer, int root) = 0;
   // Reduces in place: only root's buffer receives the reduction of all ranks' buffers; the buffers of the other ranks
   // keep their values.
@@ -145,7 +145,7 @@ class LOCKSTEP_API ProcessGroup {
   virtual Work reduce_scatter(const ConstBufferView& input, const BufferView& output,
                               const ReductionOptions& options = {}) = 0;
   // Gathers all ranks' inputs into root's `output`, which holds size() times input.count elements; `output` is ignored
-  // on every other rank.
+  // on every rank except root.
   virtual Work gather(const ConstBufferView& input, const BufferView& output, int root) = 0;
   // Scatters root's `input`, which holds size() times output.count elements: rank r gets part r. `input` is ignored on
   // every rank except root.
@@ -166,7 +166,7 @@ class LOCKSTEP_API ProcessGroup {
   // the CPU.
   virtual StreamView stream() const { return {device(), nullptr}; }
   // Sets the stream() that the next and later collectives use. The stream must outlive all collectives that were
-  // started with it. Throws InvalidArgument for a stream of another device.
+  // started with it. Throws InvalidArgument if the stream belongs to another device.
   virtual void set_stream(StreamView stream);
 
   // Makes new groups as MPI_Comm_split does: one group for each color, whose ranks are ordered by (key, rank). The

@@ -13,13 +13,13 @@
 //   return ddp.exit_code();
 //
 // One rank's request to stop travels to all ranks with the gradients of the rank's next synchronised step
-// (ddp/step_note.h), on a device two steps later. At the end of the step that carries the request, all ranks have
-// agreed to stop: from then on should_stop() returns the reason on every rank. The request itself ends no loop. In
-// loops without backward(), Metrics::result() and should_stop(*group, StopView::all_ranks) carry requests. A group
-// stays stopped, so a later phase of training needs a second group.
+// (ddp/step_note.h); on a device the request travels two steps later. At the end of the step that carries the request,
+// all ranks have agreed to stop: from then on should_stop() returns the reason on every rank. The request itself ends
+// no loop. In loops without backward(), Metrics::result() and should_stop(*group, StopView::all_ranks) carry requests.
+// A group stays stopped, so a later phase of training needs a second group.
 //
-// Threads: any thread may call request_stop() and should_stop(). Only the group's thread may use StopView::all_ranks
-//   and the other functions.
+// Threads: any thread may call request_stop() and should_stop(). Only the thread that uses the group may use
+//   StopView::all_ranks and the other functions.
 // Failure: the functions throw the group's errors, and StoreError.
 #pragma once
 
@@ -50,14 +50,14 @@ struct StopOptions {
 // ms counts as one signal, because timeout(1) sends its signal twice. If no training step ends within the timeout, the
 // process writes its place in the training to stderr, and the signal ends the process. The first signal also calls the
 // handlers that the program installed before stop_on_signals(); a handler that the program installs later replaces
-// lockstep's handler. A signal that the process ignores stays ignored. Only the first call on each rank of a group
-// takes effect; later calls only change the timeout. Throws InvalidArgument if a signal can't be handled or an option
-// is out of its range.
+// lockstep's handler. A signal that the process ignores stays ignored. Only the first call of stop_on_signals() on each
+// rank of a group takes effect; later calls only change the timeout. Throws InvalidArgument if a signal can't be
+// handled or an option is out of its range.
 LOCKSTEP_API void stop_on_signals(ProcessGroup& group, const StopOptions& options = {});
 
-// Asks all ranks of the group to stop. Any rank may call request_stop(), once or several times; should_stop()
-// returns the reason of the first call. After request_stop(), exit_code() returns 0, because the program has come to
-// its own end.
+// Asks all ranks of the group to stop. Any rank may call request_stop(), once or several times; should_stop() returns
+// the first reason that any rank gave. If request_stop() made the ranks stop, exit_code() returns 0, because the
+// program has come to its own end.
 LOCKSTEP_API void request_stop(ProcessGroup& group, std::string_view reason);
 
 // StopView names the ranks whose requests should_stop() looks at.

@@ -12,13 +12,13 @@
 //
 // Threads: only one thread may use a loader and its iterators; `workers` further threads read the dataset.
 // Failure: if the dataset throws while it reads a batch, begin() or ++ throws when the iterator reaches this
-//   batch. InvalidArgument and CorruptData keep their type; any other exception becomes an Error. The message of
+//   batch. An InvalidArgument or CorruptData keeps its type; any other exception becomes an Error. The message of
 //   the exception holds the batch, the epoch, the sample ids and the original text; the original exception is
 //   nested (std::rethrow_if_nested).
 // If the program leaves the loop early, the workers stop.
 //
-// Checkpoints: state() returns the number of samples of the epoch that the loader has handed out; the state is equal on
-//   all ranks. After resume(state), the first pass reads the rest of the epoch, with any number of ranks.
+// Checkpoints: state() records how many samples of the epoch the loader has handed out, and is equal on all ranks.
+//   After resume(state), the first pass reads the rest of the epoch, with any number of ranks.
 //
 //   if (fs::exists(...)) loader.resume(state);                                   // before the loop
 //   for (std::int64_t epoch = loader.epoch(); epoch < 10; ++epoch) {
@@ -248,8 +248,8 @@ class LOCKSTEP_API LoaderCore {
   std::shared_ptr<Sampler> sampler_;
   LoaderOptions options_;
   bool is_resumed_ = false;  // whether no pass has begun since the last call of resume()
-  // Whether the next pass is of the sampler's current epoch, instead of the next epoch: true before the first pass,
-  // after set_epoch(), and after resume() in the middle of an epoch.
+  // Whether the next pass reads the sampler's current epoch instead of the next epoch. is_asked_for_ is true before the
+  // first pass, after set_epoch(), and after resume() in the middle of an epoch.
   bool is_asked_for_ = true;
   std::weak_ptr<Pass> running_;
   std::shared_ptr<IsOver> training_is_over_ = std::make_shared<IsOver>();     // null: training never ends
@@ -303,8 +303,9 @@ class DataLoader {
   void set_epoch(std::int64_t epoch) { core_.set_epoch(epoch); }
   std::int64_t epoch() const { return core_.epoch(); }
   // Makes the next pass continue at the place `state`. If `state` is the end of an epoch, the next pass reads the next
-  // epoch. If set_epoch() then sets the finished epoch, the next pass has no batches. Throws InvalidArgument if `state`
-  // has another length, seed or order than the sampler, or if resume() is called in the middle of a pass.
+  // epoch. If set_epoch() asks for the finished epoch after resume(), the next pass has no batches. Throws
+  // InvalidArgument if `state` has another length, seed or order than the sampler, or if resume() is called in the
+  // middle of a pass.
   void resume(const SamplerState& state) { core_.resume(state); }
   // Returns the place in the epoch after the batches that the last pass has handed out. The batch that the body of the
   // loop is using counts as handed out.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes which samples a rank reads, as pure functions of (length, rank, world, seed, epoch, position).
+// Defines samplers, which compute the samples that a rank reads as pure functions of (length, rank, world, seed,
+// epoch, position).
 //
-// Samplers need no communication: each rank computes its own part of the samples, and the parts fit together because
-// length, world, seed and epoch are equal on all ranks. The order of an epoch does not depend on the machine or the
-// world size, so a run can resume with another world size. After resuming, the ranks continue the order after the
+// Samplers need no communication: each rank computes its own part of the samples. The parts of the ranks fit together
+// because length, world, seed and epoch are equal on all ranks. The order of an epoch does not depend on the machine or
+// the world size, so a run can resume with another world size. After resuming, the ranks continue the order after the
 // samples that all ranks together have consumed.
 #pragma once
 
@@ -118,8 +119,8 @@ LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
 LOCKSTEP_API RowRange rows_in_micro_batches(std::int64_t rows, std::int64_t global_batch, int micro_batches, int rank,
                                             int world);
 
-// SamplerState records how far a run has got in its data. The state is equal on all ranks and does not depend on the
-// number of ranks. Programs save the SamplerState in a checkpoint.
+// SamplerState records how far a run has got in its data. A SamplerState is equal on all ranks and does not depend on
+// the number of ranks. Programs save the SamplerState in a checkpoint.
 struct SamplerState {
   std::int64_t length = 0;  // number of samples in an epoch
   std::uint64_t seed = 0;
@@ -273,8 +274,8 @@ struct GlobalBatchSamplerOptions {
 
 // GlobalBatchSampler cuts the epoch into global batches as a single process would, so that a run computes the same
 // steps at every world size. Each global batch is split over the ranks along dimension 0, by chunk() or as fixed
-// micro-batches. Every sample comes exactly once per epoch, unless drop_last is set. Every rank gets a batch for every
-// step, which may have 0 rows.
+// micro-batches. Every sample comes exactly once per epoch, unless drop_last is set. In every step each rank gets a
+// batch, which may have 0 rows.
 class LOCKSTEP_API GlobalBatchSampler final : public Sampler {
  public:
   GlobalBatchSampler(std::int64_t length, int rank, int world, const GlobalBatchSamplerOptions& options);

@@ -31,13 +31,13 @@ struct LOCKSTEP_API ParameterSpec {
 };
 
 struct LOCKSTEP_API BucketOptions {
-  // The size in bytes, including padding, from which on a bucket gets no further parameter. If cap_bytes is 0, every
-  // parameter gets a bucket to itself. The default cap in CPU memory is 2 MiB, so that a bucket fits into the L2
-  // cache. The default cap on a device is 25 MiB, because starting a collective on a device costs as much as sending
-  // several MB.
+  // The size in bytes, including padding, at which a bucket is full: a bucket that has reached this size gets no
+  // further parameter. If cap_bytes is 0, every parameter gets a bucket to itself. The default cap in CPU memory is 2
+  // MiB, so that a bucket fits into the L2 cache. The default cap on a device is 25 MiB, because starting a collective
+  // on a device costs as much as sending several MB.
   std::optional<std::size_t> cap_bytes = {};
-  // The cap of the first bucket of each dtype, in bytes. The first cap should be smaller than cap_bytes, so that
-  // communication starts early.
+  // The cap of the first bucket of each dtype, in bytes. The first cap is smaller than the default of cap_bytes, so
+  // that communication starts early.
   std::size_t first_cap_bytes = 1 << 20;
   // The number of equal parts into which each bucket is divided, at least 1. Padding makes each part of a bucket a
   // whole number of cache lines. A Reducer with Shard::optimizer sets `parts` to the number of ranks.

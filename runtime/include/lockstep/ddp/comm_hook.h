@@ -18,9 +18,9 @@
 //   nested; PeerLost, Timeout and Mismatch keep their type. The exception makes this rank fail: every later call throws
 //   the exception again, also with a single rank.
 //
-// Three pages describe the reasons for scaled sums, the costs of hooks, and hooks on GPUs: docs/LIBTORCH_REFERENCE.md,
-// "Communication hooks", docs/adr/0032-a-hook-exchanges-buckets-the-reducer-divides.md and
-// docs/adr/0084-hooks-and-shards-wait-in-streams-on-a-device.md.
+// Three pages describe the reasons for scaled sums, the costs of hooks, and hooks on GPUs:
+// docs/LIBTORCH_REFERENCE.md, "Communication hooks", docs/adr/0032-a-hook-exchanges-buckets-the-reducer-divides.md
+// and docs/adr/0084-hooks-and-shards-wait-in-streams-on-a-device.md.
 #pragma once
 
 #include <cstddef>
@@ -92,7 +92,7 @@ struct HookedBucket {
   // group's stream waits for `work`. `finish` must launch its kernels in the group's stream. `finish` may not start a
   // collective, because the ranks call `finish` at different times.
   std::function<BufferView()> finish = {};
-  // The number of bytes that this rank sends, which the trace shows. The default is the size of the bucket.
+  // The number of bytes that the hook sends, which the trace shows. The default is the size of the bucket.
   std::optional<std::size_t> bytes = {};
 };
 

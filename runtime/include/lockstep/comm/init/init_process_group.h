@@ -29,8 +29,8 @@ struct InitOptions {
   std::optional<std::chrono::nanoseconds> timeout = {};  // the default is 5 minutes
   // The device of the group: "cpu", "cuda:1", "cuda" or "auto". "cuda" means the GPU whose number among the GPUs that
   // the process sees is the local rank. "auto" means "cuda" on all ranks if every rank has a GPU that NCCL supports,
-  // and "cpu" on all ranks otherwise; rank 0 logs the reason. If `device` is empty, the value of LOCKSTEP_DEVICE
-  // counts; if LOCKSTEP_DEVICE is unset too, the device is "cuda" for backend nccl, and "cpu" for every other backend.
+  // and "cpu" on all ranks otherwise; rank 0 logs the reason. If `device` is empty, LOCKSTEP_DEVICE names the device;
+  // if LOCKSTEP_DEVICE is unset too, the device is "cuda" for backend nccl, and "cpu" for every other backend.
   std::string device = {};
 };
 
