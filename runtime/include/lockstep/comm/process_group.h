@@ -136,12 +136,12 @@ class LOCKSTEP_API ProcessGroup {
   // Reduces in place: only root's buffer receives the reduction of all ranks' buffers; the buffers of the other ranks
   // keep their values.
   virtual Work reduce(const BufferView& buffer, int root, ReduceOp op = ReduceOp::sum) = 0;
-  // Gathers all ranks' inputs in rank order into `output`, which holds size() times input.count elements. all_gather()
-  // works in place if `input` is exactly this rank's part of `output`.
+  // Gathers all ranks' inputs in rank order into `output`, which holds size() times input.count elements. Works in
+  // place if `input` is exactly this rank's part of `output`.
   virtual Work all_gather(const ConstBufferView& input, const BufferView& output) = 0;
   // Reduces the parts of `input`, which holds size() times output.count elements: rank r gets the reduction of the r-th
-  // parts of all ranks' inputs, with the bits that all_reduce() gives. reduce_scatter() works in place if `output` is
-  // exactly this rank's part of `input`; the values of the other parts of `input` are unspecified afterwards.
+  // parts of all ranks' inputs, with the bits that all_reduce() gives. Works in place if `output` is exactly this
+  // rank's part of `input`; the values of the other parts of `input` are unspecified afterwards.
   virtual Work reduce_scatter(const ConstBufferView& input, const BufferView& output,
                               const ReductionOptions& options = {}) = 0;
   // Gathers all ranks' inputs into root's `output`, which holds size() times input.count elements; `output` is ignored

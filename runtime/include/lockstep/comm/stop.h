@@ -68,8 +68,9 @@ LOCKSTEP_API void request_stop(ProcessGroup& group, std::string_view reason);
 enum class StopView : std::uint8_t {
   agreed,     // all ranks, once they have agreed to stop: the same on every rank between the same two steps
   this_rank,  // only this rank, whose program has asked or whose process got a signal: other ranks may not know yet
-  // All ranks, which agree to stop in this collective call if any rank got a request before its call. Loops without a
-  // DistributedDataParallel use all_ranks: if (step % 100 == 0 && should_stop(*group, StopView::all_ranks)) break;
+  // The requests of all ranks: in this collective call all ranks agree to stop if any rank got a request before its
+  // call. Loops without a DistributedDataParallel use all_ranks: if (step % 100 == 0 && should_stop(*group,
+  // StopView::all_ranks)) break;
   all_ranks,
 };
 

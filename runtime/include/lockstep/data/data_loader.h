@@ -8,7 +8,7 @@
 //   }
 //
 // The first call of begin() starts epoch 0, and each later call of begin() starts the next epoch, even if the program
-// left the previous loop early. set_epoch() and resume() choose another epoch for the next begin().
+// left the previous loop early. To choose another epoch for the next begin(), call set_epoch() or resume().
 //
 // Threads: only one thread may use a loader and its iterators; `workers` further threads read the dataset.
 // Failure: if the dataset throws while it reads a batch, begin() or ++ throws when the iterator reaches this
@@ -134,7 +134,7 @@ class BySample {
 //
 // Threads: one thread, the consumer, calls next() and the destructor; several workers call produce at once.
 // Failure: if produce throws for an index, next() rethrows the exception when next() reaches this index; later calls of
-//   next() still return the results of later indices. next() throws Timeout if a result does not come in time; the
+//   next() still return the results of later indices. If a result does not come in time, next() throws Timeout; the
 //   message names the index.
 // End: the destructor stops the workers, also in the middle of an epoch. The destructor waits for running calls of
 //   produce, which can't be interrupted, for at most `timeout`, but at least for a second. If next() has just thrown
