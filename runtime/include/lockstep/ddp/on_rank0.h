@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// on_rank0 runs an action on rank 0 for all ranks, such as reading or writing a file.
+// on_rank0 runs an action, such as reading or writing a file, on rank 0, and gives the action's result to all ranks.
 //
 //   lockstep::on_rank0([&] { unpack(file, folder); }, *group);                      // the other ranks wait
 //   const int classes = lockstep::on_rank0([&] { return count_classes(file); }, *group);
 //
-// Collective: the other ranks wait for the action, at most for the group's timeout (InitOptions::timeout). After the
-// timeout the group has failed.
+// Collective: every rank calls on_rank0, and the other ranks wait for rank 0's action, at most for the group's timeout
+// (InitOptions::timeout). After the timeout the group has failed.
 //
-// Failure: rank 0 throws the exception of the action, even if the group fails meanwhile. Every other rank throws
-// PeerLost, whose cause() holds rank 0's text and errno ("save_weights: rank 0 (host node7, pid 4711) failed: ..."). No
-// rank throws before all ranks have the text, and the group stays usable. If the group fails, on_rank0 throws the
-// group's errors, which name the operation if a rank did not make this call.
+// Failure: if the action throws, rank 0 rethrows the action's exception, even if the group fails meanwhile. Every other
+// rank then throws PeerLost, whose cause() holds the text and errno of rank 0's exception ("save_weights: rank 0 (host
+// node7, pid 4711) failed: ..."). No rank throws before all ranks have the exception's text, so the group stays usable
+// after a failed action. If the group fails, on_rank0 throws the group's errors, which name the operation if a rank did
+// not call on_rank0.
 #pragma once
 
 #include <concepts>

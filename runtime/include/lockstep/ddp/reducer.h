@@ -9,15 +9,14 @@
 //     reducer.finish_step();                    // gradients are the mean over all ranks' rows
 //   }
 //
-// - Collective: the constructor, plan_order, every synchronised step and update_shards are collective, and called in
-//   one order on all ranks.
-// - Threads: the Reducer belongs to one thread, which runs backward.
-// - Failure: a call throws the group's errors, which begin with step and bucket; every later call throws the first
+// Collective: all ranks call the constructor, plan_order, every synchronised step and update_shards in the same order.
+// Threads: a Reducer belongs to one thread, which runs backward.
+// Failure: calls throw the group's errors, whose messages begin with step and bucket; every later call throws the first
 //   error again.
-// - Misuse: a gradient marked ready twice, a step not begun, an unknown name and other wrong calls throw
-//   InvalidArgument, which names parameter and step. A wrong call changes nothing.
-// - Devices: with a group over NCCL, gradient() is an address on the device, and a call waits for the device only if
-//   the call's comment says so.
+// Misuse: calls throw InvalidArgument, which names parameter and step, for a gradient marked ready twice, a step not
+//   begun, an unknown name and other mistakes. A call that throws InvalidArgument changes nothing.
+// Devices: in a group over NCCL, gradient() returns an address on the device. A Reducer's call waits for the device
+//   only if the call's comment says so.
 //
 // The Reducer depends on no tensor class: any engine that can write a gradient to an address can use a Reducer. See
 // docs/OWN_GRADIENTS.md and docs/adr/0002-gradients-are-summed-with-their-weights.md.
@@ -46,29 +45,33 @@ namespace lockstep {
 
 struct ReducerOptions {
   BucketOptions buckets = {};
-  // If true, used_anywhere() says after each step which parameters some rank marked ready. Engines need the answer if
-  // their graphs may leave parameters out. The answer travels with the last float32 bucket, 4 bytes per parameter.
+  // If true, used_anywhere() tells after each step whether any rank marked a parameter ready. An engine needs
+  // used_anywhere() if its graph may leave parameters out of a step. The ranks exchange these marks with the last
+  // float32 bucket, as 4 bytes per parameter.
   bool track_unused = false;
-  // The way in which the loss combines its terms, equal on all ranks. With Loss::sum the engine writes gradients
-  // without a factor, and the Reducer does not divide the gradients' sum over ranks and micro-batches.
+  // The way in which the loss combines its terms (mean or sum), equal on all ranks. With Loss::sum the engine writes
+  // gradients without multiplying them by a weight, and the Reducer does not divide the gradients' sum over ranks and
+  // micro-batches.
   Loss loss = Loss::mean;
-  // The exchange of the buckets that replaces the group's all-reduce, see ddp/comm_hook.h. The hook's name is equal on
-  // all ranks. On a device with a hook, the host waits for the summed weight in the first two steps.
+  // The hook that exchanges the buckets in place of the group's all-reduce (ddp/comm_hook.h). The hook's name must be
+  // equal on all ranks. With a hook on a device, the host waits for the ranks' summed weight in the first two steps.
   CommHook comm_hook = {};
-  // The reaction to NaN and infinity in this rank's own gradients.
+  // The Reducer's reaction to NaN and infinity in this rank's own gradients.
   NotFinite not_finite = NotFinite::tell;
-  // The settings for equal bits at any number of ranks (ddp/reproducible.h); the settings are equal on all ranks. Each
-  // of this rank's fixed micro-batches is then a begin_step ... finish_step, in order, and only the last micro-batch is
-  // synchronised. The engine writes each micro-batch's gradients without adding (overwrites() is true), and the Reducer
-  // adds them up.
+  // The settings for computing the same bits with any number of ranks (ddp/reproducible.h), equal on all ranks. If
+  // `reproducible` is on, the engine calls begin_step() ... finish_step() for each of this rank's fixed micro-batches,
+  // in order, and synchronises only the last micro-batch. For each fixed micro-batch the engine overwrites the
+  // gradients (overwrites() is true), and the Reducer adds up the gradients of the micro-batches.
   //
-  // The constructor throws InvalidArgument if there are fewer fixed micro-batches than ranks or more than 2^20, or if
-  // the batch size or the number of threads is out of range. The constructor also throws with a comm_hook, for 16-bit
-  // parameters, and on a device with LOCKSTEP_STEP_DIGESTS.
+  // The Reducer's constructor throws InvalidArgument if there are fewer fixed micro-batches than ranks or more than
+  // 2^20, or if the batch size or the number of threads is out of range. With fixed micro-batches the constructor also
+  // throws InvalidArgument for a comm_hook, for 16-bit parameters, and on a device with LOCKSTEP_STEP_DIGESTS.
   Reproducible reproducible = {};
-  // The state that ranks divide among themselves, equal on all ranks. With Shard::optimizer a synchronised finish_step
-  // leaves the mean only in this rank's shard; update_shards() then updates the shard's weights, and gives all weights
-  // to every rank. Buckets keep the order of plan_order, or, without plan_order, reverse registration order.
+  // The training state that the ranks divide among themselves; this setting must be equal on all ranks. With
+  // Shard::optimizer, a synchronised finish_step() leaves the mean gradients only in this rank's shard. Then
+  // update_shards() updates the weights of this rank's shard, and gathers the updated weights of all shards on every
+  // rank. With Shard::optimizer, buckets keep the order of plan_order(), or reverse registration order without
+  // plan_order().
   Shard shard = Shard::none;
 };
 
@@ -78,49 +81,52 @@ struct StepOptions {
   // partition of the batch.
   std::int64_t weight = 1;
   // If true, this micro-batch is the last micro-batch of its step. If false, finish_step() sends nothing, and the next
-  // begin_step() adds to gradients and weight (accumulating() is true).
+  // micro-batch adds to this micro-batch's gradients and weight (accumulating() is then true).
   bool synchronize = true;
-  // The numbers that travel with bucket 0 if the step is synchronised: see noted().
+  // The numbers that the ranks exchange together with bucket 0 of a synchronised step; noted() returns the result.
   StepNote note = {};
 };
 
 class LOCKSTEP_API Reducer {
  public:
   // Compares hashes of specs and options over the ranks, and allocates the arena that holds the gradients. The
-  // constructor is collective. If specs or options differ, the constructor throws Mismatch on every rank, which names
-  // the first parameter that differs, and the ranks. If a rank does not arrive, the constructor throws Timeout, which
-  // names the missing ranks.
+  // constructor is collective. If specs or options differ between ranks, the constructor throws Mismatch on every rank,
+  // which names the first parameter that differs, and the ranks. If a rank does not call the constructor in time, the
+  // constructor throws Timeout, which names the missing ranks.
   Reducer(std::vector<ParameterSpec> specs, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options = {});
   // Aborts the group if buckets are in flight, because the other ranks wait for this rank.
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Broadcasts rank 0's arguments: the order in which gradients become ready, which the buckets follow, and the unit of
-  // weights, at least 1. The call is collective, and comes before the first begin_step.
+  // Broadcasts rank 0's `order` and `unit` to all ranks. The buckets follow `order`, which lists the parameters in the
+  // order in which their gradients become ready. `unit` is the unit of weights, at least 1. All ranks call plan_order()
+  // together, before the first begin_step().
   //
-  // Without this call the order in the first synchronised step is reverse registration order. The begin_step after this
-  // step plans once more, in the order that rank 0 saw in the step; on a device the host waits for this order.
+  // Without plan_order(), buckets of the first synchronised step follow reverse registration order. The next
+  // begin_step() then plans the buckets again, in the order in which gradients became ready on rank 0 in the first
+  // step; on a device the host waits for rank 0's order.
   void plan_order(std::span<const int> order, std::int64_t unit = 1);
   // Returns the unit of weights, which is 1 by default and on a device. The engine writes the gradient of its mean loss
-  // times weight / weight_unit(), so a rank whose weight is one unit needs no multiplication. With a unit of 1 the
-  // engine writes the gradient of the loss summed over its rows.
+  // multiplied by weight / weight_unit(), so a rank whose weight equals the unit needs no multiplication. With a unit
+  // of 1 the engine writes the gradient of the loss summed over this rank's rows.
   std::int64_t weight_unit() const;
 
-  // Begins a step, or a micro-batch of a step. On a device the call waits if the host is more than two steps ahead, and
-  // may throw the failure of an earlier step's collective.
+  // Begins a step, or a micro-batch of a step. On a device begin_step() waits if the host is more than two steps ahead
+  // of the device, and may throw the failure of an earlier step's collective.
   void begin_step(const StepOptions& options = {});
   // Returns whether earlier micro-batches of this step have finished.
   bool accumulating() const;
-  // Returns whether the engine overwrites gradients in this micro-batch. If false, the engine adds to the gradients of
-  // earlier micro-batches, which are 0 for a parameter that was not marked.
+  // Returns whether the engine overwrites gradients in this micro-batch. If overwrites() is false, the engine adds to
+  // the gradients of earlier micro-batches. The gradient of a parameter that no earlier micro-batch marked is 0.
   bool overwrites() const;
-  // Returns the address of the parameter's gradient in the arena, which has contiguous elements in the parameter's
-  // shape. On a device the address is in the device's memory: work in the group's stream() writes the gradient before
-  // mark_ready, and work queued in this stream after finish_step reads the gradient.
+  // Returns the address of the parameter's gradient in the arena. The gradient has contiguous elements in the
+  // parameter's shape. On a device the address is in the device's memory: the engine queues its writes of the gradient
+  // in the group's stream() before mark_ready(), and its reads in this stream after finish_step().
   //
-  // The address is valid until the next begin_step. An engine may also keep the address as long as plan_changes() does
-  // not grow, because only then the gradient moves. Throws InvalidArgument for another dtype and for an unknown name.
+  // The address of a gradient is valid until the next begin_step(). An engine may keep the address for longer as long
+  // as plan_changes() does not grow, because gradients move only when plan_changes() grows. Throws InvalidArgument if
+  // the parameter's dtype is not T's, or if no parameter has the name.
   template <typename T>
   T* gradient(int parameter) {
     return static_cast<T*>(gradient_data(parameter, dtype_of<T>()));
@@ -129,72 +135,80 @@ class LOCKSTEP_API Reducer {
   T* gradient(std::string_view name) {
     return gradient<T>(index_of(name));
   }
-  // Returns what gradient() returns, for a dtype that is known at run time. Throws InvalidArgument if the parameter has
-  // another dtype.
+  // Returns the address that gradient() returns, for a dtype that is known only at run time. Throws InvalidArgument if
+  // `dtype` is not the parameter's dtype.
   void* gradient_data(int parameter, DType dtype);
-  // Declares the gradient final for this micro-batch. A bucket leaves when all its gradients are ready and the buckets
-  // before it have left: all ranks launch buckets in the order of their index. A parameter that is never marked counts
-  // as 0 in this micro-batch; unless overwrites(), the engine must not write its gradient.
+  // Declares the gradient final for this micro-batch. The Reducer launches a bucket when all its gradients are ready
+  // and all earlier buckets are launched, so all ranks launch buckets in the order of their index. The gradient of a
+  // parameter that is never marked counts as 0 in this micro-batch. Unless overwrites() is true, the engine must not
+  // write the gradient of a parameter that the engine does not mark.
   void mark_ready(int parameter);
   void mark_ready(std::string_view name) { mark_ready(index_of(name)); }
-  // Declares that this micro-batch has no gradient of the parameter: the gradient counts as 0, and its bucket does not
-  // wait for it. Throws as mark_ready() does.
+  // Declares that this micro-batch has no gradient of the parameter. The gradient then counts as 0, and its bucket does
+  // not wait for mark_ready(). Throws the same errors as mark_ready().
   void mark_unused(int parameter);
-  // Launches the remaining buckets and waits for all buckets; on a device the group's stream waits, and not the host.
+  // Launches the remaining buckets and waits for all buckets. On a device the group's stream waits for the buckets, and
+  // the host does not wait.
   //
   // After a synchronised step, finish_step() returns the summed weight of all ranks; if no rank had data, the weight
-  // and the gradients are 0. On a device it returns nullopt, because the host does not know the summed weight yet.
-  // After a micro-batch that is not synchronised, finish_step() returns this rank's weight so far. With Loss::sum,
-  // whose weights do not travel, finish_step() always returns this rank's weight.
+  // and the gradients are 0. On a device finish_step() returns nullopt after a synchronised step, because the host does
+  // not know the summed weight yet. After a micro-batch that is not synchronised, finish_step() returns the weight that
+  // this rank has accumulated in the step so far. With Loss::sum, whose weights do not travel, finish_step() always
+  // returns this rank's weight.
   //
-  // After this call the program may set another stream in the group. The new stream waits for the work that the old
-  // stream had when finish_step returned, and the program may destroy the old stream. If later work in the old stream
-  // reads gradients, the program orders this work itself.
+  // After finish_step() the program may set another stream in the group. The new stream waits for the work that the old
+  // stream had when finish_step() returned, so the program may destroy the old stream. If the program later queues work
+  // that reads gradients in the old stream, the program must order this work itself.
   std::optional<std::int64_t> finish_step();
-  // Returns the summed weight of all ranks in the last synchronised step; 0 before the first step. On a device the call
-  // waits until the host knows the weight, at most for the group's timeout. Throws InvalidArgument within a
-  // synchronised step.
+  // Returns the summed weight of all ranks in the last synchronised step, or 0 before the first step. On a device
+  // total_weight() waits until the host knows the weight, at most for the group's timeout. Throws InvalidArgument
+  // within a synchronised step.
   std::int64_t total_weight() const;
   // Returns whether all collectives of the last synchronised step and of its update_shards() have ended without a
-  // failure. The result is always true on the CPU; on a device it is true once the host knows of their end. The call
-  // never waits.
+  // failure. On the CPU is_step_over() always returns true; on a device it returns true once the host knows that the
+  // collectives have ended. The call never waits.
   bool is_step_over() const;
-  // Returns the combined notes of all ranks, which are equal on every rank; their step is -1 before the first step.
+  // Returns the notes of all ranks, combined (ddp/step_note.h) and equal on every rank. NotedStep::step is -1 before
+  // the first synchronised step.
   //
-  // - On the CPU these are the notes of the last synchronised step, once its finish_step has returned.
-  // - On a device these are the notes of two steps before the last begun step, once its begin_step has returned.
+  // On the CPU noted() returns the notes of the last synchronised step, once its finish_step() has returned.
+  // On a device noted() returns the notes of the step two before the last begun step, once the last begin_step() has
+  // returned.
   const NotedStep& noted() const;
-  // Returns whether any rank marked the parameter ready in the last synchronised step, in a micro-batch of a weight
-  // above 0. If the summed weight is 0, marks in all micro-batches count. On a device the call waits as total_weight()
-  // does, and returns true if the summed weight is 0. Throws InvalidArgument without ReducerOptions::track_unused.
+  // Returns whether any rank marked the parameter ready in the last synchronised step, in a micro-batch whose weight is
+  // above 0. If the summed weight of all ranks is 0, used_anywhere() counts the marks of all micro-batches. On a device
+  // used_anywhere() waits until the host knows the summed weight, like total_weight(), and returns true if the summed
+  // weight is 0. Throws InvalidArgument without ReducerOptions::track_unused.
   bool used_anywhere(int parameter) const;
   // Calls `update` for each part of this rank's shard, in the order of the buckets. `update` reads elements [begin,
-  // end) of the parameter's gradient, and overwrites them with the updated weights; meanwhile the previous bucket
-  // travels. After the call the gradients' memory holds the updated weights of all ranks, until the next begin_step.
-  // The call is collective, needs Shard::optimizer, and may come once after a synchronised finish_step.
+  // end) of the parameter's gradient, and overwrites these elements with the updated weights. While `update` runs, the
+  // previous bucket travels to the other ranks. After update_shards() the gradients' memory holds the updated weights
+  // of all ranks, until the next begin_step(). The call is collective, and needs Shard::optimizer. The program may call
+  // update_shards() once after each synchronised finish_step().
   //
-  // With one rank the shard has all elements, and nothing travels. An exception of `update` is a failure of this rank,
-  // as in abandon_step. Throws InvalidArgument without shards, or at another moment.
+  // In a group of one rank, the shard has all elements, and update_shards() sends nothing. If `update` throws,
+  // update_shards() rethrows the exception, and the group fails on every rank, as after abandon_step(). Throws
+  // InvalidArgument without Shard::optimizer, or if no synchronised finish_step() came just before.
   void update_shards(const std::function<void(const ParameterShard&)>& update);
-  // Returns the parts of `rank`'s shard in all buckets of the current plan; none without Shard::optimizer.
+  // Returns the parts of `rank`'s shard in all buckets of the current plan, or no parts without Shard::optimizer.
   std::vector<ParameterShard> shards(int rank) const;
-  // Gives up a step whose backward has failed on this rank; does nothing if no step was begun or accumulated. The group
-  // fails on every rank with "rank R (host, pid) failed in step S: `cause`". A group of one rank forgets the step with
-  // its earlier micro-batches, and can continue.
+  // Gives up a step whose backward has failed on this rank. If no step was begun or accumulated, abandon_step() does
+  // nothing. The group fails on every rank with an error that names this rank, its host and pid, the step and `cause`.
+  // In a group of one rank, the Reducer forgets the step with its earlier micro-batches, and can continue.
   void abandon_step(std::string_view cause) noexcept;
 
   const std::vector<ParameterSpec>& parameters() const;
   const BucketPlan& plan() const;
-  // Returns the number of times that gradients moved to other addresses: in plan_order, and in the begin_step that
-  // plans again.
+  // Returns the number of times that gradients moved to other addresses. Gradients move in plan_order(), and in the
+  // begin_step() that plans the buckets again.
   int plan_changes() const;
-  // Returns the gradients' memory. A copy of the pointer keeps the memory usable after the Reducer and the group
-  // are destroyed.
+  // Returns the gradients' memory. A copy of the returned pointer keeps the gradients' memory usable after the Reducer
+  // and the group are destroyed.
   std::shared_ptr<void> memory() const;
   // Returns the index of the parameter with this name. Throws InvalidArgument if no parameter has the name.
   int index_of(std::string_view name) const;
-  // Returns the times of the last synchronised step; StepRecord::step is -1 before the first step. On a device returns
-  // the times of the last step whose end the host knows, perhaps an earlier step, because this call never waits.
+  // Returns the times of the last synchronised step; the record's `step` is -1 before the first step. On a device
+  // last_step() never waits, so it returns the times of the latest step that the host knows to have ended.
   const trace::StepRecord& last_step() const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reproducible makes a step compute equal bits at any number of ranks.
+// Reproducible makes a training step compute the same bits with any number of ranks.
 //
 //   data::DataLoader loader(dataset, *group, {.global_batch = 64, .micro_batches = 8});
 //   DistributedDataParallel ddp(model, group, {.reproducible = {.micro_batches = 8, .global_batch = 64}});
@@ -9,19 +9,20 @@
 //     optimizer.zero_grad();
 //   }
 //
-// A sampler with the option micro_batches cuts the rows of a step into fixed micro-batches of equal size
-// (data/sampler.h): 64 rows are always 8 micro-batches, which 1 to 8 ranks share. Each micro-batch has its own forward
-// and backward, on a fixed number of threads. One binary tree adds up the micro-batches' gradients: in a node of n
-// micro-batches the left half has the largest power of two below n. A rank adds up the whole nodes of its
-// micro-batches, and the ranks complete the tree.
+// A sampler with the option micro_batches (data/sampler.h) cuts the rows of a step into fixed micro-batches of equal
+// size: 64 rows are always 8 micro-batches, which 1 to 8 ranks share. Each fixed micro-batch has its own forward and
+// backward, on a fixed number of threads. The micro-batches' gradients are summed in a binary tree. In a tree node of n
+// micro-batches, the left child has as many micro-batches as the largest power of two below n. Each rank sums the tree
+// nodes that contain only its micro-batches, and the ranks sum the other nodes together.
 //
-// So runs with any number of ranks and hosts, any backend on the CPU and any buckets compute equal weights to the last
-// bit. A stopped run resumes at another number of ranks with equal bits. Ranks on GPUs of one kind, over NCCL, also
-// compute equal bits, except for a norm of sharded gradients (DdpOptions::shard). GPUs and CPUs differ, because their
-// kernels differ.
+// With this tree, runs on CPUs compute the same weights, to the last bit, with any number of ranks and hosts, any
+// backend and any buckets. A stopped run that resumes with another number of ranks also computes the same bits. Runs on
+// GPUs of one model, over NCCL, also compute the same bits, except for a norm of sharded gradients (DdpOptions::shard).
+// GPUs and CPUs compute different bits, because their kernels differ.
 //
-// The program clears gradients before each step, and draws randomness by sample (lockstep's layers) or by micro-batch
-// (DdpOptions::seed with LibTorch). docs/REPRODUCIBLE.md lists the other rules, and the effect of different processors.
+// The program must clear gradients before each step, and draw random numbers per sample (lockstep's layers) or per
+// micro-batch (DdpOptions::seed with LibTorch). See docs/REPRODUCIBLE.md for the other rules, and for the effect of
+// different processors.
 #pragma once
 
 #include <cstdint>
@@ -32,21 +33,24 @@
 
 namespace lockstep {
 
-// Reproducible holds the settings, which are equal on all ranks. More micro-batches make more and smaller backwards:
-// set micro_batches to the largest number of ranks that any run of the training will have.
+// Reproducible holds the settings of reproducible training, which must be equal on all ranks. Each micro-batch costs
+// one more, smaller backward, so set micro_batches to the largest number of ranks that any run of the training will
+// have.
 struct Reproducible {
-  // The number of fixed micro-batches in a step, at least the number of ranks. 0 turns fixed micro-batches off, for the
-  // highest speed.
+  // The number of fixed micro-batches in a step, at least the number of ranks. The value 0 turns fixed micro-batches
+  // off, for the highest speed.
   int micro_batches = 0;
-  // The number of rows in a full step, of all ranks together.
+  // The number of rows in a full step, summed over all ranks.
   std::int64_t global_batch = 0;
-  // The number of threads of one operation. Operations with another number of threads add up in another order.
+  // The number of threads of one operation. An operation that runs on another number of threads adds numbers up in
+  // another order.
   int threads = 1;
 
   bool is_on() const { return micro_batches != 0; }
 };
 
-// MicroBatch is rows [begin, end) of this rank's rows, perhaps none, which have their own forward and backward.
+// MicroBatch describes rows [begin, end) of this rank's rows, which have their own forward and backward. The range may
+// be empty.
 struct MicroBatch {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -55,9 +59,9 @@ struct MicroBatch {
   bool operator==(const MicroBatch&) const = default;
 };
 
-// Returns the micro-batches of `rank` in a step of `rows` rows, in order; if `reproducible` is not on, one micro-batch
-// of all rows. Throws InvalidArgument if the rows are more than the rank's micro-batches hold, and for a number out of
-// its range.
+// Returns the micro-batches of `rank`, in order, in a step in which `rank` has `rows` rows. If `reproducible` is not
+// on, returns one micro-batch of all rows. Throws InvalidArgument if the rank's micro-batches hold fewer than `rows`
+// rows, or if an argument is out of range.
 LOCKSTEP_API std::vector<MicroBatch> micro_batches_of_step(const Reproducible& reproducible, std::int64_t rows,
                                                            int rank, int world);
 

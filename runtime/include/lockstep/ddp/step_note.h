@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepNote is a few numbers that travel with bucket 0 of every synchronised step, so that all ranks know these numbers
-// without another collective.
+// StepNote holds a few numbers that the ranks exchange together with bucket 0 of every synchronised step, so that the
+// exchange needs no other collective.
 //
 // To add a field, add a member to StepNote and a line to kStepFields: no other code depends on the number of fields.
 #pragma once
@@ -13,30 +13,32 @@
 
 namespace lockstep {
 
-// StepNote holds one rank's values, and after the step the values of all ranks, combined by each field's operation.
+// Before a step StepNote holds one rank's values; after the step StepNote holds all ranks' values, combined by each
+// field's operation (kStepFields).
 struct StepNote {
-  // The number of writes to this rank's parameters since the ranks' parameters were last found equal. Combined: 1 if
-  // the ranks' numbers are equal, else 0.
+  // The number of writes to this rank's parameters since the ranks' parameters were last found equal. The combined
+  // value is 1 if the ranks' numbers are equal, and 0 otherwise.
   std::int64_t versions = 0;
-  // A digest of the model's number and of the numbers that choose the samples. Combined: 1 if the ranks' digests are
-  // equal, else 0.
+  // A digest of the model's number and of the numbers that choose the samples. The combined value is 1 if the ranks'
+  // digests are equal, and 0 otherwise.
   std::int64_t data = 0;
-  // A digest of the parameters' bytes, or 0 if no digest is due. Combined: 1 if the ranks' digests are equal, else 0.
+  // A digest of the parameters' bytes, or 0 if no digest is due in this step. The combined value is 1 if the ranks'
+  // digests are equal, and 0 otherwise.
   std::int64_t digest = 0;
-  // The number of terms in this rank's loss, and the loss summed over these terms, as runtime/ddp/loss_record.h splits
-  // the sum. Combined: the sums over the ranks, for GlobalBatch.
+  // The number of terms in this rank's loss, and the loss summed over these terms, as an integer and a fraction
+  // (runtime/ddp/loss_record.h). The combined values are the sums over the ranks, from which GlobalBatch is made.
   std::int64_t weight = 0;
   std::int64_t loss_whole = 0;
   std::int64_t loss_fraction = 0;
-  // 1 if this rank asks to stop (comm/stop.h); the Reducer sets this field. Combined: 1 if some rank asks to stop,
-  // else 0.
+  // The value 1 if this rank asks to stop the training (comm/stop.h), and 0 otherwise; the Reducer sets this field. The
+  // combined value is 1 if some rank asks to stop, and 0 otherwise.
   std::int64_t stop = 0;
 };
 
-// NotedStep is a step's note, combined over all ranks and equal on each rank.
+// NotedStep holds the number of a step and its note, combined over all ranks and equal on each rank.
 struct NotedStep {
-  // The number of the step. If the number is -1, no step is known yet, and `of_all` has no meaning; a field of
-  // NoteOp::equal is then 0, which does not mean that the ranks differ.
+  // The number of the step, or -1 if no step is known yet. If `step` is -1, the fields of `of_all` have no meaning: a 0
+  // in a field with NoteOp::equal does not mean that the ranks differ.
   std::int64_t step = -1;
   StepNote of_all = {};
 };
@@ -60,7 +62,8 @@ inline std::vector<NoteField> fields_of(const StepNote& own) {
   return fields;
 }
 
-// Returns the note of all ranks from `work`, which is done and was started with fields_of().
+// Returns the combined note of all ranks from `work`, which must be done and must have been started with the fields of
+// fields_of().
 inline StepNote note_of_all(const Work& work) {
   StepNote note;
   for (std::size_t i = 0; i < kStepFields.size(); ++i) note.*kStepFields[i].value = work.note(i);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines the requirements on a loader that a DistributedDataParallel watches.
+// Defines which functions a data loader or sampler needs for DistributedDataParallel::watch().
 #pragma once
 
 #include <functional>
@@ -12,15 +12,15 @@
 
 namespace lockstep {
 
-// TellsIdentity is a loader or sampler with identity(), which returns the numbers that decide which samples the
-// loader reads.
+// TellsIdentity is the concept of a loader or sampler that has identity(), which returns the numbers that decide which
+// samples the loader reads.
 template <typename T>
 concept TellsIdentity = requires(const std::remove_reference_t<T>& it) {
   DataIdentity(it.identity());
 };
 
-// Throws InvalidArgument unless `rank` and `world`, those of a sampler, are the group's rank and size. With other
-// values several ranks, or no rank, would read some rows.
+// Throws InvalidArgument unless `rank` and `world` of a sampler are the group's rank and size. If a sampler's rank or
+// world differed from the group's, some rows would be read by several ranks or by no rank.
 LOCKSTEP_API void require_rank_of_group(const ProcessGroup& group, int rank, int world);
 template <typename Loader>
 void require_rank_of_group(const ProcessGroup& group, Loader& loader) {
@@ -31,12 +31,13 @@ void require_rank_of_group(const ProcessGroup& group, Loader& loader) {
   }
 }
 
-// training_is_over() returns a function that returns whether all ranks of the group have agreed to stop. The function
-// returns false after the group is destroyed.
+// training_is_over() returns a function that returns whether all ranks of the group have agreed to stop. The returned
+// function returns false after the group is destroyed.
 using IsOver = std::function<bool()>;
 LOCKSTEP_API IsOver training_is_over(const ProcessGroup& group);
 
-// Makes the passes of a loader with end_when() end when the training ends; does nothing with another loader.
+// Makes the passes of a loader that has end_when() end when the training ends. For a loader without end_when(),
+// end_with_training() does nothing.
 template <typename Loader>
 void end_with_training(Loader& loader, const ProcessGroup& group) {
   if constexpr (requires { loader.end_when(IsOver()); }) loader.end_when(training_is_over(group));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines views of memory, which collectives and devices take as arguments: BufferView for writing, ConstBufferView
-// for reading.
+// Defines BufferView and ConstBufferView, the views of writable and of read-only memory that collectives and devices
+// take as arguments.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace lockstep {
 
-// BufferView is a view of `count` contiguous elements of `dtype` on `device`. The memory must outlive every use of the
-// view; a collective uses the view until its Work is done.
+// BufferView is a view of `count` contiguous elements of `dtype` on `device`. The viewed memory must outlive every use
+// of the view; a collective uses the view until its Work is done.
 struct BufferView {
   void* data = nullptr;
   std::int64_t count = 0;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceRuntime has the functions of one kind of device; streams, events and memory are built on these functions. The
-// CPU's runtime is built in, and its work is done when a call returns. CUDA's runtime is in the plug-in
-// liblockstep_cuda.so, which the first call that needs CUDA loads.
+// DeviceRuntime is the interface to one kind of device; streams, events and memory are built on its functions. The
+// CPU's runtime is built into the library, and finishes its work before a call returns. CUDA's runtime is in the
+// plug-in liblockstep_cuda.so; the first call that needs CUDA loads the plug-in.
 //
-// A call makes the host wait only if the call's comment says so, and counts the wait in counters().
-// Threads: any thread may make a call, but only one thread at a time may use an object. A call keeps the calling
-//   thread's current CUDA device. As an exception, a thread without a context stays on the device of the call, because
-//   returning to GPU 0 would create a context on GPU 0.
+// A function of DeviceRuntime makes the host wait only if the function's comment says so; counters() counts these
+// waits.
+// Threads: any thread may call a DeviceRuntime, but only one thread at a time may use a stream or event. A call leaves
+//   the calling thread's current CUDA device unchanged. As an exception, a thread without a CUDA context stays on the
+//   device of the call, because returning to GPU 0 would create a context on GPU 0.
 // Failure: a call throws DeviceError with the operation, the device and the words of the device's library. A call
 //   throws BackendUnavailable, with the reason and the remedy, if the device does not exist.
 #pragma once
@@ -35,36 +36,39 @@ struct DeviceInfo {
   std::size_t memory_bytes = 0;
   int major = 0;  // the compute capability, major.minor
   int minor = 0;
-  // The versions of the driver and of the runtime library in the plug-in, as CUDA counts: 13000 is 13.0.
+  // The versions of the driver and of the plug-in's CUDA runtime library, in CUDA's encoding: 13000 is version 13.0.
   int driver_version = 0;
   int runtime_version = 0;
 };
 
 struct DeviceMemory {
-  // The free memory of the device, which all processes share.
+  // The number of free bytes on the device, which all processes share.
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
-  // The memory of this process's allocations that are alive, or whose release their stream has not reached yet.
+  // The number of bytes in this process's live allocations, and in released allocations whose release the stream has
+  // not reached yet.
   std::size_t used_bytes = 0;
   std::size_t cached_bytes = 0;  // memory kept for the next allocations
   std::size_t peak_bytes = 0;    // the largest used_bytes so far
 };
 
-// DeviceCounters holds counters of this process since its start. A training step should not raise these counters.
+// DeviceCounters holds counters of this process since its start. A training step should not raise the counters of
+// DeviceCounters.
 struct DeviceCounters {
   std::int64_t host_waits = 0;  // number of times that a call of DeviceRuntime made the host wait
-  // The largest amount of device and pinned memory that this process has held so far, in use or kept.
+  // The largest number of bytes of device and pinned memory that this process has held so far, in use or cached.
   std::size_t reserved_bytes = 0;
 };
 
-// OverZero says what divide() does if the divisor is 0: with `stays` elements keep their values, with `is_zero` they
-// become 0.
+// OverZero says what divide() does if the divisor is 0: `stays` keeps the values of the elements, and `is_zero` sets
+// the elements to 0.
 enum class OverZero : std::uint8_t { stays, is_zero };
 
-// The value of *first that means, after first_not_finite(), that every number is finite.
+// The value that `*first` has after first_not_finite() if every number is finite.
 inline constexpr std::int64_t kAllFinite = std::numeric_limits<std::int64_t>::max();
 
-// The constants of sum_rows(): the number of a row to skip, and limits.
+// The constants of sum_rows(): kSkippedRow in `merges` marks a row to skip, and kMostSummedRows limits the number of
+// rows.
 inline constexpr std::uint8_t kSkippedRow = 255;
 inline constexpr std::size_t kMostSummedRows = 2048;
 inline constexpr std::size_t kMostKeptSums = 32;  // sums kept at one time: enough for 2^31 rows in a binary tree
@@ -74,34 +78,36 @@ class LOCKSTEP_API DeviceRuntime {
   virtual ~DeviceRuntime() = default;
 
   virtual DeviceKind kind() const = 0;
-  // Returns the number of devices that this process sees. 0 is not an error: why_none() then returns a text that says
-  // what is missing and how to get it. Before the first call of count() or why_none() the runtime does not use CUDA, so
-  // the program may still set CUDA_VISIBLE_DEVICES.
+  // Returns the number of devices that this process sees. If count() returns 0, which is not an error, why_none()
+  // returns a text that says which part is missing and how to get the part. Before the first call of count() or
+  // why_none() the runtime does not use CUDA, so the program may still set CUDA_VISIBLE_DEVICES.
   virtual int count() = 0;
   virtual std::string why_none() = 0;
   virtual DeviceInfo info(DeviceId device) = 0;
 
-  // Allocates memory on the device, 256-byte aligned, contents undefined; returns null for 0 bytes. The last copy of
-  // the pointer frees the memory in the stream's order, after the stream's present work, without a wait.
+  // Allocates 256-byte aligned memory on the device, with undefined contents; returns null for 0 bytes. When the last
+  // copy of the pointer is dropped, the memory is freed in the order of `stream`, after the stream's present work,
+  // without a wait of the host.
   //
-  // The memory is ready in the order of `stream`. Before another stream uses the memory, the program makes the other
-  // stream wait for an event in `stream`. Before the program drops the last copy of the pointer, it makes `stream` wait
-  // for an event after this use. A stream that the program made without class Stream must live as long as the memory.
+  // Work that is queued in `stream` after allocate() may use the memory. Before another stream uses the memory, the
+  // program must make the other stream wait for an event in `stream`. If another stream has used the memory, the
+  // program must make `stream` wait for an event after this use, before the program drops the last copy of the pointer.
+  // A stream that the program made without class Stream must live as long as the memory.
   //
   // If the device has no room, the host waits for the stream, and then the call throws DeviceError with the bytes
   // wanted, free, used and kept. Throws Timeout if the stream's kernels have not ended after 10 minutes, and
-  // InvalidArgument while the stream is being captured.
+  // InvalidArgument while the stream is being captured into a CUDA graph.
   virtual std::shared_ptr<void> allocate(std::size_t bytes, StreamView stream) = 0;
-  // Allocates pinned host memory, 256-byte aligned, which the device copies to and from without staging. The last copy
-  // of the pointer returns the memory to a cache. The cache hands the memory out again after the copies that copy() has
-  // put into streams are done.
+  // Allocates pinned host memory, 256-byte aligned, which the device copies to and from without staging. When the last
+  // copy of the pointer is dropped, the pinned memory returns to a cache. The cache hands the memory out again after
+  // all copies that copy() has queued for this memory are done.
   virtual std::shared_ptr<void> allocate_pinned(std::size_t bytes, DeviceId device) = 0;
   virtual DeviceMemory memory(DeviceId device) = 0;
   virtual DeviceCounters counters() const = 0;
 
-  // The next functions make and use streams and events; stream.h has their contracts. The pointers that create_stream()
-  // and create_event() return are the handles, null on the CPU. The device finishes a stream's work even if the
-  // stream's last copy is dropped.
+  // The functions from create_stream() to elapsed() make and use streams and events; device/stream.h has their
+  // contracts. The pointers that create_stream() and create_event() return are the handles of the stream or event, and
+  // null on the CPU. The device finishes a stream's work even if the stream's last copy is dropped.
   virtual std::shared_ptr<void> create_stream(DeviceId device, Stream::Priority priority) = 0;
   virtual void synchronize(StreamView stream, const Deadline& deadline) = 0;
   virtual std::shared_ptr<void> create_event(DeviceId device, bool timed) = 0;
@@ -110,53 +116,57 @@ class LOCKSTEP_API DeviceRuntime {
   virtual bool reached(void* event) = 0;
   virtual void synchronize(void* event, const Deadline& deadline) = 0;
   virtual std::chrono::nanoseconds elapsed(void* earlier, void* later) = 0;
-  // Throws InvalidArgument, which names `operation`, if the stream is being captured into a CUDA graph. record() and
-  // block() also throw InvalidArgument then, because a graph runs later, and other streams would wait for work that was
-  // only recorded.
+  // Throws InvalidArgument, which names `operation`, if the stream is being captured into a CUDA graph. The functions
+  // record() and block() also throw InvalidArgument for a captured stream, because the graph runs later, and other
+  // streams would wait for work that was only recorded.
   virtual void check_not_captured(std::string_view operation, StreamView stream) = 0;
 
-  // Returns the device that holds the memory at `data`, as `device` sees it; the CPU's id for host memory. The memory
-  // need not come from allocate().
+  // Returns the id of the device that holds the memory at `data`, as `device` sees the memory, or the CPU's id for host
+  // memory. The memory need not come from allocate().
   virtual DeviceId place_of(const void* data, DeviceId device) = 0;
 
-  // Copies `bytes` bytes in the stream's order. Either side may be host memory, which must live until the copy is done.
-  // With memory of allocate_pinned() the host does not wait. CUDA stages copies of pageable memory, and such a copy
-  // counts as a host wait.
+  // Copies `bytes` bytes in the stream's order. Both `to` and `from` may be host memory, which must live until the copy
+  // is done. The host does not wait if the host memory comes from allocate_pinned(). CUDA stages copies of pageable
+  // memory, so a copy of pageable memory counts as a host wait.
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   virtual void zero(void* data, std::size_t bytes, StreamView stream) = 0;
   // Multiplies every element by `factor` and divides it by *divisor, in the stream's order. `divisor` points to a
-  // number on the device; null means no division. Floats are multiplied and divided in float32 or wider, then rounded.
-  // Integers, for which `factor` must be 1, are divided in 64 bits, towards zero.
+  // number in the device's memory; a null `divisor` means no division. The call multiplies and divides floats in
+  // float32 or wider, and then rounds the results. Integers, for which `factor` must be 1, are divided in 64 bits and
+  // rounded towards zero.
   virtual void divide(const BufferView& buffer, double factor, const std::int64_t* divisor, OverZero over_zero,
                       StreamView stream) = 0;
-  // Finds the first element i that is NaN or infinite, in the stream's order. Lowers *first, a number on the device, to
-  // 2 i for NaN or to 2 i + 1 for infinity; a smaller *first stays. Integers are always finite.
+  // Finds the index i of the first element of `buffer` that is NaN or infinite, as work in the order of `stream`. For
+  // this index i, the call lowers `*first`, a number in the device's memory, to 2 i if the element is NaN, or to 2 i +
+  // 1 if it is infinite; a smaller `*first` stays. Integers are always finite.
   virtual void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) = 0;
-  // Converts the elements of `from` to the dtype of `to`, in the stream's order. float32 and float64 are rounded to
-  // float16 or bfloat16, through float32; float16 and bfloat16 are widened to float32 or float64. Throws
-  // InvalidArgument for other dtypes and for different counts.
+  // Converts the elements of `from` to the dtype of `to`, in the stream's order. The call rounds float32 and float64 to
+  // float16 or bfloat16, through float32, and widens float16 and bfloat16 to float32 or float64. Throws InvalidArgument
+  // for other pairs of dtypes, and if `from` and `to` have different counts.
   virtual void convert(const ConstBufferView& from, const BufferView& to, StreamView stream) = 0;
-  // Sums merges.size() rows of floats, in the stream's order: element i of `to` becomes the sum of element i of the
-  // rows. Row r has the dtype of `to`, and begins r * `stride` bytes after `rows`.
+  // Sums merges.size() rows of floats, in the stream's order: element i of `to` becomes the sum of the elements i of
+  // all rows. Row r has the dtype of `to`, and begins r * `stride` bytes after `rows`.
   //
-  // `merges` gives the order of additions on a stack of sums. Row r is added to the newest merges[r] sums of the stack,
-  // newest first, with the sum from the stack as the left operand; the result replaces these sums. After the last row
-  // the stack holds one sum. If merges[r] is kSkippedRow, row r is not read. 16-bit floats are added in float32, and
-  // rounded once. `to` may be one of the rows. Throws InvalidArgument for more than kMostSummedRows rows on a device.
+  // `merges` gives the order of the additions, which work on a stack of partial sums. Row r is added to the newest
+  // merges[r] sums of the stack, newest first, with the sum from the stack as the left operand; the result replaces
+  // these sums. After the last row the stack must hold exactly one sum. If merges[r] is kSkippedRow, sum_rows() does
+  // not read row r. Rows of 16-bit floats are added in float32, and the result is rounded once. `to` may be one of the
+  // rows. Throws InvalidArgument for more than kMostSummedRows rows on a device.
   virtual void sum_rows(const void* rows, std::ptrdiff_t stride, std::span<const std::uint8_t> merges,
                         const BufferView& to, StreamView stream) = 0;
-  // Sets *to = value, in the stream's order. No host memory has to outlive the call.
+  // Writes `value` to `*to` in the device's memory, in the stream's order. The device reads no host memory after put()
+  // returns.
   virtual void put(std::int64_t* to, std::int64_t value, StreamView stream) = 0;
 };
 
-// Returns the runtime of a kind of device; the runtime lives as long as the process. Throws BackendUnavailable if the
+// Returns the runtime of a kind of device. The runtime lives as long as the process. Throws BackendUnavailable if the
 // runtime's plug-in can't be loaded.
 LOCKSTEP_API DeviceRuntime& device_runtime(DeviceKind kind);
 
-// The name of a plug-in's function that returns the plug-in's only DeviceRuntime.
+// The name of the function in a plug-in that returns the plug-in's only DeviceRuntime.
 inline constexpr const char* kPluginDeviceSymbol = "lockstep_plugin_device";
 
-// The names of the CUDA plug-in and of the packages that it needs, for messages of the code that loads the plug-in.
+// The names of the CUDA plug-in and of the software that the plug-in needs, for error messages of the plug-in's loader.
 inline constexpr const char* kCudaPlugin = "cuda";
 inline constexpr const char* kCudaRunsWith = "an NVIDIA driver";
 inline constexpr const char* kCudaBuiltWith = "the CUDA toolkit (12.4 or newer, with nvcc)";

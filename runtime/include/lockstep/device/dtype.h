@@ -39,8 +39,8 @@ constexpr std::string_view name_of(DType dtype) {
   return "?";
 }
 
-// bfloat16 and float16 store 16-bit floats. Arithmetic uses float: to_float(), to_bfloat16() and to_float16()
-// below convert.
+// bfloat16 and float16 only store 16-bit floats. A program that computes with bfloat16 or float16 converts the values
+// with to_float(), to_bfloat16() and to_float16().
 struct bfloat16 {
   std::uint16_t bits = 0;
 };
@@ -80,11 +80,11 @@ constexpr DType dtype_of<std::uint8_t>() {
   return DType::u8;
 }
 
-// The functions below convert bfloat16 and float16 to float and back, rounded to nearest even. The functions have no
-// branches, so that loops over them vectorise.
+// The functions to_float(), to_bfloat16() and to_float16() convert 16-bit floats to float and back, rounded to nearest
+// even. The conversion functions have no branches, so that compilers can vectorise loops over these functions.
 //
 // The conversions are right for every value, subnormals and infinities included; a NaN stays a NaN, but its payload may
-// change. Source of the float16 forms: F. Giesen, https://gist.github.com/rygorous/2156668.
+// change. The source of the float16 conversions is F. Giesen, https://gist.github.com/rygorous/2156668.
 
 inline float to_float(bfloat16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
 
@@ -102,7 +102,7 @@ inline float to_float(float16 value) {
   const std::uint32_t shifted = magnitude << 13;
   const std::uint32_t normal = shifted + ((127u - 15u) << 23);
   const std::uint32_t special = normal + ((128u - 16u) << 23);
-  // A subnormal float16 is a normal float: the subtraction normalises the number.
+  // A number that is subnormal in float16 is normal in float; the subtraction normalises the number.
   const float subnormal = std::bit_cast<float>(shifted + (113u << 23)) - std::bit_cast<float>(113u << 23);
   const std::uint32_t finite = magnitude < 0x0400u ? std::bit_cast<std::uint32_t>(subnormal) : normal;
   return std::bit_cast<float>(sign | (magnitude >= 0x7c00u ? special : finite));
@@ -117,7 +117,8 @@ inline float16 to_float16(float value) {
   constexpr std::uint32_t kSmallestNormal = 113u << 23;
   constexpr std::uint32_t kAligner = ((127u - 15u) + (23u - 10u) + 1u) << 23;
   const std::uint32_t special = magnitude > kInfinity ? 0x7e00u : 0x7c00u;
-  // Adding 0.5 moves the ten bits of the mantissa that remain to the bottom, and rounds the lower bits off.
+  // Adding kAligner, which is 0.5 as a float, moves the ten remaining bits of the mantissa to the bottom and rounds the
+  // lower bits off.
   const float aligned =
       std::bit_cast<float>(magnitude < kSmallestNormal ? magnitude : 0u) + std::bit_cast<float>(kAligner);
   const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(aligned) - kAligner;

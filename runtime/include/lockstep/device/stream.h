@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines streams, which are a device's queues of work, and events, which are marks in streams. A call makes the host
-// wait only if the call's comment says so.
+// Defines streams, which are a device's queues of work, and events, which are marks in streams. A function of a stream
+// or event makes the host wait only if the function's comment says so.
 //
-// Threads: any thread may use a stream or event, but only one thread at a time. As an exception, one event's reached()
-//   and synchronize() may run at the same time. Copies of an object refer to one stream or event.
-// Failure: every call throws DeviceError with the words of the device's library; a constructor throws
+// Threads: any thread may use a stream or event, but only one thread at a time. As an exception, reached() and
+//   synchronize() of the same event may run at the same time. Copies of a Stream or Event refer to the same stream or
+//   event of the device.
+// Failure: if the device's library fails, a call throws DeviceError with the library's error text. A constructor throws
 //   BackendUnavailable if the device does not exist.
 #pragma once
 
@@ -19,9 +20,9 @@ namespace lockstep {
 
 class DeviceRuntime;
 
-// StreamView refers to a stream that its owner keeps alive, by the handle of the device's library (cudaStream_t). A
-// null handle is the device's default stream. The CPU has only a default stream, whose work is done when a
-// call returns.
+// StreamView refers to a stream by the handle of the device's library (cudaStream_t); the stream's owner must keep the
+// stream alive. A null handle refers to the device's default stream. The CPU has only a default stream, whose work is
+// done when a call returns.
 struct StreamView {
   DeviceId device = {};
   void* handle = nullptr;
@@ -29,11 +30,12 @@ struct StreamView {
   bool operator==(const StreamView&) const = default;
 };
 
-// Stream owns a stream. Only events order an owned stream with the default stream (CUDA: "non-blocking").
+// Stream owns a stream of the device. Work in an owned stream and work in the device's default stream are ordered only
+// by events (CUDA calls such a stream non-blocking).
 class LOCKSTEP_API Stream {
  public:
-  // Priority has CUDA's least and greatest priority. When a multiprocessor becomes free, work of `greatest` starts
-  // first; running work is not interrupted.
+  // Priority has CUDA's least and greatest priority. When a multiprocessor becomes free, work in a stream of `greatest`
+  // priority starts first; running work is not interrupted.
   enum class Priority { normal, greatest };
   explicit Stream(DeviceId device, Priority priority = Priority::normal);
 
@@ -52,20 +54,21 @@ class LOCKSTEP_API Stream {
 // Event is a mark in a stream.
 class LOCKSTEP_API Event {
  public:
-  // Makes an event. elapsed_since() needs events with `timed`, which cost slightly more on the device.
+  // Makes an event. Only events with `timed` support elapsed_since(); timed events cost slightly more on the device.
   explicit Event(DeviceId device, bool timed = false);
 
-  // Puts the mark after all work that is in the stream now. A later record() moves the mark; a stream that is already
-  // waiting still waits for the earlier mark.
+  // Puts the event's mark after all work that is in `stream` now. A later record() moves the mark. A stream that
+  // already waits for the event still waits for the earlier mark.
   void record(StreamView stream);
-  // Makes later work in `stream` start after the mark. Does nothing before the first record().
+  // Makes work that is queued in `stream` after block() start only when the device has reached the event's mark. Does
+  // nothing before the first record().
   void block(StreamView stream) const;
-  // Returns whether the device has reached the mark; true before the first record(). Never blocks.
+  // Returns whether the device has reached the event's mark, or true before the first record(). Never blocks.
   bool reached() const;
-  // Blocks the host until the device has reached the mark. Throws Timeout at the deadline.
+  // Blocks the host until the device has reached the event's mark. Throws Timeout at the deadline.
   void synchronize(const Deadline& deadline) const;
-  // Returns the device's time from `earlier` to this event, if the device has reached both. Throws InvalidArgument if
-  // an event is not timed or was not recorded.
+  // Returns the time that passed on the device from `earlier` to this event. Throws InvalidArgument if one of the two
+  // events is not timed, was not recorded, or is not reached yet.
   std::chrono::nanoseconds elapsed_since(const Event& earlier) const;
 
   DeviceId device() const { return device_; }

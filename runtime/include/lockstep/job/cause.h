@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cause is the cause of a group's failure, as data: a backend records the cause, the job's membership sends it to all
-// ranks, and the launcher judges it.
+// Cause describes why a group has failed, as data. A backend records the cause, the job's membership sends the cause to
+// all ranks, and the launcher judges from the cause which process is at fault.
 //
-// A cause is evidence if a rank reports its own failure, or the launcher reports the failure of its own child. A cause
-// is an accusation if a rank reports the failure of another rank. The text is for people; no code parses the text.
+// A cause is evidence if a rank reports its own failure, or the launcher reports the failure of its own child process.
+// A cause is an accusation if a rank reports the failure of another rank. Cause::text is for people; no code parses
+// Cause::text.
 //
-// Threads: causes are values, which any thread may use.
+// Threads: a Cause is a value, which any thread may use.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,7 @@ struct LOCKSTEP_API Cause {
     aborted,   // the program called abort()
     timeout,   // a deadline passed
     mismatch,  // the ranks' calls or models differ
-    // No failure: the ranks have agreed to end their training (comm/stop.h), and the group continues.
+    // Kind::stopped is no failure: the ranks have agreed to end their training (comm/stop.h), and the group continues.
     stopped,
   };
 
@@ -51,34 +52,35 @@ struct LOCKSTEP_API Cause {
   bool operator==(const Cause&) const = default;
   // Returns whether one rank reports the failure of another rank.
   bool is_accusation() const { return reporter != rank && rank >= 0 && reporter >= 0; }
-  // Returns the cause for messages on rank `own`. If another rank or the store reports the failure of `own`, the text
-  // begins with this fact.
+  // Returns a copy of the cause for messages on rank `own`. If another rank or the store reports the failure of rank
+  // `own`, the copy's text begins with a note about this report.
   Cause as_read_by(int own) const;
 };
 
 LOCKSTEP_API std::string_view name_of(Cause::Kind kind);
 
 // Encodes a cause as a record (base/record.h), with the text last. If the record is longer than `most_bytes` (at least
-// 768), encode() cuts the text between two characters, and appends " ...". Control characters of the text, except
-// newlines, become '?'.
+// 768), encode() cuts the text between two characters, and appends " ...". In the record's text encode() replaces
+// control characters, except newlines, by '?'.
 LOCKSTEP_API std::string encode(const Cause& cause, std::size_t most_bytes = std::size_t{1} << 16);
-// Decodes a cause. Returns nullopt if encode() did not make the bytes.
+// Decodes a cause. Returns nullopt if `bytes` are not a record that encode() made.
 LOCKSTEP_API std::optional<Cause> decode_cause(std::string_view bytes);
 
-// Throws an error of the type of `error`, which is a PeerLost, Timeout or Mismatch, with the message `text`. Handlers
-// of `error` call this function to add their knowledge. The new error keeps the cause, with `text` as its text, and
-// with `step` and `bucket` if the cause has none. If `error` has another type, the function rethrows it unchanged.
+// Throws an error that has the type of `error` (PeerLost, Timeout or Mismatch) and the message `text`. A handler that
+// catches `error` calls throw_again() to add details to the message. The new error keeps the cause of `error`, with
+// `text` as the cause's text, and with `step` and `bucket` if the cause has none. If `error` has another type,
+// throw_again() rethrows `error` unchanged.
 [[noreturn]] LOCKSTEP_API void throw_again(const Error& error, std::string_view text, std::int64_t step = -1,
                                            int bucket = -1);
 
-// Makes an error of type E with the cause, and with the cause's text as message: make_error<PeerLost>(cause).
+// Makes an error of type E that holds `cause` and has the cause's text as its message: make_error<PeerLost>(cause).
 template <typename E>
 E make_error(const Cause& cause) {
   return E(cause.text, std::make_shared<const Cause>(cause));
 }
 
-// Throws an error with the cause and its text: Timeout or Mismatch for causes of these kinds, PeerLost for all
-// other kinds.
+// Throws an error that holds `cause` and has the cause's text as its message. The error is a Timeout for Kind::timeout,
+// a Mismatch for Kind::mismatch, and a PeerLost for all other kinds.
 [[noreturn]] LOCKSTEP_API void throw_error(const Cause& cause);
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Autocast turns on mixed precision for a scope, like Python's torch.autocast, of which LibTorch's C++ has only
-// the switches.
+// Autocast turns on mixed precision for a scope, like Python's torch.autocast. LibTorch's C++ API has only functions
+// that switch mixed precision on and off.
 //
 //   at::Tensor loss;
 //   {
@@ -9,14 +9,16 @@
 //   }
 //   loss.backward();  // outside: each operator's backward computes in the dtype of its forward
 //
-// Within a scope, matrix products, convolutions and attention compute in `dtype`; losses, norms and sums of float32
-// stay in float32. Parameters and gradients keep their dtype. float16 needs a GradScaler; bfloat16 needs none.
+// Within an Autocast scope, matrix products, convolutions and attention compute in `dtype`; losses, norms and sums of
+// float32 stay in float32. Parameters and gradients keep their dtype. Training with float16 needs a GradScaler;
+// training with bfloat16 needs no GradScaler.
 //
 // Nesting: an inner scope replaces the settings of the outer scope until the inner scope ends.
-// Exceptions: an exception that unwinds a scope restores the settings.
-// Threads: settings belong to the thread that made the scope, which also ends it. A scope can't be moved or allocated.
-// Failure: the constructor throws InvalidArgument for a device or dtype that this LibTorch has no autocast for, and
-//   leaves the settings unchanged.
+// Exceptions: if an exception unwinds a scope, the scope's destructor restores the earlier settings.
+// Threads: a scope's settings belong to the thread that made the scope; the same thread must end the scope. An Autocast
+// object can't be moved, and can't be allocated with new.
+// Failure: the constructor throws InvalidArgument, and leaves the settings unchanged, if this LibTorch has no autocast
+//   for the device or dtype.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -33,13 +35,14 @@ struct AutocastOptions {
   bool cache_enabled = true;  // false: a parameter is cast at each use
 };
 
-// While an Autocast lives, autocast is on for its device (with AutocastOptions::enabled) on the thread that made it.
+// While an Autocast object lives, mixed precision is on for its device, on the thread that made the object, unless
+// AutocastOptions::enabled is false.
 //
-// Casts: the cast of a parameter is kept until the outermost scope ends, so a parameter that is used twice is cast
+// Casts: the cast copy of a parameter is kept until the outermost scope ends, so a parameter that is used twice is cast
 //   once. The kept casts are dropped before a forward through a DistributedDataParallel, after its backward, and after
-//   the step of one of lockstep's optimizers. A scope may therefore surround a whole training loop with its
-//   evaluations. As in Python, casts become stale if a program writes parameters in another way within a scope, or
-//   trains on a module's own forward after an evaluation.
+//   the step of one of lockstep's optimizers. Because each training step drops the kept casts, a scope may surround a
+//   whole training loop with its evaluations. As in Python, kept casts become stale if a program writes parameters by
+//   other means than lockstep's optimizers within a scope, or trains on a module's own forward after an evaluation.
 class LOCKSTEP_API Autocast {
  public:
   // Begins a scope in which operators on `device` compute in `dtype`, which is at::kBFloat16 or at::kHalf.
