@@ -6,17 +6,17 @@
 //   });
 //   for (auto& batch : *loader) step(batch.data, batch.target);  // zero_grad(), ddp.backward(loss), optimizer.step()
 //
-// - A program makes one CapturedStep per ddp, before the ddp's first forward.
-// - Collective: each call is collective, like an eager step. A replayed step runs the collectives of an eager step, in
-//   equal order and buckets, so one rank may replay while another rank runs eagerly.
-// - Threads: a CapturedStep belongs to the threads of its ddp.
-// - Failure: calls throw InvalidArgument for what is not supported (see operator()). An exception in a capture fails
-//   the group on every rank, with the exception's text, as an exception in backward does.
+// A program makes one CapturedStep per DistributedDataParallel, before its first forward.
+// Collective: each call is collective, like an eager step. A replayed step runs the collectives of an eager step, in
+//   the same order and buckets, so one rank may replay while another rank runs eagerly.
+// Threads: a CapturedStep belongs to the threads of its DistributedDataParallel.
+// Failure: calls throw InvalidArgument for unsupported uses (see operator()). An exception during a capture fails the
+//   group on every rank, with the exception's text, like an exception in backward.
 //
-// A CapturedStep pays if the host is slower than the device (small models and batches): a replayed step costs the host
-// one launch, the collectives and the optimizer's step. Gradients are sent after backward has ended, so no all-reduce
-// overlaps backward. The guide is docs/LIBTORCH_REFERENCE.md, "Captured steps";
-// docs/adr/0088-computing-is-captured-collectives-are-not.md gives the reasons.
+// A CapturedStep saves time if the host is slower than the device (small models and batches). A replayed step costs the
+// host only one launch, the collectives and the optimizer's step. A CapturedStep sends gradients after backward has
+// ended, so no all-reduce overlaps backward. The guide to captured steps is docs/LIBTORCH_REFERENCE.md, "Captured
+// steps"; docs/adr/0088-computing-is-captured-collectives-are-not.md gives the reasons.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -32,7 +32,7 @@
 #include "lockstep/libtorch/distributed_data_parallel.h"
 #include "lockstep/libtorch/step_capture.h"
 
-// Every LibTorch for GPUs contains the first of these two headers; a LibTorch for CPUs lacks the header.
+// Every LibTorch for GPUs contains cuda_cmake_macros.h; a LibTorch for CPUs lacks this header.
 #if __has_include(<c10/cuda/impl/cuda_cmake_macros.h>) && __has_include(<cuda_runtime_api.h>)
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -44,9 +44,10 @@ static_assert(CUDART_VERSION >= 12040, "with a CUDA before 12.4 LibTorch's CUDAG
 
 namespace lockstep::libtorch {
 
-// CudaGraph wraps LibTorch's own CUDA graph. The class is compiled with the program's LibTorch, so lockstep's library
-// needs no CUDA. CudaGraph needs a LibTorch for GPUs, 2.6 or newer, and the headers of its CUDA on the include path
-// (cuda_runtime_api.h); without these CudaGraph captures nothing. Other threads may use CUDA during a capture.
+// CudaGraph wraps LibTorch's own CUDA graph. The program compiles CudaGraph with its LibTorch, so lockstep's library
+// needs no CUDA. CudaGraph needs a LibTorch for GPUs, 2.6 or newer, and LibTorch's CUDA headers (cuda_runtime_api.h) on
+// the include path. Without this LibTorch or these headers, CudaGraph captures nothing. Other threads may use CUDA
+// during a capture.
 class CudaGraph final : public StepGraph {
  public:
 #if LOCKSTEP_HAS_CUDA_GRAPHS
@@ -54,7 +55,8 @@ class CudaGraph final : public StepGraph {
     return device.kind == DeviceKind::cuda ? "" : "the group is on the CPU, which has no CUDA graphs";
   }
   void capture(std::function<void()> body) override {
-    // The graph's memory pool can neither use nor free the memory that eager steps have left in the allocator's cache.
+    // The cache is emptied first, because the graph's memory pool can neither use nor free the memory that eager steps
+    // have left in the allocator's cache.
     c10::cuda::CUDACachingAllocator::emptyCache();
     graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
     try {
@@ -63,7 +65,8 @@ class CudaGraph final : public StepGraph {
       try {
         graph_.capture_end();  // without this call the stream would stay captured
       } catch (const std::exception&) {
-        // The capture is broken because `body` has thrown; the exception of `body` follows below.
+        // This exception only says that `body` has broken the capture; the `throw` below rethrows the exception of
+        // `body`.
       }
       throw;
     }
@@ -84,22 +87,23 @@ class CudaGraph final : public StepGraph {
 
 // CapturedStep runs training steps of `ddp`, and captures them with the graph class `Graph`, a StepGraph.
 //
-// The first CapturedStepOptions::warm_up steps of a kind of input run eagerly, as if the program had written them. The
-// next step is captured once, and then replayed for inputs of its kind: inputs with equal dtypes, shapes and devices,
-// while the same modules are in training. On a device the steps run in a stream of this object, in order with the
-// caller's current stream. Weight, loss, step note, stop, NaN and failures work as in an eager step. With
-// DdpOptions::seed the generators are seeded before each replay.
+// For each kind of input, the first CapturedStepOptions::warm_up steps run eagerly, like steps that the program writes
+// itself. After the warm-up, a CapturedStep captures one step, and replays this step for inputs of the same kind.
+// Inputs are of the same kind if their dtypes, shapes and devices are equal, and the same modules are in training. On a
+// device the steps run in the CapturedStep's own stream, in order with the caller's current stream. A captured step
+// treats weights, losses, step notes, stops, NaN and failures like an eager step. With DdpOptions::seed, torch's
+// generators are seeded before each replay.
 template <typename LossOf, std::derived_from<StepGraph> Graph = CudaGraph>
 class CapturedStep {
  public:
-  // Makes a step of `ddp` and `optimizer`; both, and ddp's module, outlive this object. Throws InvalidArgument if a
-  // loss or an output of an earlier forward is alive.
+  // Makes a step of `ddp` and `optimizer`. The program must keep `ddp`, its module and `optimizer` alive as long as the
+  // CapturedStep. Throws InvalidArgument if a loss or an output of an earlier forward is still alive.
   //
-  // `loss_of` runs one forward through ddp and returns the loss. A replay does not repeat the host's work in
-  // `loss_of`: reading numbers, choosing tensors besides its arguments (parameters and buffers keep their memory), and
-  // collectives of a group on the CPU. `optimizer` may be any optimizer, and its numbers may change from step to step.
-  // FusedSGD, FusedAdam and FusedAdamW launch one to three kernels per step; torch's own optimizers launch some
-  // kernels for each parameter.
+  // `loss_of` runs one forward through ddp and returns the loss. A replay does not repeat the host's work in `loss_of`,
+  // such as reading numbers, choosing tensors other than parameters, buffers and arguments, or running collectives of a
+  // group on the CPU. `optimizer` may be any optimizer, and its options may change from step to step. FusedSGD,
+  // FusedAdam and FusedAdamW launch one to three kernels per step; torch's own optimizers launch some kernels for each
+  // parameter.
   template <typename Net>
   CapturedStep(DistributedDataParallel<Net>& ddp, ::torch::optim::Optimizer& optimizer, LossOf loss_of,
                CapturedStepOptions options = {})
@@ -107,25 +111,23 @@ class CapturedStep {
         capture_(
             ddp, optimizer, Graph::why_not(ddp.group()->device()), [] { return std::make_unique<Graph>(); }, options) {}
 
-  // Runs a whole step: clears the gradients of ddp's parameters, computes, averages, and steps the optimizer. `inputs`
-  // are loss_of's arguments; the program may change them in place after the call. Returns the loss of this rank's rows,
-  // without autograd's graph, in memory that no later step writes.
+  // Runs a whole step: clears the gradients of ddp's parameters, computes the loss and the gradients, averages the
+  // gradients, and steps the optimizer. `inputs` are loss_of's arguments; the program may change them in place after
+  // the call. Returns the loss of this rank's rows, detached from autograd's graph, in memory that no later step
+  // writes.
   //
-  // The step runs eagerly, and logs each reason once,
+  // A step runs eagerly, and logs each reason once, on the CPU or without CUDA graphs (see CudaGraph). A step also runs
+  // eagerly for inputs of another kind than the captured kind, such as a last batch of fewer rows or of no rows. Inputs
+  // that are not on the group's device, or that require a gradient, make the step run eagerly too. A step with a
+  // SyncBatchNorm of several ranks that trains runs eagerly, because its statistics are collectives.
   //
-  // - on the CPU, and where the program has no CUDA graphs (see CudaGraph);
-  // - for inputs of another kind than the captured kind, such as a last batch of fewer rows or of no rows;
-  // - for inputs that are not on the group's device, or require a gradient;
-  // - with a SyncBatchNorm of several ranks that trains, because its statistics are collectives.
+  // A step throws InvalidArgument under no_sync() and with DdpOptions::reproducible, because each backward of a
+  // CapturedStep is a whole step. A step also throws InvalidArgument with DdpOptions::shard, and with
+  // DdpOptions::weight_outputs, whose factor is a number on the host.
   //
-  // The step throws InvalidArgument for no_sync() and DdpOptions::reproducible, because each backward is a step; for
-  // DdpOptions::shard; and for DdpOptions::weight_outputs, whose factor is a number on the host.
-  //
-  // A captured step does not support
-  //
-  // - a GradScaler, or clipping of gradients, because the step has no place for them;
-  // - in `loss_of`: collectives on the device, ddp's set_weight() and record_loss(), .item(), copies to the host, and
-  //   hooks that do these things in backward.
+  // A captured step supports neither a GradScaler nor clipping of gradients, because both work between backward and the
+  // optimizer's step. In `loss_of` a captured step does not support collectives on the device, ddp's set_weight() and
+  // record_loss(), .item(), and copies to the host. Hooks that do such work in backward are not supported either.
   template <std::convertible_to<at::Tensor>... Inputs>
   at::Tensor operator()(const Inputs&... inputs) {
     return capture_.run({inputs...}, [this](const std::vector<at::Tensor>& given) {
@@ -134,10 +136,10 @@ class CapturedStep {
     });
   }
 
-  // Sets the number of terms that this rank's loss is the mean of, for the next step only. Without this call the weight
-  // is the number of ddp's rows, as without ddp.set_weight(). The weight may differ from step to step.
+  // Sets this rank's weight for the next step only: the number of terms that this rank's loss is the mean of. Without
+  // set_weight() the weight is the number of rows that ddp counts. The weight may differ from step to step.
   void set_weight(std::integral auto weight) { capture_.set_weight(static_cast<std::int64_t>(weight)); }
-  // Returns whether forward and backward of the last step were a replay.
+  // Returns whether the last step replayed forward and backward from the captured graph.
   bool was_replayed() const { return capture_.was_replayed(); }
 
  private:

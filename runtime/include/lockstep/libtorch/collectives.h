@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch.distributed's collectives, on torch::Tensor.
+// Defines torch.distributed's collectives for torch::Tensor.
 //
 //   lockstep::libtorch::all_reduce(loss, group, lockstep::ReduceOp::avg);             // in place
 //   at::Tensor all = lockstep::libtorch::all_gather(embeddings, group);               // autograd goes through it
@@ -11,24 +11,26 @@
 // dtypes: float32, float64, bfloat16, float16, int32, int64, uint8. On the CPU 16-bit floats are summed in float32 and
 // rounded once; avg of integers truncates towards zero.
 //
-// Order: a call on CPU tensors returns when the result is complete. A call on CUDA tensors follows torch's current
-// stream, which waits for the result; the host waits only if a function says so. The _async functions return a
-// TensorWork at once.
+// Order: a call on CPU tensors returns when the result is complete. A call on CUDA tensors starts after the work in
+// torch's current stream, and this stream waits for the result. The host waits only in functions whose comments say so.
+// Functions whose names end in _async return a TensorWork at once.
 //
-// Autograd goes through all_reduced, all_gather, all_gather_rows, reduce_scatter and all_to_all. The backward of
-// these functions is a collective too: every rank's loss must depend on the result, and the tensor requires a
-// gradient on all ranks or on none. Backward differentiates the SUM of all ranks' losses: the gradient of an
-// all_gather is the reduce_scatter of the ranks' gradients. Results of the other functions require no gradient.
-// Second derivatives throw InvalidArgument. See CountsLosses for gradients under DistributedDataParallel.
+// Autograd differentiates all_reduced, all_gather, all_gather_rows, reduce_scatter and all_to_all. The backward of a
+// differentiable collective is also a collective. Every rank's loss must therefore depend on the collective's result,
+// and the tensor must require a gradient on all ranks or on none. Backward differentiates the SUM of all ranks' losses:
+// for example, the gradient of an all_gather is the reduce_scatter of the ranks' gradients. Results of all other
+// functions require no gradient. Second derivatives throw InvalidArgument. See CountsLosses for gradients under
+// DistributedDataParallel.
 //
-// The calls take a shared_ptr to the group, because backward and TensorWork keep the group alive.
+// The functions take a shared_ptr to the group, because backward and TensorWork keep the group alive.
 //
-// Threads: the group's threads may call these functions. Failure: calls throw the group's errors; Mismatch names ranks
-//   whose sizes, dtypes or operations differ (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). Calls throw
-//   InvalidArgument, before anything starts or changes, for an undefined or sparse tensor, for a tensor on another
-//   device than the group's, for a dtype that can't be computed with, and for a shape whose rows the ranks don't
-//   divide. Calls also throw InvalidArgument for a tensor to write that requires a gradient while gradients are
-//   recorded, or whose elements share memory, as after expand().
+// Threads: the threads that may use the group may call these functions.
+// Failure: calls throw the group's errors. If sizes, dtypes or operations differ between ranks, calls throw Mismatch,
+//   which names the ranks (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). Calls throw InvalidArgument, with
+//   nothing started or changed, for an undefined or sparse tensor, or a tensor on another device than the group's.
+//   Calls also throw InvalidArgument for a dtype that the collective can't compute with, and for a number of rows that
+//   the number of ranks does not divide. An output tensor causes InvalidArgument if it requires a gradient while
+//   gradients are recorded, or if its elements share memory, as after expand().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,49 +45,51 @@
 
 namespace lockstep::libtorch {
 
-// Reduces `tensor` in place: every rank gets the reduction of all ranks' tensors, with the same bits.
+// Reduces `tensor` in place: every rank gets the reduction of all ranks' tensors, with the same bits on all ranks.
 LOCKSTEP_API void all_reduce(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                              ReduceOp op = ReduceOp::sum);
-// Returns the reduction as a new tensor. Autograd goes through sum and avg. Throws InvalidArgument if a gradient is to
-// be recorded for any other op.
+// Returns the reduction as a new tensor. Autograd differentiates ReduceOp::sum and ReduceOp::avg. Throws
+// InvalidArgument for any other `op` if autograd would have to record a gradient.
 LOCKSTEP_API at::Tensor all_reduced(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                                     ReduceOp op = ReduceOp::sum, const GradientOptions& gradient = {});
 // Overwrites `tensor` in place with root's values.
 LOCKSTEP_API void broadcast(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int root = 0);
-// Returns all ranks' rows in rank order: [n, ...] on each rank gives [size n, ...]; a tensor of 0 dimensions
-// gives [size].
+// Returns all ranks' rows in rank order: a tensor of shape [n, ...] on each rank gives [size * n, ...], for a group of
+// `size` ranks. A tensor of 0 dimensions gives a tensor of shape [size].
 LOCKSTEP_API at::Tensor all_gather(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                                    const GradientOptions& gradient = {});
-// Returns all ranks' rows like all_gather, for ranks with different numbers of rows, including none: [n_rank, ...]
-// gives [sum of n_rank, ...]. The host waits for a small collective that exchanges the numbers. Throws Mismatch on
-// every rank if rows differ in shape or dtype.
+// Returns all ranks' rows in rank order, like all_gather, for ranks with different numbers of rows, including 0:
+// [n_rank, ...] gives [sum of n_rank, ...]. The host waits for a small collective that exchanges the numbers of rows.
+// Throws Mismatch on every rank if the ranks' rows differ in shape or dtype.
 LOCKSTEP_API at::Tensor all_gather_rows(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                                         const GradientOptions& gradient = {});
-// Maps [size n, ...] to [n, ...]: rank r gets the reduction of the r-th parts of all ranks.
+// Reduces tensors of shape [size * n, ...] to one part of shape [n, ...] per rank: rank r gets the reduction of the
+// r-th parts of all ranks.
 LOCKSTEP_API at::Tensor reduce_scatter(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                                        ReduceOp op = ReduceOp::sum, const GradientOptions& gradient = {});
-// Maps a tensor of shape [size n, ...] to an equal shape: part j of rank i becomes part i of rank j.
+// Exchanges parts of tensors of shape [size * n, ...] between the ranks: part j of rank i becomes part i of rank j.
 LOCKSTEP_API at::Tensor all_to_all(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                                    const GradientOptions& gradient = {});
-// Gathers to root: returns on root what all_gather returns, and on the other ranks an undefined tensor.
+// Gathers the ranks' rows on rank `root`: returns the result of all_gather on `root`, and an undefined tensor on all
+// other ranks.
 LOCKSTEP_API at::Tensor gather(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int root = 0);
-// Gathers rows to root: returns on root what all_gather_rows returns, and on the other ranks an undefined tensor.
-// Autograd does not go through gather_rows.
+// Gathers different numbers of rows on rank `root`: returns the result of all_gather_rows on `root`, and an undefined
+// tensor on all other ranks. Autograd does not differentiate gather_rows.
 LOCKSTEP_API at::Tensor gather_rows(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int root = 0);
-// Fills `output`, [n, ...], with this rank's part of root's `input`, [size n, ...]. The other ranks' `input` is ignored
-// and may be undefined.
+// Fills `output`, of shape [n, ...], with this rank's part of the `input` of rank `root`, of shape [size * n, ...]. On
+// ranks other than `root`, `input` is ignored and may be undefined.
 LOCKSTEP_API void scatter(const at::Tensor& output, const at::Tensor& input, const std::shared_ptr<ProcessGroup>& group,
                           int root = 0);
-// send() sends `tensor` to rank `destination`; recv() fills `tensor` with a message of rank `source`. Messages match in
-// order per (sender, receiver, tag); see ProcessGroup::send.
+// send() sends `tensor` to rank `destination`; recv() fills `tensor` with a message of rank `source`. Messages with
+// equal sender, receiver and tag arrive in the order of their send() calls; see ProcessGroup::send.
 LOCKSTEP_API void send(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int destination,
                        int tag = 0);
 LOCKSTEP_API void recv(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int source, int tag = 0);
-// Waits on the host until every rank has called barrier(), and until the work in torch's current stream is done.
+// Blocks the host until every rank has called barrier(), and until the work in torch's current stream is done.
 LOCKSTEP_API void barrier(const std::shared_ptr<ProcessGroup>& group);
 
-// The _async functions start the same collectives without waiting. The functions throw InvalidArgument for a tensor
-// that requires a gradient while gradients are recorded: pass the tensor's detach().
+// The _async functions start the collectives of the same names, and return without waiting. The _async functions throw
+// InvalidArgument for a tensor that requires a gradient while gradients are recorded; pass tensor.detach() instead.
 [[nodiscard]] LOCKSTEP_API TensorWork all_reduce_async(const at::Tensor& tensor,
                                                        const std::shared_ptr<ProcessGroup>& group,
                                                        ReduceOp op = ReduceOp::sum);
@@ -107,16 +111,18 @@ LOCKSTEP_API void barrier(const std::shared_ptr<ProcessGroup>& group);
 [[nodiscard]] LOCKSTEP_API TensorWork recv_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                                                  int source, int tag = 0);
 
-// CountsLosses is the concept of a DistributedDataParallel, which has a group and the weights of its ranks' losses.
+// CountsLosses is the concept of a DistributedDataParallel, which has a group and knows the weights of the ranks'
+// losses.
 //
-// Under DistributedDataParallel the loss of the job is the weighted mean of the ranks' losses, not their sum. Pass
-// `ddp` in place of the group, or ddp.gradient_options() as the last argument: each rank's gradients are then
-// multiplied by the rank's weight before the collective, and divided by the receiver's weight after the collective.
-// Parameters then get the gradients of one process on all rows, for any partition. Without `ddp` parameters get these
-// gradients only if all ranks have equal weights, or with Loss::sum.
+// Under DistributedDataParallel the loss of the job is the weighted mean of the ranks' losses, not their sum. To weight
+// the gradients, pass `ddp` in place of the group, or ddp.gradient_options() as the last argument. Each rank's
+// gradients are then multiplied by the rank's weight before the backward's collective, and divided by the receiving
+// rank's weight after the collective. Parameters then get the gradients that one process would compute on all rows, for
+// any partition of the rows. Without `ddp`, parameters get the right gradients only if all ranks have equal weights, or
+// with Loss::sum.
 //
-// The backward's collectives and the buckets of one group need one order on every rank. If ranks leave out different
-// parameters, set DdpOptions::overlap to false, or use a separate group for the collectives.
+// All ranks must run the backward's collectives and the buckets of a group in the same order. If ranks leave different
+// parameters out of backward, set DdpOptions::overlap to false, or use a separate group for the collectives.
 template <typename T>
 concept CountsLosses = requires(const T& ddp) {
   { ddp.group() } -> std::convertible_to<std::shared_ptr<ProcessGroup>>;

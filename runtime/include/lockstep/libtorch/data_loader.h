@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DataLoader is torch's data loader for a dataset that is dealt out to ranks: every rank gets equally many batches, and
-// a run can resume within an epoch.
+// DataLoader is torch's data loader for a dataset whose samples are divided among the ranks: every rank gets equally
+// many batches, and a run can resume within an epoch.
 //
 //   lockstep::libtorch::DataLoader loader(dataset, *group, {.global_batch = 256, .workers = 2});
 //   for (int epoch = 0; epoch < 10; ++epoch) {
@@ -11,14 +11,16 @@
 //     }
 //   }
 //
-// Every rank gets a batch for every step. If a rank has no rows of a short last batch, the rank's batch has 0 rows:
-// forward, loss and backward take place as always; the loss may be NaN and counts with weight 0. For a network that
-// doesn't take 0 rows, call ddp.step_without_data() in place of forward and backward where batch.data.size(0) is 0.
+// Every rank gets a batch for every step. If a short last batch leaves a rank without rows, the rank gets a batch of 0
+// rows. The program runs forward, loss and backward on a batch of 0 rows too; the loss may be NaN and counts with
+// weight 0. If the network can't run on 0 rows, call ddp.step_without_data() in place of forward and backward where
+// batch.data.size(0) is 0.
 //
-// Threads: one thread uses the loader; each worker reads a copy of the dataset. Failure: calls throw the errors of
-// torch's loader, and InvalidArgument for options with which the ranks would read different numbers of batches. After a
-// timeout of torch's loader, the destructor and the next begin() wait a second for the workers. Workers that still read
-// after that second are left running, with their copies of the dataset.
+// Threads: one thread uses the loader, and each worker reads its own copy of the dataset.
+// Failure: calls throw the errors of torch's loader, and InvalidArgument for options with which the ranks would read
+//   different numbers of batches. After a timeout of torch's loader, the destructor and the next begin() wait at most
+//   one second for the workers. Workers that are still reading after this second are left running, with their copies of
+//   the dataset.
 #pragma once
 
 #include <torch/data/dataloader/stateless.h>
@@ -42,8 +44,8 @@
 
 namespace lockstep::libtorch {
 
-// Removes all rows from a batch: tensors keep their other dimensions. For a batch type of the program, write a
-// remove_rows() in the type's namespace.
+// Removes all rows from `batch`; its tensors keep their other dimensions. A program that has its own batch type must
+// define remove_rows() in the type's namespace.
 inline void remove_rows(at::Tensor& batch) { batch = batch.narrow(0, 0, 0); }
 template <typename Item>
 void remove_rows(std::vector<Item>& batch) {
@@ -64,14 +66,14 @@ concept HasRemovableRows = requires(Batch& batch) {
   remove_rows(batch);
 };
 
-// Returns `options`. Throws InvalidArgument if `options` drop batches by this rank's rows, or hand out batches in
-// another order than they were drawn.
+// Returns `options`. Throws InvalidArgument if `options` set drop_last, which counts only this rank's rows, or turn off
+// enforce_ordering.
 LOCKSTEP_API ::torch::data::DataLoaderOptions require_common(::torch::data::DataLoaderOptions options);
 
 namespace detail {
 
-// Destroys a loader of torch's, which waits for its workers, on a thread of its own; returns after a second at
-// the latest.
+// Destroys `loader`, a loader of torch's that waits for its workers, on a separate thread. Returns after at most one
+// second.
 LOCKSTEP_API void leave_behind(std::shared_ptr<void> loader);
 
 LOCKSTEP_API ::torch::data::DataLoaderOptions torchs(const data::GroupLoaderOptions& options);
@@ -98,9 +100,9 @@ struct EndOfPass {
 // DataLoader deals out the batches of `Dataset`.
 //
 // The first begin() starts epoch 0, and each later begin() starts the next epoch; set_epoch() and resume() choose
-// another epoch. After a loop that is left early begin() starts the next epoch too. sampler.state() is the place
-// after the batches that were handed out, including the batch in the loop's body; batches that the workers have read
-// ahead do not count.
+// another epoch. If a loop was left early, begin() also starts the next epoch. The place in sampler.state() is the end
+// of the batches that were handed out, including the batch in the loop's body. This place does not include batches that
+// the workers have read ahead.
 template <typename Dataset>
 class DataLoader {
   using Inner = ::torch::data::StatelessDataLoader<Dataset, RankSampler>;
@@ -111,26 +113,27 @@ class DataLoader {
                 "a rank may have no rows of a batch: write void remove_rows(Batch&) in the namespace of the dataset's "
                 "batch type, which leaves the batch without rows");
 
-  // Makes a loader over `sampler`. `options.batch_size` counts this rank's rows, and counts only for a
-  // DistributedSampler without rows_per_rank.
+  // Makes a loader over `sampler`. `options.batch_size` is the number of rows per rank; only a DistributedSampler
+  // without rows_per_rank uses this number.
   DataLoader(Dataset dataset, RankSampler sampler, ::torch::data::DataLoaderOptions options = {})
       : dataset_(std::move(dataset)), sampler_(std::move(sampler)), options_(require_common(std::move(options))) {
     sampler_.hand_out_every_batch();
   }
-  // Makes a loader with a GlobalBatchSampler over the dataset, which must have a size. Throws InvalidArgument as
-  // require_common() does, and what the sampler throws.
+  // Makes a loader with a GlobalBatchSampler over the dataset, which must have a size. Throws the errors of
+  // require_common() and of GlobalBatchSampler's constructor.
   DataLoader(Dataset dataset, const ProcessGroup& group, const data::GroupLoaderOptions& options)
       : DataLoader(dataset, GlobalBatchSampler(detail::size_of(dataset), group, options.sampler()),
                    detail::torchs(options)) {}
 
-  // Iterator goes once over the batches of a pass.
+  // An Iterator goes once over the batches of one pass.
   class Iterator {
    public:
     using value_type = Batch;
     using difference_type = std::ptrdiff_t;
     using iterator_concept = std::input_iterator_tag;
 
-    // Makes an iterator without a pass if the training is over.
+    // Makes an iterator over a pass, or an iterator without batches if `has_pass` is false because the training is
+    // over.
     explicit Iterator(DataLoader& loader, bool has_pass) : loader_(&loader), is_over_(!has_pass) {
       if (!has_pass) return;
       batch_.emplace(loader.inner_->begin());
@@ -153,8 +156,8 @@ class DataLoader {
     bool operator==(std::default_sentinel_t) const { return is_over_ || loader_->is_over_; }
 
    private:
-    // Runs `read`. A batch that could not be read counts as handed out; after a timeout of the wait for the workers no
-    // batch counts.
+    // Runs `read`. If a batch could not be read, the batch counts as handed out. If the wait for the workers timed out,
+    // no batch counts as handed out.
     template <typename Read>
     void reading(Read read) {
       const trace::Span span(trace::SpanKind::data);
@@ -184,7 +187,8 @@ class DataLoader {
 
   Iterator begin() {
     if (training_is_over_()) return Iterator(*this, false);
-    // After a loop that was left early, torch's workers still hold batches of that loop.
+    // If the last loop was left early, torch's workers still hold batches of that loop, so the inner loader is made
+    // again.
     if (!is_over_ || !inner_) {
       inner_.reset(new Inner(dataset_, sampler_, options_));
       inner_.get_deleter().is_overdue = false;
@@ -194,8 +198,8 @@ class DataLoader {
   }
   std::default_sentinel_t end() const { return {}; }
 
-  // The following functions read and set the sampler's place in the data. A resumed run loops as with lockstep's
-  // own loader:
+  // The functions below, from state() to set_epoch(), read and set the sampler's place in the data. A resumed run loops
+  // over its remaining epochs like this:
   //   loader.resume(place);
   //   for (std::int64_t epoch = loader.epoch(); epoch < 10; ++epoch) {
   //     loader.set_epoch(epoch);  // keeps the place in its epoch; does nothing once the training is over
@@ -206,15 +210,16 @@ class DataLoader {
     if (!training_is_over_()) sampler_.set_epoch(epoch);
   }
 
-  // Returns the number of batches in a whole epoch, equal on all ranks, also after resume().
+  // Returns the number of batches in a whole epoch, which is equal on all ranks and does not change after resume().
   std::size_t num_batches() const { return sampler_.batches_of_epoch(options_.batch_size()); }
-  // Returns the number of batches of the pass that the next begin() starts: after resume() the rest of an epoch.
+  // Returns the number of batches of the pass that the next begin() starts. After resume() this pass is the rest of an
+  // epoch.
   std::size_t batches_in_pass() const { return sampler_.num_batches(options_.batch_size()); }
   RankSampler& sampler() { return sampler_; }
   DataIdentity identity() const { return sampler_.identity(); }
-  // Sets the function that tells whether the training is over, for DistributedDataParallel::watch(). Once `is_over`
-  // returns true, the pass ends with the batch in the loop's body, and begin() starts no pass: the sampler's state
-  // stays where the training stopped.
+  // Sets the function that tells whether the training is over; DistributedDataParallel::watch() calls end_when(). Once
+  // `is_over` returns true, the pass ends after the current batch, and begin() starts no other pass, so the sampler's
+  // state stays where the training stopped.
   void end_when(std::function<bool()> is_over) { training_is_over_ = std::move(is_over); }
 
  private:

@@ -9,9 +9,9 @@
 
 namespace lockstep::libtorch {
 
-// Returns the usual two groups of an optimizer: the first has `options`, for parameters of two dimensions or more
-// (matrices, kernels); the second has `options` without weight decay, for parameters of fewer dimensions (biases,
-// gains). `Options` is torch::optim::AdamWOptions or another class with weight_decay().
+// Returns two parameter groups for an optimizer. The first group has `options`, for parameters of two or more
+// dimensions (matrices, kernels). The second group has `options` without weight decay, for parameters of fewer
+// dimensions (biases, gains). `Options` is torch::optim::AdamWOptions or another class with weight_decay().
 //
 //   const auto options = torch::optim::AdamWOptions(3e-4).weight_decay(0.01);
 //   torch::optim::AdamW optimizer(lockstep::libtorch::decay_groups(ddp.parameters(), options), options);

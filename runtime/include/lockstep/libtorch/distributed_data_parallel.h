@@ -11,15 +11,15 @@
 //     optimizer.step();                                              // on the mean over all ranks' rows
 //   }
 //
-// - Collective: the constructor, a training forward (buffers) and every synchronised backward are collective. Forward
-//   and backward without recorded gradients send nothing.
-// - Threads: one thread at a time uses the object.
-// - Failure: forward and backward() throw the group's errors (PeerLost, Timeout, Mismatch), and later calls rethrow the
+// Collective: the constructor, every training forward (which may broadcast buffers) and every synchronised backward are
+//   collective. Without recorded gradients, forward and backward send nothing to other ranks.
+// Threads: one thread at a time uses a DistributedDataParallel.
+// Failure: forward and backward() throw the group's errors (PeerLost, Timeout, Mismatch), and later calls rethrow the
 //   first error. Misuse throws InvalidArgument, which names the parameter. An exception in backward fails the group on
 //   every rank.
 //
-// The guide is docs/LIBTORCH.md. docs/LIBTORCH_REFERENCE.md describes options and rare cases, docs/GPUS.md the waits
-// for a GPU, and docs/adr/0079-one-trainer.md the reasons.
+// See docs/LIBTORCH.md for a guide, docs/LIBTORCH_REFERENCE.md for options and rare cases, docs/GPUS.md for the waits
+// for a GPU, and docs/adr/0079-one-trainer.md for the reasons of the design.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -56,12 +56,14 @@ class DistributedDataParallel : public Replica {
 
   // Runs the module's forward and returns its result: tensors, or containers of tensors that visit_tensors() knows. The
   // weight of this rank is the number of rows of the first tensor among `args` (dimension DdpOptions::batch_dim),
-  // unless set_weight() sets the weight. Batches may be uneven; a rank may have no rows, and its loss may then be NaN.
+  // unless set_weight() sets the weight. Ranks may have batches of different sizes; a rank may even have no rows, and
+  // its loss may then be NaN.
   //
-  // If a forward throws while the other ranks wait in this forward (between micro-batches, or with a SyncBatchNorm that
-  // trains), the exception fails the group on every rank, with this rank's name and the exception's text. The exception
-  // of any other forward may be caught, and fails the group only if the exception unwinds this object. In a group of
-  // one rank, the rank forgets the failed step and continues.
+  // A forward that throws while other ranks wait for this rank fails the group on every rank, with this rank's name and
+  // the exception's text. Other ranks wait between the micro-batches of a step, and in a forward with a SyncBatchNorm
+  // that trains. If no other rank waits, the program may catch the exception of a forward; the exception fails the
+  // group only if it unwinds this object. In a group of one rank, a forward that throws only drops its step, and the
+  // program can continue.
   template <typename... Args>
   auto operator()(Args&&... args) {
     before_forward(count_rows(args...));
@@ -82,8 +84,8 @@ class DistributedDataParallel : public Replica {
     return outputs;
   }
 
-  // forward() is operator(), and train() and eval() are the module's functions, so code that takes a module takes this
-  // object too.
+  // forward() calls operator(), and train() and eval() call the module's functions, so code that works with a module
+  // also works with this object.
   template <typename... Args>
   auto forward(Args&&... args) {
     return (*this)(std::forward<Args>(args)...);

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fused AdamW, Adam and SGD step all parameters with one kernel, like Python's fused=True.
+// FusedAdamW, FusedAdam and FusedSGD step all parameters with one kernel, like Python's fused=True.
 //
 //   lockstep::libtorch::FusedAdamW optimizer(ddp.parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.1));
 //
-// Each fused class derives from torch's optimizer of that name: a fused optimizer has torch's options, parameter
-// groups, state and files, and is a torch::optim::Optimizer& for schedulers, clipping, GradScaler and Snapshots. A
-// fused class reads files and snapshots of torch's class, and torch's class reads files and snapshots of the fused
-// class (except snapshots with masters).
+// Each fused optimizer derives from torch's optimizer, and has torch's options, parameter groups, state and files.
+// Schedulers, clipping, GradScaler and Snapshots take a fused optimizer as a torch::optim::Optimizer&. Fused and
+// torch's optimizers read each other's files and snapshots; only snapshots with float32 masters can't be read by
+// torch's optimizers.
 //
-// Each 16-bit parameter (bfloat16, float16) gets a float32 master. The step updates the master, and the
-// parameter is the master rounded once. Moments are float32 too. Masters cost 4 bytes per element, and are in
-// save() and in snapshots.
+// Each 16-bit parameter (bfloat16, float16) gets a float32 copy, its master. The step updates the float32 master, and
+// the parameter becomes the master rounded once. Moments are float32 too. Masters cost 4 bytes per element, and save()
+// and snapshots contain the masters.
 //
-// The step waits for no device. With a GradScaler, scale and found_inf stay on the device (step_scaled): if an Inf or
-// NaN was found, parameters, moments and step counts keep their values. The step counts in state() include skipped
-// steps until save() or a snapshot, which wait for the device, correct the counts.
+// The step waits for no device. With a GradScaler, scale and found_inf stay on the device (step_scaled()). If an Inf or
+// NaN was found, the step keeps the values of parameters, moments and step counts. The step counts in state() include
+// skipped steps until save() or a snapshot waits for the device and corrects the counts.
 //
-// Threads: one thread at a time uses an optimizer.
+// Threads: one thread at a time uses a fused optimizer.
 // Failure: calls throw InvalidArgument, with nothing changed, for parameters that are sparse, complex or integers or
-//   whose elements share memory, for sparse gradients, for gradients and moments of another size or on another device
-//   than their parameter, and for FusedSGD with dampening in a GradScaler's step.
+//   whose elements share memory, and for sparse gradients. Calls also throw InvalidArgument for gradients and moments
+//   of another size or on another device than their parameter, and for FusedSGD with dampening in a GradScaler's step.
 #pragma once
 
 #include <torch/optim/adam.h>
@@ -35,28 +35,31 @@ namespace lockstep::libtorch {
 class LOCKSTEP_API FusedOptimizer {
  public:
   virtual ~FusedOptimizer() = default;
-  // Returns whether this LibTorch has the operator for the devices of all parameters.
+  // Returns whether this LibTorch has the fused operator for the devices of all parameters.
   virtual bool is_fused() const = 0;
-  // Steps on gradients that are multiplied by `grad_scale` (undefined: by 1); does not step if `found_inf` is not 0.
-  // The call divides the gradients in place; with is_fused() gradients that the step copies (of 16-bit parameters, of
-  // other strides) stay undivided. Both arguments are float32 tensors of one element, on any device. Without is_fused()
-  // the host waits for both values.
+  // Runs a step on gradients that are multiplied by `grad_scale`, or by 1 if `grad_scale` is undefined. If `found_inf`
+  // is not 0, step_scaled() skips the step. The call divides the gradients by `grad_scale` in place. If is_fused(), the
+  // step copies the gradients of 16-bit parameters and gradients with other strides than their parameter; these
+  // gradients stay undivided. Both `grad_scale` and `found_inf` are float32 tensors of one element, on any device. If
+  // is_fused() is false, the host waits for the values of `grad_scale` and `found_inf`.
   virtual void step_scaled(const at::Tensor& grad_scale, const at::Tensor& found_inf) = 0;
 };
 
 // Fused is the fused version of torch's optimizer `Base`.
 //
-// The program may write a 16-bit parameter (to load weights, or to broadcast them): the next step copies a write that
-// torch counts (_version()) into the master. The step undoes a write that torch does not count, through
-// parameter.data(), data_ptr() or set_data(): write the parameter itself, under a torch::NoGradGuard.
+// The program may write a 16-bit parameter, for example to load or broadcast weights. If torch counts the write
+// (_version()), the next step copies the new value into the float32 master. Torch does not count a write through
+// parameter.data(), data_ptr() or set_data(), and the step undoes an uncounted write. To change a parameter, write the
+// parameter itself, under a torch::NoGradGuard.
 //
-// The step needs LibTorch's fused operators for the parameters' device: LibTorch 2.4 has all three for CPUs. If an
-// operator is missing (LibTorch 1.13 has none), the step is the step of torch's class, without masters, and the first
-// step logs this fact. Source: PyTorch's torch/optim/{adam,adamw,sgd}.py, whose operators these classes call.
+// The step needs LibTorch's fused operator for the parameters' device; LibTorch 2.4 has the operators of all three
+// optimizers for CPUs. If the operator is missing (LibTorch 1.13 has none), step() runs the step of torch's optimizer,
+// without masters, and the first step() logs that the operator is missing. The classes call the operators of PyTorch's
+// torch/optim/{adam,adamw,sgd}.py.
 //
-// Strides may be any, and may change between steps. The operators need parameter, gradient and moments in one order in
-// memory: a gradient in another order is copied, moments are moved once, and a parameter with gaps in its memory (a
-// column slice) is stepped in a copy.
+// Parameters and gradients may have any strides, which may change between steps. The fused operators need parameter,
+// gradient and moments in the same order in memory. A step therefore copies a gradient in another order, moves moments
+// once, and updates a parameter with gaps in its memory (a column slice) in a copy.
 template <typename Base>
 class LOCKSTEP_API Fused : public Base, public FusedOptimizer {
  public:

@@ -12,7 +12,7 @@
 
 namespace lockstep::libtorch {
 
-// Refers to the module in a call's argument. The module outlives the ModuleRef.
+// ModuleRef refers to the module that a caller passes as an argument. The module must outlive the ModuleRef.
 class ModuleRef {
  public:
   // NOLINTBEGIN(google-explicit-constructor): it stands for the module in a call

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samplers for torch::data that deal out the samples of each epoch to the ranks.
+// Defines samplers for torch::data that divide the samples of each epoch among the ranks.
 //
 //   lockstep::libtorch::GlobalBatchSampler sampler(dataset.size().value(), *group, {.global_batch = 256});
 //   lockstep::libtorch::DataLoader loader(dataset, sampler);                                        // data_loader.h
@@ -7,13 +7,14 @@
 //   lockstep::libtorch::DistributedSampler sampler(dataset.size().value(), *group);
 //   auto loader = torch::data::make_data_loader(dataset, sampler, 64);                              // rows per rank
 //
-// The order of samples is the order of the samplers of the same names in lockstep/data/sampler.h. The loader's first
-// begin() starts epoch 0, and each later begin() the next epoch; set_epoch() chooses another epoch. Copies of a sampler
-// share one state, because the loader takes a copy: calls of the program's sampler act on the loader's copy. A second
-// loader needs a second sampler.
+// DistributedSampler and GlobalBatchSampler read samples in the order of the samplers of the same names in
+// lockstep/data/sampler.h. The loader's first begin() starts epoch 0, and each later begin() starts the next epoch;
+// set_epoch() chooses another epoch. Copies of a sampler share one state: torch's loader takes a copy, and calls on the
+// program's sampler also act on the loader's copy. A second loader needs a second sampler.
 //
-// Threads: any number of threads may use a sampler at once, as torch's chunked datasets do. Failure: calls throw
-// InvalidArgument for numbers out of their range, and for a state of another length, seed or order.
+// Threads: any number of threads may use a sampler at the same time, as torch's chunked datasets do.
+// Failure: calls throw InvalidArgument for numbers out of their range, and for a saved state of another length, seed or
+//   order.
 #pragma once
 
 #include <torch/data/samplers/base.h>
@@ -34,35 +35,36 @@ using data::DistributedSamplerOptions;
 using data::GlobalBatchSamplerOptions;
 using data::Uneven;
 
-// Returns the order of PyTorch's DistributedSampler, torch.randperm with a generator of seed + epoch, to read the same
-// samples as a program in Python. Copies of the order share a list of the epoch that is read, 8 bytes per sample on
-// each rank. The list is made when an epoch is first read.
+// Returns the order of PyTorch's DistributedSampler (torch.randperm with a generator of seed + epoch), so that a
+// program reads the same samples as a program in Python. Copies of the order share one list of the current epoch's
+// samples, with 8 bytes per sample on each rank. The list of an epoch is made when the epoch is first read.
 LOCKSTEP_API data::EpochOrder randperm_order(std::int64_t length, std::uint64_t seed);
 
 // RankSampler is the base class of the samplers below.
 //
-// Checkpoints: state() and save() give the run's place in its data, equal on all ranks. After resume() or load()
-// the next begin() continues at the saved place, at any number of ranks; a pass that is running is not moved. Under
-// lockstep::libtorch::DataLoader the place is the end of the batches that the program was handed. Under torch's own
-// loader the place is the end of the drawn samples, which with workers are up to DataLoaderOptions::max_jobs
-// batches more.
+// Checkpoints: state() and save() give the run's place in its data, equal on all ranks. After resume() or load() the
+// next begin() continues at the saved place, with any number of ranks. A pass that has already begun continues
+// unchanged. With lockstep::libtorch::DataLoader, the saved place is the end of the batches that the program has
+// received. With torch's own loader, the saved place is the end of the drawn samples, which with workers may be up to
+// DataLoaderOptions::max_jobs batches further.
 class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
  public:
   using Index = std::vector<std::size_t>;
 
-  // Sets the epoch of the next begin(), equal on all ranks. If `epoch` is the epoch of load() or resume(), begin()
-  // continues at the place that load() or resume() gave.
+  // Sets the epoch of the next begin(); `epoch` must be equal on all ranks. If load() or resume() gave a place in
+  // `epoch`, begin() continues at this place.
   void set_epoch(std::int64_t epoch);
-  // Makes the next begin() continue after `state`. If the epoch of `state` has no samples left, begin() starts the
-  // next epoch; but if set_epoch() asks for the finished epoch, the pass is over at once. A pass that has begun
+  // Makes the next begin() continue after `state`. If the epoch of `state` has no samples left, begin() starts the next
+  // epoch. If set_epoch() asks for an epoch that has no samples left, the pass is over at once. A pass that has begun
   // continues unchanged.
   void resume(const data::SamplerState& state);
-  // Returns the place of the run in its data; after resume(), until the next begin(), the argument of resume().
+  // Returns the place of the run in its data. Between resume() and the next begin(), state() returns the argument of
+  // resume().
   data::SamplerState state() const;
   // Returns the number of batches of the pass that the next begin() starts, equal on all ranks. `batch_size` is the
-  // loader's number of rows per rank, and counts only if the sampler's options have no size.
+  // loader's number of rows per rank, and counts only if the sampler's options set no batch size.
   std::size_t num_batches(std::size_t batch_size = 1) const;
-  // The same of a whole epoch.
+  // Returns the number of batches of a whole epoch, equal on all ranks.
   std::size_t batches_of_epoch(std::size_t batch_size = 1) const;
 
   void reset(::torch::optional<std::size_t> new_length = {}) override;
@@ -70,16 +72,16 @@ class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
   void save(::torch::serialize::OutputArchive& archive) const override;
   void load(::torch::serialize::InputArchive& archive) override;
 
-  // Returns the rank that the sampler reads for.
+  // Returns the rank for which the sampler reads samples.
   int rank() const;
   int world() const;
-  // Returns the identity of the pass that has begun, for DistributedDataParallel::watch(). The result may outlive
-  // the sampler.
+  // Returns the numbers that decide which samples the current pass reads, for DistributedDataParallel::watch(). The
+  // result may outlive the sampler.
   DataIdentity identity() const;
 
-  // Prepares the sampler for DataLoader, which hands out every batch that some rank has rows of: next() then gives one
-  // index for a batch in which this rank has no rows. took_batch() returns for each batch, in order, whether this rank
-  // has rows.
+  // Prepares the sampler for lockstep's DataLoader, which hands out every batch in which some rank has rows. For a
+  // batch in which this rank has no rows, next() then gives one index. The calls of took_batch() return for each batch,
+  // in order, whether this rank has rows.
   void hand_out_every_batch();
   bool took_batch();
 
@@ -93,8 +95,9 @@ class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
 };
 
 // DistributedSampler reads like PyTorch's DistributedSampler: rank r reads positions r, r + world, r + 2 world, ... of
-// the epoch's order. Without rows_per_rank the loader's batch size counts the rows of a rank. With Uneven::exact and
-// torch's own loader, a rank without rows has one batch fewer, which suits evaluation.
+// the epoch's order. Without rows_per_rank the loader's batch size is the number of rows per rank. With Uneven::exact
+// and torch's own loader, a rank without rows in the last batch gets one batch fewer than other ranks, which suits
+// evaluation.
 class LOCKSTEP_API DistributedSampler : public RankSampler {
  public:
   DistributedSampler(std::size_t length, int rank, int world, const DistributedSamplerOptions& options = {});
@@ -107,10 +110,10 @@ class LOCKSTEP_API DistributedSampler : public RankSampler {
 };
 
 // GlobalBatchSampler cuts the epoch into global batches as one process would, and splits each batch over the ranks in
-// order, 64 rows over 3 ranks as 22 + 22 + 20. So a run computes the same at every world size, and every sample comes
-// once per epoch. A short last batch may leave ranks without rows: DataLoader hands these ranks a batch of 0 rows.
-// torch's own loader has no batches of 0 rows, so under torch's loader reset() throws InvalidArgument on every rank if
-// a batch of the epoch leaves ranks without rows.
+// order: 64 rows over 3 ranks become 22 + 22 + 20 rows. A run with a GlobalBatchSampler computes the same at every
+// world size, and reads every sample once per epoch. A short last batch may leave ranks without rows; lockstep's
+// DataLoader hands these ranks a batch of 0 rows. The loader of torch has no batches of 0 rows, so with torch's loader
+// reset() throws InvalidArgument on every rank if a batch of the epoch leaves ranks without rows.
 class LOCKSTEP_API GlobalBatchSampler : public RankSampler {
  public:
   GlobalBatchSampler(std::size_t length, int rank, int world, const GlobalBatchSamplerOptions& options);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ScriptModule turns a torch::jit::Module, as Python exports it, into a torch::nn::Module, to fine-tune it
-// under DistributedDataParallel.
+// ScriptModule makes a torch::nn::Module from a torch::jit::Module that Python has exported, so that a program can
+// fine-tune the module under DistributedDataParallel.
 //
 //   lockstep::libtorch::ScriptModule net(torch::jit::load("model.pt"));              // from torch.jit.script or trace
 //   lockstep::libtorch::DistributedDataParallel ddp(net, group);
@@ -10,11 +10,12 @@
 //   ...
 //   lockstep::on_rank0([&] { net.script().save("tuned.pt"); }, *group);
 //
-// Parameters and buffers are the script's own tensors, under the script's dotted names: script() has every value that a
-// ScriptModule trains, broadcasts or loads. train(), eval() and to() act on the script too.
+// The parameters and buffers of a ScriptModule are the script's own tensors, under the script's dotted names. Every
+// value that a ScriptModule trains, broadcasts or loads is therefore also in script(). The calls train(), eval() and
+// to() act on the script too.
 //
-// DistributedDataParallel sees a tensor that forward returns, but no tensor in a tuple, list or dict, or in a struct of
-// the program. For a forward that returns a tuple, list, dict or struct, leave DdpOptions::weight_outputs off.
+// DistributedDataParallel sees a tensor that forward returns, but does not see tensors in a tuple, list, dict or struct
+// that forward returns. For a forward that returns a tuple, list, dict or struct, leave DdpOptions::weight_outputs off.
 //
 // Threads: one thread at a time uses a ScriptModule. Failure: forward() throws torch's own errors.
 #pragma once
@@ -34,7 +35,7 @@ class LOCKSTEP_API ScriptModule : public ::torch::nn::Module {
   // Makes a module that shares the script's tensors.
   explicit ScriptModule(::torch::jit::Module script);
 
-  // Runs the script's forward, on tensors and on other values that an IValue is made from.
+  // Runs the script's forward on `args`, which may be tensors or any other values that convert to IValue.
   template <typename... Args>
   c10::IValue forward(Args&&... args) {
     return script_.forward({c10::IValue(std::forward<Args>(args))...});
