@@ -46,12 +46,12 @@ namespace lockstep {
 struct ReducerOptions {
   BucketOptions buckets = {};
   // If true, used_anywhere() tells after each step whether any rank marked a parameter ready. An engine needs
-  // used_anywhere() if its graph may leave parameters out of a step. The ranks exchange these marks with the last
-  // float32 bucket, as 4 bytes per parameter.
+  // used_anywhere() if its graph may leave parameters out of a step. The ranks exchange which parameters were marked
+  // together with the last float32 bucket, in 4 bytes per parameter.
   bool track_unused = false;
   // The way in which the loss combines its terms (mean or sum), equal on all ranks. With Loss::sum the engine writes
-  // gradients without multiplying them by a weight, and the Reducer does not divide the gradients' sum over ranks and
-  // micro-batches.
+  // gradients without multiplying them by a weight, and the Reducer does not divide the gradients' sum over ranks
+  // and micro-batches.
   Loss loss = Loss::mean;
   // The hook that exchanges the buckets in place of the group's all-reduce (ddp/comm_hook.h). The hook's name must be
   // equal on all ranks. With a hook on a device, the host waits for the ranks' summed weight in the first two steps.
@@ -68,10 +68,10 @@ struct ReducerOptions {
   // throws InvalidArgument for a comm_hook, for 16-bit parameters, and on a device with LOCKSTEP_STEP_DIGESTS.
   Reproducible reproducible = {};
   // The training state that the ranks divide among themselves; this setting must be equal on all ranks. With
-  // Shard::optimizer, a synchronised finish_step() leaves the mean gradients only in this rank's shard. Then
-  // update_shards() updates the weights of this rank's shard, and gathers the updated weights of all shards on every
-  // rank. With Shard::optimizer, buckets keep the order of plan_order(), or reverse registration order without
-  // plan_order().
+  // Shard::optimizer, a synchronised finish_step() leaves the mean gradients only in this rank's shard. A call of
+  // update_shards() then updates the weights of this rank's shard, and gathers the updated weights of all shards on
+  // every rank. With Shard::optimizer, buckets keep the order of plan_order(), or reverse registration order
+  // without plan_order().
   Shard shard = Shard::none;
 };
 
@@ -100,16 +100,16 @@ class LOCKSTEP_API Reducer {
   Reducer& operator=(const Reducer&) = delete;
 
   // Broadcasts rank 0's `order` and `unit` to all ranks. The buckets follow `order`, which lists the parameters in the
-  // order in which their gradients become ready. `unit` is the unit of weights, at least 1. All ranks call plan_order()
-  // together, before the first begin_step().
+  // order in which their gradients become ready. `unit`, at least 1, becomes weight_unit(), the unit in which the
+  // engine counts weights. All ranks call plan_order() together, before the first begin_step().
   //
-  // Without plan_order(), buckets of the first synchronised step follow reverse registration order. The next
-  // begin_step() then plans the buckets again, in the order in which gradients became ready on rank 0 in the first
-  // step; on a device the host waits for rank 0's order.
+  // Without plan_order(), buckets of the first synchronised step follow reverse registration order. Without
+  // plan_order(), the begin_step() after the first synchronised step plans the buckets again, in the order in which
+  // gradients became ready on rank 0. On a device the host waits in this begin_step() for rank 0's order.
   void plan_order(std::span<const int> order, std::int64_t unit = 1);
-  // Returns the unit of weights, which is 1 by default and on a device. The engine writes the gradient of its mean loss
-  // multiplied by weight / weight_unit(), so a rank whose weight equals the unit needs no multiplication. With a unit
-  // of 1 the engine writes the gradient of the loss summed over this rank's rows.
+  // Returns the unit in which the engine counts weights, which is 1 by default and always 1 on a device. The engine
+  // writes the gradient of its mean loss multiplied by weight / weight_unit(), so a rank whose weight equals the unit
+  // needs no multiplication. With a unit of 1 the engine writes the gradient of the loss summed over this rank's rows.
   std::int64_t weight_unit() const;
 
   // Begins a step, or a micro-batch of a step. On a device begin_step() waits if the host is more than two steps ahead
@@ -144,8 +144,8 @@ class LOCKSTEP_API Reducer {
   // write the gradient of a parameter that the engine does not mark.
   void mark_ready(int parameter);
   void mark_ready(std::string_view name) { mark_ready(index_of(name)); }
-  // Declares that this micro-batch has no gradient of the parameter. The gradient then counts as 0, and its bucket does
-  // not wait for mark_ready(). Throws the same errors as mark_ready().
+  // Declares that this micro-batch has no gradient of the parameter. The gradient of an unused parameter counts as 0,
+  // and its bucket does not wait for the gradient. Throws the same errors as mark_ready().
   void mark_unused(int parameter);
   // Launches the remaining buckets and waits for all buckets. On a device the group's stream waits for the buckets, and
   // the host does not wait.
@@ -153,12 +153,12 @@ class LOCKSTEP_API Reducer {
   // After a synchronised step, finish_step() returns the summed weight of all ranks; if no rank had data, the weight
   // and the gradients are 0. On a device finish_step() returns nullopt after a synchronised step, because the host does
   // not know the summed weight yet. After a micro-batch that is not synchronised, finish_step() returns the weight that
-  // this rank has accumulated in the step so far. With Loss::sum, whose weights do not travel, finish_step() always
+  // this rank has accumulated in the step so far. With Loss::sum the ranks exchange no weights, so finish_step() always
   // returns this rank's weight.
   //
-  // After finish_step() the program may set another stream in the group. The new stream waits for the work that the old
-  // stream had when finish_step() returned, so the program may destroy the old stream. If the program later queues work
-  // that reads gradients in the old stream, the program must order this work itself.
+  // After finish_step() the program may set another stream in the group. The group's new stream waits for the work that
+  // the old stream had when finish_step() returned, so the program may destroy the old stream. If the program later
+  // queues work that reads gradients in the old stream, the program must order this work itself.
   std::optional<std::int64_t> finish_step();
   // Returns the summed weight of all ranks in the last synchronised step, or 0 before the first step. On a device
   // total_weight() waits until the host knows the weight, at most for the group's timeout. Throws InvalidArgument
@@ -171,9 +171,9 @@ class LOCKSTEP_API Reducer {
   // Returns the notes of all ranks, combined (ddp/step_note.h) and equal on every rank. NotedStep::step is -1 before
   // the first synchronised step.
   //
-  // On the CPU noted() returns the notes of the last synchronised step, once its finish_step() has returned.
-  // On a device noted() returns the notes of the step two before the last begun step, once the last begin_step() has
-  // returned.
+  // On the CPU noted() returns the notes of the last synchronised step, once its finish_step() has returned. On
+  // a device noted() returns the notes of the step two before the last begun step, once the last begin_step()
+  // has returned.
   const NotedStep& noted() const;
   // Returns whether any rank marked the parameter ready in the last synchronised step, in a micro-batch whose weight is
   // above 0. If the summed weight of all ranks is 0, used_anywhere() counts the marks of all micro-batches. On a device
@@ -188,7 +188,7 @@ class LOCKSTEP_API Reducer {
   //
   // In a group of one rank, the shard has all elements, and update_shards() sends nothing. If `update` throws,
   // update_shards() rethrows the exception, and the group fails on every rank, as after abandon_step(). Throws
-  // InvalidArgument without Shard::optimizer, or if no synchronised finish_step() came just before.
+  // InvalidArgument without Shard::optimizer, or if the last call was not a synchronised finish_step().
   void update_shards(const std::function<void(const ParameterShard&)>& update);
   // Returns the parts of `rank`'s shard in all buckets of the current plan, or no parts without Shard::optimizer.
   std::vector<ParameterShard> shards(int rank) const;
@@ -205,7 +205,7 @@ class LOCKSTEP_API Reducer {
   // Returns the gradients' memory. A copy of the returned pointer keeps the gradients' memory usable after the Reducer
   // and the group are destroyed.
   std::shared_ptr<void> memory() const;
-  // Returns the index of the parameter with this name. Throws InvalidArgument if no parameter has the name.
+  // Returns the index of the parameter whose name is `name`. Throws InvalidArgument if no parameter has this name.
   int index_of(std::string_view name) const;
   // Returns the times of the last synchronised step; the record's `step` is -1 before the first step. On a device
   // last_step() never waits, so it returns the times of the latest step that the host knows to have ended.

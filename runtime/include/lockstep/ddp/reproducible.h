@@ -11,17 +11,17 @@
 //
 // A sampler with the option micro_batches (data/sampler.h) cuts the rows of a step into fixed micro-batches of equal
 // size: 64 rows are always 8 micro-batches, which 1 to 8 ranks share. Each fixed micro-batch has its own forward and
-// backward, on a fixed number of threads. The micro-batches' gradients are summed in a binary tree. In a tree node of n
-// micro-batches, the left child has as many micro-batches as the largest power of two below n. Each rank sums the tree
-// nodes that contain only its micro-batches, and the ranks sum the other nodes together.
+// backward, on a fixed number of threads. A binary tree sums the micro-batches' gradients; the left child of a node of
+// n micro-batches has the largest power of two below n. Each rank sums the nodes that contain only its micro-batches;
+// the ranks sum the other nodes together.
 //
-// With this tree, runs on CPUs compute the same weights, to the last bit, with any number of ranks and hosts, any
-// backend and any buckets. A stopped run that resumes with another number of ranks also computes the same bits. Runs on
-// GPUs of one model, over NCCL, also compute the same bits, except for a norm of sharded gradients (DdpOptions::shard).
-// GPUs and CPUs compute different bits, because their kernels differ.
+// Runs on CPUs therefore compute the same bits with any number of ranks and hosts, any backend and any buckets. A
+// stopped run may resume with another number of ranks and computes the same bits. Runs on GPUs of one model, over NCCL,
+// also compute the same bits, except for a norm of sharded gradients (DdpOptions::shard). GPUs and CPUs compute
+// different bits, because their kernels differ.
 //
-// The program must clear gradients before each step, and draw random numbers per sample (lockstep's layers) or per
-// micro-batch (DdpOptions::seed with LibTorch). See docs/REPRODUCIBLE.md for the other rules, and for the effect of
+// The program must clear gradients before each step, and draw random numbers per sample (lockstep's layers) or
+// per micro-batch (DdpOptions::seed with LibTorch). See docs/REPRODUCIBLE.md for all rules and the effect of
 // different processors.
 #pragma once
 
@@ -33,17 +33,17 @@
 
 namespace lockstep {
 
-// Reproducible holds the settings of reproducible training, which must be equal on all ranks. Each micro-batch costs
-// one more, smaller backward, so set micro_batches to the largest number of ranks that any run of the training will
-// have.
+// Reproducible holds the settings of reproducible training, which must be equal on all ranks. More micro-batches
+// mean more and smaller backwards, so set micro_batches to the largest number of ranks that any run of the training
+// will have.
 struct Reproducible {
   // The number of fixed micro-batches in a step, at least the number of ranks. The value 0 turns fixed micro-batches
   // off, for the highest speed.
   int micro_batches = 0;
   // The number of rows in a full step, summed over all ranks.
   std::int64_t global_batch = 0;
-  // The number of threads of one operation. An operation that runs on another number of threads adds numbers up in
-  // another order.
+  // The number of threads of one operation. The order in which an operation adds numbers up depends on its number
+  // of threads.
   int threads = 1;
 
   bool is_on() const { return micro_batches != 0; }

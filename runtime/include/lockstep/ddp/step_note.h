@@ -62,8 +62,8 @@ inline std::vector<NoteField> fields_of(const StepNote& own) {
   return fields;
 }
 
-// Returns the combined note of all ranks from `work`, which must be done and must have been started with the fields of
-// fields_of().
+// Returns the combined note of all ranks from `work`, which must be done and must have been started with the fields
+// of fields_of().
 inline StepNote note_of_all(const Work& work) {
   StepNote note;
   for (std::size_t i = 0; i < kStepFields.size(); ++i) note.*kStepFields[i].value = work.note(i);

@@ -3,8 +3,8 @@
 // CPU's runtime is built into the library, and finishes its work before a call returns. CUDA's runtime is in the
 // plug-in liblockstep_cuda.so; the first call that needs CUDA loads the plug-in.
 //
-// A function of DeviceRuntime makes the host wait only if the function's comment says so; counters() counts these
-// waits.
+// A function of DeviceRuntime makes the host wait only if the function's comment says so; counters() counts
+// these waits.
 // Threads: any thread may call a DeviceRuntime, but only one thread at a time may use a stream or event. A call leaves
 //   the calling thread's current CUDA device unchanged. As an exception, a thread without a CUDA context stays on the
 //   device of the call, because returning to GPU 0 would create a context on GPU 0.
@@ -52,8 +52,8 @@ struct DeviceMemory {
   std::size_t peak_bytes = 0;    // the largest used_bytes so far
 };
 
-// DeviceCounters holds counters of this process since its start. A training step should not raise the counters of
-// DeviceCounters.
+// DeviceCounters holds counters of this process since its start. A training step should not raise the counters
+// of DeviceCounters.
 struct DeviceCounters {
   std::int64_t host_waits = 0;  // number of times that a call of DeviceRuntime made the host wait
   // The largest number of bytes of device and pinned memory that this process has held so far, in use or cached.
@@ -67,8 +67,8 @@ enum class OverZero : std::uint8_t { stays, is_zero };
 // The value that `*first` has after first_not_finite() if every number is finite.
 inline constexpr std::int64_t kAllFinite = std::numeric_limits<std::int64_t>::max();
 
-// The constants of sum_rows(): kSkippedRow in `merges` marks a row to skip, and kMostSummedRows limits the number of
-// rows.
+// The constants of sum_rows(): kSkippedRow in `merges` marks a row to skip, and kMostSummedRows limits the number
+// of rows.
 inline constexpr std::uint8_t kSkippedRow = 255;
 inline constexpr std::size_t kMostSummedRows = 2048;
 inline constexpr std::size_t kMostKeptSums = 32;  // sums kept at one time: enough for 2^31 rows in a binary tree
@@ -136,9 +136,9 @@ class LOCKSTEP_API DeviceRuntime {
   // rounded towards zero.
   virtual void divide(const BufferView& buffer, double factor, const std::int64_t* divisor, OverZero over_zero,
                       StreamView stream) = 0;
-  // Finds the index i of the first element of `buffer` that is NaN or infinite, as work in the order of `stream`. For
-  // this index i, the call lowers `*first`, a number in the device's memory, to 2 i if the element is NaN, or to 2 i +
-  // 1 if it is infinite; a smaller `*first` stays. Integers are always finite.
+  // Finds the first element of `buffer` that is NaN or infinite; the search runs in the order of `stream`. If this
+  // element is element i of `buffer`, the call lowers `*first`, a number in the device's memory, to 2 i for NaN or to 2
+  // i + 1 for infinity. If `*first` is already smaller, `*first` keeps its value. Integers are always finite.
   virtual void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) = 0;
   // Converts the elements of `from` to the dtype of `to`, in the stream's order. The call rounds float32 and float64 to
   // float16 or bfloat16, through float32, and widens float16 and bfloat16 to float32 or float64. Throws InvalidArgument
@@ -154,8 +154,8 @@ class LOCKSTEP_API DeviceRuntime {
   // rows. Throws InvalidArgument for more than kMostSummedRows rows on a device.
   virtual void sum_rows(const void* rows, std::ptrdiff_t stride, std::span<const std::uint8_t> merges,
                         const BufferView& to, StreamView stream) = 0;
-  // Writes `value` to `*to` in the device's memory, in the stream's order. The device reads no host memory after put()
-  // returns.
+  // Writes `value` to `*to` in the device's memory, in the stream's order. The device reads no host memory after
+  // put() returns.
   virtual void put(std::int64_t* to, std::int64_t value, StreamView stream) = 0;
 };
 

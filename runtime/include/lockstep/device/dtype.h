@@ -48,7 +48,7 @@ struct float16 {
   std::uint16_t bits = 0;
 };
 
-// Returns the DType of a C++ type: dtype_of<float>() == DType::f32.
+// Returns the DType of a C++ type; for example, dtype_of<float>() is DType::f32.
 template <typename T>
 constexpr DType dtype_of();
 template <>
@@ -84,7 +84,7 @@ constexpr DType dtype_of<std::uint8_t>() {
 // even. The conversion functions have no branches, so that compilers can vectorise loops over these functions.
 //
 // The conversions are right for every value, subnormals and infinities included; a NaN stays a NaN, but its payload may
-// change. The source of the float16 conversions is F. Giesen, https://gist.github.com/rygorous/2156668.
+// change. The source of the float16 conversions is https://gist.github.com/rygorous/2156668 (Fabian Giesen).
 
 inline float to_float(bfloat16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
 

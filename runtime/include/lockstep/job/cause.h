@@ -2,9 +2,9 @@
 // Cause describes why a group has failed, as data. A backend records the cause, the job's membership sends the cause to
 // all ranks, and the launcher judges from the cause which process is at fault.
 //
-// A cause is evidence if a rank reports its own failure, or the launcher reports the failure of its own child process.
-// A cause is an accusation if a rank reports the failure of another rank. Cause::text is for people; no code parses
-// Cause::text.
+// A cause is evidence if a rank reports its own failure, or the launcher reports the failure of its own child
+// process. A cause is an accusation if a rank reports the failure of another rank. Cause::text is for people; no code
+// parses Cause::text.
 //
 // Threads: a Cause is a value, which any thread may use.
 #pragma once

@@ -46,8 +46,8 @@ namespace lockstep::libtorch {
 
 // CudaGraph wraps LibTorch's own CUDA graph. The program compiles CudaGraph with its LibTorch, so lockstep's library
 // needs no CUDA. CudaGraph needs a LibTorch for GPUs, 2.6 or newer, and LibTorch's CUDA headers (cuda_runtime_api.h) on
-// the include path. Without this LibTorch or these headers, CudaGraph captures nothing. Other threads may use CUDA
-// during a capture.
+// the include path. Without cuda_runtime_api.h or a LibTorch for GPUs, CudaGraph captures nothing. Other threads may
+// use CUDA during a capture.
 class CudaGraph final : public StepGraph {
  public:
 #if LOCKSTEP_HAS_CUDA_GRAPHS
@@ -55,8 +55,8 @@ class CudaGraph final : public StepGraph {
     return device.kind == DeviceKind::cuda ? "" : "the group is on the CPU, which has no CUDA graphs";
   }
   void capture(std::function<void()> body) override {
-    // The cache is emptied first, because the graph's memory pool can neither use nor free the memory that eager steps
-    // have left in the allocator's cache.
+    // The allocator's cache is emptied first, because the graph's memory pool can neither use nor free the memory that
+    // eager steps have left in the cache.
     c10::cuda::CUDACachingAllocator::emptyCache();
     graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
     try {
@@ -65,8 +65,8 @@ class CudaGraph final : public StepGraph {
       try {
         graph_.capture_end();  // without this call the stream would stay captured
       } catch (const std::exception&) {
-        // This exception only says that `body` has broken the capture; the `throw` below rethrows the exception of
-        // `body`.
+        // The exception of capture_end() only says that `body` broke the capture; the `throw` below rethrows the
+        // exception of `body`.
       }
       throw;
     }
@@ -99,11 +99,11 @@ class CapturedStep {
   // Makes a step of `ddp` and `optimizer`. The program must keep `ddp`, its module and `optimizer` alive as long as the
   // CapturedStep. Throws InvalidArgument if a loss or an output of an earlier forward is still alive.
   //
-  // `loss_of` runs one forward through ddp and returns the loss. A replay does not repeat the host's work in `loss_of`,
-  // such as reading numbers, choosing tensors other than parameters, buffers and arguments, or running collectives of a
-  // group on the CPU. `optimizer` may be any optimizer, and its options may change from step to step. FusedSGD,
-  // FusedAdam and FusedAdamW launch one to three kernels per step; torch's own optimizers launch some kernels for each
-  // parameter.
+  // `loss_of` runs one forward through ddp and returns the loss. A replay does not repeat the host's work in
+  // `loss_of`, such as reading numbers, choosing tensors other than parameters, buffers and arguments, or running
+  // collectives of a group on the CPU. `optimizer` may be any optimizer, and its options may change from step to step.
+  // FusedSGD, FusedAdam and FusedAdamW launch one to three kernels per step; torch's own optimizers launch some
+  // kernels for each parameter.
   template <typename Net>
   CapturedStep(DistributedDataParallel<Net>& ddp, ::torch::optim::Optimizer& optimizer, LossOf loss_of,
                CapturedStepOptions options = {})
@@ -112,9 +112,9 @@ class CapturedStep {
             ddp, optimizer, Graph::why_not(ddp.group()->device()), [] { return std::make_unique<Graph>(); }, options) {}
 
   // Runs a whole step: clears the gradients of ddp's parameters, computes the loss and the gradients, averages the
-  // gradients, and steps the optimizer. `inputs` are loss_of's arguments; the program may change them in place after
-  // the call. Returns the loss of this rank's rows, detached from autograd's graph, in memory that no later step
-  // writes.
+  // gradients, and steps the optimizer. `inputs` are loss_of's arguments; the program may change them in place
+  // after the call. Returns the loss of this rank's rows, detached from autograd's graph, in memory that no later
+  // step writes.
   //
   // A step runs eagerly, and logs each reason once, on the CPU or without CUDA graphs (see CudaGraph). A step also runs
   // eagerly for inputs of another kind than the captured kind, such as a last batch of fewer rows or of no rows. Inputs
@@ -127,7 +127,8 @@ class CapturedStep {
   //
   // A captured step supports neither a GradScaler nor clipping of gradients, because both work between backward and the
   // optimizer's step. In `loss_of` a captured step does not support collectives on the device, ddp's set_weight() and
-  // record_loss(), .item(), and copies to the host. Hooks that do such work in backward are not supported either.
+  // record_loss(), .item(), and copies to the host. A captured step also does not support hooks that run collectives on
+  // the device, .item() or copies to the host in backward.
   template <std::convertible_to<at::Tensor>... Inputs>
   at::Tensor operator()(const Inputs&... inputs) {
     return capture_.run({inputs...}, [this](const std::vector<at::Tensor>& given) {

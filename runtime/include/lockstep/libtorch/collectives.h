@@ -6,23 +6,17 @@
 //   at::Tensor all = lockstep::libtorch::all_gather_rows(embeddings, ddp);            // uneven ranks, under DDP
 //
 // Collective: every rank of the group makes the same calls in the same order, with equal shapes and dtypes, unless a
-// function says otherwise. Tensors may have any strides, 0 dimensions or no elements. Collectives that only move data
-// take any dtype, including bool and complex. Collectives that compute (all_reduce, reduce_scatter) take lockstep's
-// dtypes: float32, float64, bfloat16, float16, int32, int64, uint8. On the CPU 16-bit floats are summed in float32 and
-// rounded once; avg of integers truncates towards zero.
+// function's comment says otherwise. Tensors may have any strides, 0 dimensions or no elements. Collectives that only
+// move data take any dtype, including bool and complex. Collectives that compute (all_reduce, reduce_scatter) take
+// lockstep's dtypes: float32, float64, bfloat16, float16, int32, int64, uint8. On the CPU 16-bit floats are summed in
+// float32 and rounded once; avg of integers truncates towards zero.
 //
 // Order: a call on CPU tensors returns when the result is complete. A call on CUDA tensors starts after the work in
 // torch's current stream, and this stream waits for the result. The host waits only in functions whose comments say so.
 // Functions whose names end in _async return a TensorWork at once.
 //
-// Autograd differentiates all_reduced, all_gather, all_gather_rows, reduce_scatter and all_to_all. The backward of a
-// differentiable collective is also a collective. Every rank's loss must therefore depend on the collective's result,
-// and the tensor must require a gradient on all ranks or on none. Backward differentiates the SUM of all ranks' losses:
-// for example, the gradient of an all_gather is the reduce_scatter of the ranks' gradients. Results of all other
-// functions require no gradient. Second derivatives throw InvalidArgument. See CountsLosses for gradients under
-// DistributedDataParallel.
-//
-// The functions take a shared_ptr to the group, because backward and TensorWork keep the group alive.
+// The functions take a shared_ptr to the group, because backward and TensorWork keep the group alive. See CountsLosses
+// for autograd.
 //
 // Threads: the threads that may use the group may call these functions.
 // Failure: calls throw the group's errors. If sizes, dtypes or operations differ between ranks, calls throw Mismatch,
@@ -49,7 +43,7 @@ namespace lockstep::libtorch {
 LOCKSTEP_API void all_reduce(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                              ReduceOp op = ReduceOp::sum);
 // Returns the reduction as a new tensor. Autograd differentiates ReduceOp::sum and ReduceOp::avg. Throws
-// InvalidArgument for any other `op` if autograd would have to record a gradient.
+// InvalidArgument if autograd would have to record a gradient for another `op` than sum and avg.
 LOCKSTEP_API at::Tensor all_reduced(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                                     ReduceOp op = ReduceOp::sum, const GradientOptions& gradient = {});
 // Overwrites `tensor` in place with root's values.
@@ -111,8 +105,14 @@ LOCKSTEP_API void barrier(const std::shared_ptr<ProcessGroup>& group);
 [[nodiscard]] LOCKSTEP_API TensorWork recv_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
                                                  int source, int tag = 0);
 
-// CountsLosses is the concept of a DistributedDataParallel, which has a group and knows the weights of the ranks'
-// losses.
+// CountsLosses is the concept of a DistributedDataParallel, which has a group and knows the weights of the
+// ranks' losses.
+//
+// Autograd differentiates all_reduced, all_gather, all_gather_rows, reduce_scatter and all_to_all. The backward of a
+// differentiable collective is also a collective. Every rank's loss must therefore depend on the collective's result,
+// and the tensor must require a gradient on all ranks or on none. Backward differentiates the SUM of all ranks' losses:
+// for example, the gradient of an all_gather is the reduce_scatter of the ranks' gradients. The results of functions
+// that autograd does not differentiate require no gradient. Second derivatives throw InvalidArgument.
 //
 // Under DistributedDataParallel the loss of the job is the weighted mean of the ranks' losses, not their sum. To weight
 // the gradients, pass `ddp` in place of the group, or ddp.gradient_options() as the last argument. Each rank's

@@ -24,16 +24,16 @@ namespace lockstep::libtorch {
 // alive, so use the tensor only while the hook runs.
 LOCKSTEP_API at::Tensor tensor_of(const GradBucket& bucket);
 // Returns the gradient of parameter `slice` of the bucket: a contiguous view of tensor_of(bucket) in the parameter's
-// shape. If the parameter itself is not contiguous, the view's elements lie in the order that the parameter's strides
-// give.
+// shape. If the parameter itself is not contiguous, the view's elements lie in the order that the parameter's
+// strides give.
 LOCKSTEP_API at::Tensor tensor_of(const GradBucket& bucket, std::size_t slice);
 
 // Makes a hook that blocks. `run` gets tensor_of(bucket), which `run` may write, and returns the sum over the ranks, in
 // a tensor with the bucket's number of elements, dtype and device. `run` may call any collectives of bucket.group;
 // autograd records no gradients in `run`. The exchange of one bucket overlaps the computation of other ranks, but not
-// the exchange of another bucket. If the hook is to start its exchange and return before the end, write a CommHook
-// instead. On a device torch's current stream waits for the exchange instead of the host, and backward continues after
-// the work in this stream.
+// the exchange of another bucket. If the hook is to start its exchange and return before the exchange ends, write a
+// CommHook instead. On a device torch's current stream waits for the exchange instead of the host, and backward
+// continues after the work in this stream.
 LOCKSTEP_API CommHook tensor_hook(std::string name,
                                   std::function<at::Tensor(const GradBucket& bucket, at::Tensor sum)> run);
 

@@ -66,14 +66,14 @@ concept HasRemovableRows = requires(Batch& batch) {
   remove_rows(batch);
 };
 
-// Returns `options`. Throws InvalidArgument if `options` set drop_last, which counts only this rank's rows, or turn off
-// enforce_ordering.
+// Returns `options`. Throws InvalidArgument if `options` set drop_last, which counts only this rank's rows, or turn
+// off enforce_ordering.
 LOCKSTEP_API ::torch::data::DataLoaderOptions require_common(::torch::data::DataLoaderOptions options);
 
 namespace detail {
 
-// Destroys `loader`, a loader of torch's that waits for its workers, on a separate thread. Returns after at most one
-// second.
+// Destroys `loader`, a loader of torch's that waits for its workers, on a separate thread. Returns after at most
+// one second.
 LOCKSTEP_API void leave_behind(std::shared_ptr<void> loader);
 
 LOCKSTEP_API ::torch::data::DataLoaderOptions torchs(const data::GroupLoaderOptions& options);
@@ -101,8 +101,8 @@ struct EndOfPass {
 //
 // The first begin() starts epoch 0, and each later begin() starts the next epoch; set_epoch() and resume() choose
 // another epoch. If a loop was left early, begin() also starts the next epoch. The place in sampler.state() is the end
-// of the batches that were handed out, including the batch in the loop's body. This place does not include batches that
-// the workers have read ahead.
+// of the batches that were handed out, including the batch in the loop's body. The place in sampler.state() does not
+// include batches that the workers have read ahead.
 template <typename Dataset>
 class DataLoader {
   using Inner = ::torch::data::StatelessDataLoader<Dataset, RankSampler>;
@@ -132,8 +132,8 @@ class DataLoader {
     using difference_type = std::ptrdiff_t;
     using iterator_concept = std::input_iterator_tag;
 
-    // Makes an iterator over a pass, or an iterator without batches if `has_pass` is false because the training is
-    // over.
+    // Makes an iterator over a pass, or an iterator without batches if `has_pass` is false because the training
+    // is over.
     explicit Iterator(DataLoader& loader, bool has_pass) : loader_(&loader), is_over_(!has_pass) {
       if (!has_pass) return;
       batch_.emplace(loader.inner_->begin());
@@ -187,8 +187,8 @@ class DataLoader {
 
   Iterator begin() {
     if (training_is_over_()) return Iterator(*this, false);
-    // If the last loop was left early, torch's workers still hold batches of that loop, so the inner loader is made
-    // again.
+    // If the last loop was left early, torch's workers still hold batches of that loop, so the inner loader is
+    // made again.
     if (!is_over_ || !inner_) {
       inner_.reset(new Inner(dataset_, sampler_, options_));
       inner_.get_deleter().is_overdue = false;
@@ -212,8 +212,8 @@ class DataLoader {
 
   // Returns the number of batches in a whole epoch, which is equal on all ranks and does not change after resume().
   std::size_t num_batches() const { return sampler_.batches_of_epoch(options_.batch_size()); }
-  // Returns the number of batches of the pass that the next begin() starts. After resume() this pass is the rest of an
-  // epoch.
+  // Returns the number of batches of the pass that the next begin() starts. After resume() the next pass is the rest of
+  // an epoch.
   std::size_t batches_in_pass() const { return sampler_.num_batches(options_.batch_size()); }
   RankSampler& sampler() { return sampler_; }
   DataIdentity identity() const { return sampler_.identity(); }

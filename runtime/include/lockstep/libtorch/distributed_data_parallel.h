@@ -12,7 +12,7 @@
 //   }
 //
 // Collective: the constructor, every training forward (which may broadcast buffers) and every synchronised backward are
-//   collective. Without recorded gradients, forward and backward send nothing to other ranks.
+//   collective. While torch records no gradients, forward and backward send nothing to other ranks.
 // Threads: one thread at a time uses a DistributedDataParallel.
 // Failure: forward and backward() throw the group's errors (PeerLost, Timeout, Mismatch), and later calls rethrow the
 //   first error. Misuse throws InvalidArgument, which names the parameter. An exception in backward fails the group on

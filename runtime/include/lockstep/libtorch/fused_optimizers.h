@@ -5,16 +5,16 @@
 //
 // Each fused optimizer derives from torch's optimizer, and has torch's options, parameter groups, state and files.
 // Schedulers, clipping, GradScaler and Snapshots take a fused optimizer as a torch::optim::Optimizer&. Fused and
-// torch's optimizers read each other's files and snapshots; only snapshots with float32 masters can't be read by
-// torch's optimizers.
+// torch's optimizers read each other's files and snapshots, except that torch's optimizers can't read snapshots with
+// float32 masters.
 //
 // Each 16-bit parameter (bfloat16, float16) gets a float32 copy, its master. The step updates the float32 master, and
 // the parameter becomes the master rounded once. Moments are float32 too. Masters cost 4 bytes per element, and save()
 // and snapshots contain the masters.
 //
-// The step waits for no device. With a GradScaler, scale and found_inf stay on the device (step_scaled()). If an Inf or
-// NaN was found, the step keeps the values of parameters, moments and step counts. The step counts in state() include
-// skipped steps until save() or a snapshot waits for the device and corrects the counts.
+// The step waits for no device. With a GradScaler, the scale and found_inf stay in the device's memory (step_scaled()).
+// If an Inf or NaN was found, the step keeps the values of parameters, moments and step counts. The step counts in
+// state() include skipped steps until save() or a snapshot waits for the device and corrects the counts.
 //
 // Threads: one thread at a time uses a fused optimizer.
 // Failure: calls throw InvalidArgument, with nothing changed, for parameters that are sparse, complex or integers or
@@ -47,15 +47,15 @@ class LOCKSTEP_API FusedOptimizer {
 
 // Fused is the fused version of torch's optimizer `Base`.
 //
-// The program may write a 16-bit parameter, for example to load or broadcast weights. If torch counts the write
-// (_version()), the next step copies the new value into the float32 master. Torch does not count a write through
-// parameter.data(), data_ptr() or set_data(), and the step undoes an uncounted write. To change a parameter, write the
-// parameter itself, under a torch::NoGradGuard.
+// The program may write a 16-bit parameter, for example to load or broadcast weights. If torch counts a write in the
+// parameter's _version(), the next step copies the new value into the float32 master. Torch does not count a write
+// through parameter.data(), data_ptr() or set_data(), and the step undoes an uncounted write. To change a parameter,
+// write the parameter itself, under a torch::NoGradGuard.
 //
 // The step needs LibTorch's fused operator for the parameters' device; LibTorch 2.4 has the operators of all three
-// optimizers for CPUs. If the operator is missing (LibTorch 1.13 has none), step() runs the step of torch's optimizer,
-// without masters, and the first step() logs that the operator is missing. The classes call the operators of PyTorch's
-// torch/optim/{adam,adamw,sgd}.py.
+// optimizers for CPUs. If the fused operator is missing (LibTorch 1.13 has none), step() runs the step of torch's
+// optimizer, without masters, and the first step() logs that the operator is missing. FusedAdamW, FusedAdam and
+// FusedSGD call the operators that PyTorch's torch/optim/{adam,adamw,sgd}.py call.
 //
 // Parameters and gradients may have any strides, which may change between steps. The fused operators need parameter,
 // gradient and moments in the same order in memory. A step therefore copies a gradient in another order, moves moments

@@ -105,7 +105,7 @@ class LOCKSTEP_API GradScaler {
   void set(double scale, std::int64_t growth_tracker);
 
   GradScalerOptions options_;
-  // The tensors of the scale are on the CPU until the first call of scale(). The scaler never writes these tensors in
+  // The tensors of the scale are on the CPU until the first call of scale(). The scaler never writes its tensors in
   // place, because a backward may still use the tensors.
   mutable Tensors tensors_;
   std::map<const ::torch::optim::Optimizer*, Seen> seen_;

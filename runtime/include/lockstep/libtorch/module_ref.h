@@ -15,7 +15,7 @@ namespace lockstep::libtorch {
 // ModuleRef refers to the module that a caller passes as an argument. The module must outlive the ModuleRef.
 class ModuleRef {
  public:
-  // NOLINTBEGIN(google-explicit-constructor): it stands for the module in a call
+  // NOLINTBEGIN(google-explicit-constructor): a ModuleRef stands for the module in a call
   ModuleRef(const ::torch::nn::Module& module) : module_(&module) {}
   // Throws InvalidArgument if the pointer or the holder is empty.
   template <std::derived_from<::torch::nn::Module> Net>

@@ -23,8 +23,8 @@ struct DdpOptions {
   // The sizes of the buckets.
   BucketOptions buckets = {};
   // The way in which the loss combines its terms; use Loss::sum for a loss with reduction='sum'.
-  // DistributedDataParallel can't see whether a loss is a sum or a mean, and a wrong setting makes gradients wrong by a
-  // factor.
+  // DistributedDataParallel can't see whether a loss is a sum or a mean, and a wrong setting makes gradients wrong by
+  // a factor.
   Loss loss = Loss::mean;
   // The dotted names of parameters that get no gradient on any rank. No bucket waits for the parameters in `unused`.
   // Unused parameters that `unused` does not name are found at the end of each backward.
@@ -48,10 +48,10 @@ struct DdpOptions {
   // device, gradients are not checked for NaN and infinity.
   NotFinite not_finite = NotFinite::tell;
   // The settings for computing the same bits with any number of ranks. If `reproducible` is on, each step is a call of
-  // backward(rows, loss_of), and torch's generators are seeded per fixed micro-batch, not per rank. The constructor
-  // sets torch's number of intra-op threads to Reproducible::threads. On a device the constructor also turns on torch's
-  // deterministic algorithms for the process, and turns off cuDNN benchmarks. An operation of torch that has no
-  // deterministic algorithm then throws.
+  // backward(rows, loss_of), and torch's generators are seeded per fixed micro-batch, not per rank. If `reproducible`
+  // is on, the constructor sets torch's number of intra-op threads to Reproducible::threads. On a device the
+  // constructor also turns on torch's deterministic algorithms for the process, and turns off cuDNN benchmarks. An
+  // operation of torch that has no deterministic algorithm then throws an error.
   //
   // If `reproducible` is on, the constructor throws InvalidArgument for a module with a SyncBatchNorm, and on a device
   // without CUBLAS_WORKSPACE_CONFIG=:4096:8 (or :16:8). A backward throws InvalidArgument if its forward wrote a buffer
@@ -90,7 +90,7 @@ using LossWeight = std::shared_ptr<std::optional<std::int64_t>>;
 // DistributedDataParallel::gradient_options() returns GradientOptions.
 struct GradientOptions {
   // The weight of this rank's loss, which backward reads. If loss_weight is null, the job's loss is the sum of the
-  // ranks' losses. A rank whose weight is 0 gives no gradients. The backward of a rank of weight 0 throws
+  // ranks' losses. A rank whose weight is 0 contributes no gradients. The backward of a rank of weight 0 throws
   // InvalidArgument if other ranks' losses depend on elements that came from this rank.
   LossWeight loss_weight = nullptr;
   // The function that runs before each collective of a backward; may be empty. The function that

@@ -50,22 +50,22 @@ class LOCKSTEP_API Replica {
   void set_weight(std::floating_point auto weight) =
       delete;  // 0.5 would become 0: give all ranks' weights in smaller units
 
-  // Returns options with the weight of this rank's loss, for collectives on the tensors that forward returned
-  // (libtorch/collectives.h).
+  // Returns the GradientOptions with the weight of this rank's loss, for collectives on the tensors that forward
+  // returned (libtorch/collectives.h).
   GradientOptions gradient_options() const;
 
   // Returns a guard. While the guard lives and `is_on` is true, backward() sends nothing, and `.grad` is undefined
-  // until a synchronised backward() ends the step. After the synchronised backward(), `.grad` is the mean over the rows
-  // of all micro-batches, so do not divide the loss. Run both forward and backward of a micro-batch while the guard
-  // lives.
+  // until a synchronised backward() ends the step. After the synchronised backward(), `.grad` is the mean over the
+  // rows of all micro-batches, so do not divide the loss. Run both forward and backward of a micro-batch while the
+  // guard lives.
   NoSync no_sync(bool is_on = true);
 
   // Records this rank's loss of this micro-batch, a single number, for last_loss() and progress(), because torch's
   // backward does not show the loss. Returns the loss:
   //   ddp.record_loss(torch::nll_loss(ddp(x), y)).backward();
   // A loss on a device is read some steps later, when the host can read its value without waiting. Throws
-  // InvalidArgument if record_loss() is not called between forward and backward, or if `loss` has more than one
-  // element.
+  // InvalidArgument if record_loss() is not called between forward and backward, or if `loss` has more than
+  // one element.
   at::Tensor record_loss(at::Tensor loss);
   void record_loss(double loss);
   // Runs record_loss(loss) and loss.backward(). After a synchronised backward, the `.grad` of every parameter that any
@@ -92,7 +92,8 @@ class LOCKSTEP_API Replica {
   // of this rank's micro-batches that has rows. An exception of `loss_of` fails the group on every rank.
   //
   // With fixed micro-batches, the program must clear the gradients before the call, and must use a sampler that deals
-  // fixed micro-batches. Otherwise backward() throws InvalidArgument, and the group has failed.
+  // fixed micro-batches. If the gradients are not cleared, or the sampler deals no fixed micro-batches, backward()
+  // throws InvalidArgument and the group has failed.
   template <std::invocable<std::int64_t, std::int64_t> LossOf>
   void backward(std::int64_t rows, LossOf&& loss_of) {
     run_step(rows, std::ref(loss_of));
@@ -112,8 +113,8 @@ class LOCKSTEP_API Replica {
   // Makes every later synchronised backward() check that all ranks read the same data: equal length, seed, epoch, batch
   // size, order and start of the pass. If the data differ, backward() throws Mismatch, which names the difference and
   // the ranks. `source` is a RankSampler or a lockstep::libtorch DataLoader, and replaces the source of an earlier
-  // watch(). The passes of a watched DataLoader end when the training ends. The check travels with bucket 0, without a
-  // message for the check only. Throws InvalidArgument if the sampler reads for another rank than this rank.
+  // watch(). The passes of a watched DataLoader end when the training ends. The check sends no extra message, because
+  // its numbers travel with the gradients. Throws InvalidArgument if the sampler reads for another rank than this rank.
   template <TellsIdentity Source>
   void watch(Source&& source) {
     require_rank_of_group(*group(), source);
@@ -129,21 +130,21 @@ class LOCKSTEP_API Replica {
   // LOCKSTEP_REQUEUE_EXIT_CODE, or 75 if the variable is not set. Without a stop by a signal, exit_code() returns 0.
   int exit_code() const { return lockstep::exit_code(*group()); }
 
-  // Returns the parameters that require a gradient, for the optimizer, in registration order. The result lists a shared
-  // parameter only once.
+  // Returns the parameters that require a gradient, for the optimizer, in registration order. The returned list
+  // contains a shared parameter only once.
   std::vector<at::Tensor> parameters() const;
   const std::shared_ptr<ProcessGroup>& group() const;
   // Returns the number of synchronised backwards that have finished.
   std::int64_t steps() const;
   // Sets the number of steps that a resumed run has done before. After set_steps(), steps() and random seeds count from
-  // this number; records and messages count only the steps of this run. Call set_steps() between steps, with the same
-  // value on all ranks. Throws InvalidArgument if the number is negative.
+  // the number that was set; records and messages count only the steps of this run. Call set_steps() between steps,
+  // with the same value on all ranks. Throws InvalidArgument if the number is negative.
   void set_steps(std::int64_t steps);
   // Returns a new generator on the group's device for the program's own random numbers in this step, such as noise and
   // latents. The generator's seed comes from DdpOptions::seed (or 0), steps(), the rank and `draw`. In loss_of with
   // fixed micro-batches, the seed comes from the micro-batch in place of the rank. A run that resumes draws the same
-  // random numbers. A second generator with the same `draw` in the same step, for example in another micro-batch,
-  // repeats the random numbers. A call of generator() does not change torch's default generators.
+  // random numbers as a run without a stop. A second generator with the same `draw` in the same step, for example in
+  // another micro-batch, repeats the random numbers. A call of generator() does not change torch's default generators.
   at::Generator generator(std::uint32_t draw = 0) const;
   // Returns the sum of all ranks' weights in the last synchronised step, which is 0 if no rank had data. After a
   // backward that is not synchronised, last_weight() returns this rank's weight so far. On a device last_weight() waits
@@ -194,10 +195,10 @@ class LOCKSTEP_API Replica {
   // Runs `action` at the end of each later synchronised backward(), when gradients are complete and no optimizer has
   // written a parameter yet. Null removes the action.
   void before_update(std::function<void()> action);
-  // Runs `action` at the beginning of the next backward() that adds to earlier gradients. Earlier gradients come from a
-  // micro-batch, or from the previous step if the program has neither cleared these gradients nor written a parameter
-  // since. On a device the host may wait to find out whether backward() adds to earlier gradients. Null removes the
-  // action.
+  // Runs `action` at the beginning of the next backward() that adds to earlier gradients. Earlier gradients come from
+  // a micro-batch, or from the previous step if the program has neither cleared these gradients nor written a
+  // parameter since. On a device the host may wait to find out whether backward() adds to earlier gradients. Null
+  // removes the action.
   void before_accumulate(std::function<void()> action);
   // Runs `action` in each later forward that receives rank 0's buffers, after the buffers have arrived. Null removes
   // the action.

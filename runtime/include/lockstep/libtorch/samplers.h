@@ -13,8 +13,8 @@
 // program's sampler also act on the loader's copy. A second loader needs a second sampler.
 //
 // Threads: any number of threads may use a sampler at the same time, as torch's chunked datasets do.
-// Failure: calls throw InvalidArgument for numbers out of their range, and for a saved state of another length, seed or
-//   order.
+// Failure: calls throw InvalidArgument for numbers out of their range, and for a saved state of another length, seed
+//   or order.
 #pragma once
 
 #include <torch/data/samplers/base.h>
@@ -58,8 +58,8 @@ class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
   // epoch. If set_epoch() asks for an epoch that has no samples left, the pass is over at once. A pass that has begun
   // continues unchanged.
   void resume(const data::SamplerState& state);
-  // Returns the place of the run in its data. Between resume() and the next begin(), state() returns the argument of
-  // resume().
+  // Returns the place of the run in its data. Between resume() and the next begin(), state() returns the argument
+  // of resume().
   data::SamplerState state() const;
   // Returns the number of batches of the pass that the next begin() starts, equal on all ranks. `batch_size` is the
   // loader's number of rows per rank, and counts only if the sampler's options set no batch size.
@@ -80,8 +80,8 @@ class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
   DataIdentity identity() const;
 
   // Prepares the sampler for lockstep's DataLoader, which hands out every batch in which some rank has rows. For a
-  // batch in which this rank has no rows, next() then gives one index. The calls of took_batch() return for each batch,
-  // in order, whether this rank has rows.
+  // batch in which this rank has no rows, next() then gives one index. A call of took_batch() returns, for each batch
+  // in order, whether this rank has rows in the batch.
   void hand_out_every_batch();
   bool took_batch();
 
@@ -94,24 +94,24 @@ class LOCKSTEP_API RankSampler : public ::torch::data::samplers::Sampler<> {
   std::shared_ptr<State> state_;  // the state that copies share
 };
 
-// DistributedSampler reads like PyTorch's DistributedSampler: rank r reads positions r, r + world, r + 2 world, ... of
-// the epoch's order. Without rows_per_rank the loader's batch size is the number of rows per rank. With Uneven::exact
-// and torch's own loader, a rank without rows in the last batch gets one batch fewer than other ranks, which suits
-// evaluation.
+// DistributedSampler reads like PyTorch's DistributedSampler: rank r reads positions r, r + world, r + 2 world, ...
+// of the epoch's order. Without rows_per_rank the loader's batch size is the number of rows per rank. With
+// Uneven::exact and torch's own loader, a rank without rows in the last batch gets one batch fewer than other ranks,
+// which suits evaluation.
 class LOCKSTEP_API DistributedSampler : public RankSampler {
  public:
   DistributedSampler(std::size_t length, int rank, int world, const DistributedSamplerOptions& options = {});
   DistributedSampler(std::size_t length, const ProcessGroup& group, const DistributedSamplerOptions& options = {})
       : DistributedSampler(length, group.rank(), group.size(), options) {}
-  // Ignores shuffle and seed, which the order decides.
+  // Reads the samples in `order`, so the options shuffle and seed have no effect.
   DistributedSampler(data::EpochOrder order, int rank, int world, const DistributedSamplerOptions& options = {});
   DistributedSampler(data::EpochOrder order, const ProcessGroup& group, const DistributedSamplerOptions& options = {})
       : DistributedSampler(std::move(order), group.rank(), group.size(), options) {}
 };
 
 // GlobalBatchSampler cuts the epoch into global batches as one process would, and splits each batch over the ranks in
-// order: 64 rows over 3 ranks become 22 + 22 + 20 rows. A run with a GlobalBatchSampler computes the same at every
-// world size, and reads every sample once per epoch. A short last batch may leave ranks without rows; lockstep's
+// order: 64 rows over 3 ranks become 22 + 22 + 20 rows. A run with a GlobalBatchSampler computes the same results at
+// every world size, and reads every sample once per epoch. A short last batch may leave ranks without rows; lockstep's
 // DataLoader hands these ranks a batch of 0 rows. The loader of torch has no batches of 0 rows, so with torch's loader
 // reset() throws InvalidArgument on every rank if a batch of the epoch leaves ranks without rows.
 class LOCKSTEP_API GlobalBatchSampler : public RankSampler {
@@ -119,7 +119,7 @@ class LOCKSTEP_API GlobalBatchSampler : public RankSampler {
   GlobalBatchSampler(std::size_t length, int rank, int world, const GlobalBatchSamplerOptions& options);
   GlobalBatchSampler(std::size_t length, const ProcessGroup& group, const GlobalBatchSamplerOptions& options)
       : GlobalBatchSampler(length, group.rank(), group.size(), options) {}
-  // Ignores shuffle and seed, which the order decides.
+  // Reads the samples in `order`, so the options shuffle and seed have no effect.
   GlobalBatchSampler(data::EpochOrder order, int rank, int world, const GlobalBatchSamplerOptions& options);
   GlobalBatchSampler(data::EpochOrder order, const ProcessGroup& group, const GlobalBatchSamplerOptions& options)
       : GlobalBatchSampler(std::move(order), group.rank(), group.size(), options) {}

@@ -12,11 +12,11 @@
 //     optimizer.step();                                                // collective
 //   }
 //
-// A ShardedOptimizer derives from its base optimizer. The groups in param_groups() hold this rank's shards: flat views
-// of the parameters in the groups' order, perhaps of 0 elements. The .grad of a shard is the mean over the ranks.
-// Settings, schedulers and GradScaler work as always. A parameter that add_param_group() or param_groups() adds later
-// is replaced by its shard at the next step. The base optimizer must update each element independently of other
-// elements.
+// A ShardedOptimizer derives from its base optimizer. The groups in param_groups() hold this rank's shards: flat
+// views of the parameters in the groups' order, perhaps of 0 elements. The .grad of a shard is the mean over the
+// ranks. Settings, schedulers and GradScaler work as always. A parameter that add_param_group() or param_groups()
+// adds later is replaced by its shard at the next step. The base optimizer must update each element independently of
+// other elements.
 //
 // After step() every rank has all weights. On the CPU the weights have the same bits as in a run without shards, if the
 // optimizer's arithmetic does not depend on an element's position (docs/SHARDING.md). With a single rank a
@@ -61,8 +61,8 @@ class LOCKSTEP_API OptimizerShards {
   // Returns the parameter whose shard is `tensor`, a tensor of the optimizer's groups, or `tensor` itself if `tensor`
   // is no shard.
   at::Tensor whole_of(const at::Tensor& tensor) const;
-  // Returns, for GradScaler, a number that is nonzero on every rank if `found_inf` is nonzero on some rank. The call is
-  // collective.
+  // Returns, for GradScaler, a number that is nonzero on every rank if `found_inf` is nonzero on some rank. The call
+  // is collective.
   at::Tensor agreed(const at::Tensor& found_inf) const;
   using Groups = std::vector<::torch::optim::OptimizerParamGroup>;
   // Replaces whole parameters in the optimizer's groups by their shards. Throws InvalidArgument for a tensor that is
@@ -95,9 +95,9 @@ concept Shardable = std::same_as<Base, ::torch::optim::SGD> || std::same_as<Base
 // ShardedOptimizer is the optimizer `Base` over this rank's shard of the parameters. Calls throw the group's errors,
 // and later calls throw the first error again.
 //
-// The constructor throws InvalidArgument for a DistributedDataParallel without shards, or with a ShardedOptimizer
-// already. The constructor, step(), clip_grad_norm() and add_param_group() throw InvalidArgument for a tensor in the
-// groups that does not belong to the DistributedDataParallel, or is listed twice. A call of step() throws
+// The constructor throws InvalidArgument for a DistributedDataParallel that has no shards, or that already has a
+// ShardedOptimizer. The constructor, step(), clip_grad_norm() and add_param_group() throw InvalidArgument for a tensor
+// in the groups that does not belong to the DistributedDataParallel, or is listed twice. A call of step() throws
 // InvalidArgument without a synchronised backward since the last step() or zero_grad(). A call of step() also throws
 // InvalidArgument if the program has replaced a parameter's .grad, or after the end of the DistributedDataParallel.
 // With several ranks, save() and load() throw InvalidArgument, because a rank has only its shard.
