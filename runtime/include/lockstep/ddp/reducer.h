@@ -121,8 +121,8 @@ class LOCKSTEP_API Reducer {
   // the gradients of earlier micro-batches. The gradient of a parameter that no earlier micro-batch marked is 0.
   bool overwrites() const;
   // Returns the address of the parameter's gradient in the arena. The gradient has contiguous elements in the
-  // parameter's shape. On a device the address is in the device's memory: the engine queues its writes of the gradient
-  // in the group's stream() before mark_ready(), and its reads in this stream after finish_step().
+  // parameter's shape. On a device gradient() returns an address in the device's memory. The engine queues writes of
+  // the gradient in the group's stream() before mark_ready(), and reads in this stream after finish_step().
   //
   // The address of a gradient is valid until the next begin_step(). An engine may keep the address for longer as long
   // as plan_changes() does not grow, because gradients move only when plan_changes() grows. Throws InvalidArgument if

@@ -136,9 +136,9 @@ class LOCKSTEP_API DeviceRuntime {
   // rounded towards zero.
   virtual void divide(const BufferView& buffer, double factor, const std::int64_t* divisor, OverZero over_zero,
                       StreamView stream) = 0;
-  // Finds the first element of `buffer` that is NaN or infinite; the search runs in the order of `stream`. If this
-  // element is element i of `buffer`, the call lowers `*first`, a number in the device's memory, to 2 i for NaN or to 2
-  // i + 1 for infinity. If `*first` is already smaller, `*first` keeps its value. Integers are always finite.
+  // Finds the first element of `buffer` that is NaN or infinite; the search runs in the order of `stream`. If the first
+  // NaN or infinity is element i of `buffer`, the call lowers `*first` to 2 i for NaN or to 2 i + 1 for infinity; a
+  // smaller `*first` keeps its value. `first` points to a number in the device's memory. Integers are always finite.
   virtual void first_not_finite(const BufferView& buffer, std::int64_t* first, StreamView stream) = 0;
   // Converts the elements of `from` to the dtype of `to`, in the stream's order. The call rounds float32 and float64 to
   // float16 or bfloat16, through float32, and widens float16 and bfloat16 to float32 or float64. Throws InvalidArgument

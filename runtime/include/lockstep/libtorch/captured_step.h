@@ -99,11 +99,11 @@ class CapturedStep {
   // Makes a step of `ddp` and `optimizer`. The program must keep `ddp`, its module and `optimizer` alive as long as the
   // CapturedStep. Throws InvalidArgument if a loss or an output of an earlier forward is still alive.
   //
-  // `loss_of` runs one forward through ddp and returns the loss. A replay does not repeat the host's work in
-  // `loss_of`, such as reading numbers, choosing tensors other than parameters, buffers and arguments, or running
-  // collectives of a group on the CPU. `optimizer` may be any optimizer, and its options may change from step to step.
-  // FusedSGD, FusedAdam and FusedAdamW launch one to three kernels per step; torch's own optimizers launch some
-  // kernels for each parameter.
+  // `loss_of` runs one forward through ddp and returns the loss. A replay does not repeat the host's work in `loss_of`,
+  // such as reading numbers or running collectives of a group on the CPU. A replay uses the tensors that `loss_of`
+  // chose at the capture, except for its arguments; parameters and buffers keep their memory. `optimizer` may be any
+  // optimizer, and its options may change from step to step. FusedSGD, FusedAdam and FusedAdamW launch one to three
+  // kernels per step; torch's own optimizers launch some kernels for each parameter.
   template <typename Net>
   CapturedStep(DistributedDataParallel<Net>& ddp, ::torch::optim::Optimizer& optimizer, LossOf loss_of,
                CapturedStepOptions options = {})

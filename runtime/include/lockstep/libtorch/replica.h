@@ -69,8 +69,8 @@ class LOCKSTEP_API Replica {
   at::Tensor record_loss(at::Tensor loss);
   void record_loss(double loss);
   // Runs record_loss(loss) and loss.backward(). After a synchronised backward, the `.grad` of every parameter that any
-  // rank's loss depends on is the mean over the rows of all ranks (with Loss::sum the sum), with the same bits on each
-  // rank. A parameter that no rank's loss depends on keeps its gradient, or has none.
+  // rank's loss depends on is the mean over the rows of all ranks (with Loss::sum the sum). The averaged `.grad` has
+  // the same bits on all ranks. A parameter that no rank's loss depends on keeps its gradient, or has none.
   //
   // If the program has not cleared a gradient, backward() adds its result to the gradient, and does not reduce the
   // earlier gradient again. With several ranks `.grad` is a view of the buckets' memory from the first backward on: the
@@ -140,11 +140,12 @@ class LOCKSTEP_API Replica {
   // the number that was set; records and messages count only the steps of this run. Call set_steps() between steps,
   // with the same value on all ranks. Throws InvalidArgument if the number is negative.
   void set_steps(std::int64_t steps);
-  // Returns a new generator on the group's device for the program's own random numbers in this step, such as noise and
-  // latents. The generator's seed comes from DdpOptions::seed (or 0), steps(), the rank and `draw`. In loss_of with
-  // fixed micro-batches, the seed comes from the micro-batch in place of the rank. A run that resumes draws the same
-  // random numbers as a run without a stop. A second generator with the same `draw` in the same step, for example in
-  // another micro-batch, repeats the random numbers. A call of generator() does not change torch's default generators.
+  // Returns a new generator on the group's device for the program's own random numbers in this step, such as noise
+  // and latents. The generator's seed comes from DdpOptions::seed (or 0), steps(), the rank and `draw`. In loss_of
+  // with fixed micro-batches, the seed comes from the micro-batch in place of the rank. A run that resumes draws the
+  // same random numbers as a run that was not stopped. A second generator with the same `draw` in the same step, for
+  // example in another micro-batch, repeats the random numbers. A call of generator() does not change torch's
+  // default generators.
   at::Generator generator(std::uint32_t draw = 0) const;
   // Returns the sum of all ranks' weights in the last synchronised step, which is 0 if no rank had data. After a
   // backward that is not synchronised, last_weight() returns this rank's weight so far. On a device last_weight() waits
