@@ -188,7 +188,8 @@ class LOCKSTEP_API Reducer {
   //
   // In a group of one rank, the shard has all elements, and update_shards() sends nothing. If `update` throws,
   // update_shards() rethrows the exception, and the group fails on every rank, as after abandon_step(). Throws
-  // InvalidArgument without Shard::optimizer, or if the last call was not a synchronised finish_step().
+  // InvalidArgument without Shard::optimizer, or outside the time between a synchronised finish_step() and the
+  // next begin_step().
   void update_shards(const std::function<void(const ParameterShard&)>& update);
   // Returns the parts of `rank`'s shard in all buckets of the current plan, or no parts without Shard::optimizer.
   std::vector<ParameterShard> shards(int rank) const;

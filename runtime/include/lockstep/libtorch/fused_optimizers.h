@@ -37,11 +37,11 @@ class LOCKSTEP_API FusedOptimizer {
   virtual ~FusedOptimizer() = default;
   // Returns whether this LibTorch has the fused operator for the devices of all parameters.
   virtual bool is_fused() const = 0;
-  // Runs a step on gradients that are multiplied by `grad_scale`, or by 1 if `grad_scale` is undefined. If `found_inf`
-  // is not 0, step_scaled() skips the step. The call divides the gradients by `grad_scale` in place. If is_fused(), the
-  // step copies the gradients of 16-bit parameters and gradients with other strides than their parameter; these
-  // gradients stay undivided. Both `grad_scale` and `found_inf` are float32 tensors of one element, on any device. If
-  // is_fused() is false, the host waits for the values of `grad_scale` and `found_inf`.
+  // Runs a step on gradients of a scaled loss, which the step divides by `grad_scale`, or by 1 if `grad_scale` is
+  // undefined. If `found_inf` is not 0, step_scaled() skips the step. The call divides the parameters' gradients in
+  // place. If is_fused(), the step copies the gradients of 16-bit parameters and gradients with other strides than
+  // their parameter; these gradients stay undivided. Both `grad_scale` and `found_inf` are float32 tensors of one
+  // element, on any device. If is_fused() is false, the host waits for the values of `grad_scale` and `found_inf`.
   virtual void step_scaled(const at::Tensor& grad_scale, const at::Tensor& found_inf) = 0;
 };
 
