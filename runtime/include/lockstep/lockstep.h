@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Includes all of lockstep: #include <lockstep/lockstep.h>. Programs that include this header link lockstep::lockstep.
 //
-// Programs that compute gradients themselves (the Reducer, no engine) include lockstep/core.h instead, and
-// link lockstep::core.
+// A program that computes gradients itself and needs only the Reducer includes lockstep/core.h instead of this header,
+// and links lockstep::core.
 #pragma once
 
 #include "lockstep/autograd/graph.h"

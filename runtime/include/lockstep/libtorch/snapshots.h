@@ -1,23 +1,23 @@
-// SPDX-License-Identifier: Apache-2.0
-// Snapshots saves and restores a job with LibTorch: the module, its optimizers, a GradScaler, the place in its data,
-// and values of the program's own. lockstep/snapshot/snapshots.h has the contract.
+// SPDX-License-Identifier: Apache-2.0 Snapshots saves and restores a job with LibTorch: the module, its
+// optimizers, a GradScaler, the position in the data, and other values of the program. The contract is
+// in lockstep/snapshot/snapshots.h.
 //
 //   lockstep::libtorch::Snapshots snapshots("run7", ddp, {.every = 500});
 //   snapshots.add("optimizer", optimizer);
 //   snapshots.add("data", sampler);
 //   snapshots.restore();
 //
-// model.safetensors is the module's state_dict, with its buffers. SGD, Adam, AdamW, RMSprop and Adagrad are kept under
-// the parameters' names in PyTorch's terms, "state.PARAMETER.exp_avg", with the settings of their groups. The
-// snapshot's settings replace the program's settings, as in torch's load_state_dict(): a group takes the settings of
-// the saved group that had most of its parameters. Any other optimizer is kept as the bytes that its save() makes, and
-// can be restored only for the same parameters. add() refuses an optimizer whose save() makes no bytes, and LBFGS,
-// which torch can't save.
+// The snapshot's file model.safetensors holds the module's state_dict, buffers included. The state of SGD, Adam, AdamW,
+// RMSprop and Adagrad is stored under PyTorch's names, such as "state.PARAMETER.exp_avg", with the settings of the
+// parameter groups. The snapshot's settings replace the program's settings, as in torch's load_state_dict(). Each
+// parameter group takes the settings of the saved group that had most of its parameters. Any other optimizer is stored
+// as the bytes that its save() makes, and can be restored only for the same parameters. Snapshots::add() refuses an
+// optimizer whose save() makes no bytes, and LBFGS, which torch can't save.
 //
-// A torch::optim::LRScheduler can't be kept, because its counter is private. Make the learning rate a function of
-// ddp.steps(), such as lockstep::optim::Schedule.
+// A snapshot can't store a torch::optim::LRScheduler, because the scheduler's counter is private. Make the learning
+// rate a function of ddp.steps() instead, for example with lockstep::optim::Schedule.
 //
-// DdpOptions::seed makes randomness a function of the step, so no generator has to be kept.
+// With DdpOptions::seed all randomness is a function of the step, so a snapshot needs no random generator.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -44,14 +44,14 @@ namespace lockstep::libtorch {
 
 class LOCKSTEP_API Snapshots final : public BasicSnapshots {
  public:
-  // Keeps `ddp`'s module as the item "model"; `ddp` outlives this object. Throws InvalidArgument for an empty name, and
-  // for options that are out of their range.
+  // Makes snapshots of `ddp`, whose module is the item "model"; `ddp` outlives this object. Throws InvalidArgument if
+  // `folder` is empty, or if an option is out of its range.
   template <std::derived_from<::torch::nn::Module> Net>
   Snapshots(std::filesystem::path folder, DistributedDataParallel<Net>& ddp, const SnapshotOptions& options = {})
       : Snapshots(std::move(folder), ddp.module(), ddp.group(), steps_of(ddp), unit_of(ddp), options) {}
   using BasicSnapshots::add;
-  // Adds another network that is trained, such as a GAN's second network: the module as NAME, and the steps
-  // as NAME.steps.
+  // Adds another network that the program trains, such as a GAN's second network. The snapshot stores the module as
+  // NAME, and the number of its steps as NAME.steps.
   template <std::derived_from<::torch::nn::Module> Net>
   void add(std::string_view name, DistributedDataParallel<Net>& ddp) {
     add_module(name, ddp.module(), unit_of(ddp));
@@ -59,14 +59,14 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
   }
   // Adds a module that the program itself updates, such as averaged weights.
   void add(std::string_view name, const ModuleRef& module) { add_module(name, module.get(), {}); }
-  // Adds an optimizer of parameters of "model", or of a module that was added before. Throws InvalidArgument if the
-  // optimizer has another parameter.
+  // Adds an optimizer whose parameters belong to the item "model" or to a module that was added before. Throws
+  // InvalidArgument if the optimizer has a parameter of any other module.
   void add(std::string_view name, ::torch::optim::Optimizer& optimizer);
   void add(std::string_view name, GradScaler& scaler);
 
  private:
-  // The functions that get and set DistributedDataParallel::weight_unit() of a module that is trained; null for
-  // another module.
+  // WeightUnit holds the functions that get and set DistributedDataParallel::weight_unit() of a trained module. Both
+  // functions are null for a module that no DistributedDataParallel trains.
   struct WeightUnit {
     std::function<std::optional<std::int64_t>()> get = nullptr;
     std::function<void(std::int64_t)> set = nullptr;

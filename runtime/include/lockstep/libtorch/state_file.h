@@ -1,10 +1,11 @@
-// SPDX-License-Identifier: Apache-2.0
-// Saves and loads the parameters and buffers of a module in safetensors files, under their dotted names; PyTorch's
-// safetensors.torch.load_file reads such a file as a state_dict.
+// SPDX-License-Identifier: Apache-2.0 save_weights() and load_weights() save and load a module's parameters and buffers
+// in a safetensors file, under their dotted names. PyTorch's safetensors.torch.load_file reads a file of save_weights()
+// as a state_dict.
 //
-// A tied tensor is written under each of its names, and read from any of the names; if a file has several of the names,
-// their tensors must be equal. bool is written as uint8, which readers convert back. Tensors of other dtypes that
-// lockstep has no name for (int16, complex) throw InvalidArgument.
+// A tied tensor is written under each of its names, and read from any of these names. If a file has several names of
+// a tied tensor, the tensors under these names must be equal. A bool tensor is written as uint8, which readers
+// convert back to bool. A tensor of any other dtype that lockstep has no name for (int16, complex) makes both
+// functions throw InvalidArgument.
 #pragma once
 
 #include <concepts>
@@ -18,13 +19,14 @@
 
 namespace lockstep::libtorch {
 
-// Writes the whole file or nothing: a reader sees the old file or the new file. Throws InvalidArgument (no such folder,
-// a dtype without a name) and SystemError (disk full).
+// Writes the module's weights to a file, wholly or not at all: a reader sees the old file or the whole new file.
+// Throws InvalidArgument if the folder does not exist or lockstep has no name for a dtype, and SystemError if the disk
+// is full.
 LOCKSTEP_API void save_weights(const std::filesystem::path& path, const ModuleRef& module,
                                const checkpoint::Metadata& metadata = {});
-// Writes the file on rank 0, and waits on every rank until the file is written. The call is collective. A failure of
-// rank 0 reaches every rank: rank 0 throws its own error, and the other ranks throw PeerLost with rank 0's text and
-// errno. The group stays usable.
+// Writes the file on rank 0, and waits on every rank until the file is written. The call is collective. If rank 0
+// fails, rank 0 throws its own error, and the other ranks throw PeerLost with rank 0's text and errno. The group
+// stays usable.
 LOCKSTEP_API void save_weights(const std::filesystem::path& path, const ModuleRef& module, ProcessGroup& group,
                                const checkpoint::Metadata& metadata = {});
 
@@ -35,14 +37,17 @@ void save_weights(const std::filesystem::path& path, const DistributedDataParall
   save_weights(path, ModuleRef(ddp.module()), *ddp.group(), metadata);
 }
 
-// Reads all tensors of the file into the module's own tensors, or changes none. The file must hold exactly the module's
-// names, with its shapes and dtypes, except for what `options` allow; otherwise InvalidArgument lists the missing,
-// unexpected and different tensors. Throws CorruptData if the file is damaged. `path` is a safetensors file, an index
-// of several files (NAME.safetensors.index.json), or a folder that holds one index, or without an index one file.
+// Reads the file's tensors into the module's own tensors, either all tensors or none. The file must hold exactly the
+// module's names, with the module's shapes and dtypes; `options` may allow differences. Throws InvalidArgument, which
+// lists the missing, unexpected and different tensors, if the file differs in any other way. Throws CorruptData if the
+// file is damaged.
+//
+// `path` is a safetensors file, an index of several files (NAME.safetensors.index.json), or a folder. A folder must
+// hold one index, or, without an index, one safetensors file.
 LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, const ModuleRef& module,
                                              const checkpoint::LoadOptions& options = {});
-// Reads the file on rank 0 and sends the tensors to all ranks; all ranks return the same value. The call is collective.
-// A failure of rank 0 reaches every rank as with save_weights.
+// Reads the file on rank 0 and sends the tensors to all ranks; all ranks return equal results. The call is collective.
+// If rank 0 fails, rank 0 throws its own error, and the other ranks throw PeerLost with rank 0's text and errno.
 LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, const ModuleRef& module,
                                              ProcessGroup& group, const checkpoint::LoadOptions& options = {});
 // Reads weights into the module that `ddp` trains; the call is collective in ddp's group.

@@ -1,8 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
-// StepCapture is the part of CapturedStep in lockstep's library, without the types of module and graph.
+// SPDX-License-Identifier: Apache-2.0 StepCapture implements CapturedStep in lockstep's library, without knowing the
+// types of the module and of the graph.
 //
-// The sources of StepCapture never see CudaGraph (captured_step.h): a compiler that sees a final class calls its
-// functions directly, and the library would then need libtorch_cuda.so.
+// The sources of StepCapture must not include the final class CudaGraph (captured_step.h). A compiler that sees a final
+// class calls its functions directly, and lockstep's library would then need libtorch_cuda.so.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -20,23 +20,23 @@
 
 namespace lockstep::libtorch {
 
-// StepGraph is a recording of a device's work, which one call puts into a stream again. A derived class also has a
-// static std::string why_not(DeviceId), which returns the reason why the class can't capture on a device, or an
-// empty text.
+// StepGraph is a recording of a device's work; each call of replay() puts the recorded work into a stream again. A
+// derived class must also have a static function std::string why_not(DeviceId), which returns the reason why the class
+// can't capture on a device. The text is empty if the class can capture on the device.
 class LOCKSTEP_API StepGraph {
  public:
   virtual ~StepGraph() = default;
-  // Records the work that `body` puts into the current stream, which is not the default stream; none of the work
-  // runs. The caller calls capture() once. Throws what `body` throws. `body` may be called again during the lifetime
-  // of this object.
+  // Records the work that `body` puts into the current stream, without running the work. The current stream must not be
+  // the default stream. The caller calls capture() once. Throws what `body` throws. A StepGraph may call `body` again
+  // at any time until the StepGraph is destroyed.
   virtual void capture(std::function<void()> body) = 0;
-  // Puts the recorded work into the current stream.
+  // Puts the recorded work into the current stream, where the work runs.
   virtual void replay() = 0;
 };
 
 struct CapturedStepOptions {
-  // The number of eager steps of a kind of input before a step of that kind is captured. Numbers below 1 count as 1,
-  // because the first step makes the optimizer's state and the buckets.
+  // The number of steps that run eagerly for each kind of input (dtypes, shapes and devices) before a step is captured.
+  // A number below 1 counts as 1, because the first step makes the optimizer's state and the buckets of gradients.
   int warm_up = 3;
 };
 
@@ -46,7 +46,8 @@ class LOCKSTEP_API StepCapture {
   using LossOf = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
   using MakeGraph = std::function<std::unique_ptr<StepGraph>()>;
 
-  // Makes the capture. `why_not` is the reason why nothing can be captured; empty if steps can be captured.
+  // Makes the capture. `why_not` is the reason why steps can't be captured; an empty `why_not` means that steps can
+  // be captured.
   StepCapture(Replica& replica, ::torch::optim::Optimizer& optimizer, std::string why_not, MakeGraph make_graph,
               CapturedStepOptions options);
   at::Tensor run(const std::vector<at::Tensor>& inputs, const LossOf& loss_of);
@@ -58,14 +59,14 @@ class LOCKSTEP_API StepCapture {
     int eager_steps = 0;
     std::optional<std::int64_t> rows = std::nullopt;  // the rows of ddp's first tensor
   };
-  // Returns the reason why a step on these inputs can't be replayed; empty if the step can be replayed.
+  // Returns the reason why a step on `inputs` can't be replayed, or an empty text if the step can be replayed.
   std::string why_eager(const std::vector<at::Tensor>& inputs, const std::string& kind) const;
   void clear_gradients();
   at::Tensor step_eagerly(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, Kind& kind);
   at::Tensor replay(const std::vector<at::Tensor>& inputs, const LossOf& loss_of, const Kind& kind);
-  // Computes the part of a step that is captured: the loss and its backward. The call begins no step and sends nothing.
-  // The call leaves the gradients in the arena, weighted by a number on the device; with a single rank the gradients
-  // stay where autograd puts them.
+  // Computes the captured part of a step, which is the loss and its backward. compute() begins no step of ddp and sends
+  // nothing to other ranks. After compute() the gradients lie in the Reducer's arena, multiplied by a weight that the
+  // device holds. With a single rank the gradients stay in the memory where autograd puts them.
   at::Tensor compute(const LossOf& loss_of);
 
   Replica& replica_;

@@ -1,18 +1,17 @@
-// SPDX-License-Identifier: Apache-2.0
-// TensorWork is a collective on torch tensors in progress.
+// SPDX-License-Identifier: Apache-2.0 TensorWork is a handle to a collective on torch tensors that is in progress.
 //
 //   auto work = lockstep::libtorch::all_gather_async(rows, group);
 //   ...                                                          // compute what does not need `all`
 //   at::Tensor all = work.wait();
 //
-// A TensorWork keeps the tensors that the collective reads and writes alive. After wait() the program may read the
+// A TensorWork keeps alive the tensors that its collective reads and writes. After wait() the program may read the
 // tensors that the collective writes, and write the tensors that the collective reads.
 //
-// Threads: the group's thread uses a TensorWork.
+// Threads: only the thread that uses the group may use a TensorWork.
 // Failure: done(), wait() and wait_on() throw the group's errors.
-// End: the destructor of a handle that was not waited for waits, and logs a failure, which the group's next call throws
-//   again. During unwinding the destructor doesn't wait: a collective that is not done keeps its tensors for the rest
-//   of the process.
+// End: the destructor waits for the collective if wait() was not called. A failure in the destructor is logged, and the
+//   group's next call throws the failure again. During stack unwinding the destructor doesn't wait; the tensors of an
+//   unfinished collective then stay allocated until the process ends.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +26,9 @@ namespace lockstep::libtorch {
 
 class LOCKSTEP_API TensorWork {
  public:
-  // The tensors of a started collective. `work` fills `written` from `read`, and wait() copies `written` into `result`
-  // if `result` is another tensor. `started_in` is the stream that the collective follows.
+  // Tensors holds the tensors of a started collective. The collective reads `read` and fills `written`, and wait()
+  // copies `written` into `result` if `result` is another tensor. `started_in` is the stream whose earlier work the
+  // collective waits for.
   struct Tensors {
     at::Tensor read = {};
     at::Tensor written = {};
@@ -41,8 +41,9 @@ class LOCKSTEP_API TensorWork {
 
   // Returns true once wait() would not block. Advances pending collectives.
   bool done() const;
-  // Returns the result: the tensor of an in-place operation; an undefined tensor on a rank that gets no result. On the
-  // CPU wait() blocks until the collective is done. On a GPU torch's current stream waits, and the host does not.
+  // Returns the collective's result. An in-place operation returns the tensor that it was given; a rank that gets no
+  // result returns an undefined tensor. On the CPU wait() blocks until the collective is done. On a GPU torch's current
+  // stream waits for the collective, and the host does not wait.
   at::Tensor wait();
   // Makes later work in `stream` start after the collective. On the CPU wait_on() blocks like wait().
   void wait_on(StreamView stream);

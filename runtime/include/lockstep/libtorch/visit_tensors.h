@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// visit_tensors() visits the tensors within the arguments and results of a module's forward.
+// SPDX-License-Identifier: Apache-2.0 visit_tensors() calls a function for each tensor within the arguments or results
+// of a module's forward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,10 +13,10 @@
 
 namespace lockstep::libtorch {
 
-// Calls visit(tensor) for every tensor in `value`: for `value` itself, and for tensors within an IValue, tuples, pairs,
-// optionals (std's and torch's) and containers (vector, array, list, map, at::TensorList, torch::OrderedDict), at any
-// depth. Values of other types, also structs of the program, hold no tensors. Const tensors in a container are visited
-// as const.
+// Calls visit(tensor) for every tensor in `value`, at any depth. `value` may be a tensor, an IValue, a tuple, a pair,
+// an optional (std's or torch's) or a container (vector, array, list, map, at::TensorList, torch::OrderedDict). A value
+// of any other type, such as a struct of the program, counts as a value without tensors. For a const tensor in a
+// container `visit` gets a const reference.
 template <typename T, typename Visit>
 void visit_tensors(T& value, const Visit& visit);
 
@@ -35,14 +35,15 @@ concept IsOptional = requires(T& value) {
   *value;
 };
 
-// IsItem is the concept of an item of an OrderedDict.
+// IsItem is the concept of an item of a torch::OrderedDict, which has a key and a value.
 template <typename T>
 concept IsItem = requires(T& item) {
   item.key();
   item.value();
 };
 
-// IsContainer is the concept of a container. A path is no container, because its items are paths.
+// IsContainer is the concept of a container. A std::filesystem::path does not count as a container, because its items
+// are paths again.
 template <typename T>
 concept IsContainer = std::ranges::range<T> && std::is_lvalue_reference_v<std::ranges::range_reference_t<T>> &&
     !std::same_as<std::ranges::range_value_t<T>, std::remove_const_t<T>>;

@@ -10,15 +10,16 @@
 //   const lockstep::MetricResults results = metrics.result();  // collective: equal bits on every rank
 //   if (group->rank() == 0) std::cout << results.str() << "\n"; // accuracy 0.981, loss 0.0623
 //
-// A rank adds the values of its own samples. If each sample is on one rank (data::chunk, or a sampler that pads
-// nothing), the result equals that of a single process. All values are summed exactly and the sum is rounded once, so
-// the result does not depend on the order of the values or on the ranks that added them. A NaN that a rank adds makes
-// the result NaN. The exception is a NaN with count 0, which is the mean of no rows.
+// Each rank adds the values of its own samples. If each sample belongs to exactly one rank (as with data::chunk, or a
+// sampler that pads nothing), the result equals the result of a single process. All values are summed exactly, and the
+// sum is rounded once. The result thus depends neither on the order of the values nor on the ranks that add them. A NaN
+// that a rank adds makes the result NaN. A NaN with count 0, which is the mean of no rows, counts as 0 instead.
 //
-// A rank's request to stop travels with result() (comm/stop.h). If a rank left an evaluation because of a request to
-// stop, all ranks have agreed to stop after result(), and the results count the samples that the ranks have seen.
+// Metrics::result() also tells all ranks whether a rank was asked to stop (comm/stop.h). If a rank leaves an evaluation
+// early because of a request to stop, all ranks agree to stop in their next result(). The results then count only the
+// samples that the ranks have seen.
 //
-// Threads: Metrics belong to the thread that uses the group. Failure: result() throws the group's errors.
+// Threads: a Metrics object belongs to the thread that uses the group. Failure: result() throws the group's errors.
 #pragma once
 
 #include <array>
@@ -38,7 +39,7 @@
 
 namespace lockstep {
 
-// Metric is the metric of one name, over all ranks.
+// Metric holds the sum and the count of one name over all ranks.
 struct LOCKSTEP_API Metric {
   std::string name;
   double sum = 0;
@@ -47,15 +48,16 @@ struct LOCKSTEP_API Metric {
   double mean() const;
 };
 
-// MetricResults is the result of Metrics::result(). Its functions read values on this rank, and do not communicate.
+// MetricResults is the result of Metrics::result(). The functions of MetricResults read values on this rank, and do
+// not communicate.
 class LOCKSTEP_API MetricResults {
  public:
   explicit MetricResults(std::vector<Metric> all) : all_(std::move(all)) {}
 
   // Returns all metrics, sorted by name.
   const std::vector<Metric>& all() const { return all_; }
-  // Returns the metric of a name. Throws InvalidArgument, which lists the names, for a name to which no rank has added
-  // a value. If no rank has added any value, every name has a count of 0.
+  // Returns the metric of a name. Throws InvalidArgument, which lists the known names, if no rank has added a value to
+  // `name`. If no rank has added a value to any name, operator[] returns a metric with count 0 for every name.
   const Metric& operator[](std::string_view name) const;
   double mean(std::string_view name) const { return (*this)[name].mean(); }
   // Returns the means as text: "accuracy 0.981, loss 0.0623".
@@ -70,8 +72,8 @@ class LOCKSTEP_API Metrics {
   // `group` outlives this object.
   explicit Metrics(ProcessGroup& group) : group_(&group) {}
 
-  // Adds a sum, and the number of values in the sum, to this rank's part of `name`. Throws InvalidArgument for a count
-  // below 0, and for an empty name.
+  // Adds `sum`, which is the sum of `count` values, to this rank's part of the metric `name`. Throws InvalidArgument if
+  // `count` is below 0, or if `name` is empty or has several lines.
   void add(std::string_view name, std::integral auto sum, std::int64_t count = 1) {
     if constexpr (sizeof(sum) == 8 && !std::is_signed_v<decltype(sum)>) {
       if (sum > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
@@ -85,18 +87,18 @@ class LOCKSTEP_API Metrics {
   }
 
   // Returns the sums and counts of all values that the ranks have added so far. The call is collective. All ranks that
-  // have added values must have used equal names; a rank without rows may have added none. Otherwise every rank throws
-  // Mismatch, which lists the names, and the group stays usable.
+  // have added values must have used the same set of names; a rank without rows may have added nothing. If the names
+  // differ, every rank throws Mismatch, which lists the names, and the group stays usable.
   MetricResults result();
-  // Returns the mean of one name. This call is collective too, so use result() for several names.
+  // Returns the mean of one name. For several names call result() without a name, because each call is collective.
   double result(std::string_view name) { return result().mean(name); }
 
-  // Forgets all values of this rank, for the next epoch.
+  // Forgets all values that this rank has added, for example before the next epoch.
   void reset() { parts_.clear(); }
 
  private:
-  // Part is one rank's part of one name, in the form that travels. The sum is a fixed-point number with room for the
-  // bits of any double.
+  // Part is one rank's sum and count of one name, in the form in which ranks send them to each other. Part stores the
+  // sum as a fixed-point number with room for the bits of any double.
   struct Part {
     std::array<std::int64_t, 70> digits = {};  // digits of 32 bits, the lowest first; the last digit has the sign
     std::int64_t since_carry = 0;  // number of additions since carry(), which may have made digits longer than 32 bits
@@ -114,36 +116,38 @@ class LOCKSTEP_API Metrics {
   void add_whole(std::string_view name, std::int64_t sum, std::int64_t count);
   void add_real(std::string_view name, double sum, std::int64_t count);
   Part& part_of(std::string_view name, std::int64_t count);
-  // Returns the names of all ranks, after the ranks have found that their names differ, or throws Mismatch.
+  // Returns the names to which ranks have added values, or throws Mismatch if two ranks with values have
+  // different names.
   std::vector<std::string> names_of_all() const;
 
   ProcessGroup* group_;
   std::map<std::string, Part, std::less<>> parts_;
 };
 
-// log_scalar() logs a number by name and step for the views of a run: progress bar, `lockstep top`, Prometheus, and the
-// report with its TensorBoard events (docs/OBSERVE.md).
+// log_scalar() logs a number under a name and a step. The progress bar, `lockstep top`, Prometheus and the report with
+// its TensorBoard events show the logged numbers (docs/OBSERVE.md).
 //
 //   lockstep::log_scalar("val/loss", results.mean("loss"), *group);   // any rank, or several
 //
-// The launcher shows the mean over the ranks that logged a name in a step. A rank that logs nothing changes nothing.
-// The library logs "loss" (of the global batch), "lr" (optim::Optimizer::step) and "grad_norm" (optim::clip_grad_norm).
+// For each name and step the launcher shows the mean over the ranks that logged a number. A rank that logs nothing does
+// not change the mean. The library itself logs "loss" (of the global batch), "lr" (optim::Optimizer::step) and
+// "grad_norm" (optim::clip_grad_norm).
 //
-// The call is not collective: it waits for no other rank, device or launcher. The call costs a lock and some words
-// of memory.
+// A call of log_scalar() is not collective, and waits for no other rank, device or launcher. A call of log_scalar()
+// costs a lock and a few words of memory.
 // Threads: any thread may call log_scalar().
 
 // `step` is by default the number of steps that the group's training has done: 3 after the third backward. After
-// Snapshots::restore() the default includes the steps of earlier runs. DistributedDataParallel::set_steps() doesn't
-// change the default, because a group may have several networks: a program that restores without Snapshots passes
-// ddp.steps(). A later value for the same name and step replaces the earlier value; so a restarted job replaces the
-// values of the steps that it repeats. NaN and infinity are ordinary values.
+// Snapshots::restore() the default `step` includes the steps of earlier runs. DistributedDataParallel::set_steps()
+// doesn't change the default `step`, because a group may train several networks. A program that restores without
+// Snapshots should pass ddp.steps() as `step`. A later value for the same name and step replaces the earlier value. A
+// restarted job thus replaces the values of the steps that it repeats. NaN and infinity are ordinary values.
 //
-// `name` is 1 to 63 bytes of UTF-8 without control characters; "/" groups names in TensorBoard. A rank keeps 64 names,
-// and drops values of further names; it warns at the 1st, 2nd, 4th, 8th ... dropped value. For a name that is logged
-// often, the report has 256 to 512 points per start of the job.
+// `name` must have 1 to 63 bytes of UTF-8 without control characters; "/" groups names in TensorBoard. A rank keeps
+// values of 64 names, and drops values of further names. The rank warns at the 1st, 2nd, 4th, 8th ... dropped value.
+// For a name that is logged often, the report keeps 256 to 512 points for each start of the job.
 //
-// Throws InvalidArgument for another name, and for a step below 0 or above 2^53.
+// Throws InvalidArgument if `name` is not valid, or if `step` is below 0 or above 2^53.
 LOCKSTEP_API void log_scalar(std::string_view name, double value, const ProcessGroup& group,
                              std::optional<std::int64_t> step = std::nullopt);
 

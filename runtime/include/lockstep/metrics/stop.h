@@ -1,8 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-// EarlyStop stops a training early, with one decision for all ranks. comm/stop.h has stops that a rank or a
-// signal requests.
+// SPDX-License-Identifier: Apache-2.0 EarlyStop decides, for all ranks together, whether to stop a training early
+// because a value no longer improves. The header comm/stop.h has stops that a rank or a signal requests.
 //
-// Threads: EarlyStop belongs to the thread that uses the group. Failure: step() throws the group's errors.
+// Threads: an EarlyStop belongs to the thread that uses the group. Failure: step() throws the group's errors.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +16,8 @@ namespace lockstep {
 struct EarlyStopOptions {
   // The number of consecutive values without an improvement after which the training stops; at least 1.
   int patience = 3;
-  // The largest improvement that does not count: a better value must beat the best value by more than min_delta, which
-  // is at least 0.
+  // The largest improvement that does not count, at least 0: a better value must beat the best value by more
+  // than min_delta.
   double min_delta = 0;
   bool higher_is_better = false;
 };
@@ -32,20 +31,20 @@ struct EarlyStopOptions {
 //   }
 class LOCKSTEP_API EarlyStop {
  public:
-  // State is the state of step(), which programs save to resume with.
+  // State holds what step() remembers between calls; a program saves State to resume a run.
   struct State {
     double best = std::numeric_limits<double>::quiet_NaN();  // the best value; NaN before the first value
     int not_better = 0;                                      // number of values since the best value
-    // The number of steps that the group's training had done at the last value. 0 before the first value, or if the
-    // number is not known.
+    // The number of training steps that the group had done when step() got its last value. The number is 0 before the
+    // first value, or if the group's number of steps is not known.
     std::int64_t at_step = 0;
   };
 
-  // Throws InvalidArgument for options out of their range. `group` outlives this object.
+  // Throws InvalidArgument if an option is out of its range. `group` outlives this object.
   explicit EarlyStop(ProcessGroup& group, const EarlyStopOptions& options = {});
-  // Takes the next value, and returns whether the last `patience` values were not better than the best value. The call
-  // is collective. A NaN is never better. A value from the training step of the previous value, as after a resume, is
-  // not counted again.
+  // Takes the next value, and returns whether the training should stop, because the last `patience` values were not
+  // better than the best value. The call is collective. A NaN is never better. After a resume, a value that comes from
+  // the same training step as the previous value is not counted again.
   bool step(double value);
 
   const State& state() const { return state_; }

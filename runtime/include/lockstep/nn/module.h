@@ -7,17 +7,17 @@
 //     ls::Tensor forward(const ls::Tensor& x) override { return out(ls::relu(in(x))); }
 //   };
 //
-// A Module is a handle, like a Tensor: copies share parameters, mode and children. So layers are plain members that may
-// be copied and moved.
+// A Module is a handle, like a Tensor: copies of a Module share its parameters, mode and children. Layers can therefore
+// be plain members of a class, which may be copied and moved.
 //
-// Initialisation: a parameter's values are drawn at the first use of the module tree, from seed 0 and the parameter's
-// dotted name in the tree, or by initialize(seed). So the values depend only on seed and names, and not on the order of
-// construction or on the rank.
+// Initialisation: a parameter gets its initial values at the first use of the module tree, with seed 0, or from
+//   initialize(seed). The values depend only on the seed and on the parameter's dotted name in the tree, and not on the
+//   order of construction or on the rank.
 //
-// Randomness: layers like Dropout read the tree's ForwardContext; the program sets a ForwardContext before each forward
-// in training.
+// Randomness: layers such as Dropout read the ForwardContext of their module tree; the program sets a ForwardContext
+//   before each forward in training.
 // Threads: only one thread at a time may use a module tree.
-// Failure: functions throw InvalidArgument, which names the parameter or layer.
+// Failure: functions throw InvalidArgument, whose message names the parameter or layer.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ namespace lockstep::nn {
 struct LOCKSTEP_API Init {
   enum class Kind : std::uint8_t { constant, uniform, normal };
   Kind kind = Kind::constant;
-  // The value of a constant, the bound of a uniform distribution on [-value, value), or the standard deviation of a
-  // normal distribution with mean 0.
+  // The number that belongs to `kind`: the constant, the bound of a uniform distribution on [-value, value), or the
+  // standard deviation of a normal distribution with mean 0.
   float value = 0;
 
   static constexpr Init zeros() { return {Kind::constant, 0}; }
@@ -48,15 +48,15 @@ struct LOCKSTEP_API Init {
   static constexpr Init constant(float value) { return {Kind::constant, value}; }
   static constexpr Init uniform(float bound) { return {Kind::uniform, bound}; }
   static constexpr Init normal(float deviation) { return {Kind::normal, deviation}; }
-  // Returns PyTorch's default for Linear's weight and bias, kaiming_uniform with a = sqrt(5): a uniform distribution
-  // with bound 1 / sqrt(fan_in). He et al., arXiv:1502.01852.
+  // Returns PyTorch's default for the weight and bias of a Linear: a uniform distribution with bound 1 / sqrt(fan_in),
+  // which PyTorch calls kaiming_uniform with a = sqrt(5). He et al., arXiv:1502.01852.
   static Init kaiming_uniform(std::int64_t fan_in);
 };
 
-// Overwrites an f32 tensor with initial values. Random values depend only on `init` and `generator`.
+// Overwrites an f32 tensor with initial values. The random values depend only on `init` and `generator`.
 LOCKSTEP_API void initialize(const Tensor& tensor, const Init& init, Generator generator);
 
-// ForwardContext is the state on which a forward in training depends besides its input.
+// ForwardContext holds the values on which the randomness of a forward in training depends, besides the layer's name.
 struct ForwardContext {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
@@ -65,7 +65,7 @@ struct ForwardContext {
 };
 
 // FileLayout says whether files store a parameter transposed. Files use PyTorch's layouts: a Linear's weight is [in,
-// out] in memory and [out, in] in files.
+// out] in memory and [out, in] in a file.
 enum class FileLayout { as_it_is, transposed };
 
 struct NamedParameter {
@@ -82,60 +82,62 @@ class LOCKSTEP_API Module {
   Module(Module&&) noexcept = default;
   Module& operator=(Module&&) noexcept = default;
 
-  // Computes the module's output. Modules with one input and one output override forward(), which throws
-  // InvalidArgument if it is not overridden.
+  // Computes the module's output. A module with one input and one output overrides forward(); the base class's
+  // forward() throws InvalidArgument.
   virtual Tensor forward(const Tensor& x);
   Tensor operator()(const Tensor& x) { return forward(x); }
 
-  // Returns the module's parameters in the order of registration, followed by the children's parameters. Each parameter
-  // is listed once, a shared parameter under its first name.
+  // Returns the module's own parameters in the order of registration, followed by the parameters of its children. Each
+  // parameter is listed once; a shared parameter is listed under its first name.
   std::vector<NamedParameter> named_parameters() const;
   std::vector<Tensor> parameters() const;
-  // Returns all names of each parameter, in the order of named_parameters(), the first name first. A parameter has
-  // several names if it is shared, or if its module is registered several times.
+  // Returns all names of each parameter, in the order of named_parameters(); each list begins with the parameter's
+  // first name. A parameter has several names if modules share the parameter, or if its module is registered
+  // several times.
   std::vector<std::vector<std::string>> parameter_names() const;
-  // Returns the layout of each parameter, in the order of named_parameters().
+  // Returns the layout of each parameter in files, in the order of named_parameters().
   std::vector<FileLayout> file_layouts() const;
-  // Returns the number of elements of all parameters together.
+  // Returns the total number of elements of all parameters.
   std::int64_t parameter_count() const;
 
-  // Draws the values of every parameter again, from (seed, dotted name).
+  // Draws new values for every parameter; the values depend only on `seed` and the parameter's dotted name.
   void initialize(std::uint64_t seed) const;
-  // Sets the mode of the whole tree, training or evaluation; modules begin in training mode. Dropout is the identity
-  // in evaluation.
+  // Sets this module and all modules below it to training mode or evaluation mode; modules begin in training mode.
+  // Dropout is the identity in evaluation.
   void train(bool on = true) const;
   void eval() const { train(false); }
   bool is_training() const;
-  // Moves all parameters to a device, and drops their gradients and bindings.
+  // Moves all parameters to `device`, and drops their gradients together with the gradients' memory.
   void to(DeviceId device) const;
-  // Sets the context for the forwards of the whole tree until the next call. Random numbers depend on a layer's dotted
-  // name below this module, so always call set_context() on the same module. DistributedDataParallel calls
-  // set_context() for batches with ids.
+  // Sets the context for all forwards of this module and the modules below it, until the next set_context(). Random
+  // numbers depend on a layer's dotted name below this module, so always call set_context() on the same module.
+  // DistributedDataParallel itself calls set_context() for batches with sample ids.
   void set_context(ForwardContext context) const;
   // Drops all gradients (Tensor::clear_grad).
   void zero_grad() const;
 
  protected:
-  // Makes a new parameter of this module. Throws InvalidArgument if the name is taken, empty or has a dot, or if a
-  // parameter that is transposed in files is not a matrix.
+  // Makes a new parameter of this module. Throws InvalidArgument if `name` is taken, is empty or has a dot, or if files
+  // store the parameter transposed and the parameter is not a matrix.
   Tensor register_parameter(std::string_view name, const Shape& shape, const Init& init,
                             FileLayout in_files = FileLayout::as_it_is) const;
-  // Registers another module's parameter under a name of this module, to share weights. The parameter's layout in files
-  // is the layout in its own module; `in_files` is used if the own module is not part of the saved tree.
+  // Registers another module's parameter under a name of this module, so both modules share the parameter. The module
+  // that made the parameter decides its layout in files; `in_files` applies only if the saved tree does not contain the
+  // module that made the parameter.
   Tensor share_parameter(std::string_view name, const Tensor& parameter,
                          FileLayout in_files = FileLayout::as_it_is) const;
-  // Registers a child and returns the child, to initialise a member.
+  // Registers `child` under `name` and returns the child, so a class can initialise its member with the call.
   template <typename M>
   M register_module(std::string_view name, M child) const {
     add_child(name, child);
     return child;
   }
   void add_child(std::string_view name, const Module& child) const;
-  // Draws the values of parameters that have none yet. Layers call ensure_initialized() before they use
+  // Draws the values of all parameters that have no values yet. Layers call ensure_initialized() before they use
   // their parameters.
   void ensure_initialized() const;
-  // Returns the key for this layer's random numbers in this forward. Throws InvalidArgument, with the remedy, if no
-  // context was set.
+  // Returns the source of this layer's random numbers in the current forward. Throws InvalidArgument, whose message
+  // gives the remedy, if no ForwardContext was set.
   RandomSource random_source() const;
 
  private:

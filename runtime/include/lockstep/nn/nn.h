@@ -1,5 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
-// Defines layers, the modules of which models are made.
+// SPDX-License-Identifier: Apache-2.0 This header defines layers, which are the modules that models are made of.
 #pragma once
 
 #include <memory>
@@ -15,7 +14,7 @@
 
 namespace lockstep::nn {
 
-// Layers without parameters, which compute element by element.
+// The layers ReLU, Tanh, GELU and Dropout have no parameters, and compute each element on its own.
 
 class LOCKSTEP_API ReLU : public Module {
  public:
@@ -27,14 +26,14 @@ class LOCKSTEP_API Tanh : public Module {
   Tensor forward(const Tensor& x) override { return tanh(x); }
 };
 
-// GELU computes the tanh form of GELU, as in GPT-2.
+// GELU computes GELU's tanh approximation, as GPT-2 does.
 class LOCKSTEP_API GELU : public Module {
  public:
   Tensor forward(const Tensor& x) override { return gelu(x); }
 };
 
 // Dropout zeroes elements with probability p in training, and is the identity in evaluation. The zeroed elements depend
-// only on (seed, layer name, step, sample id, element), so a Dropout needs Module::set_context before each forward in
+// only on (seed, layer name, step, sample id, element), so Module::set_context() must be called before each forward in
 // training. Use one Dropout per place in the model: a layer that runs twice in a forward draws the same mask twice.
 // Throws InvalidArgument if p is not in [0, 1).
 class LOCKSTEP_API Dropout : public Module {
@@ -50,20 +49,21 @@ class LOCKSTEP_API Dropout : public Module {
 
 struct LinearOptions {
   bool bias = true;
-  // The initial values of the weight; the default is kaiming_uniform(in). The bias begins uniform with bound 1 /
-  // sqrt(in), or with zeros if `init` is given.
+  // The initial values of the weight; the default is kaiming_uniform(in). The bias begins with values from a uniform
+  // distribution with bound 1 / sqrt(in), or with zeros if `init` is given.
   std::optional<Init> init = std::nullopt;
 };
 
-// Linear maps x [..., in] to [..., out]. Its parameters are `weight` [in, out], the transpose of PyTorch's weight (see
-// autograd/ops.h), and `bias` [out]. Files store the weight in PyTorch's layout, [out, in].
+// Linear maps an input of shape [..., in] to an output of shape [..., out]. Linear's parameters are `weight` [in, out],
+// which is the transpose of PyTorch's weight (see autograd/ops.h), and `bias` [out]. Files store the weight in
+// PyTorch's layout, [out, in].
 class LOCKSTEP_API Linear : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, const LinearOptions& options = {});
   Tensor forward(const Tensor& x) override;
 
   Tensor weight() const;
-  // Returns the bias; undefined if the layer has no bias.
+  // Returns the bias, or an undefined tensor if the layer has no bias.
   Tensor bias() const;
 
  private:
@@ -71,16 +71,16 @@ class LOCKSTEP_API Linear : public Module {
   Tensor bias_;
 };
 
-// Embedding: a table of vectors, looked up by index.
+// Embedding is a table of vectors that are looked up by index.
 
-// Embedding maps indices i64 [...] to [..., channels]. Its parameter is `weight` [rows, channels], by default
-// initialised from a normal distribution with deviation 1.
+// Embedding maps i64 indices of shape [...] to vectors of shape [..., channels]. Embedding's parameter is `weight`
+// [rows, channels], which is initialised by default from a normal distribution with deviation 1.
 class LOCKSTEP_API Embedding : public Module {
  public:
   Embedding(std::int64_t rows, std::int64_t channels, const Init& init = Init::normal(1.0f));
   Tensor forward(const Tensor& indices) override;
-  // Returns the first `count` rows for each of `batch` samples, as [batch, count, channels]. Models with learned
-  // positions use first_rows().
+  // Returns the table's first `count` rows, repeated for each of `batch` samples, as a tensor of shape [batch, count,
+  // channels]. Models with learned positions use first_rows().
   Tensor first_rows(std::int64_t batch, std::int64_t count) const;
 
   Tensor weight() const;
@@ -91,8 +91,8 @@ class LOCKSTEP_API Embedding : public Module {
 
 // Layer normalisation.
 
-// LayerNorm normalises the last dimension. Its parameters are `weight` [channels], initialised with ones, and `bias`
-// [channels], initialised with zeros.
+// LayerNorm normalises the last dimension. LayerNorm's parameters are `weight` [channels], initialised with ones, and
+// `bias` [channels], initialised with zeros.
 class LOCKSTEP_API LayerNorm : public Module {
  public:
   explicit LayerNorm(std::int64_t channels, float epsilon = 1e-5f);
@@ -112,7 +112,8 @@ class LOCKSTEP_API LayerNorm : public Module {
 class LOCKSTEP_API Sequential : public Module {
  public:
   Sequential() = default;
-  // Makes a Sequential of layers. A single Sequential as argument makes a copy; use append() to nest a Sequential.
+  // Makes a Sequential of layers. If the only argument is a Sequential, the constructor copies it; use append() to nest
+  // a Sequential.
   template <typename First, typename... Rest>
   requires std::is_base_of_v<Module, std::decay_t<First>> &&
       (sizeof...(Rest) > 0 || !std::is_same_v<Sequential, std::decay_t<First>>)explicit Sequential(First&& first,
@@ -139,20 +140,21 @@ class LOCKSTEP_API Sequential : public Module {
   std::vector<std::shared_ptr<Module>> layers_;
 };
 
-// Layers of a decoder-only transformer. Radford et al., "Language models are unsupervised multitask learners", 2019.
+// CausalSelfAttention and TransformerBlock are the layers of a decoder-only transformer (Radford et al., "Language
+// models are unsupervised multitask learners", 2019).
 
 struct TransformerOptions {
   std::int64_t channels = 128;
   std::int64_t heads = 4;  // number of heads, a divisor of `channels`
   float dropout = 0.1f;    // dropout probability of the values that each branch adds to the residual stream
-  // The standard deviation of the initial weights. Projections into the residual stream use this deviation divided by
-  // sqrt(2 layers).
+  // The standard deviation of the initial weights. The weights of projections into the residual stream begin with the
+  // deviation `deviation` / sqrt(2 * layers) instead.
   float deviation = 0.02f;
   std::int64_t layers = 1;
 };
 
-// CausalSelfAttention computes causal multi-head self-attention, from x [B, T, C] to [B, T, C]. Its children are `qkv`
-// (C to 3C) and `project` (C to C).
+// CausalSelfAttention computes causal multi-head self-attention, from an input [B, T, C] to an output [B, T, C]. The
+// children of CausalSelfAttention are the Linear layers `qkv` (C to 3C) and `project` (C to C).
 class LOCKSTEP_API CausalSelfAttention : public Module {
  public:
   explicit CausalSelfAttention(const TransformerOptions& options);
@@ -164,8 +166,8 @@ class LOCKSTEP_API CausalSelfAttention : public Module {
   Linear project_;
 };
 
-// TransformerBlock computes y = x + attention(norm1(x)) and returns y + mlp(norm2(y)). The mlp uses GELU, and is four
-// times as wide inside.
+// TransformerBlock computes y = x + attention(norm1(x)) and returns y + mlp(norm2(y)). The mlp of a TransformerBlock
+// uses GELU, and its hidden layer has 4 * channels elements.
 class LOCKSTEP_API TransformerBlock : public Module {
  public:
   explicit TransformerBlock(const TransformerOptions& options);

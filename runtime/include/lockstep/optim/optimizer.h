@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// Defines the optimizers SGD and AdamW, their base class, and clipping of gradients by their norm.
+// SPDX-License-Identifier: Apache-2.0 This header defines the optimizers SGD and AdamW, their base class Optimizer, and
+// functions that clip gradients by their norm.
 #pragma once
 
 #include <cstddef>
@@ -24,81 +24,85 @@ class ShardedUpdate;
 
 namespace lockstep::optim {
 
-// ParameterGroup is a list of parameters with their own weight decay. An optimizer that gets groups ignores the weight
-// decay of its options, so a group that sets no weight decay has 0.
+// ParameterGroup is a list of parameters that share one weight decay. An optimizer that is made from groups ignores the
+// weight decay of its options; a group that sets no weight decay has a weight decay of 0.
 struct ParameterGroup {
   std::vector<Tensor> parameters = {};
   double weight_decay = 0;  // 0 or more
 };
 
-// Returns the usual two groups of AdamW: the parameters of two dimensions or more (matrices) with `weight_decay`, and
-// the other parameters (biases, gains) without weight decay. A group may be empty.
+// Returns the two groups that are usual for AdamW. The first group has the parameters of two dimensions or more
+// (matrices) and `weight_decay`; the second group has the other parameters (biases, gains) and no weight decay. A group
+// may be empty.
 LOCKSTEP_API std::vector<ParameterGroup> decay_groups(const std::vector<Tensor>& parameters, double weight_decay);
 
-// NamedState is a tensor of an optimizer's state, for snapshots, under PyTorch's name: "exp_avg" of parameters()[3].
-// The tensor is on the parameter's device, and as large as the parameter, or flat and as large as this rank's shard of
-// the parameter. Counts (i64 [1]) stay on the host.
+// NamedState is one tensor of an optimizer's state with PyTorch's name, such as "exp_avg" of parameters()[3]; snapshots
+// save NamedStates. The tensor is on the parameter's device and as large as the parameter. With DdpOptions::shard the
+// tensor is flat and as large as this rank's shard of the parameter. Counts (i64 [1]) stay on the host.
 struct NamedState {
   std::string name;
   std::size_t parameter = 0;
   Tensor tensor;
 };
 
-// Optimizer is the base class of optimizers, which update parameters by their gradients, in place. A parameter without
-// a gradient keeps its value. An Optimizer belongs to one thread. The constructors throw InvalidArgument for parameters
-// that are undefined, listed twice, or don't require a gradient, and for settings that are out of their range.
+// Optimizer is the base class of optimizers, which use gradients to update parameters in place. A step() does not
+// change a parameter that has no gradient. An Optimizer belongs to one thread. The constructors throw InvalidArgument
+// if a parameter is undefined, is listed twice or doesn't require a gradient, or if a setting is out of its range.
 //
-// With the parameters of a DistributedDataParallel that has DdpOptions::shard, the optimizer has only the state of this
-// rank's shard. step() is then collective and throws the group's errors; later calls throw the first error again. The
-// constructor throws InvalidArgument if another optimizer has parameters of the DistributedDataParallel, or if only
-// some of `parameters` belong to the DistributedDataParallel.
+// For the parameters of a DistributedDataParallel with DdpOptions::shard, an optimizer holds only the state of this
+// rank's shard. With shards every step() is collective and throws the group's errors; later calls of step() throw the
+// first error again. The constructor throws InvalidArgument if another optimizer has parameters of the
+// DistributedDataParallel, or if only some of the parameters belong to the DistributedDataParallel.
 class LOCKSTEP_API Optimizer {
  public:
   virtual ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Makes one update, and logs the learning rate as "lr" (metrics/metrics.h). step() does not change gradients.
+  // Updates every parameter once, and logs the learning rate as "lr" (metrics/metrics.h). The update does not
+  // change gradients.
   //
-  // Throws InvalidArgument if a parameter or its gradient is on another device than the state. With shards, step() also
-  // throws InvalidArgument for a second step after one backward, in the middle of micro-batches, and if the
-  // DistributedDataParallel was made after this object, or is destroyed. A step() that throws InvalidArgument leaves
-  // parameters, state and steps() unchanged.
+  // Throws InvalidArgument if a parameter or its gradient is not on the device of the optimizer's state. With shards,
+  // step() also throws InvalidArgument if it is called twice after one backward, or between micro-batches. Throws
+  // InvalidArgument if the DistributedDataParallel of sharded parameters was made after this object, or is destroyed. A
+  // step() that throws InvalidArgument leaves parameters, state and steps() unchanged.
   void step();
-  // Drops the gradients (Tensor::clear_grad): the gradients' memory stays, and the next backward overwrites the memory.
+  // Drops all gradients (Tensor::clear_grad). The memory of the gradients stays allocated, and the next backward
+  // overwrites the memory.
   void zero_grad() const;
 
   double learning_rate() const { return learning_rate_; }
-  // Sets the learning rate from the next step on. Throws InvalidArgument if the rate is negative or not finite.
+  // Sets the learning rate for the next step() and all later steps. Throws InvalidArgument if the rate is negative or
+  // not finite.
   void set_learning_rate(double rate);
-  // steps() returns the number of calls of step(); set_steps() is for snapshots. If the optimizer needs a count per
-  // parameter, these counts are in state().
+  // steps() returns how many times step() was called; snapshots restore the number with set_steps(). If an optimizer
+  // needs a count per parameter, the counts are tensors in state().
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
   const std::vector<Tensor>& parameters() const { return parameters_; }
   double weight_decay(std::size_t index) const { return weight_decay_[index]; }
   // Returns the optimizer's name: "AdamW".
   virtual std::string name() const = 0;
-  // Returns the constructor's arguments except the learning rate and weight decays, under PyTorch's names; betas are
-  // separate settings.
+  // Returns the settings of the constructor, except the learning rate and weight decays, under PyTorch's names.
+  // PyTorch's `betas` are two settings, "beta1" and "beta2".
   virtual std::vector<std::pair<std::string, double>> settings() const = 0;
-  // Returns the state's tensors, in a fixed order. A snapshot saves these tensors, and restores the state by copying
-  // into them.
+  // Returns the tensors of the optimizer's state, in a fixed order. A snapshot saves the tensors of state(), and
+  // restores the state by copying saved values into the tensors.
   virtual std::vector<NamedState> state() const = 0;
 
  protected:
   Optimizer(std::vector<ParameterGroup> groups, double learning_rate);
-  // Updates parameter `index`, whose gradient exists and was checked. With shards, `parameter` and `gradient` are flat
-  // views of this rank's shard, perhaps of 0 elements, so the update must be element by element. The function must not
-  // throw, because half a step can't be undone.
+  // Updates parameter number `index`; step() has checked that the gradient exists and is on the right device. With
+  // shards, `parameter` and `gradient` are flat views of this rank's shard, which may have 0 elements, so the update
+  // must treat each element on its own. An update() must not throw, because half a step can't be undone.
   virtual void update(std::size_t index, const Tensor& parameter, const Tensor& gradient) = 0;
-  // Returns one tensor of zeros per parameter, as large as the `parameter` that update() gets.
+  // Returns one tensor of zeros for each parameter, as large as the argument `parameter` that update() gets.
   std::vector<Tensor> zeros_like_parameters();
 
  private:
   void check(std::size_t index) const;
   void require_own_shards() const;
-  // Returns `whole`, which is a parameter or a gradient, or, with shards, this rank's shard of `whole`.
+  // Returns this rank's shard of `whole`, which is a parameter or a gradient; without shards, returns `whole`.
   Tensor own_part(std::size_t index, const Tensor& whole) const;
   void update_own_part(std::size_t index);
 
@@ -112,7 +116,7 @@ class LOCKSTEP_API Optimizer {
   std::shared_ptr<trace::HeldMemory> held_;  // the state's memory
 };
 
-// Stochastic gradient descent, with torch.optim.SGD's momentum (without dampening).
+// SGD is stochastic gradient descent with the momentum of torch.optim.SGD, without dampening.
 
 struct SgdOptions {
   double lr = 1e-3;         // initial learning rate, 0 or more, finite; see set_learning_rate()
@@ -121,8 +125,9 @@ struct SgdOptions {
   bool nesterov = false;    // needs a momentum
 };
 
-// SGD updates v = momentum v + (g + weight_decay w), where v begins as 0, and then w -= lr v. With nesterov the last
-// update is w -= lr (g + weight_decay w + momentum v).
+// For a weight w with gradient g, SGD first computes v = momentum v + (g + weight_decay w), where v begins as 0, and
+// then updates w -= lr v. With SgdOptions::nesterov SGD updates w -= lr (g + weight_decay w + momentum v) instead of w
+// -= lr v.
 class LOCKSTEP_API SGD final : public Optimizer {
  public:
   explicit SGD(std::vector<Tensor> parameters, const SgdOptions& options = {});
@@ -148,13 +153,13 @@ struct AdamWOptions {
   double weight_decay = 1e-2;  // 0 or more
 };
 
-// AdamW updates as torch.optim.AdamW does: w -= lr weight_decay w, then w -= lr m^ / (sqrt(v^) + epsilon). m^ and v^
-// are bias-corrected by the parameter's own number of updates, so a parameter whose first gradient comes late begins as
-// a new parameter does.
+// AdamW updates a weight w as torch.optim.AdamW does: first w -= lr weight_decay w, then w -= lr m^ / (sqrt(v^) +
+// epsilon). The bias corrections of m^ and v^ count the parameter's own updates, so a parameter whose first gradient
+// comes late begins as a new parameter does.
 class LOCKSTEP_API AdamW final : public Optimizer {
  public:
   explicit AdamW(std::vector<Tensor> parameters, const AdamWOptions& options = {});
-  // Makes an optimizer of groups with their own weight decay; options.weight_decay is not used.
+  // Makes an optimizer from groups, each of which has its own weight decay; options.weight_decay is not used.
   explicit AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options = {});
   std::string name() const override { return "AdamW"; }
   std::vector<std::pair<std::string, double>> settings() const override;
@@ -171,7 +176,7 @@ class LOCKSTEP_API AdamW final : public Optimizer {
 
 // Clipping by the global norm.
 
-// GradNorm is a norm of gradients. On a device value() waits for the device's stream.
+// GradNorm is a norm of gradients. On a device GradNorm::value() waits for the device's stream.
 class LOCKSTEP_API GradNorm {
  public:
   explicit GradNorm(Tensor norm) : norm_(std::move(norm)) {}
@@ -184,20 +189,21 @@ class LOCKSTEP_API GradNorm {
 };
 
 // Returns the 2-norm of the vector of all existing gradients, computed in double. On the CPU each parameter's sum of
-// squares is exact and rounded once, so equal gradients give equal bits on every rank, also with
+// squares is exact and rounded once. Equal gradients thus give a norm with equal bits on every rank, also with
 // shards (DdpOptions::shard).
 //
-// With sharded gradients the call is collective and throws the group's errors. Throws InvalidArgument for parameters on
-// several devices, for sharded gradients together with unsharded gradients, and for sharded gradients that a step has
-// used already.
+// With sharded gradients grad_norm() is collective and throws the group's errors. Throws InvalidArgument if the
+// parameters are on several devices, if only some of the gradients are sharded, or if an optimizer's step has already
+// used the sharded gradients.
 LOCKSTEP_API GradNorm grad_norm(std::span<const Tensor> parameters);
 
 // Scales all gradients by max_norm / norm if the norm is above max_norm. Returns the norm before the scaling; on the
 // CPU this norm is logged as "grad_norm" (metrics/metrics.h).
 //
-// If the norm is not finite, throws Error, which names the position of the first parameter concerned, and changes
-// nothing. On a device the gradients become 0 instead, and the next call that waits for the device throws. Throws
-// InvalidArgument if max_norm is not above 0, and as grad_norm() does.
+// On the CPU, throws Error and changes nothing if the norm is not finite; the message names the position of the first
+// parameter whose gradient is not finite. On a device, a norm that is not finite sets all gradients to 0, and the next
+// call that waits for the device throws Error. Throws InvalidArgument if max_norm is not above 0, and in the cases in
+// which grad_norm() does.
 LOCKSTEP_API GradNorm clip_grad_norm(std::span<const Tensor> parameters, double max_norm);
 
 }  // namespace lockstep::optim

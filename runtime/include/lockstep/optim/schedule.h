@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-// Schedule computes the learning rate from the step, for any engine. The whole implementation is in this header.
+// SPDX-License-Identifier: Apache-2.0 Schedule computes the learning rate from the number of the step, for an optimizer
+// of any engine. The whole implementation is in this header.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,9 @@ namespace lockstep::optim {
 
 enum class Decay : std::uint8_t { none, linear, cosine };
 
-// Schedule is a learning rate that rises linearly over the first `warmup` steps to `peak`, falls until step `total` to
-// `floor`, and then stays at `floor`. With Decay::none the rate stays at `peak`, and `total` is not read.
+// Schedule is a learning rate that rises linearly to `peak` over the first `warmup` steps, falls to `floor` until step
+// `total`, and then stays at `floor`. With Decay::none the learning rate stays at `peak` after the warm-up, and `total`
+// is not used.
 //
 //   optimizer.set_learning_rate(schedule(ddp.steps()));   // steps count from 0, and continue after a resume
 struct Schedule {
@@ -25,9 +26,9 @@ struct Schedule {
   std::int64_t total = 0;  // number of steps, warm-up included; must be set, except with Decay::none
   Decay decay = Decay::cosine;
 
-  // Returns the learning rate at a step. While step < warmup the rate is peak (step + 1) / warmup; a step below 0
-  // counts as 0. Throws InvalidArgument for a step after the warm-up if `total` is not above `warmup`, because the rate
-  // would always be `floor` after the warm-up.
+  // Returns the learning rate at a step. In the warm-up (step < warmup) the learning rate is peak * (step + 1) /
+  // warmup; a step below 0 counts as step 0. Throws InvalidArgument for a step after the warm-up if `total` is not
+  // above `warmup`, because the learning rate would then always be `floor` after the warm-up.
   double operator()(std::int64_t step) const {
     step = std::max<std::int64_t>(step, 0);
     if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);

@@ -1,23 +1,24 @@
-// SPDX-License-Identifier: Apache-2.0
-// Draws a progress bar on stderr, on rank 0. The bar shows step, loss of the global batch, samples per second, the time
-// waited for communication, and the communication hidden by backward. The bar also shows the three newest values that
-// rank 0 has logged (metrics/metrics.h).
+// SPDX-License-Identifier: Apache-2.0 progress() draws a progress bar for a training loop on rank 0's stderr. The bar
+// shows the step, the loss of the global batch, samples per second, the time spent waiting for communication, and the
+// communication time hidden by backward. The bar also shows the three newest values that rank 0 has logged with
+// log_scalar() (metrics/metrics.h).
 //
 //   for (const auto& [x, y, ids] : progress(loader, ddp)) ...      // a lockstep::data::DataLoader
 //   for (auto& batch : progress(*loader, ddp)) ...                 // a loader of torch::data
 //
-// On a terminal, and under `lockstep run`, the bar is redrawn in place; elsewhere the bar is a new line every 2 s.
-// LOCKSTEP_PROGRESS=bar, lines or off overrides this choice. After the loop a summary shows the bar's numbers for the
-// whole loop.
+// On a terminal, and under `lockstep run`, the progress bar is redrawn in place; elsewhere a new line is printed every
+// 2 s. The environment variable LOCKSTEP_PROGRESS (bar, lines or off) overrides this choice. After the loop a summary
+// shows the bar's numbers for the whole loop.
 //
-// Loss and samples of all ranks come from DistributedDataParallel::last_batch(). On the CPU they belong to the step
-// just finished; on a device they belong to an earlier step, which is known without a wait. Steps before the loop are
-// not shown, so a loop that evaluates shows no loss and no communication.
+// The bar's loss and samples count all ranks, and come from DistributedDataParallel::last_batch(). On the CPU the
+// bar shows the loss of the step that has just finished; on a device, the loss of an earlier step, which the host
+// knows without waiting. The bar does not count steps before the loop, so a loop that only evaluates shows no loss
+// and no communication.
 //
-// A loop over progress(loader, ddp) ends after all ranks have agreed to stop (comm/stop.h); a new loop then has
+// A loop over progress(loader, ddp) ends after all ranks have agreed to stop (comm/stop.h); later loops have
 // no iterations.
 //
-// Threads: a bar belongs to one thread. A bar never waits for a rank or a device.
+// Threads: a bar belongs to one thread. A progress bar never waits for another rank or for a device.
 #pragma once
 
 #include <concepts>
@@ -38,14 +39,15 @@
 
 namespace lockstep {
 
-// ProgressStep holds the numbers that one step adds to a bar.
+// ProgressStep holds the numbers that one training step adds to a progress bar.
 struct ProgressStep {
   std::optional<double> loss = std::nullopt;
   std::int64_t samples = 0;                   // number of samples of all ranks
   const trace::StepRecord* record = nullptr;  // valid during the call
 };
 
-// TellsSteps is a DistributedDataParallel, of lockstep or lockstep::libtorch, with the functions that a bar reads.
+// TellsSteps is the concept of a DistributedDataParallel, from lockstep or lockstep::libtorch, whose functions a
+// progress bar calls.
 template <typename T>
 concept TellsSteps = requires(const T& ddp) {
   { ddp.group() } -> std::convertible_to<const std::shared_ptr<ProcessGroup>&>;
@@ -56,24 +58,25 @@ concept TellsSteps = requires(const T& ddp) {
 
 class LOCKSTEP_API Progress {
  public:
-  // Makes a bar. `total` is the number of steps, 0 if unknown. `last_batch` and `last_record` are the steps of ddp's
-  // last_batch() and last_step() before the loop, which the bar does not show. Throws InvalidArgument if
-  // LOCKSTEP_PROGRESS has an unknown value.
+  // Makes a bar. `total` is the number of steps of the loop, or 0 if the number is unknown. `last_batch` and
+  // `last_record` are the step numbers of ddp.last_batch() and ddp.last_step() before the loop; the bar does not show
+  // these two steps. Throws InvalidArgument if the environment variable LOCKSTEP_PROGRESS has an unknown value.
   Progress(const ProcessGroup& group, std::int64_t total, std::int64_t last_batch = -1, std::int64_t last_record = -1);
-  // Draws the final bar, unless finish() was called or an exception is unwinding.
+  // Draws the final bar, unless finish() was called before or an exception is unwinding the stack.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Adds a step to the bar; the program calls step() after each step. The call reads the clock, and draws at most 10
-  // times a second.
+  // Adds a step to the bar; the program calls step() after each step. Each step() reads the clock, and the bar is drawn
+  // at most 10 times a second.
   void step(const ProgressStep& step);
-  // Adds a step from ddp's state. With several micro-batches only the call after the last micro-batch adds the loss.
+  // Adds a step from ddp's state. If a step has several micro-batches, only the call after the last micro-batch adds
+  // the loss to the bar.
   template <TellsSteps Ddp>
   void step(const Ddp& ddp) {
     step(ddp.last_batch(), ddp.last_step());
   }
-  // Writes a line above the bar on rank 0; does nothing on other ranks.
+  // Writes `text` as a line above the bar on rank 0; does nothing on the other ranks.
   void note(std::string_view text);
   // Draws the final bar.
   void finish();
@@ -86,17 +89,18 @@ class LOCKSTEP_API Progress {
 };
 
 struct ProgressOptions {
-  // The number of steps of the loop. The default is the loader's batches_in_pass(), if the loader has this function.
-  // With an unknown number of steps the output shows no bar and no remaining time.
+  // The number of steps of the loop. The default of `total` is the loader's batches_in_pass(), if the loader has this
+  // function. If the number of steps is unknown, the output shows no bar and no remaining time.
   std::optional<std::int64_t> total = std::nullopt;
-  // If true, the loop has no backward. If a rank was asked to stop or its process got a signal (StopView::this_rank),
-  // this rank then leaves the loop before its next batch; the ranks agree to stop in the Metrics::result() after
-  // the loop.
+  // If true, the loop only evaluates, and has no backward. A rank that was asked to stop, or whose process got a
+  // signal (StopView::this_rank), leaves an evaluating loop before its next batch. After the loop the ranks agree to
+  // stop in Metrics::result().
   bool evaluates = false;
 };
 
-// ProgressRange is one epoch of a loader under a progress bar, for a range-for. The range calls `after_step(bar)` after
-// each run of the loop's body, and `is_over()` before each run, and ends the loop when is_over() returns true.
+// ProgressRange is a range for a range-for loop over one epoch of a loader, under a progress bar. The range calls
+// after_step(bar) after each run of the loop's body. Before each run of the body the range calls is_over(), and ends
+// the loop if is_over() returns true.
 template <typename Loader, typename AfterStep, typename IsOver>
 class ProgressRange {
  public:
@@ -150,7 +154,7 @@ std::int64_t steps_of(const Loader& loader, const ProgressOptions& options) {
   return options.total.value_or(0);
 }
 
-// Returns the number of samples of all ranks in a batch; 0 if the number is not known.
+// Returns the number of samples in a batch over all ranks, or 0 if the number is not known.
 template <typename Loader>
 std::int64_t samples_of(const Loader& loader) {
   if constexpr (requires { loader.sampler().global_batch(); }) return loader.sampler().global_batch();
@@ -159,8 +163,8 @@ std::int64_t samples_of(const Loader& loader) {
 
 }  // namespace detail
 
-// Returns a range over `loader` under a bar with ddp's loss and times. `loader` is any object with begin() and end(),
-// and outlives the loop.
+// Returns a range over `loader`, for a range-for loop under a progress bar that shows ddp's loss and times. `loader` is
+// any object with begin() and end(), and must outlive the loop.
 template <typename Loader, TellsSteps Ddp>
 auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {}) {
   auto bar = std::make_unique<Progress>(*ddp.group(), detail::steps_of(loader, options), ddp.last_batch().step,
@@ -168,15 +172,16 @@ auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {
   return ProgressRange(
       loader, std::move(bar),
       [&ddp, evaluates = options.evaluates, samples = detail::samples_of(loader)](Progress& it) {
-        // A device may still deliver records of training steps, which do not belong to an evaluation.
+        // An evaluation adds no records of ddp, because a device may still deliver records of earlier training steps.
         evaluates ? it.step({.samples = samples}) : it.step(ddp);
       },
       [&ddp, evaluates = options.evaluates] {
         return ddp.should_stop() || (evaluates && should_stop(*ddp.group(), StopView::this_rank));
       });
 }
-// Returns a range over `loader` under a bar without a model. The bar shows steps, remaining time, and, if the loader
-// has a sampler with global_batch(), samples. The loop ends after all ranks of the group have agreed to stop.
+// Returns a range over `loader`, for a range-for loop under a progress bar without a model. The bar shows the steps and
+// the remaining time; if the loader has a sampler with global_batch(), the bar also shows samples. The loop ends after
+// all ranks of the group have agreed to stop.
 template <typename Loader>
 auto progress(Loader& loader, const std::shared_ptr<ProcessGroup>& group, const ProgressOptions& options = {}) {
   auto bar = std::make_unique<Progress>(*group, detail::steps_of(loader, options));
